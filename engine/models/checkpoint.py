@@ -1,0 +1,47 @@
+"""A checkpoint as the model loader sees it, whatever file format it came in.
+
+Tensors carry Hugging Face's names and layouts (`model.layers.0.self_attn.q_proj.weight` of shape
+[out_features, in_features], half-split rope), so that the loader knows one convention.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from engine.models.config import ModelConfig
+from engine.text.processor import TextProcessor
+
+
+class Checkpoint(Protocol):
+    """An opened, validated checkpoint. Opening reads headers only; `tensors` reads the weights."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def config(self) -> ModelConfig: ...
+
+    @property
+    def weight_bytes(self) -> int:
+        """Size of the weights as stored, in bytes: the total of a progress bar over `tensors`."""
+        ...
+
+    def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every weight once, in no particular order, expanded to `dtype`. May be memory-mapped: do not write."""
+        ...
+
+    def text_processor(self) -> TextProcessor: ...
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Open a Hugging Face folder or a GGUF file.
+
+    Raises:
+        UnsupportedCheckpoint: it is neither, or it holds a key or a tensor that cannot be served.
+    """
+    from engine.models.gguf_file import GGUFCheckpoint
+    from engine.models.hf_folder import HFCheckpoint
+
+    return HFCheckpoint(path) if path.is_dir() else GGUFCheckpoint(path)

@@ -1,0 +1,222 @@
+"""What a caller asks of the engine, what it gets back, and the state of a request in between.
+
+A tenant is an opaque string here and a tier is a `ServiceClass`; the engine has never heard of HTTP, keys or
+money.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum, auto
+from types import MappingProxyType
+from typing import NamedTuple
+
+MAX_CHOICES = 128
+MAX_TOP_LOGPROBS = 20
+MAX_STOP_STRINGS = 16
+MAX_SEED = 2**63 - 1
+
+
+class FinishReason(StrEnum):
+    """Why a choice ended. `stop` and `length` are OpenAI's; the others end it from outside."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+class InvalidParameter(ValueError):
+    """A sampling parameter out of its range. `param` names the field as the OpenAI API spells it."""
+
+    def __init__(self, param: str, message: str) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class UnservableRequest(ValueError):
+    """A request that no amount of waiting would make servable: empty, or longer than the model's window."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceClass:
+    """A class of service. A smaller `priority` is served first (this is the one place that says so)."""
+
+    name: str
+    priority: int
+
+
+STANDARD = ServiceClass("standard", priority=10)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How one request is sampled. Each field's default is its neutral value.
+
+    Names and ranges follow the OpenAI API, extensions follow vLLM. `top_k=0` is off. `logprobs=k` asks for the
+    chosen token's log-probability and the k most likely alternatives' (k may be 0); None asks for nothing.
+    `prompt_logprobs` does the same for the prompt's own tokens. `max_tokens=None` means as many as fit the
+    window. `seed=None` means that the engine draws one. With `n` > 1, choice i samples from its own seed
+    derived from `seed` and i.
+
+    Raises:
+        InvalidParameter: a value is out of its range; `param` names it.
+    """
+
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    n: int = 1
+
+    def __post_init__(self) -> None:
+        _require_range("temperature", self.temperature, 0.0, 2.0)
+        _require_range("top_p", self.top_p, 0.0, 1.0, low_open=True)
+        _require_range("min_p", self.min_p, 0.0, 1.0)
+        _require_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _require_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _require_range("repetition_penalty", self.repetition_penalty, 0.0, 10.0, low_open=True)
+        _require_range("n", self.n, 1, MAX_CHOICES)
+        _require_range("min_tokens", self.min_tokens, 0, 2**31)
+        _require_range("top_k", self.top_k, 0, 2**31)
+        if self.max_tokens is not None:
+            _require_range("max_tokens", self.max_tokens, 0, 2**31)
+            if self.min_tokens > self.max_tokens:
+                raise InvalidParameter("min_tokens", "min_tokens must not exceed max_tokens")
+        if self.seed is not None:
+            _require_range("seed", self.seed, -MAX_SEED - 1, MAX_SEED)
+        for name, count in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
+            if count is not None:
+                _require_range(name, count, 0, MAX_TOP_LOGPROBS)
+        if len(self.stop) > MAX_STOP_STRINGS or not all(self.stop):
+            raise InvalidParameter("stop", f"stop takes at most {MAX_STOP_STRINGS} non-empty strings")
+        for bias in self.logit_bias.values():
+            _require_range("logit_bias", bias, -100.0, 100.0)
+
+
+def _require_range(name: str, value: float, low: float, high: float, *, low_open: bool = False) -> None:
+    """NaN fails every comparison, so it is refused here too."""
+    in_range = (low < value if low_open else low <= value) and value <= high and math.isfinite(value)
+    if not in_range:
+        bracket = "(" if low_open else "["
+        raise InvalidParameter(name, f"{name} must be in {bracket}{low}, {high}], got {value}")
+
+
+class Alternative(NamedTuple):
+    """A token and its log-probability (natural logarithm, before temperature and thresholds)."""
+
+    token_id: int
+    logprob: float
+
+
+class TokenLogprob(NamedTuple):
+    """The log-probability of a token that stands in the text, and of the most likely ones in its place."""
+
+    token_id: int
+    logprob: float
+    top: tuple[Alternative, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one choice consumed. `cached_tokens` of the prompt came from the prefix cache."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    preemptions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDelta:
+    """What one step added to one request, as the engine thread hands it out: token ids, no text.
+
+    `finish_reason` is set on the last delta of a request and only there, together with `usage`.
+    `stop_token` is the end-of-text or stop token id that ended it; that token is counted in usage and is not
+    in `token_ids`.
+    """
+
+    request_id: str
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop_token: int | None = None
+    usage: Usage | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """What a reader of one choice sees next. The last one of a choice has `finish_reason` and `usage`.
+
+    `stop` is the stop string or stop token id that ended the choice, if one did. `prompt_logprobs` comes once,
+    on the first delta, when asked for; its first entry is None as nothing precedes the first token.
+    """
+
+    index: int
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop: str | int | None = None
+    usage: Usage | None = None
+
+
+class Phase(Enum):
+    """Where a request stands. There is no prefill or decode phase: that is `computed` against `tokens`."""
+
+    WAITING = auto()
+    RUNNING = auto()
+    FINISHED = auto()
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Request:
+    """The state of one choice in the engine: its tokens, how far its KV is computed, and the blocks that hold it. The scheduler is
+    its only writer.
+
+    `arrival` is a number that the engine gives out in order of submission; it is kept through preemption.
+    `computed` counts leading tokens whose KV is in `block_table`. `slot` is the row of per-sequence state in the
+    executor while running. `salt` separates prefix caches (one for each tenant). A request with `fork_of` set
+    waits until that sequence's prompt is computed and then shares its blocks.
+    """
+
+    id: str
+    tokens: list[int]
+    prompt_tokens: int
+    params: SamplingParams
+    seed: int
+    max_tokens: int
+    eos_token_ids: tuple[int, ...]
+    arrival: int
+    service_class: ServiceClass
+    tenant: str = ""
+    salt: bytes = b""
+    fork_of: "Request | None" = None
+
+    phase: Phase = Phase.WAITING
+    computed: int = 0
+    block_table: list[int] = field(default_factory=list)
+    block_hashes: list[bytes] = field(default_factory=list)
+    slot: int | None = None
+    cached_tokens: int = 0
+    preemptions: int = 0
+    prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list)
+
+    @property
+    def output_tokens(self) -> int:
+        return len(self.tokens) - self.prompt_tokens
