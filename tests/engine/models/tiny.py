@@ -1,0 +1,170 @@
+"""Makes tiny checkpoints with random weights, one for every family that the engine serves.
+
+They are written by transformers' own classes, so that a test can compare with transformers on the same folder.
+Biases and norm weights are random too: zeros and ones would hide a forgotten bias or norm.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+)
+from transformers.utils.logging import disable_progress_bar
+
+disable_progress_bar()
+
+TinyFamily = Literal["llama", "llama3", "mistral", "qwen2", "qwen3"]
+FAMILIES: tuple[TinyFamily, ...] = ("llama", "llama3", "mistral", "qwen2", "qwen3")
+
+VOCAB_SIZE = 512
+END_OF_TEXT, IM_START, IM_END = 0, 1, 2
+SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+_CORPUS = (
+    "The quick brown fox jumps over the lazy dog. Pack my box with five dozen liquor jugs.",
+    "A queue is a data structure that keeps items in the order in which they arrived.",
+    "system user assistant You are a helpful assistant. What is the capital of France? Paris.",
+    "def add(left: int, right: int) -> int:\n    return left + right\n",
+    '{"name": "value", "items": [1, 2, 3], "ok": true, "nothing": null}',
+)
+
+_SHAPE: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+    "bos_token_id": IM_START,
+    "eos_token_id": IM_END,
+    "pad_token_id": IM_END,
+}
+
+_FAMILY: dict[TinyFamily, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
+    "llama": (LlamaConfig, {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}}),
+    "llama3": (
+        LlamaConfig,
+        {
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 500_000.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            }
+        },
+    ),
+    "mistral": (MistralConfig, {"sliding_window": 8, "num_hidden_layers": 3}),
+    "qwen2": (Qwen2Config, {"tie_word_embeddings": True}),
+    "qwen3": (Qwen3Config, {"tie_word_embeddings": True, "head_dim": 32}),
+}
+
+
+def make_checkpoint(
+    folder: Path,
+    family: TinyFamily,
+    *,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    max_shard_size: str = "1GB",
+    **overrides: Any,
+) -> Path:
+    """Write a checkpoint of `family` into `folder` (created) and return the folder.
+
+    `overrides` are keys of the family's transformers config. `max_shard_size` such as "64KB" splits the
+    weights over several files with an index.
+    """
+    config_class, settings = _FAMILY[family]
+    # The head size is the hidden size over the heads in Qwen2, which has no key of its own for it.
+    shape = {key: value for key, value in _SHAPE.items() if (family, key) != ("qwen2", "head_dim")}
+    config = config_class(**{**shape, **settings, **overrides})
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    _randomise(model, seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    model.to(dtype).save_pretrained(folder, max_shard_size=max_shard_size)
+    write_tokenizer(folder)
+    return folder
+
+
+def reference_model(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """transformers' own model of a folder, in evaluation mode, with eager attention: the oracle of logits."""
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, attn_implementation="eager", local_files_only=True
+    )
+    return model.eval()
+
+
+def write_tokenizer(folder: Path) -> None:
+    """A byte-level BPE tokenizer of at most `VOCAB_SIZE` tokens with a ChatML template, in `folder`."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator(
+        _CORPUS,
+        trainers.BpeTrainer(
+            vocab_size=VOCAB_SIZE,
+            min_frequency=1,
+            show_progress=False,
+            special_tokens=[AddedToken(token, special=True) for token in SPECIAL_TOKENS],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        ),
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "add_bos_token": False,
+        "bos_token": "<|im_start|>",
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|im_end|>",
+        "unk_token": None,
+        "model_max_length": _SHAPE["max_position_embeddings"],
+        "clean_up_tokenization_spaces": False,
+        "chat_template": CHAT_TEMPLATE,
+        "added_tokens_decoder": {
+            str(index): {
+                "content": token,
+                "lstrip": False,
+                "normalized": False,
+                "rstrip": False,
+                "single_word": False,
+                "special": True,
+            }
+            for index, token in enumerate(SPECIAL_TOKENS)
+        },
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
+
+
+def _randomise(model: PreTrainedModel, seed: int) -> None:
+    """Weights large enough that logits differ clearly between tokens and positions."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if name.endswith("norm.weight"):
+                parameter.copy_(1.0 + 0.2 * noise)
+            elif name.endswith(".bias"):
+                parameter.copy_(0.2 * noise)
+            else:
+                parameter.copy_(noise * parameter.shape[-1] ** -0.5)
