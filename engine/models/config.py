@@ -1,10 +1,15 @@
 """The shape of a model: what every checkpoint format is read into, and all that the model code looks at."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 Family = Literal["llama", "mistral", "qwen2", "qwen3"]
 RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn"]
+
+MAX_LAYERS = 1024
+MAX_WIDTH = 1 << 24
+"""Bounds of what a file may claim about itself, far above any real model: no claim costs memory or time."""
 
 
 class UnsupportedCheckpoint(ValueError):
@@ -15,9 +20,9 @@ class UnsupportedCheckpoint(ValueError):
 class RopeConfig:
     """Rotary embedding (RoFormer, arXiv 2104.09864) and how it is stretched.
 
-    `factor` applies to every kind but `default`. The frequency bounds belong to `llama3`; the betas, `mscale`s
-    and `attention_factor` to `yarn` (arXiv 2309.00071). `original_max_position` is the trained window that a
-    scaling stretches.
+    `factor` applies to every kind but `default`. The frequency bounds belong to `llama3`; the betas, both
+    `mscale`s and `attention_factor` to `yarn` (arXiv 2309.00071). `original_max_position` is the trained
+    window that a scaling stretches; every kind but `default` has one.
     """
 
     theta: float = 10_000.0
@@ -34,14 +39,21 @@ class RopeConfig:
     truncate: bool = True
     rotary_dim: int | None = None
     """Rotated leading dimensions of a head; None rotates all of it."""
+    frequency_divisors: tuple[float, ...] | None = None
+    """Frequency i is divided by the i-th of these rotary_dim / 2 numbers, after `kind` has had its say. GGUF
+    files write the `llama3` stretch this way (tensor `rope_freqs.weight`), with kind `default`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
     """A dense decoder-only transformer of the Llama shape.
 
-    `windows[i]` is layer i's sliding attention window in tokens (a token sees itself and window - 1 before it),
-    or None for full attention. `eos_token_ids` end a sequence unless the request ignores them.
+    `windows[i]` is layer i's sliding attention window in tokens (a token sees itself and window - 1 before
+    it), or None for full attention. `eos_token_ids` end a sequence unless the request ignores them.
+    `max_position` is the window in tokens that the model can serve: stretched where rope is.
+
+    Raises:
+        UnsupportedCheckpoint: the numbers contradict each other; the message names the field.
     """
 
     family: Family
@@ -63,3 +75,56 @@ class ModelConfig:
     tie_embeddings: bool = False
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
+
+    def __post_init__(self) -> None:
+        for field in (
+            "vocab_size",
+            "hidden_size",
+            "intermediate_size",
+            "num_heads",
+            "num_kv_heads",
+            "head_dim",
+        ):
+            if not 1 <= getattr(self, field) <= MAX_WIDTH:
+                raise UnsupportedCheckpoint(f"{field}: {getattr(self, field)} is not in 1..{MAX_WIDTH}")
+        if not 1 <= self.num_layers <= MAX_LAYERS:
+            raise UnsupportedCheckpoint(f"num_layers: {self.num_layers} is not in 1..{MAX_LAYERS}")
+        if self.max_position < 1:
+            raise UnsupportedCheckpoint(f"max_position: {self.max_position} is less than 1")
+        if self.num_heads % self.num_kv_heads:
+            raise UnsupportedCheckpoint(
+                f"num_kv_heads: {self.num_kv_heads} does not divide {self.num_heads} heads"
+            )
+        if not (math.isfinite(self.rms_norm_eps) and self.rms_norm_eps > 0):
+            raise UnsupportedCheckpoint(f"rms_norm_eps: {self.rms_norm_eps} is not a positive number")
+        if len(self.windows) != self.num_layers:
+            raise UnsupportedCheckpoint(f"windows: {len(self.windows)} for {self.num_layers} layers")
+        if any(window is not None and window < 1 for window in self.windows):
+            raise UnsupportedCheckpoint("windows: a sliding window is less than 1 token")
+        for token_id in (*self.eos_token_ids, *(() if self.bos_token_id is None else (self.bos_token_id,))):
+            if not 0 <= token_id < self.vocab_size:
+                raise UnsupportedCheckpoint(
+                    f"eos or bos token id {token_id} is outside {self.vocab_size} tokens"
+                )
+        self._check_rope()
+
+    def _check_rope(self) -> None:
+        rope = self.rope
+        rotary_dim = self.head_dim if rope.rotary_dim is None else rope.rotary_dim
+        if rotary_dim % 2 or not 2 <= rotary_dim <= self.head_dim:
+            raise UnsupportedCheckpoint(
+                f"rope: {rotary_dim} rotated dimensions of {self.head_dim}; must be even"
+            )
+        for field in ("theta", "factor", "high_freq_factor", "low_freq_factor", "beta_fast", "beta_slow"):
+            value = getattr(rope, field)
+            if not (math.isfinite(value) and value > 0):
+                raise UnsupportedCheckpoint(f"rope {field}: {value} is not a positive number")
+        if rope.kind != "default" and (rope.original_max_position is None or rope.original_max_position < 1):
+            raise UnsupportedCheckpoint(f"rope original_max_position: missing, and {rope.kind} needs it")
+        if rope.kind == "llama3" and rope.low_freq_factor >= rope.high_freq_factor:
+            raise UnsupportedCheckpoint("rope low_freq_factor: not below high_freq_factor")
+        if rope.frequency_divisors is not None:
+            if len(rope.frequency_divisors) != rotary_dim // 2:
+                raise UnsupportedCheckpoint(f"rope frequency divisors: not {rotary_dim // 2} numbers")
+            if not all(math.isfinite(value) and value > 0 for value in rope.frequency_divisors):
+                raise UnsupportedCheckpoint("rope frequency divisors: a number that is not positive")

@@ -1,6 +1,6 @@
 """Makes tiny checkpoints with random weights, one for every family that the engine serves.
 
-They are written by transformers' own classes, so that a test can compare with transformers on the same folder.
+They are written by transformers' own classes, so that a test can compare with transformers on one folder.
 Biases and norm weights are random too: zeros and ones would hide a forgotten bias or norm.
 """
 

@@ -1,0 +1,1 @@
+"""Models: what a checkpoint says (`config`, `checkpoint`), the file formats it comes in, and the network."""

@@ -1,0 +1,104 @@
+"""Typed access to keys of parsed JSON that came from outside."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.models.config import MAX_WIDTH, UnsupportedCheckpoint
+
+
+def read_json_object(path: Path, most_bytes: int) -> dict[str, Any]:
+    """Parse a file of at most `most_bytes` that holds one JSON object.
+
+    Raises:
+        UnsupportedCheckpoint: the file is missing, unreadable, larger, or no JSON object.
+    """
+    try:
+        size = path.stat().st_size
+        if size > most_bytes:
+            raise UnsupportedCheckpoint(f"{path.name}: {size} bytes, more than {most_bytes}")
+        values = json.loads(path.read_bytes())
+    except OSError as error:
+        raise UnsupportedCheckpoint(f"{path.name}: cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, UnsupportedCheckpoint):
+            raise
+        raise UnsupportedCheckpoint(f"{path.name}: is not JSON ({error})") from error
+    if not isinstance(values, dict):
+        raise UnsupportedCheckpoint(f"{path.name}: is not a JSON object")
+    return values
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """`values` of the object called `where`. A null is an absent key. Each getter refuses other types."""
+
+    values: Mapping[str, Any]
+    where: str
+
+    def refuse(self, key: str, why: str) -> UnsupportedCheckpoint:
+        return UnsupportedCheckpoint(f"{self.where}: {key}: {why}")
+
+    def size(self, key: str, default: int | None = None, *, least: int = 1, most: int = MAX_WIDTH) -> int:
+        """A whole number in least..most."""
+        value = self._present(key, default)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise self.refuse(key, f"{value!r:.80} is not a whole number in {least}..{most}")
+        return value
+
+    def optional_size(self, key: str, *, absent: int | None = None) -> int | None:
+        """A whole number, None where the file says null, or `absent` where it does not have the key."""
+        if key not in self.values:
+            return absent
+        return None if self.values[key] is None else self.size(key)
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A finite number."""
+        value = self._present(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
+            raise self.refuse(key, f"{value!r:.80} is not a finite number")
+        return float(value)
+
+    def optional_number(self, key: str) -> float | None:
+        return None if self.values.get(key) is None else self.number(key)
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        value = self._present(key, default)
+        if not isinstance(value, bool):
+            raise self.refuse(key, f"{value!r:.80} is not true or false")
+        return value
+
+    def text(self, key: str, default: str | None = None) -> str:
+        value = self._present(key, default)
+        if not isinstance(value, str):
+            raise self.refuse(key, f"{value!r:.80} is not a string")
+        return value
+
+    def token_id(self, key: str) -> int | None:
+        return None if self.values.get(key) is None else self.size(key, least=0)
+
+    def token_ids(self, key: str) -> tuple[int, ...]:
+        """One token id or a list of them; empty where the key is absent."""
+        value = self.values.get(key)
+        many = value if isinstance(value, list) else [] if value is None else [value]
+        return tuple(Keys({key: item}, self.where).size(key, least=0) for item in many)
+
+    def _present(self, key: str, default: Any) -> Any:
+        value = self.values.get(key)
+        if value is None:
+            value = default
+        if value is None:
+            raise self.refuse(key, "is missing")
+        return value
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond the range of floats
+        return False
