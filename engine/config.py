@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-BLOCK_TOKENS = 16
-"""Tokens of KV in one block, everywhere."""
+from kernels.layout import BLOCK_TOKENS as BLOCK_TOKENS
 
 DType = Literal["auto", "bfloat16", "float32"]
 

@@ -1,0 +1,1 @@
+"""The CPU backend: weights packed for oneDNN, KV read by block, thresholds without a full sort."""

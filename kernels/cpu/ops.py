@@ -1,0 +1,78 @@
+"""The CPU's op table: the reference, with what a CPU does better put in its place."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kernels.cpu import attention, sampling
+from kernels.cpu.linear import PackedLinear, PlainLinear
+from kernels.cpu.memory import keep_freed_memory, lazy_zeros
+from kernels.cpu.probe import CpuProfile
+from kernels.layout import BLOCK_TOKENS
+from kernels.ops import AttentionMetadata, AttentionPlan, Linear, RopeRows, SamplingColumns
+from kernels.reference import ReferenceOps
+
+
+class CpuOps(ReferenceOps):
+    """Ops on this machine's processor, as its probe found it."""
+
+    def __init__(self, profile: CpuProfile) -> None:
+        super().__init__(torch.device("cpu"), profile.dtype)
+        self._profile = profile
+        keep_freed_memory()
+
+    def describe(self) -> dict[str, str | int | float]:
+        return {
+            "backend": "cpu",
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "threads": self._profile.threads,
+            "packed": self._profile.packed,
+            "pad_single_row": self._profile.pad_single_row,
+            **{f"{name} us": us for name, us in self._profile.probe_us.items()},
+        }
+
+    def pack_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
+        if self._profile.packed:
+            return PackedLinear(weight, bias, pad_single_row=self._profile.pad_single_row)
+        return PlainLinear(weight, bias)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        wide = x.float()
+        norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+        scale = norm.mul_(norm).mul_(1 / x.shape[-1]).add_(eps).rsqrt_()
+        normed: Tensor = (wide * scale).to(x.dtype) * weight
+        return normed
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        residual.add_(x)
+        return self.rms_norm(residual, weight, eps), residual
+
+    def apply_rope(self, heads: Tensor, rope: RopeRows) -> Tensor:
+        half = rope.cos.shape[-1]
+        if 2 * half != heads.shape[-1]:
+            return super().apply_rope(heads, rope)
+        first, second = heads[..., :half], heads[..., half:]
+        rotated = torch.empty_like(heads)
+        torch.mul(first, rope.cos, out=rotated[..., :half]).addcmul_(second, rope.sin, value=-1)
+        torch.mul(second, rope.cos, out=rotated[..., half:]).addcmul_(first, rope.sin)
+        return rotated
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        gate, up = gate_up.chunk(2, dim=-1)
+        return functional.silu(gate).mul_(up)
+
+    def allocate_kv(self, num_layers: int, num_blocks: int, num_kv_heads: int, head_dim: int) -> Tensor:
+        return lazy_zeros((num_layers, num_blocks, BLOCK_TOKENS, 2, num_kv_heads, head_dim), self.dtype)
+
+    def write_kv(self, kv_layer: Tensor, keys_values: Tensor, slot_mapping: Tensor) -> None:
+        kv_layer.flatten(0, 1).index_copy_(0, slot_mapping, keys_values)
+
+    def plan_attention(self, metadata: AttentionMetadata) -> AttentionPlan:
+        return attention.CpuAttentionPlan(metadata, self.dtype)
+
+    def attend(self, query: Tensor, kv_layer: Tensor, plan: AttentionPlan, window: int | None) -> Tensor:
+        assert isinstance(plan, attention.CpuAttentionPlan)
+        return attention.attend(query, kv_layer, plan.under(window))
+
+    def sample(self, logits: Tensor, columns: SamplingColumns) -> Tensor:
+        return sampling.sample(logits, columns)

@@ -1,0 +1,34 @@
+"""Where a sampled token's randomness comes from: a counter-based hash of (seed, position, token id).
+
+The same request draws the same noise whatever batch it runs in, after a preemption, on another replica. The hash
+is two rounds of MurmurHash3's 32-bit finaliser over the token id, keyed by two words drawn from (seed, position)
+with SplitMix64. Every backend computes the same bits.
+"""
+
+MASK_32 = (1 << 32) - 1
+_MASK_64 = (1 << 64) - 1
+
+GOLDEN_32 = 0x9E3779B1
+MURMUR_A = 0x85EBCA6B
+MURMUR_B = 0xC2B2AE35
+
+
+def _splitmix64(x: int) -> int:
+    """One output of SplitMix64 (Steele, Lea, Flood 2014) for state x."""
+    x = (x + 0x9E3779B97F4A7C15) & _MASK_64
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK_64
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK_64
+    return x ^ (x >> 31)
+
+
+def noise_key(seed: int, position: int) -> tuple[int, int]:
+    """Two 32-bit words for one draw: `position` is that of the token being drawn."""
+    word = _splitmix64(_splitmix64(seed & _MASK_64) ^ position)
+    return word & MASK_32, word >> 32
+
+
+def choice_seed(seed: int, choice: int) -> int:
+    """The seed of choice `choice` of a request with n > 1. Choice 0 keeps the request's own seed."""
+    if choice == 0:
+        return seed
+    return _splitmix64(_splitmix64(seed & _MASK_64) + choice)

@@ -1,0 +1,139 @@
+"""The op table and the values that ops take: what a backend has to provide, with shapes.
+
+Letters in shapes: T tokens of a step, R rows (requests) of a step, H hidden size, Hq and Hkv query and KV heads,
+D head dimension, V vocabulary, N blocks of the pool, B blocks of a row.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionMetadata:
+    """Where the tokens of a step stand in their sequences and in the KV pool.
+
+    The tokens of row i are `query_lens[i]` consecutive rows of the step's tensors, rows one after another, decode
+    rows (one token) before all others. `context_lens[i]` counts the row's tokens up to and including this step's.
+
+    positions: int64 [T], position of each token in its sequence.
+    slot_mapping: int64 [T], where its KV goes: block id x 16 + offset.
+    block_tables: int64 [R, B], the row's blocks in order; entries past its context are never read.
+
+    Slots of a row's last block that lie past its context must hold finite numbers; blocks that belong to no row
+    may hold anything.
+    """
+
+    positions: Tensor
+    slot_mapping: Tensor
+    block_tables: Tensor
+    query_lens: tuple[int, ...]
+    context_lens: tuple[int, ...]
+
+    @property
+    def decode_rows(self) -> int:
+        """Leading rows with a single token."""
+        return next((i for i, n in enumerate(self.query_lens) if n != 1), len(self.query_lens))
+
+
+@dataclass(frozen=True, slots=True)
+class RopeRows:
+    """Rotary factors of a step's tokens: cos and sin, both [T, 1, D/2], in the compute dtype."""
+
+    cos: Tensor
+    sin: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class LogitEdits:
+    """Sparse changes to a step's logits, as coordinate lists. Empty lists change nothing.
+
+    `repeat_*`: each (row, token) once; a positive logit is divided by the penalty, a negative one multiplied (CTRL,
+    arXiv 1909.05858). `add_*`: then added; a (row, token) may come several times; -inf forbids the token.
+    Rows and tokens are int64 [E], penalties and values float32 [E].
+    """
+
+    repeat_rows: Tensor
+    repeat_tokens: Tensor
+    repeat_penalties: Tensor
+    add_rows: Tensor
+    add_tokens: Tensor
+    add_values: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingColumns:
+    """How each row of a step is sampled: one column a parameter, neutral where a request does not use it.
+
+    inverse_temperature: float32 [R]; 1 for greedy rows.
+    noise_scale: float32 [R]; 0 for greedy rows, else 1.
+    top_k: int64 [R]; V where off. top_p: float32 [R]; 1 where off. min_p: float32 [R]; 0 where off.
+    keys: int64 [R, 2]; two 32-bit words drawn from (seed, position), see `kernels.noise`.
+    """
+
+    inverse_temperature: Tensor
+    noise_scale: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    keys: Tensor
+
+
+class Linear(Protocol):
+    """A weight made ready for its backend. Takes [T, in_features], gives [T, out_features]."""
+
+    in_features: int
+    out_features: int
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+
+class Ops(Protocol):
+    """The ops of one device and dtype. Meanings, shapes and tolerances: `kernels.reference`."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    def describe(self) -> dict[str, str | int | float]: ...
+
+    def pack_linear(self, weight: Tensor, bias: Tensor | None) -> Linear: ...
+
+    def embed(self, table: Tensor, token_ids: Tensor) -> Tensor: ...
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor: ...
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]: ...
+
+    def apply_rope(self, heads: Tensor, rope: RopeRows) -> Tensor: ...
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor: ...
+
+    def allocate_kv(self, num_layers: int, num_blocks: int, num_kv_heads: int, head_dim: int) -> Tensor: ...
+
+    def clear_blocks(self, kv: Tensor, block_ids: Tensor) -> None: ...
+
+    def copy_blocks(self, kv: Tensor, sources: Tensor, targets: Tensor) -> None: ...
+
+    def write_kv(self, kv_layer: Tensor, keys_values: Tensor, slot_mapping: Tensor) -> None: ...
+
+    def plan_attention(self, metadata: AttentionMetadata) -> "AttentionPlan": ...
+
+    def attend(self, query: Tensor, kv_layer: Tensor, plan: "AttentionPlan", window: int | None) -> Tensor: ...
+
+    def edit_logits(self, logits: Tensor, edits: LogitEdits) -> None: ...
+
+    def sample(self, logits: Tensor, columns: SamplingColumns) -> Tensor: ...
+
+    def finite_rows(self, logits: Tensor) -> Tensor: ...
+
+
+class AttentionPlan(Protocol):
+    """What a backend works out once a step from the metadata and uses in every layer."""
+
+    @property
+    def metadata(self) -> AttentionMetadata: ...

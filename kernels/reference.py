@@ -1,0 +1,230 @@
+"""What each op means, in plain torch. Backends equal these within the tolerance that their tests state.
+
+Written to be read, not to be fast: rows one at a time, no packing, no tricks. Shapes use the letters of
+`kernels.ops`.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kernels.layout import BLOCK_TOKENS
+from kernels.noise import GOLDEN_32, MASK_32, MURMUR_A, MURMUR_B
+from kernels.ops import (
+    AttentionMetadata,
+    AttentionPlan,
+    Linear,
+    LogitEdits,
+    RopeRows,
+    SamplingColumns,
+)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x [T, in] times weight [out, in] transposed, plus bias [out]."""
+    return functional.linear(x, weight, bias)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Root-mean-square norm (arXiv 1910.07467) over the last dimension, computed in float32.
+
+    The normalised value is rounded to x's dtype before the weight is applied, as Hugging Face's models do.
+    """
+    wide = x.float()
+    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return (wide * scale).to(x.dtype) * weight
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """(norm of the sum, the sum): the sum is the next residual. `residual` may be overwritten."""
+    total = residual + x
+    return rms_norm(total, weight, eps), total
+
+
+def apply_rope(heads: Tensor, rope: RopeRows) -> Tensor:
+    """Rotate heads [T, h, D] (RoFormer, arXiv 2104.09864), half-split pairs: dimension i with i + D'/2.
+
+    D' is twice the width of the factors; dimensions past D' stay as they are.
+    """
+    half = rope.cos.shape[-1]
+    first, second, rest = heads[..., :half], heads[..., half : 2 * half], heads[..., 2 * half :]
+    return torch.cat((first * rope.cos - second * rope.sin, second * rope.cos + first * rope.sin, rest), dim=-1)
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """SiLU of the first half of [T, 2F] times the second half."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return functional.silu(gate) * up
+
+
+def write_kv(kv_layer: Tensor, keys_values: Tensor, slot_mapping: Tensor) -> None:
+    """Put keys_values [T, 2, Hkv, D] into kv_layer [N, 16, 2, Hkv, D] at each token's slot."""
+    kv_layer.flatten(0, 1)[slot_mapping] = keys_values
+
+
+def attend(query: Tensor, kv_layer: Tensor, metadata: AttentionMetadata, window: int | None) -> Tensor:
+    """Causal attention of query [T, Hq, D] over the paged KV [N, 16, 2, Hkv, D]; gives [T, Hq, D].
+
+    A token at position p sees positions (p - window, p], all before it with window None. Scores are scaled by
+    1/sqrt(D); softmax in float32.
+    """
+    output = torch.empty_like(query)
+    group = query.shape[1] // kv_layer.shape[3]
+    first = 0
+    for row, (tokens, context) in enumerate(zip(metadata.query_lens, metadata.context_lens, strict=True)):
+        blocks = metadata.block_tables[row, : math.ceil(context / BLOCK_TOKENS)]
+        kv = kv_layer[blocks].flatten(0, 1)[:context].float()
+        keys, values = (kv[:, i].repeat_interleave(group, dim=1) for i in (0, 1))
+        rows = slice(first, first + tokens)
+        scores = torch.einsum("thd,shd->hts", query[rows].float(), keys) / math.sqrt(query.shape[-1])
+        query_at = torch.arange(context - tokens, context, device=query.device)[:, None]
+        key_at = torch.arange(context, device=query.device)[None, :]
+        hidden = key_at > query_at
+        if window is not None:
+            hidden |= key_at <= query_at - window
+        weights = scores.masked_fill(hidden, -math.inf).softmax(dim=-1)
+        output[rows] = torch.einsum("hts,shd->thd", weights, values).to(query.dtype)
+        first += tokens
+    return output
+
+
+def edit_logits(logits: Tensor, edits: LogitEdits) -> None:
+    """Apply repetition penalties, then sums, to logits float32 [R, V] in place."""
+    repeated = logits[edits.repeat_rows, edits.repeat_tokens]
+    penalised = torch.where(repeated > 0, repeated / edits.repeat_penalties, repeated * edits.repeat_penalties)
+    logits[edits.repeat_rows, edits.repeat_tokens] = penalised
+    logits.index_put_((edits.add_rows, edits.add_tokens), edits.add_values, accumulate=True)
+
+
+def gumbel_noise(keys: Tensor, vocab_size: int) -> Tensor:
+    """Standard Gumbel noise float32 [R, V] from keys int64 [R, 2] (see `kernels.noise`).
+
+    A hash h of 32 bits becomes u = (h + 0.5) / 2^32 and the noise -log(-log(1 - u)), so that the resolution is
+    finest where the winners are: at small u.
+    """
+    mixed = torch.arange(vocab_size, device=keys.device)[None, :] * GOLDEN_32 + keys[:, :1]
+    mixed = _murmur_finalise(mixed & MASK_32)
+    mixed = _murmur_finalise(mixed ^ keys[:, 1:])
+    uniform = (mixed.double() + 0.5) * 2.0**-32
+    return -torch.log(-torch.log1p(-uniform)).float()
+
+
+def _murmur_finalise(x: Tensor) -> Tensor:
+    """MurmurHash3's 32-bit finaliser on int64 that hold 32-bit values."""
+    x = x ^ (x >> 16)
+    x = (x * MURMUR_A) & MASK_32
+    x = x ^ (x >> 13)
+    x = (x * MURMUR_B) & MASK_32
+    return x ^ (x >> 16)
+
+
+def threshold(scaled: Tensor, columns: SamplingColumns) -> Tensor:
+    """The smallest scaled logit that each row of [R, V] keeps, float32 [R, 1].
+
+    top-k keeps the k largest; top-p keeps the fewest of those, largest first, whose renormalised probabilities
+    reach p (arXiv 1904.09751); min-p keeps what has at least min_p of the largest probability (arXiv 2407.01082).
+    Equal logits are kept or dropped together, so that no order among them matters.
+    """
+    ordered = scaled.sort(dim=-1, descending=True).values
+    rank = torch.arange(ordered.shape[-1], device=scaled.device)[None, :]
+    kept = rank < columns.top_k[:, None]
+    probabilities = ordered.masked_fill(~kept, -math.inf).softmax(dim=-1)
+    mass_before = probabilities.cumsum(dim=-1) - probabilities
+    # top_p = 1 must keep all, however the sum was rounded.
+    kept &= (mass_before < columns.top_p[:, None]) | (columns.top_p[:, None] >= 1)
+    kept[:, 0] = True
+    lowest = ordered.masked_fill(~kept, math.inf).amin(dim=-1, keepdim=True)
+    return torch.maximum(lowest, ordered[:, :1] + columns.min_p.log()[:, None])
+
+
+def sample(logits: Tensor, columns: SamplingColumns) -> Tensor:
+    """Draw one token a row, int64 [R], from logits float32 [R, V]: Gumbel-max over what the thresholds keep.
+
+    argmax(logits / T + noise) is a draw from softmax(logits / T); a greedy row has no noise. The smallest id wins
+    a tie.
+    """
+    scaled = logits * columns.inverse_temperature[:, None]
+    kept = scaled >= threshold(scaled, columns)
+    noise = gumbel_noise(columns.keys, logits.shape[-1]) * columns.noise_scale[:, None]
+    return (scaled + noise).masked_fill(~kept, -math.inf).argmax(dim=-1)
+
+
+def finite_rows(logits: Tensor) -> Tensor:
+    """Which rows of [R, V] have a finite maximum, bool [R]: False where there is a NaN or +inf, or nothing left."""
+    return logits.amax(dim=-1).isfinite()
+
+
+class ReferenceLinear:
+    """A weight as it is."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.out_features, self.in_features = weight.shape
+        self._weight, self._bias = weight, bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return linear(x, self._weight, self._bias)
+
+
+class ReferencePlan:
+    """No plan: the reference reads the metadata itself."""
+
+    def __init__(self, metadata: AttentionMetadata) -> None:
+        self.metadata = metadata
+
+
+class ReferenceOps:
+    """The op table of this file, for any device. Backends override what they do better."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        self.device, self.dtype = device, dtype
+
+    def describe(self) -> dict[str, str | int | float]:
+        return {"backend": "reference", "dtype": str(self.dtype).removeprefix("torch.")}
+
+    def pack_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
+        return ReferenceLinear(weight, bias)
+
+    def embed(self, table: Tensor, token_ids: Tensor) -> Tensor:
+        return functional.embedding(token_ids, table)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return rms_norm(x, weight, eps)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        return add_rms_norm(x, residual, weight, eps)
+
+    def apply_rope(self, heads: Tensor, rope: RopeRows) -> Tensor:
+        return apply_rope(heads, rope)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        return silu_mul(gate_up)
+
+    def allocate_kv(self, num_layers: int, num_blocks: int, num_kv_heads: int, head_dim: int) -> Tensor:
+        shape = (num_layers, num_blocks, BLOCK_TOKENS, 2, num_kv_heads, head_dim)
+        return torch.zeros(shape, dtype=self.dtype, device=self.device)
+
+    def clear_blocks(self, kv: Tensor, block_ids: Tensor) -> None:
+        kv.index_fill_(1, block_ids, 0)
+
+    def copy_blocks(self, kv: Tensor, sources: Tensor, targets: Tensor) -> None:
+        kv.index_copy_(1, targets, kv.index_select(1, sources))
+
+    def write_kv(self, kv_layer: Tensor, keys_values: Tensor, slot_mapping: Tensor) -> None:
+        write_kv(kv_layer, keys_values, slot_mapping)
+
+    def plan_attention(self, metadata: AttentionMetadata) -> AttentionPlan:
+        return ReferencePlan(metadata)
+
+    def attend(self, query: Tensor, kv_layer: Tensor, plan: AttentionPlan, window: int | None) -> Tensor:
+        return attend(query, kv_layer, plan.metadata, window)
+
+    def edit_logits(self, logits: Tensor, edits: LogitEdits) -> None:
+        edit_logits(logits, edits)
+
+    def sample(self, logits: Tensor, columns: SamplingColumns) -> Tensor:
+        return sample(logits, columns)
+
+    def finite_rows(self, logits: Tensor) -> Tensor:
+        return finite_rows(logits)
