@@ -186,8 +186,8 @@ class Phase(Enum):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Request:
-    """The state of one choice in the engine: its tokens, how far its KV is computed, and the blocks that hold it. The scheduler is
-    its only writer.
+    """The state of one choice in the engine: its tokens, how far its KV is computed, and the blocks that hold it.
+    The scheduler and its `KVCacheManager` are its only writers.
 
     `arrival` is a number that the engine gives out in order of submission; it is kept through preemption.
     `computed` counts leading tokens whose KV is in `block_table`. `slot` is the row of per-sequence state in the
@@ -220,3 +220,8 @@ class Request:
     @property
     def output_tokens(self) -> int:
         return len(self.tokens) - self.prompt_tokens
+
+    @property
+    def usage(self) -> Usage:
+        """What it has consumed so far."""
+        return Usage(self.prompt_tokens, self.output_tokens, self.cached_tokens, self.preemptions)

@@ -3,21 +3,26 @@
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from engine.memory.kv_cache import BlockCopy
 from engine.request import Request, TokenLogprob
 
-
-class BlockCopy(NamedTuple):
-    """Copy the KV of block `source` over block `target` before the step's rows run (copy on write)."""
-
-    source: int
-    target: int
+__all__ = [
+    "BlockCopy",
+    "Executor",
+    "PendingStep",
+    "RowResult",
+    "ScheduledRow",
+    "StepPlan",
+    "StepResult",
+]
 
 
 class ScheduledRow(NamedTuple):
     """Compute `tokens` tokens of a request from position `start` on.
 
     A prefill chunk and a decode token are the same thing: `request.tokens[start : start + tokens]`. `samples`
-    says that the row reaches the request's last token, so that the next one is drawn from its logits.
+    says that the row reaches the request's last token and the next one is to be drawn from its logits; a request
+    for no token at all (`max_tokens=0`) has rows that reach the end of its prompt and do not sample.
     """
 
     request: Request
@@ -43,9 +48,10 @@ class StepPlan:
 class RowResult:
     """What came of one row. `token` is None where the row did not sample.
 
-    `finite=False` says that the row's logits held a NaN or an infinity where none belongs: the request fails
-    and its blocks are not published. `prompt_logprobs` has one entry for each prompt token that the row's
-    positions predict, where asked for.
+    `finite=False` says that the row's output held a NaN or an infinity where none belongs: the request fails
+    and its blocks are not published. That is asked of every row, as a prefill chunk that does not sample is
+    published too; its last hidden state stands for all before it, as attention carries a NaN forward.
+    `prompt_logprobs` has one entry for each prompt token that the row's positions predict, where asked for.
     """
 
     token: int | None = None

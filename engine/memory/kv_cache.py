@@ -1,0 +1,178 @@
+"""The KV of requests: what of a prompt is there already, the blocks for what is not, and what others may reuse."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from engine.config import BLOCK_TOKENS
+from engine.memory.block_pool import BlockPool
+from engine.memory.hashing import block_hash, salt_extra
+from engine.request import Request
+
+
+class BlockCopy(NamedTuple):
+    """Copy the KV of block `source` over block `target` before the step's rows run (copy on write)."""
+
+    source: int
+    target: int
+
+
+def blocks_for(tokens: int) -> int:
+    """How many blocks hold the KV of `tokens` tokens."""
+    return -(-tokens // BLOCK_TOKENS)
+
+
+class KVCacheManager:
+    """Keeps the `block_table`, `block_hashes`, `computed` and `cached_tokens` of requests; nothing else writes them.
+
+    The block table of a running request, of 16-token blocks:
+
+        |  full, final: published, maybe shared  |  computed in part  |  allocated, not computed yet  |
+        |<------------- computed // 16 --------->|<- written from here on: this request's alone ----->|
+
+    So a block that is shared or published is never written, and only `fork`, which shares a block that is still
+    being filled, has to copy one. Tables and tokens are append-only while a request runs; a request that does not
+    run holds no blocks.
+    """
+
+    def __init__(self, pool: BlockPool, *, prefix_cache: bool = True) -> None:
+        self._pool = pool
+        self._prefix_cache = prefix_cache
+
+    @property
+    def free_blocks(self) -> int:
+        return self._pool.free_blocks
+
+    @property
+    def num_blocks(self) -> int:
+        return self._pool.num_blocks
+
+    @property
+    def capacity_tokens(self) -> int:
+        """The longest sequence whose KV the whole pool can hold."""
+        return self._pool.num_blocks * BLOCK_TOKENS
+
+    def match(self, request: Request) -> list[int]:
+        """The cached blocks that the request's tokens begin with. Pins nothing.
+
+        Capped one token short of its tokens, as the next one is drawn from the logits of the last and there
+        must be something to compute. A request for the log-probabilities of its prompt has to compute all of it.
+        """
+        if not self._prefix_cache or request.params.prompt_logprobs is not None:
+            return []
+        return self._pool.match(self._hashes(request, (len(request.tokens) - 1) // BLOCK_TOKENS))
+
+    def admit(self, request: Request, *, keep_free: int = 0) -> bool:
+        """Give a request that holds nothing the blocks of all its tokens, cached ones first.
+
+        False, with nothing changed, where that would leave fewer than `keep_free` blocks free. Test and act are
+        one, so they cannot disagree.
+        """
+        assert not request.block_table, f"{request.id} is admitted twice"
+        hits = self.match(request)
+        fresh = blocks_for(len(request.tokens)) - len(hits)
+        idle_hits = sum(self._pool.references(block) == 0 for block in hits)
+        if self._pool.free_blocks - idle_hits - fresh < keep_free:
+            return False
+        self._pool.acquire(hits)
+        self._begin(request, hits + self._pool.allocate(fresh), computed=len(hits) * BLOCK_TOKENS)
+        return True
+
+    def fork(self, parent: Request, child: Request, *, keep_free: int = 0) -> list[BlockCopy] | None:
+        """Start `child` on the KV of the prompt that it has in common with `parent`, which has computed it.
+
+        The child computes the prompt's last token itself, for logits to draw from with its own seed. The blocks
+        before that one are shared; the block that it writes to is copied. None, with nothing changed, where that
+        would leave fewer than `keep_free` blocks free.
+        """
+        prompt_tokens = child.prompt_tokens
+        assert not child.block_table, f"{child.id} is admitted twice"
+        assert parent.computed >= prompt_tokens, f"{parent.id} has not computed the prompt of {child.id}"
+        assert len(child.tokens) == prompt_tokens, f"{child.id} has tokens of its own already"
+        assert child.tokens == parent.tokens[:prompt_tokens], f"{child.id} and {parent.id} differ in their prompt"
+        assert child.salt == parent.salt, f"{child.id} and {parent.id} belong to different caches"
+        if self._pool.free_blocks - 1 < keep_free:
+            return None
+        computed = prompt_tokens - 1
+        shared = parent.block_table[: computed // BLOCK_TOKENS]
+        self._pool.acquire(shared)
+        copied = self._pool.allocate(1)
+        self._begin(child, shared + copied, computed=computed)
+        return [BlockCopy(parent.block_table[len(shared)], copied[0])] if computed % BLOCK_TOKENS else []
+
+    def blocks_needed(self, request: Request, tokens: int) -> int:
+        """How many free blocks it takes to hold the KV of the request's first `tokens` tokens."""
+        return max(0, blocks_for(tokens) - len(request.block_table))
+
+    def grow(self, request: Request, tokens: int) -> bool:
+        """Make room for the KV of the request's first `tokens` tokens. False, with nothing changed: no room."""
+        needed = self.blocks_needed(request, tokens)
+        if needed > self._pool.free_blocks:
+            return False
+        request.block_table.extend(self._pool.allocate(needed))
+        return True
+
+    def commit(self, request: Request, tokens: int) -> None:
+        """The KV of the next `tokens` tokens is computed, finite and final: publish the blocks that it fills."""
+        first = request.computed // BLOCK_TOKENS
+        request.computed += tokens
+        full = request.computed // BLOCK_TOKENS
+        if full == first or not self._prefix_cache:
+            return
+        for _ in self._hashes(request, full):
+            pass
+        for index in range(first, full):
+            self._pool.publish(request.block_table[index], request.block_hashes[index])
+
+    def trim(self, request: Request) -> None:
+        """Give back the blocks past the request's tokens: those grown for drafts that were then rejected."""
+        kept = blocks_for(len(request.tokens))
+        self._pool.release(reversed(request.block_table[kept:]))
+        del request.block_table[kept:]
+
+    def release(self, request: Request, *, forget: bool = False) -> None:
+        """Give back all blocks. What was published stays cached, unless `forget`: the KV is not to be trusted."""
+        if forget:
+            self._pool.forget(request.block_table)
+        self._pool.release(reversed(request.block_table))
+        request.block_table.clear()
+        request.computed = 0
+
+    def check(self, requests: Iterable[Request]) -> None:
+        """State what holds between any two steps; `requests` are all that are not finished."""
+        self._pool.check()
+        holders = [0] * self._pool.num_blocks
+        for request in requests:
+            table, full = request.block_table, request.computed // BLOCK_TOKENS
+            assert len(set(table)) == len(table), f"{request.id} holds a block twice"
+            assert request.computed <= len(table) * BLOCK_TOKENS, f"{request.id} has computed KV without a block"
+            assert request.computed <= len(request.tokens), f"{request.id} has computed more than its tokens"
+            assert len(request.block_hashes) <= len(request.tokens) // BLOCK_TOKENS, f"{request.id} hashed ahead"
+            for block in table:
+                holders[block] += 1
+            for block in table[full:]:
+                assert self._pool.references(block) == 1, f"{request.id} would write to shared block {block}"
+                assert self._pool.hash_of(block) is None, f"{request.id} would write to cached block {block}"
+            for block, content in zip(table[:full], request.block_hashes, strict=False):
+                assert self._pool.hash_of(block) in (None, content), f"{request.id} reads another's block {block}"
+        for block, count in enumerate(holders):
+            references = self._pool.references(block)
+            assert references == count, f"block {block} has {references} references, {count} tables hold it"
+
+    def _begin(self, request: Request, block_table: list[int], *, computed: int) -> None:
+        request.block_table.extend(block_table)
+        request.computed = computed
+        if request.preemptions == 0:  # a later hit repeats the request's own work and is not a saving
+            request.cached_tokens = computed
+
+    def _hashes(self, request: Request, count: int) -> Iterator[bytes]:
+        """The hashes of the first `count` blocks; each is computed once, when it is first asked for."""
+        known = request.block_hashes
+        for index in range(count):
+            if index == len(known):
+                start = index * BLOCK_TOKENS
+                tokens = request.tokens[start : start + BLOCK_TOKENS]
+                if index:
+                    known.append(block_hash(known[-1], tokens))
+                else:
+                    known.append(block_hash(None, tokens, [salt_extra(request.salt)] if request.salt else ()))
+            yield known[index]

@@ -1,0 +1,91 @@
+"""Runs a scheduler on an executor, and gathers what it hands out."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from engine.request import (
+    STANDARD,
+    FinishReason,
+    Request,
+    SamplingParams,
+    ServiceClass,
+    TokenDelta,
+    TokenLogprob,
+    Usage,
+)
+from engine.scheduling.plan import Executor
+from engine.scheduling.scheduler import Scheduler
+
+DEFAULT_MAX_TOKENS = 16
+
+
+@dataclass(slots=True)
+class Transcript:
+    """All that a request was given. `add` refuses what a reader must never see."""
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop_token: int | None = None
+    usage: Usage | None = None
+    error: str | None = None
+
+    def add(self, delta: TokenDelta) -> None:
+        assert self.finish_reason is None, f"{delta.request_id} goes on after its end"
+        assert not (delta.prompt_logprobs and self.token_ids), "the prompt's log-probabilities come late"
+        assert (delta.finish_reason is None) == (delta.usage is None), "usage comes with the end, and only there"
+        self.token_ids += delta.token_ids
+        self.logprobs += delta.logprobs
+        self.prompt_logprobs += delta.prompt_logprobs
+        self.finish_reason = delta.finish_reason
+        self.stop_token = delta.stop_token
+        self.usage = delta.usage
+        self.error = delta.error
+
+
+def make_request(
+    request_id: str,
+    tokens: Sequence[int],
+    *,
+    arrival: int = 0,
+    params: SamplingParams | None = None,
+    seed: int = 0,
+    eos_token_ids: tuple[int, ...] = (),
+    salt: bytes = b"",
+    service_class: ServiceClass = STANDARD,
+    fork_of: Request | None = None,
+) -> Request:
+    """A new request with defaults for what a simulation or a test does not care about."""
+    params = params or SamplingParams()
+    return Request(
+        id=request_id,
+        tokens=list(tokens),
+        prompt_tokens=len(tokens),
+        params=params,
+        seed=seed,
+        max_tokens=DEFAULT_MAX_TOKENS if params.max_tokens is None else params.max_tokens,
+        eos_token_ids=eos_token_ids,
+        arrival=arrival,
+        service_class=service_class,
+        salt=salt,
+        fork_of=fork_of,
+    )
+
+
+def run_to_completion(
+    scheduler: Scheduler, executor: Executor, requests: Iterable[Request] = (), *, max_steps: int = 10_000
+) -> dict[str, Transcript]:
+    """Add the requests, then step until nothing is left; every invariant is checked after each step."""
+    transcripts: dict[str, Transcript] = {}
+    for request in requests:
+        scheduler.add(request)
+    for _ in range(max_steps):
+        plan = scheduler.schedule()
+        if plan is None:
+            assert not scheduler.has_work, "requests are left and nothing is scheduled"
+            return transcripts
+        for delta in scheduler.commit(plan, executor.execute(plan).result()):
+            transcripts.setdefault(delta.request_id, Transcript()).add(delta)
+        scheduler.check()
+    raise AssertionError(f"not done after {max_steps} steps")
