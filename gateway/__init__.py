@@ -1,0 +1,1 @@
+"""The product: HTTP, tenants, settings, telemetry and the command line around the engine."""

@@ -1,0 +1,214 @@
+"""What an operator can set, and where it is read from.
+
+From the strongest to the weakest, key by key (a table such as `[models]` is one key: it is never merged):
+
+1. command-line flags, given to `load_settings` as keywords;
+2. environment variables `TURNPIKE_<KEY>`; an empty one counts as not set, a mapping is written as JSON;
+3. `turnpike.toml` in the working directory;
+4. `turnpike.toml` in the data directory, which therefore cannot set `data_dir` itself;
+5. the defaults below.
+"""
+
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import unquote, urlsplit
+
+from pydantic import ByteSize, Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+from pydantic_settings import SettingsError as SourceError
+
+CONFIG_FILE = "turnpike.toml"
+ENV_PREFIX = "TURNPIKE_"
+MIN_PEPPER_CHARS = 32
+
+_MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
+_ASYNC_DRIVERS = {
+    "sqlite": "sqlite+aiosqlite",
+    "sqlite+aiosqlite": "sqlite+aiosqlite",
+    "postgres": "postgresql+asyncpg",
+    "postgresql": "postgresql+asyncpg",
+    "postgresql+asyncpg": "postgresql+asyncpg",
+}
+
+
+class SettingsError(Exception):
+    """Settings that cannot be used. The message is one line, names the key, and never repeats its value."""
+
+
+class Settings(BaseSettings):
+    """Every setting of the gateway. Frozen; secrets are `SecretStr`, which no repr, log or error shows."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX,
+        env_ignore_empty=True,
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+    )
+
+    data_dir: Path = Field(default_factory=lambda: _xdg("XDG_DATA_HOME", ".local/share"))
+    models_dir: Path = Field(default_factory=lambda: _xdg("XDG_CACHE_HOME", ".cache") / "models")
+    database_url: SecretStr = Field(
+        default_factory=lambda known: SecretStr(f"sqlite:///{known['data_dir'] / 'turnpike.db'}")
+    )
+    key_pepper: SecretStr | None = None
+    """Key of the HMAC that API keys are stored under. None: the file that `tenancy.pepper` keeps in
+    `data_dir`. Replicas that share a database must share it."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8080, ge=0, le=65535)
+    """0 takes any free port."""
+    shutdown_deadline_s: int = Field(default=25, ge=0)
+    """How long running streams may take to end after SIGTERM: under the 30 s that Kubernetes waits."""
+    max_body_bytes: ByteSize = Field(default=ByteSize(4 * 1024**2), ge=1024)
+    max_json_depth: int = Field(default=64, ge=8, le=512)
+
+    models: dict[str, Path] = Field(default_factory=dict)
+    """Served name -> checkpoint: a Hugging Face folder or a GGUF file."""
+    dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    kv_cache_bytes: ByteSize | None = Field(default=None, ge=1024**2)
+    """KV memory of each model; `4GiB` is understood. None: a share of what is free."""
+    max_model_len: int | None = Field(default=None, ge=2)
+    max_running: int = Field(default=64, ge=1, le=4096)
+    threads: int | None = Field(default=None, ge=1)
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["auto", "json", "console"] = "auto"
+    """auto: console on a terminal, JSON otherwise."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """One source, already merged by whole keys, as the library would merge mappings entry by entry."""
+        stated = _read_toml(settings_cls, Path(CONFIG_FILE)) | env_settings() | init_settings()
+        if "data_dir" in stated:
+            data_dir = Path(str(stated["data_dir"])).expanduser()
+        else:
+            data_dir = _xdg("XDG_DATA_HOME", ".local/share")
+        in_data_dir = data_dir / CONFIG_FILE
+        if in_data_dir.resolve() != Path(CONFIG_FILE).resolve():
+            kept = _read_toml(settings_cls, in_data_dir)
+            if "data_dir" in kept:
+                raise SettingsError(f"{in_data_dir}: data_dir cannot be set in the data directory itself")
+            stated = kept | stated
+        return (InitSettingsSource(settings_cls, init_kwargs=stated),)
+
+    @field_validator("data_dir", "models_dir")
+    @classmethod
+    def _absolute(cls, path: Path) -> Path:
+        return path.expanduser().absolute()
+
+    @field_validator("models")
+    @classmethod
+    def _servable_names(cls, models: dict[str, Path]) -> dict[str, Path]:
+        for name in models:
+            if not _MODEL_NAME.fullmatch(name):
+                raise ValueError(
+                    f"the model name {name!r} must be letters, digits and . _ : / -, "
+                    "starting with a letter or digit, at most 128 characters"
+                )
+        return {name: path.expanduser().absolute() for name, path in models.items()}
+
+    @field_validator("database_url")
+    @classmethod
+    def _with_async_driver(cls, url: SecretStr) -> SecretStr:
+        return SecretStr(normalise_database_url(url.get_secret_value()))
+
+    @field_validator("key_pepper")
+    @classmethod
+    def _long_pepper(cls, pepper: SecretStr | None) -> SecretStr | None:
+        if pepper is not None and len(pepper.get_secret_value()) < MIN_PEPPER_CHARS:
+            raise ValueError(f"must have at least {MIN_PEPPER_CHARS} characters")
+        return pepper
+
+    def secret_values(self) -> tuple[str, ...]:
+        """Every secret text in these settings, for the log's redaction."""
+        pepper = self.key_pepper.get_secret_value() if self.key_pepper else ""
+        password = urlsplit(self.database_url.get_secret_value()).password or ""
+        return tuple(value for value in (pepper, password, unquote(password)) if value)
+
+
+def load_settings(**flags: Any) -> Settings:
+    """Read the settings. A flag that is None counts as not given.
+
+    Raises:
+        SettingsError: an unknown key, a value out of range, or a file that is not TOML.
+    """
+    given = {key: value for key, value in flags.items() if value is not None}
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        raise SettingsError("; ".join(_complaints(error))) from None
+    except SourceError as error:
+        raise SettingsError(str(error)) from None
+
+
+def _complaints(error: ValidationError) -> list[str]:
+    """`key: what is wrong`, without the values."""
+    complaints = []
+    for each in error.errors(include_url=False, include_context=False, include_input=False):
+        if each["type"] == "default_factory_not_called":
+            continue  # the echo of an error in the key that this default is computed from
+        key = ".".join(str(part) for part in each["loc"])
+        unknown = each["type"] == "extra_forbidden"
+        complaints.append(f"{key}: {'unknown key' if unknown else each['msg'].removeprefix('Value error, ')}")
+    return complaints
+
+
+def normalise_database_url(url: str) -> str:
+    """The same database through the driver that the store uses (a plain `postgresql://` means another one).
+
+    libpq's `sslmode=` is accepted as what asyncpg calls `ssl=`.
+
+    Raises:
+        ValueError: another database or driver, or an SQLite database that is not a file.
+    """
+    scheme, separator, rest = url.partition("://")
+    driver = _ASYNC_DRIVERS.get(scheme)
+    if not separator or driver is None:
+        raise ValueError("must be an sqlite:///path or a postgresql://user:password@host/database URL")
+    if driver == "sqlite+aiosqlite":
+        path = rest.partition("?")[0].removeprefix("/")
+        if path in {"", ":memory:"}:
+            raise ValueError("an SQLite database must be a file, as in sqlite:////var/lib/turnpike/turnpike.db")
+        return f"{driver}://{rest}"
+    before, question, query = rest.partition("?")
+    query = re.sub("(^|&)sslmode=", r"\1ssl=", query)
+    return f"{driver}://{before}{question}{query}"
+
+
+def _xdg(variable: str, fallback: str) -> Path:
+    """Turnpike's folder under an XDG base directory; the specification says to ignore a relative one."""
+    stated = os.environ.get(variable, "")
+    base = Path(stated) if stated.startswith("/") else Path.home() / fallback
+    return base / "turnpike"
+
+
+def _read_toml(settings_cls: type[BaseSettings], path: Path) -> dict[str, Any]:
+    """A configuration file's keys; nothing when there is no such file."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: cannot be read ({type(error).__name__})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path}: is not TOML: {error}") from None
+    unknown = sorted(set(values) - set(settings_cls.model_fields))
+    if unknown:
+        raise SettingsError(f"{path}: unknown key {', '.join(unknown)}")
+    return values

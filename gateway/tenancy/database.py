@@ -1,0 +1,67 @@
+"""Opening the SQL database: SQLite alone, PostgreSQL in production, one URL apart."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import event, make_url
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from gateway.tenancy.errors import StoreUnavailable
+
+ANSWER_TIMEOUT_S = 5
+"""How long a connection, a statement or SQLite's write lock may be waited for."""
+
+
+def open_database(url: str) -> AsyncEngine:
+    """An engine over `url` (as `Settings` normalises it). Connects on first use; the caller disposes of it.
+
+    SQLite runs in WAL mode, so readers never wait for the writer, with synchronous=FULL: writes here are rare
+    (a key made, a key revoked) and none may be forgotten by a power cut.
+    """
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        if parsed.database is not None:
+            Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+        engine = create_async_engine(parsed, hide_parameters=True)
+        event.listen(engine.sync_engine, "connect", _set_pragmas)
+        return engine
+    return create_async_engine(
+        parsed,
+        hide_parameters=True,
+        pool_pre_ping=True,
+        pool_timeout=ANSWER_TIMEOUT_S,
+        connect_args={"timeout": ANSWER_TIMEOUT_S, "command_timeout": ANSWER_TIMEOUT_S},
+    )
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """Turn every way in which a database fails to answer into `StoreUnavailable`.
+
+    A violated constraint is an answer, and passes through. The driver's own text is dropped: it may name hosts
+    and users.
+    """
+    try:
+        yield
+    except IntegrityError:
+        raise
+    except (DBAPIError, PoolTimeout, OSError) as error:
+        cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+        raise StoreUnavailable(f"the database does not answer ({type(cause).__name__})") from error
+
+
+def _set_pragmas(connection: Any, _: ConnectionPoolEntry) -> None:
+    cursor = connection.cursor()
+    for pragma in (
+        f"busy_timeout={ANSWER_TIMEOUT_S * 1000}",
+        "journal_mode=WAL",
+        "synchronous=FULL",
+        "foreign_keys=ON",
+    ):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()

@@ -1,0 +1,38 @@
+"""What can go wrong with tenants and keys. Messages are one line and never hold a key or a secret."""
+
+
+class TenancyError(Exception):
+    """Base of this package's errors."""
+
+
+class InvalidName(TenancyError):
+    """A tenant's or key's name that is not allowed."""
+
+
+class TenantExists(TenancyError):
+    """The name of the tenant to create is taken."""
+
+
+class UnknownTenant(TenancyError):
+    """No tenant has that name."""
+
+
+class UnknownKey(TenancyError):
+    """No key has that public id."""
+
+
+class InvalidKey(TenancyError):
+    """The presented key opens nothing: malformed, unknown, revoked, or of a disabled tenant. Which of these is
+    never said."""
+
+
+class StoreUnavailable(TenancyError):
+    """The database does not answer, and what is known without it is not enough."""
+
+
+class SchemaMismatch(TenancyError):
+    """The database was made by a newer version of this program."""
+
+
+class UnusablePepper(TenancyError):
+    """The pepper's file is missing, short, or open to other users."""

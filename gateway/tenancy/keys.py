@@ -1,0 +1,63 @@
+"""API keys: `tp-<public id>-<secret>`.
+
+The public id (12 of a-z0-9) names a key in logs, limits and commands. The secret (43 of base 62: 256 bits) is
+shown once. The store keeps HMAC-SHA256(pepper, whole key), so a stolen database opens nothing; a slow password
+hash would add nothing to 256 random bits and cost every request.
+"""
+
+import hmac
+import re
+import secrets
+import string
+from dataclasses import dataclass, field
+
+from gateway.tenancy.errors import InvalidKey
+
+PUBLIC_ID_CHARS = 12
+SECRET_CHARS = 43
+KEY_CHARS = len("tp-") + PUBLIC_ID_CHARS + len("-") + SECRET_CHARS
+
+_PUBLIC_ID_ALPHABET = string.ascii_lowercase + string.digits
+_SECRET_ALPHABET = string.ascii_letters + string.digits
+_PUBLIC_ID = re.compile(f"[a-z0-9]{{{PUBLIC_ID_CHARS}}}")
+_KEY = re.compile(f"tp-([a-z0-9]{{{PUBLIC_ID_CHARS}}})-[A-Za-z0-9]{{{SECRET_CHARS}}}")
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """A well-formed key. `plaintext` is the whole of it and stays out of the repr."""
+
+    public_id: str
+    plaintext: str = field(repr=False)
+
+    @property
+    def last_four(self) -> str:
+        return self.plaintext[-4:]
+
+    def digest(self, pepper: bytes) -> bytes:
+        """What the store keeps: 32 bytes."""
+        return hmac.digest(pepper, self.plaintext.encode("ascii"), "sha256")
+
+
+def new_key() -> ApiKey:
+    public_id = "".join(secrets.choice(_PUBLIC_ID_ALPHABET) for _ in range(PUBLIC_ID_CHARS))
+    secret = "".join(secrets.choice(_SECRET_ALPHABET) for _ in range(SECRET_CHARS))
+    return ApiKey(public_id, f"tp-{public_id}-{secret}")
+
+
+def parse_key(presented: str) -> ApiKey:
+    """Read a key as a client sent it: exact length, exact alphabet, nothing around it.
+
+    Raises:
+        InvalidKey: it is not of that form.
+    """
+    if len(presented) != KEY_CHARS:
+        raise InvalidKey("not an API key")
+    match = _KEY.fullmatch(presented)
+    if match is None:
+        raise InvalidKey("not an API key")
+    return ApiKey(match[1], presented)
+
+
+def is_public_id(text: str) -> bool:
+    return _PUBLIC_ID.fullmatch(text) is not None

@@ -1,0 +1,61 @@
+"""The SQL tables of tenants and keys. `migrations/` makes them; a test holds the two together."""
+
+from datetime import UTC, datetime
+
+from sqlalchemy import CheckConstraint, DateTime, Dialect, ForeignKey, LargeBinary, MetaData, String
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import TypeDecorator
+
+# Without names, SQLite's batch migrations could not address a constraint.
+NAMING_CONVENTION = {
+    "ix": "ix_%(column_0_label)s",
+    "uq": "uq_%(table_name)s_%(column_0_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An instant. SQLite drops the zone, so it is put back on reading; everything is written in UTC."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return None if value is None else value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(naming_convention=NAMING_CONVENTION)
+
+
+class TenantRow(Base):
+    __tablename__ = "tenants"
+    __table_args__ = (CheckConstraint("tier IN ('premium', 'standard')", name="tier"),)
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    name: Mapped[str] = mapped_column(String(64), unique=True)
+    tier: Mapped[str] = mapped_column(String(16))
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    disabled_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class KeyRow(Base):
+    """`digest` is HMAC-SHA256 of the whole key under the pepper that `pepper_id` names."""
+
+    __tablename__ = "api_keys"
+
+    public_id: Mapped[str] = mapped_column(String(12), primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"), index=True)
+    name: Mapped[str] = mapped_column(String(128))
+    digest: Mapped[bytes] = mapped_column(LargeBinary(32))
+    pepper_id: Mapped[str] = mapped_column(String(16))
+    last_four: Mapped[str] = mapped_column(String(4))
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
