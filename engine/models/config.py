@@ -92,9 +92,7 @@ class ModelConfig:
         if self.max_position < 1:
             raise UnsupportedCheckpoint(f"max_position: {self.max_position} is less than 1")
         if self.num_heads % self.num_kv_heads:
-            raise UnsupportedCheckpoint(
-                f"num_kv_heads: {self.num_kv_heads} does not divide {self.num_heads} heads"
-            )
+            raise UnsupportedCheckpoint(f"num_kv_heads: {self.num_kv_heads} does not divide {self.num_heads} heads")
         if not (math.isfinite(self.rms_norm_eps) and self.rms_norm_eps > 0):
             raise UnsupportedCheckpoint(f"rms_norm_eps: {self.rms_norm_eps} is not a positive number")
         if len(self.windows) != self.num_layers:
@@ -103,18 +101,14 @@ class ModelConfig:
             raise UnsupportedCheckpoint("windows: a sliding window is less than 1 token")
         for token_id in (*self.eos_token_ids, *(() if self.bos_token_id is None else (self.bos_token_id,))):
             if not 0 <= token_id < self.vocab_size:
-                raise UnsupportedCheckpoint(
-                    f"eos or bos token id {token_id} is outside {self.vocab_size} tokens"
-                )
+                raise UnsupportedCheckpoint(f"eos or bos token id {token_id} is outside {self.vocab_size} tokens")
         self._check_rope()
 
     def _check_rope(self) -> None:
         rope = self.rope
         rotary_dim = self.head_dim if rope.rotary_dim is None else rope.rotary_dim
         if rotary_dim % 2 or not 2 <= rotary_dim <= self.head_dim:
-            raise UnsupportedCheckpoint(
-                f"rope: {rotary_dim} rotated dimensions of {self.head_dim}; must be even"
-            )
+            raise UnsupportedCheckpoint(f"rope: {rotary_dim} rotated dimensions of {self.head_dim}; must be even")
         for field in ("theta", "factor", "high_freq_factor", "low_freq_factor", "beta_fast", "beta_slow"):
             value = getattr(rope, field)
             if not (math.isfinite(value) and value > 0):

@@ -61,15 +61,13 @@ class _Attention:
     default_head_dim: int | None = None
 
 
-def config_from_json(
-    config: Mapping[str, Any], generation_config: Mapping[str, Any] | None = None
-) -> ModelConfig:
+def config_from_json(config: Mapping[str, Any], generation_config: Mapping[str, Any] | None = None) -> ModelConfig:
     """Read a parsed config.json; `generation_config` is the parsed generation_config.json beside it, if any.
 
     Raises:
         UnsupportedCheckpoint: a key is missing, malformed or asks for arithmetic that is not served here.
     """
-    keys = Keys(config, "config.json")
+    keys = Keys(config, "config.json: ")
     family = _family(keys)
     for name in _FOREIGN_KEYS:
         if config.get(name) not in (None, False, 0, [], {}):
@@ -83,9 +81,7 @@ def config_from_json(
     head_dim = keys.optional_size("head_dim") or attention.default_head_dim
     if head_dim is None:
         if hidden % heads:
-            raise keys.refuse(
-                "head_dim", f"missing, and hidden_size {hidden} is not a multiple of {heads} heads"
-            )
+            raise keys.refuse("head_dim", f"missing, and hidden_size {hidden} is not a multiple of {heads} heads")
         head_dim = hidden // heads
     rope, max_position = rope_from_config(keys, head_dim)
     return ModelConfig(
@@ -174,7 +170,7 @@ def _layer_types(keys: Keys, layers: int) -> list[bool] | None:
 def _eos(keys: Keys, generation_config: Mapping[str, Any] | None) -> tuple[int, ...]:
     """generation_config.json's ids win: instruction models end a turn with tokens the base model knew not."""
     if generation_config is not None:
-        ids = Keys(generation_config, "generation_config.json").token_ids("eos_token_id")
+        ids = Keys(generation_config, "generation_config.json: ").token_ids("eos_token_id")
         if ids:
             return ids
     return keys.token_ids("eos_token_id")

@@ -101,9 +101,7 @@ def _read_index(path: Path) -> dict[str, str]:
     for name, file in weight_map.items():
         # A plain name in this folder: an index must not reach any other file of the machine.
         if not isinstance(file, str) or not file.endswith(".safetensors") or set(file) & {"/", "\\", "\0"}:
-            raise UnsupportedCheckpoint(
-                f"{path.name}: weight_map: {name:.200}: {file!r:.200} is not a file name"
-            )
+            raise UnsupportedCheckpoint(f"{path.name}: weight_map: {name:.200}: {file!r:.200} is not a file name")
     return weight_map
 
 

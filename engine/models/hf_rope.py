@@ -75,8 +75,8 @@ def _scaling(config: Keys) -> Keys:
         if values is not None:
             if not isinstance(values, dict):
                 raise config.refuse(name, "is not an object")
-            return Keys(values, f"{config.where}: {name}")
-    return Keys({}, f"{config.where}: rope_scaling")
+            return Keys(values, f"{config.prefix}{name}: ")
+    return Keys({}, f"{config.prefix}rope_scaling: ")
 
 
 def _kind(scaling: Keys) -> RopeKind:

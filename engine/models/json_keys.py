@@ -34,13 +34,16 @@ def read_json_object(path: Path, most_bytes: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """`values` of the object called `where`. A null is an absent key. Each getter refuses other types."""
+    """Values from outside. A null is an absent key; each getter refuses what is not of its type.
+
+    `prefix` stands before a key in messages: the file, and the object within it.
+    """
 
     values: Mapping[str, Any]
-    where: str
+    prefix: str
 
     def refuse(self, key: str, why: str) -> UnsupportedCheckpoint:
-        return UnsupportedCheckpoint(f"{self.where}: {key}: {why}")
+        return UnsupportedCheckpoint(f"{self.prefix}{key}: {why}")
 
     def size(self, key: str, default: int | None = None, *, least: int = 1, most: int = MAX_WIDTH) -> int:
         """A whole number in least..most."""
@@ -86,7 +89,7 @@ class Keys:
         """One token id or a list of them; empty where the key is absent."""
         value = self.values.get(key)
         many = value if isinstance(value, list) else [] if value is None else [value]
-        return tuple(Keys({key: item}, self.where).size(key, least=0) for item in many)
+        return tuple(Keys({key: item}, self.prefix).size(key, least=0) for item in many)
 
     def _present(self, key: str, default: Any) -> Any:
         value = self.values.get(key)

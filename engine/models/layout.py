@@ -44,9 +44,7 @@ def _layer_tensors(config: ModelConfig) -> dict[str, Shape]:
     if config.o_bias:
         shapes["self_attn.o_proj.bias"] = (hidden,)
     if config.mlp_bias:
-        shapes.update(
-            {"mlp.gate_proj.bias": (inner,), "mlp.up_proj.bias": (inner,), "mlp.down_proj.bias": (hidden,)}
-        )
+        shapes.update({"mlp.gate_proj.bias": (inner,), "mlp.up_proj.bias": (inner,), "mlp.down_proj.bias": (hidden,)})
     if config.qk_norm:
         shapes["self_attn.q_norm.weight"] = shapes["self_attn.k_norm.weight"] = (config.head_dim,)
     return shapes
