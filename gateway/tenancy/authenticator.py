@@ -15,14 +15,13 @@ answers again is noticed within RETRY_S + READ_TIMEOUT_S = 3 s, with or without 
 
 import asyncio
 import hmac
+import logging
 import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
-
-import structlog
 
 from gateway.tenancy.errors import InvalidKey, StoreUnavailable
 from gateway.tenancy.keys import parse_key
@@ -41,7 +40,7 @@ MAX_WAITING_READS = 4_096
 READ_BATCH = 256
 
 _NO_DIGEST = bytes(32)
-_log = structlog.get_logger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class KeySource(Protocol):
@@ -160,7 +159,7 @@ class Authenticator:
                 found = await self._source.active_keys(public_ids)
         except (StoreUnavailable, TimeoutError) as error:
             if not self._outage:
-                _log.warning("key store unavailable", reason=str(error) or "timeout")
+                _log.warning("key store unavailable: %s", str(error) or "no answer in time")
             self._outage = True
         else:
             if self._outage:

@@ -1,0 +1,82 @@
+"""One log for everything in the process: structlog's and the standard library's loggers, one line each.
+
+A request's id and tenant come from `structlog.contextvars.bind_contextvars(request_id=..., tenant=...)`.
+"""
+
+import logging
+import sys
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import orjson
+import structlog
+from structlog.stdlib import ProcessorFormatter
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from gateway.telemetry.redaction import Redactor, without_secret_fields
+
+LogFormat = Literal["auto", "json", "console"]
+
+
+def configure_logging(level: str, log_format: LogFormat, secrets: Iterable[str] = ()) -> None:
+    """Send every logger's lines to standard error, redacted. `auto` is `console` on a terminal, else `json`.
+
+    Replaces what was configured before.
+    """
+    if log_format == "auto":
+        log_format = "console" if sys.stderr.isatty() else "json"
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    structlog.configure(
+        processors=[structlog.stdlib.filter_by_level, *shared, ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_RedactingFormatter(Redactor(secrets), shared, _renderers(log_format)))
+    root = logging.getLogger()
+    for old in root.handlers[:]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    logging.captureWarnings(True)
+    for chatty in ("alembic", "aiosqlite", "httpx", "httpcore"):
+        logging.getLogger(chatty).setLevel(max(logging.WARNING, root.level))
+
+
+class _RedactingFormatter(ProcessorFormatter):
+    """The last hand on a line, tracebacks included."""
+
+    def __init__(self, redactor: Redactor, foreign: list[Processor], renderers: list[Processor]) -> None:
+        super().__init__(
+            foreign_pre_chain=foreign,
+            processors=[ProcessorFormatter.remove_processors_meta, _drop_secret_fields, *renderers],
+        )
+        self._redactor = redactor
+
+    def format(self, record: logging.LogRecord) -> str:
+        return self._redactor.text(super().format(record))
+
+
+def _renderers(log_format: LogFormat) -> list[Processor]:
+    """Neither shows the values of local variables in a traceback, as structlog's and rich's own would."""
+    if log_format == "console":
+        return [
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+        ]
+    return [
+        structlog.processors.format_exc_info,
+        structlog.processors.JSONRenderer(serializer=_to_json),
+    ]
+
+
+def _drop_secret_fields(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    return without_secret_fields(event)
+
+
+def _to_json(event: Any, **_: Any) -> str:
+    return orjson.dumps(event, default=str, option=orjson.OPT_NON_STR_KEYS).decode()

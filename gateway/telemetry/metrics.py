@@ -1,0 +1,132 @@
+"""The gateway's Prometheus metrics.
+
+OpenTelemetry's GenAI names and buckets where it has them (semantic conventions, gen-ai-metrics), in Prometheus'
+spelling; `turnpike_*` for the rest. Label values are closed sets: a model is a served one, never what a client
+typed.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_MODEL = "gen_ai_request_model"
+_REQUEST_BUCKETS_S = tuple(0.01 * 2**n for n in range(14))
+# fmt: off
+_FIRST_TOKEN_BUCKETS_S = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0
+)
+# fmt: on
+_OUTPUT_TOKEN_BUCKETS_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+_TOKEN_BUCKETS = tuple(4**n for n in range(14))
+
+
+class ModelStats(Protocol):
+    """The engine's counts for one model since it started; the first four are of this moment."""
+
+    @property
+    def running(self) -> int: ...
+    @property
+    def waiting(self) -> int: ...
+    @property
+    def kv_blocks_total(self) -> int: ...
+    @property
+    def kv_blocks_free(self) -> int: ...
+    @property
+    def preemptions(self) -> int: ...
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def cached_tokens(self) -> int: ...
+    @property
+    def generated_tokens(self) -> int: ...
+    @property
+    def steps(self) -> int: ...
+
+
+class Metrics:
+    """All metrics, in a registry of their own. Durations are in seconds."""
+
+    def __init__(self, engine_stats: Callable[[], Mapping[str, ModelStats]]) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.registry.register(EngineCollector(engine_stats))
+        served = ["gen_ai_operation_name", _MODEL, "turnpike_tier"]
+        self.request_duration = Histogram(
+            "gen_ai_server_request_duration_seconds",
+            "From the request's last byte to the answer's last; error_type is empty for an answer",
+            [*served, "error_type"],
+            buckets=_REQUEST_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.time_to_first_token = Histogram(
+            "gen_ai_server_time_to_first_token_seconds",
+            "From the request's last byte to the first token",
+            served,
+            buckets=_FIRST_TOKEN_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.time_per_output_token = Histogram(
+            "gen_ai_server_time_per_output_token_seconds",
+            "Mean time of the tokens after the first, one value a choice",
+            served,
+            buckets=_OUTPUT_TOKEN_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.token_usage = Histogram(
+            "gen_ai_client_token_usage",
+            "Tokens of a request; gen_ai_token_type is input or output",
+            [*served, "gen_ai_token_type"],
+            buckets=_TOKEN_BUCKETS,
+            registry=self.registry,
+        )
+
+    def render(self) -> bytes:
+        """The text that `/metrics` answers with, of `CONTENT_TYPE`."""
+        return generate_latest(self.registry)
+
+
+_ENGINE_GAUGES = (
+    ("running", "turnpike_sequences_running", "Sequences that take part in steps"),
+    ("waiting", "turnpike_sequences_waiting", "Sequences in the queue"),
+    ("kv_blocks_total", "turnpike_kv_blocks", "Blocks of KV memory"),
+    ("kv_blocks_free", "turnpike_kv_blocks_free", "Blocks that no sequence holds; cached prefixes count as free"),
+)
+_ENGINE_COUNTERS = (
+    ("preemptions", "turnpike_preemptions", "Sequences paused for others"),
+    ("prompt_tokens", "turnpike_prompt_tokens", "Prompt tokens of admitted sequences, cached ones included"),
+    ("cached_tokens", "turnpike_prefix_hit_tokens", "Prompt tokens found in the prefix cache"),
+    ("generated_tokens", "turnpike_generated_tokens", "Tokens sampled"),
+    ("steps", "turnpike_steps", "Forward passes"),
+)
+
+
+class EngineCollector(Collector):
+    """Reads the engine's counts when somebody asks, so that counting costs the step loop nothing."""
+
+    def __init__(self, stats: Callable[[], Mapping[str, ModelStats]]) -> None:
+        self._stats = stats
+
+    def describe(self) -> Iterator[Metric]:
+        """Names without values: registering must not need an engine that runs."""
+        yield from _families({})
+
+    def collect(self) -> Iterator[Metric]:
+        yield from _families(self._stats())
+
+
+def _families(stats: Mapping[str, ModelStats]) -> Iterator[Metric]:
+    for field, name, meaning in _ENGINE_GAUGES:
+        yield _filled(GaugeMetricFamily(name, meaning, labels=[_MODEL]), field, stats)
+    for field, name, meaning in _ENGINE_COUNTERS:
+        yield _filled(CounterMetricFamily(name, meaning, labels=[_MODEL]), field, stats)
+
+
+def _filled(family: GaugeMetricFamily | CounterMetricFamily, field: str, stats: Mapping[str, ModelStats]) -> Metric:
+    for model, counts in stats.items():
+        family.add_metric([model], getattr(counts, field))
+    return family
