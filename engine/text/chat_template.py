@@ -1,0 +1,167 @@
+"""Chat templates: Jinja programs that come with a checkpoint and turn a conversation into text.
+
+They are foreign code: they run in Jinja's immutable sandbox, with what transformers gives them
+(`apply_chat_template`) and nothing else.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+Message = Mapping[str, Any]
+
+
+class ChatTemplateError(ValueError):
+    """A conversation cannot be rendered: the template refuses it, or fails on it."""
+
+
+class _GenerationTag(Extension):
+    """`{% generation %}` marks an assistant's words for training; here it only stands aside."""
+
+    tags = {"generation"}  # noqa: RUF012 (Jinja reads a plain class attribute)
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Jinja's own filter escapes for HTML, which models were not trained on."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return environment
+
+
+class ChatTemplate:
+    """A compiled template, and a second one for conversations with tools where the checkpoint has it.
+
+    `special_tokens` are the variables `bos_token`, `eos_token` and so on; a caller's variables cannot shadow them.
+
+    Raises:
+        ChatTemplateError: the source is not a Jinja template.
+    """
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str], *, tool_source: str | None = None) -> None:
+        self.source = source
+        self._special_tokens = dict(special_tokens)
+        environment = _environment()
+        try:
+            self._template = environment.from_string(source)
+            self._tool_template = environment.from_string(tool_source) if tool_source else self._template
+        except TemplateError as error:
+            raise ChatTemplateError(f"not a template: {error}") from error
+        self._wants_parts = self._needs_content_parts()
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **variables: Any,
+    ) -> str:
+        """The conversation as text.
+
+        Content that is a list of parts becomes the text parts, one a line, and content that is null becomes the
+        empty string, as vLLM has it; arguments of tool calls that are JSON objects in a string become objects.
+
+        Raises:
+            ChatTemplateError: the template refuses these messages (`raise_exception`) or fails on them.
+        """
+        content_form = _as_parts if self._wants_parts else _as_text
+        context = {
+            **variables,
+            **self._special_tokens,
+            "messages": [_prepared(message, content_form) for message in messages],
+            "tools": list(tools) if tools else None,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        template = self._tool_template if tools else self._template
+        try:
+            return template.render(context)
+        except Exception as error:  # a template may fail in any way a program may
+            raise ChatTemplateError(str(error) or type(error).__name__) from error
+
+    def _needs_content_parts(self) -> bool:
+        """True where a probe's text comes out only if its content is a list of parts."""
+        return not self._shows_probe("probe") and self._shows_probe([{"type": "text", "text": "probe"}])
+
+    def _shows_probe(self, content: str | list[dict[str, str]]) -> bool:
+        messages = [{"role": "user", "content": content}]
+        context = {**self._special_tokens, "messages": messages, "tools": None, "add_generation_prompt": True}
+        try:
+            return "probe" in self._template.render(context)
+        except Exception:  # as in `render`
+            return False
+
+
+def _prepared(message: Message, content_form: Callable[[Any], Any]) -> dict[str, Any]:
+    prepared = dict(message)
+    if "content" in message:
+        prepared["content"] = content_form(message["content"])
+    if message.get("tool_calls"):
+        prepared["tool_calls"] = [_with_object_arguments(call) for call in message["tool_calls"]]
+    return prepared
+
+
+def _as_text(content: Any) -> Any:
+    if content is None:
+        return ""
+    if isinstance(content, list | tuple):
+        return "\n".join(_text_of(part) for part in content)
+    return content
+
+
+def _as_parts(content: Any) -> Any:
+    if content is None:
+        return []
+    if isinstance(content, list | tuple):
+        return [{"type": "text", "text": _text_of(part)} for part in content]
+    return [{"type": "text", "text": content}]
+
+
+def _text_of(part: Any) -> str:
+    if isinstance(part, str):
+        return part
+    text = part.get("text") if isinstance(part, Mapping) else None
+    if not isinstance(text, str):
+        kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+        raise ChatTemplateError(f"content part of type {kind!r} is not text")
+    return text
+
+
+def _with_object_arguments(call: Any) -> Any:
+    """OpenAI's arguments are JSON in a string, and templates write them out as JSON: undo one of the two."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    arguments = function.get("arguments") if isinstance(function, Mapping) else None
+    if not isinstance(arguments, str):
+        return call
+    try:
+        parsed = json.loads(arguments or "{}")
+    except ValueError:
+        return call
+    return {**call, "function": {**function, "arguments": parsed}} if isinstance(parsed, dict) else call

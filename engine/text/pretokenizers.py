@@ -1,0 +1,70 @@
+"""How byte-level BPE cuts text into words before merging, by llama.cpp's names (`tokenizer.ggml.pre`).
+
+The expressions are those of llama.cpp's `llm_tokenizer_bpe` (src/llama-vocab.cpp), applied one after the other:
+each cuts every piece that the one before left, and what lies between two matches is a piece as well. Names that
+llama.cpp serves with hand-written splitters, or with expressions that its own engine reads differently from a
+Unicode one, are left out rather than approximated.
+"""
+
+from dataclasses import dataclass
+
+from tokenizers import Regex
+from tokenizers.pre_tokenizers import ByteLevel, PreTokenizer, Sequence, Split
+
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
+_CONTRACTION = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
+_WORD = r"[^\r\n\p{L}\p{N}]?\p{L}+"
+_TAIL = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_SLASH_TAIL = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_NOT_LOWER, _NOT_UPPER = r"((?=[\p{L}])([^a-z]))", r"((?=[\p{L}])([^A-Z]))"
+_CASED = rf"[^\r\n\p{{L}}\p{{N}}]?{_NOT_LOWER}*{_NOT_UPPER}+"
+_CAPITALS = rf"[^\r\n\p{{L}}\p{{N}}]?{_NOT_LOWER}+{_NOT_UPPER}*"
+
+_DEFAULT = (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")
+_DIGITS_THEN_GPT2 = (r"\p{N}", _GPT2)
+_LLAMA3 = (rf"{_CONTRACTION}|{_WORD}|\p{{N}}{{1,3}}|{_TAIL}",)
+_QWEN2 = (rf"{_CONTRACTION}|{_WORD}|\p{{N}}|{_TAIL}",)
+_TEKKEN = (rf"{_CASED}|{_CAPITALS}|\p{{N}}|{_SLASH_TAIL}",)
+_GPT4O = (rf"{_CASED}{_CONTRACTION}?|{_CAPITALS}{_CONTRACTION}?|\p{{N}}{{1,3}}|{_SLASH_TAIL}",)
+_SEED_CODER = (rf"{_CONTRACTION}|{_WORD}|\p{{N}}{{1}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+",)
+
+
+@dataclass(frozen=True, slots=True)
+class PreTokenizerRule:
+    """`ignores_merges`: a word that is a token stays whole. `adds_bos`: unless the file says otherwise."""
+
+    expressions: tuple[str, ...]
+    ignores_merges: bool = False
+    adds_bos: bool = False
+
+
+_RULES: dict[PreTokenizerRule, tuple[str, ...]] = {
+    PreTokenizerRule(_DEFAULT): ("default",),
+    PreTokenizerRule((_GPT2,)): (
+        *("gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "granite-docling", "gigachat"),
+        *("a.x-4.0", "mellum", "exaone4"),
+    ),
+    PreTokenizerRule(_DIGITS_THEN_GPT2): (
+        *("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"),
+    ),
+    PreTokenizerRule(_LLAMA3, ignores_merges=True, adds_bos=True): (
+        *("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"),
+    ),
+    PreTokenizerRule(_LLAMA3): ("dbrx", "smaug-bpe", "chatglm-bpe"),
+    PreTokenizerRule(_LLAMA3, ignores_merges=True): ("glm4", "glm5"),
+    PreTokenizerRule(_QWEN2): (
+        *("qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "megrez", "stablelm2", "hunyuan", "solar-open"),
+        "grok-2",
+    ),
+    PreTokenizerRule(_TEKKEN, ignores_merges=True, adds_bos=True): ("tekken",),
+    PreTokenizerRule(_GPT4O): ("gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"),
+    PreTokenizerRule(_SEED_CODER): ("seed-coder",),
+}
+
+RULES = {name: rule for rule, names in _RULES.items() for name in names}
+
+
+def splitter(rule: PreTokenizerRule) -> PreTokenizer:
+    """The pre-tokenizer: cut by the expressions, then write each byte as one character of GPT-2's alphabet."""
+    cuts = [Split(Regex(expression), "isolated") for expression in rule.expressions]
+    return Sequence([*cuts, ByteLevel(add_prefix_space=False, use_regex=False)])

@@ -1,0 +1,144 @@
+"""Text to token ids and back, with one rule on top of Hugging Face's `tokenizers`: typed text is only text."""
+
+import json
+import re
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+
+from engine.text.pieces import PieceTable, alphabet_of
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class Tokenizer:
+    """A vocabulary, its encoding and its decoding. Immutable after construction; safe to use from threads.
+
+    Special tokens (`special_ids`) separate what the model's owner says from what a user types. `encode` never
+    returns one for characters of the text. `encode_template` does, for text that a chat template rendered.
+
+    How the latter works: beside each special token stands a carrier, an added token with an unguessable text of
+    its own. Rendered text has its genuine special tokens replaced by their carriers, is encoded like any other
+    text, and the carriers' ids are swapped for the special ones. So there is one encoding pass, with the
+    tokenizer's own treatment of what follows a special token (SentencePiece's prefix space, stripping).
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        special_ids: Iterable[int],
+        bos_token_id: int | None = None,
+        eos_token_ids: Sequence[int] = (),
+        unk_token_id: int | None = None,
+        prefix_ids: Sequence[int] = (),
+        suffix_ids: Sequence[int] = (),
+    ) -> None:
+        """`backend` is taken over. Special ids must be added tokens of it.
+
+        `prefix_ids` and `suffix_ids` are what `add_special_tokens` puts around a text (BOS, seldom EOS).
+
+        Raises:
+            UnknownDecoder: the vocabulary's alphabet is not understood.
+        """
+        self.special_ids = frozenset(special_ids)
+        self.bos_token_id = bos_token_id
+        self.eos_token_ids = tuple(eos_token_ids)
+        """Tokens that end a text, the model's principal one first."""
+        self._prefix = list(prefix_ids)
+        self._suffix = list(suffix_ids)
+        self.vocab_size = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        """One more than the largest id that has a token; a model's output layer may be padded beyond it."""
+        added = backend.get_added_tokens_decoder()
+        self.special_texts = {added[token_id].content: token_id for token_id in sorted(self.special_ids)}
+        alphabet = alphabet_of(backend)
+        contents = {token_id: token.content for token_id, token in added.items()}
+        self.strips_space = alphabet.strips_space
+        self.pieces: Mapping[int, bytes] = PieceTable(backend, contents, alphabet, silent=())
+        self.visible_pieces: Mapping[int, bytes] = PieceTable(backend, contents, alphabet, self.special_ids)
+        # The unknown token may stand for a character that the vocabulary lacks: it says nothing about who typed it.
+        self._never_typed = self.special_ids - {unk_token_id}
+        self._special_pattern = _any_of(self.special_texts)
+        self._backend = backend
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        self._backend.encode_special_tokens = True
+        self._carriers = self._add_carriers(added)
+        self._special_of_carrier = {backend.token_to_id(text): special for special, text in self._carriers.items()}
+
+    def _add_carriers(self, added: Mapping[int, AddedToken]) -> dict[int, str]:
+        nonce = secrets.token_hex(8)
+        carriers = {token_id: f"\ue000{nonce}{token_id:x}\ue001" for token_id in sorted(self.special_ids)}
+        self._backend.add_tokens(
+            [
+                AddedToken(text, normalized=False, lstrip=added[token_id].lstrip, rstrip=added[token_id].rstrip)
+                for token_id, text in carriers.items()
+            ]
+        )
+        return carriers
+
+    @property
+    def eos_token_id(self) -> int | None:
+        return self.eos_token_ids[0] if self.eos_token_ids else None
+
+    def is_valid(self, token_id: int) -> bool:
+        return 0 <= token_id < self.vocab_size
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Ids of plain text. Lone surrogates, which no UTF-8 can carry, count as U+FFFD."""
+        ids = self._encode_literally(text)
+        return self._prefix + ids + self._suffix if add_special_tokens else ids
+
+    def encode_template(self, rendered: str, *, mark: str = "") -> list[int]:
+        """Ids of rendered text in which special tokens are genuine, but for those with `mark` inside.
+
+        `mark` is one character that occurs nowhere else in the text; it is taken out of what is encoded.
+        """
+        text = self._special_pattern.sub(lambda match: self._carriers[self.special_texts[match[0]]], rendered)
+        ids = self._encode_literally(text.replace(mark, "") if mark else text)
+        return [self._special_of_carrier.get(token_id, token_id) for token_id in ids]
+
+    def _encode_literally(self, text: str) -> list[int]:
+        try:
+            ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+        except TypeError:
+            text = _LONE_SURROGATE.sub("\ufffd", text)
+            ids = self._backend.encode(text, add_special_tokens=False).ids
+        return ids if self._never_typed.isdisjoint(ids) else self._encode_in_pieces(text)
+
+    def _encode_in_pieces(self, text: str) -> list[int]:
+        """For a vocabulary whose merges spell a special token: cut after the first character of each in the text.
+
+        The rest of a cut token may get SentencePiece's prefix space; a special token of a single character has
+        no spelling left and is dropped.
+        """
+        cuts = [0, *(match.start() + 1 for match in self._special_pattern.finditer(text)), len(text)]
+        pieces = (text[start:end] for start, end in pairwise(cuts))
+        ids = (self._backend.encode(piece, add_special_tokens=False).ids for piece in pieces)
+        return [token_id for piece in ids for token_id in piece if token_id not in self._never_typed]
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Text of ids. Invalid UTF-8 becomes U+FFFD; ids without a token have no text."""
+        pieces = self.visible_pieces if skip_special_tokens else self.pieces
+        text = b"".join(map(pieces.__getitem__, token_ids)).decode("utf-8", "replace")
+        return text.removeprefix(" ") if self.strips_space else text
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Exactly what a token stands for: maybe part of a character. A special token stands for its text."""
+        return self.pieces[token_id]
+
+    def to_json(self) -> str:
+        """The tokenizer in `tokenizer.json`'s form, for libraries that bring their own copy."""
+        spec: dict[str, Any] = json.loads(self._backend.to_str())
+        spec["added_tokens"] = [token for token in spec["added_tokens"] if token["id"] < self.vocab_size]
+        return json.dumps(spec, ensure_ascii=False)
+
+
+def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
+    """Matches the longest text at the first place where one occurs; with no texts, nothing."""
+    alternatives = "|".join(re.escape(text) for text in sorted(texts, key=len, reverse=True))
+    return re.compile(alternatives or r"(?!)")
