@@ -139,9 +139,10 @@ class Usage:
     preemptions: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TokenDelta:
+class TokenDelta(NamedTuple):
     """What one step added to one request, as the engine thread hands it out: token ids, no text.
+
+    There is one for each request and step; a tuple is made three times as fast as a frozen dataclass.
 
     `finish_reason` is set on the last delta of a request and only there, together with `usage`.
     `stop_token` is the end-of-text or stop token id that ended it; that token is counted in usage and is not

@@ -118,8 +118,8 @@ class KVCacheManager:
         full = request.computed // BLOCK_TOKENS
         if full == first or not self._prefix_cache:
             return
-        for _ in self._hashes(request, full):
-            pass
+        while len(request.block_hashes) < full:
+            _hash_next_block(request)
         for index in range(first, full):
             self._pool.publish(request.block_table[index], request.block_hashes[index])
 
@@ -165,14 +165,19 @@ class KVCacheManager:
             request.cached_tokens = computed
 
     def _hashes(self, request: Request, count: int) -> Iterator[bytes]:
-        """The hashes of the first `count` blocks; each is computed once, when it is first asked for."""
-        known = request.block_hashes
+        """The hashes of the first `count` blocks; one not known yet is computed when it is reached."""
         for index in range(count):
-            if index == len(known):
-                start = index * BLOCK_TOKENS
-                tokens = request.tokens[start : start + BLOCK_TOKENS]
-                if index:
-                    known.append(block_hash(known[-1], tokens))
-                else:
-                    known.append(block_hash(None, tokens, [salt_extra(request.salt)] if request.salt else ()))
-            yield known[index]
+            if index == len(request.block_hashes):
+                _hash_next_block(request)
+            yield request.block_hashes[index]
+
+
+def _hash_next_block(request: Request) -> None:
+    """Each full block is hashed once in the life of a request: tokens are only ever appended."""
+    known = request.block_hashes
+    start = len(known) * BLOCK_TOKENS
+    tokens = request.tokens[start : start + BLOCK_TOKENS]
+    if known:
+        known.append(block_hash(known[-1], tokens))
+    else:
+        known.append(block_hash(None, tokens, [salt_extra(request.salt)] if request.salt else ()))

@@ -118,12 +118,12 @@ class Scheduler:
         rows, spare_tokens, preempted = self._schedule_running()
         copies: list[BlockCopy] = []
         if not preempted:
-            self._schedule_waiting(rows, copies, spare_tokens)
+            spare_tokens = self._schedule_waiting(rows, copies, spare_tokens)
         if not rows:
             return None
         self._steps += 1
+        self._scheduled_tokens += self._config.step_tokens - spare_tokens
         self._in_flight = StepPlan(self._steps, tuple(rows), tuple(copies))
-        self._scheduled_tokens += self._in_flight.total_tokens
         return self._in_flight
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[TokenDelta]:
@@ -169,8 +169,7 @@ class Scheduler:
         """
         preempted = False
         while True:
-            rows, spare_tokens = self._grant()
-            growing = [row for row in rows if row.start + row.tokens > len(row.request.block_table) * BLOCK_TOKENS]
+            rows, growing, spare_tokens = self._grant()
             demand = sum(self._cache.blocks_needed(row.request, row.start + row.tokens) for row in growing)
             if demand <= self._cache.free_blocks:
                 break
@@ -181,21 +180,29 @@ class Scheduler:
             assert grown, "the demand for blocks was met and is not"
         return rows, spare_tokens, preempted
 
-    def _grant(self) -> tuple[list[ScheduledRow], int]:
-        """Divide the step's tokens among the running requests: one each, then what more they want, in order."""
+    def _grant(self) -> tuple[list[ScheduledRow], list[ScheduledRow], int]:
+        """Divide the step's tokens among the running requests: one each, then what more they want, in order.
+
+        Returns the rows, those of them that need another block, and the tokens left over. Changes nothing.
+        """
         spare_tokens = self._config.step_tokens - len(self._running)
         chunk_tokens = self._config.chunk_tokens
-        rows = []
+        rows, growing = [], []
         for request in self._running:
             start = request.computed
-            tokens = len(request.tokens) - start
-            granted = min(tokens, chunk_tokens, 1 + spare_tokens)
-            spare_tokens -= granted - 1
-            rows.append(ScheduledRow(request, start, granted, granted == tokens and request.max_tokens > 0))
-        return rows, spare_tokens
+            wanted = len(request.tokens) - start
+            tokens = wanted
+            if wanted > 1:
+                tokens = min(wanted, chunk_tokens, 1 + spare_tokens)
+                spare_tokens -= tokens - 1
+            row = ScheduledRow(request, start, tokens, tokens == wanted and request.max_tokens > 0)
+            rows.append(row)
+            if start + tokens > len(request.block_table) * BLOCK_TOKENS:
+                growing.append(row)
+        return rows, growing, spare_tokens
 
-    def _schedule_waiting(self, rows: list[ScheduledRow], copies: list[BlockCopy], spare_tokens: int) -> None:
-        """Admit waiting requests, in order, while there are tokens, slots and blocks for them.
+    def _schedule_waiting(self, rows: list[ScheduledRow], copies: list[BlockCopy], spare_tokens: int) -> int:
+        """Admit waiting requests, in order, while there are tokens, slots and blocks for them; returns tokens left.
 
         No thrash: a request gets the blocks of all its tokens at once, and only if each running request, itself
         included, could then still grow by a block. They grow by one in 16 steps at most, so nobody is preempted
@@ -217,11 +224,12 @@ class Scheduler:
             elif not self._cache.admit(request, keep_free=keep_free):
                 break
             self._start(request)
-            start = request.computed
-            tokens = len(request.tokens) - start
-            granted = min(tokens, self._config.chunk_tokens, spare_tokens)
-            spare_tokens -= granted
-            rows.append(ScheduledRow(request, start, granted, granted == tokens and request.max_tokens > 0))
+            wanted = len(request.tokens) - request.computed
+            tokens = min(wanted, self._config.chunk_tokens, spare_tokens)
+            spare_tokens -= tokens
+            samples = tokens == wanted and request.max_tokens > 0
+            rows.append(ScheduledRow(request, request.computed, tokens, samples))
+        return spare_tokens
 
     def _start(self, request: Request) -> None:
         self._waiting.remove(request)

@@ -1,7 +1,7 @@
 """An executor without a model, that notices when a request reads KV that is not its own."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.config import BLOCK_TOKENS
 from engine.request import Request, TokenLogprob
@@ -30,6 +30,14 @@ class CompletedStep:
         return self.outcome
 
 
+@dataclass(slots=True)
+class _Digests:
+    """Tokens, and the digest of the prefix that ends with each."""
+
+    tokens: list[int] = field(default_factory=list)
+    values: list[int] = field(default_factory=list)
+
+
 class FakeExecutor:
     """Draws each token as a hash of all tokens before it and the request's seed, below `vocab_size`.
 
@@ -47,6 +55,7 @@ class FakeExecutor:
         self.vocab_size = vocab_size
         self._memory = [[_UNWRITTEN] * BLOCK_TOKENS for _ in range(num_blocks)]
         self._is_poisoned = is_poisoned or (lambda row: False)
+        self._digests: dict[str, _Digests] = {}
 
     def execute(self, plan: StepPlan) -> PendingStep:
         for source, target in plan.copies:
@@ -55,6 +64,7 @@ class FakeExecutor:
         assert None not in slots, "a row has no slot"
         assert len(set(slots)) == len(slots), "two rows have one slot"
         # All rows write before any reads, as the kernels of one layer do: a write that does not belong shows.
+        self._digests = {row.request.id: self._digests_of(row.request) for row in plan.rows}
         digests = [self._write(row) for row in plan.rows]
         for row, expected in zip(plan.rows, digests, strict=True):
             self._verify(row, expected)
@@ -69,15 +79,23 @@ class FakeExecutor:
         request, end = row.request, row.start + row.tokens
         assert 0 < row.tokens <= len(request.tokens) - row.start, "a row computes nothing, or past the tokens"
         assert end <= len(request.block_table) * BLOCK_TOKENS, "a row writes past its blocks"
-        digest = int.from_bytes(request.salt[:8], "little")
-        digests = []
-        for token in request.tokens[:end]:
-            digest = prefix_digest(digest, token)
-            digests.append(digest)
+        digests = self._digests[request.id].values[:end]
         poisoned = self._is_poisoned(row)
         for position in range(row.start, end):
             block = request.block_table[position // BLOCK_TOKENS]
             self._memory[block][position % BLOCK_TOKENS] = _POISON if poisoned else digests[position]
+        return digests
+
+    def _digests_of(self, request: Request) -> _Digests:
+        """The digests of all prefixes of the request's tokens; those of the step before are extended."""
+        digests = self._digests.get(request.id)
+        if digests is None or digests.tokens != request.tokens[: len(digests.tokens)]:
+            digests = _Digests()
+        before = digests.values[-1] if digests.values else int.from_bytes(request.salt[:8], "little")
+        for token in request.tokens[len(digests.tokens) :]:
+            before = prefix_digest(before, token)
+            digests.tokens.append(token)
+            digests.values.append(before)
         return digests
 
     def _verify(self, row: ScheduledRow, digests: list[int]) -> None:

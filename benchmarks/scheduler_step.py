@@ -1,0 +1,82 @@
+"""What one step of the scheduler costs: `python -m benchmarks.scheduler_step`.
+
+256 running requests decode one token a step each, from prompts of 512 tokens in a pool that holds them all: a
+sixteenth of them need a block in each step and publish one. The figure is the time of `schedule` plus `commit`;
+the executor hands back tokens it has made before. Budget: 0.5 ms a step (docs: the engine's step).
+"""
+
+import gc
+import random
+import statistics
+import time
+from collections.abc import Sequence
+
+from engine.config import BLOCK_TOKENS, SchedulerConfig
+from engine.memory import BlockPool, KVCacheManager
+from engine.request import SamplingParams
+from engine.scheduling import RowResult, Scheduler, StepPlan, StepResult
+from engine.simulation import make_request
+
+RUNNING = 256
+PROMPT_TOKENS = 512
+OUTPUT_TOKENS = 700
+STEPS = 512
+BUDGET_MS = 0.5
+
+
+def outcome_of(plan: StepPlan) -> StepResult:
+    return StepResult(tuple(RowResult(token=1 if row.samples else None) for row in plan.rows))
+
+
+def decoding_scheduler(rng: random.Random) -> Scheduler:
+    """A scheduler whose requests have all computed their prompts, at differing offsets in their last block."""
+    num_blocks = RUNNING * (PROMPT_TOKENS + BLOCK_TOKENS + OUTPUT_TOKENS) // BLOCK_TOKENS + RUNNING
+    cache = KVCacheManager(BlockPool(num_blocks))
+    scheduler = Scheduler(SchedulerConfig(max_running=RUNNING, step_tokens=2**20, chunk_tokens=2**20), cache, 2**20)
+    for number in range(RUNNING):
+        prompt = [rng.randrange(100_000) for _ in range(PROMPT_TOKENS + number % BLOCK_TOKENS)]
+        params = SamplingParams(max_tokens=OUTPUT_TOKENS, ignore_eos=True)
+        scheduler.add(make_request(f"request-{number}", prompt, arrival=number, params=params, eos_token_ids=(0,)))
+    plan = scheduler.schedule()
+    assert plan is not None
+    scheduler.commit(plan, outcome_of(plan))
+    return scheduler
+
+
+def measure() -> tuple[list[float], list[float]]:
+    """Milliseconds of `schedule` and of `commit`, of each step."""
+    scheduler = decoding_scheduler(random.Random(0))
+    schedule_ms, commit_ms = [], []
+    gc.disable()
+    for _ in range(STEPS):
+        started = time.perf_counter()
+        plan = scheduler.schedule()
+        scheduled = time.perf_counter()
+        assert plan is not None
+        assert len(plan.rows) == RUNNING
+        outcome = outcome_of(plan)
+        landed = time.perf_counter()
+        scheduler.commit(plan, outcome)
+        committed = time.perf_counter()
+        schedule_ms.append((scheduled - started) * 1e3)
+        commit_ms.append((committed - landed) * 1e3)
+    gc.enable()
+    return schedule_ms, commit_ms
+
+
+def describe(name: str, values_ms: Sequence[float]) -> str:
+    p99 = statistics.quantiles(values_ms, n=100)[98]
+    return f"{name:10} median {statistics.median(values_ms):6.3f} ms   p99 {p99:6.3f} ms"
+
+
+def main() -> None:
+    schedule_ms, commit_ms = measure()
+    step_ms = [a + b for a, b in zip(schedule_ms, commit_ms, strict=True)]
+    print(f"{RUNNING} running decode requests, {STEPS} steps, budget {BUDGET_MS} ms a step")
+    print(describe("schedule", schedule_ms))
+    print(describe("commit", commit_ms))
+    print(describe("step", step_ms))
+
+
+if __name__ == "__main__":
+    main()
