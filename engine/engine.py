@@ -1,45 +1,116 @@
-"""The engine's public face: load models, generate text, stream it. See the README for five lines of use."""
+"""The engine's public face: load models, generate text, stream it."""
 
+import asyncio
+import hmac
+import itertools
+import secrets
+import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Self, cast
+from weakref import WeakKeyDictionary
+
+import torch
 
 from engine.config import EngineConfig
-from engine.request import STANDARD, SamplingParams, ServiceClass, TextDelta
-from engine.text.processor import TextProcessor
+from engine.core import EngineCore
+from engine.request import (
+    STANDARD,
+    FinishReason,
+    InvalidParameter,
+    Request,
+    SamplingParams,
+    ServiceClass,
+    TextDelta,
+    TokenLogprob,
+    UnservableRequest,
+    Usage,
+)
+from engine.scheduling.scheduler import SchedulerStats
+from engine.streams import Choice, ChoiceStreams, Mailbox
+from engine.text.processor import Message, TextProcessor
+from engine.worker import LoadedModel, LoadProgress, ServedModel, load
+from kernels.dispatch import select_ops
+from kernels.noise import choice_seed
+
+_DTYPES = {"auto": None, "bfloat16": torch.bfloat16, "float32": torch.float32}
+
+Prompt = str | Sequence[int] | Sequence[Message]
+"""Plain text, token ids, or the messages of a conversation."""
 
 
 @dataclass(frozen=True, slots=True)
-class ServedModel:
-    """A loaded model. `max_model_len` bounds prompt and answer together, in tokens."""
+class Completion:
+    """One finished choice."""
 
-    name: str
-    text: TextProcessor
-    max_model_len: int
-    vocab_size: int
-    created: int
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...]
+    prompt_logprobs: tuple[TokenLogprob | None, ...]
+    finish_reason: FinishReason
+    stop: str | int | None
+    usage: Usage
 
 
 class Engine:
-    """Loaded models and the thread that steps them."""
+    """Loaded models and the thread that steps them. A context manager: starts on entry, closes on exit."""
 
-    models: Mapping[str, ServedModel]
+    def __init__(self, models: Sequence[LoadedModel], config: EngineConfig, hardware: Mapping[str, str | int | float]):
+        self.models: Mapping[str, ServedModel] = MappingProxyType({m.served.name: m.served for m in models})
+        self.hardware = hardware
+        """What the start-up probe found and chose."""
+        self._core = EngineCore({m.served.name: (m.scheduler, m.runner) for m in models})
+        self._arrivals = itertools.count()
+        self._salt_key = config.salt_key or secrets.token_bytes(32)
+        self._mailboxes: WeakKeyDictionary[asyncio.AbstractEventLoop, Mailbox] = WeakKeyDictionary()
+        self._started = self._closed = False
 
     @classmethod
-    def load(cls, models: Mapping[str, Path], config: EngineConfig | None = None) -> "Engine": ...
+    def load(
+        cls, models: Mapping[str, Path], config: EngineConfig | None = None, progress: LoadProgress | None = None
+    ) -> Self:
+        """Load models from Hugging Face folders and GGUF files, by the names they will be served under.
+
+        Raises:
+            UnsupportedCheckpoint: a checkpoint cannot be served; the message names the key or the tensor.
+            InsufficientMemory: there is not enough KV memory.
+        """
+        config = config or EngineConfig()
+        ops = select_ops(_DTYPES[config.dtype], config.threads)
+        loaded = [load(name, path, ops, config, 1 / len(models), progress) for name, path in models.items()]
+        return cls(loaded, config, ops.describe())
 
     def start(self) -> None:
-        """Start the engine thread and warm the models up. Idempotent."""
-        ...
+        """Start the engine thread. Idempotent."""
+        if not self._started:
+            self._started = True
+            self._core.start()
 
     def close(self) -> None:
-        """Abort what runs, stop the thread. Idempotent."""
-        ...
+        """Abort what runs and stop the thread. Idempotent."""
+        if self._started and not self._closed:
+            self._closed = True
+            self._core.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     @property
     def ready(self) -> bool:
-        """Started, warm, and the engine thread is alive."""
-        ...
+        """Started and able to serve: models are warm from loading, the engine thread is alive."""
+        return self._started and not self._closed and self._core.alive
+
+    def stats(self) -> Mapping[str, SchedulerStats]:
+        """What each model's scheduler holds now and has done so far."""
+        return {name: self._core.stats(name) for name in self.models}
 
     def stream(
         self,
@@ -53,13 +124,140 @@ class Engine:
     ) -> AsyncIterator[TextDelta]:
         """Generate from prompt token ids; deltas of all `n` choices, interleaved, in the order they are ready.
 
-        Validation happens here, before the first `__anext__`. Closing the iterator (or cancelling the task that
-        iterates) aborts the request and frees its blocks within one step. A failure of the request inside the
-        engine raises `EngineError` from `__anext__`.
+        What is wrong with the arguments is raised here, before anything is computed. Closing the iterator, or
+        cancelling the task that iterates, aborts the request and frees its blocks before the next step.
 
         Raises:
             KeyError: the model is not loaded.
             UnservableRequest: the prompt is empty or does not fit the window with one token to answer.
             InvalidParameter: a token id outside the vocabulary.
+            EngineError: from the iterator, where the request fails inside the engine.
         """
-        ...
+        served = self.models[model]
+        requests = self._requests(served, prompt, params, request_id or uuid.uuid4().hex, tenant, service_class)
+        return self._read(served, requests)
+
+    def generate(
+        self, model: str, prompts: Sequence[Prompt], params: SamplingParams | None = None
+    ) -> list[list[Completion]]:
+        """Generate for all prompts together and wait: for each prompt its `n` completions.
+
+        Not for use inside a running event loop; use `stream` there.
+        """
+        params = params or SamplingParams()
+        text = self.models[model].text
+        encoded = [_encode(text, prompt) for prompt in prompts]
+        return asyncio.run(self._collect_all(model, encoded, params))
+
+    async def _collect_all(
+        self, model: str, prompts: Sequence[Sequence[int]], params: SamplingParams
+    ) -> list[list[Completion]]:
+        streams = [self.stream(model, prompt, params) for prompt in prompts]
+        return await asyncio.gather(*(_collect(stream, params.n) for stream in streams))
+
+    async def _read(self, served: ServedModel, requests: Sequence[Request]) -> AsyncIterator[TextDelta]:
+        choices = [
+            Choice(index, request, served.text.detokenizer(request.params.stop))
+            for index, request in enumerate(requests)
+        ]
+        streams = ChoiceStreams(choices, lambda request_ids: self._abort(served.name, request_ids))
+        mailbox = self._mailbox()
+        for request in requests:
+            mailbox.register(request.id, streams)
+        try:
+            self._core.submit(served.name, requests, mailbox.post)
+            while (delta := await streams.next()) is not None:
+                yield delta
+        finally:
+            mailbox.forget([request.id for request in requests])
+            self._abort(served.name, streams.unfinished)
+
+    def _abort(self, model: str, request_ids: Sequence[str]) -> None:
+        if request_ids and not self._closed:
+            self._core.abort(model, request_ids)
+
+    def _mailbox(self) -> Mailbox:
+        loop = asyncio.get_running_loop()
+        mailbox = self._mailboxes.get(loop)
+        if mailbox is None:
+            mailbox = self._mailboxes[loop] = Mailbox(loop)
+        return mailbox
+
+    def _requests(
+        self,
+        served: ServedModel,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        request_id: str,
+        tenant: str,
+        service_class: ServiceClass,
+    ) -> list[Request]:
+        """One request a choice; those after the first fork its prompt."""
+        max_tokens = _max_tokens(served, prompt, params)
+        seed = params.seed if params.seed is not None else secrets.randbits(63)
+        salt = hmac.digest(self._salt_key, tenant.encode(), "sha256")
+        requests: list[Request] = []
+        for index in range(params.n):
+            arrival = next(self._arrivals)
+            requests.append(
+                Request(
+                    id=f"{request_id}#{arrival}",  # a caller's id may come twice
+                    tokens=list(prompt),
+                    prompt_tokens=len(prompt),
+                    params=params,
+                    seed=choice_seed(seed, index),
+                    max_tokens=max_tokens,
+                    eos_token_ids=served.eos_token_ids,
+                    arrival=arrival,
+                    service_class=service_class,
+                    tenant=tenant,
+                    salt=salt,
+                    fork_of=requests[0] if index else None,
+                )
+            )
+        return requests
+
+
+def _max_tokens(served: ServedModel, prompt: Sequence[int], params: SamplingParams) -> int:
+    """Tokens that the answer may have; checks what only the model can tell."""
+    if not prompt:
+        raise UnservableRequest("the prompt has no tokens")
+    for name, ids in (("prompt", prompt), ("logit_bias", params.logit_bias), ("stop_token_ids", params.stop_token_ids)):
+        if min(ids, default=0) < 0 or max(ids, default=0) >= served.vocab_size:
+            raise InvalidParameter(name, f"{name} has a token id outside the vocabulary of {served.vocab_size}")
+    room = served.max_model_len - len(prompt)
+    if room < min(1, 1 if params.max_tokens is None else params.max_tokens):
+        raise UnservableRequest(
+            f"the prompt has {len(prompt)} tokens; prompt and answer together can have {served.max_model_len}"
+        )
+    return room if params.max_tokens is None else min(params.max_tokens, room)
+
+
+def _encode(text: TextProcessor, prompt: Prompt) -> Sequence[int]:
+    if isinstance(prompt, str):
+        return text.encode(prompt)
+    if prompt and isinstance(prompt[0], Mapping):
+        return text.encode_chat(cast(Sequence[Message], prompt))
+    return cast(Sequence[int], prompt)
+
+
+async def _collect(stream: AsyncIterator[TextDelta], choices: int) -> list[Completion]:
+    parts: list[list[TextDelta]] = [[] for _ in range(choices)]
+    async for delta in stream:
+        parts[delta.index].append(delta)
+    return [_complete(deltas) for deltas in parts]
+
+
+def _complete(deltas: Sequence[TextDelta]) -> Completion:
+    last = deltas[-1]
+    assert last.finish_reason is not None
+    assert last.usage is not None
+    return Completion(
+        text="".join(delta.text for delta in deltas),
+        token_ids=tuple(token for delta in deltas for token in delta.token_ids),
+        logprobs=tuple(entry for delta in deltas for entry in delta.logprobs),
+        prompt_logprobs=deltas[0].prompt_logprobs,
+        finish_reason=last.finish_reason,
+        stop=last.stop,
+        usage=last.usage,
+    )

@@ -38,6 +38,10 @@ class UnservableRequest(ValueError):
     """A request that no amount of waiting would make servable: empty, or longer than the model's window."""
 
 
+class EngineError(RuntimeError):
+    """A request failed inside the engine, or the engine went away under it."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServiceClass:
     """A class of service. A smaller `priority` is served first (this is the one place that says so)."""

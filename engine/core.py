@@ -1,0 +1,172 @@
+"""The engine thread: takes requests in, steps each model in turn, hands a step's outputs out in one call.
+
+This is the seam between the event loop and the engine: token ids and `TokenDelta`s cross it, nothing else. A process
+or a remote replica can stand behind the same `EngineClient`.
+"""
+
+import logging
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.request import EngineError, FinishReason, Request, TokenDelta, UnservableRequest
+from engine.scheduling.plan import Executor
+from engine.scheduling.scheduler import Scheduler, SchedulerStats
+
+logger = logging.getLogger(__name__)
+
+_SWITCH_INTERVAL_SECONDS = 0.0005
+"""How long a thread may keep the interpreter. At CPython's 5 ms a busy event loop would cost each step as much."""
+
+Sink = Callable[[list[TokenDelta]], None]
+"""Takes what one step brought to the requests that were submitted with it. Called on the engine thread; must not
+block."""
+
+
+class EngineClient(Protocol):
+    """Where requests go in. Any thread may call."""
+
+    def submit(self, model: str, requests: Sequence[Request], sink: Sink) -> None: ...
+
+    def abort(self, model: str, request_ids: Sequence[str]) -> None: ...
+
+
+@dataclass(slots=True)
+class ModelWorker:
+    """A model's scheduler and executor, and where its requests' deltas go. Used on the engine thread alone."""
+
+    scheduler: Scheduler
+    executor: Executor
+    sinks: dict[str, Sink]
+
+
+@dataclass(frozen=True, slots=True)
+class _Submit:
+    model: str
+    requests: Sequence[Request]
+    sink: Sink
+
+
+@dataclass(frozen=True, slots=True)
+class _Abort:
+    model: str
+    request_ids: Sequence[str]
+
+
+class EngineCore:
+    """Steps its models on a thread of its own, in turn, as long as there is work; sleeps when there is none."""
+
+    def __init__(self, models: Mapping[str, tuple[Scheduler, Executor]]) -> None:
+        self._workers = {name: ModelWorker(scheduler, executor, {}) for name, (scheduler, executor) in models.items()}
+        self._inbox: deque[_Submit | _Abort] = deque()
+        self._wake = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="turnpike-engine", daemon=True)
+
+    def start(self) -> None:
+        sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def close(self) -> None:
+        """End what runs with `abort` and stop the thread; returns when it has stopped."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def submit(self, model: str, requests: Sequence[Request], sink: Sink) -> None:
+        """Let requests in. All that happens to them reaches `sink`, down to their last delta."""
+        self._post(_Submit(model, requests, sink))
+
+    def abort(self, model: str, request_ids: Sequence[str]) -> None:
+        """End requests before the next step. No delta follows; an id that has left already is no error."""
+        self._post(_Abort(model, request_ids))
+
+    def stats(self, model: str) -> SchedulerStats:
+        """A snapshot for dashboards; a step may be under way."""
+        return self._workers[model].scheduler.stats()
+
+    def _post(self, message: _Submit | _Abort) -> None:
+        with self._wake:
+            if self._closing:
+                raise EngineError("the engine is closed")
+            self._inbox.append(message)
+            self._wake.notify()
+
+    def _run(self) -> None:
+        try:
+            while self._take_in():
+                for worker in self._workers.values():
+                    self._step(worker)
+        except Exception:
+            logger.critical("the engine thread died", exc_info=True)
+        finally:
+            # Nobody may wait for ever, whether the thread was closed or died.
+            with self._wake:
+                self._closing = True
+            for worker in self._workers.values():
+                left = [*worker.sinks]
+                _deliver(worker, [TokenDelta(request_id, finish_reason=FinishReason.ABORT) for request_id in left])
+
+    def _take_in(self) -> bool:
+        """Handle the inbox, waiting for it where there is nothing else to do. False: closing."""
+        with self._wake:
+            while not (self._closing or self._inbox or self._has_work()):
+                self._wake.wait()
+            messages = list(self._inbox)
+            self._inbox.clear()
+        for message in messages:
+            worker = self._workers[message.model]
+            match message:
+                case _Submit():
+                    for request in message.requests:
+                        _admit(worker, request, message.sink)
+                case _Abort():
+                    for request_id in message.request_ids:
+                        worker.scheduler.abort(request_id)
+                        worker.sinks.pop(request_id, None)
+        return not self._closing
+
+    def _has_work(self) -> bool:
+        return any(worker.scheduler.has_work for worker in self._workers.values())
+
+    def _step(self, worker: ModelWorker) -> None:
+        plan = worker.scheduler.schedule()
+        if plan is None:
+            return
+        try:
+            result = worker.executor.execute(plan).result()
+        except Exception:
+            logger.exception("a step of %d rows failed", len(plan.rows))
+            deltas = worker.scheduler.fail(plan, "the engine could not compute this step")
+        else:
+            deltas = worker.scheduler.commit(plan, result)
+        _deliver(worker, deltas)
+
+
+def _admit(worker: ModelWorker, request: Request, sink: Sink) -> None:
+    worker.sinks[request.id] = sink
+    try:
+        worker.scheduler.add(request)
+    except UnservableRequest as error:
+        _deliver(worker, [TokenDelta(request.id, finish_reason=FinishReason.ERROR, error=str(error))])
+
+
+def _deliver(worker: ModelWorker, deltas: list[TokenDelta]) -> None:
+    """Hand each sink its share of a step in one call."""
+    shares: dict[int, tuple[Sink, list[TokenDelta]]] = {}
+    for delta in deltas:
+        sink = worker.sinks[delta.request_id]
+        shares.setdefault(id(sink), (sink, []))[1].append(delta)
+        if delta.finish_reason is not None:
+            del worker.sinks[delta.request_id]
+    for sink, share in shares.values():
+        sink(share)

@@ -1,0 +1,103 @@
+"""From a step's logits to tokens and log-probabilities."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from engine.execution.slots import SlotTable, index_tensor
+from engine.request import Alternative, Request, TokenLogprob
+from kernels.noise import noise_key
+from kernels.ops import LogitEdits, Ops, SamplingColumns
+
+
+class Sampler:
+    """Draws the next token of each request from its row of logits."""
+
+    def __init__(self, ops: Ops, slots: SlotTable) -> None:
+        self._ops, self._slots = ops, slots
+
+    def sample(self, logits: Tensor, requests: Sequence[Request]) -> tuple[list[int], list[TokenLogprob | None]]:
+        """One token a row of float32 [R, V], and its log-probability where the request asks. Overwrites logits.
+
+        Log-probabilities are the model's own: before penalties, biases, temperature and thresholds.
+        """
+        wanted = [i for i, request in enumerate(requests) if request.params.logprobs is not None]
+        raw = logits[wanted] if wanted else None
+        edits = _edits(requests, self._slots)
+        if edits is not None:
+            self._ops.edit_logits(logits, edits)
+        tokens: list[int] = self._ops.sample(logits, self._columns(requests)).tolist()
+        logprobs: list[TokenLogprob | None] = [None] * len(tokens)
+        if raw is not None:
+            counts = [requests[i].params.logprobs or 0 for i in wanted]
+            for i, entry in zip(wanted, token_logprobs(raw, [tokens[i] for i in wanted], counts), strict=True):
+                logprobs[i] = entry
+        return tokens, logprobs
+
+    def _columns(self, requests: Sequence[Request]) -> SamplingColumns:
+        slots = self._slots
+        rows = index_tensor([request.slot for request in requests if request.slot is not None])
+        # The position of a token is its index in the sequence, so that a replay draws the same noise.
+        keys = [
+            noise_key(request.seed, len(request.tokens)) if request.params.temperature else (0, 0)
+            for request in requests
+        ]
+        return SamplingColumns(
+            inverse_temperature=slots.inverse_temperature[rows],
+            noise_scale=slots.noise_scale[rows],
+            top_k=slots.top_k[rows],
+            top_p=slots.top_p[rows],
+            min_p=slots.min_p[rows],
+            keys=torch.tensor(keys, dtype=torch.int64),
+        )
+
+
+def _edits(requests: Sequence[Request], slots: SlotTable) -> LogitEdits | None:
+    """What penalties, biases and forbidden stops change in this step; None where nothing."""
+    repeats: list[tuple[int, int, float]] = []
+    additions: list[tuple[int, int, float]] = []
+    for row, request in enumerate(requests):
+        params = request.params
+        counts = slots.counts(request)
+        if counts is not None:
+            if params.repetition_penalty != 1.0:
+                seen = sorted(counts.prompt | counts.output.keys())
+                repeats += [(row, token, params.repetition_penalty) for token in seen]
+            additions += [
+                (row, token, -params.presence_penalty - params.frequency_penalty * count)
+                for token, count in counts.output.items()
+            ]
+        additions += [(row, token, bias) for token, bias in params.logit_bias.items()]
+        if request.output_tokens < params.min_tokens:
+            stops = (*params.stop_token_ids, *request.eos_token_ids)
+            additions += [(row, token, -math.inf) for token in dict.fromkeys(stops)]
+    if not repeats and not additions:
+        return None
+    return LogitEdits(*_coordinates(repeats), *_coordinates(additions))
+
+
+def _coordinates(entries: list[tuple[int, int, float]]) -> tuple[Tensor, Tensor, Tensor]:
+    return (
+        index_tensor([row for row, _, _ in entries]),
+        index_tensor([token for _, token, _ in entries]),
+        torch.tensor([value for _, _, value in entries], dtype=torch.float32),
+    )
+
+
+def token_logprobs(logits: Tensor, tokens: Sequence[int], counts: Sequence[int]) -> list[TokenLogprob]:
+    """Log-probability of one token a row of float32 [R, V], and of the row's `counts[i]` most likely ones."""
+    normaliser = logits.logsumexp(dim=-1)
+    chosen = (logits[torch.arange(len(tokens)), index_tensor(list(tokens))] - normaliser).tolist()
+    top = logits.topk(max(counts), dim=-1)
+    top_values = (top.values - normaliser[:, None]).tolist()
+    top_tokens = top.indices.tolist()
+    return [
+        TokenLogprob(
+            token,
+            chosen[row],
+            tuple(map(Alternative, top_tokens[row][: counts[row]], top_values[row][: counts[row]])),
+        )
+        for row, token in enumerate(tokens)
+    ]

@@ -1,0 +1,122 @@
+"""Per-request state on the executor's side: one row for each running request, changed only by what is new.
+
+A step names requests; what the kernels need of each (its block table, its sampling columns) stays here between
+steps, so that a step carries over only the differences.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from engine.config import BLOCK_TOKENS
+from engine.request import Request, SamplingParams
+from engine.scheduling.plan import ScheduledRow
+
+
+@dataclass(slots=True)
+class TokenCounts:
+    """How often each token came so far: what the penalties look at. `taken` tokens are counted."""
+
+    prompt: set[int] = field(default_factory=set)
+    output: Counter[int] = field(default_factory=Counter)
+    taken: int = 0
+
+    def catch_up(self, request: Request) -> None:
+        if self.taken == 0:
+            self.prompt.update(request.tokens[: request.prompt_tokens])
+            self.taken = request.prompt_tokens
+        self.output.update(request.tokens[self.taken :])
+        self.taken = len(request.tokens)
+
+
+@dataclass(slots=True)
+class Slot:
+    """Who holds a slot. `preemptions` tells a request from itself before a preemption, when it had other blocks."""
+
+    request: Request | None = None
+    preemptions: int = 0
+    blocks: int = 0
+    last_block: int = -1
+    counts: TokenCounts | None = None
+
+    def belongs_to(self, request: Request) -> bool:
+        return self.request is request and self.preemptions == request.preemptions
+
+
+class SlotTable:
+    """The slots of one model.
+
+    block_tables: int64 [slots, blocks of the longest sequence].
+    inverse_temperature, noise_scale, top_p, min_p: float32 [slots]; top_k: int64 [slots].
+    """
+
+    def __init__(self, num_slots: int, max_model_len: int, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._slots = [Slot() for _ in range(num_slots)]
+        max_blocks = (max_model_len + BLOCK_TOKENS - 1) // BLOCK_TOKENS
+        self.block_tables = torch.zeros((num_slots, max_blocks), dtype=torch.int64)
+        self.inverse_temperature = torch.ones(num_slots)
+        self.noise_scale = torch.zeros(num_slots)
+        self.top_k = torch.full((num_slots,), vocab_size, dtype=torch.int64)
+        self.top_p = torch.ones(num_slots)
+        self.min_p = torch.zeros(num_slots)
+
+    def update(self, row: ScheduledRow) -> None:
+        """Bring the row's slot up to date with its request."""
+        request = row.request
+        assert request.slot is not None
+        slot = self._slots[request.slot]
+        if not slot.belongs_to(request):
+            slot.request, slot.preemptions, slot.blocks = request, request.preemptions, 0
+            slot.counts = TokenCounts() if _uses_counts(request.params) else None
+            self._load_columns(request.slot, request.params)
+        self._load_blocks(request.slot, slot, request.block_table)
+        if slot.counts is not None and row.samples:
+            slot.counts.catch_up(request)
+
+    def counts(self, request: Request) -> TokenCounts | None:
+        """None where the request has no penalty."""
+        assert request.slot is not None
+        return self._slots[request.slot].counts
+
+    def _load_columns(self, index: int, params: SamplingParams) -> None:
+        greedy = params.temperature == 0
+        self.inverse_temperature[index] = 1.0 if greedy else 1.0 / params.temperature
+        self.noise_scale[index] = 0.0 if greedy else 1.0
+        self.top_k[index] = params.top_k or self._vocab_size
+        self.top_p[index] = params.top_p
+        self.min_p[index] = params.min_p
+
+    def _load_blocks(self, index: int, slot: Slot, block_table: list[int]) -> None:
+        """Copy what changed: new blocks at the end, or the last known one where a copy on write replaced it."""
+        known = slot.blocks
+        if known and block_table[known - 1] != slot.last_block:
+            known -= 1
+        if known < len(block_table):
+            self.block_tables[index, known : len(block_table)] = torch.tensor(block_table[known:])
+        slot.blocks, slot.last_block = len(block_table), block_table[-1]
+
+
+def _uses_counts(params: SamplingParams) -> bool:
+    return bool(params.frequency_penalty or params.presence_penalty or params.repetition_penalty != 1.0)
+
+
+def entered_blocks(rows: list[ScheduledRow]) -> list[int]:
+    """Blocks that a row starts to write in this step and leaves partly empty.
+
+    What their last owner left past the row's context must not be read as keys and values, not even to be masked:
+    a NaN there would survive the mask.
+    """
+    blocks = []
+    for row in rows:
+        end = row.start + row.tokens
+        tail, filled = divmod(end, BLOCK_TOKENS)
+        if filled and tail * BLOCK_TOKENS >= row.start:
+            blocks.append(row.request.block_table[tail])
+    return blocks
+
+
+def index_tensor(values: list[int]) -> Tensor:
+    return torch.tensor(values, dtype=torch.int64)

@@ -1,0 +1,96 @@
+"""The model: a dense decoder-only transformer of the Llama shape, over a paged KV cache.
+
+What differs between families (biases, QK norm, windows, rope) is in the config and the weights, not in branches by
+family. Nothing here knows requests: a step is token ids and an `AttentionMetadata`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from engine.models.config import ModelConfig
+from engine.models.rope import RopeTable
+from kernels.ops import AttentionMetadata, AttentionPlan, Linear, Ops, RopeRows
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One layer. `qkv` is q, k and v fused by rows, `gate_up` gate and up; the norms of q and k are per head."""
+
+    attention_norm: Tensor
+    qkv: Linear
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    output: Linear
+    mlp_norm: Tensor
+    gate_up: Linear
+    down: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWeights:
+    """embedding: [V, H]. `head` gives logits [T, V]."""
+
+    embedding: Tensor
+    layers: Sequence[LayerWeights]
+    final_norm: Tensor
+    head: Linear
+
+
+class Transformer:
+    """A loaded model on one device."""
+
+    def __init__(self, config: ModelConfig, weights: ModelWeights, rope: RopeTable, ops: Ops) -> None:
+        self.config = config
+        self.ops = ops
+        self._weights = weights
+        self._rope = rope
+
+    def allocate_kv(self, num_blocks: int) -> Tensor:
+        """KV memory [layers, blocks, 16, 2, Hkv, D], all finite."""
+        config = self.config
+        return self.ops.allocate_kv(config.num_layers, num_blocks, config.num_kv_heads, config.head_dim)
+
+    def forward(self, token_ids: Tensor, metadata: AttentionMetadata, kv: Tensor) -> Tensor:
+        """Hidden states [T, H] of a step's tokens, normed for the head. Writes their KV into `kv`."""
+        ops, eps = self.ops, self.config.rms_norm_eps
+        plan = ops.plan_attention(metadata)
+        rope = self._rope.rows(metadata.positions)
+        residual = ops.embed(self._weights.embedding, token_ids)
+        layers = self._weights.layers
+        normed = ops.rms_norm(residual, layers[0].attention_norm, eps)
+        for index, layer in enumerate(layers):
+            attended = self._attention(layer, normed, rope, kv[index], plan, self.config.windows[index])
+            normed, residual = ops.add_rms_norm(attended, residual, layer.mlp_norm, eps)
+            expanded = layer.down(ops.silu_mul(layer.gate_up(normed)))
+            next_norm = layers[index + 1].attention_norm if index + 1 < len(layers) else self._weights.final_norm
+            normed, residual = ops.add_rms_norm(expanded, residual, next_norm, eps)
+        return normed
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """float32 [T, V] from hidden states [T, H]."""
+        return self._weights.head(hidden).float()
+
+    def _attention(
+        self,
+        layer: LayerWeights,
+        normed: Tensor,
+        rope: RopeRows,
+        kv_layer: Tensor,
+        plan: AttentionPlan,
+        window: int | None,
+    ) -> Tensor:
+        config, ops = self.config, self.ops
+        queries, kv_heads = config.num_heads, config.num_kv_heads
+        qkv = layer.qkv(normed).view(-1, queries + 2 * kv_heads, config.head_dim)
+        rotated = qkv[:, : queries + kv_heads]
+        if layer.q_norm is not None and layer.k_norm is not None:
+            rotated[:, :queries] = ops.rms_norm(rotated[:, :queries], layer.q_norm, config.rms_norm_eps)
+            rotated[:, queries:] = ops.rms_norm(rotated[:, queries:], layer.k_norm, config.rms_norm_eps)
+        rotated = ops.apply_rope(rotated, rope)
+        keys_values = qkv[:, queries:].view(-1, 2, kv_heads, config.head_dim)
+        keys_values[:, 0] = rotated[:, queries:]
+        ops.write_kv(kv_layer, keys_values, plan.metadata.slot_mapping)
+        attended = ops.attend(rotated[:, :queries], kv_layer, plan, window)
+        return layer.output(attended.flatten(1))
