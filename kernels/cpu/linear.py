@@ -14,7 +14,7 @@ from torch.nn import functional
 @cache
 def can_pack(dtype: torch.dtype) -> bool:
     """Whether this build and this processor have oneDNN's packed product for the dtype."""
-    if not torch.backends.mkldnn.is_available():
+    if not torch._C._has_mkldnn:
         return False
     return dtype == torch.float32 or (dtype == torch.bfloat16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()))
 
