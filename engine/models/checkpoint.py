@@ -35,13 +35,22 @@ class Checkpoint(Protocol):
     def text_processor(self) -> TextProcessor: ...
 
 
-def open_checkpoint(path: Path) -> Checkpoint:
+def open_checkpoint(path: Path, weight_cache: Path | None = None) -> Checkpoint:
     """Open a Hugging Face folder or a GGUF file.
+
+    `weight_cache` is a folder (made where it is missing) that keeps expanded weights of quantised files, so that
+    the next start maps them instead of expanding them again; None keeps nothing.
 
     Raises:
         UnsupportedCheckpoint: it is neither, or it holds a key or a tensor that cannot be served.
     """
     from engine.models.gguf_file import GGUFCheckpoint
     from engine.models.hf_folder import HFCheckpoint
+    from engine.models.weight_cache import CachedCheckpoint
 
-    return HFCheckpoint(path) if path.is_dir() else GGUFCheckpoint(path)
+    if path.is_dir():
+        return HFCheckpoint(path)
+    checkpoint = GGUFCheckpoint(path)
+    if weight_cache is None or not checkpoint.is_quantised:
+        return checkpoint
+    return CachedCheckpoint(checkpoint, weight_cache)

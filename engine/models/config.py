@@ -9,6 +9,8 @@ RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn"]
 
 MAX_LAYERS = 1024
 MAX_WIDTH = 1 << 24
+MAX_POSITION = 1 << 27
+MAX_ROPE_FACTOR = 65_536.0
 """Bounds of what a file may claim about itself, far above any real model: no claim costs memory or time."""
 
 
@@ -89,8 +91,8 @@ class ModelConfig:
                 raise UnsupportedCheckpoint(f"{field}: {getattr(self, field)} is not in 1..{MAX_WIDTH}")
         if not 1 <= self.num_layers <= MAX_LAYERS:
             raise UnsupportedCheckpoint(f"num_layers: {self.num_layers} is not in 1..{MAX_LAYERS}")
-        if self.max_position < 1:
-            raise UnsupportedCheckpoint(f"max_position: {self.max_position} is less than 1")
+        if not 1 <= self.max_position <= MAX_POSITION:
+            raise UnsupportedCheckpoint(f"max_position: {self.max_position} is not in 1..{MAX_POSITION}")
         if self.num_heads % self.num_kv_heads:
             raise UnsupportedCheckpoint(f"num_kv_heads: {self.num_kv_heads} does not divide {self.num_heads} heads")
         if not (math.isfinite(self.rms_norm_eps) and self.rms_norm_eps > 0):
@@ -109,10 +111,18 @@ class ModelConfig:
         rotary_dim = self.head_dim if rope.rotary_dim is None else rope.rotary_dim
         if rotary_dim % 2 or not 2 <= rotary_dim <= self.head_dim:
             raise UnsupportedCheckpoint(f"rope: {rotary_dim} rotated dimensions of {self.head_dim}; must be even")
-        for field in ("theta", "factor", "high_freq_factor", "low_freq_factor", "beta_fast", "beta_slow"):
+        for field in ("high_freq_factor", "low_freq_factor", "beta_fast", "beta_slow", "attention_factor"):
             value = getattr(rope, field)
-            if not (math.isfinite(value) and value > 0):
+            if value is not None and not (math.isfinite(value) and value > 0):
                 raise UnsupportedCheckpoint(f"rope {field}: {value} is not a positive number")
+        if not (math.isfinite(rope.theta) and rope.theta > 1):
+            raise UnsupportedCheckpoint(f"rope theta: {rope.theta} is not above 1")
+        if not 1 <= rope.factor <= MAX_ROPE_FACTOR:
+            raise UnsupportedCheckpoint(f"rope factor: {rope.factor} is not in 1..{MAX_ROPE_FACTOR}")
+        if min(rope.mscale or 0.0, rope.mscale_all_dim or 0.0) < 0:
+            raise UnsupportedCheckpoint("rope mscale: less than 0")
+        if rope.kind == "dynamic" and rotary_dim == 2:
+            raise UnsupportedCheckpoint("rope: dynamic needs more than 2 rotated dimensions")
         if rope.kind != "default" and (rope.original_max_position is None or rope.original_max_position < 1):
             raise UnsupportedCheckpoint(f"rope original_max_position: missing, and {rope.kind} needs it")
         if rope.kind == "llama3" and rope.low_freq_factor >= rope.high_freq_factor:

@@ -6,7 +6,7 @@ Keys under the architecture's name are its hyper-parameters: one that is not und
 import math
 from collections.abc import Mapping
 
-from engine.models.config import MAX_LAYERS, Family, ModelConfig, RopeConfig, UnsupportedCheckpoint
+from engine.models.config import MAX_LAYERS, MAX_ROPE_FACTOR, Family, ModelConfig, RopeConfig, UnsupportedCheckpoint
 from engine.models.gguf_header import Header
 from engine.models.json_keys import Keys
 
@@ -117,8 +117,8 @@ def _rope(
     original = keys.optional_size("rope.scaling.original_context_length") or max_position
     if kind == "none" or (kind == "linear" and factor == 1.0):
         return RopeConfig(theta=theta, rotary_dim=partial, frequency_divisors=frequency_divisors), max_position
-    if factor < 1.0:
-        raise keys.refuse("rope.scaling.factor", f"{factor} is less than 1")
+    if not 1.0 <= factor <= MAX_ROPE_FACTOR:
+        raise keys.refuse("rope.scaling.factor", f"{factor} is not in 1..{MAX_ROPE_FACTOR}")
     stretched = max(max_position, int(original * factor))
     if kind == "linear":
         rope = RopeConfig(

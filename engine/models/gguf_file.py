@@ -1,6 +1,7 @@
 """A GGUF file: weights, hyper-parameters, tokenizer and chat template in one."""
 
 import mmap
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +39,7 @@ class GGUFCheckpoint:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._data = _map(path)
+        self._data, self._stat = _map(path)
         self._header = read_header(self._data)
         weights = dict(self._header.tensors)
         divisors = weights.pop(ROPE_DIVISORS, None)
@@ -49,6 +50,22 @@ class GGUFCheckpoint:
     @property
     def path(self) -> Path:
         return self._path
+
+    @property
+    def stat(self) -> os.stat_result:
+        """The file's identity, size and time when it was opened."""
+        return self._stat
+
+    @property
+    def is_quantised(self) -> bool:
+        return any(info.type.weights > 1 for info in self._stored.values())
+
+    def is_unchanged(self) -> bool:
+        """Whether the path still names the file that was opened, unmodified."""
+        try:
+            return _identity(self._path.stat()) == _identity(self._stat)
+        except OSError:
+            return False
 
     @property
     def config(self) -> ModelConfig:
@@ -89,13 +106,17 @@ class GGUFCheckpoint:
         return tuple(self._rows(info).view(np.float32).tolist())
 
 
-def _map(path: Path) -> mmap.mmap:
+def _map(path: Path) -> tuple[mmap.mmap, os.stat_result]:
     """The file in memory. Copy on write, because torch wants arrays that could be written to; none is."""
     try:
         with path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), os.fstat(file.fileno())
     except (OSError, ValueError) as error:  # ValueError: an empty file
         raise UnsupportedCheckpoint(f"{path.name}: cannot be read ({error})") from error
+
+
+def _identity(stat: os.stat_result) -> tuple[int, ...]:
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def _half_split_rows(rows: npt.NDArray[np.uint8], heads: int, info: TensorInfo) -> npt.NDArray[np.uint8]:

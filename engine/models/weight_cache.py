@@ -1,0 +1,188 @@
+"""Weights expanded once: kept as safetensors in a folder and memory-mapped on every later start.
+
+A file's name holds everything it depends on (the source's path, size, time and inode, the dtype, the version of
+this format), so a changed source simply misses. Files appear whole (written aside, synced, renamed); one that is not
+is written again. Nothing here may fail a load: without a writable folder the weights are expanded each time.
+"""
+
+import hashlib
+import json
+import logging
+import math
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from engine.models.config import ModelConfig
+from engine.models.gguf_file import GGUFCheckpoint
+from engine.models.layout import Shape, expected_tensors
+from engine.text.processor import TextProcessor
+
+FORMAT_VERSION = 1
+"""Raised when the same source would be expanded to other numbers."""
+
+_DTYPE_NAMES: Mapping[torch.dtype, str] = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+_LEFTOVER_AGE_S = 3600
+
+_log = logging.getLogger(__name__)
+
+
+class CachedCheckpoint:
+    """A GGUF file whose expanded weights are kept in `folder`; see `engine.models.checkpoint.Checkpoint`."""
+
+    def __init__(self, source: GGUFCheckpoint, folder: Path) -> None:
+        self._source = source
+        self._folder = folder
+
+    @property
+    def path(self) -> Path:
+        return self._source.path
+
+    @property
+    def config(self) -> ModelConfig:
+        return self._source.config
+
+    @property
+    def weight_bytes(self) -> int:
+        return self._source.weight_bytes
+
+    def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every weight in `dtype`: memory-mapped, or expanded and written for the next time while it is read."""
+        file = self.cache_file(dtype)
+        shapes = expected_tensors(self.config)
+        if _is_whole(file, shapes, dtype):
+            with safe_open(file, framework="pt") as weights:
+                for name in shapes:
+                    yield name, weights.get_tensor(name)
+            return
+        writer = _Writer(file, shapes, dtype)
+        try:
+            for name, tensor in self._source.tensors(dtype):
+                writer.write(name, tensor)
+                yield name, tensor
+            if self._source.is_unchanged():
+                writer.publish()
+                _remove_outdated(file)
+        finally:
+            writer.close()
+
+    def text_processor(self) -> TextProcessor:
+        return self._source.text_processor()
+
+    def cache_file(self, dtype: torch.dtype) -> Path:
+        """Where the weights expanded to `dtype` lie, or would lie."""
+        path, stat = self._source.path.resolve(), self._source.stat
+        state = (FORMAT_VERSION, stat.st_size, stat.st_mtime_ns, stat.st_ino)
+        source, version = _digest(str(path)), _digest(repr(state))
+        return self._folder / f"{path.stem}.{source}.{_DTYPE_NAMES[dtype]}.{version}.safetensors"
+
+
+class _Writer:
+    """Writes a safetensors file tensor by tensor, so that the model is never in memory as a whole.
+
+    Layout: header length u64 | JSON of name to dtype, shape and data offsets | data without gaps. The first error
+    of the file system ends the writing, is logged, and leaves nothing behind.
+    """
+
+    def __init__(self, target: Path, shapes: Mapping[str, Shape], dtype: torch.dtype) -> None:
+        self._target = self._aside = target
+        self._offsets: dict[str, int] = {}
+        self._file: BinaryIO | None = None
+        header: dict[str, Any] = {}
+        end = 0
+        for name, shape in shapes.items():
+            self._offsets[name] = end
+            end += math.prod(shape) * dtype.itemsize
+            header[name] = {
+                "dtype": _DTYPE_NAMES[dtype],
+                "shape": shape,
+                "data_offsets": [self._offsets[name], end],
+            }
+        text = json.dumps(header).encode()
+        # Padded so that the data starts aligned.
+        text += b" " * (-len(text) % 64 + 56)
+        self._data_start = 8 + len(text)
+        self._open(text)
+
+    def write(self, name: str, tensor: torch.Tensor) -> None:
+        if self._file is None:
+            return
+        try:
+            self._file.seek(self._data_start + self._offsets[name])
+            self._file.write(tensor.contiguous().view(torch.uint8).numpy().data)
+        except OSError as error:
+            self._give_up(error)
+
+    def publish(self) -> None:
+        """Give the file its name, once its bytes are on the disk."""
+        if self._file is None:
+            return
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            os.replace(self._aside, self._target)
+        except OSError as error:
+            self._give_up(error)
+
+    def close(self) -> None:
+        """Remove what was not published."""
+        if self._file is not None:
+            with suppress(OSError):  # a full disk is met again by the last buffered bytes
+                self._file.close()
+            self._aside.unlink(missing_ok=True)
+            self._file = None
+
+    def _open(self, header: bytes) -> None:
+        try:
+            self._target.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, name = tempfile.mkstemp(".tmp", f"{self._target.name}.", self._target.parent)
+            self._aside = Path(name)
+            self._file = os.fdopen(descriptor, "wb")
+            self._file.write(len(header).to_bytes(8, "little") + header)
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        _log.warning("expanded weights are not kept in %s: %s", self._target.parent, error.strerror)
+        self.close()
+
+
+def _is_whole(file: Path, shapes: Mapping[str, Shape], dtype: torch.dtype) -> bool:
+    """Whether a file is there, ends where its header says, and holds exactly these weights."""
+    try:
+        with safe_open(file, framework="pt") as weights:
+            if set(weights.keys()) != set(shapes):
+                return False
+            return all(
+                (tensor := weights.get_slice(name)).get_dtype() == _DTYPE_NAMES[dtype]
+                and tuple(tensor.get_shape()) == shape
+                for name, shape in shapes.items()
+            )
+    except (OSError, SafetensorError):
+        return False
+
+
+def _remove_outdated(file: Path) -> None:
+    """Remove what older states of the same source left behind, and what a killed writer did."""
+    source = file.name.split(".")[-4:-2]
+    for other in file.parent.iterdir():
+        try:
+            if other.name.endswith(".tmp"):
+                outdated = time.time() - other.stat().st_mtime > _LEFTOVER_AGE_S
+            else:
+                outdated = other.suffix == ".safetensors" and other.name.split(".")[-4:-2] == source and other != file
+            if outdated:
+                other.unlink()
+        except OSError:
+            continue  # another process was faster
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
