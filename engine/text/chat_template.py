@@ -157,9 +157,9 @@ def _text_of(part: Any) -> str:
 def _with_object_arguments(call: Any) -> Any:
     """OpenAI's arguments are JSON in a string, and templates write them out as JSON: undo one of the two."""
     function = call.get("function") if isinstance(call, Mapping) else None
-    arguments = function.get("arguments") if isinstance(function, Mapping) else None
-    if not isinstance(arguments, str):
+    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
         return call
+    arguments = function["arguments"]
     try:
         parsed = json.loads(arguments or "{}")
     except ValueError:

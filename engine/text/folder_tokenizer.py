@@ -114,10 +114,11 @@ def _additional(config: Mapping[str, Any]) -> list[str]:
 
 def _mark_special(backend: Backend, named: list[str]) -> list[int]:
     """Ids of tokens that are flagged special, and of named ones that are not."""
-    known = [text for text in dict.fromkeys(named) if backend.token_to_id(text) is not None]
+    ids = {text: backend.token_to_id(text) for text in named}
+    known = {text: token_id for text, token_id in ids.items() if token_id is not None}
     backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in known])
     flagged = (index for index, token in backend.get_added_tokens_decoder().items() if token.special)
-    return sorted({*flagged, *(backend.token_to_id(text) for text in known)})
+    return sorted({*flagged, *known.values()})
 
 
 def _surroundings(

@@ -3,7 +3,8 @@
 The expressions are those of llama.cpp's `llm_tokenizer_bpe` (src/llama-vocab.cpp), applied one after the other:
 each cuts every piece that the one before left, and what lies between two matches is a piece as well. Names that
 llama.cpp serves with hand-written splitters, or with expressions that its own engine reads differently from a
-Unicode one, are left out rather than approximated.
+Unicode one, are left out rather than approximated. Ids may differ for characters whose class the two libraries'
+Unicode tables do not agree on (newly assigned ones).
 """
 
 from dataclasses import dataclass
@@ -26,6 +27,32 @@ _LLAMA3 = (rf"{_CONTRACTION}|{_WORD}|\p{{N}}{{1,3}}|{_TAIL}",)
 _QWEN2 = (rf"{_CONTRACTION}|{_WORD}|\p{{N}}|{_TAIL}",)
 _TEKKEN = (rf"{_CASED}|{_CAPITALS}|\p{{N}}|{_SLASH_TAIL}",)
 _GPT4O = (rf"{_CASED}{_CONTRACTION}?|{_CAPITALS}{_CONTRACTION}?|\p{{N}}{{1,3}}|{_SLASH_TAIL}",)
+_MARKED_WORD = r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+"
+_QWEN35 = (rf"{_CONTRACTION}|{_MARKED_WORD}|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",)
+_UFAKZEKA = (rf"{_WORD}|\p{{N}}|{_TAIL}",)
+_MINICPM5 = (r"\p{N}{1,3}", rf"{_CONTRACTION}|{_WORD}|\p{{N}}+|{_TAIL}")
+_JAIS2 = (
+    rf"{_CONTRACTION}|{_WORD}|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|\s{8}(?!\S)"
+    r"|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}",
+)
+_EXAONE_MOE = (
+    rf"{_CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+",
+)
+_BAILINGMOE = (
+    rf"'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|{_WORD}|\p{{N}}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
+)
+_DEEPSEEK_CODER = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-\x{d7ff}]+", r"\p{N}")
+_DEEPSEEK3 = (
+    r"\p{N}{1,3}",
+    r"[一-龥\x{3040}-ゟ゠-ヿ]+",
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"""
+    r"""|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+""",
+)
+_FALCON = (r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, r"[0-9][0-9][0-9]")
+_BLOOM = (r" ?[^(\s|.,!?…。，、।۔،)]+",)
 _SEED_CODER = (rf"{_CONTRACTION}|{_WORD}|\p{{N}}{{1}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+",)
 
 
@@ -59,6 +86,17 @@ _RULES: dict[PreTokenizerRule, tuple[str, ...]] = {
     PreTokenizerRule(_TEKKEN, ignores_merges=True, adds_bos=True): ("tekken",),
     PreTokenizerRule(_GPT4O): ("gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"),
     PreTokenizerRule(_SEED_CODER): ("seed-coder",),
+    PreTokenizerRule(_QWEN35): ("qwen35",),
+    PreTokenizerRule(_UFAKZEKA): ("ufakzeka",),
+    PreTokenizerRule(_MINICPM5, ignores_merges=True): ("minicpm5",),
+    PreTokenizerRule(_JAIS2): ("jais-2",),
+    PreTokenizerRule(_EXAONE_MOE): ("exaone-moe",),
+    PreTokenizerRule(_BAILINGMOE): ("bailingmoe", "bailingmoe2", "llada-moe"),
+    PreTokenizerRule(_DEEPSEEK_CODER): ("deepseek-coder",),
+    PreTokenizerRule(_DEEPSEEK3): ("deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"),
+    PreTokenizerRule(_FALCON): ("falcon",),
+    PreTokenizerRule(_BLOOM): ("bloom", "gpt3-finnish", "poro-chat"),
+    PreTokenizerRule((*_BLOOM, r"\p{N}")): ("viking",),
 }
 
 RULES = {name: rule for rule, names in _RULES.items() for name in names}
