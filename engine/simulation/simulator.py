@@ -14,7 +14,7 @@ from engine.simulation.fake_executor import FakeExecutor
 from engine.simulation.traffic import EOS_TOKEN, VOCAB_SIZE, Arrival, FaultKind, Traffic, traffic_from_seed
 
 MAX_STEPS = 20_000
-EVENTS_SHOWN = 12
+EVENTS_SHOWN = 30
 
 
 class SimulationFailure(AssertionError):
@@ -170,7 +170,8 @@ class _Simulation:
         assert all(0 < row.tokens <= config.chunk_tokens for row in plan.rows), "a chunk is over its limit"
         computing = {row.request.id for row in plan.rows}
         assert len(computing) == len(plan.rows), "a request has two rows"
-        for request in self._alive():
+        for number, request in enumerate(self._requests.values()):
+            assert request.arrival == number, f"{request.id} has lost its place"
             assert (request.phase is Phase.RUNNING) == (request.id in computing), f"{request.id} is left out"
 
     def _check_admissions(self, waiting: list[Request], *, preempted: bool) -> None:
@@ -194,6 +195,7 @@ class _Simulation:
                 ended = self._transcripts[arrival.id]
                 assert ended.finish_reason is not None, f"{arrival.id} never ended"
                 _check_transcript(arrival, ended, self._run_alone(arrival))
+                _check_length(arrival, ended, self._traffic.window_tokens)
             elif arrival.id in self._aborted:
                 _check_transcript(arrival, self._aborted[arrival.id], self._run_alone(arrival))
 
@@ -251,3 +253,19 @@ def _check_transcript(arrival: Arrival, given: Transcript, alone: Transcript) ->
     assert given.stop_token == alone.stop_token, f"{name} ended with another token"
     assert len(given.token_ids) == len(alone.token_ids), f"{name} was given fewer tokens than alone"
     assert given.prompt_logprobs == alone.prompt_logprobs, f"{name} was not given its prompt's log-probabilities"
+
+
+def _check_length(arrival: Arrival, given: Transcript, window_tokens: int) -> None:
+    """It ended by the rules of stopping, which the run alone has in common and so cannot judge."""
+    assert given.usage is not None
+    drawn, params = given.usage.completion_tokens, arrival.params
+    most = min(params.max_tokens or 0, window_tokens - len(arrival.tokens))
+    assert drawn <= most, f"{arrival.id} was given too many tokens"
+    if given.finish_reason is FinishReason.LENGTH:
+        assert drawn == most, f"{arrival.id} was cut off early"
+    if given.finish_reason is FinishReason.STOP:
+        assert drawn > params.min_tokens, f"{arrival.id} stopped before min_tokens"
+        assert given.stop_token in ((EOS_TOKEN,) if not params.ignore_eos else ()) + params.stop_token_ids
+    unstopped = given.token_ids[params.min_tokens :]
+    assert params.ignore_eos or EOS_TOKEN not in unstopped, f"{arrival.id} ran past the end of text"
+    assert not set(params.stop_token_ids) & set(unstopped), f"{arrival.id} ran past a stop token"

@@ -80,14 +80,15 @@ def traffic_from_seed(seed: int) -> Traffic:
         step_tokens=max_running + rng.choice((0, 1, 7, 30, 100)),
         chunk_tokens=rng.choice((1, 3, 16, 17, 200)),
     )
-    prefixes = [[rng.randrange(VOCAB_SIZE) for _ in range(window_tokens)] for _ in range(2)]
+    # Prompts begin with blocks of these two in any order, so that equal blocks stand behind different parents.
+    blocks = [[rng.randrange(VOCAB_SIZE) for _ in range(BLOCK_TOKENS)] for _ in range(2)]
     longest_prompt = rng.choice((4, 20, 60, 10_000))
     pauses = rng.choice(((0,), (0, 0, 1, 3, 20), (2, 30)))
     arrivals: list[Arrival] = []
     step = 0
     while len(arrivals) < rng.randint(8, 24):
         step += rng.choice(pauses)
-        arrivals += _arrivals_of_one_call(rng, f"{len(arrivals)}", step, prefixes, longest_prompt, window_tokens)
+        arrivals += _arrivals_of_one_call(rng, f"{len(arrivals)}", step, blocks, longest_prompt, window_tokens)
     last_step = step + 30
     fault_rate = rng.choice((0.0, 0.02, 0.2))
     kinds = (FaultKind.ABORT, FaultKind.PREEMPT, FaultKind.PREEMPT, FaultKind.STEP_FAILURE)
@@ -108,14 +109,16 @@ def traffic_from_seed(seed: int) -> Traffic:
 
 
 def _arrivals_of_one_call(
-    rng: Random, name: str, step: int, prefixes: list[list[int]], longest_prompt: int, window_tokens: int
+    rng: Random, name: str, step: int, blocks: list[list[int]], longest_prompt: int, window_tokens: int
 ) -> list[Arrival]:
     """One prompt, and its one to four choices."""
     if rng.random() < 0.2:
         length = rng.choice((1, BLOCK_TOKENS, BLOCK_TOKENS + 1, window_tokens - 1, window_tokens, window_tokens + 1))
     else:
         length = rng.randint(1, min(longest_prompt, window_tokens))
-    prefix = rng.choice(prefixes)[: rng.randint(0, length)]
+    prefix: list[int] = []
+    for _ in range(rng.randint(0, length // BLOCK_TOKENS)):
+        prefix += rng.choice(blocks)
     tokens = (*prefix, *(rng.randrange(VOCAB_SIZE) for _ in range(length - len(prefix))))
     salt = rng.choice((b"", b"tenant-a", b"tenant-b"))
     service_class = rng.choice(CLASSES)
