@@ -1,0 +1,24 @@
+"""Bounds on what a request may ask, checked before any work that grows with the value."""
+
+MAX_BODY_SECONDS = 30.0
+"""A client that takes longer to send its body is cut off."""
+
+MAX_ARGUMENTS_NESTING = 64
+"""Depth of JSON in the arguments of an earlier tool call. The body's own bounds are settings."""
+
+MAX_MESSAGES = 2048
+MAX_PROMPTS = 128
+MAX_CHOICES_PER_REQUEST = 128
+"""Prompts times n."""
+
+MAX_LOGIT_BIASES = 1024
+MAX_STOP_CHARS = 256
+MAX_STOP_TOKEN_IDS = 256
+MAX_TEMPLATE_VARIABLES = 16
+MAX_COMPLETION_LOGPROBS = 5
+
+MAX_INLINE_CHARS = 16 * 1024
+"""Text up to this length is tokenised on the event loop, longer text on a thread."""
+
+MAX_PENDING_DELTAS = 256
+"""Deltas held for one client that reads slowly; its streams are not read further until some are sent."""

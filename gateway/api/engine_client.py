@@ -1,0 +1,58 @@
+"""What the gateway needs of an engine. `engine.engine.Engine` has it, and so has a fake in the tests."""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Protocol
+
+from engine.request import STANDARD, SamplingParams, ServiceClass, TextDelta
+from engine.text.processor import TextProcessor
+
+
+class ServedModel(Protocol):
+    """A loaded model. `max_model_len` bounds prompt and answer together, in tokens; `created` is a Unix time."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def text(self) -> TextProcessor: ...
+
+    @property
+    def max_model_len(self) -> int: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def created(self) -> int: ...
+
+
+class EngineClient(Protocol):
+    """Loaded models and what steps them. `start` and `close` may take long; both are idempotent."""
+
+    @property
+    def models(self) -> Mapping[str, ServedModel]: ...
+
+    @property
+    def ready(self) -> bool: ...
+
+    def start(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def stream(
+        self,
+        model: str,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        tenant: str = "",
+        service_class: ServiceClass = STANDARD,
+    ) -> AsyncGenerator[TextDelta]:
+        """Deltas of all choices. Closing it, or cancelling the task that iterates, aborts the request.
+
+        Raises:
+            UnservableRequest, InvalidParameter: at the call, before anything is computed.
+            EngineError: from the iterator, where the request fails inside the engine.
+        """
+        ...

@@ -1,0 +1,108 @@
+"""The one place where errors become HTTP: OpenAI's envelope, its types and codes."""
+
+from collections.abc import Mapping
+
+import orjson
+from starlette.exceptions import HTTPException
+from starlette.types import Send
+
+from engine.request import EngineError, InvalidParameter, UnservableRequest
+from engine.text.chat_template import ChatTemplateError
+from gateway.api.responses import send_body
+from gateway.tenancy.errors import InvalidKey, StoreUnavailable
+
+INVALID_REQUEST = "invalid_request_error"
+SERVER_ERROR = "server_error"
+
+
+class APIError(Exception):
+    """An answer other than the one asked for. `param` names the field at fault as the client wrote it."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        type: str = INVALID_REQUEST,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.type = type
+        self.param = param
+        self.code = code
+        self.headers = dict(headers or {})
+
+    def envelope(self) -> bytes:
+        """`{"error": {"message", "type", "param", "code"}}`."""
+        return orjson.dumps(
+            {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+        )
+
+
+class ClientGone(Exception):
+    """The client hung up: there is nobody to answer."""
+
+
+def invalid(param: str | None, message: str, code: str | None = "invalid_value") -> APIError:
+    return APIError(400, message, param=param, code=code)
+
+
+def as_api_error(error: Exception) -> APIError | None:
+    """The answer to a typed error; None for one that nobody expected."""
+    match error:
+        case APIError():
+            return error
+        case InvalidParameter():
+            return invalid(error.param, str(error))
+        case UnservableRequest():
+            return APIError(400, str(error), code="context_length_exceeded")
+        case ChatTemplateError():
+            return invalid("messages", str(error))
+        case EngineError():
+            return APIError(500, "The model failed on this request. Retry it.", type=SERVER_ERROR, code="engine_error")
+        case InvalidKey():
+            return APIError(
+                401,
+                "Incorrect API key provided, or none. Send `Authorization: Bearer <key>`.",
+                code="invalid_api_key",
+                headers={"www-authenticate": "Bearer"},
+            )
+        case StoreUnavailable():
+            return APIError(
+                503,
+                "Keys cannot be checked at the moment. Retry in a few seconds.",
+                type=SERVER_ERROR,
+                code="service_unavailable",
+                headers={"retry-after": "5"},
+            )
+        case HTTPException():
+            return _routing_error(error)
+        case _:
+            return None
+
+
+def internal_error() -> APIError:
+    """What a client learns of a fault of ours: nothing but that it happened."""
+    return APIError(
+        500,
+        "The server had an error while processing your request.",
+        type=SERVER_ERROR,
+        code="internal_error",
+    )
+
+
+async def send_error(send: Send, error: APIError) -> None:
+    await send_body(send, error.status, error.envelope(), error.headers)
+
+
+def _routing_error(error: HTTPException) -> APIError:
+    """404 and 405 are the router's; it raises nothing else."""
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
+    message = {404: "Unknown request URL.", 405: "This URL does not answer that method."}.get(
+        error.status_code, error.detail
+    )
+    return APIError(error.status_code, message, code=code, headers=error.headers)

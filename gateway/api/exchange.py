@@ -1,0 +1,44 @@
+"""What is known of one HTTP exchange while it is served."""
+
+import time
+from dataclasses import dataclass, field
+
+from starlette.types import Scope
+
+from gateway.tenancy.store import Principal
+
+_KEY = "turnpike.exchange"
+
+
+@dataclass(slots=True)
+class Exchange:
+    """Written by the middleware as it learns; read by endpoints and by the access log.
+
+    `status` is None until the response starts. `principal` is None on open paths only.
+    """
+
+    request_id: str
+    started: float = field(default_factory=time.perf_counter)
+    principal: Principal | None = None
+    status: int | None = None
+
+    @property
+    def elapsed_ms(self) -> float:
+        return (time.perf_counter() - self.started) * 1e3
+
+    def caller(self) -> Principal:
+        """The principal of a path that is not open."""
+        assert self.principal is not None, "an endpoint that needs a key was reached without one"
+        return self.principal
+
+
+def begin_exchange(scope: Scope, request_id: str) -> Exchange:
+    exchange = Exchange(request_id)
+    scope[_KEY] = exchange
+    return exchange
+
+
+def exchange_of(scope: Scope) -> Exchange:
+    exchange = scope[_KEY]
+    assert isinstance(exchange, Exchange)
+    return exchange

@@ -1,0 +1,38 @@
+"""What a supervisor and a scraper ask, without a key."""
+
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from starlette.types import Receive, Scope, Send
+
+from gateway.api.engine_client import EngineClient
+from gateway.api.responses import send_body
+from gateway.telemetry.metrics import Metrics
+
+
+class Healthz:
+    """An ASGI endpoint: the event loop answers."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send_body(send, 200, b'{"status":"ok"}')
+
+
+class Readyz:
+    """An ASGI endpoint: whether to send requests here."""
+
+    def __init__(self, engine: EngineClient) -> None:
+        self._engine = engine
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._engine.ready:
+            await send_body(send, 200, b'{"status":"ready"}')
+        else:
+            await send_body(send, 503, b'{"status":"not ready"}', {"retry-after": "5"})
+
+
+class Scrape:
+    """An ASGI endpoint: Prometheus' text format."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send_body(send, 200, generate_latest(self._metrics.registry), content_type=CONTENT_TYPE_PLAIN_0_0_4)

@@ -1,0 +1,86 @@
+"""From the bytes of a request to one JSON object, with every bound checked on the way."""
+
+import asyncio
+import re
+
+import orjson
+from starlette.datastructures import Headers
+from starlette.types import Receive, Scope
+
+from gateway.api.bounds import MAX_BODY_SECONDS
+from gateway.api.errors import APIError, ClientGone, invalid
+from gateway.api.fields import Fields
+
+# Possessive, and an open string runs to the end: no backtracking, so linear on any input.
+_STRINGS = re.compile(rb'"[^"\\]*+(?:\\.?[^"\\]*+)*+(?:"|\Z)', re.DOTALL)
+_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_SQUARE = bytes.maketrans(b"{}", b"[]")
+
+
+async def read_json(scope: Scope, receive: Receive, max_depth: int) -> Fields:
+    """Read and parse the body.
+
+    Raises:
+        APIError: 415 for a media type or content encoding other than plain UTF-8 JSON, 408 for a body that does
+            not arrive, 400 for anything that is not one JSON object. (413 comes from `BodyLimit`.)
+        ClientGone: hung up half-way.
+    """
+    _require_json(Headers(scope=scope))
+    try:
+        async with asyncio.timeout(MAX_BODY_SECONDS):
+            body = await _read(receive)
+    except TimeoutError:
+        raise APIError(
+            408,
+            "The request body did not arrive in time.",
+            code="request_timeout",
+            headers={"connection": "close"},
+        ) from None
+    return Fields(parse_json(body, max_depth))
+
+
+def parse_json(body: bytes, max_depth: int) -> object:
+    """Parse JSON that nests at most `max_depth` deep. NaN, infinities and lone surrogates are not JSON."""
+    if _nests_deeper(body, max_depth):
+        raise invalid(None, f"The JSON nests over {max_depth} levels deep, or its brackets differ.", "invalid_json")
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise invalid(None, f"The body is not valid JSON: {error}.", "invalid_json") from None
+
+
+async def _read(receive: Receive) -> bytes:
+    chunks = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        chunks.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(chunks)
+
+
+def _require_json(headers: Headers) -> None:
+    media_type, _, parameters = headers.get("content-type", "").partition(";")
+    charset = parameters.strip().lower().replace('"', "")
+    if media_type.strip().lower() != "application/json" or charset not in ("", "charset=utf-8", "charset=utf8"):
+        raise APIError(415, "The content type must be application/json, in UTF-8.", code="unsupported_media_type")
+    if headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise APIError(415, "The body must not be compressed.", code="unsupported_content_encoding")
+
+
+def _nests_deeper(body: bytes, depth: int) -> bool:
+    """Whether brackets outside of strings nest over the bound, or do not match.
+
+    Looks at bytes, not at a parsed value, so that no parser recurses on hostile input. Each pass takes away the
+    innermost pairs, one level of nesting.
+    """
+    if body.count(b"[") + body.count(b"{") <= depth:
+        return False
+    brackets = _STRINGS.sub(b"", body).translate(_SQUARE, _NOT_BRACKETS)
+    for _ in range(depth):
+        inner = brackets.replace(b"[]", b"")
+        if len(inner) == len(brackets):
+            break
+        brackets = inner
+    return bool(brackets)

@@ -1,0 +1,74 @@
+"""Log-probabilities in the two shapes of the API."""
+
+import codecs
+from collections.abc import Sequence
+from typing import Any
+
+from engine.request import TokenLogprob
+from engine.text.tokenizer import Tokenizer
+
+MIN_LOGPROB = -9999.0
+"""JSON has no infinity; OpenAI writes this for a token that could not be drawn."""
+
+
+def chat_logprobs(entries: Sequence[TokenLogprob], tokenizer: Tokenizer) -> dict[str, Any]:
+    """The `logprobs` of a chat choice."""
+    return {
+        "content": [
+            _chat_token(entry.token_id, entry.logprob, tokenizer)
+            | {"top_logprobs": [_chat_token(top.token_id, top.logprob, tokenizer) for top in entry.top]}
+            for entry in entries
+        ],
+        "refusal": None,
+    }
+
+
+class LegacyLogprobs:
+    """The `logprobs` of one choice of a completion, piece by piece.
+
+    `text_offset` counts characters of the choice's text, its echoed prompt included.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._offset = 0
+
+    def piece(self, token_ids: Sequence[int], entries: Sequence[TokenLogprob | None]) -> dict[str, Any]:
+        """The next tokens. An entry is None for a text's very first token, which nothing precedes."""
+        offsets = []
+        for token_id in token_ids:
+            offsets.append(self._offset)
+            self._offset += len(self._decoder.decode(self._tokenizer.token_bytes(token_id)))
+        return {
+            "tokens": [self._label(token_id) for token_id in token_ids],
+            "token_logprobs": [None if entry is None else _finite(entry.logprob) for entry in entries],
+            "top_logprobs": [None if entry is None else self._top(entry) for entry in entries],
+            "text_offset": offsets,
+        }
+
+    def _top(self, entry: TokenLogprob) -> dict[str, float]:
+        """The most likely tokens, and the one that stands there."""
+        top = {self._label(each.token_id): _finite(each.logprob) for each in entry.top}
+        top.setdefault(self._label(entry.token_id), _finite(entry.logprob))
+        return top
+
+    def _label(self, token_id: int) -> str:
+        return token_label(self._tokenizer.token_bytes(token_id))
+
+
+def token_label(token: bytes) -> str:
+    """A token as text. One that is not whole characters is spelt out, so that no two have one label."""
+    try:
+        return token.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token)
+
+
+def _chat_token(token_id: int, logprob: float, tokenizer: Tokenizer) -> dict[str, Any]:
+    token = tokenizer.token_bytes(token_id)
+    return {"token": token_label(token), "logprob": _finite(logprob), "bytes": list(token)}
+
+
+def _finite(logprob: float) -> float:
+    return max(logprob, MIN_LOGPROB)

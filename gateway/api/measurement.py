@@ -1,0 +1,65 @@
+"""What the metrics learn of one generating request."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from gateway.api.deltas import ChoiceDelta
+from gateway.api.errors import ClientGone, as_api_error
+from gateway.api.usage import UsageTotal
+from gateway.telemetry.metrics import Metrics
+
+_INTERNAL = "internal_error"
+
+
+class Measurement:
+    """Times one request from its last byte on. `labels` are operation, model (a served one) and tier."""
+
+    def __init__(self, metrics: Metrics, labels: tuple[str, str, str]) -> None:
+        self._metrics = metrics
+        self._labels = labels
+        self._started = time.perf_counter()
+        self._first: dict[int, tuple[float, int]] = {}
+
+    def saw(self, batch: Sequence[ChoiceDelta]) -> None:
+        """Note when tokens came. A choice's later tokens are timed from the delta that brought its first."""
+        now = time.perf_counter()
+        for choice, delta in batch:
+            if choice not in self._first and delta.token_ids:
+                if not self._first:
+                    self._metrics.time_to_first_token.labels(*self._labels).observe(now - self._started)
+                self._first[choice] = (now, len(delta.token_ids))
+            if delta.usage is not None and choice in self._first:
+                then, first_tokens = self._first[choice]
+                later_tokens = delta.usage.completion_tokens - first_tokens
+                if later_tokens > 0:
+                    each_s = (now - then) / later_tokens
+                    self._metrics.time_per_output_token.labels(*self._labels).observe(each_s)
+
+    def used(self, usage: UsageTotal) -> None:
+        for kind, tokens in (("input", usage.prompt_tokens), ("output", usage.completion_tokens)):
+            self._metrics.token_usage.labels(*self._labels, kind).observe(tokens)
+
+    def ended(self, error_type: str) -> None:
+        elapsed_s = time.perf_counter() - self._started
+        self._metrics.request_duration.labels(*self._labels, error_type).observe(elapsed_s)
+
+
+@contextmanager
+def measuring(metrics: Metrics, labels: tuple[str, str, str]) -> Iterator[Measurement]:
+    """Measure a block; how it ends is the request's outcome."""
+    measurement = Measurement(metrics, labels)
+    try:
+        yield measurement
+    except BaseException as error:
+        measurement.ended(error_type(error))
+        raise
+    measurement.ended("")
+
+
+def error_type(error: BaseException) -> str:
+    """An error's code, of which there are few."""
+    if isinstance(error, ClientGone):
+        return "client_gone"
+    known = as_api_error(error) if isinstance(error, Exception) else None
+    return (known.code if known is not None else None) or _INTERNAL

@@ -1,0 +1,22 @@
+"""JSON answers as two ASGI messages, without the objects in between."""
+
+from collections.abc import Mapping
+
+from starlette.types import Send
+
+
+async def send_body(
+    send: Send,
+    status: int,
+    body: bytes,
+    headers: Mapping[str, str] | None = None,
+    content_type: str = "application/json",
+) -> None:
+    """Send a whole response."""
+    fields = [
+        (b"content-type", content_type.encode("latin-1")),
+        (b"content-length", str(len(body)).encode("latin-1")),
+    ]
+    fields += [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in (headers or {}).items()]
+    await send({"type": "http.response.start", "status": status, "headers": fields})
+    await send({"type": "http.response.body", "body": body})

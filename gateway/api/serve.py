@@ -1,0 +1,148 @@
+"""One prepared request through the engine and out to the client, streamed or whole."""
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+
+from starlette.types import Receive, Send
+
+from engine.request import TextDelta, TokenLogprob
+from gateway.api.deltas import ChoiceDelta, DeltaStream, reading
+from gateway.api.engine_client import EngineClient
+from gateway.api.errors import ClientGone, as_api_error, internal_error
+from gateway.api.generation import GenerationRequest
+from gateway.api.measurement import Measurement
+from gateway.api.prepare import PreparedPrompt
+from gateway.api.responses import send_body
+from gateway.api.service_classes import SERVICE_CLASSES
+from gateway.api.usage import UsageTotal
+from gateway.api.wire import Wire
+from gateway.tenancy.store import Principal
+
+_STREAM_HEADERS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A request ready to run: for whom, what to generate, how to spell what comes."""
+
+    id: str
+    caller: Principal
+    request: GenerationRequest
+    prompts: Sequence[PreparedPrompt]
+    wire: Wire
+    measurement: Measurement
+
+    @property
+    def choices(self) -> int:
+        return len(self.prompts) * self.request.params.n
+
+
+async def serve(answer: Answer, engine: EngineClient, receive: Receive, send: Send) -> None:
+    """Generate and send. The engine works for it only while the client is there.
+
+    Raises:
+        ClientGone: the client hung up.
+        Exception: whatever else went wrong. If the stream had begun, its client knows already.
+    """
+    streams = await _submit(answer, engine)
+    async with reading(streams, answer.request.params.n, receive) as deltas:
+        if answer.request.stream:
+            await _send_stream(answer, deltas, send)
+        else:
+            await _send_whole(answer, deltas, send)
+
+
+async def _submit(answer: Answer, engine: EngineClient) -> list[AsyncGenerator[TextDelta]]:
+    """Submit all prompts, or none."""
+    streams: list[AsyncGenerator[TextDelta]] = []
+    try:
+        for position, prompt in enumerate(answer.prompts):
+            stream = engine.stream(
+                answer.request.model,
+                prompt.token_ids,
+                prompt.params,
+                request_id=f"{answer.id}-{position}",
+                tenant=answer.caller.tenant_id,
+                service_class=SERVICE_CLASSES[answer.caller.tier],
+            )
+            streams.append(stream)
+    except Exception:
+        for stream in streams:
+            await stream.aclose()
+        raise
+    return streams
+
+
+async def _send_stream(answer: Answer, deltas: DeltaStream, send: Send) -> None:
+    """Server-sent events, all that is ready in each write. What fails before the first is an HTTP error, what
+    fails later the last event."""
+    usage = UsageTotal(answer.request.params.n)
+    batch = await deltas.next_batch()
+    await send({"type": "http.response.start", "status": 200, "headers": list(_STREAM_HEADERS)})
+    try:
+        while batch:
+            _count(answer, batch, usage)
+            events = [_event(chunk) for choice, delta in batch for chunk in answer.wire.chunks(choice, delta)]
+            if events:
+                await send({"type": "http.response.body", "body": b"".join(events), "more_body": True})
+            batch = await deltas.next_batch()
+        _finish(answer, usage)
+    except ClientGone:
+        raise
+    except Exception as error:
+        failure = as_api_error(error) or internal_error()
+        await send({"type": "http.response.body", "body": _event(failure.envelope())})
+        raise
+    end = _event(answer.wire.usage_chunk(usage)) if answer.request.include_usage else b""
+    await send({"type": "http.response.body", "body": end + b"data: [DONE]\n\n"})
+
+
+async def _send_whole(answer: Answer, deltas: DeltaStream, send: Send) -> None:
+    usage = UsageTotal(answer.request.params.n)
+    by_choice: list[list[TextDelta]] = [[] for _ in range(answer.choices)]
+    while batch := await deltas.next_batch():
+        _count(answer, batch, usage)
+        for choice, delta in batch:
+            by_choice[choice].append(delta)
+    _finish(answer, usage)
+    choices = [_joined(choice, parts) for choice, parts in enumerate(by_choice)]
+    await send_body(send, 200, answer.wire.body(choices, usage))
+
+
+def _count(answer: Answer, batch: Sequence[ChoiceDelta], usage: UsageTotal) -> None:
+    answer.measurement.saw(batch)
+    for choice, delta in batch:
+        if delta.usage is not None:
+            usage.add(choice, delta.usage)
+
+
+def _finish(answer: Answer, usage: UsageTotal) -> None:
+    """The streams ended: so must have all choices."""
+    if len(usage.counted) != answer.choices:
+        raise RuntimeError(f"the engine ended {len(usage.counted)} of {answer.choices} choices")
+    answer.measurement.used(usage)
+
+
+def _event(data: bytes) -> bytes:
+    return b"data: %b\n\n" % data
+
+
+def _joined(choice: int, parts: Sequence[TextDelta]) -> TextDelta:
+    """A choice's deltas as one."""
+    prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
+    for part in parts:
+        prompt_logprobs = prompt_logprobs or part.prompt_logprobs
+    return TextDelta(
+        choice,
+        text="".join(part.text for part in parts),
+        token_ids=tuple(token_id for part in parts for token_id in part.token_ids),
+        logprobs=tuple(entry for part in parts for entry in part.logprobs),
+        prompt_logprobs=prompt_logprobs,
+        finish_reason=parts[-1].finish_reason,
+        stop=parts[-1].stop,
+        usage=parts[-1].usage,
+    )

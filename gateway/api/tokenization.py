@@ -1,0 +1,85 @@
+"""POST /v1/tokenize and /v1/detokenize, in vLLM's shapes."""
+
+import asyncio
+
+import orjson
+from starlette.types import Receive, Scope, Send
+
+from gateway.api.bounds import MAX_INLINE_CHARS
+from gateway.api.chat_schema import take_conversation
+from gateway.api.completion_schema import token_ids
+from gateway.api.endpoint import find_model
+from gateway.api.engine_client import EngineClient
+from gateway.api.errors import invalid
+from gateway.api.fields import Fields, as_array, missing
+from gateway.api.generation import Prompt
+from gateway.api.json_body import read_json
+from gateway.api.logprobs import token_label
+from gateway.api.prepare import encode
+from gateway.api.responses import send_body
+
+MAX_TOKEN_IDS = 4 * 1024 * 1024
+"""A body holds fewer."""
+
+
+class Tokenize:
+    """An ASGI endpoint: `prompt`, or `messages` as chat takes them, to token ids."""
+
+    def __init__(self, engine: EngineClient, max_json_depth: int) -> None:
+        self._engine = engine
+        self._max_json_depth = max_json_depth
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        fields = await read_json(scope, receive, self._max_json_depth)
+        model_name = fields.required_string("model")
+        prompt = _take_prompt(fields)
+        with_bos = fields.boolean("add_special_tokens", True)
+        with_strings = fields.boolean("return_token_strs", False)
+        fields.finish({"continue_final_message": (False,), "tools": ([],)})
+        if not with_bos and not isinstance(prompt, str):
+            raise invalid("add_special_tokens", "add_special_tokens is only allowed with prompt.")
+        model = find_model(self._engine, model_name)
+        [tokens] = await encode([prompt], model.text, add_special_tokens=with_bos)
+        label = model.text.tokenizer.token_bytes
+        strings = [token_label(label(token)) for token in tokens] if with_strings else None
+        answer = {
+            "count": len(tokens),
+            "max_model_len": model.max_model_len,
+            "tokens": tokens,
+            "token_strs": strings,
+        }
+        await send_body(send, 200, orjson.dumps(answer))
+
+
+class Detokenize:
+    """An ASGI endpoint: `tokens` to `prompt`, special tokens spelt out."""
+
+    def __init__(self, engine: EngineClient, max_json_depth: int) -> None:
+        self._engine = engine
+        self._max_json_depth = max_json_depth
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        fields = await read_json(scope, receive, self._max_json_depth)
+        model_name = fields.required_string("model")
+        items = fields.take("tokens")
+        if items is None:
+            raise missing("tokens")
+        tokens = token_ids(as_array(items, "tokens", MAX_TOKEN_IDS), "tokens")
+        fields.finish({})
+        model = find_model(self._engine, model_name)
+        if max(tokens) >= model.vocab_size:
+            raise invalid("tokens", f"A token id is outside the vocabulary of {model.vocab_size}.")
+        if len(tokens) <= MAX_INLINE_CHARS:
+            text = model.text.decode(tokens, skip_special_tokens=False)
+        else:
+            text = await asyncio.to_thread(model.text.decode, tokens, skip_special_tokens=False)
+        await send_body(send, 200, orjson.dumps({"prompt": text}))
+
+
+def _take_prompt(fields: Fields) -> Prompt:
+    prompt = fields.string("prompt")
+    if prompt is None:
+        return take_conversation(fields)
+    if fields.take("messages") is not None:
+        raise invalid("messages", "prompt and messages exclude each other.")
+    return prompt

@@ -1,0 +1,116 @@
+"""The application with a fake engine and fake keys: in-process, and on a loopback port."""
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from gateway.app import create_app
+from gateway.settings import Settings
+from gateway.telemetry.metrics import Metrics
+from gateway.tenancy.errors import InvalidKey, StoreUnavailable
+from gateway.tenancy.store import Principal, Tier
+from tests.gateway.api.fake_engine import FakeEngine
+
+KEY = "tp-standard"
+PREMIUM_KEY = "tp-premium"
+AUTHORISED = {"authorization": f"Bearer {KEY}"}
+MAX_BODY_BYTES = 256 * 1024
+
+
+class FakeAuthenticator:
+    def __init__(self) -> None:
+        self.down = False
+        self.closed = False
+        self.principals = {
+            KEY: Principal("tenant-1", "acme", Tier.STANDARD, "pubid1"),
+            PREMIUM_KEY: Principal("tenant-2", "globex", Tier.PREMIUM, "pubid2"),
+        }
+
+    async def authenticate(self, presented: str) -> Principal:
+        if self.down:
+            raise StoreUnavailable("the database at db.internal does not answer")
+        if presented not in self.principals:
+            raise InvalidKey("unknown API key")
+        return self.principals[presented]
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine()
+
+
+@pytest.fixture
+def authenticator() -> FakeAuthenticator:
+    return FakeAuthenticator()
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics(lambda: {})
+
+
+@pytest.fixture
+def app(
+    engine: FakeEngine,
+    authenticator: FakeAuthenticator,
+    metrics: Metrics,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Starlette:
+    settings = Settings(data_dir=tmp_path_factory.mktemp("data"), max_body_bytes=MAX_BODY_BYTES)
+    return create_app(settings, engine, authenticator, metrics)
+
+
+@pytest.fixture
+def client(app: Starlette) -> Iterator[TestClient]:
+    """With the standard tenant's key. An exception that reaches the server fails the test."""
+    with TestClient(app, headers=AUTHORISED) as client:
+        yield client
+
+
+@dataclass(frozen=True)
+class Server:
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+@pytest.fixture
+def server(app: Starlette) -> Iterator[Server]:
+    """A real uvicorn on a free port, in a thread of its own."""
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        config = uvicorn.Config(app, ws="none", log_config=None, access_log=False, lifespan="on")
+        uvicorn_server = uvicorn.Server(config)
+        thread = threading.Thread(target=uvicorn_server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        until(lambda: uvicorn_server.started)
+        try:
+            yield Server(listener.getsockname()[1])
+        finally:
+            uvicorn_server.should_exit = True
+            thread.join(10)
+
+
+def until(condition, timeout_s: float = 3.0) -> None:
+    """Wait for what another thread does."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.005)

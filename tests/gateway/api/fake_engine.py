@@ -1,0 +1,208 @@
+"""A stand-in for the engine: same surface, deterministic, and every stream that is open can be seen.
+
+Its tokens are bytes. It answers every prompt with `reply`, a byte a token.
+"""
+
+import asyncio
+import codecs
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from engine.request import (
+    STANDARD,
+    Alternative,
+    EngineError,
+    FinishReason,
+    InvalidParameter,
+    SamplingParams,
+    ServiceClass,
+    TextDelta,
+    TokenLogprob,
+    UnservableRequest,
+    Usage,
+)
+from engine.text.chat_template import ChatTemplateError
+
+BOS = 256
+END = 257
+VOCAB_SIZE = 258
+
+
+class FakeTokenizer:
+    def token_bytes(self, token_id: int) -> bytes:
+        return {BOS: b"<s>", END: b"</s>"}.get(token_id) or bytes([token_id])
+
+
+class FakeText:
+    """`<role>content\\n` for each message. The word TEMPLATE-REFUSES makes the template refuse."""
+
+    def __init__(self) -> None:
+        self.tokenizer = FakeTokenizer()
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        return [BOS] * add_special_tokens + list(text.encode())
+
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **variables: Any
+    ) -> list[int]:
+        rendered = "".join(f"<{m['role']}>{_plain(m['content'])}\n" for m in messages)
+        rendered += "".join(f"[{name}={value}]" for name, value in variables.items())
+        if "TEMPLATE-REFUSES" in rendered:
+            raise ChatTemplateError("roles must alternate")
+        return [BOS, *(rendered + "<assistant>" * add_generation_prompt).encode()]
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        shown = [i for i in token_ids if i < BOS or not skip_special_tokens]
+        return b"".join(map(self.tokenizer.token_bytes, shown)).decode("utf-8", "replace")
+
+
+def _plain(content: Any) -> str:
+    if isinstance(content, list):
+        return "\n".join(part["text"] for part in content)
+    return content or ""
+
+
+@dataclass(frozen=True)
+class FakeModel:
+    name: str
+    max_model_len: int
+    text: FakeText = field(default_factory=FakeText)
+    vocab_size: int = VOCAB_SIZE
+    created: int = 1_700_000_000
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of `stream`, as it arrived."""
+
+    model: str
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    request_id: str | None
+    tenant: str
+    service_class: ServiceClass
+
+
+class FakeEngine:
+    """Set `reply`, `pace_s`, `fail_at` (a token's number) or `crash_at` before a request."""
+
+    def __init__(self, window: int = 512) -> None:
+        self.models = MappingProxyType({name: FakeModel(name, window) for name in ("tiny", "org/tiny-2")})
+        self.reply: str | bytes = "Hello, world!"
+        self.pace_s = 0.0
+        self.fail_at: int | None = None
+        self.crash_at: int | None = None
+        self.ready = False
+        self.calls: list[Call] = []
+        self.live: set[int] = set()
+        """Streams that are being generated."""
+        self.generated = 0
+        self.closed = False
+
+    def start(self) -> None:
+        self.ready = True
+
+    def close(self) -> None:
+        self.ready = False
+        self.closed = True
+
+    def stream(
+        self,
+        model: str,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        tenant: str = "",
+        service_class: ServiceClass = STANDARD,
+    ) -> AsyncGenerator[TextDelta]:
+        served = self.models[model]
+        if not prompt or len(prompt) + min(1, params.max_tokens or 1) > served.max_model_len:
+            raise UnservableRequest("does not fit")
+        for name, ids in (("prompt", prompt), ("logit_bias", params.logit_bias)):
+            if any(not 0 <= token_id < VOCAB_SIZE for token_id in ids):
+                raise InvalidParameter(name, f"{name} has a token id outside the vocabulary")
+        self.calls.append(Call(model, tuple(prompt), params, request_id, tenant, service_class))
+        return self._generate(len(self.calls), tuple(prompt), params, served.max_model_len)
+
+    async def _generate(
+        self, number: int, prompt: tuple[int, ...], params: SamplingParams, window: int
+    ) -> AsyncGenerator[TextDelta]:
+        self.live.add(number)
+        try:
+            choices = [_Choice(index, prompt, params, self.reply, window) for index in range(params.n)]
+            position = 0
+            while open_choices := [choice for choice in choices if not choice.ended]:
+                await asyncio.sleep(self.pace_s)
+                if position == self.fail_at:
+                    raise EngineError("NaN in the logits at 0x7f00dead")
+                if position == self.crash_at:
+                    raise RuntimeError("secret detail at /srv/engine.py")
+                for choice in open_choices:
+                    yield choice.step()
+                    self.generated += 1
+                position += 1
+        finally:
+            self.live.discard(number)
+
+
+class _Choice:
+    def __init__(
+        self, index: int, prompt: tuple[int, ...], params: SamplingParams, reply: str | bytes, window: int
+    ) -> None:
+        self._index = index
+        self._prompt = prompt
+        self._params = params
+        self._reply = reply.encode() if isinstance(reply, str) else reply
+        room = window - len(prompt)
+        self._max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._text = ""
+        self._made = 0
+        self.ended = False
+
+    def step(self) -> TextDelta:
+        prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
+        if self._made == 0 and self._params.prompt_logprobs is not None and self._index == 0:
+            entries = [_logprob(token_id, self._params.prompt_logprobs) for token_id in self._prompt]
+            prompt_logprobs = (None, *entries[1:])
+        if self._max_tokens == 0:
+            return self._end(TextDelta(self._index, prompt_logprobs=prompt_logprobs), FinishReason.LENGTH)
+        token = self._reply[self._made]
+        self._made += 1
+        text = self._decoder.decode(bytes([token]), self._made in (len(self._reply), self._max_tokens))
+        self._text += text
+        wanted = self._params.logprobs
+        delta = TextDelta(
+            self._index,
+            text=text,
+            token_ids=(token,),
+            logprobs=() if wanted is None else (_logprob(token, wanted),),
+            prompt_logprobs=prompt_logprobs,
+        )
+        if any(stop in self._text for stop in self._params.stop):
+            return self._end(delta, FinishReason.STOP)
+        if self._made == len(self._reply):
+            return self._end(delta, FinishReason.STOP)
+        if self._made == self._max_tokens:
+            return self._end(delta, FinishReason.LENGTH)
+        return delta
+
+    def _end(self, delta: TextDelta, reason: FinishReason) -> TextDelta:
+        self.ended = True
+        return TextDelta(
+            delta.index,
+            delta.text,
+            delta.token_ids,
+            delta.logprobs,
+            delta.prompt_logprobs,
+            reason,
+            usage=Usage(len(self._prompt), self._made, cached_tokens=1 if self._index == 0 else len(self._prompt)),
+        )
+
+
+def _logprob(token_id: int, alternatives: int) -> TokenLogprob:
+    others = [Alternative((token_id + i) % 256, -0.5 - i) for i in range(alternatives)]
+    return TokenLogprob(token_id, -0.5 if alternatives else float("-inf"), tuple(others))
