@@ -1,0 +1,13 @@
+"""Tiny checkpoints, made once."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.engine.models.tiny import FAMILIES, make_checkpoint
+
+
+@pytest.fixture(scope="session")
+def tiny_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("tiny")
+    return {family: make_checkpoint(root / family, family) for family in FAMILIES}

@@ -1,0 +1,145 @@
+"""A tiny model with its runner and scheduler, stepped by hand."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from engine.config import SchedulerConfig
+from engine.execution.runner import ModelRunner
+from engine.memory.block_pool import BlockPool
+from engine.memory.kv_cache import KVCacheManager
+from engine.models.checkpoint import open_checkpoint
+from engine.models.loader import load_model
+from engine.models.transformer import Transformer
+from engine.request import STANDARD, Request, SamplingParams, TokenDelta
+from engine.scheduling.scheduler import Scheduler
+from kernels.cpu.ops import CpuOps
+from kernels.cpu.probe import CpuProfile
+
+GREEDY = SamplingParams(temperature=0, ignore_eos=True)
+
+
+def load_tiny(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
+    ops = CpuOps(CpuProfile(dtype, threads=2, packed=True, pad_single_row=False, probe_us={}))
+    checkpoint = open_checkpoint(folder)
+    return load_model(checkpoint, ops, checkpoint.config.max_position)
+
+
+@dataclass
+class Generated:
+    """What came of one request."""
+
+    tokens: list[int] = field(default_factory=list)
+    deltas: list[TokenDelta] = field(default_factory=list)
+
+
+class Harness:
+    """Scheduler and runner over one pool. `step_hook` is called with the scheduler before each step."""
+
+    def __init__(
+        self,
+        model: Transformer,
+        *,
+        num_blocks: int = 256,
+        max_running: int = 64,
+        step_tokens: int = 512,
+        chunk_tokens: int = 512,
+        prefix_cache: bool = True,
+        poison: bool = True,
+    ) -> None:
+        config = SchedulerConfig(max_running=max_running, step_tokens=step_tokens, chunk_tokens=chunk_tokens)
+        self.pool = BlockPool(num_blocks)
+        self.scheduler = Scheduler(
+            config, KVCacheManager(self.pool, prefix_cache=prefix_cache), model.config.max_position
+        )
+        self.runner = ModelRunner(
+            model, num_blocks=num_blocks, num_slots=max_running, max_model_len=self.scheduler.window_tokens
+        )
+        if poison:
+            # What no request has written must never reach a result.
+            with torch.inference_mode():
+                self.runner._kv.fill_(torch.nan)
+        self.arrivals = 0
+        self.results: dict[str, Generated] = {}
+
+    def add(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams = GREEDY,
+        *,
+        max_tokens: int = 12,
+        seed: int = 1,
+        salt: bytes = b"",
+        eos: tuple[int, ...] = (2,),
+        fork_of: Request | None = None,
+    ) -> Request:
+        request = Request(
+            id=str(self.arrivals),
+            tokens=list(prompt),
+            prompt_tokens=len(prompt),
+            params=params,
+            seed=seed,
+            max_tokens=max_tokens,
+            eos_token_ids=eos,
+            arrival=self.arrivals,
+            service_class=STANDARD,
+            salt=salt,
+            fork_of=fork_of,
+        )
+        self.arrivals += 1
+        self.scheduler.add(request)
+        self.results[request.id] = Generated()
+        return request
+
+    def step(self) -> bool:
+        plan = self.scheduler.schedule()
+        if plan is None:
+            return False
+        for delta in self.scheduler.commit(plan, self.runner.execute(plan).result()):
+            self.results[delta.request_id].tokens += delta.token_ids
+            self.results[delta.request_id].deltas.append(delta)
+        self.scheduler.check()
+        return True
+
+    def run(self, preempt_every: int | None = None) -> Mapping[str, Generated]:
+        """Step until all is done; every so many steps some running request is preempted."""
+        steps = 0
+        while self.step():
+            steps += 1
+            if preempt_every and steps % preempt_every == 0:
+                running = [request.id for request in self.scheduler._running]
+                if running:
+                    self.scheduler.preempt(running[steps % len(running)])
+            assert steps < 5000, "no end in sight"
+        assert self.pool.free_blocks == self.pool.num_blocks, "blocks leaked"
+        return self.results
+
+
+def forward_logits(model: Transformer, tokens: Sequence[int], chunk_tokens: int) -> torch.Tensor:
+    """Logits [T, V] of a sequence computed chunk by chunk through the paged cache."""
+    harness = Harness(model, max_running=1, step_tokens=chunk_tokens, chunk_tokens=chunk_tokens)
+    collected: list[torch.Tensor] = []
+    with _recorded_hidden(model, collected):
+        harness.add(tokens, max_tokens=1)
+        harness.run()
+    with torch.inference_mode():
+        return model.logits(torch.cat(collected))
+
+
+@contextmanager
+def _recorded_hidden(model: Transformer, into: list[torch.Tensor]) -> Iterator[None]:
+    forward = model.forward
+
+    def record(*args: object) -> torch.Tensor:
+        hidden = forward(*args)  # type: ignore[arg-type]
+        into.append(hidden.clone())
+        return hidden
+
+    model.forward = record  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del model.forward  # type: ignore[method-assign]
