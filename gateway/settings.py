@@ -25,6 +25,8 @@ from pydantic_settings import (
 )
 from pydantic_settings import SettingsError as SourceError
 
+from gateway.errors import OperatorError
+
 CONFIG_FILE = "turnpike.toml"
 ENV_PREFIX = "TURNPIKE_"
 MIN_PEPPER_CHARS = 32
@@ -39,8 +41,8 @@ _ASYNC_DRIVERS = {
 }
 
 
-class SettingsError(Exception):
-    """Settings that cannot be used. The message is one line, names the key, and never repeats its value."""
+class SettingsError(OperatorError):
+    """Settings that cannot be used. The message names the key and never repeats its value."""
 
 
 class Settings(BaseSettings):

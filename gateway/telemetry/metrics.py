@@ -26,26 +26,26 @@ _TOKEN_BUCKETS = tuple(4**n for n in range(14))
 
 
 class ModelStats(Protocol):
-    """The engine's counts for one model since it started; the first four are of this moment."""
+    """The scheduler's counts for one model; `_total` is since it was loaded, the rest is of this moment."""
 
     @property
     def running(self) -> int: ...
     @property
     def waiting(self) -> int: ...
     @property
-    def kv_blocks_total(self) -> int: ...
+    def num_blocks(self) -> int: ...
     @property
-    def kv_blocks_free(self) -> int: ...
+    def free_blocks(self) -> int: ...
     @property
-    def preemptions(self) -> int: ...
+    def steps_total(self) -> int: ...
     @property
-    def prompt_tokens(self) -> int: ...
+    def scheduled_tokens_total(self) -> int: ...
     @property
-    def cached_tokens(self) -> int: ...
+    def cached_tokens_total(self) -> int: ...
     @property
-    def generated_tokens(self) -> int: ...
+    def preemptions_total(self) -> int: ...
     @property
-    def steps(self) -> int: ...
+    def failures_total(self) -> int: ...
 
 
 class Metrics:
@@ -93,15 +93,15 @@ class Metrics:
 _ENGINE_GAUGES = (
     ("running", "turnpike_sequences_running", "Sequences that take part in steps"),
     ("waiting", "turnpike_sequences_waiting", "Sequences in the queue"),
-    ("kv_blocks_total", "turnpike_kv_blocks", "Blocks of KV memory"),
-    ("kv_blocks_free", "turnpike_kv_blocks_free", "Blocks that no sequence holds; cached prefixes count as free"),
+    ("num_blocks", "turnpike_kv_blocks", "Blocks of KV memory"),
+    ("free_blocks", "turnpike_kv_blocks_free", "Blocks that no sequence holds; cached prefixes count as free"),
 )
 _ENGINE_COUNTERS = (
-    ("preemptions", "turnpike_preemptions", "Sequences paused for others"),
-    ("prompt_tokens", "turnpike_prompt_tokens", "Prompt tokens of admitted sequences, cached ones included"),
-    ("cached_tokens", "turnpike_prefix_hit_tokens", "Prompt tokens found in the prefix cache"),
-    ("generated_tokens", "turnpike_generated_tokens", "Tokens sampled"),
-    ("steps", "turnpike_steps", "Forward passes"),
+    ("steps_total", "turnpike_steps", "Forward passes"),
+    ("scheduled_tokens_total", "turnpike_scheduled_tokens", "Tokens computed, of prompts and answers"),
+    ("cached_tokens_total", "turnpike_prefix_hit_tokens", "Tokens found in the prefix cache instead"),
+    ("preemptions_total", "turnpike_preemptions", "Sequences paused for others"),
+    ("failures_total", "turnpike_failures", "Sequences that ended in an error of the engine"),
 )
 
 

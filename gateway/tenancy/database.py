@@ -26,7 +26,7 @@ def open_database(url: str) -> AsyncEngine:
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
         if parsed.database is not None:
-            Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+            Path(parsed.database).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         engine = create_async_engine(parsed, hide_parameters=True)
         event.listen(engine.sync_engine, "connect", _set_pragmas)
         return engine

@@ -1,7 +1,9 @@
 """What can go wrong with tenants and keys. Messages are one line and never hold a key or a secret."""
 
+from gateway.errors import OperatorError
 
-class TenancyError(Exception):
+
+class TenancyError(OperatorError):
     """Base of this package's errors."""
 
 

@@ -50,8 +50,8 @@ def pepper_id(pepper: bytes) -> str:
 def _create(path: Path) -> None:
     """Write a new pepper under its final name at once and whole. Where two processes do it together, the first
     one's pepper stays and the other reads it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.parent.chmod(0o700)
+    path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
     draft = path.with_name(f"pepper.{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

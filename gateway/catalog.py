@@ -1,0 +1,22 @@
+"""Fetching a model by name, for the command line and for a server that was told no model."""
+
+from pathlib import Path
+
+from engine.models.catalog import FetchError, fetch
+from gateway.errors import OperatorError
+from gateway.progress import Report
+
+DEFAULT_MODEL = "smollm2"
+"""What is served when no model is named: small enough for any machine."""
+
+
+def fetch_model(name: str, models_dir: Path, report: Report) -> Path:
+    """A model's file, downloaded where it is not there yet.
+
+    Raises:
+        OperatorError: it cannot be had; the message says what to do instead.
+    """
+    try:
+        return fetch(name, models_dir, lambda done, total: report(f"fetching {name}", done, total))
+    except FetchError as error:
+        raise OperatorError(str(error)) from error

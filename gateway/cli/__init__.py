@@ -1,0 +1,32 @@
+"""The `turnpike` command. Each file is one group of subcommands.
+
+Nothing heavy is imported before a command needs it: help and the tenant and key commands answer in a fraction of
+a second, while loading torch takes several.
+"""
+
+from gateway.cli import database, doctor, keys, models, serve, tenants
+from gateway.cli.app import group, root
+
+app = root("A multi-tenant LLM API gateway with its own inference engine inside.")
+app.command("serve")(serve.serve)
+app.command("doctor")(doctor.doctor)
+
+tenant = group(app, "tenant", "Tenants, and the tier that each is served in.")
+tenant.command("create")(tenants.create)
+tenant.command("list")(tenants.list_all)
+
+key = group(app, "key", "API keys of tenants.")
+key.command("create")(keys.create)
+key.command("list")(keys.list_all)
+key.command("revoke")(keys.revoke)
+
+model = group(app, "models", "Models that can be fetched by name.")
+model.command("fetch")(models.fetch)
+model.command("list")(models.list_all)
+
+db = group(app, "db", "The SQL database of tenants and keys.")
+db.command("upgrade")(database.upgrade)
+
+
+def main() -> None:
+    app()

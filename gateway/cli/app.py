@@ -1,0 +1,66 @@
+"""The command's frame: groups, help, and errors of one line."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+from typer.exceptions import TyperException
+
+from gateway.errors import OperatorError
+
+_FRAME: dict[str, Any] = {
+    "no_args_is_help": True,
+    "add_completion": False,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": None,
+}
+
+
+class OneLineErrors(TyperGroup):
+    """Ends with `turnpike: what is wrong` on standard error: exit code 2 for a command line that cannot be read,
+    1 for what an operator can mend. Anything else is a bug and shows its traceback."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        try:
+            code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+        except TyperException as error:
+            _fail(_usage_message(error), error.exit_code)
+        except OperatorError as error:
+            _fail(f"turnpike: {error}", 1)
+        except typer.Abort:
+            _fail("turnpike: aborted", 1)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def root(purpose: str) -> typer.Typer:
+    return typer.Typer(name="turnpike", help=purpose, cls=OneLineErrors, **_FRAME)
+
+
+def group(parent: typer.Typer, name: str, purpose: str) -> typer.Typer:
+    child = typer.Typer(help=purpose, **_FRAME)
+    parent.add_typer(child, name=name)
+    return child
+
+
+def _usage_message(error: TyperException) -> str:
+    message = error.format_message().replace("Value error, ", "")
+    if "\n" in message:  # no command at all: the message is the help
+        return message
+    context = getattr(error, "ctx", None)
+    hint = f" (see {context.command_path} --help)" if context is not None else ""
+    return f"turnpike: {message.rstrip('.')}{hint}"
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    typer.echo(message, err=True)
+    sys.exit(code)

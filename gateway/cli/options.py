@@ -1,0 +1,43 @@
+"""Options that several commands share, and how they become settings."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from gateway.settings import Settings
+
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        metavar="DIR",
+        help="Where the database, the secrets and turnpike.toml live. [default: $XDG_DATA_HOME/turnpike]",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def settings_from(**flags: Any) -> "Settings":
+    """The settings, with these flags over the environment and the files."""
+    from gateway.settings import load_settings
+
+    return load_settings(**flags)
+
+
+def parse_models(options: list[str]) -> dict[str, Path] | None:
+    """`NAME=PATH` options as a mapping; None when there are none.
+
+    Raises:
+        typer.BadParameter: one of another form, or a name twice.
+    """
+    models: dict[str, Path] = {}
+    for option in options:
+        name, equals, path = option.partition("=")
+        if not (name and equals and path):
+            raise typer.BadParameter(f"{option!r} is not NAME=PATH, as in --model qwen=/models/qwen3")
+        if name in models:
+            raise typer.BadParameter(f"the model name {name!r} is given twice")
+        models[name] = Path(path)
+    return models or None

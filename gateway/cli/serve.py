@@ -1,0 +1,53 @@
+"""turnpike serve"""
+
+from typing import Annotated
+
+import typer
+
+from gateway.cli.options import DataDir, parse_models, settings_from
+
+
+def serve(
+    host: Annotated[str | None, typer.Option("--host", help="Address to listen on. [default: 127.0.0.1]")] = None,
+    port: Annotated[int | None, typer.Option("--port", help="[default: 8080]; 0 takes any free one.")] = None,
+    data_dir: DataDir = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            metavar="NAME=PATH",
+            help="A Hugging Face folder or a GGUF file, and the name to serve it under. Repeatable. "
+            "[default: smollm2, fetched when it is missing]",
+        ),
+    ] = None,
+    dtype: Annotated[str | None, typer.Option("--dtype", help="auto, bfloat16 or float32. [default: auto]")] = None,
+    kv_cache_bytes: Annotated[
+        str | None, typer.Option("--kv-cache-bytes", help="KV memory of each model, as in 4GiB.")
+    ] = None,
+    max_model_len: Annotated[
+        int | None, typer.Option("--max-model-len", help="Bound on prompt and answer together, in tokens.")
+    ] = None,
+    max_running: Annotated[
+        int | None, typer.Option("--max-running", help="Sequences that run at a time. [default: 64]")
+    ] = None,
+    threads: Annotated[int | None, typer.Option("--threads", help="Threads that compute.")] = None,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Make a tenant and a key, and print a request to paste into a shell.")
+    ] = False,
+) -> None:
+    """Serve models over the OpenAI API until SIGTERM or Ctrl-C."""
+    settings = settings_from(
+        host=host,
+        port=port,
+        data_dir=data_dir,
+        models=parse_models(model or []),
+        dtype=dtype,
+        kv_cache_bytes=kv_cache_bytes,
+        max_model_len=max_model_len,
+        max_running=max_running,
+        threads=threads,
+    )
+
+    from gateway.serve import run
+
+    run(settings, demo=demo)

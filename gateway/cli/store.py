@@ -1,0 +1,28 @@
+"""The store, opened for one command."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from gateway.settings import Settings
+    from gateway.tenancy import TenantStore
+
+T = TypeVar("T")
+
+
+def with_store(settings: "Settings", action: Callable[["TenantStore"], Awaitable[T]]) -> T:
+    """Run `action` on the store, its schema brought up to date first."""
+    from gateway.tenancy import TenantStore, load_pepper, open_database
+    from gateway.tenancy.schema import upgrade
+
+    async def run() -> T:
+        url = settings.database_url.get_secret_value()
+        await upgrade(url)
+        database = open_database(url)
+        try:
+            return await action(TenantStore(database, load_pepper(settings)))
+        finally:
+            await database.dispose()
+
+    return asyncio.run(run())

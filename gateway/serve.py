@@ -1,0 +1,160 @@
+"""Running the gateway: from settings to a server that answers, and down again."""
+
+import asyncio
+import contextlib
+import shlex
+import signal
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import orjson
+import structlog
+import uvicorn
+import uvloop
+
+from engine.config import EngineConfig, SchedulerConfig
+from engine.engine import Engine
+from engine.models.config import UnsupportedCheckpoint
+from engine.worker import InsufficientMemory
+from gateway.app import create_app
+from gateway.catalog import DEFAULT_MODEL, fetch_model
+from gateway.errors import OperatorError
+from gateway.listener import bind, local_url
+from gateway.progress import Report, progress
+from gateway.settings import Settings
+from gateway.telemetry.logs import configure_logging
+from gateway.telemetry.metrics import Metrics
+from gateway.tenancy import Authenticator, TenantExists, TenantStore, Tier, load_pepper, open_database
+from gateway.tenancy.schema import upgrade
+
+DEMO_TENANT = "demo"
+DEMO_QUESTION = "What is the capital of France?"
+
+_log = structlog.get_logger("turnpike.serve")
+
+
+def run(settings: Settings, *, demo: bool = False) -> None:
+    """Load, serve until SIGTERM or SIGINT, let running streams end for `shutdown_deadline_s`, return.
+
+    With `demo`, a tenant and a fresh key are there for the first request, which is printed ready to paste.
+
+    Raises:
+        OperatorError: a port, a model or a database is not as the settings say.
+    """
+    pepper = load_pepper(settings)
+    secrets = (*settings.secret_values(), pepper.decode(errors="replace"))
+    configure_logging(settings.log_level, settings.log_format, secrets)
+    # The port comes first: better refused now than after a minute of loading.
+    with bind(settings.host, settings.port) as listener:
+        asyncio.run(upgrade(settings.database_url.get_secret_value()))
+        with progress() as report:
+            engine = load_engine(settings, report)
+        url = local_url(listener)
+        invitation = ""
+        if demo:
+            key = asyncio.run(_demo_key(settings, pepper))
+            invitation = demo_invitation(url, next(iter(engine.models)), key)
+
+        def announce() -> None:
+            _log.info("ready", url=url, models=list(engine.models))
+            if invitation:
+                print(invitation, flush=True)
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(settings, engine, pepper, listener, announce))
+
+
+def load_engine(settings: Settings, report: Report) -> Engine:
+    """The engine with the models of the settings, or with the default model where they name none.
+
+    Raises:
+        OperatorError: a model is missing, cannot be served, or does not fit.
+    """
+    models: Mapping[str, Path] = settings.models
+    for name, path in models.items():
+        if not path.exists():
+            raise OperatorError(f"model {name}: there is no {path}")
+    if not models:
+        models = {DEFAULT_MODEL: fetch_model(DEFAULT_MODEL, settings.models_dir, report)}
+    config = EngineConfig(
+        scheduler=SchedulerConfig(
+            max_running=settings.max_running,
+            step_tokens=max(SchedulerConfig().step_tokens, settings.max_running),
+        ),
+        dtype=settings.dtype,
+        kv_cache_bytes=settings.kv_cache_bytes,
+        max_model_len=settings.max_model_len,
+        threads=settings.threads,
+    )
+    try:
+        return Engine.load(models, config, progress=lambda name, done, total: report(f"loading {name}", done, total))
+    except (UnsupportedCheckpoint, InsufficientMemory) as error:
+        raise OperatorError(str(error)) from error
+
+
+def demo_invitation(url: str, model: str, key: str) -> str:
+    """The command that asks the demo's question, to paste into a shell."""
+    body = {"model": model, "messages": [{"role": "user", "content": DEMO_QUESTION}], "temperature": 0, "stream": True}
+    command = [
+        *("curl", "-N", f"{url}/v1/chat/completions"),
+        *("-H", f"Authorization: Bearer {key}"),
+        *("-H", "Content-Type: application/json"),
+        *("-d", orjson.dumps(body).decode()),
+    ]
+    return f"\nTurnpike is ready. Ask it something:\n\n{shlex.join(command)}\n"
+
+
+async def _demo_key(settings: Settings, pepper: bytes) -> str:
+    database = open_database(settings.database_url.get_secret_value())
+    store = TenantStore(database, pepper)
+    try:
+        with contextlib.suppress(TenantExists):
+            await store.create_tenant(DEMO_TENANT, Tier.STANDARD)
+        return (await store.create_key(DEMO_TENANT, "turnpike serve --demo")).plaintext
+    finally:
+        await database.dispose()
+
+
+async def _serve(
+    settings: Settings, engine: Engine, pepper: bytes, listener: socket.socket, on_ready: Callable[[], None]
+) -> None:
+    database = open_database(settings.database_url.get_secret_value())
+    try:
+        authenticator = Authenticator(TenantStore(database, pepper), pepper)
+        app = create_app(settings, engine, authenticator, Metrics(engine.stats))
+        config = uvicorn.Config(
+            app,
+            http="httptools",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=settings.shutdown_deadline_s,
+        )
+        await _Server(config, on_ready).serve(sockets=[listener])
+    finally:
+        await database.dispose()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, with a word when it answers, and exit code 0 after a signal that it has obeyed."""
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_ready()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """As the parent's, without raising the signal again once everything is down."""
+        handled = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self.handle_exit) for number in handled}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
