@@ -204,7 +204,7 @@ def _read_toml(settings_cls: type[BaseSettings], path: Path) -> dict[str, Any]:
     """A configuration file's keys; nothing when there is no such file."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: cannot be read ({type(error).__name__})") from None

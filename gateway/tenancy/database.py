@@ -22,11 +22,14 @@ def open_database(url: str) -> AsyncEngine:
 
     SQLite runs in WAL mode, so readers never wait for the writer, with synchronous=FULL: writes here are rare
     (a key made, a key revoked) and none may be forgotten by a power cut.
+
+    Raises:
+        StoreUnavailable: the folder of an SQLite database cannot be made.
     """
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
         if parsed.database is not None:
-            Path(parsed.database).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make_folder(Path(parsed.database).parent)
         engine = create_async_engine(parsed, hide_parameters=True)
         event.listen(engine.sync_engine, "connect", _set_pragmas)
         return engine
@@ -53,6 +56,13 @@ def answering() -> Iterator[None]:
     except (DBAPIError, PoolTimeout, OSError) as error:
         cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
         raise StoreUnavailable(f"the database does not answer ({type(cause).__name__})") from error
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreUnavailable(f"cannot make the folder {folder} ({type(error).__name__})") from error
 
 
 def _set_pragmas(connection: Any, _: ConnectionPoolEntry) -> None:

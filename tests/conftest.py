@@ -1,0 +1,43 @@
+"""Fixtures for every test."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.settings import normalise_database_url
+from tests.servers import PostgresServer, ServerMissing, new_postgres_database, running_postgres
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server for the whole run; tests take a database of their own on it."""
+    try:
+        with running_postgres() as server:
+            yield server
+    except ServerMissing as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def postgres_url(postgres: PostgresServer) -> str:
+    """An empty PostgreSQL database."""
+    return normalise_database_url(new_postgres_database(postgres.url))
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """An SQLite database that is not there yet."""
+    return normalise_database_url(f"sqlite:///{tmp_path / 'turnpike.db'}")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_database_url(request: pytest.FixtureRequest) -> str:
+    """Each of the databases that the store runs on, without a schema."""
+    url: str = request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url")
+    return url

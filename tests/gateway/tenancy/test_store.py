@@ -1,0 +1,165 @@
+"""One contract, on SQLite and on PostgreSQL."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from sqlalchemy import select, text, update
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from gateway.tenancy import (
+    InvalidName,
+    StoreUnavailable,
+    TenantExists,
+    TenantStore,
+    Tier,
+    UnknownKey,
+    UnknownTenant,
+    open_database,
+)
+from gateway.tenancy.keys import parse_key
+from gateway.tenancy.tables import KeyRow, TenantRow
+from tests.gateway.tenancy.conftest import PEPPER
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_tenants_are_listed_by_name(store: TenantStore) -> None:
+    before = datetime.now(UTC) - timedelta(seconds=1)
+    await store.create_tenant("zeta", Tier.STANDARD)
+    acme = await store.create_tenant("acme", Tier.PREMIUM)
+    tenants = await store.list_tenants()
+    assert [(tenant.name, tenant.tier) for tenant in tenants] == [("acme", Tier.PREMIUM), ("zeta", Tier.STANDARD)]
+    assert tenants[0] == acme
+    assert before <= acme.created_at <= datetime.now(UTC)
+    assert acme.created_at.tzinfo is UTC
+
+
+async def test_a_name_is_taken_once(store: TenantStore) -> None:
+    await store.create_tenant("acme", Tier.PREMIUM)
+    with pytest.raises(TenantExists, match="acme"):
+        await store.create_tenant("acme", Tier.STANDARD)
+    assert len(await store.list_tenants()) == 1
+
+
+async def test_of_many_at_once_one_gets_the_name(store: TenantStore) -> None:
+    made = await asyncio.gather(
+        *(store.create_tenant("acme", Tier.STANDARD) for _ in range(8)), return_exceptions=True
+    )
+    assert sorted(type(each).__name__ for each in made) == ["Tenant"] + ["TenantExists"] * 7
+
+
+@pytest.mark.parametrize("name", ["", " ", "a b", "-a", "é", "a" * 65, "a\n", "a'; DROP TABLE tenants", "\0"])
+async def test_odd_names_are_refused(sqlite_url: str, name: str) -> None:
+    database = open_database(sqlite_url)
+    with pytest.raises(InvalidName):
+        await TenantStore(database, PEPPER).create_tenant(name, Tier.STANDARD)
+    await database.dispose()
+
+
+async def test_a_key_opens_for_its_tenant(store: TenantStore) -> None:
+    tenant = await store.create_tenant("acme", Tier.PREMIUM)
+    created = await store.create_key("acme", "laptop")
+    found = await store.active_keys([created.record.public_id, "000000000000"])
+    assert list(found) == [created.record.public_id]
+    active = found[created.record.public_id]
+    assert active.digest == parse_key(created.plaintext).digest(PEPPER)
+    assert active.principal.tenant_id == tenant.id
+    assert active.principal.tenant_name == "acme"
+    assert active.principal.tier is Tier.PREMIUM
+    assert active.principal.key_id == created.record.public_id
+    assert await store.active_keys([]) == {}
+
+
+async def test_the_plaintext_is_nowhere_in_the_database(store: TenantStore, database: AsyncEngine) -> None:
+    await store.create_tenant("acme", Tier.PREMIUM)
+    created = await store.create_key("acme")
+    secret = created.plaintext.rpartition("-")[2]
+    async with database.connect() as connection:
+        row = (await connection.execute(select(*KeyRow.__table__.columns))).one()
+    for value in row:
+        shown = value.hex() if isinstance(value, bytes) else str(value)
+        assert secret not in shown
+        assert secret.encode().hex() not in shown
+    assert secret not in repr(created)
+    assert secret not in repr(await store.list_keys())
+
+
+async def test_keys_are_listed_with_the_revoked_ones(store: TenantStore) -> None:
+    for name in ("acme", "zeta"):
+        await store.create_tenant(name, Tier.STANDARD)
+    first = (await store.create_key("acme", "first")).record
+    second = (await store.create_key("acme", "second")).record
+    other = (await store.create_key("zeta")).record
+    revoked = await store.revoke_key(first.public_id)
+    assert await store.list_keys() == (revoked, second, other)
+    assert await store.list_keys("zeta") == (other,)
+    with pytest.raises(UnknownTenant):
+        await store.list_keys("nobody")
+
+
+async def test_revoking_is_for_good_and_keeps_the_first_time(store: TenantStore) -> None:
+    await store.create_tenant("acme", Tier.STANDARD)
+    key = (await store.create_key("acme")).record
+    revoked = await store.revoke_key(key.public_id)
+    assert revoked.revoked_at is not None
+    assert revoked.revoked_at.tzinfo is UTC
+    assert await store.active_keys([key.public_id]) == {}
+    assert await store.revoke_key(key.public_id) == revoked
+    with pytest.raises(UnknownKey):
+        await store.revoke_key("000000000000")
+
+
+async def test_a_key_needs_a_tenant_and_a_printable_name(store: TenantStore) -> None:
+    with pytest.raises(UnknownTenant, match="nobody"):
+        await store.create_key("nobody")
+    await store.create_tenant("acme", Tier.STANDARD)
+    for name in ("a" * 129, "a\nb", "\0"):
+        with pytest.raises(InvalidName):
+            await store.create_key("acme", name)
+    assert await store.list_keys() == ()
+
+
+async def test_a_disabled_tenants_keys_do_not_open(store: TenantStore, database: AsyncEngine) -> None:
+    await store.create_tenant("acme", Tier.STANDARD)
+    key = (await store.create_key("acme")).record
+    async with database.begin() as connection:
+        await connection.execute(update(TenantRow).values(disabled_at=datetime.now(UTC)))
+    assert await store.active_keys([key.public_id]) == {}
+
+
+async def test_keys_of_another_pepper_are_counted(store: TenantStore, database: AsyncEngine) -> None:
+    await store.create_tenant("acme", Tier.STANDARD)
+    await store.create_key("acme")
+    revoked = await store.create_key("acme")
+    await store.revoke_key(revoked.record.public_id)
+    assert await store.count_keys_of_other_peppers() == 0
+    assert await TenantStore(database, b"x" * 32).count_keys_of_other_peppers() == 1
+
+
+async def test_instants_keep_their_zone(database: AsyncEngine) -> None:
+    noon_in_tokyo = datetime(2026, 1, 2, 12, 0, 0, 123456, tzinfo=timezone(timedelta(hours=9)))
+    store = TenantStore(database, PEPPER, now=lambda: noon_in_tokyo)
+    await store.create_tenant("acme", Tier.STANDARD)
+    (tenant,) = await store.list_tenants()
+    assert tenant.created_at == noon_in_tokyo
+    assert tenant.created_at.tzinfo is UTC
+
+
+async def test_a_database_without_tables_is_unavailable(empty_database_url: str) -> None:
+    database = open_database(empty_database_url)
+    store = TenantStore(database, PEPPER)
+    with pytest.raises(StoreUnavailable):
+        await store.list_tenants()
+    with pytest.raises(StoreUnavailable):
+        await store.active_keys(["000000000000"])
+    await database.dispose()
+
+
+async def test_errors_hold_no_values(store: TenantStore, database: AsyncEngine) -> None:
+    async with database.begin() as connection:
+        await connection.execute(text("DROP TABLE api_keys"))
+    with pytest.raises(StoreUnavailable) as failure:
+        await store.revoke_key("secretsecret")
+    chain = [failure.value, failure.value.__cause__]
+    assert all("secretsecret" not in str(each) for each in chain)

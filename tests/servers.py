@@ -1,0 +1,108 @@
+"""Real servers for tests: started on a free loopback port, thrown away at the end."""
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import asyncpg
+
+
+class ServerMissing(Exception):
+    """The server's program is not on this machine; the message says what to install."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class PostgresServer:
+    """A PostgreSQL cluster that can be stopped and started. It runs as user `postgres` where the tests run as root,
+    which it refuses to run as."""
+
+    def __init__(self, folder: Path) -> None:
+        self._bin = _postgres_bin()
+        self._folder = folder
+        self._port = free_port()
+        self._as_user: list[str] = []
+        if os.geteuid() == 0:
+            shutil.chown(folder, "postgres")
+            self._as_user = ["runuser", "-u", "postgres", "--"]
+        self._call("initdb", "-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--locale=C")
+
+    @property
+    def url(self) -> str:
+        """Of the maintenance database, without a driver."""
+        return f"postgresql://postgres@127.0.0.1:{self._port}/postgres"
+
+    def start(self) -> None:
+        options = f"-p {self._port} -k {self._folder} -c listen_addresses=127.0.0.1"
+        for setting in ("fsync", "full_page_writes", "synchronous_commit"):
+            options += f" -c {setting}=off"
+        self._call("pg_ctl", "-w", "-l", str(self._folder / "log"), "-o", options, "start")
+
+    def stop(self) -> None:
+        self._call("pg_ctl", "-w", "-m", "immediate", "stop")
+
+    def _call(self, program: str, *arguments: str) -> None:
+        command = [*self._as_user, str(self._bin / program), "-D", str(self._folder / "data"), *arguments]
+        _run(command)
+
+
+@contextmanager
+def running_postgres() -> Iterator[PostgresServer]:
+    """
+    Raises:
+        ServerMissing: PostgreSQL is not installed.
+    """
+    # Not under pytest's own folder, which user postgres could not enter.
+    folder = Path(tempfile.mkdtemp(prefix="turnpike-postgres-"))
+    try:
+        server = PostgresServer(folder)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+    finally:
+        shutil.rmtree(folder)
+
+
+def new_postgres_database(url: str) -> str:
+    """An empty database of its own on the server of `url`; its URL."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+
+    async def create() -> None:
+        connection = await asyncpg.connect(url)
+        await connection.execute(f"CREATE DATABASE {name}")
+        await connection.close()
+
+    asyncio.run(create())
+    return f"{url.rpartition('/')[0]}/{name}"
+
+
+def _postgres_bin() -> Path:
+    on_path = shutil.which("initdb")
+    if on_path is not None:
+        return Path(on_path).parent
+    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
+    if not debian:
+        raise ServerMissing("PostgreSQL is not installed: apt-get install -y --no-install-recommends postgresql")
+    return debian[-1].parent
+
+
+def _run(command: Sequence[str]) -> None:
+    """The server outlives `pg_ctl start` and would keep a pipe open: output goes to a file."""
+    with tempfile.TemporaryFile() as output:
+        done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, cwd="/", check=False)
+        output.seek(0)
+        assert done.returncode == 0, f"{command}: {output.read().decode(errors='replace')}"
