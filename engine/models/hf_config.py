@@ -43,8 +43,10 @@ _FOREIGN_KEYS = (
     "quantization_config",
     "query_pre_attn_scalar",
     "residual_multiplier",
+    "rope_interleaved",
     "scale_depth",
     "scale_emb",
+    "use_bidirectional_attention",
     "use_mrope",
     "use_qk_norm",
 )
@@ -72,6 +74,8 @@ def config_from_json(config: Mapping[str, Any], generation_config: Mapping[str, 
     for name in _FOREIGN_KEYS:
         if config.get(name) not in (None, False, 0, [], {}):
             raise keys.refuse(name, f"{config[name]!r:.80} is not understood")
+    if not keys.flag("is_causal", True):
+        raise keys.refuse("is_causal", "false: only decoders are served")
     if keys.text("hidden_act", "silu") != "silu":
         raise keys.refuse("hidden_act", f"{config['hidden_act']!r:.80} is not silu")
 

@@ -112,6 +112,8 @@ def _read_headers(folder: Path, files: dict[str, str] | list[str]) -> dict[str, 
             for name in shard.keys():  # noqa: SIM118
                 if name.endswith("rotary_emb.inv_freq"):
                     continue  # computed from the config; old checkpoints stored it
+                if not name.isprintable():  # names end up in messages and logs
+                    raise UnsupportedCheckpoint(f"{file}: tensor {name!r:.200} is not printable")
                 if name in stored:
                     raise UnsupportedCheckpoint(f"tensor {name} is in both {stored[name].file} and {file}")
                 header = shard.get_slice(name)

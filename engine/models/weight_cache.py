@@ -57,19 +57,19 @@ class CachedCheckpoint:
         """Every weight in `dtype`: memory-mapped, or expanded and written for the next time while it is read."""
         file = self.cache_file(dtype)
         shapes = expected_tensors(self.config)
-        if _is_whole(file, shapes, dtype):
-            with safe_open(file, framework="pt") as weights:
-                for name in shapes:
-                    yield name, weights.get_tensor(name)
+        kept = _open_whole(file, shapes, dtype)
+        if kept is not None:
+            for name in shapes:
+                yield name, kept.get_tensor(name)
             return
         writer = _Writer(file, shapes, dtype)
         try:
             for name, tensor in self._source.tensors(dtype):
                 writer.write(name, tensor)
                 yield name, tensor
-            if self._source.is_unchanged():
-                writer.publish()
-                _remove_outdated(file)
+            if self._source.is_unchanged() and writer.publish():
+                with suppress(OSError):  # another process was faster
+                    _remove_outdated(file)
         finally:
             writer.close()
 
@@ -120,16 +120,18 @@ class _Writer:
         except OSError as error:
             self._give_up(error)
 
-    def publish(self) -> None:
-        """Give the file its name, once its bytes are on the disk."""
+    def publish(self) -> bool:
+        """Give the file its name, once its bytes are on the disk. False if it could not be written."""
         if self._file is None:
-            return
+            return False
         try:
             self._file.flush()
             os.fsync(self._file.fileno())
             os.replace(self._aside, self._target)
         except OSError as error:
             self._give_up(error)
+            return False
+        return True
 
     def close(self) -> None:
         """Remove what was not published."""
@@ -154,34 +156,31 @@ class _Writer:
         self.close()
 
 
-def _is_whole(file: Path, shapes: Mapping[str, Shape], dtype: torch.dtype) -> bool:
-    """Whether a file is there, ends where its header says, and holds exactly these weights."""
+def _open_whole(file: Path, shapes: Mapping[str, Shape], dtype: torch.dtype) -> Any:
+    """safetensors' handle of a file that ends where its header says and holds exactly these weights, or None."""
     try:
-        with safe_open(file, framework="pt") as weights:
-            if set(weights.keys()) != set(shapes):
-                return False
-            return all(
-                (tensor := weights.get_slice(name)).get_dtype() == _DTYPE_NAMES[dtype]
-                and tuple(tensor.get_shape()) == shape
-                for name, shape in shapes.items()
-            )
+        weights: Any = safe_open(file, framework="pt")
+        if set(weights.keys()) != set(shapes):
+            return None
+        for name, shape in shapes.items():
+            stored = weights.get_slice(name)
+            if stored.get_dtype() != _DTYPE_NAMES[dtype] or tuple(stored.get_shape()) != shape:
+                return None
     except (OSError, SafetensorError):
-        return False
+        return None
+    return weights
 
 
 def _remove_outdated(file: Path) -> None:
     """Remove what older states of the same source left behind, and what a killed writer did."""
     source = file.name.split(".")[-4:-2]
     for other in file.parent.iterdir():
-        try:
-            if other.name.endswith(".tmp"):
-                outdated = time.time() - other.stat().st_mtime > _LEFTOVER_AGE_S
-            else:
-                outdated = other.suffix == ".safetensors" and other.name.split(".")[-4:-2] == source and other != file
-            if outdated:
-                other.unlink()
-        except OSError:
-            continue  # another process was faster
+        if other.suffix == ".tmp":
+            outdated = time.time() - other.stat().st_mtime > _LEFTOVER_AGE_S
+        else:
+            outdated = other.suffix == ".safetensors" and other.name.split(".")[-4:-2] == source and other != file
+        if outdated:
+            other.unlink()
 
 
 def _digest(text: str) -> str:

@@ -29,12 +29,10 @@ def test_its_shape(smollm2_file: Path) -> None:
 
 
 def test_all_its_weights(smollm2_file: Path, tmp_path: Path) -> None:
-    expanded = {}
-    for name, tensor in open_checkpoint(smollm2_file, tmp_path).tensors(torch.bfloat16):
-        assert tensor.isfinite().all(), name
-        expanded[name] = tensor
+    expanded = dict(open_checkpoint(smollm2_file, tmp_path).tensors(torch.bfloat16))
     assert len(expanded) == 272
     assert sum(tensor.numel() for tensor in expanded.values()) == 134_515_008
+    # The second time they come out of the cache. Equality also says that none of them is NaN.
     for name, tensor in open_checkpoint(smollm2_file, tmp_path).tensors(torch.bfloat16):
         assert torch.equal(tensor, expanded[name]), name
 

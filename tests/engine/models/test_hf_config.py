@@ -1,0 +1,223 @@
+"""config.json: what each family's keys mean, and which keys refuse a checkpoint."""
+
+from typing import Any
+
+import pytest
+
+from engine.models.config import ModelConfig, RopeConfig, UnsupportedCheckpoint
+from engine.models.hf_config import config_from_json
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 1024,
+    "rms_norm_eps": 1e-5,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": LLAMA,
+    "mistral": LLAMA | {"architectures": ["MistralForCausalLM"], "model_type": "mistral"},
+    "qwen2": LLAMA | {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"},
+    "qwen3": LLAMA | {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"},
+}
+
+
+def read(family: str = "llama", generation_config: dict[str, Any] | None = None, /, **keys: Any) -> ModelConfig:
+    return config_from_json(FAMILIES[family] | keys, generation_config)
+
+
+def test_the_plain_llama() -> None:
+    assert read() == ModelConfig(
+        family="llama",
+        vocab_size=512,
+        hidden_size=64,
+        intermediate_size=96,
+        num_layers=4,
+        num_heads=4,
+        num_kv_heads=4,
+        head_dim=16,
+        max_position=1024,
+        rms_norm_eps=1e-5,
+        rope=RopeConfig(theta=10_000.0),
+        windows=(None,) * 4,
+        eos_token_ids=(2,),
+        bos_token_id=1,
+    )
+
+
+def test_what_sets_the_families_apart() -> None:
+    def traits(config: ModelConfig) -> tuple[bool, bool, bool, bool, int]:
+        return config.qkv_bias, config.o_bias, config.mlp_bias, config.qk_norm, config.head_dim
+
+    assert traits(read("llama", attention_bias=True, mlp_bias=True)) == (True, True, True, False, 16)
+    assert traits(read("mistral")) == (False, False, False, False, 16)
+    assert traits(read("qwen2")) == (True, False, False, False, 16)
+    assert traits(read("qwen3")) == (False, False, False, True, 128)
+    assert traits(read("qwen3", head_dim=32, attention_bias=True)) == (True, True, False, True, 32)
+
+
+def test_keys_that_do_not_change_the_arithmetic_are_ignored() -> None:
+    benign = {"attention_dropout": 0.1, "use_cache": False, "pretraining_tp": 2, "torch_dtype": "float16", "new": 1}
+    assert read(**benign) == read()
+    assert read(num_experts=0, quantization_config=None, auto_map={}) == read()
+
+
+class TestWindows:
+    def test_mistral_slides_in_every_layer(self) -> None:
+        assert read("mistral", sliding_window=100).windows == (100,) * 4
+        assert read("mistral", sliding_window=None).windows == (None,) * 4
+        assert read("mistral").windows == (4096,) * 4
+
+    @pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+    def test_qwen_slides_from_a_layer_up_and_only_if_told_to(self, family: str) -> None:
+        keys = {"sliding_window": 100, "max_window_layers": 3}
+        assert read(family, **keys).windows == (None,) * 4
+        assert read(family, use_sliding_window=True, **keys).windows == (None, None, None, 100)
+        assert read(family, use_sliding_window=True, sliding_window=100).windows == (None,) * 4
+
+    def test_layer_types_win_over_the_count(self) -> None:
+        types = ["sliding_attention", "full_attention"] * 2
+        keys = {"use_sliding_window": True, "sliding_window": 100, "max_window_layers": 3, "layer_types": types}
+        assert read("qwen3", **keys).windows == (100, None, 100, None)
+
+    @pytest.mark.parametrize(
+        ("family", "keys"),
+        [
+            ("qwen3", {"layer_types": ["chunked_attention"] * 4, "use_sliding_window": True}),
+            ("qwen3", {"layer_types": ["full_attention"], "use_sliding_window": True}),
+            ("qwen3", {"layer_types": ["sliding_attention"] * 4}),
+            ("mistral", {"layer_types": ["sliding_attention", "full_attention"] * 2}),
+        ],
+    )
+    def test_layer_types_that_contradict_are_refused(self, family: str, keys: dict[str, Any]) -> None:
+        with pytest.raises(UnsupportedCheckpoint, match="layer_types"):
+            read(family, **keys)
+
+
+class TestRope:
+    @pytest.mark.parametrize("spelling", ["rope_parameters", "rope_scaling"])
+    def test_llama3_in_both_spellings(self, spelling: str) -> None:
+        scaling = {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 256,
+        }
+        keys = (
+            {"rope_parameters": scaling | {"rope_theta": 5e5}}
+            if spelling == "rope_parameters"
+            else {"rope_scaling": scaling, "rope_theta": 5e5}
+        )
+        config = read(**keys)
+        assert config.rope == RopeConfig(theta=5e5, kind="llama3", factor=8.0, original_max_position=256)
+        assert config.max_position == 1024
+
+    def test_the_oldest_spelling_of_the_type(self) -> None:
+        config = read(rope_scaling={"type": "linear", "factor": 4.0})
+        assert config.rope == RopeConfig(kind="linear", factor=4.0, original_max_position=1024)
+        assert config.max_position == 4096
+
+    def test_dynamic_stretches_the_stated_window(self) -> None:
+        config = read(rope_scaling={"type": "dynamic", "factor": 2})
+        assert config.rope == RopeConfig(kind="dynamic", factor=2.0, original_max_position=1024)
+        assert config.max_position == 2048
+
+    def test_yarn_whether_the_stated_window_is_stretched_or_not(self) -> None:
+        scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
+        for stated in (1024, 4096):
+            config = read(rope_scaling=scaling, max_position_embeddings=stated)
+            assert config.rope == RopeConfig(kind="yarn", factor=4.0, original_max_position=1024)
+            assert config.max_position == 4096
+
+    def test_yarns_finer_settings(self) -> None:
+        finer = {"attention_factor": 0.7, "beta_fast": 16, "beta_slow": 2, "mscale": 1.0, "mscale_all_dim": 0.5}
+        rope = read(rope_scaling={"rope_type": "yarn", "factor": 2.0, "truncate": False, **finer}).rope
+        assert rope == RopeConfig(kind="yarn", factor=2.0, original_max_position=1024, truncate=False, **finer)
+
+    def test_a_null_setting_is_an_absent_one(self) -> None:
+        assert read(rope_scaling=None).rope == RopeConfig()
+        assert read(rope_parameters={"rope_type": "default", "factor": None}).rope == RopeConfig()
+
+    def test_a_part_of_the_head(self) -> None:
+        assert read(partial_rotary_factor=0.5).rope.rotary_dim == 8
+        assert read(rope_parameters={"rope_type": "default", "partial_rotary_factor": 0.5}).rope.rotary_dim == 8
+        assert read(partial_rotary_factor=1.0).rope.rotary_dim is None
+
+    @pytest.mark.parametrize(
+        ("scaling", "named"),
+        [
+            ({"rope_type": "longrope", "factor": 2.0}, "rope_scaling: rope_type: 'longrope'"),
+            ({"type": "su", "factor": 2.0}, "rope_scaling: type: 'su'"),
+            ({"type": "linear"}, "rope_scaling: factor: is missing"),
+            ({"type": "linear", "factor": "2"}, "rope_scaling: factor"),
+            ({"type": "linear", "factor": 0.5}, "rope_scaling: factor"),
+            ({"type": "linear", "factor": 1e300}, "rope_scaling: factor"),
+            ({"type": "linear", "factor": 2.0, "low_freq_factor": 1.0}, "rope_scaling: low_freq_factor"),
+            ({"type": "default", "mrope_section": [8, 4, 4]}, "rope_scaling: mrope_section"),
+            ({"type": "llama3", "factor": 2.0}, "rope_scaling: low_freq_factor: is missing"),
+            ({"full_attention": {"rope_type": "default"}}, "rope_scaling: full_attention"),
+            (["linear"], "rope_scaling: is not an object"),
+        ],
+    )
+    def test_what_is_not_understood_is_refused(self, scaling: Any, named: str) -> None:
+        with pytest.raises(UnsupportedCheckpoint) as caught:
+            read(rope_scaling=scaling)
+        assert f"config.json: {named}" in str(caught.value)
+
+
+class TestTokenIds:
+    def test_one_or_many(self) -> None:
+        assert read(eos_token_id=[3, 4]).eos_token_ids == (3, 4)
+        assert read(eos_token_id=None).eos_token_ids == ()
+
+    def test_those_for_generation_win(self) -> None:
+        assert read("llama", {"eos_token_id": [7, 2]}).eos_token_ids == (7, 2)
+        assert read("llama", {"eos_token_id": None}).eos_token_ids == (2,)
+        assert read("llama", {}).eos_token_ids == (2,)
+
+    @pytest.mark.parametrize("value", [512, -1, "2", True, [2, None], 10**400])
+    def test_an_id_that_is_none_is_refused(self, value: Any) -> None:
+        with pytest.raises(UnsupportedCheckpoint, match="eos"):
+            read(eos_token_id=value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        ({"model_type": "mixtral"}, "model_type: 'mixtral'"),
+        ({"model_type": None}, "model_type: is missing"),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "architectures"),
+        ({"rope_interleaved": True}, "rope_interleaved"),
+        ({"is_causal": False}, "is_causal"),
+        ({"hidden_act": "gelu"}, "hidden_act: 'gelu'"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
+        ({"num_experts": 8}, "num_experts"),
+        ({"auto_map": {"AutoModelForCausalLM": "modeling.Model"}}, "auto_map"),
+        ({"hidden_size": None}, "hidden_size: is missing"),
+        ({"hidden_size": "64"}, "hidden_size: '64'"),
+        ({"hidden_size": 65}, "head_dim: missing"),
+        ({"hidden_size": 10**12}, "hidden_size"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers"),
+        ({"num_attention_heads": 0}, "num_attention_heads"),
+        ({"num_key_value_heads": 3}, "num_kv_heads"),
+        ({"head_dim": 15}, "rotated dimensions"),
+        ({"rms_norm_eps": 0.0}, "rms_norm_eps"),
+        ({"rms_norm_eps": float("inf")}, "rms_norm_eps"),
+        ({"rope_theta": -1.0}, "rope theta"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
+        ({"max_position_embeddings": 2**40}, "max_position"),
+        ({"partial_rotary_factor": 2.0}, "partial_rotary_factor"),
+    ],
+)
+def test_a_config_that_cannot_be_served_is_refused_by_the_key(keys: dict[str, Any], named: str) -> None:
+    with pytest.raises(UnsupportedCheckpoint) as caught:
+        read(**keys)
+    assert named in str(caught.value)
+    assert str(caught.value).isprintable()
