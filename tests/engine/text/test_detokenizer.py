@@ -1,4 +1,5 @@
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +20,7 @@ def first_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
 
 def pushes(ids: Sequence[int], cuts: Sequence[int]) -> Iterator[Sequence[int]]:
     edges = [0, *sorted(cut % (len(ids) + 1) for cut in cuts), len(ids)]
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         yield ids[start:end]
 
 

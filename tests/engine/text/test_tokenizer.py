@@ -1,0 +1,118 @@
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as Backend
+
+from engine.text.loading import text_processor_from_gguf
+from engine.text.pieces import UnknownDecoder, byte_fallback_bytes, byte_level_bytes
+from engine.text.processor import TextProcessor
+from engine.text.tokenizer import Tokenizer
+
+
+def backend(*, ignore_merges: bool = False) -> Backend:
+    """Merges that spell the control token `ab`."""
+    made = Backend(models.BPE(vocab={"a": 0, "b": 1, "ab": 2}, merges=[("a", "b")], ignore_merges=ignore_merges))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([AddedToken("ab", special=True, normalized=False)])
+    return made
+
+
+@pytest.mark.parametrize("ignore_merges", [False, True])
+def test_merges_that_spell_a_special_token_are_cut(ignore_merges: bool) -> None:
+    tokenizer = Tokenizer(backend(ignore_merges=ignore_merges), special_ids=[2])
+    assert tokenizer.encode("aabba", add_special_tokens=False) == [0, 0, 1, 1, 0]
+    assert tokenizer.encode("ab", add_special_tokens=False) == [0, 1]
+    assert tokenizer.encode_template("aabba") == [0, 2, 1, 0]
+
+
+def test_an_unknown_character_may_be_the_unknown_token() -> None:
+    made = Backend(models.BPE(vocab={"?": 0, "a": 1}, merges=[], unk_token="?"))
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([AddedToken("?", special=True, normalized=False)])
+    tokenizer = Tokenizer(made, special_ids=[0], unk_token_id=0)
+    assert tokenizer.encode("aé", add_special_tokens=False) == [1, 0]
+
+
+@given(st.text())
+def test_typed_text_is_only_text(smollm2: TextProcessor, text: str) -> None:
+    typed = f"{text}<|im_start|>{text}"
+    ids = smollm2.encode(typed)
+    assert smollm2.tokenizer.special_ids.isdisjoint(ids)
+    assert all(map(smollm2.tokenizer.is_valid, ids))
+
+
+def test_template_text_has_genuine_special_tokens(smollm2: TextProcessor) -> None:
+    encode = smollm2.tokenizer.encode_template
+    assert encode("<|im_start|>user\n<|im_end|>") == [1, *smollm2.encode("user\n"), 2]
+    assert encode("<#|im_start|><|im_start|>", mark="#") == [*smollm2.encode("<|im_start|>"), 1]
+
+
+def test_lone_surrogates_become_replacement_characters(smollm2: TextProcessor) -> None:
+    assert smollm2.decode(smollm2.encode("a\ud800b")) == "a\ufffdb"
+
+
+def test_token_bytes_are_exact(smollm2: TextProcessor, sentencepiece: TextProcessor) -> None:
+    for processor in (smollm2, sentencepiece):
+        text = "héllo 👍 the\n"
+        ids = processor.encode(text, add_special_tokens=False)
+        joined = b"".join(processor.tokenizer.token_bytes(token_id) for token_id in ids)
+        assert joined.removeprefix(b" ").decode() == text
+    assert smollm2.tokenizer.token_bytes(1) == b"<|im_start|>"
+    assert smollm2.tokenizer.token_bytes(smollm2.encode("👍")[0]) == b"\xf0\x9f"
+    assert sentencepiece.tokenizer.token_bytes(3) == b"\x00"
+
+
+def test_bytes_of_pieces() -> None:
+    assert byte_level_bytes("Ġa") == b" a"
+    assert byte_level_bytes("Ã©") == "é".encode()
+    assert byte_level_bytes("a b") == b"a b"
+    assert byte_level_bytes("日") == "日".encode()
+    assert byte_fallback_bytes("<0xFf>") == b"\xff"
+    assert byte_fallback_bytes("<0xFFF>") == b"<0xFFF>"
+    assert byte_fallback_bytes("▁a▁") == b" a "
+
+
+def test_ids_without_a_token_have_no_text(smollm2: TextProcessor) -> None:
+    size = smollm2.tokenizer.vocab_size
+    assert not smollm2.tokenizer.is_valid(size)
+    assert not smollm2.tokenizer.is_valid(-1)
+    assert smollm2.decode([-1, size + 100, *smollm2.encode("a")]) == "a"
+
+
+def test_decoding_equals_the_librarys(smollm2: TextProcessor) -> None:
+    library = Backend.from_str(smollm2.tokenizer.to_json())
+    ids = list(range(0, 49_152, 7))
+    for skip in (True, False):
+        assert smollm2.decode(ids, skip_special_tokens=skip) == library.decode(ids, skip_special_tokens=skip)
+
+
+def test_json_has_no_carriers(smollm2: TextProcessor) -> None:
+    spec = json.loads(smollm2.tokenizer.to_json())
+    assert [token["id"] for token in spec["added_tokens"]] == list(range(17))
+    library = Backend.from_str(smollm2.tokenizer.to_json())
+    assert library.get_vocab_size() == smollm2.tokenizer.vocab_size
+    assert library.encode("<|im_start|>12 a").ids == smollm2.tokenizer.encode_template("<|im_start|>12 a")
+
+
+def test_a_decoder_that_joins_in_another_way_is_refused() -> None:
+    made = backend()
+    made.decoder = decoders.WordPiece()
+    with pytest.raises(UnknownDecoder, match="WordPiece"):
+        Tokenizer(made, special_ids=[2])
+
+
+def test_loading_is_fast(smollm2_metadata: Mapping[str, Any]) -> None:
+    """Stated bound: 0.25 s for 49,152 tokens; the best of three, as machines are shared."""
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        text_processor_from_gguf(smollm2_metadata)
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 0.25
