@@ -27,13 +27,13 @@ class CpuOps(ReferenceOps):
             "dtype": str(self.dtype).removeprefix("torch."),
             "threads": self._profile.threads,
             "packed": self._profile.packed,
-            "pad_single_row": self._profile.pad_single_row,
+            "min_rows": self._profile.min_rows,
             **{f"{name} us": us for name, us in self._profile.probe_us.items()},
         }
 
     def pack_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
         if self._profile.packed:
-            return PackedLinear(weight, bias, pad_single_row=self._profile.pad_single_row)
+            return PackedLinear(weight, bias, min_rows=self._profile.min_rows)
         return PlainLinear(weight, bias)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -20,7 +20,7 @@ DTYPES = [torch.float32, torch.bfloat16]
 
 
 def cpu_ops(dtype: torch.dtype, *, packed: bool = True, pad: bool = False) -> CpuOps:
-    return CpuOps(CpuProfile(dtype, threads=2, packed=packed, pad_single_row=pad, probe_us={}))
+    return CpuOps(CpuProfile(dtype, threads=2, packed=packed, min_rows=4 if pad else 1, probe_us={}))
 
 
 def random(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:

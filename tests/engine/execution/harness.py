@@ -23,7 +23,7 @@ GREEDY = SamplingParams(temperature=0, ignore_eos=True)
 
 
 def load_tiny(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
-    ops = CpuOps(CpuProfile(dtype, threads=2, packed=True, pad_single_row=False, probe_us={}))
+    ops = CpuOps(CpuProfile(dtype, threads=2, packed=True, min_rows=1, probe_us={}))
     checkpoint = open_checkpoint(folder)
     return load_model(checkpoint, ops, checkpoint.config.max_position)
 
