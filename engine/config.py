@@ -1,6 +1,7 @@
 """Settings of the engine. Frozen, validated on construction, no behaviour."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from kernels.layout import BLOCK_TOKENS as BLOCK_TOKENS
@@ -35,5 +36,7 @@ class EngineConfig:
     max_model_len: int | None = None
     prefix_cache: bool = True
     threads: int | None = None
+    weight_cache: Path | None = None
+    """A folder that keeps expanded weights of quantised files, so that the next start maps them; None keeps nothing."""
     salt_key: bytes | None = None
     """Key of the HMAC that turns a tenant into its prefix-cache salt; None draws one at start."""

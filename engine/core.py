@@ -1,7 +1,6 @@
 """The engine thread: takes requests in, steps each model in turn, hands a step's outputs out in one call.
 
-This is the seam between the event loop and the engine: token ids and `TokenDelta`s cross it, nothing else. A process
-or a remote replica can stand behind the same `EngineClient`.
+The border between the event loop and the engine: token ids and `TokenDelta`s cross it, nothing else.
 """
 
 import logging
@@ -10,7 +9,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from engine.request import EngineError, FinishReason, Request, TokenDelta, UnservableRequest
 from engine.scheduling.plan import Executor
@@ -24,14 +22,6 @@ _SWITCH_INTERVAL_SECONDS = 0.0005
 Sink = Callable[[list[TokenDelta]], None]
 """Takes what one step brought to the requests that were submitted with it. Called on the engine thread; must not
 block."""
-
-
-class EngineClient(Protocol):
-    """Where requests go in. Any thread may call."""
-
-    def submit(self, model: str, requests: Sequence[Request], sink: Sink) -> None: ...
-
-    def abort(self, model: str, request_ids: Sequence[str]) -> None: ...
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ import hmac
 import itertools
 import secrets
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -121,7 +121,7 @@ class Engine:
         request_id: str | None = None,
         tenant: str = "",
         service_class: ServiceClass = STANDARD,
-    ) -> AsyncIterator[TextDelta]:
+    ) -> AsyncGenerator[TextDelta]:
         """Generate from prompt token ids; deltas of all `n` choices, interleaved, in the order they are ready.
 
         What is wrong with the arguments is raised here, before anything is computed. Closing the iterator, or
@@ -155,7 +155,7 @@ class Engine:
         streams = [self.stream(model, prompt, params) for prompt in prompts]
         return await asyncio.gather(*(_collect(stream, params.n) for stream in streams))
 
-    async def _read(self, served: ServedModel, requests: Sequence[Request]) -> AsyncIterator[TextDelta]:
+    async def _read(self, served: ServedModel, requests: Sequence[Request]) -> AsyncGenerator[TextDelta]:
         choices = [
             Choice(index, request, served.text.detokenizer(request.params.stop))
             for index, request in enumerate(requests)

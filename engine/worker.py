@@ -60,7 +60,7 @@ def load(
         UnsupportedCheckpoint: the checkpoint cannot be served.
         InsufficientMemory: the KV memory holds less than two blocks.
     """
-    checkpoint = open_checkpoint(path)
+    checkpoint = open_checkpoint(path, config.weight_cache)
     model_config = checkpoint.config
     block_bytes = kv_block_bytes(model_config, ops.dtype.itemsize)
     window = min(config.max_model_len or model_config.max_position, model_config.max_position)

@@ -173,7 +173,7 @@ async def test_prompt_logprobs_do_not_depend_on_the_prefix_cache_or_on_chunks(en
 
 async def test_closing_a_stream_frees_its_blocks(engine: Engine) -> None:
     long = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True, n=3)
-    async with aclosing(engine.stream("llama", PROMPT, long)) as stream:  # type: ignore[type-var]
+    async with aclosing(engine.stream("llama", PROMPT, long)) as stream:
         async for _ in stream:
             break
     await settle(engine, lambda: idle(engine))

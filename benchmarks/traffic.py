@@ -1,0 +1,35 @@
+"""Requests as chats bring them: log-normal prompts and answers, from a seed."""
+
+import random
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A prompt and how long its answer is to be."""
+
+    prompt: list[int]
+    output_tokens: int
+
+
+def make_jobs(count: int, vocab_size: int, seed: int = 0) -> list[Job]:
+    """Prompts of mean 128 tokens (16-512), answers of mean 64 (8-256); most are short, a few are long."""
+    rng = random.Random(seed)
+    return [
+        Job(
+            [rng.randrange(16, vocab_size) for _ in range(_length(rng, 128, 16, 512))],
+            _length(rng, 64, 8, 256),
+        )
+        for _ in range(count)
+    ]
+
+
+def _length(rng: random.Random, mean: float, low: int, high: int) -> int:
+    sigma = 0.8
+    drawn = rng.lognormvariate(0, sigma) * mean / 2.718281828 ** (sigma**2 / 2)
+    return max(low, min(high, round(drawn)))
+
+
+def percentile(values: list[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
