@@ -3,6 +3,9 @@
 MAX_BODY_SECONDS = 30.0
 """A client that takes longer to send its body is cut off."""
 
+MAX_HEADER_BYTES = 32 * 1024
+MAX_HEADERS = 100
+
 MAX_ARGUMENTS_NESTING = 64
 """Depth of JSON in the arguments of an earlier tool call. The body's own bounds are settings."""
 
@@ -22,3 +25,6 @@ MAX_INLINE_CHARS = 16 * 1024
 
 MAX_PENDING_DELTAS = 256
 """Deltas held for one client that reads slowly; its streams are not read further until some are sent."""
+
+MAX_STALLED_SECONDS = 30.0
+"""A client that reads nothing of its stream for so long is given up."""

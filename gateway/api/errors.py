@@ -95,6 +95,17 @@ def internal_error() -> APIError:
     )
 
 
+def shutting_down() -> APIError:
+    """For a request that the deadline of a shutdown cuts off."""
+    return APIError(
+        503,
+        "The server is shutting down. Retry the request.",
+        type=SERVER_ERROR,
+        code="service_unavailable",
+        headers={"retry-after": "1", "connection": "close"},
+    )
+
+
 async def send_error(send: Send, error: APIError) -> None:
     await send_body(send, error.status, error.envelope(), error.headers)
 

@@ -3,6 +3,7 @@
 `Envelope` is the last resort: nothing raised inside it reaches the server.
 """
 
+import asyncio
 import re
 import uuid
 
@@ -10,7 +11,8 @@ import structlog
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.api.errors import APIError, ClientGone, as_api_error, internal_error, send_error
+from gateway.api.bounds import MAX_HEADER_BYTES, MAX_HEADERS
+from gateway.api.errors import APIError, ClientGone, as_api_error, internal_error, send_error, shutting_down
 from gateway.api.exchange import Exchange, begin_exchange, exchange_of
 from gateway.tenancy.authenticator import Authenticator
 from gateway.tenancy.errors import InvalidKey
@@ -59,7 +61,12 @@ class Envelope:
             await send(message)
 
         try:
+            _require_small_headers(scope)
             await self._app(scope, receive, send_marked)
+        except asyncio.CancelledError:
+            if exchange.status is None:
+                await send_error(send_marked, shutting_down())
+            raise
         except ClientGone:
             exchange.status = exchange.status or CLIENT_CLOSED_REQUEST
         except Exception as error:
@@ -96,7 +103,7 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         stated = Headers(scope=scope).get("content-length", "0")
-        if not stated.isdecimal() or len(stated) > 18 or int(stated) > self._max_body_bytes:
+        if stated.isdecimal() and (len(stated) > 18 or int(stated) > self._max_body_bytes):
             raise self._too_large()
         received_bytes = 0
 
@@ -140,6 +147,17 @@ def presented_key(headers: Headers) -> str:
 def _request_id(scope: Scope) -> str:
     stated = Headers(scope=scope).get("x-request-id", "")
     return stated if _SANE_REQUEST_ID.fullmatch(stated) else f"req_{uuid.uuid4().hex}"
+
+
+def _require_small_headers(scope: Scope) -> None:
+    headers = scope["headers"]
+    if len(headers) > MAX_HEADERS or sum(len(name) + len(value) for name, value in headers) > MAX_HEADER_BYTES:
+        raise APIError(
+            431,
+            f"A request has at most {MAX_HEADERS} headers of {MAX_HEADER_BYTES} bytes together.",
+            code="headers_too_large",
+            headers={"connection": "close"},
+        )
 
 
 async def _answer(exchange: Exchange, send: Send, error: Exception) -> None:

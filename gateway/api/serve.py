@@ -1,14 +1,16 @@
 """One prepared request through the engine and out to the client, streamed or whole."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from starlette.types import Receive, Send
 
 from engine.request import TextDelta, TokenLogprob
+from gateway.api.bounds import MAX_STALLED_SECONDS
 from gateway.api.deltas import ChoiceDelta, DeltaStream, reading
 from gateway.api.engine_client import EngineClient
-from gateway.api.errors import ClientGone, as_api_error, internal_error
+from gateway.api.errors import APIError, ClientGone, as_api_error, internal_error, shutting_down
 from gateway.api.generation import GenerationRequest
 from gateway.api.measurement import Measurement
 from gateway.api.prepare import PreparedPrompt
@@ -88,14 +90,13 @@ async def _send_stream(answer: Answer, deltas: DeltaStream, send: Send) -> None:
             _count(answer, batch, usage)
             events = [_event(chunk) for choice, delta in batch for chunk in answer.wire.chunks(choice, delta)]
             if events:
-                await send({"type": "http.response.body", "body": b"".join(events), "more_body": True})
+                await _send_events(b"".join(events), send)
             batch = await deltas.next_batch()
         _finish(answer, usage)
     except ClientGone:
         raise
-    except Exception as error:
-        failure = as_api_error(error) or internal_error()
-        await send({"type": "http.response.body", "body": _event(failure.envelope())})
+    except (Exception, asyncio.CancelledError) as error:
+        await send({"type": "http.response.body", "body": _event(_last_word(error).envelope())})
         raise
     end = _event(answer.wire.usage_chunk(usage)) if answer.request.include_usage else b""
     await send({"type": "http.response.body", "body": end + b"data: [DONE]\n\n"})
@@ -125,6 +126,22 @@ def _finish(answer: Answer, usage: UsageTotal) -> None:
     if len(usage.counted) != answer.choices:
         raise RuntimeError(f"the engine ended {len(usage.counted)} of {answer.choices} choices")
     answer.measurement.used(usage)
+
+
+async def _send_events(events: bytes, send: Send) -> None:
+    """Raises ClientGone where the client has stopped to read."""
+    try:
+        async with asyncio.timeout(MAX_STALLED_SECONDS):
+            await send({"type": "http.response.body", "body": events, "more_body": True})
+    except TimeoutError:
+        raise ClientGone from None
+
+
+def _last_word(error: Exception | asyncio.CancelledError) -> APIError:
+    """What the client of a broken stream is told. Only a shutdown cancels."""
+    if isinstance(error, asyncio.CancelledError):
+        return shutting_down()
+    return as_api_error(error) or internal_error()
 
 
 def _event(data: bytes) -> bytes:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+import structlog
 import uvicorn
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
@@ -43,6 +44,13 @@ class FakeAuthenticator:
 
     async def aclose(self) -> None:
         self.closed = True
+
+
+@pytest.fixture(autouse=True)
+def _silent_log() -> Iterator[None]:
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -119,7 +119,7 @@ class FakeEngine:
         service_class: ServiceClass = STANDARD,
     ) -> AsyncGenerator[TextDelta]:
         served = self.models[model]
-        if not prompt or len(prompt) + min(1, params.max_tokens or 1) > served.max_model_len:
+        if not prompt or len(prompt) + (params.max_tokens != 0) > served.max_model_len:
             raise UnservableRequest("does not fit")
         for name, ids in (("prompt", prompt), ("logit_bias", params.logit_bias)):
             if any(not 0 <= token_id < VOCAB_SIZE for token_id in ids):

@@ -1,0 +1,168 @@
+"""Whatever the bytes: an answer or an envelope, never 5xx, and nothing left running."""
+
+import json
+from collections.abc import Callable
+
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+from tests.gateway.api.envelope import error_of
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+JSON_HEADERS = {"content-type": "application/json"}
+
+# The client and the engine are shared by a test's examples on purpose: a fault may show only later.
+QUICK = settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
+)
+
+FULL_CHAT = {
+    "model": "tiny",
+    "messages": [
+        {"role": "system", "content": [{"type": "text", "text": "be brief"}]},
+        {"role": "user", "content": "hi", "name": "ann"},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}],
+        },
+        {"role": "tool", "content": "3", "tool_call_id": "c"},
+    ],
+    "max_completion_tokens": 5,
+    "temperature": 0.5,
+    "top_p": 0.9,
+    "n": 2,
+    "stop": ["x"],
+    "seed": 1,
+    "logit_bias": {"65": 1},
+    "logprobs": True,
+    "top_logprobs": 2,
+    "stream": True,
+    "stream_options": {"include_usage": True},
+    "metadata": {"a": "b"},
+    "chat_template_kwargs": {"a": True},
+    "stop_token_ids": [1],
+    "response_format": {"type": "text"},
+    "tools": [],
+}
+FULL_COMPLETION = {
+    "model": "tiny",
+    "prompt": [[1, 2], [3]],
+    "max_tokens": 3,
+    "echo": True,
+    "logprobs": 2,
+    "n": 2,
+    "best_of": 2,
+    "suffix": None,
+    "stop": "x",
+    "logit_bias": {"1": -100},
+}
+FULL_TOKENIZE = {"model": "tiny", "prompt": "ab", "add_special_tokens": False, "return_token_strs": True}
+FULL_DETOKENIZE = {"model": "tiny", "tokens": [65, 66]}
+BODIES = [
+    (CHAT, FULL_CHAT),
+    (COMPLETIONS, FULL_COMPLETION),
+    ("/v1/tokenize", FULL_TOKENIZE),
+    ("/v1/detokenize", FULL_DETOKENIZE),
+]
+
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.sampled_from([0, 1, -1, 5, 2**31, 2**53])
+    | st.just(10**400)
+    | st.floats()
+    | st.text(max_size=20)
+    | st.sampled_from(
+        ["", "user", "text", "function", "tiny", "\0", "\ud83d\ude42", "\ud800", "TEMPLATE-REFUSES", "{}", "[" * 100]
+    )
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@st.composite
+def mutated(draw: Callable, body: dict) -> dict:
+    """A valid body with one to three places replaced, removed or added to."""
+    body = orjson.loads(orjson.dumps(body))
+    for _ in range(draw(st.integers(1, 3))):
+        place = body
+        while True:
+            keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+            if not keys:
+                break
+            key = draw(st.sampled_from(keys))
+            if isinstance(place[key], dict | list) and draw(st.booleans()):
+                place = place[key]
+                continue
+            if draw(st.integers(0, 3)) == 0:
+                del place[key]
+            else:
+                place[key] = draw(values)
+            break
+        if isinstance(place, dict) and draw(st.integers(0, 3)) == 0:
+            place[draw(st.sampled_from(["prompt", "messages", "tools", "x"]) | st.text(max_size=8))] = draw(values)
+    return body
+
+
+def as_sent(body: object) -> bytes:
+    """With what JSON does not allow and Python writes: NaN, infinities, halves of surrogate pairs."""
+    return json.dumps(body).encode()
+
+
+def check(client: TestClient, engine, path: str, content: bytes) -> None:
+    response = client.post(path, content=content, headers=JSON_HEADERS)
+    assert response.status_code in (200, 400, 404), response.text
+    if response.status_code != 200:
+        error = error_of(response)
+        assert error["param"] is None or isinstance(error["param"], str)
+    elif response.headers["content-type"].startswith("text/event-stream"):
+        assert response.text.endswith("data: [DONE]\n\n")
+        assert '"error"' not in response.text
+    assert engine.live == set()
+
+
+@pytest.mark.parametrize(("path", "body"), BODIES)
+def test_the_bodies_that_are_mutated_are_valid(client, path, body):
+    assert client.post(path, json=body).status_code == 200
+
+
+@pytest.mark.parametrize(("path", "body"), BODIES)
+def test_mutated_bodies(client, engine, path, body):
+    @QUICK
+    @given(mutated(body))
+    def run(mutant: dict) -> None:
+        check(client, engine, path, as_sent(mutant))
+
+    run()
+    assert client.post(path, json=body).status_code == 200
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+def test_any_json(client, engine, path):
+    @QUICK
+    @given(values)
+    def run(body: object) -> None:
+        check(client, engine, path, as_sent(body))
+
+    run()
+
+
+def test_damaged_bytes(client, engine):
+    whole = orjson.dumps(FULL_CHAT)
+
+    @QUICK
+    @given(st.integers(0, len(whole)), st.integers(0, 4), st.binary(max_size=6))
+    def run(start: int, length: int, piece: bytes) -> None:
+        check(client, engine, CHAT, whole[:start] + piece + whole[start + length :])
+
+    run()
+    assert client.post(CHAT, json=FULL_CHAT).status_code == 200
