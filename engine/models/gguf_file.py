@@ -15,7 +15,7 @@ from engine.models.gguf_config import config_from_gguf
 from engine.models.gguf_header import BlockType, TensorInfo, read_header
 from engine.models.gguf_names import ROPE_DIVISORS, hf_name
 from engine.models.gguf_quants import expand
-from engine.models.layout import check_tensors, expected_tensors
+from engine.models.layout import check_tensors
 from engine.text.loading import text_processor_from_gguf
 from engine.text.processor import TextProcessor
 
@@ -45,7 +45,7 @@ class GGUFCheckpoint:
         divisors = weights.pop(ROPE_DIVISORS, None)
         self._config = config_from_gguf(self._header, None if divisors is None else self._numbers(divisors))
         self._stored = {hf_name(name): info for name, info in weights.items()}
-        check_tensors({name: info.shape for name, info in self._stored.items()}, expected_tensors(self._config))
+        check_tensors(self._config, {name: info.shape for name, info in self._stored.items()})
 
     @property
     def path(self) -> Path:

@@ -15,8 +15,8 @@ from safetensors import SafetensorError, safe_open
 
 from engine.models.config import ModelConfig, UnsupportedCheckpoint
 from engine.models.hf_config import config_from_json
-from engine.models.json_keys import read_json_object
-from engine.models.layout import HEAD, Shape, check_tensors, expected_tensors
+from engine.models.json_keys import read_json_object, shown
+from engine.models.layout import HEAD, Shape, check_tensors
 from engine.text.loading import text_processor_from_folder
 from engine.text.processor import TextProcessor
 
@@ -47,12 +47,11 @@ class HFCheckpoint:
             read_json_object(folder / "config.json", _MAX_CONFIG_BYTES),
             read_json_object(generation, _MAX_CONFIG_BYTES) if generation.is_file() else None,
         )
-        expected = expected_tensors(self._config)
         stored = _read_headers(folder, _weight_files(folder))
         if self._config.tie_embeddings:
             # Some writers store the tied head a second time; the embedding is the one that counts.
             stored.pop(HEAD, None)
-        check_tensors({name: tensor.shape for name, tensor in stored.items()}, expected)
+        check_tensors(self._config, {name: tensor.shape for name, tensor in stored.items()})
         self._stored = stored
 
     @property
@@ -100,8 +99,9 @@ def _read_index(path: Path) -> dict[str, str]:
         raise UnsupportedCheckpoint(f"{path.name}: weight_map: is missing or empty")
     for name, file in weight_map.items():
         # A plain name in this folder: an index must not reach any other file of the machine.
-        if not isinstance(file, str) or not file.endswith(".safetensors") or set(file) & {"/", "\\", "\0"}:
-            raise UnsupportedCheckpoint(f"{path.name}: weight_map: {name:.200}: {file!r:.200} is not a file name")
+        plain = isinstance(file, str) and file.isprintable() and not set(file) & {"/", "\\"}
+        if not (plain and file.endswith(".safetensors")):
+            raise UnsupportedCheckpoint(f"{path.name}: weight_map: {shown(name)}: {file!r:.200} is not a file name")
     return weight_map
 
 

@@ -34,7 +34,9 @@ def rope_from_config(config: Keys, head_dim: int) -> tuple[RopeConfig, int]:
     for key, value in scaling.values.items():
         if key not in _KEYS_OF_KIND[kind] and value is not None:
             raise scaling.refuse(key, f"is not understood with rope type {kind}")
-    theta = scaling.optional_number("rope_theta") or config.number("rope_theta", 10_000.0)
+    theta = scaling.optional_number("rope_theta")
+    if theta is None:
+        theta = config.number("rope_theta", 10_000.0)
     rotary_dim = _rotary_dim(scaling if "partial_rotary_factor" in scaling.values else config, head_dim)
     max_position = config.size("max_position_embeddings")
     if kind == "default":

@@ -43,7 +43,7 @@ class Keys:
     prefix: str
 
     def refuse(self, key: str, why: str) -> UnsupportedCheckpoint:
-        return UnsupportedCheckpoint(f"{self.prefix}{key}: {why}")
+        return UnsupportedCheckpoint(f"{self.prefix}{shown(key)}: {why}")
 
     def size(self, key: str, default: int | None = None, *, least: int = 1, most: int = MAX_WIDTH) -> int:
         """A whole number in least..most."""
@@ -98,6 +98,11 @@ class Keys:
         if value is None:
             raise self.refuse(key, "is missing")
         return value
+
+
+def shown(name: str) -> str:
+    """A name from outside as a message may show it: on one line, and short."""
+    return name if name.isprintable() and len(name) <= 200 else ascii(name)[:200]
 
 
 def _is_finite(value: float) -> bool:

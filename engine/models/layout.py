@@ -1,6 +1,6 @@
 """Names and shapes of a model's weights: the one list that every checkpoint format is checked against."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from engine.models.config import ModelConfig, UnsupportedCheckpoint
 
@@ -11,19 +11,19 @@ HEAD = "lm_head.weight"
 FINAL_NORM = "model.norm.weight"
 
 
-def expected_tensors(config: ModelConfig) -> dict[str, Shape]:
+def expected_tensors(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
     """Every weight of a model by its Hugging Face name. Matrices are [out_features, in_features].
 
     A tied head is the embedding and is not in the list.
     """
-    shapes: dict[str, Shape] = {EMBEDDING: (config.vocab_size, config.hidden_size)}
+    yield EMBEDDING, (config.vocab_size, config.hidden_size)
     layer = _layer_tensors(config)
     for index in range(config.num_layers):
-        shapes.update({f"model.layers.{index}.{name}": shape for name, shape in layer.items()})
-    shapes[FINAL_NORM] = (config.hidden_size,)
+        for name, shape in layer.items():
+            yield f"model.layers.{index}.{name}", shape
+    yield FINAL_NORM, (config.hidden_size,)
     if not config.tie_embeddings:
-        shapes[HEAD] = (config.vocab_size, config.hidden_size)
-    return shapes
+        yield HEAD, (config.vocab_size, config.hidden_size)
 
 
 def _layer_tensors(config: ModelConfig) -> dict[str, Shape]:
@@ -50,17 +50,20 @@ def _layer_tensors(config: ModelConfig) -> dict[str, Shape]:
     return shapes
 
 
-def check_tensors(found: Mapping[str, Shape], expected: Mapping[str, Shape]) -> None:
+def check_tensors(config: ModelConfig, found: Mapping[str, Shape]) -> None:
     """Compare what a file holds with what the model needs.
 
     Raises:
         UnsupportedCheckpoint: a tensor is missing, unknown or of another shape; the message names it.
     """
-    for name, shape in expected.items():
+    understood = set()
+    # Stops at the first that is missing: a config that claims many layers costs no more than the file has tensors.
+    for name, shape in expected_tensors(config):
         if name not in found:
             raise UnsupportedCheckpoint(f"tensor {name} is missing")
         if found[name] != shape:
             raise UnsupportedCheckpoint(f"tensor {name} has shape {list(found[name])}, not {list(shape)}")
+        understood.add(name)
     for name in found:
-        if name not in expected:
+        if name not in understood:
             raise UnsupportedCheckpoint(f"tensor {name} is not understood")

@@ -56,7 +56,7 @@ class CachedCheckpoint:
     def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
         """Every weight in `dtype`: memory-mapped, or expanded and written for the next time while it is read."""
         file = self.cache_file(dtype)
-        shapes = expected_tensors(self.config)
+        shapes = dict(expected_tensors(self.config))
         kept = _open_whole(file, shapes, dtype)
         if kept is not None:
             for name in shapes:

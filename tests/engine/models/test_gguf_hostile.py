@@ -89,6 +89,14 @@ def test_numbers_changed_to_extremes(sound: bytes, header_bytes: int, tmp_path: 
     open_bounded(tmp_path / "x.gguf", bytes(changed))
 
 
+@pytest.mark.parametrize("layers", [2, 1024, 1025, 2**32 - 1])
+def test_claimed_layers_cost_nothing(layers: int, sound: bytes, tmp_path: Path) -> None:
+    claim = b"llama.block_count" + struct.pack("<I", 4)
+    assert sound.count(claim + struct.pack("<I", 1)) == 1
+    changed = sound.replace(claim + struct.pack("<I", 1), claim + struct.pack("<I", layers))
+    assert not open_bounded(tmp_path / "x.gguf", changed)
+
+
 @FUZZ
 @given(data=st.binary(max_size=400), tensors=st.integers(0, 2**64 - 1), keys=st.integers(0, 2**64 - 1))
 def test_noise_behind_a_good_start(tmp_path: Path, data: bytes, tensors: int, keys: int) -> None:

@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from engine.models.config import ModelConfig, RopeConfig, UnsupportedCheckpoint
 from engine.models.hf_config import config_from_json
@@ -211,6 +213,7 @@ class TestTokenIds:
         ({"rms_norm_eps": 0.0}, "rms_norm_eps"),
         ({"rms_norm_eps": float("inf")}, "rms_norm_eps"),
         ({"rope_theta": -1.0}, "rope theta"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0, "rope_theta": 0}}, "rope theta"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
         ({"max_position_embeddings": 2**40}, "max_position"),
         ({"partial_rotary_factor": 2.0}, "partial_rotary_factor"),
@@ -221,3 +224,38 @@ def test_a_config_that_cannot_be_served_is_refused_by_the_key(keys: dict[str, An
         read(**keys)
     assert named in str(caught.value)
     assert str(caught.value).isprintable()
+
+
+NUMBERS = st.integers() | st.floats() | st.sampled_from([0, -1, 2**31, 2**63, 10**400, 1e308])
+JSON = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+ROPE_KEYS = ["rope_type", "factor", "rope_theta", "original_max_position_embeddings", "beta_fast", "mscale", "truncate"]
+ROPE = st.fixed_dictionaries(
+    {"type": st.sampled_from(["linear", "dynamic", "yarn", "llama3", "default"])},
+    optional=dict.fromkeys([*ROPE_KEYS, "low_freq_factor", "high_freq_factor", "attention_factor"], NUMBERS | JSON),
+)
+OTHER_KEYS = ["rope_theta", "sliding_window", "use_sliding_window", "max_window_layers", "layer_types", "head_dim"]
+OTHER_KEYS += ["num_key_value_heads", "tie_word_embeddings", "partial_rotary_factor", "num_experts", "hidden_act"]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    family=st.sampled_from(sorted(FAMILIES)),
+    changes=st.dictionaries(st.sampled_from([*LLAMA, *OTHER_KEYS]), NUMBERS | JSON, max_size=3),
+    rope=ROPE | JSON,
+    generation_config=st.none() | st.fixed_dictionaries({"eos_token_id": JSON}),
+)
+def test_whatever_a_config_says_it_is_read_or_refused(
+    family: str, changes: dict[str, Any], rope: Any, generation_config: dict[str, Any] | None
+) -> None:
+    try:
+        config = config_from_json(FAMILIES[family] | {"rope_scaling": rope} | changes, generation_config)
+    except UnsupportedCheckpoint as error:
+        refused = str(error)
+    else:
+        assert len(config.windows) == config.num_layers
+        return
+    assert refused.isprintable()
