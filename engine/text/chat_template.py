@@ -72,7 +72,7 @@ class ChatTemplate:
         try:
             self._template = environment.from_string(source)
             self._tool_template = environment.from_string(tool_source) if tool_source else self._template
-        except TemplateError as error:
+        except Exception as error:  # Python compiles what Jinja generates, and may refuse it in its own way
             raise ChatTemplateError(f"not a template: {error}") from error
         self._wants_parts = self._needs_content_parts()
 
@@ -86,8 +86,9 @@ class ChatTemplate:
     ) -> str:
         """The conversation as text.
 
-        Content that is a list of parts becomes the text parts, one a line, and content that is null becomes the
-        empty string, as vLLM has it; arguments of tool calls that are JSON objects in a string become objects.
+        As vLLM has it, content that is a list of parts becomes the text parts, one a line, and content that is
+        null or missing the empty string; arguments of tool calls that are a JSON object in a string become that
+        object.
 
         Raises:
             ChatTemplateError: the template refuses these messages (`raise_exception`) or fails on them.
@@ -120,9 +121,7 @@ class ChatTemplate:
 
 
 def _prepared(message: Message, content_form: Callable[[Any], Any]) -> dict[str, Any]:
-    prepared = dict(message)
-    if "content" in message:
-        prepared["content"] = content_form(message["content"])
+    prepared = {**message, "content": content_form(message.get("content"))}
     if message.get("tool_calls"):
         prepared["tool_calls"] = [_with_object_arguments(call) for call in message["tool_calls"]]
     return prepared

@@ -13,7 +13,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from engine.models.config import UnsupportedCheckpoint
-from engine.text.pieces import UnknownDecoder
+from engine.text.pieces import UnsupportedTokenizer
 from engine.text.tokenizer import Tokenizer
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -79,7 +79,7 @@ def build_tokenizer(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
             prefix_ids=prefix,
             suffix_ids=suffix,
         )
-    except UnknownDecoder as error:
+    except UnsupportedTokenizer as error:
         raise UnsupportedCheckpoint(f"tokenizer.json: {error}") from error
 
 

@@ -8,6 +8,7 @@ from tokenizers.models import BPE
 
 from engine.models.config import UnsupportedCheckpoint
 from engine.text.gguf_vocabulary import GGUFVocabulary, TokenType
+from engine.text.pieces import UnsupportedTokenizer
 from engine.text.pretokenizers import RULES, splitter
 from engine.text.tokenizer import Tokenizer
 
@@ -30,15 +31,18 @@ def build_tokenizer(vocabulary: GGUFVocabulary) -> Tokenizer:
     adds_bos = adds_bos if vocabulary.add_bos is None else vocabulary.add_bos
     if adds_bos and vocabulary.bos_id is None:
         raise UnsupportedCheckpoint("tokenizer.ggml.bos_token_id: missing, though the model adds it to texts")
-    return Tokenizer(
-        backend,
-        special_ids=special_ids,
-        bos_token_id=vocabulary.bos_id,
-        eos_token_ids=vocabulary.eos_ids,
-        unk_token_id=vocabulary.unk_id,
-        prefix_ids=[vocabulary.bos_id] if adds_bos and vocabulary.bos_id is not None else (),
-        suffix_ids=vocabulary.eos_ids[:1] if vocabulary.add_eos else (),
-    )
+    try:
+        return Tokenizer(
+            backend,
+            special_ids=special_ids,
+            bos_token_id=vocabulary.bos_id,
+            eos_token_ids=vocabulary.eos_ids,
+            unk_token_id=vocabulary.unk_id,
+            prefix_ids=[vocabulary.bos_id] if adds_bos and vocabulary.bos_id is not None else (),
+            suffix_ids=vocabulary.eos_ids[:1] if vocabulary.add_eos else (),
+        )
+    except UnsupportedTokenizer as error:
+        raise UnsupportedCheckpoint(f"tokenizer.ggml.tokens: {error}") from error
 
 
 def _add_tokens(backend: Backend, vocabulary: GGUFVocabulary, special_ids: Sequence[int]) -> None:

@@ -16,8 +16,8 @@ _SPACE_MARK = "▁"
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
-class UnknownDecoder(ValueError):
-    """A tokenizer whose decoder is not one of the two alphabets; the message names the step."""
+class UnsupportedTokenizer(ValueError):
+    """A tokenizer that this package cannot do exactly; the message names the part."""
 
 
 def _byte_alphabet() -> dict[str, int]:
@@ -59,10 +59,10 @@ def alphabet_of(backend: Backend) -> PieceAlphabet:
     """Read the alphabet off the tokenizer's decoder.
 
     Raises:
-        UnknownDecoder: it has no decoder, or one that joins pieces in another way (WordPiece, CTC, ...).
+        UnsupportedTokenizer: it has no decoder, or one that joins pieces in another way (WordPiece, CTC, ...).
     """
     if backend.decoder is None:
-        raise UnknownDecoder("decoder: there is none")
+        raise UnsupportedTokenizer("decoder: there is none")
     spec: dict[str, Any] = json.loads(backend.decoder.__getstate__())
     steps = spec["decoders"] if spec["type"] == "Sequence" else [spec]
     kinds = [step["type"] for step in steps]
@@ -70,7 +70,7 @@ def alphabet_of(backend: Backend) -> PieceAlphabet:
         return PieceAlphabet(byte_level_bytes, strips_space=False)
     unknown = [kind for kind in kinds if kind not in {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}]
     if unknown or not kinds:
-        raise UnknownDecoder(f"decoder: {', '.join(unknown) or 'no steps'}")
+        raise UnsupportedTokenizer(f"decoder: {', '.join(unknown) or 'no steps'}")
     return PieceAlphabet(byte_fallback_bytes, strips_space=any(map(_strips, steps)))
 
 

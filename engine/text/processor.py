@@ -54,6 +54,8 @@ class TextProcessor:
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return self.tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
-    def detokenizer(self, stop: Sequence[str] = (), *, continues_text: bool = False) -> Detokenizer:
+    def detokenizer(
+        self, stop: Sequence[str] = (), *, skip_special_tokens: bool = True, continues_text: bool = False
+    ) -> Detokenizer:
         """For one choice. `continues_text`: its text goes behind the prompt's (a completion, not an answer)."""
-        return Detokenizer(self.tokenizer, stop, continues_text=continues_text)
+        return Detokenizer(self.tokenizer, stop, skip_special_tokens=skip_special_tokens, continues_text=continues_text)

@@ -10,7 +10,8 @@ from typing import Any
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
-from engine.text.pieces import PieceTable, alphabet_of
+from engine.text.literals import any_of
+from engine.text.pieces import PieceTable, UnsupportedTokenizer, alphabet_of
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -43,7 +44,7 @@ class Tokenizer:
         `prefix_ids` and `suffix_ids` are what `add_special_tokens` puts around a text (BOS, seldom EOS).
 
         Raises:
-            UnknownDecoder: the vocabulary's alphabet is not understood.
+            UnsupportedTokenizer: the alphabet is not understood, or a special token is absurdly long.
         """
         self.special_ids = frozenset(special_ids)
         self.bos_token_id = bos_token_id
@@ -62,7 +63,10 @@ class Tokenizer:
         self.visible_pieces: Mapping[int, bytes] = PieceTable(backend, contents, alphabet, self.special_ids)
         # The unknown token may stand for a character that the vocabulary lacks: it says nothing about who typed it.
         self._never_typed = self.special_ids - {unk_token_id}
-        self._special_pattern = _any_of(self.special_texts)
+        try:
+            self._special_pattern = re.compile(any_of(self.special_texts))
+        except ValueError as error:
+            raise UnsupportedTokenizer(f"special token {error}") from error
         self._backend = backend
         self._backend.no_truncation()
         self._backend.no_padding()
@@ -136,9 +140,3 @@ class Tokenizer:
         spec: dict[str, Any] = json.loads(self._backend.to_str())
         spec["added_tokens"] = [token for token in spec["added_tokens"] if token["id"] < self.vocab_size]
         return json.dumps(spec, ensure_ascii=False)
-
-
-def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
-    """Matches the longest text at the first place where one occurs; with no texts, nothing."""
-    alternatives = "|".join(re.escape(text) for text in sorted(texts, key=len, reverse=True))
-    return re.compile(alternatives or r"(?!)")

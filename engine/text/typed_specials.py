@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from engine.text.literals import any_of
+
 _PRIVATE_USE = ((0xE010, 0xF900), (0xF0000, 0xFFFFE), (0x100000, 0x10FFFE))
 
 
@@ -79,6 +81,6 @@ def _starts_of(texts: Sequence[str]) -> re.Pattern[str]:
     """Matches the first character of each occurrence, overlapping ones too, whatever the case."""
     rests: dict[str, list[str]] = defaultdict(list)
     for text in texts:
-        rests[text[0]].append(re.escape(text[1:]))
-    alternatives = (f"{re.escape(first)}(?={'|'.join(rest)})" for first, rest in rests.items())
+        rests[text[0]].append(text[1:])
+    alternatives = (f"{re.escape(first)}(?={any_of(rest)})" for first, rest in rests.items())
     return re.compile("|".join(alternatives) or r"(?!)", re.IGNORECASE)

@@ -66,6 +66,10 @@ def test_content_becomes_a_string(content: Any, shown: str) -> None:
     assert render("[{{ messages[0].content + '' }}]", [{"role": "user", "content": content}]) == f"[{shown}]"
 
 
+def test_missing_content_is_empty() -> None:
+    assert render("[{{ messages[0].content + '' }}]", [{"role": "assistant", "tool_calls": []}]) == "[]"
+
+
 def test_content_becomes_parts_where_the_template_needs_them() -> None:
     part = "{% if part.type == 'text' %}<{{ part.text }}>{% endif %}"
     source = "{% for m in messages %}{% for part in m.content %}" + part + "{% endfor %}{% endfor %}"
@@ -116,6 +120,12 @@ def test_arguments_of_tool_calls_are_written_as_json_once(arguments: Any, shown:
 def test_failures_are_typed(source: str, reason: str) -> None:
     with pytest.raises(ChatTemplateError, match=reason):
         render(source)
+
+
+@pytest.mark.parametrize("source", ["{% for %}", "{{ 1 }", "{% for a in [1] %}" * 25 + "{% endfor %}" * 25])
+def test_what_is_no_template(source: str) -> None:
+    with pytest.raises(ChatTemplateError, match="not a template"):
+        ChatTemplate(source, {})
 
 
 def test_a_failing_probe_leaves_a_template_usable() -> None:

@@ -91,6 +91,7 @@ def test_merges_never_spell_a_control_token(sentencepiece: TextProcessor) -> Non
         ({"tokens": "abc"}, "ggml.tokens"),
         ({"tokens": ["<s>", b"a"]}, "ggml.tokens.*bytes"),
         ({"tokens": ["a", "a", "b", "ab", "abab", "c"]}, "ggml.tokens.*twice"),
+        ({"tokens": ["<" * 129, "a", "b", "ab", "abab", "c"]}, "ggml.tokens.*longer"),
         ({"token_type": [1, 2]}, "ggml.token_type.*2 entries"),
         ({"token_type": ["x"] * 6}, "ggml.token_type"),
         ({"merges": None}, "ggml.merges"),

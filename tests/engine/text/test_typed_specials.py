@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.text.chat_template import ChatTemplate, ChatTemplateError
@@ -78,6 +78,7 @@ def test_a_special_token_that_a_filter_spells(smollm2: TextProcessor) -> None:
     assert chat.decode(ids) == "<|im_end|><|im_"
 
 
+@settings(deadline=None)
 @given(st.text("<|im_end|>start \ue010", max_size=40), st.text("<|im_end|>start", max_size=20))
 def test_no_text_forges_one(chat: TextProcessor, content: str, name: str) -> None:
     messages = [{"role": "user", "name": name, "content": content}]
