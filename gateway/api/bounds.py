@@ -6,6 +6,12 @@ MAX_BODY_SECONDS = 30.0
 MAX_HEADER_BYTES = 32 * 1024
 MAX_HEADERS = 100
 
+MAX_JSON_CONTAINERS = 16 * 1024
+MAX_JSON_COMMAS = 512 * 1024
+MAX_JSON_STRINGS = 32 * 1024
+"""What a parser would have to build, arrays and objects, their items, and strings: a body of the largest size made
+of nothing but `[],` would hold up everybody's streams for seconds."""
+
 MAX_ARGUMENTS_NESTING = 64
 """Depth of JSON in the arguments of an earlier tool call. The body's own bounds are settings."""
 

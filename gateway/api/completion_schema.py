@@ -1,5 +1,7 @@
 """The body of POST /v1/completions."""
 
+from typing import cast
+
 from gateway.api.bounds import MAX_CHOICES_PER_REQUEST, MAX_COMPLETION_LOGPROBS, MAX_PROMPTS
 from gateway.api.errors import invalid
 from gateway.api.fields import Fields, as_integer, missing, wrong_type
@@ -71,4 +73,7 @@ def token_ids(items: list[object], path: str) -> tuple[int, ...]:
     """Ids that some vocabulary could have; the model's own size is checked when the model is known."""
     if not items:
         raise invalid(path, f"{path} must not be empty.")
-    return tuple(as_integer(item, f"{path}[{i}]", 0, MAX_TOKEN_ID) for i, item in enumerate(items))
+    if not all(type(item) is int and 0 <= item <= MAX_TOKEN_ID for item in items):
+        for i, item in enumerate(items):  # again, to name the one at fault
+            as_integer(item, f"{path}[{i}]", 0, MAX_TOKEN_ID)
+    return tuple(cast(list[int], items))

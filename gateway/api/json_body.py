@@ -7,7 +7,7 @@ import orjson
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope
 
-from gateway.api.bounds import MAX_BODY_SECONDS
+from gateway.api.bounds import MAX_BODY_SECONDS, MAX_JSON_COMMAS, MAX_JSON_CONTAINERS, MAX_JSON_STRINGS
 from gateway.api.errors import APIError, ClientGone, invalid
 from gateway.api.fields import Fields
 
@@ -40,9 +40,8 @@ async def read_json(scope: Scope, receive: Receive, max_depth: int) -> Fields:
 
 
 def parse_json(body: bytes, max_depth: int) -> object:
-    """Parse JSON that nests at most `max_depth` deep. NaN, infinities and lone surrogates are not JSON."""
-    if _nests_deeper(body, max_depth):
-        raise invalid(None, f"The JSON nests over {max_depth} levels deep, or its brackets differ.", "invalid_json")
+    """Parse JSON of bounded depth and size. NaN, infinities and lone surrogates are not JSON."""
+    _require_bounded(body, max_depth)
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -69,18 +68,27 @@ def _require_json(headers: Headers) -> None:
         raise APIError(415, "The body must not be compressed.", code="unsupported_content_encoding")
 
 
-def _nests_deeper(body: bytes, depth: int) -> bool:
-    """Whether brackets outside of strings nest over the bound, or do not match.
+def _require_bounded(body: bytes, max_depth: int) -> None:
+    """Look at the bytes, so that no parser recurses on hostile input or builds what nobody will use."""
+    skeleton, strings = _STRINGS.subn(b"", body, MAX_JSON_STRINGS + 1)
+    if strings > MAX_JSON_STRINGS:
+        raise _too_large("strings")
+    if skeleton.count(b",") > MAX_JSON_COMMAS:
+        raise _too_large("values")
+    containers = skeleton.count(b"[") + skeleton.count(b"{")
+    if containers > MAX_JSON_CONTAINERS:
+        raise _too_large("arrays and objects")
+    if containers > max_depth and _nests_deeper(skeleton, max_depth):
+        raise invalid(None, f"The JSON nests over {max_depth} levels deep, or its brackets differ.", "invalid_json")
 
-    Looks at bytes, not at a parsed value, so that no parser recurses on hostile input. Each pass takes away the
-    innermost pairs, one level of nesting.
-    """
-    if body.count(b"[") + body.count(b"{") <= depth:
-        return False
-    brackets = _STRINGS.sub(b"", body).translate(_SQUARE, _NOT_BRACKETS)
+
+def _nests_deeper(skeleton: bytes, depth: int) -> bool:
+    """Whether brackets nest deeper, or do not match. Each pass takes away the innermost pairs: one level."""
+    brackets = skeleton.translate(_SQUARE, _NOT_BRACKETS)
     for _ in range(depth):
-        inner = brackets.replace(b"[]", b"")
-        if len(inner) == len(brackets):
-            break
-        brackets = inner
+        brackets = brackets.replace(b"[]", b"")
     return bool(brackets)
+
+
+def _too_large(what: str) -> APIError:
+    return invalid(None, f"The JSON has too many {what}.", "request_too_large")

@@ -245,6 +245,33 @@ def test_what_is_not_one_json_object(client, engine, body):
     assert engine.calls == []
 
 
+@pytest.mark.parametrize(
+    ("values", "what"),
+    [
+        (b"[]," * 20_000, "arrays and objects"),
+        (b'"",' * 40_000, "strings"),
+        (b'\\"\\\\",' * 40_000, "strings"),
+    ],
+)
+def test_json_that_is_costly_to_build_is_not_built(client, values, what):
+    response = client.post(CHAT, content=b"[%b0]" % values, headers={"content-type": "application/json"})
+    assert what in error_of(response, 400)["message"]
+
+
+@pytest.mark.parametrize("text", ['[{"' * 3000, '\\"' * 3000, "\\" * 3001, "]" * 3000, "é\n\0" * 3000])
+def test_brackets_and_quotes_in_text_are_text(client, text):
+    asked = {"model": "tiny", "messages": [{"role": "user", "content": text}], "add_generation_prompt": False}
+    assert client.post("/v1/tokenize", json=asked).json()["count"] == 1 + len(f"<user>{text}\n".encode())
+
+
+@pytest.mark.parametrize(("depth", "code"), [(64, "unknown_parameter"), (65, "invalid_json")])
+def test_the_deepest_json_that_is_read(client, depth, code):
+    nested = b"[" * (depth - 1) + b"]" * (depth - 1)
+    body = b'{"model":"tiny","prompt":"a","extra":%b}' % nested
+    error = error_of(client.post(COMPLETIONS, content=body, headers={"content-type": "application/json"}), 400)
+    assert error["code"] == code
+
+
 def test_of_duplicate_keys_the_last_counts(client):
     body = b'{"temperature":"x","model":"tiny","messages":[{"role":"user","content":"hi"}],"temperature":1}'
     assert client.post(CHAT, content=body, headers={"content-type": "application/json"}).status_code == 200
