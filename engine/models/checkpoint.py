@@ -11,6 +11,9 @@ from typing import Protocol
 import torch
 
 from engine.models.config import ModelConfig
+from engine.models.gguf_file import GGUFCheckpoint
+from engine.models.hf_folder import HFCheckpoint
+from engine.models.weight_cache import CachedCheckpoint
 from engine.text.processor import TextProcessor
 
 
@@ -44,10 +47,6 @@ def open_checkpoint(path: Path, weight_cache: Path | None = None) -> Checkpoint:
     Raises:
         UnsupportedCheckpoint: it is neither, or it holds a key or a tensor that cannot be served.
     """
-    from engine.models.gguf_file import GGUFCheckpoint
-    from engine.models.hf_folder import HFCheckpoint
-    from engine.models.weight_cache import CachedCheckpoint
-
     if path.is_dir():
         return HFCheckpoint(path)
     checkpoint = GGUFCheckpoint(path)

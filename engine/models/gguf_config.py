@@ -5,6 +5,7 @@ Keys under the architecture's name are its hyper-parameters: one that is not und
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from engine.models.config import MAX_LAYERS, MAX_ROPE_FACTOR, Family, ModelConfig, RopeConfig, UnsupportedCheckpoint
 from engine.models.gguf_header import Header
@@ -109,41 +110,41 @@ def _rope(
     if family == "llama" and rotary_dim != head_dim:
         # The rows of q and k are interleaved over the whole head there, which a part of it cannot undo.
         raise keys.refuse("rope.dimension_count", f"{rotary_dim} of {head_dim} dimensions")
-    theta = keys.number("rope.freq_base", 10_000.0)
     max_position = keys.size("context_length")
-    partial = None if rotary_dim == head_dim else rotary_dim
-    kind = keys.text("rope.scaling.type", "linear" if "rope.scale_linear" in keys.values else "none")
-    factor = keys.optional_number("rope.scaling.factor") or keys.number("rope.scale_linear", 1.0)
-    original = keys.optional_size("rope.scaling.original_context_length") or max_position
-    if kind == "none" or (kind == "linear" and factor == 1.0):
-        return RopeConfig(theta=theta, rotary_dim=partial, frequency_divisors=frequency_divisors), max_position
-    if not 1.0 <= factor <= MAX_ROPE_FACTOR:
-        raise keys.refuse("rope.scaling.factor", f"{factor} is not in 1..{MAX_ROPE_FACTOR}")
-    stretched = max(max_position, int(original * factor))
-    if kind == "linear":
-        rope = RopeConfig(
-            theta=theta,
-            kind="linear",
-            factor=factor,
-            original_max_position=original,
-            rotary_dim=partial,
-            frequency_divisors=frequency_divisors,
-        )
-        return rope, stretched
-    if kind != "yarn":
-        raise keys.refuse("rope.scaling.type", f"{kind!r:.80} is not one of none, linear, yarn")
-    rope = RopeConfig(
-        theta=theta,
-        kind="yarn",
-        factor=factor,
-        original_max_position=original,
-        beta_fast=keys.number("rope.scaling.yarn_beta_fast", 32.0),
-        beta_slow=keys.number("rope.scaling.yarn_beta_slow", 1.0),
-        attention_factor=_yarn_attention_factor(keys, factor),
-        rotary_dim=partial,
+    plain = RopeConfig(
+        theta=keys.number("rope.freq_base", 10_000.0),
+        rotary_dim=None if rotary_dim == head_dim else rotary_dim,
         frequency_divisors=frequency_divisors,
     )
-    return rope, stretched
+    kind = keys.text("rope.scaling.type", "linear" if "rope.scale_linear" in keys.values else "none")
+    factor = keys.optional_number("rope.scaling.factor") or keys.number("rope.scale_linear", 1.0)
+    if kind == "none" or (kind == "linear" and factor == 1.0):
+        return plain, max_position
+    if not 1.0 <= factor <= MAX_ROPE_FACTOR:
+        raise keys.refuse("rope.scaling.factor", f"{factor} is not in 1..{MAX_ROPE_FACTOR}")
+    # The trained window, where the file does not tell it apart from the stretched one.
+    original = keys.optional_size("rope.scaling.original_context_length") or max_position
+    stretched = replace(plain, factor=factor, original_max_position=original)
+    match kind:
+        case "linear":
+            rope = replace(stretched, kind="linear")
+        case "yarn":
+            rope = replace(
+                stretched,
+                kind="yarn",
+                beta_fast=keys.number("rope.scaling.yarn_beta_fast", 32.0),
+                beta_slow=keys.number("rope.scaling.yarn_beta_slow", 1.0),
+                attention_factor=_yarn_attention_factor(keys, factor),
+            )
+        case _:
+            raise keys.refuse("rope.scaling.type", f"{kind!r:.80} is not one of none, linear, yarn")
+    return rope, max(max_position, int(original * factor))
+
+
+def _yarn_attention_factor(keys: Keys, factor: float) -> float | None:
+    """GGUF's factor multiplies YaRN's own scale of the logits (0.1 ln factor + 1); ours takes its place."""
+    scale = keys.number("rope.scaling.attn_factor", 1.0)
+    return None if scale == 1.0 else scale * (0.1 * math.log(factor) + 1.0)
 
 
 def _windows(family: Family, keys: Keys, layers: int) -> tuple[int | None, ...]:
@@ -162,12 +163,6 @@ def _vocab_size(header: Header) -> int:
     if tokens in header.metadata and header.metadata.length(tokens) > rows:
         raise UnsupportedCheckpoint(f"metadata: {tokens}: more than the {rows} rows of token_embd.weight")
     return rows
-
-
-def _yarn_attention_factor(keys: Keys, factor: float) -> float | None:
-    """GGUF's factor multiplies YaRN's own scale of the logits (0.1 ln factor + 1); ours takes its place."""
-    scale = keys.number("rope.scaling.attn_factor", 1.0)
-    return None if scale == 1.0 else scale * (0.1 * math.log(factor) + 1.0)
 
 
 def _end_ids(everything: Keys) -> tuple[int, ...]:

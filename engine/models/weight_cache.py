@@ -106,8 +106,8 @@ class _Writer:
                 "data_offsets": [self._offsets[name], end],
             }
         text = json.dumps(header).encode()
-        # Padded so that the data starts aligned.
-        text += b" " * (-len(text) % 64 + 56)
+        # The format allows spaces behind the JSON: the data starts aligned.
+        text += b" " * (-(8 + len(text)) % 64)
         self._data_start = 8 + len(text)
         self._open(text)
 
