@@ -108,10 +108,10 @@ class Tokenizer:
 
     def _encode_literally(self, text: str) -> list[int]:
         try:
-            ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+            ids = self._library_ids(text)
         except TypeError:
             text = _LONE_SURROGATE.sub("\ufffd", text)
-            ids = self._backend.encode(text, add_special_tokens=False).ids
+            ids = self._library_ids(text)
         return ids if self._never_typed.isdisjoint(ids) else self._encode_in_pieces(text)
 
     def _encode_in_pieces(self, text: str) -> list[int]:
@@ -121,9 +121,13 @@ class Tokenizer:
         no spelling left and is dropped.
         """
         cuts = [0, *(match.start() + 1 for match in self._special_pattern.finditer(text)), len(text)]
-        pieces = (text[start:end] for start, end in pairwise(cuts))
-        ids = (self._backend.encode(piece, add_special_tokens=False).ids for piece in pieces)
+        ids = (self._library_ids(text[start:end]) for start, end in pairwise(cuts))
         return [token_id for piece in ids for token_id in piece if token_id not in self._never_typed]
+
+    def _library_ids(self, text: str) -> list[int]:
+        """Through the call for batches: alone of all it lets other Python threads run, and it tracks no offsets."""
+        ids: list[int] = self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        return ids
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Text of ids. Invalid UTF-8 becomes U+FFFD; ids without a token have no text."""

@@ -1,4 +1,5 @@
 import json
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -107,6 +108,17 @@ def test_a_decoder_that_joins_in_another_way_is_refused() -> None:
     made.decoder = decoders.WordPiece()
     with pytest.raises(UnsupportedTokenizer, match="WordPiece"):
         Tokenizer(made, special_ids=[2])
+
+
+def test_a_long_text_leaves_other_threads_running(smollm2: TextProcessor) -> None:
+    """The engine's thread must not wait for a long prompt of somebody else."""
+    encoder = threading.Thread(target=smollm2.encode, args=("hello world 123 " * 20_000,))
+    encoder.start()
+    turns = 0
+    while encoder.is_alive():
+        turns += 1
+        time.sleep(0.001)
+    assert turns > 10
 
 
 def test_loading_is_fast(smollm2_metadata: Mapping[str, Any]) -> None:
