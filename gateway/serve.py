@@ -20,7 +20,7 @@ from engine.worker import InsufficientMemory
 from gateway.app import create_app
 from gateway.catalog import DEFAULT_MODEL, fetch_model
 from gateway.errors import OperatorError
-from gateway.listener import bind, local_url
+from gateway.listener import local_url
 from gateway.progress import Report, progress
 from gateway.settings import Settings
 from gateway.telemetry.logs import configure_logging
@@ -34,35 +34,33 @@ DEMO_QUESTION = "What is the capital of France?"
 _log = structlog.get_logger("turnpike.serve")
 
 
-def run(settings: Settings, *, demo: bool = False) -> None:
-    """Load, serve until SIGTERM or SIGINT, let running streams end for `shutdown_deadline_s`, return.
+def run(settings: Settings, listener: socket.socket, *, demo: bool = False) -> None:
+    """Load, serve on `listener` until SIGTERM or SIGINT, let running streams end for `shutdown_deadline_s`, return.
 
     With `demo`, a tenant and a fresh key are there for the first request, which is printed ready to paste.
 
     Raises:
-        OperatorError: a port, a model or a database is not as the settings say.
+        OperatorError: a model or the database is not as the settings say.
     """
     pepper = load_pepper(settings)
     secrets = (*settings.secret_values(), pepper.decode(errors="replace"))
     configure_logging(settings.log_level, settings.log_format, secrets)
-    # The port comes first: better refused now than after a minute of loading.
-    with bind(settings.host, settings.port) as listener:
-        asyncio.run(upgrade(settings.database_url.get_secret_value()))
-        with progress() as report:
-            engine = load_engine(settings, report)
-        url = local_url(listener)
-        invitation = ""
-        if demo:
-            key = asyncio.run(_demo_key(settings, pepper))
-            invitation = demo_invitation(url, next(iter(engine.models)), key)
+    asyncio.run(upgrade(settings.database_url.get_secret_value()))
+    with progress() as report:
+        engine = load_engine(settings, report)
+    url = local_url(listener)
+    invitation = ""
+    if demo:
+        key = asyncio.run(_demo_key(settings, pepper))
+        invitation = demo_invitation(url, next(iter(engine.models)), key)
 
-        def announce() -> None:
-            _log.info("ready", url=url, models=list(engine.models))
-            if invitation:
-                print(invitation, flush=True)
+    def announce() -> None:
+        _log.info("ready", url=url, models=list(engine.models))
+        if invitation:
+            print(invitation, flush=True)
 
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(settings, engine, pepper, listener, announce))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings, engine, pepper, listener, announce))
 
 
 def load_engine(settings: Settings, report: Report) -> Engine:

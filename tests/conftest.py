@@ -1,17 +1,32 @@
 """Fixtures for every test."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from gateway.settings import normalise_database_url
+from gateway.settings import ENV_PREFIX, normalise_database_url
 from tests.servers import PostgresServer, ServerMissing, new_postgres_database, running_postgres
 
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture
+def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A machine on which nothing is set: no variables, and an empty working directory, which is returned."""
+    for name in os.environ:
+        if name.upper().startswith(ENV_PREFIX):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    return here
 
 
 @pytest.fixture(scope="session")

@@ -51,7 +51,7 @@ class PostgresServer:
         self._call("pg_ctl", "-w", "-l", str(self._folder / "log"), "-o", options, "start")
 
     def stop(self) -> None:
-        self._call("pg_ctl", "-w", "-m", "immediate", "stop")
+        self._call("pg_ctl", "-w", "-m", "fast", "stop")
 
     def _call(self, program: str, *arguments: str) -> None:
         command = [*self._as_user, str(self._bin / program), "-D", str(self._folder / "data"), *arguments]

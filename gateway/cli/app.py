@@ -53,12 +53,13 @@ def group(parent: typer.Typer, name: str, purpose: str) -> typer.Typer:
 
 
 def _usage_message(error: TyperException) -> str:
-    message = error.format_message().replace("Value error, ", "")
-    if "\n" in message:  # no command at all: the message is the help
+    message = error.format_message()
+    if message.startswith("Usage:"):  # no command at all: the message is the help
         return message
+    message = " ".join(message.replace("Value error, ", "").split()).rstrip(".")
     context = getattr(error, "ctx", None)
     hint = f" (see {context.command_path} --help)" if context is not None else ""
-    return f"turnpike: {message.rstrip('.')}{hint}"
+    return f"turnpike: {message}{hint}"
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -48,6 +48,10 @@ def serve(
         threads=threads,
     )
 
-    from gateway.serve import run
+    # The port comes first: better refused now than after loading torch and a model.
+    from gateway.listener import bind
 
-    run(settings, demo=demo)
+    with bind(settings.host, settings.port) as listener:
+        from gateway.serve import run
+
+        run(settings, listener, demo=demo)

@@ -21,7 +21,7 @@ SECRET_FIELDS = frozenset(
 # The public id stays: it says which key it was. Broken keys count too: part of a secret is a secret.
 _KEY = re.compile(r"tp-([A-Za-z0-9]{12})-[A-Za-z0-9_-]+")
 _URL_PASSWORD = re.compile(r"(://[^\s/@:]*:)[^\s/@]+@")
-_BEARER = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]+", re.IGNORECASE)
+_BEARER = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{16,}", re.IGNORECASE)
 
 
 class Redactor:

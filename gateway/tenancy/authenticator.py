@@ -14,13 +14,13 @@ answers again is noticed within RETRY_S + READ_TIMEOUT_S = 3 s, with or without 
 """
 
 import asyncio
-import hmac
 import logging
 import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hmac import compare_digest
 from typing import Protocol
 
 from gateway.tenancy.errors import InvalidKey, StoreUnavailable
@@ -85,7 +85,7 @@ class Authenticator:
         presented_digest = presented_key.digest(self._pepper)
         key = await self._find(presented_key.public_id)
         expected = _NO_DIGEST if key is None else key.digest
-        matches = hmac.compare_digest(presented_digest, expected)
+        matches = compare_digest(presented_digest, expected)
         if key is None or not matches:
             raise InvalidKey("unknown API key")
         return key.principal

@@ -43,9 +43,7 @@ async def test_a_name_is_taken_once(store: TenantStore) -> None:
 
 
 async def test_of_many_at_once_one_gets_the_name(store: TenantStore) -> None:
-    made = await asyncio.gather(
-        *(store.create_tenant("acme", Tier.STANDARD) for _ in range(8)), return_exceptions=True
-    )
+    made = await asyncio.gather(*(store.create_tenant("acme", Tier.STANDARD) for _ in range(8)), return_exceptions=True)
     assert sorted(type(each).__name__ for each in made) == ["Tenant"] + ["TenantExists"] * 7
 
 

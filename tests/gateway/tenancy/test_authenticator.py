@@ -1,0 +1,391 @@
+"""The cache's promises, on a clock that only the test moves."""
+
+import asyncio
+import hmac
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from gateway.tenancy import Authenticator, InvalidKey, Principal, StoreUnavailable, TenantStore, Tier, open_database
+from gateway.tenancy import authenticator as module
+from gateway.tenancy.keys import ApiKey, new_key
+from gateway.tenancy.schema import upgrade
+from gateway.tenancy.store import ActiveKey
+from tests.gateway.tenancy.conftest import PEPPER
+from tests.servers import PostgresServer, ServerMissing, new_postgres_database, running_postgres
+
+pytestmark = pytest.mark.anyio
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class FakeSource:
+    """Keys in memory; counts queries, and can be down or silent."""
+
+    def __init__(self) -> None:
+        self.keys: dict[str, ActiveKey] = {}
+        self.queries: list[list[str]] = []
+        self.down = False
+        self.silent = False
+        self.running = self.most_running = 0
+
+    def add(self, tier: Tier = Tier.STANDARD) -> ApiKey:
+        key = new_key()
+        principal = Principal("tenant-id", "acme", tier, key.public_id)
+        self.keys[key.public_id] = ActiveKey(key.digest(PEPPER), principal)
+        return key
+
+    async def active_keys(self, public_ids: Sequence[str]) -> Mapping[str, ActiveKey]:
+        self.queries.append(list(public_ids))
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        try:
+            await asyncio.sleep(0)
+            if self.silent:
+                await asyncio.Event().wait()
+            if self.down:
+                raise StoreUnavailable("down")
+            return {each: self.keys[each] for each in public_ids if each in self.keys}
+        finally:
+            self.running -= 1
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def source() -> FakeSource:
+    return FakeSource()
+
+
+@pytest.fixture
+async def authenticator(source: FakeSource, clock: Clock, anyio_backend: str) -> AsyncIterator[Authenticator]:
+    authenticator = Authenticator(source, PEPPER, clock=clock)
+    yield authenticator
+    await authenticator.aclose()
+
+
+async def settle() -> None:
+    """Let reads that go on behind come to their end."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RETRY_S", 0.01)
+    monkeypatch.setattr(module, "READ_TIMEOUT_S", 0.05)
+
+
+async def test_a_key_names_its_principal(authenticator: Authenticator, source: FakeSource) -> None:
+    key = source.add(Tier.PREMIUM)
+    principal = await authenticator.authenticate(key.plaintext)
+    assert principal == Principal("tenant-id", "acme", Tier.PREMIUM, key.public_id)
+
+
+async def test_a_key_in_use_never_waits_for_the_database(
+    authenticator: Authenticator, source: FakeSource, clock: Clock
+) -> None:
+    key = source.add()
+    await authenticator.authenticate(key.plaintext)
+    queries = len(source.queries)
+    for _ in range(100):
+        await authenticator.authenticate(key.plaintext)
+    assert len(source.queries) == queries
+
+    clock.now += module.REFRESH_S + 0.1
+    source.silent = True  # a read is sent behind, and its silence bothers nobody
+    await asyncio.wait_for(authenticator.authenticate(key.plaintext), 0.5)
+    await settle()
+    assert len(source.queries) == queries + 1
+
+
+async def test_a_revoked_key_is_refused_within_five_seconds(
+    authenticator: Authenticator, source: FakeSource, clock: Clock
+) -> None:
+    """Whatever the rhythm of its use."""
+    assert module.MAX_LAG_S + module.READ_TIMEOUT_S <= 5
+    for pause_s in (0.1, 0.7, 1.4, 2.9, 4.9):
+        key = source.add()
+        await authenticator.authenticate(key.plaintext)
+        revoked_at = clock.now
+        del source.keys[key.public_id]
+        while clock.now - revoked_at <= 5:
+            clock.now += pause_s
+            try:
+                await authenticator.authenticate(key.plaintext)
+                assert clock.now - revoked_at < module.MAX_LAG_S
+            except InvalidKey:
+                break
+            await settle()
+        else:
+            pytest.fail(f"a key used every {pause_s} s outlived its revocation by 5 s")
+
+
+async def test_a_changed_tier_arrives_as_fast(authenticator: Authenticator, source: FakeSource, clock: Clock) -> None:
+    key = source.add(Tier.STANDARD)
+    await authenticator.authenticate(key.plaintext)
+    principal = Principal("tenant-id", "acme", Tier.PREMIUM, key.public_id)
+    source.keys[key.public_id] = ActiveKey(key.digest(PEPPER), principal)
+    clock.now += 5
+    assert (await authenticator.authenticate(key.plaintext)).tier is Tier.PREMIUM
+
+
+async def test_two_keys_that_share_all_but_the_end_are_two(authenticator: Authenticator, source: FakeSource) -> None:
+    key = source.add()
+    await authenticator.authenticate(key.plaintext)
+    other = key.plaintext[:-1] + ("a" if key.plaintext[-1] != "a" else "b")
+    with pytest.raises(InvalidKey):
+        await authenticator.authenticate(other)
+    await authenticator.authenticate(key.plaintext)
+
+
+async def test_what_the_store_keeps_opens_nothing(authenticator: Authenticator, source: FakeSource) -> None:
+    key = source.add()
+    for presented in (key.digest(PEPPER).hex(), key.public_id, f"tp-{key.public_id}-{key.digest(PEPPER).hex()[:43]}"):
+        with pytest.raises(InvalidKey):
+            await authenticator.authenticate(presented)
+
+
+@pytest.mark.parametrize("presented", ["", "tp--", "\0", "' OR 1=1 --", "x" * 1_000_000, "tp-" + "é" * 56])
+async def test_what_is_no_key_never_reaches_the_store(
+    authenticator: Authenticator, source: FakeSource, presented: str
+) -> None:
+    with pytest.raises(InvalidKey):
+        await authenticator.authenticate(presented)
+    assert source.queries == []
+
+
+async def test_unknown_and_known_ids_take_the_same_steps(
+    authenticator: Authenticator, source: FakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A digest and a constant-time comparison of 32 bytes, whether there is something to compare with or not."""
+    compared: list[tuple[int, int]] = []
+
+    def spy(one: Any, other: Any) -> bool:
+        compared.append((len(one), len(other)))
+        return hmac.compare_digest(one, other)
+
+    monkeypatch.setattr(module, "compare_digest", spy)
+    known, unknown = source.add(), new_key()
+    wrong = known.plaintext[:-1] + ("a" if known.plaintext[-1] != "a" else "b")
+    for presented in (wrong, unknown.plaintext, wrong, unknown.plaintext):
+        with pytest.raises(InvalidKey):
+            await authenticator.authenticate(presented)
+    assert compared == [(32, 32)] * 4
+
+
+async def test_errors_do_not_repeat_the_key(authenticator: Authenticator, source: FakeSource) -> None:
+    key = new_key()
+    with pytest.raises(InvalidKey) as unknown:
+        await authenticator.authenticate(key.plaintext)
+    source.down = True
+    with pytest.raises(StoreUnavailable) as down:
+        await authenticator.authenticate(new_key().plaintext)
+    for error in (unknown.value, down.value):
+        assert "tp-" not in str(error)
+        assert key.plaintext[16:] not in repr(error)
+
+
+class TestOutage:
+    async def test_known_keys_work_for_fifteen_minutes_and_not_longer(
+        self, authenticator: Authenticator, source: FakeSource, clock: Clock
+    ) -> None:
+        key = source.add()
+        await authenticator.authenticate(key.plaintext)
+        seen_at = clock.now
+        source.down = True
+        for elapsed in (5, 60, 15 * 60):
+            clock.now = seen_at + elapsed
+            await authenticator.authenticate(key.plaintext)
+        clock.now = seen_at + 15 * 60 + 0.1
+        with pytest.raises(StoreUnavailable):
+            await authenticator.authenticate(key.plaintext)
+
+    async def test_unknown_keys_never_pass(
+        self, authenticator: Authenticator, source: FakeSource, clock: Clock
+    ) -> None:
+        stranger = new_key()
+        with pytest.raises(InvalidKey):
+            await authenticator.authenticate(stranger.plaintext)
+        source.down = True
+        with pytest.raises(StoreUnavailable):
+            await authenticator.authenticate(new_key().plaintext)
+        clock.now += 60
+        with pytest.raises(StoreUnavailable):  # perhaps made in the meantime: nobody can tell
+            await authenticator.authenticate(stranger.plaintext)
+
+    async def test_the_wrong_secret_is_refused_in_an_outage_too(
+        self, authenticator: Authenticator, source: FakeSource, clock: Clock
+    ) -> None:
+        key = source.add()
+        await authenticator.authenticate(key.plaintext)
+        source.down = True
+        clock.now += 60
+        with pytest.raises(InvalidKey):
+            await authenticator.authenticate(key.plaintext[:-1] + ("a" if key.plaintext[-1] != "a" else "b"))
+
+    async def test_nobody_waits_once_it_is_known(
+        self, authenticator: Authenticator, source: FakeSource, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(module, "READ_TIMEOUT_S", 0.05)
+        key = source.add()
+        await authenticator.authenticate(key.plaintext)
+        source.silent = True
+        clock.now += 60
+        await authenticator.authenticate(key.plaintext)  # the one that finds out
+        queries = len(source.queries)
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        for _ in range(50):
+            await authenticator.authenticate(key.plaintext)
+        assert loop.time() - started < 0.04
+        assert len(source.queries) == queries
+
+    async def test_its_end_is_noticed_without_requests(
+        self, authenticator: Authenticator, source: FakeSource, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        without_pauses(monkeypatch)
+        key = source.add()
+        await authenticator.authenticate(key.plaintext)
+        source.down = True
+        clock.now += 60
+        await authenticator.authenticate(key.plaintext)
+        source.down = False
+        del source.keys[key.public_id]
+        await asyncio.sleep(0.1)
+        with pytest.raises(InvalidKey):
+            await authenticator.authenticate(key.plaintext)
+
+    async def test_a_revoked_key_stays_refused(
+        self, authenticator: Authenticator, source: FakeSource, clock: Clock
+    ) -> None:
+        key = source.add()
+        await authenticator.authenticate(key.plaintext)
+        del source.keys[key.public_id]
+        clock.now += 5
+        with pytest.raises(InvalidKey):
+            await authenticator.authenticate(key.plaintext)
+        source.down = True
+        clock.now += 60
+        with pytest.raises(StoreUnavailable):
+            await authenticator.authenticate(key.plaintext)
+
+    async def test_a_real_server_that_dies_and_comes_back(self, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+        without_pauses(monkeypatch)
+        monkeypatch.setattr(module, "READ_TIMEOUT_S", 2.0)
+        try:
+            with running_postgres() as server:
+                await self._die_and_come_back(server, clock)
+        except ServerMissing as error:
+            pytest.skip(str(error))
+
+    async def _die_and_come_back(self, server: PostgresServer, clock: Clock) -> None:
+        url = await asyncio.to_thread(new_postgres_database, server.url)
+        url = url.replace("postgresql:", "postgresql+asyncpg:")
+        await upgrade(url)
+        database = open_database(url)
+        store = TenantStore(database, PEPPER)
+        authenticator = Authenticator(store, PEPPER, clock=clock)
+        await store.create_tenant("acme", Tier.STANDARD)
+        known, other = await store.create_key("acme"), await store.create_key("acme")
+        await authenticator.authenticate(known.plaintext)
+
+        await asyncio.to_thread(server.stop)
+        clock.now += 60
+        await authenticator.authenticate(known.plaintext)
+        with pytest.raises(StoreUnavailable):
+            await authenticator.authenticate(other.plaintext)
+
+        await asyncio.to_thread(server.start)
+        await store.revoke_key(known.record.public_id)
+        await asyncio.sleep(0.3)
+        with pytest.raises(InvalidKey):
+            await authenticator.authenticate(known.plaintext)
+        await authenticator.authenticate(other.plaintext)
+        await authenticator.aclose()
+        await database.dispose()
+
+
+class TestBounds:
+    async def test_a_flood_of_strangers_takes_one_query_at_a_time(
+        self, authenticator: Authenticator, source: FakeSource
+    ) -> None:
+        strangers = [new_key() for _ in range(1000)]
+        outcomes = await asyncio.gather(
+            *(authenticator.authenticate(key.plaintext) for key in strangers), return_exceptions=True
+        )
+        assert {type(outcome) for outcome in outcomes} == {InvalidKey}
+        assert source.most_running == 1
+        assert max(map(len, source.queries)) <= module.READ_BATCH
+        assert len(source.queries) <= 1 + -(-1000 // module.READ_BATCH)
+
+    async def test_too_many_waiting_is_503_and_no_outage(
+        self, authenticator: Authenticator, source: FakeSource, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(module, "MAX_WAITING_READS", 10)
+        keys = [source.add() for _ in range(11)]
+        outcomes = await asyncio.gather(
+            *(authenticator.authenticate(key.plaintext) for key in keys), return_exceptions=True
+        )
+        assert [type(outcome) for outcome in outcomes] == [Principal] * 10 + [StoreUnavailable]
+        await authenticator.authenticate(keys[10].plaintext)
+
+    async def test_strangers_do_not_push_out_real_keys(
+        self, authenticator: Authenticator, source: FakeSource, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(module, "MAX_UNKNOWN_KEYS", 5)
+        key = source.add()
+        await authenticator.authenticate(key.plaintext)
+        for _ in range(50):
+            with pytest.raises(InvalidKey):
+                await authenticator.authenticate(new_key().plaintext)
+        assert len(authenticator._unknown) == 5
+        queries = len(source.queries)
+        await authenticator.authenticate(key.plaintext)
+        assert len(source.queries) == queries
+
+    async def test_known_keys_are_bounded_too(
+        self, authenticator: Authenticator, source: FakeSource, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(module, "MAX_KNOWN_KEYS", 3)
+        keys = [source.add() for _ in range(5)]
+        for key in keys:
+            await authenticator.authenticate(key.plaintext)
+        assert list(authenticator._known) == [key.public_id for key in keys[2:]]
+
+    async def test_many_that_ask_for_one_key_share_a_read(
+        self, authenticator: Authenticator, source: FakeSource
+    ) -> None:
+        key = source.add()
+        await asyncio.gather(*(authenticator.authenticate(key.plaintext) for _ in range(100)))
+        assert source.queries == [[key.public_id]]
+
+    async def test_one_that_gives_up_does_not_take_the_others_along(
+        self, authenticator: Authenticator, source: FakeSource
+    ) -> None:
+        key = source.add()
+        first = asyncio.create_task(authenticator.authenticate(key.plaintext))
+        second = asyncio.create_task(authenticator.authenticate(key.plaintext))
+        await asyncio.sleep(0)
+        first.cancel()
+        assert (await second).key_id == key.public_id
+
+    async def test_closing_ends_the_read_and_those_who_wait(
+        self, authenticator: Authenticator, source: FakeSource
+    ) -> None:
+        source.silent = True
+        waiting = asyncio.create_task(authenticator.authenticate(source.add().plaintext))
+        await settle()
+        await authenticator.aclose()
+        with pytest.raises(StoreUnavailable):
+            await waiting
+        assert source.running == 0

@@ -1,0 +1,152 @@
+"""`turnpike serve` as a process: from the command to an answer, and down again on a signal."""
+
+import json
+import os
+import re
+import select
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.listener import bind, local_url
+from gateway.serve import demo_invitation
+from tests.servers import free_port
+
+
+class Gateway:
+    """`turnpike serve --demo` with a fake engine, in a data directory of its own."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.log = folder / "log"
+        self.environment = {**os.environ, "TURNPIKE_DATA_DIR": str(folder / "data"), "TURNPIKE_LOG_FORMAT": "json"}
+        command = [sys.executable, "-m", "tests.gateway.serving", "serve", "--demo", "--port", str(port)]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command, env=self.environment, stdout=subprocess.PIPE, stderr=log, text=True
+            )
+        self.url = f"http://127.0.0.1:{port}"
+        self.curl = self._read_curl()
+        self.key = next(part for part in self.curl if part.startswith("Authorization:")).rpartition(" ")[2]
+
+    def _read_curl(self) -> list[str]:
+        assert self.process.stdout is not None
+        readable, _, _ = select.select([self.process.stdout], [], [], 30)
+        assert readable, self.log.read_text()
+        for line in self.process.stdout:
+            if line.startswith("curl "):
+                return shlex.split(line)
+        pytest.fail(self.log.read_text())
+
+    def turnpike(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Another command on the same data."""
+        command = [Path(sys.executable).with_name("turnpike"), *arguments]
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
+
+    def stop(self, signal_number: int) -> int:
+        self.process.send_signal(signal_number)
+        return self.process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    gateway = Gateway(tmp_path_factory.mktemp("gateway"), free_port())
+    yield gateway
+    gateway.process.kill()
+    gateway.process.wait()
+    assert gateway.process.stdout is not None
+    gateway.process.stdout.close()
+
+
+def test_the_printed_request_streams_an_answer(gateway: Gateway) -> None:
+    done = subprocess.run(gateway.curl, capture_output=True, text=True, timeout=20, check=True)
+    chunks = [line.removeprefix("data: ") for line in done.stdout.splitlines() if line.startswith("data: ")]
+    assert chunks.pop() == "[DONE]"
+    deltas = [choice["delta"] for chunk in chunks for choice in json.loads(chunk)["choices"]]
+    assert "".join(delta.get("content") or "" for delta in deltas) == "Paris is the capital"
+
+
+def test_a_revoked_key_is_refused_within_five_seconds(gateway: Gateway) -> None:
+    """On the wall clock, through the command line and the database."""
+    key = gateway.turnpike("key", "create", "--tenant", "demo").stdout.strip()
+    models = f"{gateway.url}/v1/models"
+    authorised = {"authorization": f"Bearer {key}"}
+    assert httpx.get(models, headers=authorised).status_code == 200
+    assert gateway.turnpike("key", "revoke", key[3:15]).returncode == 0
+    revoked_at = time.monotonic()
+    while httpx.get(models, headers=authorised).status_code == 200:
+        assert time.monotonic() - revoked_at < 5
+        time.sleep(0.1)
+
+
+def test_metrics_are_served(gateway: Gateway) -> None:
+    text = httpx.get(f"{gateway.url}/metrics").text
+    assert "gen_ai_server_request_duration_seconds" in text
+
+
+def test_a_port_in_use_is_one_line(gateway: Gateway) -> None:
+    port = gateway.url.rpartition(":")[2]
+    done = gateway.turnpike("serve", "--port", port)
+    assert done.returncode == 1
+    assert done.stderr == f"turnpike: cannot listen on 127.0.0.1 port {port}: address already in use\n"
+
+
+def test_sigterm_lets_streams_end_and_exits_with_0(gateway: Gateway) -> None:
+    """Last: it ends the gateway. Then its log is searched for what should not be there."""
+    headers = {"authorization": f"Bearer {gateway.key}"}
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "a private question"}], "stream": True}
+    seen: list[str] = []
+    started = threading.Event()
+
+    def read() -> None:
+        with httpx.stream("POST", f"{gateway.url}/v1/chat/completions", headers=headers, json=body) as response:
+            for line in response.iter_lines():
+                seen.append(line)
+                started.set()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert started.wait(10)
+    assert gateway.stop(signal.SIGTERM) == 0
+    reader.join(10)
+    assert "data: [DONE]" in seen
+
+    log = gateway.log.read_text()
+    lines = [json.loads(line) for line in log.splitlines()]
+    assert {"ready", "request"} <= {line["event"] for line in lines}
+    assert gateway.key[16:] not in log
+    assert not re.search(r"tp-[a-z0-9]{12}-[A-Za-z0-9]", log)
+    assert "private question" not in log
+    assert "capital" not in log
+    pepper = Path(gateway.environment["TURNPIKE_DATA_DIR"], "secrets", "pepper").read_text().strip()
+    assert pepper not in log
+
+
+def test_the_invitation_survives_a_shell() -> None:
+    text = demo_invitation("http://127.0.0.1:8080", 'it\'s "odd" $HOME', "tp-key")
+    (line,) = [line for line in text.splitlines() if line.startswith("curl ")]
+    *_, flag, body = shlex.split(line)
+    assert flag == "-d"
+    assert json.loads(body)["model"] == 'it\'s "odd" $HOME'
+    assert json.loads(body)["messages"][0]["content"] == "What is the capital of France?"
+
+
+@pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1")])
+def test_the_url_is_one_that_this_machine_can_reach(host: str, shown: str) -> None:
+    with bind(host, 0) as listener:
+        assert local_url(listener) == f"http://{shown}:{listener.getsockname()[1]}"
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
+def test_an_ipv6_url_has_brackets() -> None:
+    with socket.socket(socket.AF_INET6) as listener:
+        listener.bind(("::1", 0))
+        assert local_url(listener).startswith("http://[::1]:")

@@ -1,0 +1,170 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from gateway.settings import SettingsError, load_settings, normalise_database_url
+
+SECRET = "s3cret-s3cret-s3cret-s3cret-s3cret"
+
+
+pytestmark = pytest.mark.usefixtures("no_settings")
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    folder = tmp_path / "share" / "turnpike"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def test_defaults(tmp_path: Path) -> None:
+    settings = load_settings()
+    assert settings.data_dir == tmp_path / "share" / "turnpike"
+    assert settings.models_dir == tmp_path / "cache" / "turnpike" / "models"
+    url = settings.database_url.get_secret_value()
+    assert url == f"sqlite+aiosqlite:///{tmp_path}/share/turnpike/turnpike.db"
+    assert (settings.host, settings.port) == ("127.0.0.1", 8080)
+    assert (settings.max_body_bytes, settings.max_json_depth) == (4 * 1024**2, 64)
+    assert settings.models == {}
+    assert settings.key_pepper is None
+
+
+def test_a_relative_xdg_directory_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", "relative")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert load_settings().data_dir == tmp_path / ".local" / "share" / "turnpike"
+
+
+def test_the_order_of_sources(monkeypatch: pytest.MonkeyPatch, data_dir: Path) -> None:
+    (data_dir / "turnpike.toml").write_text("port = 1\nthreads = 1\nmax_running = 1\nmax_json_depth = 10\n")
+    Path("turnpike.toml").write_text("port = 2\nthreads = 2\nmax_running = 2\n")
+    monkeypatch.setenv("TURNPIKE_PORT", "3")
+    monkeypatch.setenv("TURNPIKE_THREADS", "3")
+    settings = load_settings(port=4, threads=None)
+    assert (settings.port, settings.threads, settings.max_running, settings.max_json_depth) == (4, 3, 2, 10)
+
+
+def test_the_data_directory_is_found_by_the_same_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("flag", "env", "file"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "turnpike.toml").write_text(f"host = '{name}'")
+    Path("turnpike.toml").write_text(f"data_dir = '{tmp_path / 'file'}'")
+    assert load_settings().host == "file"
+    monkeypatch.setenv("TURNPIKE_DATA_DIR", str(tmp_path / "env"))
+    assert load_settings().host == "env"
+    settings = load_settings(data_dir=tmp_path / "flag")
+    assert settings.host == "flag"
+    assert str(tmp_path / "flag") in settings.database_url.get_secret_value()
+
+
+def test_one_file_may_be_both(monkeypatch: pytest.MonkeyPatch, data_dir: Path) -> None:
+    monkeypatch.chdir(data_dir)
+    Path("turnpike.toml").write_text(f"data_dir = '{data_dir}'\nport = 5")
+    assert load_settings().port == 5
+
+
+def test_a_table_replaces_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("turnpike.toml").write_text("[models]\nsmall = '/models/small'\n")
+    assert load_settings().models == {"small": Path("/models/small")}
+    monkeypatch.setenv("TURNPIKE_MODELS", json.dumps({"large": "~/large"}))
+    assert load_settings().models == {"large": Path.home() / "large"}
+    assert load_settings(models={"one": "one.gguf"}).models == {"one": Path.cwd() / "one.gguf"}
+
+
+def test_an_empty_variable_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNPIKE_PORT", "")
+    monkeypatch.setenv("TURNPIKE_KEY_PEPPER", "")
+    assert load_settings().port == 8080
+    assert load_settings().key_pepper is None
+
+
+def test_sizes_have_units() -> None:
+    assert load_settings(kv_cache_bytes="2GiB").kv_cache_bytes == 2 * 1024**3
+    assert load_settings(max_body_bytes=2048).max_body_bytes == 2048
+
+
+@pytest.mark.parametrize("place", ["here", "data_dir"])
+def test_an_unknown_key_is_refused_by_name(place: str, data_dir: Path) -> None:
+    path = Path("turnpike.toml") if place == "here" else data_dir / "turnpike.toml"
+    path.write_text("prot = 8081\n")
+    with pytest.raises(SettingsError, match=r"turnpike\.toml: unknown key prot"):
+        load_settings()
+
+
+def test_the_data_directory_cannot_move_itself(data_dir: Path) -> None:
+    (data_dir / "turnpike.toml").write_text("data_dir = '/elsewhere'")
+    with pytest.raises(SettingsError, match="cannot be set in the data directory"):
+        load_settings()
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"port = ", "is not TOML"),
+        (b"\xff", "cannot be read"),
+        (b"port = 99999", "port: Input should be less than or equal to 65535"),
+        (b"data_dir = 3", "data_dir: "),
+        (b"[models]\n'a b' = '/x'", "models: the model name 'a b'"),
+        (b"dtype = 'int8'", "dtype: "),
+        (b"kv_cache_bytes = 10", "kv_cache_bytes: "),
+        (b"max_running = 0", "max_running: "),
+    ],
+)
+def test_a_bad_file_is_one_line_that_names_the_key(content: bytes, complaint: str) -> None:
+    Path("turnpike.toml").write_bytes(content)
+    with pytest.raises(SettingsError) as refusal:
+        load_settings()
+    assert complaint in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_variable_that_is_not_json_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNPIKE_MODELS", "{nonsense")
+    with pytest.raises(SettingsError, match="models"):
+        load_settings()
+
+
+def test_secrets_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = load_settings(key_pepper=SECRET, database_url=f"postgresql://u:{SECRET}@db/turnpike")
+    for shown in (repr(settings), str(settings), settings.model_dump_json()):
+        assert SECRET not in shown
+    assert set(settings.secret_values()) == {SECRET}
+
+
+@pytest.mark.parametrize("setting", [{"database_url": f"mysql://u:{SECRET}@db"}, {"key_pepper": "s3cret-short"}])
+def test_errors_do_not_repeat_secrets(setting: dict[str, str]) -> None:
+    with pytest.raises(SettingsError) as refusal:
+        load_settings(**setting)
+    assert "s3cret" not in str(refusal.value)
+    assert refusal.value.__suppress_context__
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        load_settings().port = 1
+
+
+@pytest.mark.parametrize(
+    ("stated", "meant"),
+    [
+        ("sqlite:///a.db", "sqlite+aiosqlite:///a.db"),
+        ("sqlite:////var/a.db", "sqlite+aiosqlite:////var/a.db"),
+        ("sqlite+aiosqlite:///a.db", "sqlite+aiosqlite:///a.db"),
+        ("postgres://u@h/d", "postgresql+asyncpg://u@h/d"),
+        ("postgresql://u:p@h:1/d", "postgresql+asyncpg://u:p@h:1/d"),
+        ("postgresql+asyncpg://u@h/d", "postgresql+asyncpg://u@h/d"),
+        ("postgresql://u@h/d?a=b&sslmode=require", "postgresql+asyncpg://u@h/d?a=b&ssl=require"),
+    ],
+)
+def test_urls_get_the_async_driver(stated: str, meant: str) -> None:
+    assert normalise_database_url(stated) == meant
+    assert normalise_database_url(meant) == meant
+
+
+@pytest.mark.parametrize(
+    "url", ["", "turnpike.db", "mysql://h/d", "postgresql+psycopg://h/d", "sqlite://", "sqlite:///:memory:"]
+)
+def test_other_databases_are_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        normalise_database_url(url)
