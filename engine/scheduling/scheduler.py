@@ -212,7 +212,7 @@ class Scheduler:
         while spare_tokens > 0 and self._free_slots and passed_over < min(len(self._waiting), LOOK_AHEAD):
             request = self._waiting[passed_over]
             parent = request.fork_of
-            if parent is not None and _awaits_prompt(parent):
+            if parent is not None and self._awaits_prompt(parent):
                 passed_over += 1
                 continue
             keep_free = len(self._running) + 1 if self._running else 0
@@ -230,6 +230,10 @@ class Scheduler:
             samples = tokens == wanted and request.max_tokens > 0
             rows.append(ScheduledRow(request, request.computed, tokens, samples))
         return spare_tokens
+
+    def _awaits_prompt(self, parent: Request) -> bool:
+        """Will the KV of the parent's prompt be there later, but is not yet? Not if it has left or never came."""
+        return self._requests.get(parent.id) is parent and parent.computed < parent.prompt_tokens
 
     def _start(self, request: Request) -> None:
         self._waiting.remove(request)
@@ -319,11 +323,6 @@ class Scheduler:
     def _land(self, plan: StepPlan) -> None:
         assert plan is self._in_flight, "this is not the plan in flight"
         self._in_flight = None
-
-
-def _awaits_prompt(parent: Request) -> bool:
-    """Will the KV of the parent's prompt be there later, but is not yet?"""
-    return parent.phase is not Phase.FINISHED and parent.computed < parent.prompt_tokens
 
 
 def _can_fork(parent: Request, child: Request) -> bool:

@@ -44,13 +44,13 @@ class KVCacheMachine(RuleBasedStateMachine):
 
     @rule(
         target=waiting,
-        heads=st.lists(st.integers(0, 1), max_size=4),
-        tail=st.integers(1, BLOCK_TOKENS + 1),
-        salt=st.sampled_from([b"", b"tenant"]),
+        heads=st.sampled_from([(), (0,), (0, 0), (0, 1), (1, 0), (0, 0, 0)]),
+        tail=st.sampled_from([1, BLOCK_TOKENS - 1, BLOCK_TOKENS]),
+        salt=st.sampled_from([b"", b"", b"tenant"]),
     )
-    def arrive(self, heads: list[int], tail: int, salt: bytes) -> Request:
+    def arrive(self, heads: tuple[int, ...], tail: int, salt: bytes) -> Request:
         self.names += 1
-        tokens = [token for head in heads for token in [head] * BLOCK_TOKENS] + [7] * tail
+        tokens = [token for head in heads for token in [head] * BLOCK_TOKENS] + [0] * tail
         return make_request(f"r{self.names}", tokens, salt=salt)
 
     @rule(target=running, request=consumes(waiting), keep_free=st.integers(0, 2))
@@ -66,11 +66,12 @@ class KVCacheMachine(RuleBasedStateMachine):
         assert self.pool.free_blocks >= keep_free
         assert request.block_table[: len(hits)] == hits
         assert request.computed == len(hits) * BLOCK_TOKENS < len(request.tokens)
+        assert len(set(request.block_table)) == len(request.block_table)
         assert len(request.block_table) == blocks_for(len(request.tokens))
         self.requests[request.id] = request
         return request
 
-    @rule(request=running, share=st.floats(0.01, 1.0))
+    @rule(request=running, share=st.sampled_from([1.0, 1.0, 0.5]))
     def compute(self, request: Request, share: float) -> None:
         first, pending = request.computed // BLOCK_TOKENS, len(request.tokens) - request.computed
         if request.id not in self.requests or not pending:
@@ -104,9 +105,15 @@ class KVCacheMachine(RuleBasedStateMachine):
             return multiple()
         self.names += 1
         child = make_request(f"r{self.names}", parent.tokens[: parent.prompt_tokens], salt=parent.salt)
-        if self.cache.fork(parent, child) is None:
+        copies = self.cache.fork(parent, child)
+        if copies is None:
             assert self.pool.free_blocks == 0
             return multiple()
+        assert child.computed == child.prompt_tokens - 1
+        own = child.computed // BLOCK_TOKENS
+        assert child.block_table[:own] == parent.block_table[:own]
+        copied = child.computed % BLOCK_TOKENS > 0
+        assert copies == [(parent.block_table[own], child.block_table[own])][:copied]
         self.requests[child.id] = child
         return child
 
@@ -115,6 +122,7 @@ class KVCacheMachine(RuleBasedStateMachine):
         if self.requests.pop(request.id, None) is None:
             return multiple()
         self.cache.release(request)
+        assert (request.computed, request.block_table) == (0, [])
         request.preemptions += 1
         return request
 
@@ -158,5 +166,5 @@ class KVCacheMachine(RuleBasedStateMachine):
         return request.salt, tuple(request.tokens[: (index + 1) * BLOCK_TOKENS])
 
 
-KVCacheMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+KVCacheMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestKVCacheMachine = KVCacheMachine.TestCase

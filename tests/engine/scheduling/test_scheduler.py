@@ -497,6 +497,15 @@ class TestForks:
         scheduler.abort("0")
         assert step(scheduler)[0] == [("1", 32 if steps else 0, 8 if steps else 32)]
 
+    def test_a_parent_that_was_refused_is_not_waited_for(self) -> None:
+        scheduler = make_scheduler(3)
+        parent = make_request("parent", range(48))
+        with pytest.raises(UnservableRequest):
+            scheduler.add(parent)
+        params = SamplingParams(max_tokens=0)
+        scheduler.add(make_request("child", range(48), arrival=1, params=params, fork_of=parent))
+        assert step(scheduler)[0] == [("child", 0, 48)]
+
     def test_a_preempted_fork_goes_the_ordinary_way(self) -> None:
         scheduler = make_scheduler()
         family = self.family(2)

@@ -108,8 +108,8 @@ MUTANTS = [
     Mutant("admission keeps no reserve", Scheduler, "_schedule_waiting", "len(self._running) + 1 if", "0 if"),
     Mutant("admission overtakes", Scheduler, "_schedule_waiting", "self._waiting[passed_over]", "self._waiting[-1]"),
     Mutant("admission ignores a preemption", Scheduler, "schedule", "if not preempted:", "if True:", from_seed=380),
-    Mutant("a fork does not wait", scheduler_module, "_awaits_prompt", "parent.computed <", "0 >"),
-    Mutant("a fork waits for the dead", scheduler_module, "_awaits_prompt", "parent.phase is not", "True or"),
+    Mutant("a fork does not wait", Scheduler, "_awaits_prompt", "parent.computed <", "0 >"),
+    Mutant("a fork waits for the dead", Scheduler, "_awaits_prompt", "self._requests", "True or self._requests"),
     Mutant(
         "logprobs are doubled by preemption",
         Scheduler,
