@@ -111,7 +111,8 @@ def _pepper(settings: Settings) -> Finding:
         load_pepper(settings)
     except OperatorError as error:
         return Finding("pepper", "missing", str(error), "or set TURNPIKE_KEY_PEPPER")
-    return Finding("pepper", "ok", str(path))
+    shared = settings.database_url.get_secret_value().startswith("postgresql")
+    return Finding("pepper", "ok", f"{path}{'; other replicas need it in TURNPIKE_KEY_PEPPER' if shared else ''}")
 
 
 def _database(settings: Settings) -> Finding:

@@ -119,7 +119,10 @@ async def _serve(
 ) -> None:
     database = open_database(settings.database_url.get_secret_value())
     try:
-        authenticator = Authenticator(TenantStore(database, pepper), pepper)
+        store = TenantStore(database, pepper)
+        if strangers := await store.count_keys_of_other_peppers():
+            _log.warning("keys made under another pepper are refused; see turnpike doctor", keys=strangers)
+        authenticator = Authenticator(store, pepper)
         app = create_app(settings, engine, authenticator, Metrics(engine.stats))
         config = uvicorn.Config(
             app,

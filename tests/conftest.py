@@ -4,10 +4,15 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from gateway.settings import ENV_PREFIX, normalise_database_url
 from tests.servers import PostgresServer, ServerMissing, new_postgres_database, running_postgres
+
+# A shared machine stalls; how long an example takes says nothing about the code.
+hypothesis.settings.register_profile("turnpike", deadline=None)
+hypothesis.settings.load_profile("turnpike")
 
 
 @pytest.fixture(scope="session")

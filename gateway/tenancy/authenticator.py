@@ -107,7 +107,9 @@ class Authenticator:
             await asyncio.shield(pending)
             read = self._remembered(public_id)
             age = self._age(read)
-        if read is not None and (age <= MAX_LAG_S or (read.key is not None and age <= MAX_OUTAGE_S)):
+        # Only an outage stretches what is known: a flood that fills the queue must not keep a revoked key alive.
+        stretched = self._outage and read is not None and read.key is not None and age <= MAX_OUTAGE_S
+        if read is not None and (age <= MAX_LAG_S or stretched):
             return read.key
         raise StoreUnavailable("the database does not answer, and this key was not seen lately")
 

@@ -339,6 +339,19 @@ class TestBounds:
         assert [type(outcome) for outcome in outcomes] == [Principal] * 10 + [StoreUnavailable]
         await authenticator.authenticate(keys[10].plaintext)
 
+    async def test_a_full_queue_does_not_stretch_a_key(
+        self, authenticator: Authenticator, source: FakeSource, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(module, "MAX_WAITING_READS", 1)
+        key = source.add()
+        await authenticator.authenticate(key.plaintext)
+        del source.keys[key.public_id]
+        clock.now += 60
+        outcomes = await asyncio.gather(
+            *(authenticator.authenticate(each.plaintext) for each in (new_key(), key)), return_exceptions=True
+        )
+        assert [type(outcome) for outcome in outcomes] == [InvalidKey, StoreUnavailable]
+
     async def test_strangers_do_not_push_out_real_keys(
         self, authenticator: Authenticator, source: FakeSource, monkeypatch: pytest.MonkeyPatch
     ) -> None:
