@@ -52,8 +52,8 @@ def _add_tokens(backend: Backend, vocabulary: GGUFVocabulary, special_ids: Seque
     backend.add_tokens(
         [
             AddedToken(tokens[index], special=False, normalized=False)
-            for index, kind in enumerate(vocabulary.types)
-            if kind == TokenType.USER_DEFINED and index not in special
+            for index in vocabulary.ids_of_types(TokenType.USER_DEFINED)
+            if index not in special
         ]
     )
 
@@ -64,11 +64,18 @@ def _byte_level(vocabulary: GGUFVocabulary) -> tuple[Backend, bool]:
         raise UnsupportedCheckpoint(f"tokenizer.ggml.pre: {vocabulary.pre!r} is not supported")
     if not vocabulary.merges:
         raise UnsupportedCheckpoint("tokenizer.ggml.merges: missing or empty")
-    merges = [_pair(merge) for merge in vocabulary.merges]
+    merges = _pairs(vocabulary.merges)
     backend = Backend(_bpe(vocabulary, merges, ignore_merges=rule.ignores_merges))
     backend.pre_tokenizer = splitter(rule)
     backend.decoder = decoders.ByteLevel()
     return backend, rule.adds_bos
+
+
+def _pairs(merges: Sequence[str]) -> list[tuple[str, str]]:
+    parts = [merge.split(" ") for merge in merges]
+    if set(map(len, parts)) == {2}:
+        return [(left, right) for left, right in parts]
+    return [_pair(merge) for merge in merges]
 
 
 def _pair(merge: str) -> tuple[str, str]:

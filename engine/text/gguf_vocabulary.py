@@ -50,10 +50,13 @@ class GGUFVocabulary:
     add_eos: bool
     add_space_prefix: bool
 
+    def ids_of_types(self, *kinds: TokenType) -> list[int]:
+        wanted = frozenset(kinds)
+        return [index for index, kind in enumerate(self.types) if kind in wanted]
+
     def special_ids(self) -> list[int]:
         """Control and unknown tokens, and those that begin or end a text even if the file types them otherwise."""
-        special = {index for index, kind in enumerate(self.types) if kind in (TokenType.CONTROL, TokenType.UNKNOWN)}
-        special.update(self.eos_ids)
+        special = {*self.ids_of_types(TokenType.CONTROL, TokenType.UNKNOWN), *self.eos_ids}
         special.update(token_id for token_id in (self.bos_id, self.unk_id) if token_id is not None)
         return sorted(special)
 
