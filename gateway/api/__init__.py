@@ -1,14 +1,16 @@
-"""The OpenAI-compatible HTTP surface: read these in the order in which a request passes them.
+"""The OpenAI-compatible HTTP surface. In the order in which a generating request passes them:
 
-    middleware     request id, key, body bound, access log
-    json_body      bytes to one JSON object
-    chat_schema, completion_schema, sampling, fields
-                   the object to a `GenerationRequest`, every value checked, the field at fault named
-    prepare        text to token ids, held against the model's window
-    serve, deltas  the engine's deltas to the client, until either is done
-    chat_wire, completion_wire, logprobs, usage
-                   how the answer is spelt
-    errors         every error that leaves the server
+    middleware      request id, key, bounds on the frame, access log
+    endpoint        one request from its first byte to its answer's last, step by step
+    json_body       bytes to one JSON object
+    fields, sampling, chat_schema, completion_schema
+                    the object to a `GenerationRequest`; every value checked, the field at fault named
+    prepare         text to token ids that fit the model's window
+    serve, deltas   the engine's deltas to the client, until either has done
+    wire, chat_wire, completion_wire, logprobs, usage
+                    how an answer is spelt
+    errors          every error that leaves the server
 
-`chat`, `completions`, `models`, `tokenization` and `health` are the endpoints; `gateway.app` gives them paths.
+`chat` and `completions` say what is each endpoint's own; `models`, `tokenization` and `health` are small ones.
+`gateway.app` gives them all their paths.
 """

@@ -33,4 +33,4 @@ MAX_PENDING_DELTAS = 256
 """Deltas held for one client that reads slowly; its streams are not read further until some are sent."""
 
 MAX_STALLED_SECONDS = 30.0
-"""A client that reads nothing of its stream for so long is given up."""
+"""A client that leaves so many unread for so long is given up."""

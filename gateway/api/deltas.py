@@ -8,7 +8,7 @@ from typing import NamedTuple
 from starlette.types import Receive
 
 from engine.request import TextDelta
-from gateway.api.bounds import MAX_PENDING_DELTAS
+from gateway.api.bounds import MAX_PENDING_DELTAS, MAX_STALLED_SECONDS
 from gateway.api.errors import ClientGone
 
 
@@ -23,7 +23,7 @@ class DeltaStream:
     """Deltas of all prompts in the order they are ready, as many at a time as are ready.
 
     One task pumps each engine stream. Invariants: at most `MAX_PENDING_DELTAS` (and one more for each pump) are
-    held, the pumps wait while there are as many; after `aclose` every engine stream is closed. One reader.
+    held, the pumps wait while there are as many; after `cancel` every engine stream is closed. One reader.
     """
 
     def __init__(self, streams: Sequence[AsyncGenerator[TextDelta]], choices_each: int) -> None:
@@ -40,7 +40,7 @@ class DeltaStream:
         """What is ready, at least one delta; empty once, at the end.
 
         Raises:
-            ClientGone: `abandon` was called.
+            ClientGone: `abandon` was called, or the reader has let deltas lie for `MAX_STALLED_SECONDS`.
             Exception: the first failure of an engine stream, after the deltas that came before it.
         """
         if not self._pending and self._live and self._failure is None:
@@ -57,10 +57,11 @@ class DeltaStream:
         self._fail(ClientGone())
         self._pending = []
 
-    async def aclose(self) -> None:
+    def cancel(self) -> list[asyncio.Task[None]]:
+        """Close every engine stream. The tasks that do it, to be waited for."""
         for pump in self._pumps:
             pump.cancel()
-        await asyncio.wait(self._pumps)
+        return self._pumps
 
     async def _pump(self, stream: AsyncGenerator[TextDelta], first_choice: int) -> None:
         try:
@@ -68,14 +69,22 @@ class DeltaStream:
                 self._pending.append(ChoiceDelta(first_choice + delta.index, delta))
                 self._ready.set()
                 if len(self._pending) >= MAX_PENDING_DELTAS:
-                    self._room.clear()
-                    await self._room.wait()
+                    await self._wait_for_room()
         except Exception as error:
             self._fail(error)
         finally:
             await stream.aclose()
             self._live -= 1
             self._ready.set()
+
+    async def _wait_for_room(self) -> None:
+        """Raises ClientGone where the client has stopped to read. (A timer here, not around each write, is free.)"""
+        self._room.clear()
+        try:
+            async with asyncio.timeout(MAX_STALLED_SECONDS):
+                await self._room.wait()
+        except TimeoutError:
+            raise ClientGone from None
 
     def _fail(self, failure: Exception) -> None:
         """The first failure counts, and takes the request's other streams with it."""
@@ -99,8 +108,7 @@ async def reading(
         yield deltas
     finally:
         watcher.cancel()
-        await asyncio.wait([watcher])
-        await deltas.aclose()
+        await asyncio.wait([watcher, *deltas.cancel()])
 
 
 async def _watch(receive: Receive, deltas: DeltaStream) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from starlette.types import Receive, Send
 
 from engine.request import TextDelta, TokenLogprob
-from gateway.api.bounds import MAX_STALLED_SECONDS
 from gateway.api.deltas import ChoiceDelta, DeltaStream, reading
 from gateway.api.engine_client import EngineClient
 from gateway.api.errors import APIError, ClientGone, as_api_error, internal_error, shutting_down
@@ -90,7 +89,7 @@ async def _send_stream(answer: Answer, deltas: DeltaStream, send: Send) -> None:
             _count(answer, batch, usage)
             events = [_event(chunk) for choice, delta in batch for chunk in answer.wire.chunks(choice, delta)]
             if events:
-                await _send_events(b"".join(events), send)
+                await send({"type": "http.response.body", "body": b"".join(events), "more_body": True})
             batch = await deltas.next_batch()
         _finish(answer, usage)
     except ClientGone:
@@ -126,15 +125,6 @@ def _finish(answer: Answer, usage: UsageTotal) -> None:
     if len(usage.counted) != answer.choices:
         raise RuntimeError(f"the engine ended {len(usage.counted)} of {answer.choices} choices")
     answer.measurement.used(usage)
-
-
-async def _send_events(events: bytes, send: Send) -> None:
-    """Raises ClientGone where the client has stopped to read."""
-    try:
-        async with asyncio.timeout(MAX_STALLED_SECONDS):
-            await send({"type": "http.response.body", "body": events, "more_body": True})
-    except TimeoutError:
-        raise ClientGone from None
 
 
 def _last_word(error: Exception | asyncio.CancelledError) -> APIError:

@@ -54,11 +54,6 @@ def _silent_log() -> Iterator[None]:
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def engine() -> FakeEngine:
     return FakeEngine()
 

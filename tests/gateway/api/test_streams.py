@@ -10,7 +10,8 @@ import time
 import orjson
 import pytest
 
-from gateway.api import serve as serve_module
+from gateway.api import deltas as deltas_module
+from gateway.api import json_body as json_body_module
 from tests.gateway.api.conftest import AUTHORISED, until
 
 CHAT = "/v1/chat/completions"
@@ -92,6 +93,31 @@ def test_hanging_up_in_the_middle_of_a_body(server, post, engine):
     assert len(engine.calls) == 1
 
 
+def test_a_body_that_does_not_arrive_is_not_waited_for(server, post, monkeypatch):
+    monkeypatch.setattr(json_body_module, "MAX_BODY_SECONDS", 0.1)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as raw:
+        raw.sendall(
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer tp-standard\r\n"
+            b"content-type: application/json\r\ncontent-length: 5\r\n\r\n{"
+        )
+        answer = b"".join(iter(lambda: raw.recv(4096), b""))
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b'"code":"request_timeout"' in answer
+    answers(post)
+
+
+def test_a_connection_goes_on_after_a_body_that_nobody_read(post):
+    connection = post(model="x" * 200_000)
+    with connection.getresponse() as response:
+        assert response.read()
+    connection.request("POST", CHAT, b" " * 200_000, {"content-type": "application/json"})
+    with connection.getresponse() as response:
+        assert response.status == 401
+        assert response.read()
+    connection.request("POST", CHAT, orjson.dumps(BODY), HEADERS)
+    read(connection)
+
+
 def test_a_failure_half_way_is_the_streams_last_event(post, engine):
     engine.fail_at = 3
     with post(stream=True).getresponse() as response:
@@ -111,7 +137,7 @@ def test_a_failure_half_way_is_the_streams_last_event(post, engine):
 
 
 def test_a_reader_that_stops_is_given_up(server, post, engine, monkeypatch):
-    monkeypatch.setattr(serve_module, "MAX_STALLED_SECONDS", 0.2)
+    monkeypatch.setattr(deltas_module, "MAX_STALLED_SECONDS", 0.2)
     engine.models = {"tiny": type(engine.models["tiny"])("tiny", 10_000_000)}
     engine.reply = "x" * 5_000_000
     raw = socket.socket()
