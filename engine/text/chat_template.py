@@ -76,7 +76,24 @@ class ChatTemplate:
             raise ChatTemplateError(f"not a template: {error}") from error
         self._wants_parts = self._needs_content_parts()
 
-    def render(
+    def render(self, messages: Sequence[Message], **variables: Any) -> str:
+        """The conversation as text: `prepare`, then `render_prepared` with its keyword arguments."""
+        return self.render_prepared(self.prepare(messages), **variables)
+
+    def prepare(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        """Copies of messages in the form that the template reads.
+
+        As vLLM has it, content that is a list of parts becomes the text parts, one a line, and content that is
+        null or missing the empty string; arguments of tool calls that are a JSON object in a string become that
+        object. So every string that the template will see is there, decoded, before it runs.
+
+        Raises:
+            ChatTemplateError: a message is malformed, or a content part is not text.
+        """
+        content_form = _as_parts if self._wants_parts else _as_text
+        return [_prepared(message, content_form) for message in messages]
+
+    def render_prepared(
         self,
         messages: Sequence[Message],
         *,
@@ -84,21 +101,15 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         **variables: Any,
     ) -> str:
-        """The conversation as text.
-
-        As vLLM has it, content that is a list of parts becomes the text parts, one a line, and content that is
-        null or missing the empty string; arguments of tool calls that are a JSON object in a string become that
-        object.
-
+        """
         Raises:
             ChatTemplateError: the template refuses these messages (`raise_exception`) or fails on them.
         """
-        content_form = _as_parts if self._wants_parts else _as_text
         context = {
             **variables,
             **self._special_tokens,
-            "messages": [_prepared(message, content_form) for message in messages],
-            "tools": list(tools) if tools else None,
+            "messages": messages,
+            "tools": tools or None,
             "add_generation_prompt": add_generation_prompt,
         }
         template = self._tool_template if tools else self._template
@@ -121,9 +132,12 @@ class ChatTemplate:
 
 
 def _prepared(message: Message, content_form: Callable[[Any], Any]) -> dict[str, Any]:
+    if not isinstance(message, Mapping):
+        raise ChatTemplateError(f"a message is an object, not {type(message).__name__}")
     prepared = {**message, "content": content_form(message.get("content"))}
-    if message.get("tool_calls"):
-        prepared["tool_calls"] = [_with_object_arguments(call) for call in message["tool_calls"]]
+    calls = message.get("tool_calls")
+    if isinstance(calls, list | tuple):
+        prepared["tool_calls"] = [_with_object_arguments(call) for call in calls]
     return prepared
 
 
@@ -161,6 +175,6 @@ def _with_object_arguments(call: Any) -> Any:
     arguments = function["arguments"]
     try:
         parsed = json.loads(arguments or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return call
     return {**call, "function": {**function, "arguments": parsed}} if isinstance(parsed, dict) else call

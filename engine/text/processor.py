@@ -43,12 +43,12 @@ class TextProcessor:
         """
         if self.chat_template is None:
             raise ChatTemplateError("this model has no chat template")
-        conversation = {"messages": list(messages), **variables}
+        conversation = {"messages": self.chat_template.prepare(messages), **variables}
         try:
             data, mark = self._typed.guard(conversation, apart_from=self.chat_template.source)
         except (ValueError, RecursionError) as error:
             raise ChatTemplateError(str(error)) from error
-        rendered = self.chat_template.render(**data, add_generation_prompt=add_generation_prompt)
+        rendered = self.chat_template.render_prepared(**data, add_generation_prompt=add_generation_prompt)
         return self.tokenizer.encode_template(rendered, mark=mark)
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:

@@ -92,6 +92,7 @@ def test_a_part_that_is_no_text_is_refused() -> None:
         ({"x": 1}, '{"x": 1}'),
         ("not json", '"not json"'),
         ("[1]", '"[1]"'),
+        ("[" * 50_000, '"' + "[" * 50_000 + '"'),
     ],
 )
 def test_arguments_of_tool_calls_are_written_as_json_once(arguments: Any, shown: str) -> None:
@@ -131,6 +132,12 @@ def test_what_is_no_template(source: str) -> None:
 def test_a_failing_probe_leaves_a_template_usable() -> None:
     source = "{% if messages | length < 2 %}{{ raise_exception('too few') }}{% endif %}{{ messages[1].content }}"
     assert render(source, [*USER, {"role": "assistant", "content": "there"}]) == "there"
+
+
+@pytest.mark.parametrize("message", ["hi", None, 7])
+def test_a_message_that_is_no_object_is_refused(message: Any) -> None:
+    with pytest.raises(ChatTemplateError, match="a message is an object"):
+        render("{{ messages[0] }}", [message])
 
 
 def test_messages_are_not_changed() -> None:
