@@ -69,7 +69,7 @@ class Engine:
 
     @classmethod
     def load(
-        cls, models: Mapping[str, Path], config: EngineConfig | None = None, progress: LoadProgress | None = None
+        cls, models: Mapping[str, Path | str], config: EngineConfig | None = None, progress: LoadProgress | None = None
     ) -> Self:
         """Load models from Hugging Face folders and GGUF files, by the names they will be served under.
 
@@ -79,7 +79,7 @@ class Engine:
         """
         config = config or EngineConfig()
         ops = select_ops(_DTYPES[config.dtype], config.threads)
-        loaded = [load(name, path, ops, config, 1 / len(models), progress) for name, path in models.items()]
+        loaded = [load(name, Path(path), ops, config, 1 / len(models), progress) for name, path in models.items()]
         return cls(loaded, config, ops.describe())
 
     def start(self) -> None:

@@ -84,6 +84,7 @@ def load_engine(settings: Settings, report: Report) -> Engine:
         kv_cache_bytes=settings.kv_cache_bytes,
         max_model_len=settings.max_model_len,
         threads=settings.threads,
+        weight_cache=settings.models_dir / "expanded",
     )
     try:
         return Engine.load(models, config, progress=lambda name, done, total: report(f"loading {name}", done, total))

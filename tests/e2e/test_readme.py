@@ -1,0 +1,84 @@
+"""What the README says, done."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.program import TURNPIKE, Program
+
+ROOT = Path(__file__).parent.parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+
+
+def block_with(language: str, text: str) -> str:
+    found = [block for block in blocks(language) if text in block]
+    assert len(found) == 1, f"{len(found)} {language} blocks with {text!r}"
+    return found[0]
+
+
+def at_server(text: str, program: Program) -> str:
+    assert "http://127.0.0.1:8080" in text
+    return text.replace("http://127.0.0.1:8080", program.url)
+
+
+def test_the_curl_line_streams_an_answer(program: Program) -> None:
+    command = at_server(block_with("sh", "curl"), program)
+    done = subprocess.run(
+        ["bash", "-c", command],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "TURNPIKE_KEY": program.key},
+    )
+    assert "Paris" in done.stdout
+    assert done.stdout.rstrip().endswith("data: [DONE]")
+
+
+def test_the_client_example_answers(program: Program) -> None:
+    example = at_server(block_with("python", "OpenAI("), program)
+    done = subprocess.run(
+        [sys.executable, "-c", example],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "TURNPIKE_KEY": program.key},
+    )
+    assert done.stdout.strip() == "The capital of France is Paris."
+
+
+def test_the_library_example_generates(smollm2_file: Path) -> None:
+    example = block_with("python", "Engine.load")
+    done = subprocess.run(
+        [sys.executable, "-c", example], capture_output=True, text=True, check=True, cwd=smollm2_file.parent
+    )
+    assert "Paris" in done.stdout.splitlines()[0]
+
+
+@pytest.mark.parametrize("name", re.findall(r"\]\(([^)#:]+)\)", README))
+def test_links_lead_somewhere(name: str) -> None:
+    assert (ROOT / name).exists()
+
+
+def test_the_tenant_commands_work(program: Program) -> None:
+    lines = block_with("sh", "turnpike tenant create").replace("acme", "another")
+    script = f"set -e\n{lines}\necho $TURNPIKE_KEY\n"
+    done = subprocess.run(
+        ["bash", "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={
+            **os.environ,
+            "TURNPIKE_DATA_DIR": str(program.data_dir),
+            "PATH": f"{TURNPIKE.parent}:{os.environ['PATH']}",
+        },
+    )
+    assert done.stdout.splitlines()[-1].startswith("tp-")
