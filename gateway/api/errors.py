@@ -14,6 +14,9 @@ from gateway.tenancy.errors import InvalidKey, StoreUnavailable
 INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
 
+MAX_TEMPLATE_ERROR_CHARS = 500
+"""A template writes its own error messages, maybe with the conversation in them."""
+
 
 class APIError(Exception):
     """An answer other than the one asked for. `param` names the field at fault as the client wrote it."""
@@ -61,7 +64,7 @@ def as_api_error(error: Exception) -> APIError | None:
         case UnservableRequest():
             return APIError(400, str(error), code="context_length_exceeded")
         case ChatTemplateError():
-            return invalid("messages", str(error))
+            return invalid("messages", str(error)[:MAX_TEMPLATE_ERROR_CHARS])
         case EngineError():
             return APIError(500, "The model failed on this request. Retry it.", type=SERVER_ERROR, code="engine_error")
         case InvalidKey():

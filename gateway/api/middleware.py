@@ -68,6 +68,7 @@ class Envelope:
                 await send_error(send_marked, shutting_down())
             raise
         except ClientGone:
+            exchange.error = "client_gone"
             exchange.status = exchange.status or CLIENT_CLOSED_REQUEST
         except Exception as error:
             await _answer(exchange, send_marked, error)
@@ -161,10 +162,14 @@ def _require_small_headers(scope: Scope) -> None:
 
 
 async def _answer(exchange: Exchange, send: Send, error: Exception) -> None:
+    """Answer with the error's envelope, unless a response has begun. Ours are logged, unexpected ones with a stack."""
     answer = as_api_error(error)
     if answer is None:
         _log.error("unexpected error", exc_info=error)
         answer = internal_error()
+    elif answer.status >= 500:
+        _log.error("request failed", reason=str(error))
+    exchange.error = answer.code
     if exchange.status is None:
         await send_error(send, answer)
 
@@ -177,6 +182,7 @@ def _log_access(scope: Scope, exchange: Exchange) -> None:
         method=scope["method"],
         path=scope["path"][:_MAX_LOGGED_PATH],
         status=exchange.status,
+        error=exchange.error,
         duration_ms=round(exchange.elapsed_ms, 1),
         key_id=None if principal is None else principal.key_id,
     )

@@ -5,6 +5,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import version
 from typing import Any, Protocol
 
@@ -56,8 +57,9 @@ def new_id(prefix: str) -> str:
     return f"{prefix}-{uuid.uuid4().hex}"
 
 
+@cache
 def system_fingerprint(model: str) -> str:
-    """Changes with what may change the text that a seed gives: the program's version and the model."""
+    """Changes with what may change the text that a seed gives: the program's version and the (served) model."""
     return "fp_" + hashlib.sha256(f"{version('turnpike')}:{model}".encode()).hexdigest()[:12]
 
 

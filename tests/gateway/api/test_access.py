@@ -172,6 +172,7 @@ def test_the_access_log_says_who_what_and_how_long(client, log):
         "method": "POST",
         "path": CHAT,
         "status": 200,
+        "error": None,
     }
 
 
@@ -182,7 +183,12 @@ def test_the_log_never_holds_a_key_or_a_prompt(client, log, engine):
     client.post(CHAT, json=BODY, headers={"authorization": "Bearer secret"})
     engine.crash_at = 0
     client.post(CHAT, json=BODY)
-    assert len(log) == 5
+    assert [line["error"] for line in log if line["event"] == "request"] == [
+        None,
+        "invalid_type",
+        "invalid_api_key",
+        "internal_error",
+    ]
     assert "secret" not in str([{k: v for k, v in line.items() if k != "exc_info"} for line in log])
     assert KEY not in str(log)
 
@@ -202,10 +208,10 @@ def test_a_fault_of_ours_is_500_without_detail_and_logged_with_its_stack(client,
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_failure_in_the_engine_is_500_and_no_surprise(client, log, engine, stream):
+def test_a_failure_in_the_engine_is_500_and_its_reason_is_logged(client, log, engine, stream):
     engine.fail_at = 0
     response = client.post(CHAT, json=BODY | {"stream": stream})
     assert error_of(response, 500)["code"] == "engine_error"
     assert "0x7f" not in response.text
-    assert [line["event"] for line in log] == ["request"]
+    assert [line.get("reason") for line in log] == ["NaN in the logits at 0x7f00dead", None]
     assert engine.live == set()

@@ -64,7 +64,7 @@ def test_hanging_up_ends_the_work(post, engine, stream, reset):
     connection = post(stream=stream, n=3)
     until(lambda: engine.generated > 10)
     hang_up(connection, reset=reset)
-    until(lambda: not engine.live, timeout_s=0.5)
+    until(lambda: not engine.live, timeout_s=1)
     assert engine.generated < 600
     engine.pace_s = 0
     answers(post)
