@@ -57,6 +57,7 @@ CORPUS = (
     "<|im_start|><|im_start|><repo_name><file_sep><empty_output>",
     "<|im_|im_end|>end|> < |im_end|> <|IM_END|> <|im_end",
     "<s> </s> <unk> [INST] <<SYS>> <|eot_id|> <bos> <0x0A>",
+    "a<tool> b <tool><tool>c",
     "Ġ Ċ ĉ č Âł ▁underline▁ ▁▁",
     "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
     "-------------------------------------------------------------------------------",
