@@ -48,5 +48,5 @@ def test_every_rule_was_recorded() -> None:
 def test_round_trip(smollm2: TextProcessor, sentencepiece: TextProcessor) -> None:
     for text in CORPUS:
         assert smollm2.decode(smollm2.encode(text)) == text
-        if "▁" not in text:
+        if "▁" not in text and "<tool>" not in text:  # a space comes behind a token that is found in text
             assert sentencepiece.decode(sentencepiece.encode(text)) == text
