@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 
 import torch
 
@@ -21,7 +23,7 @@ class Limits:
 
 def measure_limits() -> Limits:
     data = torch.ones(_READ_BYTES // 4)
-    read = _READ_BYTES / _best_seconds(lambda: data.sum(), 5) / 1e9
+    read = _READ_BYTES / _best_seconds(data.sum, 5) / 1e9
     del data
     matmul = {}
     weight = torch.ones((_MATMUL_SIZE, _MATMUL_SIZE), dtype=torch.bfloat16)
@@ -30,6 +32,12 @@ def measure_limits() -> Limits:
         seconds = _best_seconds(lambda x=x: x @ weight, 20)  # type: ignore[misc]
         matmul[rows] = 2 * rows * _MATMUL_SIZE**2 / seconds / 1e9
     return Limits(torch.get_num_threads(), read, matmul)
+
+
+def measured_limits() -> Limits:
+    """`measure_limits` in a process of its own, so that its threads are gone before anything else is measured."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(measure_limits).result()
 
 
 def _best_seconds(work: Callable[[], object], rounds: int) -> float:

@@ -1,6 +1,6 @@
 """Output tokens a second, TTFT and TPOT by concurrency, beside transformers: `python -m benchmarks.serving`.
 
-Both run the same requests in the same process at the same dtype and threads. Turnpike takes them in a closed loop:
+Both run the same requests, one system after the other, in bf16 on all cores. Turnpike takes them in a closed loop:
 `concurrency` are in flight until all are done. transformers' `generate` takes them in static batches of the same
 size, each padded to its longest prompt and run to its longest answer, which is what batching without a scheduler
 costs; the first tokens of a batch come together after its prefill.
@@ -8,26 +8,30 @@ costs; the first tokens of a batch come together after its prefill.
 
 import argparse
 import asyncio
-import gc
+import json
+import math
 import os
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.checkpoints import half_billion
-from benchmarks.limits import Limits, measure_limits, print_limits
+from benchmarks.limits import Limits, measured_limits, print_limits
 from benchmarks.traffic import Job, make_jobs, percentile
 from engine import Engine, EngineConfig, SamplingParams
 from engine.models.catalog import fetch
+from engine.models.checkpoint import open_checkpoint
+from engine.models.layout import expected_tensors
 from gateway.settings import Settings
 
 CONCURRENCIES = (1, 4, 8, 16, 32)
-JOBS = {1: 6, 4: 12, 8: 24, 16: 48, 32: 64}
+JOBS = {1: 4, 4: 8, 8: 16, 16: 32, 32: 64}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,67 +111,100 @@ class _StepTimes:
         return scores
 
 
-def load_half_billion(folder: Path) -> Any:
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
-
-
-def load_gguf(file: Path) -> Any:
+def load_peer(path: Path) -> Any:
+    """transformers' model of a folder or of a GGUF file, expanded, in bf16."""
     from transformers import AutoModelForCausalLM, GgufConfig
 
+    if path.is_dir():
+        return AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16).eval()
+    expanded = GgufConfig(dequantize=True)
     return AutoModelForCausalLM.from_pretrained(
-        file.parent,
-        gguf_file=file.name,
-        dtype=torch.bfloat16,
-        quantization_config=GgufConfig(dequantize=True),
+        path.parent, gguf_file=path.name, dtype=torch.bfloat16, quantization_config=expanded
     ).eval()
 
 
-def compare(name: str, path: Path, load_peer: Callable[[Path], Any], limits: Limits, levels: list[int]) -> None:
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    peer = load_peer(path)
-    weights = sum(p.numel() for key, p in peer.named_parameters() if "embed_tokens" not in key)
-    if peer.config.tie_word_embeddings:
-        weights += peer.get_input_embeddings().weight.numel()
-    engine = Engine.load({"model": path}, EngineConfig(dtype="bfloat16", threads=limits.threads))
+def measure_turnpike(path: Path, levels: list[int]) -> dict[int, Figures]:
+    engine = Engine.load({"model": path}, EngineConfig(dtype="bfloat16"))
     vocab_size = engine.models["model"].vocab_size
-    print(f"\n{name}: {weights / 1e6:.0f} M weights read a step, bf16, {limits.threads} threads")
-    print(
-        "  c | Turnpike tok/s  TTFT p50  TPOT p50 | transformers tok/s  TTFT p50  TPOT p50 | ratio | share of read bw"
-    )
-    with engine, torch.inference_mode():
+    figures = {}
+    with engine:
         for concurrency in levels:
-            jobs = make_jobs(JOBS[concurrency], vocab_size, seed=concurrency)
             run_turnpike(engine, make_jobs(concurrency, vocab_size, seed=99), concurrency)
-            ours = run_turnpike(engine, jobs, concurrency)
-            theirs = run_transformers(peer, jobs, concurrency)
-            decode_gb_s = weights * 2 / percentile(ours.tpot_ms, 0.5) / 1e6
-            print(
-                f"{concurrency:3d} | {ours.output_tokens_s:14.1f} {percentile(ours.ttft_ms, 0.5):8.0f}ms "
-                f"{percentile(ours.tpot_ms, 0.5):7.1f}ms | {theirs.output_tokens_s:18.1f} "
-                f"{percentile(theirs.ttft_ms, 0.5):8.0f}ms {percentile(theirs.tpot_ms, 0.5):7.1f}ms | "
-                f"{ours.output_tokens_s / theirs.output_tokens_s:5.2f} | {decode_gb_s / limits.read_gb_s:.2f}",
-                flush=True,
-            )
-    del peer, engine
-    gc.collect()
+            figures[concurrency] = run_turnpike(engine, _jobs(concurrency, vocab_size), concurrency)
+    return figures
+
+
+def measure_transformers(path: Path, levels: list[int]) -> dict[int, Figures]:
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    model = load_peer(path)
+    vocab_size = model.config.vocab_size
+    figures = {}
+    with torch.inference_mode():
+        run_transformers(model, make_jobs(1, vocab_size, seed=99), 1)
+        for concurrency in levels:
+            figures[concurrency] = run_transformers(model, _jobs(concurrency, vocab_size), concurrency)
+    return figures
+
+
+SYSTEMS = {"turnpike": measure_turnpike, "transformers": measure_transformers}
+
+
+def _jobs(concurrency: int, vocab_size: int) -> list[Job]:
+    return make_jobs(JOBS[concurrency], vocab_size, seed=concurrency)
+
+
+def _in_a_process(system: str, path: Path, levels: list[int]) -> dict[int, Figures]:
+    """A process for each system: threads of one must not slow the other down."""
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.serving", "--system", system, "--path", str(path)]
+    command += ["--concurrency", *map(str, levels)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True, text=True)
+    parsed = json.loads(done.stdout.splitlines()[-1])
+    return {int(concurrency): Figures(**figures) for concurrency, figures in parsed.items()}
+
+
+def weights_per_step(path: Path) -> int:
+    """Weights that a decode step reads: all but the input embedding, whose rows are few, unless it is the head."""
+    checkpoint = open_checkpoint(path)
+    tied = checkpoint.config.tie_embeddings
+    shapes = dict(expected_tensors(checkpoint.config))
+    return sum(math.prod(shape) for name, shape in shapes.items() if tied or "embed_tokens" not in name)
+
+
+def compare(name: str, path: Path, limits: Limits, levels: list[int]) -> None:
+    gigabytes = weights_per_step(path) * 2 / 1e9
+    print(f"\n{name}: a decode step reads {gigabytes:.3f} GB of bf16 weights")
+    print("      Turnpike                          transformers")
+    print("  c   tok/s   TTFT ms   TPOT ms     tok/s   TTFT ms   TPOT ms     ratio   share of read bandwidth")
+    measured = {system: _in_a_process(system, path, levels) for system in SYSTEMS}
+    for concurrency in levels:
+        ours, theirs = measured["turnpike"][concurrency], measured["transformers"][concurrency]
+        share = gigabytes / (percentile(ours.tpot_ms, 0.5) / 1e3) / limits.read_gb_s
+        columns = [f"{concurrency:3d}"]
+        for figures in (ours, theirs):
+            ttft, tpot = percentile(figures.ttft_ms, 0.5), percentile(figures.tpot_ms, 0.5)
+            columns.append(f"{figures.output_tokens_s:7.1f} {ttft:9.0f} {tpot:9.1f}  ")
+        columns.append(f"{ours.output_tokens_s / theirs.output_tokens_s:7.2f} {share:10.2f}")
+        print(" ".join(columns), flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", choices=("smollm2", "500m", "both"), default="both")
     parser.add_argument("--concurrency", type=int, nargs="+", default=list(CONCURRENCIES), choices=CONCURRENCIES)
+    parser.add_argument("--system", choices=SYSTEMS, help=argparse.SUPPRESS)
+    parser.add_argument("--path", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    limits = measure_limits()
+    if options.system:
+        figures = SYSTEMS[options.system](options.path, options.concurrency)
+        print(json.dumps({concurrency: asdict(each) for concurrency, each in figures.items()}))
+        return
+    limits = measured_limits()
     print_limits(limits)
-    if options.model in ("smollm2", "both"):
-        file = fetch("smollm2", Settings().models_dir)
-        compare("SmolLM2-135M-Instruct", file, load_gguf, limits, options.concurrency)
     if options.model in ("500m", "both"):
         with tempfile.TemporaryDirectory() as root:
-            folder = half_billion(Path(root))
-            compare("Llama-shaped 0.5 B", folder, load_half_billion, limits, options.concurrency)
+            compare("Llama-shaped, 0.5 B", half_billion(Path(root)), limits, options.concurrency)
+    if options.model in ("smollm2", "both"):
+        compare("SmolLM2-135M", fetch("smollm2", Settings().models_dir), limits, options.concurrency)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,13 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from engine.request import EngineError, FinishReason, Request, TokenDelta, UnservableRequest
 from engine.scheduling.plan import Executor
 from engine.scheduling.scheduler import Scheduler, SchedulerStats
+from engine.thread import EngineThread
 
 logger = logging.getLogger(__name__)
 
@@ -49,28 +51,28 @@ class _Abort:
 class EngineCore:
     """Steps its models on a thread of its own, in turn, as long as there is work; sleeps when there is none."""
 
-    def __init__(self, models: Mapping[str, tuple[Scheduler, Executor]]) -> None:
+    def __init__(self, models: Mapping[str, tuple[Scheduler, Executor]], thread: EngineThread) -> None:
         self._workers = {name: ModelWorker(scheduler, executor, {}) for name, (scheduler, executor) in models.items()}
         self._inbox: deque[_Submit | _Abort] = deque()
         self._wake = threading.Condition()
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name="turnpike-engine", daemon=True)
+        self._thread = thread
+        self._running: Future[None] | None = None
 
     def start(self) -> None:
         sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
-        self._thread.start()
+        self._running = self._thread.submit(self._run)
 
     @property
     def alive(self) -> bool:
-        return self._thread.is_alive()
+        return self._running is not None and not self._running.done()
 
     def close(self) -> None:
-        """End what runs with `abort` and stop the thread; returns when it has stopped."""
+        """End what runs with `abort` and stop the thread; returns when it has stopped. Idempotent."""
         with self._wake:
             self._closing = True
             self._wake.notify()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.close()
 
     def submit(self, model: str, requests: Sequence[Request], sink: Sink) -> None:
         """Let requests in. All that happens to them reaches `sink`, down to their last delta."""

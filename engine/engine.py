@@ -31,6 +31,7 @@ from engine.request import (
 from engine.scheduling.scheduler import SchedulerStats
 from engine.streams import Choice, ChoiceStreams, Mailbox
 from engine.text.processor import Message, TextProcessor
+from engine.thread import EngineThread
 from engine.worker import LoadedModel, LoadProgress, ServedModel, load
 from kernels.dispatch import select_ops
 from kernels.noise import choice_seed
@@ -57,13 +58,19 @@ class Completion:
 class Engine:
     """Loaded models and the thread that steps them. A context manager: starts on entry, closes on exit."""
 
-    def __init__(self, models: Sequence[LoadedModel], config: EngineConfig, hardware: Mapping[str, str | int | float]):
+    def __init__(
+        self,
+        models: Sequence[LoadedModel],
+        thread: EngineThread,
+        salt_key: bytes,
+        hardware: Mapping[str, str | int | float],
+    ) -> None:
         self.models: Mapping[str, ServedModel] = MappingProxyType({m.served.name: m.served for m in models})
         self.hardware = hardware
         """What the start-up probe found and chose."""
-        self._core = EngineCore({m.served.name: (m.scheduler, m.runner) for m in models})
+        self._core = EngineCore({m.served.name: (m.scheduler, m.runner) for m in models}, thread)
         self._arrivals = itertools.count()
-        self._salt_key = config.salt_key or secrets.token_bytes(32)
+        self._salt_key = salt_key
         self._mailboxes: WeakKeyDictionary[asyncio.AbstractEventLoop, Mailbox] = WeakKeyDictionary()
         self._started = self._closed = False
 
@@ -78,9 +85,13 @@ class Engine:
             InsufficientMemory: there is not enough KV memory.
         """
         config = config or EngineConfig()
-        ops = select_ops(_DTYPES[config.dtype], config.threads)
-        loaded = [load(name, Path(path), ops, config, 1 / len(models), progress) for name, path in models.items()]
-        return cls(loaded, config, ops.describe())
+        thread = EngineThread()
+        try:
+            loaded, hardware = thread.submit(lambda: _load_all(models, config, progress)).result()
+        except BaseException:
+            thread.close()
+            raise
+        return cls(loaded, thread, config.salt_key or secrets.token_bytes(32), hardware)
 
     def start(self) -> None:
         """Start the engine thread. Idempotent."""
@@ -90,7 +101,7 @@ class Engine:
 
     def close(self) -> None:
         """Abort what runs and stop the thread. Idempotent."""
-        if self._started and not self._closed:
+        if not self._closed:
             self._closed = True
             self._core.close()
 
@@ -121,11 +132,13 @@ class Engine:
         request_id: str | None = None,
         tenant: str = "",
         service_class: ServiceClass = STANDARD,
+        continues_text: bool = False,
     ) -> AsyncGenerator[TextDelta]:
         """Generate from prompt token ids; deltas of all `n` choices, interleaved, in the order they are ready.
 
         What is wrong with the arguments is raised here, before anything is computed. Closing the iterator, or
         cancelling the task that iterates, aborts the request and frees its blocks before the next step.
+        `continues_text`: the answer goes behind the prompt's text, so a space that starts it is kept.
 
         Raises:
             KeyError: the model is not loaded.
@@ -135,7 +148,7 @@ class Engine:
         """
         served = self.models[model]
         requests = self._requests(served, prompt, params, request_id or uuid.uuid4().hex, tenant, service_class)
-        return self._read(served, requests)
+        return self._read(served, requests, continues_text)
 
     def generate(
         self, model: str, prompts: Sequence[Prompt], params: SamplingParams | None = None
@@ -146,18 +159,22 @@ class Engine:
         """
         params = params or SamplingParams()
         text = self.models[model].text
-        encoded = [_encode(text, prompt) for prompt in prompts]
+        encoded = [(_encode(text, prompt), not _is_chat(prompt)) for prompt in prompts]
         return asyncio.run(self._collect_all(model, encoded, params))
 
     async def _collect_all(
-        self, model: str, prompts: Sequence[Sequence[int]], params: SamplingParams
+        self, model: str, prompts: Sequence[tuple[Sequence[int], bool]], params: SamplingParams
     ) -> list[list[Completion]]:
-        streams = [self.stream(model, prompt, params) for prompt in prompts]
+        streams = [
+            self.stream(model, prompt, params, continues_text=continues_text) for prompt, continues_text in prompts
+        ]
         return await asyncio.gather(*(_collect(stream, params.n) for stream in streams))
 
-    async def _read(self, served: ServedModel, requests: Sequence[Request]) -> AsyncGenerator[TextDelta]:
+    async def _read(
+        self, served: ServedModel, requests: Sequence[Request], continues_text: bool
+    ) -> AsyncGenerator[TextDelta]:
         choices = [
-            Choice(index, request, served.text.detokenizer(request.params.stop))
+            Choice(index, request, served.text.detokenizer(request.params.stop, continues_text=continues_text))
             for index, request in enumerate(requests)
         ]
         streams = ChoiceStreams(choices, lambda request_ids: self._abort(served.name, request_ids))
@@ -218,6 +235,15 @@ class Engine:
         return requests
 
 
+def _load_all(
+    models: Mapping[str, Path | str], config: EngineConfig, progress: LoadProgress | None
+) -> tuple[list[LoadedModel], dict[str, str | int | float]]:
+    """Runs on the engine thread."""
+    ops = select_ops(_DTYPES[config.dtype], config.threads)
+    loaded = [load(name, Path(path), ops, config, 1 / len(models), progress) for name, path in models.items()]
+    return loaded, ops.describe()
+
+
 def _max_tokens(served: ServedModel, prompt: Sequence[int], params: SamplingParams) -> int:
     """Tokens that the answer may have; checks what only the model can tell."""
     if not prompt:
@@ -233,10 +259,14 @@ def _max_tokens(served: ServedModel, prompt: Sequence[int], params: SamplingPara
     return room if params.max_tokens is None else min(params.max_tokens, room)
 
 
+def _is_chat(prompt: Prompt) -> bool:
+    return not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
+
+
 def _encode(text: TextProcessor, prompt: Prompt) -> Sequence[int]:
     if isinstance(prompt, str):
         return text.encode(prompt)
-    if prompt and isinstance(prompt[0], Mapping):
+    if _is_chat(prompt):
         return text.encode_chat(cast(Sequence[Message], prompt))
     return cast(Sequence[int], prompt)
 

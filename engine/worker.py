@@ -79,7 +79,7 @@ def load(
         text,
         scheduler.window_tokens,
         model_config.vocab_size,
-        model_config.eos_token_ids,
+        tuple(dict.fromkeys((*model_config.eos_token_ids, *text.tokenizer.eos_token_ids))),
         int(time.time()),
     )
     return LoadedModel(served, scheduler, runner)

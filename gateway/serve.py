@@ -128,6 +128,7 @@ async def _serve(
         config = uvicorn.Config(
             app,
             http="httptools",
+            ws="none",
             lifespan="on",
             log_config=None,
             access_log=False,

@@ -85,13 +85,19 @@ class ChatTemplate:
 
         As vLLM has it, content that is a list of parts becomes the text parts, one a line, and content that is
         null or missing the empty string; arguments of tool calls that are a JSON object in a string become that
-        object. So every string that the template will see is there, decoded, before it runs.
+        object. A `developer` is a `system` to a template that does not know developers. So every string that the
+        template will see is there, decoded, before it runs.
 
         Raises:
             ChatTemplateError: a message is malformed, or a content part is not text.
         """
         content_form = _as_parts if self._wants_parts else _as_text
-        return [_prepared(message, content_form) for message in messages]
+        prepared = [_prepared(message, content_form) for message in messages]
+        if "developer" not in self.source:
+            for message in prepared:
+                if message.get("role") == "developer":
+                    message["role"] = "system"
+        return prepared
 
     def render_prepared(
         self,

@@ -48,6 +48,7 @@ class EngineClient(Protocol):
         request_id: str | None = None,
         tenant: str = "",
         service_class: ServiceClass = STANDARD,
+        continues_text: bool = False,
     ) -> AsyncGenerator[TextDelta]:
         """Deltas of all choices. Closing it, or cancelling the task that iterates, aborts the request.
 

@@ -14,11 +14,13 @@ from gateway.api.generation import Conversation, GenerationRequest, Prompt
 
 @dataclass(frozen=True, slots=True)
 class PreparedPrompt:
-    """`echo` is the prompt as text where the client wants it back, else None."""
+    """`echo` is the prompt as text where the client wants it back, else None. `continues_text`: the answer goes on
+    where the prompt's text ends."""
 
     token_ids: Sequence[int]
     params: SamplingParams
     echo: str | None
+    continues_text: bool
 
 
 async def prepare(request: GenerationRequest, model: ServedModel) -> list[PreparedPrompt]:
@@ -32,7 +34,7 @@ async def prepare(request: GenerationRequest, model: ServedModel) -> list[Prepar
     for prompt, ids in zip(request.prompts, await encode(request.prompts, model.text), strict=True):
         params = _limit(request, len(ids), model.max_model_len)
         echo = _echo(prompt, model.text) if request.echo else None
-        prepared.append(PreparedPrompt(ids, params, echo))
+        prepared.append(PreparedPrompt(ids, params, echo, not isinstance(prompt, Conversation)))
     return prepared
 
 

@@ -69,6 +69,7 @@ async def _submit(answer: Answer, engine: EngineClient) -> list[AsyncGenerator[T
                 request_id=f"{answer.id}-{position}",
                 tenant=answer.caller.tenant_id,
                 service_class=SERVICE_CLASSES[answer.caller.tier],
+                continues_text=prompt.continues_text,
             )
             streams.append(stream)
     except Exception:

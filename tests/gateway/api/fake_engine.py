@@ -83,6 +83,7 @@ class Call:
     request_id: str | None
     tenant: str
     service_class: ServiceClass
+    continues_text: bool
 
 
 class FakeEngine:
@@ -117,6 +118,7 @@ class FakeEngine:
         request_id: str | None = None,
         tenant: str = "",
         service_class: ServiceClass = STANDARD,
+        continues_text: bool = False,
     ) -> AsyncGenerator[TextDelta]:
         served = self.models[model]
         if not prompt or len(prompt) + (params.max_tokens != 0) > served.max_model_len:
@@ -124,7 +126,7 @@ class FakeEngine:
         for name, ids in (("prompt", prompt), ("logit_bias", params.logit_bias)):
             if any(not 0 <= token_id < VOCAB_SIZE for token_id in ids):
                 raise InvalidParameter(name, f"{name} has a token id outside the vocabulary")
-        self.calls.append(Call(model, tuple(prompt), params, request_id, tenant, service_class))
+        self.calls.append(Call(model, tuple(prompt), params, request_id, tenant, service_class, continues_text))
         return self._generate(len(self.calls), tuple(prompt), params, served.max_model_len)
 
     async def _generate(

@@ -1,0 +1,10 @@
+"""All benchmarks, one after another, each in a process of its own: `python -m benchmarks`, or `make bench`."""
+
+import subprocess
+import sys
+
+ALL = ("scheduler_step", "memory_waste", "start", "prefix", "step_share", "serving")
+
+for name in ALL:
+    print(f"== {name}", flush=True)
+    subprocess.run([sys.executable, "-W", "ignore", "-m", f"benchmarks.{name}"], check=True)

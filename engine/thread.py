@@ -1,0 +1,42 @@
+"""The one thread on which an engine computes."""
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class EngineThread:
+    """Runs what it is given, one call after another, on a single daemon thread.
+
+    Everything that computes in parallel has to run here, from the start-up probe and the loading of weights on: each
+    thread that enters OpenMP gets a team of workers of its own, and once the teams outnumber the cores libgomp puts
+    workers to sleep between any two ops. With one team more, a decode step of half a billion parameters took a third
+    longer.
+    """
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="turnpike-engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        future: Future[T] = Future()
+        self._calls.put((call, future))
+        return future
+
+    def close(self) -> None:
+        """Stop when all that was submitted has run, and wait for it."""
+        self._calls.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (item := self._calls.get()) is not None:
+            call, future = item
+            try:
+                future.set_result(call())
+            except BaseException as error:
+                future.set_exception(error)
