@@ -130,7 +130,7 @@ def threshold(scaled: Tensor, columns: SamplingColumns) -> Tensor:
     ordered = scaled.sort(dim=-1, descending=True).values
     rank = torch.arange(ordered.shape[-1], device=scaled.device)[None, :]
     kept = rank < columns.top_k[:, None]
-    probabilities = ordered.masked_fill(~kept, -math.inf).softmax(dim=-1)
+    probabilities = ordered.masked_fill(~kept, -math.inf).double().softmax(dim=-1)
     mass_before = probabilities.cumsum(dim=-1) - probabilities
     # top_p = 1 must keep all, however the sum was rounded.
     kept &= (mass_before < columns.top_p[:, None]) | (columns.top_p[:, None] >= 1)

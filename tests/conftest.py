@@ -7,7 +7,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from gateway.settings import ENV_PREFIX, normalise_database_url
+from engine.models.catalog import DownloadError, fetch
+from gateway.settings import ENV_PREFIX, Settings, normalise_database_url
 from tests.servers import PostgresServer, ServerMissing, new_postgres_database, running_postgres
 
 # A shared machine stalls; how long an example takes says nothing about the code.
@@ -18,6 +19,15 @@ hypothesis.settings.load_profile("turnpike")
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def smollm2_file() -> Path:
+    """The real small model's file, fetched into the models folder once a machine."""
+    try:
+        return fetch("smollm2", Settings().models_dir)
+    except DownloadError as error:
+        pytest.skip(f"the real model cannot be fetched: {error}")
 
 
 @pytest.fixture

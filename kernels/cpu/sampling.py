@@ -1,6 +1,8 @@
 """Sampling on a CPU: the meaning of `kernels.reference`, with the work cut to what a step's rows ask for.
 
-numpy does the hashing and the argmax: its unsigned 32-bit arithmetic and its argmax are vectorised, torch's are not.
+Greedy rows are an argmax. A row with thresholds finds its floor among its largest logits, and draws noise only for the
+tokens above it. numpy selects, hashes and compares: those are vectorised there and not in torch; logarithms are
+torch's, for the same reason.
 """
 
 import numpy as np
@@ -11,67 +13,99 @@ from torch import Tensor
 from kernels.noise import GOLDEN_32, MURMUR_A, MURMUR_B
 from kernels.ops import SamplingColumns
 
+_Floats = npt.NDArray[np.float32]
 _Words = npt.NDArray[np.uint32]
 
 _CANDIDATES = 1024
-"""Top logits looked at before a whole row is sorted: nearly every nucleus lies within them."""
+"""Largest logits looked at first: nearly every nucleus ends within them."""
 
 _LARGEST_UNIFORM = 1.0 - 2.0**-24
 """Largest float32 below 1: keeps the noise of the unluckiest token finite."""
 
 
 def sample(logits: Tensor, columns: SamplingColumns) -> Tensor:
-    """`kernels.reference.sample`; overwrites `logits`."""
-    noisy = columns.noise_scale > 0
-    if noisy.any():
-        scaled = logits.mul_(columns.inverse_temperature[:, None])
-        filtered = (columns.top_k < logits.shape[-1]) | (columns.top_p < 1) | (columns.min_p > 0)
-        for row in torch.nonzero(noisy & filtered).flatten().tolist():
-            scaled[row].masked_fill_(scaled[row] < _threshold(scaled[row], columns, row), -torch.inf)
-        for row in torch.nonzero(noisy).flatten().tolist():
-            first, second = columns.keys[row].tolist()
-            scaled[row].add_(_gumbel_noise(first, second, logits.shape[-1]))
-    return torch.from_numpy(logits.numpy().argmax(axis=-1))
+    """`kernels.reference.sample`; overwrites the logits of rows that are not greedy."""
+    rows: _Floats = logits.numpy()
+    tokens = rows.argmax(axis=-1)
+    noisy = torch.nonzero(columns.noise_scale).flatten().tolist()
+    if noisy:
+        inverse_temperature = columns.inverse_temperature.tolist()
+        thresholds = zip(columns.top_k.tolist(), columns.top_p.tolist(), columns.min_p.tolist(), strict=True)
+        filters = list(thresholds)
+        keys = columns.keys.tolist()
+        for row in noisy:
+            scaled = rows[row]
+            scaled *= np.float32(inverse_temperature[row])
+            tokens[row] = _draw(scaled, _floor(scaled, *filters[row]), keys[row])
+    return torch.from_numpy(tokens)
 
 
-def _threshold(scaled: Tensor, columns: SamplingColumns, row: int) -> float:
-    """`kernels.reference.threshold` of one row [V], looking at the largest logits first."""
-    vocab_size = scaled.shape[-1]
-    top_k, top_p, min_p = int(columns.top_k[row]), float(columns.top_p[row]), float(columns.min_p[row])
-    largest = float(scaled.max())
-    lowest = -float("inf")
-    if top_k < vocab_size or top_p < 1:
-        count = min(max(_CANDIDATES, top_k if top_k < vocab_size else 0), vocab_size)
-        lowest = _nucleus_floor(scaled, count, top_k, top_p)
-    return max(lowest, largest + float(np.log(np.float32(min_p))) if min_p > 0 else lowest)
+def _draw(scaled: _Floats, floor: float, key: tuple[int, int]) -> int:
+    """The token of [V] whose logit plus noise is largest, of those that reach the floor."""
+    if floor == -np.inf:
+        scaled += gumbel_noise(np.arange(len(scaled), dtype=np.uint32), key)
+        return int(scaled.argmax())
+    candidates = np.flatnonzero(scaled >= floor)
+    if len(candidates) == 1:
+        return int(candidates[0])
+    return int(candidates[(scaled[candidates] + gumbel_noise(candidates.astype(np.uint32), key)).argmax()])
 
 
-def _nucleus_floor(scaled: Tensor, count: int, top_k: int, top_p: float) -> float:
-    """The smallest logit that top-k and top-p keep, from the `count` largest; from all where those do not reach."""
-    vocab_size = scaled.shape[-1]
-    ordered = scaled.topk(count).values[:top_k]
-    # With top-k on, its survivors are all in `ordered`, and the mass is theirs alone.
-    total = (ordered if top_k < vocab_size else scaled).logsumexp(dim=-1)
-    probabilities = (ordered - total).exp()
-    mass_before = probabilities.cumsum(dim=-1) - probabilities
-    if top_p >= 1:
-        return float(ordered[-1])
-    reached = int((mass_before < top_p).sum())
-    if reached == len(ordered) and len(ordered) < min(top_k, vocab_size):
-        return _nucleus_floor(scaled, vocab_size, top_k, top_p)
-    return float(ordered[max(reached, 1) - 1])
+def _floor(scaled: _Floats, top_k: int, top_p: float, min_p: float) -> float:
+    """`kernels.reference.threshold` of one row [V]; -inf where nothing is cut off."""
+    floor = -np.inf
+    if top_k < len(scaled) or top_p < 1:
+        floor = _rank_floor(scaled, min(top_k, len(scaled)), top_p)
+    if min_p > 0:
+        floor = max(floor, float(scaled.max() + np.log(np.float32(min_p))))
+    return floor
 
 
-def _gumbel_noise(first: int, second: int, vocab_size: int) -> Tensor:
-    """One row of `kernels.reference.gumbel_noise`, float32 [V], with the same bits of randomness."""
-    words: _Words = np.arange(vocab_size, dtype=np.uint32)
+def _rank_floor(scaled: _Floats, top_k: int, top_p: float) -> float:
+    """The smallest logit that top-k and top-p keep."""
+    kept = scaled if top_k == len(scaled) else np.partition(scaled, -top_k)[-top_k:]
+    return float(kept.min()) if top_p >= 1 else _nucleus_floor(kept, top_p)
+
+
+def _nucleus_floor(values: _Floats, top_p: float) -> float:
+    """The smallest of the values that, largest first, start below `top_p` of the whole mass.
+
+    Selection by mass: split where the few largest end, then in halves, and go on in the part where the mass is
+    reached; only a short rest is sorted.
+    """
+    largest = values.max()
+    target = top_p * _mass(values, largest)
+    above = 0.0
+    split = len(values) - _CANDIDATES
+    while split > 0:
+        parts = np.partition(values, split)
+        upper = _mass(parts[split:], largest)
+        if above + upper >= target:
+            values = parts[split:]
+        else:
+            above += upper
+            values = parts[:split]
+        split = len(values) // 2 if len(values) > _CANDIDATES else 0
+    ordered = np.sort(values)[::-1]
+    reached = above + np.cumsum(np.exp(ordered - largest), dtype=np.float64)
+    return float(ordered[np.searchsorted(reached[:-1], target)])
+
+
+def _mass(values: _Floats, largest: np.float32) -> float:
+    return float(np.exp(values - largest).sum(dtype=np.float64))
+
+
+def gumbel_noise(token_ids: _Words, key: tuple[int, int]) -> _Floats:
+    """`kernels.reference.gumbel_noise` of some tokens in one row: the same bits. Overwrites `token_ids`."""
+    words = token_ids
     words *= np.uint32(GOLDEN_32)
-    words += np.uint32(first)
+    words += np.uint32(key[0])
     _murmur_finalise(words)
-    words ^= np.uint32(second)
+    words ^= np.uint32(key[1])
     _murmur_finalise(words)
     uniform = torch.from_numpy(words.astype(np.float32)).add_(0.5).mul_(2.0**-32).clamp_(max=_LARGEST_UNIFORM)
-    return uniform.neg_().log1p_().neg_().log_().neg_()
+    noise: _Floats = uniform.neg_().log1p_().neg_().log_().neg_().numpy()
+    return noise
 
 
 def _murmur_finalise(words: _Words) -> None:

@@ -5,18 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.models.catalog import DownloadError, fetch
-from gateway.settings import Settings
 from tests.e2e.program import Program, running
 from tests.engine.models.tiny import make_checkpoint
-
-
-@pytest.fixture(scope="session")
-def smollm2_file() -> Path:
-    try:
-        return fetch("smollm2", Settings().models_dir)
-    except DownloadError as error:
-        pytest.skip(f"the real model cannot be fetched: {error}")
 
 
 @pytest.fixture(scope="session")

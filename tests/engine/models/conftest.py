@@ -1,11 +1,9 @@
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engine.models.catalog import DownloadError, fetch
 from tests.engine.models.tiny import TinyFamily, make_checkpoint
 
 TinyFolder = Callable[..., Path]
@@ -23,14 +21,3 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> TinyFolder:
         return made[key]
 
     return make
-
-
-@pytest.fixture(scope="session")
-def smollm2_file() -> Path:
-    """The real SmolLM2-135M-Instruct file, fetched once a machine."""
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    models_dir = Path(os.environ.get("TURNPIKE_MODELS_DIR") or Path(cache) / "turnpike" / "models")
-    try:
-        return fetch("smollm2", models_dir)
-    except DownloadError as error:
-        pytest.skip(f"no network: {error}")

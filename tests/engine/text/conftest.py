@@ -1,4 +1,3 @@
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -6,22 +5,15 @@ from typing import Any
 import pytest
 from gguf import GGUFReader
 
-from engine.models.catalog import DownloadError, fetch
 from engine.text.loading import text_processor_from_gguf
 from engine.text.processor import TextProcessor
 from tests.engine.text.sentencepiece_vocabulary import sentencepiece_metadata
 
 
 @pytest.fixture(scope="session")
-def smollm2_metadata() -> Mapping[str, Any]:
+def smollm2_metadata(smollm2_file: Path) -> Mapping[str, Any]:
     """The real model's tokenizer keys, read with the `gguf` package; the file is fetched once a machine."""
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    models_dir = Path(os.environ.get("TURNPIKE_MODELS_DIR") or Path(cache) / "turnpike" / "models")
-    try:
-        path = fetch("smollm2", models_dir)
-    except DownloadError as error:
-        pytest.skip(f"no network: {error}")
-    fields = GGUFReader(path).fields
+    fields = GGUFReader(smollm2_file).fields
     return {key: field.contents() for key, field in fields.items() if key.startswith("tokenizer.")}
 
 
