@@ -1,0 +1,41 @@
+"""Admission: may this request run, and how far.
+
+`Limiter.hold` takes what a request may need from every limit at once, or nothing; it may grant fewer tokens than were
+asked for, so that an answer ends exactly where a limit does. `Limiter.settle` commits what was used. Counters are in
+this process (`MemoryStore`) or in Redis.
+"""
+
+from gateway.admission.errors import QuotaExceeded
+from gateway.admission.limiter import Limiter
+from gateway.admission.memory import MemoryStore
+from gateway.admission.model import (
+    Demand,
+    Hold,
+    LimitState,
+    Measure,
+    Outcome,
+    Quota,
+    Scope,
+    ScopeKind,
+    Settlement,
+    tightest,
+)
+from gateway.admission.store import LimitStore, StoreAway
+
+__all__ = [
+    "Demand",
+    "Hold",
+    "LimitState",
+    "LimitStore",
+    "Limiter",
+    "Measure",
+    "MemoryStore",
+    "Outcome",
+    "Quota",
+    "QuotaExceeded",
+    "Scope",
+    "ScopeKind",
+    "Settlement",
+    "StoreAway",
+    "tightest",
+]

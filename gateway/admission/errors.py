@@ -1,0 +1,44 @@
+"""Why a request is not admitted."""
+
+from gateway.admission.model import Measure, Refusal, ScopeKind
+
+_SCOPE_WORDS = {
+    ScopeKind.KEY: "this API key",
+    ScopeKind.TENANT: "this account",
+    ScopeKind.MODEL: "this model",
+}
+_MEASURE_WORDS = {
+    Measure.REQUESTS_PER_MINUTE: "requests per minute",
+    Measure.TOKENS_PER_MINUTE: "tokens per minute",
+    Measure.TOKENS_PER_DAY: "tokens per day",
+    Measure.CONCURRENT: "concurrent requests",
+    Measure.NANODOLLARS_PER_MONTH: "spend per month",
+}
+
+
+class QuotaExceeded(Exception):
+    """A limit has no room for this request. The message is for the client.
+
+    `code`: `insufficient_quota` for money, `request_exceeds_limit` for what no wait can help, else
+    `rate_limit_exceeded`. `retry_after_ms` as in `Refusal`.
+    """
+
+    def __init__(self, refusal: Refusal) -> None:
+        self.refusal = refusal
+        self.scope = refusal.quota.scope
+        self.limit = refusal.quota.limit
+        self.retry_after_ms = refusal.retry_after_ms
+        self.states = refusal.states
+        money = self.scope.measure is Measure.NANODOLLARS_PER_MONTH
+        what = "spend" if money else f"{self.limit} {_MEASURE_WORDS[self.scope.measure]}"
+        where = _SCOPE_WORDS[self.scope.kind]
+        if money:
+            self.code = "insufficient_quota"
+            message = f"The spending limit of {where} for this month leaves no room for this request."
+        elif self.retry_after_ms is None:
+            self.code = "request_exceeds_limit"
+            message = f"This request alone is more than the limit of {where}: {what}."
+        else:
+            self.code = "rate_limit_exceeded"
+            message = f"The limit of {where} is reached: {what}."
+        super().__init__(message)

@@ -1,0 +1,133 @@
+"""Admission as the gateway uses it: hold before the work, settle after it."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from gateway.admission.errors import QuotaExceeded
+from gateway.admission.model import (
+    Demand,
+    Hold,
+    HoldRequest,
+    LimitState,
+    Measure,
+    Outcome,
+    Quota,
+    Refusal,
+    Settlement,
+    Use,
+)
+from gateway.admission.store import LimitStore, StoreAway
+
+HEARTBEAT_S = 10.0
+"""A third of a hold's life: two heartbeats in a row may fail."""
+
+_log = logging.getLogger(__name__)
+
+
+class Limiter:
+    """Takes holds, keeps them alive, settles them. One per process, on one event loop.
+
+    A hold lives until `settle` or `release`, which belong in a `finally`, or until this process dies: then it
+    expires by itself. With no demands at all (nothing is limited) no store is asked.
+    """
+
+    def __init__(self, store: LimitStore) -> None:
+        self._store = store
+        self._open: dict[str, Hold] = {}
+        self._heart: asyncio.Task[None] | None = None
+        self._admitted = 0
+        self._cut = 0
+        self._refused: Counter[Measure] = Counter()
+        self._outcomes: Counter[Outcome] = Counter()
+        self._exceeded = 0
+
+    async def hold(
+        self, request_id: str, demands: Sequence[Demand], *, minimum_tokens: int, desired_tokens: int
+    ) -> Hold:
+        """Take all demands at once. The answer must end at `granted_tokens`.
+
+        `request_id` is the server's own, never one that a client chose: a second use of it is free.
+
+        Raises:
+            QuotaExceeded: not even the minimum fits; nothing is held.
+            StoreAway: the store does not answer, and there is no local share.
+        """
+        if not demands:
+            return Hold(request_id, 0, desired_tokens, None, (), ())
+        answer = await self._store.hold(HoldRequest(request_id, tuple(demands), minimum_tokens, desired_tokens))
+        if isinstance(answer, Refusal):
+            self._refused[answer.quota.scope.measure] += 1
+            raise QuotaExceeded(answer)
+        self._admitted += 1
+        self._cut += answer.bound_by is not None
+        self._open[request_id] = answer
+        if self._heart is None:
+            self._heart = asyncio.create_task(self._beat())
+        return answer
+
+    async def extend(self, hold: Hold) -> bool:
+        """Keep a hold alive; the heartbeat does so by itself. False: it has expired, or is settled."""
+        return bool(hold.demands) and await self._store.extend(hold)
+
+    async def settle(self, hold: Hold, used_tokens: int, used_nanodollars: int = 0) -> Settlement:
+        """Commit what was used (tokens: prompt and answer together) and free the rest. The first time counts."""
+        return await self._settle(hold, Use(1, used_tokens, used_nanodollars))
+
+    async def release(self, hold: Hold) -> Settlement:
+        """Free a hold whose request did not take place: nothing is committed, not even the request."""
+        return await self._settle(hold, Use())
+
+    async def usage(self, quotas: Sequence[Quota]) -> tuple[LimitState, ...]:
+        """Where the quotas of one tenant stand, without a request."""
+        return await self._store.usage(quotas) if quotas else ()
+
+    def counts(self) -> Mapping[str, int]:
+        """For metrics: what happened since the start; `open` is of this moment."""
+        refused = {f"refused_{measure.value}": self._refused[measure] for measure in Measure}
+        outcomes = {outcome.value: self._outcomes[outcome] for outcome in Outcome}
+        return {
+            "open": len(self._open),
+            "admitted": self._admitted,
+            "cut": self._cut,
+            "exceeded": self._exceeded,
+            **refused,
+            **outcomes,
+        }
+
+    async def aclose(self) -> None:
+        if self._heart is not None:
+            self._heart.cancel()
+            await asyncio.wait([self._heart])
+        await self._store.aclose()
+
+    async def _settle(self, hold: Hold, use: Use) -> Settlement:
+        self._open.pop(hold.request_id, None)
+        if not hold.demands:
+            return Settlement(Outcome.SETTLED)
+        settlement = await self._store.settle(hold, use)
+        self._outcomes[settlement.outcome] += 1
+        self._exceeded += settlement.exceeded
+        if settlement.exceeded or settlement.outcome is Outcome.LATE:
+            _log.warning(
+                "hold of request %s settled out of order: %s, exceeded: %s",
+                hold.request_id,
+                settlement.outcome.value,
+                settlement.exceeded,
+            )
+        return settlement
+
+    async def _beat(self) -> None:
+        """Extend what is open, as long as something is."""
+        try:
+            while self._open:
+                await asyncio.sleep(HEARTBEAT_S)
+                for hold in list(self._open.values()):
+                    if hold.request_id in self._open:
+                        try:
+                            await self._store.extend(hold)
+                        except StoreAway:
+                            break  # the next beat tries again, within the holds' life
+        finally:
+            self._heart = None

@@ -1,0 +1,287 @@
+"""Limits in this process: exact, for one replica."""
+
+import heapq
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from gateway.admission.model import (
+    Demand,
+    Hold,
+    HoldRequest,
+    LimitState,
+    Outcome,
+    Quota,
+    Refusal,
+    Scope,
+    Settlement,
+    Use,
+)
+from gateway.admission.store import FINISHED_MS, HOLD_TTL_MS, OPEN_RETRY_MS
+from gateway.admission.windows import Window, bucket_at, leaves_at_ms, oldest_bucket
+
+MAX_FINISHED = 100_000
+"""Settled and expired requests that are remembered, at most."""
+SWEPT_PER_CALL = 2
+"""Counters looked at in passing, to drop empty ones."""
+
+
+def steady_clock() -> Callable[[], int]:
+    """Unix milliseconds by the wall clock of this moment, carried on by the monotonic one: it never jumps."""
+    offset_ns = time.time_ns() - time.monotonic_ns()
+    return lambda: (time.monotonic_ns() + offset_ns) // 1_000_000
+
+
+class _State(Enum):
+    OPEN = 1
+    EXPIRED = 2
+    SETTLED = 3
+
+
+@dataclass(slots=True)
+class _Record:
+    """What is known of a request id. `finished_ms` counts once it is not open."""
+
+    hold: Hold
+    expires_ms: int
+    state: _State = _State.OPEN
+    finished_ms: int = 0
+
+
+@dataclass(slots=True)
+class _Counter:
+    """Held and committed amounts by bucket. `used` is the sum of all of them."""
+
+    window: Window
+    held: dict[int, int] = field(default_factory=dict)
+    committed: dict[int, int] = field(default_factory=dict)
+    used: int = 0
+
+    def forget_before(self, oldest: int) -> None:
+        for amounts in (self.held, self.committed):
+            for bucket in [bucket for bucket in amounts if bucket < oldest]:
+                self.used -= amounts.pop(bucket)
+
+    def take(self, bucket: int, amount: int) -> None:
+        self.held[bucket] = self.held.get(bucket, 0) + amount
+        self.used += amount
+
+    def free(self, bucket: int, amount: int) -> None:
+        """A bucket that has left the window is not there any more."""
+        if bucket in self.held:
+            self.held[bucket] -= amount
+            self.used -= amount
+            if not self.held[bucket]:
+                del self.held[bucket]
+
+    def commit(self, bucket: int, amount: int) -> None:
+        self.committed[bucket] = self.committed.get(bucket, 0) + amount
+        self.used += amount
+
+    def amounts(self) -> dict[int, int]:
+        """What counts, by bucket, the oldest first."""
+        buckets = sorted(self.held.keys() | self.committed.keys())
+        return {bucket: self.held.get(bucket, 0) + self.committed.get(bucket, 0) for bucket in buckets}
+
+
+class MemoryStore:
+    """A `LimitStore` of one process, for one event loop. No method awaits: each is atomic by itself.
+
+    Memory is bounded by the holds that are open, the scopes that were used in their present window, and
+    `MAX_FINISHED`. `clock` gives Unix milliseconds; the store takes it never to go back.
+    """
+
+    def __init__(self, clock: Callable[[], int] | None = None) -> None:
+        self._clock = clock or steady_clock()
+        self._counters: OrderedDict[Scope, _Counter] = OrderedDict()
+        self._open: dict[tuple[str, str], _Record] = {}
+        self._finished: OrderedDict[tuple[str, str], _Record] = OrderedDict()
+        self._expiries: list[tuple[int, tuple[str, str]]] = []
+
+    async def hold(self, request: HoldRequest) -> Hold | Refusal:
+        now = self._now()
+        id = (request.tenant_id, request.request_id)
+        known = self._open.get(id) or self._finished.get(id)
+        if known is not None:
+            return known.hold
+        counters = [self._counter(demand.quota.scope, now) for demand in request.demands]
+        refusal = self._refusal(request, counters, now)
+        if refusal is not None:
+            return refusal
+        granted, bound_by = _grant(request, counters)
+        for demand, counter in zip(request.demands, counters, strict=True):
+            counter.take(bucket_at(counter.window, now), demand.amount(granted))
+        states = _states([demand.quota for demand in request.demands], counters, now)
+        hold = Hold(request.request_id, now, granted, bound_by, request.demands, states)
+        self._open[id] = _Record(hold, now + HOLD_TTL_MS)
+        heapq.heappush(self._expiries, (now + HOLD_TTL_MS, id))
+        return hold
+
+    async def extend(self, hold: Hold) -> bool:
+        now = self._now()
+        id = _id(hold)
+        record = self._open.get(id)
+        if record is None:
+            return False
+        record.expires_ms = now + HOLD_TTL_MS
+        heapq.heappush(self._expiries, (record.expires_ms, id))
+        return True
+
+    async def settle(self, hold: Hold, use: Use) -> Settlement:
+        now = self._now()
+        id = _id(hold)
+        record = self._open.pop(id, None) or self._finished.pop(id, None)
+        outcome = Outcome.UNKNOWN
+        if record is None:
+            record = _Record(hold, now)
+        elif record.state is _State.OPEN:
+            outcome = Outcome.SETTLED
+            self._free(record)
+        elif record.state is _State.EXPIRED:
+            outcome = Outcome.LATE
+        else:
+            outcome = Outcome.REPEATED
+        if outcome is not Outcome.REPEATED:
+            self._commit(hold, use, now)
+        self._finish(id, record, _State.SETTLED, now)
+        return Settlement(outcome, outcome is not Outcome.REPEATED and exceeds(hold, use))
+
+    async def usage(self, quotas: Sequence[Quota]) -> tuple[LimitState, ...]:
+        now = self._now()
+        return _states(quotas, [self._counter(quota.scope, now) for quota in quotas], now)
+
+    async def aclose(self) -> None:
+        pass
+
+    def check(self) -> None:
+        """Every counter's `used` is the sum of its buckets, and what is held is what open requests hold."""
+        held: dict[tuple[Scope, int], int] = {}
+        for record in self._open.values():
+            assert record.state is _State.OPEN
+            for scope, bucket, amount in _charges(record.hold):
+                held[scope, bucket] = held.get((scope, bucket), 0) + amount
+        for scope, counter in self._counters.items():
+            assert counter.used == sum(counter.held.values()) + sum(counter.committed.values())
+            for bucket, amount in counter.held.items():
+                assert amount == held[scope, bucket]
+
+    def _now(self) -> int:
+        """The time, after what falls due by it has been done."""
+        now = self._clock()
+        while self._expiries and self._expiries[0][0] <= now:
+            expiry, id = heapq.heappop(self._expiries)
+            record = self._open.get(id)
+            if record is not None and record.expires_ms == expiry:
+                del self._open[id]
+                self._free(record)
+                self._finish(id, record, _State.EXPIRED, now)
+        while self._finished:
+            oldest = next(iter(self._finished.values()))
+            if len(self._finished) <= MAX_FINISHED and oldest.finished_ms + FINISHED_MS > now:
+                break
+            self._finished.popitem(last=False)
+        for _ in range(min(SWEPT_PER_CALL, len(self._counters))):
+            scope, counter = self._counters.popitem(last=False)
+            counter.forget_before(oldest_bucket(counter.window, now))
+            if counter.held or counter.committed:
+                self._counters[scope] = counter
+        return now
+
+    def _counter(self, scope: Scope, now: int) -> _Counter:
+        counter = self._counters.get(scope)
+        if counter is None:
+            counter = self._counters[scope] = _Counter(scope.measure.window)
+        counter.forget_before(oldest_bucket(counter.window, now))
+        return counter
+
+    def _refusal(self, request: HoldRequest, counters: Sequence[_Counter], now: int) -> Refusal | None:
+        blocking = [
+            (wait_ms(demand.quota, need, counter.amounts(), now), demand.quota)
+            for demand, counter in zip(request.demands, counters, strict=True)
+            if (need := demand.amount(request.minimum_tokens)) > demand.quota.limit - counter.used
+        ]
+        if not blocking:
+            return None
+        wait, quota = max(blocking, key=lambda each: float("inf") if each[0] is None else each[0])
+        states = _states([demand.quota for demand in request.demands], counters, now)
+        return Refusal(quota, wait, states)
+
+    def _free(self, record: _Record) -> None:
+        for scope, bucket, amount in _charges(record.hold):
+            counter = self._counters.get(scope)
+            if counter is not None:
+                counter.free(bucket, amount)
+
+    def _commit(self, hold: Hold, use: Use, now: int) -> None:
+        for demand in hold.demands:
+            scope = demand.quota.scope
+            amount = use.of(scope.measure)
+            bucket = bucket_at(scope.measure.window, hold.at_ms)
+            if amount and bucket >= oldest_bucket(scope.measure.window, now):
+                self._counter(scope, now).commit(bucket, amount)
+
+    def _finish(self, id: tuple[str, str], record: _Record, state: _State, now: int) -> None:
+        record.state = state
+        record.finished_ms = now
+        self._finished[id] = record
+
+
+def exceeds(hold: Hold, use: Use) -> bool:
+    """Whether more was used of some counter than was held of it."""
+    return any(use.of(demand.quota.scope.measure) > demand.amount(hold.granted_tokens) for demand in hold.demands)
+
+
+def wait_ms(quota: Quota, need: int, amounts: dict[int, int], now: int) -> int | None:
+    """How long until enough of `amounts` (by bucket, the oldest first) has left the window for `need` to fit. None:
+    it is more than the limit."""
+    if need > quota.limit:
+        return None
+    used = sum(amounts.values())
+    for bucket, amount in amounts.items():
+        used -= amount
+        if used + need <= quota.limit:
+            leaves = leaves_at_ms(quota.scope.measure.window, bucket)
+            return OPEN_RETRY_MS if leaves is None else leaves - now
+    raise AssertionError("what fits an empty window must fit one day")
+
+
+def state_of(quota: Quota, used: int, newest: int | None, now: int) -> LimitState:
+    """`newest` is the newest bucket that counts, if any does."""
+    leaves = None if newest is None else leaves_at_ms(quota.scope.measure.window, newest)
+    return LimitState(quota, used, 0 if leaves is None else leaves - now)
+
+
+def _grant(request: HoldRequest, counters: Sequence[_Counter]) -> tuple[int, Scope | None]:
+    """As many tokens as every quota has room for, and which one cut them; there is room for the minimum."""
+    granted, bound_by = request.desired_tokens, None
+    for demand, counter in zip(request.demands, counters, strict=True):
+        if demand.per_token:
+            room = _room(demand, counter.used)
+            if room < granted:
+                granted, bound_by = room, demand.quota.scope
+    return granted, bound_by
+
+
+def _room(demand: Demand, used: int) -> int:
+    return (demand.quota.limit - used - demand.fixed) // demand.per_token
+
+
+def _states(quotas: Sequence[Quota], counters: Sequence[_Counter], now: int) -> tuple[LimitState, ...]:
+    return tuple(
+        state_of(quota, counter.used, max(counter.held.keys() | counter.committed.keys(), default=None), now)
+        for quota, counter in zip(quotas, counters, strict=True)
+    )
+
+
+def _charges(hold: Hold) -> list[tuple[Scope, int, int]]:
+    """Scope, bucket and amount of all that a hold takes."""
+    return [
+        (scope := demand.quota.scope, bucket_at(scope.measure.window, hold.at_ms), demand.amount(hold.granted_tokens))
+        for demand in hold.demands
+    ]
+
+
+def _id(hold: Hold) -> tuple[str, str]:
+    return hold.demands[0].quota.scope.tenant_id, hold.request_id

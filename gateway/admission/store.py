@@ -1,0 +1,45 @@
+"""What a store of limits can do: `MemoryStore`, `RedisStore`, and `LocalShare` between the two."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from gateway.admission.model import Hold, HoldRequest, LimitState, Quota, Refusal, Settlement, Use
+
+HOLD_TTL_MS = 30_000
+"""How long a hold lives without a sign of life from whoever took it."""
+FINISHED_MS = 600_000
+"""How long it is remembered that a request was settled or has expired, so that a repetition changes nothing."""
+OPEN_RETRY_MS = 1_000
+"""When to come back for a slot that another request holds: nobody knows; a guess."""
+
+
+class StoreAway(Exception):
+    """The store of limits does not answer, or not in time."""
+
+
+class LimitStore(Protocol):
+    """Counters of what is held and what is committed, by one clock.
+
+    Invariants. In every window of every quota, held + committed never passes the limit by a hold. A hold is freed
+    once: by settling, or by expiry after `HOLD_TTL_MS` without `extend`, whichever is first. Use is committed
+    once. What is committed is never taken back.
+    """
+
+    async def hold(self, request: HoldRequest) -> Hold | Refusal:
+        """Take all demands at once, with as many tokens as there is room for up to the desired, or nothing. The
+        same request id again gets the same hold again."""
+        ...
+
+    async def extend(self, hold: Hold) -> bool:
+        """Keep a hold alive for another `HOLD_TTL_MS`. False: it is not open any more."""
+        ...
+
+    async def settle(self, hold: Hold, use: Use) -> Settlement:
+        """Commit what was used, and free the hold."""
+        ...
+
+    async def usage(self, quotas: Sequence[Quota]) -> tuple[LimitState, ...]:
+        """Where quotas (of one tenant) stand."""
+        ...
+
+    async def aclose(self) -> None: ...

@@ -1,0 +1,230 @@
+"""What every store of limits does."""
+
+import pytest
+
+from gateway.admission.model import Demand, LimitState, Measure, Outcome, Quota, ScopeKind, Use
+from gateway.admission.store import FINISHED_MS, HOLD_TTL_MS, LimitStore
+from tests.gateway.admission.stores import Clock, each, hold, refusal, scope, tokens
+
+pytestmark = pytest.mark.anyio
+
+RPM = Measure.REQUESTS_PER_MINUTE
+TPM = Measure.TOKENS_PER_MINUTE
+TPD = Measure.TOKENS_PER_DAY
+MONEY = Measure.NANODOLLARS_PER_MONTH
+
+
+async def used(store: LimitStore, demand: Demand) -> int:
+    (state,) = await store.usage([demand.quota])
+    return state.used
+
+
+async def test_grants_what_is_desired_where_there_is_room(store: LimitStore) -> None:
+    demand = tokens(1000, prompt=10)
+    taken = await hold(store, "a", demand, desired=100)
+    assert (taken.granted_tokens, taken.bound_by) == (100, None)
+    assert [state.used for state in taken.states] == [110]
+    assert taken.states[0].remaining == 890
+
+
+async def test_grants_up_to_the_very_token(store: LimitStore) -> None:
+    demand = tokens(100, prompt=10)
+    taken = await hold(store, "a", demand, desired=500)
+    assert (taken.granted_tokens, taken.bound_by) == (90, demand.quota.scope)
+    assert await used(store, demand) == 100
+
+
+async def test_two_answers_take_two_tokens_for_each_one_granted(store: LimitStore) -> None:
+    taken = await hold(store, "a", tokens(101, prompt=10, per_token=2), desired=500)
+    assert taken.granted_tokens == 45
+
+
+async def test_refuses_below_the_minimum_and_takes_nothing(store: LimitStore) -> None:
+    requests, few = each(RPM, 10), tokens(20, prompt=10)
+    refused = await refusal(store, "a", requests, few, minimum=11)
+    assert refused.quota == few.quota
+    assert await used(store, requests) == 0
+    assert await used(store, few) == 0
+
+
+async def test_what_never_fits_has_no_retry_time(store: LimitStore) -> None:
+    refused = await refusal(store, "a", each(RPM, 10), tokens(20, prompt=30))
+    assert refused.retry_after_ms is None
+
+
+async def test_the_quota_to_wait_longest_for_is_named(store: LimitStore) -> None:
+    day = tokens(100, measure=TPD)
+    await hold(store, "a", tokens(100), day, desired=100)
+    refused = await refusal(store, "b", tokens(100), day)
+    assert refused.quota == day.quota
+    assert refused.retry_after_ms == 12 * 3600 * 1000
+
+
+async def test_settling_commits_the_use_and_frees_the_rest(store: LimitStore) -> None:
+    requests, demand = each(RPM, 10), tokens(1000, prompt=10)
+    taken = await hold(store, "a", requests, demand, desired=500)
+    settlement = await store.settle(taken, Use(1, 60))
+    assert (settlement.outcome, settlement.exceeded) == (Outcome.SETTLED, False)
+    assert await used(store, demand) == 60
+    assert await used(store, requests) == 1
+
+
+async def test_releasing_commits_nothing(store: LimitStore) -> None:
+    requests, demand = each(RPM, 10), tokens(1000, prompt=10)
+    await store.settle(await hold(store, "a", requests, demand), Use())
+    assert await used(store, demand) == 0
+    assert await used(store, requests) == 0
+
+
+async def test_the_same_request_holds_once_and_settles_once(store: LimitStore) -> None:
+    demand = tokens(1000)
+    first = await hold(store, "a", demand)
+    again = await hold(store, "a", demand)
+    assert (again.granted_tokens, again.at_ms, again.bound_by) == (first.granted_tokens, first.at_ms, None)
+    assert await used(store, demand) == 100
+    assert (await store.settle(first, Use(1, 70))).outcome is Outcome.SETTLED
+    assert (await store.settle(again, Use(1, 90))).outcome is Outcome.REPEATED
+    assert await used(store, demand) == 70
+
+
+async def test_tenants_may_use_the_same_request_id(store: LimitStore) -> None:
+    mine, theirs = tokens(1000), Demand(Quota(scope(TPM, tenant="other"), 1000), 0, 1)
+    await hold(store, "a", mine)
+    await hold(store, "a", theirs, desired=7)
+    assert await used(store, mine) == 100
+    assert await used(store, theirs) == 7
+
+
+async def test_using_more_than_was_held_is_committed_and_said(store: LimitStore) -> None:
+    demand = tokens(1000)
+    settlement = await store.settle(await hold(store, "a", demand, desired=10), Use(1, 30))
+    assert settlement.exceeded
+    assert await used(store, demand) == 30
+
+
+async def test_a_hold_without_sign_of_life_expires(store: LimitStore, clock: Clock) -> None:
+    slots = each(Measure.CONCURRENT, 1)
+    day = tokens(1000, measure=TPD)
+    taken = await hold(store, "a", slots, day)
+    clock.advance(HOLD_TTL_MS / 1000 - 1)
+    assert (await refusal(store, "b", slots)).quota == slots.quota
+    clock.advance(1)
+    await hold(store, "b", slots)
+    assert await used(store, day) == 0
+    assert not await store.extend(taken)
+
+
+async def test_what_an_expired_hold_used_is_committed_late_and_once(store: LimitStore, clock: Clock) -> None:
+    demand = tokens(1000, measure=TPD)
+    taken = await hold(store, "a", demand)
+    clock.advance(HOLD_TTL_MS / 1000)
+    assert (await store.settle(taken, Use(1, 50))).outcome is Outcome.LATE
+    assert (await store.settle(taken, Use(1, 50))).outcome is Outcome.REPEATED
+    assert await used(store, demand) == 50
+
+
+async def test_a_heartbeat_keeps_a_hold(store: LimitStore, clock: Clock) -> None:
+    demand = tokens(1000, measure=TPD)
+    taken = await hold(store, "a", demand)
+    for _ in range(5):
+        clock.advance(HOLD_TTL_MS / 1000 - 1)
+        assert await store.extend(taken)
+    assert await used(store, demand) == 100
+    assert (await store.settle(taken, Use(1, 3))).outcome is Outcome.SETTLED
+    assert not await store.extend(taken)
+    assert await used(store, demand) == 3
+
+
+async def test_use_of_a_hold_that_the_store_does_not_know_is_committed_once(store: LimitStore, clock: Clock) -> None:
+    demand = tokens(1000, measure=TPD)
+    taken = await hold(store, "a", demand)
+    await store.settle(taken, Use(1, 50))
+    clock.advance(FINISHED_MS / 1000 + 1)
+    assert (await store.settle(taken, Use(1, 50))).outcome is Outcome.UNKNOWN
+    assert (await store.settle(taken, Use(1, 50))).outcome is Outcome.REPEATED
+    assert await used(store, demand) == 100
+
+
+async def test_a_minute_slides(store: LimitStore, clock: Clock) -> None:
+    requests = each(RPM, 2)
+    await store.settle(await hold(store, "a", requests), Use(1))
+    clock.advance(30)
+    await store.settle(await hold(store, "b", requests), Use(1))
+    refused = await refusal(store, "c", requests)
+    assert refused.retry_after_ms == 35_000
+    clock.advance(34.999)
+    await refusal(store, "c", requests)
+    clock.advance(0.001)
+    await hold(store, "c", requests)
+    assert (await refusal(store, "d", requests)).retry_after_ms == 30_000
+
+
+async def test_a_request_that_runs_on_leaves_the_minute_of_its_admission(store: LimitStore, clock: Clock) -> None:
+    minute, slots = each(RPM, 1), each(Measure.CONCURRENT, 2)
+    taken = await hold(store, "a", minute, slots)
+    for _ in range(3):
+        clock.advance(25)
+        await store.extend(taken)
+    assert await used(store, minute) == 0
+    await hold(store, "b", minute, slots)
+    assert await used(store, slots) == 2
+    await store.settle(taken, Use(1))
+    assert await used(store, minute) == 1
+    assert await used(store, slots) == 1
+
+
+@pytest.mark.parametrize(
+    ("measure", "now_ms", "left_ms"),
+    [
+        (TPD, 1_772_366_400_000, 43_200_000),
+        (MONEY, 1_798_761_599_000, 1_000),  # 2026-12-31 23:59:59
+        (MONEY, 1_772_323_199_999, 1),  # 2026-02-28
+        (MONEY, 1_835_395_199_000, 86_401_000),  # 2028-02-28 of a leap year
+    ],
+)
+async def test_days_and_months_are_the_calendars(
+    store: LimitStore, clock: Clock, measure: Measure, now_ms: int, left_ms: int
+) -> None:
+    clock.now_ms = now_ms
+    demand = tokens(100, measure=measure)
+    taken = await hold(store, "a", demand)
+    assert taken.states[0].reset_ms == left_ms
+    await store.settle(taken, Use(1, 100, 100))
+    assert (await refusal(store, "b", demand)).retry_after_ms == left_ms
+    clock.now_ms += left_ms - 1
+    assert await used(store, demand) == 100
+    clock.now_ms += 1
+    assert await used(store, demand) == 0
+
+
+async def test_use_settled_after_its_window_counts_in_no_other(store: LimitStore, clock: Clock) -> None:
+    clock.now_ms = 1_798_761_590_000
+    demand = tokens(100, measure=MONEY)
+    taken = await hold(store, "a", demand)
+    clock.advance(20)
+    assert (await store.settle(taken, Use(1, 5, 60))).outcome is Outcome.SETTLED
+    assert await used(store, demand) == 0
+
+
+async def test_nothing_is_rounded_up_to_the_largest_amounts(store: LimitStore) -> None:
+    most = 2**53 - 1
+    demand = Demand(Quota(scope(MONEY), most), 1, 3)
+    taken = await hold(store, "a", demand, desired=2**50)
+    await store.settle(taken, Use(1, 1, most - 4))
+    assert await used(store, demand) == most - 4
+    assert (await hold(store, "b", demand, desired=9)).granted_tokens == 1
+    assert await used(store, demand) == most
+    assert (await refusal(store, "c", demand, minimum=0)).quota == demand.quota
+
+
+async def test_scopes_are_apart(store: LimitStore) -> None:
+    by_key = Demand(Quota(scope(TPM, ScopeKind.KEY, "k"), 100), 0, 1)
+    by_model = Demand(Quota(scope(TPM, ScopeKind.MODEL, "k"), 30), 0, 1)
+    assert (await hold(store, "a", by_key, by_model, desired=50)).bound_by == by_model.quota.scope
+    assert await used(store, by_key) == 30
+    assert await used(store, tokens(100)) == 0
+
+
+async def test_an_unused_quota_stands_at_nothing(store: LimitStore) -> None:
+    quotas = [tokens(100).quota, each(Measure.CONCURRENT, 3).quota]
+    assert await store.usage(quotas) == tuple(LimitState(quota, 0, 0) for quota in quotas)
