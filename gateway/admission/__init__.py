@@ -2,9 +2,10 @@
 
 `Limiter.hold` takes what a request may need from every limit at once, or nothing; it may grant fewer tokens than were
 asked for, so that an answer ends exactly where a limit does. `Limiter.settle` commits what was used. Counters are in
-this process (`MemoryStore`) or in Redis.
+this process (`MemoryStore`) or in Redis. `limits_for` and `demands_of` say what a request takes from which limit.
 """
 
+from gateway.admission.book import RequestLimits, demands_of, limits_for
 from gateway.admission.errors import QuotaExceeded
 from gateway.admission.limiter import Limiter
 from gateway.admission.memory import MemoryStore
@@ -16,7 +17,6 @@ from gateway.admission.model import (
     Outcome,
     Quota,
     Scope,
-    ScopeKind,
     Settlement,
     tightest,
 )
@@ -33,9 +33,11 @@ __all__ = [
     "Outcome",
     "Quota",
     "QuotaExceeded",
+    "RequestLimits",
     "Scope",
-    "ScopeKind",
     "Settlement",
     "StoreAway",
+    "demands_of",
+    "limits_for",
     "tightest",
 ]

@@ -1,6 +1,7 @@
 """Why a request is not admitted."""
 
-from gateway.admission.model import Measure, Refusal, ScopeKind
+from gateway.admission.model import Measure, Refusal
+from gateway.tenancy.limits import ScopeKind
 
 _SCOPE_WORDS = {
     ScopeKind.KEY: "this API key",

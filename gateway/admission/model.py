@@ -9,15 +9,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gateway.admission.windows import Window
+from gateway.tenancy.limits import MAX_LIMIT, ScopeKind
 
-MAX_AMOUNT = 2**53 - 1
-
-
-class ScopeKind(StrEnum):
-    KEY = "key"
-    TENANT = "tenant"
-    MODEL = "model"
-    """One model, as used by one tenant."""
+MAX_AMOUNT = MAX_LIMIT
 
 
 class Measure(StrEnum):

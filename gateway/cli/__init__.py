@@ -4,7 +4,7 @@ Nothing heavy is imported before a command needs it: help and the tenant and key
 a second, while loading torch takes several.
 """
 
-from gateway.cli import database, doctor, keys, models, serve, tenants
+from gateway.cli import database, doctor, keys, limits, models, serve, tenants
 from gateway.cli.app import group, root
 
 app = root("A multi-tenant LLM API gateway with its own inference engine inside.")
@@ -20,11 +20,15 @@ key.command("create")(keys.create)
 key.command("list")(keys.list_all)
 key.command("revoke")(keys.revoke)
 
+limit = group(app, "limit", "What tenants, keys and models of tenants may use.")
+limit.command("set")(limits.set_limits)
+limit.command("list")(limits.list_all)
+
 model = group(app, "models", "Models that can be fetched by name.")
 model.command("fetch")(models.fetch)
 model.command("list")(models.list_all)
 
-db = group(app, "db", "The SQL database of tenants and keys.")
+db = group(app, "db", "The SQL database of tenants, keys and limits.")
 db.command("upgrade")(database.upgrade)
 
 

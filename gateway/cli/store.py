@@ -5,15 +5,17 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
     from gateway.settings import Settings
     from gateway.tenancy import TenantStore
 
 T = TypeVar("T")
 
 
-def with_store(settings: "Settings", action: Callable[["TenantStore"], Awaitable[T]]) -> T:
-    """Run `action` on the store, its schema brought up to date first."""
-    from gateway.tenancy import TenantStore, load_pepper, open_database
+def with_database(settings: "Settings", action: Callable[["AsyncEngine"], Awaitable[T]]) -> T:
+    """Run `action` on the database, its schema brought up to date first."""
+    from gateway.tenancy import open_database
     from gateway.tenancy.schema import upgrade
 
     async def run() -> T:
@@ -21,8 +23,15 @@ def with_store(settings: "Settings", action: Callable[["TenantStore"], Awaitable
         await upgrade(url)
         database = open_database(url)
         try:
-            return await action(TenantStore(database, load_pepper(settings)))
+            return await action(database)
         finally:
             await database.dispose()
 
     return asyncio.run(run())
+
+
+def with_store(settings: "Settings", action: Callable[["TenantStore"], Awaitable[T]]) -> T:
+    """Run `action` on the store of tenants and keys."""
+    from gateway.tenancy import TenantStore, load_pepper
+
+    return with_database(settings, lambda database: action(TenantStore(database, load_pepper(settings))))

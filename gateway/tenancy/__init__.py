@@ -1,12 +1,14 @@
-"""Tenants and their API keys: who is asking, and for which tier.
+"""Tenants, their API keys and limits: who is asking, for which tier, and how much they may use.
 
-`TenantStore` writes them to SQL for the command line; `Authenticator` answers for every request from memory.
+`TenantStore` and `LimitTable` write them to SQL for the command line; `Authenticator` answers for every request from
+memory.
 """
 
 from gateway.tenancy.authenticator import Authenticator
 from gateway.tenancy.database import open_database
 from gateway.tenancy.errors import (
     InvalidKey,
+    InvalidLimit,
     InvalidName,
     SchemaMismatch,
     StoreUnavailable,
@@ -16,6 +18,7 @@ from gateway.tenancy.errors import (
     UnknownTenant,
     UnusablePepper,
 )
+from gateway.tenancy.limits import LimitRecord, Limits, LimitTable, ScopedLimits, ScopeKind
 from gateway.tenancy.pepper import load_pepper
 from gateway.tenancy.store import CreatedKey, KeyRecord, Principal, Tenant, TenantStore, Tier
 
@@ -23,10 +26,16 @@ __all__ = [
     "Authenticator",
     "CreatedKey",
     "InvalidKey",
+    "InvalidLimit",
     "InvalidName",
     "KeyRecord",
+    "LimitRecord",
+    "LimitTable",
+    "Limits",
     "Principal",
     "SchemaMismatch",
+    "ScopeKind",
+    "ScopedLimits",
     "StoreUnavailable",
     "TenancyError",
     "Tenant",

@@ -23,6 +23,10 @@ class UnknownKey(TenancyError):
     """No key has that public id."""
 
 
+class InvalidLimit(TenancyError):
+    """A limit out of range, or of something that cannot have one."""
+
+
 class InvalidKey(TenancyError):
     """The presented key opens nothing: malformed, unknown, revoked, or of a disabled tenant. Which of these is
     never said."""

@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from gateway.tenancy.database import answering
 from gateway.tenancy.errors import InvalidName, TenantExists, UnknownKey, UnknownTenant
 from gateway.tenancy.keys import new_key
+from gateway.tenancy.limits import ScopedLimits, limits_of_key, read_limits
 from gateway.tenancy.pepper import pepper_id
 from gateway.tenancy.tables import KeyRow, TenantRow
 
@@ -59,12 +60,13 @@ class CreatedKey:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who is asking. `key_id` is the key's public id."""
+    """Who is asking, and what is stated of how much. `key_id` is the key's public id."""
 
     tenant_id: str
     tenant_name: str
     tier: Tier
     key_id: str
+    limits: tuple[ScopedLimits, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +179,7 @@ class TenantStore:
         return KeyRecord(*row)
 
     async def active_keys(self, public_ids: Sequence[str]) -> Mapping[str, ActiveKey]:
-        """Those of `public_ids` that are neither revoked nor of a disabled tenant."""
+        """Those of `public_ids` that are neither revoked nor of a disabled tenant, with their limits."""
         query = (
             select(KeyRow.public_id, KeyRow.digest, TenantRow.id, TenantRow.name, TenantRow.tier)
             .join(TenantRow, TenantRow.id == KeyRow.tenant_id)
@@ -186,8 +188,14 @@ class TenantStore:
         with answering():
             async with self._database.connect() as connection:
                 rows = (await connection.execute(query)).all()
+                stated = await read_limits(connection, {row.id for row in rows})
         return {
-            public_id: ActiveKey(digest, Principal(tenant_id, tenant_name, Tier(tier), public_id))
+            public_id: ActiveKey(
+                digest,
+                Principal(
+                    tenant_id, tenant_name, Tier(tier), public_id, limits_of_key(stated.get(tenant_id, {}), public_id)
+                ),
+            )
             for public_id, digest, tenant_id, tenant_name, tier in rows
         }
 

@@ -1,8 +1,8 @@
-"""The SQL tables of tenants and keys. `migrations/` makes them; a test holds the two together."""
+"""The SQL tables of tenants, keys and limits. `migrations/` makes them; a test holds the two together."""
 
 from datetime import UTC, datetime
 
-from sqlalchemy import CheckConstraint, DateTime, Dialect, ForeignKey, LargeBinary, MetaData, String
+from sqlalchemy import BigInteger, CheckConstraint, DateTime, Dialect, ForeignKey, LargeBinary, MetaData, String
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
@@ -59,3 +59,21 @@ class KeyRow(Base):
     last_four: Mapped[str] = mapped_column(String(4))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class LimitRow(Base):
+    """What is stated for one scope; `gateway.tenancy.limits.Limits` has the meaning of the numbers. `scope_id` is a
+    key's public id, a model's name, or "" for the tenant."""
+
+    __tablename__ = "limits"
+    __table_args__ = (CheckConstraint("kind IN ('key', 'tenant', 'model')", name="kind"),)
+
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"), primary_key=True)
+    kind: Mapped[str] = mapped_column(String(8), primary_key=True)
+    scope_id: Mapped[str] = mapped_column(String(128), primary_key=True)
+    requests_per_minute: Mapped[int | None] = mapped_column(BigInteger)
+    tokens_per_minute: Mapped[int | None] = mapped_column(BigInteger)
+    tokens_per_day: Mapped[int | None] = mapped_column(BigInteger)
+    concurrent: Mapped[int | None] = mapped_column(BigInteger)
+    context_tokens: Mapped[int | None] = mapped_column(BigInteger)
+    nanodollars_per_month: Mapped[int | None] = mapped_column(BigInteger)

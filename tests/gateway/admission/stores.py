@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 
-from gateway.admission.model import Demand, Hold, HoldRequest, Measure, Quota, Refusal, Scope, ScopeKind
+from gateway.admission.model import Demand, Hold, HoldRequest, Measure, Quota, Refusal, Scope
 from gateway.admission.store import LimitStore
+from gateway.tenancy import ScopeKind
 
 NOON_MS = 1_772_366_400_000
 """2026-03-01 12:00:00 UTC."""

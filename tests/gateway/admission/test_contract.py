@@ -2,8 +2,9 @@
 
 import pytest
 
-from gateway.admission.model import Demand, LimitState, Measure, Outcome, Quota, ScopeKind, Use
+from gateway.admission.model import Demand, LimitState, Measure, Outcome, Quota, Use
 from gateway.admission.store import FINISHED_MS, HOLD_TTL_MS, LimitStore
+from gateway.tenancy import ScopeKind
 from tests.gateway.admission.stores import Clock, each, hold, refusal, scope, tokens
 
 pytestmark = pytest.mark.anyio

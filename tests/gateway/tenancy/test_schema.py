@@ -37,7 +37,7 @@ async def test_an_empty_database_goes_up_and_back_down(empty_database_url: str) 
     assert await revision_of(empty_database_url) is None
     assert await upgrade(empty_database_url)
     assert await revision_of(empty_database_url) == migrations.HEAD
-    assert await tables_of(empty_database_url) == {"alembic_version", "tenants", "api_keys"}
+    assert await tables_of(empty_database_url) == {"alembic_version", "tenants", "api_keys", "limits"}
     assert not await upgrade(empty_database_url)
 
     await in_locked_transaction(empty_database_url, lambda c: command.downgrade(alembic_config(c), "base"))

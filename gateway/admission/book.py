@@ -1,0 +1,101 @@
+"""From who asks, and for which model, to what binds the request."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gateway.admission.model import Demand, Measure, Quota, Scope
+from gateway.tenancy.limits import Limits, ScopedLimits, ScopeKind
+from gateway.tenancy.store import Principal, Tier
+
+TIER_LIMITS: Mapping[Tier, Limits] = {
+    Tier.STANDARD: Limits(context_tokens=32_768),
+    Tier.PREMIUM: Limits(context_tokens=131_072),
+}
+"""What a tenant has of whatever is not stated for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """What binds a request: `quotas` to hold, and prompt and answer together at most `context_tokens`."""
+
+    quotas: tuple[Quota, ...]
+    context_tokens: int
+
+
+def limits_for(
+    principal: Principal, model: str, max_model_len: int, defaults: Mapping[Tier, Limits] = TIER_LIMITS
+) -> RequestLimits:
+    """What binds this principal on this model, from memory: its limits came with its key (`Authenticator`).
+
+    The scopes are the key, the tenant, and the model as used by the tenant. All bind; none takes another's place.
+    What is not stated for the tenant is its tier's. The context is the smallest of all, the model's window included.
+    """
+    scopes = [
+        *(stated for stated in principal.limits if _concerns(stated, principal.key_id, model)),
+        ScopedLimits(ScopeKind.TENANT, "", _tenant_limits(principal, defaults[principal.tier])),
+    ]
+    contexts = [each.limits.context_tokens for each in scopes if each.limits.context_tokens is not None]
+    return RequestLimits(
+        tuple(quota for stated in scopes for quota in _quotas(principal.tenant_id, stated)),
+        min(max_model_len, *contexts) if contexts else max_model_len,
+    )
+
+
+def demands_of(
+    quotas: Sequence[Quota], *, prompt_tokens: int, choices: int, prompt_nanodollars: int, token_nanodollars: int
+) -> tuple[Demand, ...]:
+    """What a request takes from each quota for an answer of `choices` texts of the granted length.
+
+    `prompt_tokens` and `prompt_nanodollars` are of all its prompts. `token_nanodollars`: an answer's token, rounded
+    up, so that what is held is never less than what is used.
+    """
+    taken = {
+        Measure.REQUESTS_PER_MINUTE: (1, 0),
+        Measure.CONCURRENT: (1, 0),
+        Measure.TOKENS_PER_MINUTE: (prompt_tokens, choices),
+        Measure.TOKENS_PER_DAY: (prompt_tokens, choices),
+        Measure.NANODOLLARS_PER_MONTH: (prompt_nanodollars, choices * token_nanodollars),
+    }
+    return tuple(Demand(quota, *taken[quota.scope.measure]) for quota in quotas)
+
+
+def _concerns(stated: ScopedLimits, key_id: str, model: str) -> bool:
+    match stated.kind:
+        case ScopeKind.KEY:
+            return stated.scope_id == key_id
+        case ScopeKind.MODEL:
+            return stated.scope_id == model
+        case ScopeKind.TENANT:
+            return False
+
+
+def _tenant_limits(principal: Principal, tier: Limits) -> Limits:
+    stated = next((each.limits for each in principal.limits if each.kind is ScopeKind.TENANT), Limits())
+    return Limits(
+        _first(stated.requests_per_minute, tier.requests_per_minute),
+        _first(stated.tokens_per_minute, tier.tokens_per_minute),
+        _first(stated.tokens_per_day, tier.tokens_per_day),
+        _first(stated.concurrent, tier.concurrent),
+        _first(stated.context_tokens, tier.context_tokens),
+        _first(stated.nanodollars_per_month, tier.nanodollars_per_month),
+    )
+
+
+def _first(stated: int | None, otherwise: int | None) -> int | None:
+    return otherwise if stated is None else stated
+
+
+def _quotas(tenant_id: str, stated: ScopedLimits) -> list[Quota]:
+    limits = stated.limits
+    numbers = {
+        Measure.REQUESTS_PER_MINUTE: limits.requests_per_minute,
+        Measure.TOKENS_PER_MINUTE: limits.tokens_per_minute,
+        Measure.TOKENS_PER_DAY: limits.tokens_per_day,
+        Measure.CONCURRENT: limits.concurrent,
+        Measure.NANODOLLARS_PER_MONTH: limits.nanodollars_per_month,
+    }
+    return [
+        Quota(Scope(tenant_id, stated.kind, stated.scope_id, measure), limit)
+        for measure, limit in numbers.items()
+        if limit is not None
+    ]

@@ -1,0 +1,164 @@
+"""What tenants may use: limits in the SQL store.
+
+Requests never come here: the limits of a tenant are read together with its keys and travel with the `Principal`, so
+they are as fresh as a revocation is, through the same cache and the same outages.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+
+from sqlalchemy import insert, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from gateway.tenancy.database import answering
+from gateway.tenancy.errors import InvalidLimit, UnknownKey, UnknownTenant
+from gateway.tenancy.tables import KeyRow, LimitRow, TenantRow
+
+MAX_LIMIT = 2**53 - 1
+"""So that Redis' Lua counts exactly; 9 million dollars a month."""
+MAX_MODEL_CHARS = 128
+
+
+class ScopeKind(StrEnum):
+    KEY = "key"
+    TENANT = "tenant"
+    MODEL = "model"
+    """One model, as used by one tenant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is stated for one scope. None: nothing is, so it does not bind.
+
+    `context_tokens` bounds prompt and answer of one request together. A month is the calendar's, UTC.
+    """
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    tokens_per_day: int | None = None
+    concurrent: int | None = None
+    context_tokens: int | None = None
+    nanodollars_per_month: int | None = None
+
+
+LIMIT_NAMES = tuple(field.name for field in fields(Limits))
+
+
+@dataclass(frozen=True, slots=True)
+class ScopedLimits:
+    """`scope_id` is a key's public id, a model's served name, or "" for the tenant."""
+
+    kind: ScopeKind
+    scope_id: str
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRecord:
+    """A line of `turnpike limit list`."""
+
+    tenant_name: str
+    kind: ScopeKind
+    scope_id: str
+    requests_per_minute: int | None
+    tokens_per_minute: int | None
+    tokens_per_day: int | None
+    concurrent: int | None
+    context_tokens: int | None
+    nanodollars_per_month: int | None
+
+
+class LimitTable:
+    """Reads and writes limits. Every method raises `StoreUnavailable` when the database does not answer."""
+
+    def __init__(self, database: AsyncEngine) -> None:
+        self._database = database
+
+    async def set_limits(
+        self, tenant_name: str, kind: ScopeKind, scope_id: str, changes: Mapping[str, int | None]
+    ) -> LimitRecord:
+        """Change some limits of a scope (names as in `Limits`; None takes one away), and return all of them.
+
+        Raises:
+            InvalidLimit: out of range, or the scope cannot be.
+            UnknownTenant: no such tenant.
+            UnknownKey: the tenant has no such key.
+        """
+        _check(kind, scope_id, changes)
+        for attempt in (1, 2):
+            try:
+                return await self._set(tenant_name, kind, scope_id, changes)
+            except IntegrityError:
+                # Somebody else has inserted the row since: now it is there to be updated.
+                if attempt == 2:
+                    raise
+        raise AssertionError
+
+    async def list_limits(self) -> tuple[LimitRecord, ...]:
+        """All that is stated, by tenant."""
+        query = _RECORDS.order_by(TenantRow.name, LimitRow.kind, LimitRow.scope_id)
+        with answering():
+            async with self._database.connect() as connection:
+                rows = (await connection.execute(query)).all()
+        return tuple(LimitRecord(row[0], ScopeKind(row[1]), *row[2:]) for row in rows)
+
+    async def _set(
+        self, tenant_name: str, kind: ScopeKind, scope_id: str, changes: Mapping[str, int | None]
+    ) -> LimitRecord:
+        with answering():
+            async with self._database.begin() as connection:
+                tenant_id = await connection.scalar(select(TenantRow.id).where(TenantRow.name == tenant_name))
+                if tenant_id is None:
+                    raise UnknownTenant(f"there is no tenant named {tenant_name}")
+                if kind is ScopeKind.KEY:
+                    query = select(KeyRow.tenant_id).where(KeyRow.public_id == scope_id)
+                    if await connection.scalar(query) != tenant_id:
+                        raise UnknownKey(f"tenant {tenant_name} has no key with that public id")
+                row = {"tenant_id": tenant_id, "kind": kind.value, "scope_id": scope_id}
+                here = [getattr(LimitRow, name) == value for name, value in row.items()]
+                changed = await connection.execute(update(LimitRow).where(*here).values(**row, **changes))
+                if not changed.rowcount:
+                    await connection.execute(insert(LimitRow).values(**row, **changes))
+                written = (await connection.execute(_RECORDS.where(*here))).one()
+        return LimitRecord(written[0], kind, *written[2:])
+
+
+async def read_limits(
+    connection: AsyncConnection, tenant_ids: Iterable[str]
+) -> Mapping[str, Mapping[ScopeKind, Mapping[str, Limits]]]:
+    """What is stated for tenants: by tenant id, kind and scope id."""
+    query = select(LimitRow.tenant_id, LimitRow.kind, LimitRow.scope_id, *_LIMIT_COLUMNS).where(
+        LimitRow.tenant_id.in_(tuple(tenant_ids))
+    )
+    found: dict[str, dict[ScopeKind, dict[str, Limits]]] = {}
+    for tenant_id, kind, scope_id, *limits in (await connection.execute(query)).all():
+        found.setdefault(tenant_id, {}).setdefault(ScopeKind(kind), {})[scope_id] = Limits(*limits)
+    return found
+
+
+def limits_of_key(stated: Mapping[ScopeKind, Mapping[str, Limits]], public_id: str) -> tuple[ScopedLimits, ...]:
+    """Of what is stated for a tenant, what concerns one of its keys: not the other keys' limits."""
+    return tuple(
+        ScopedLimits(kind, scope_id, limits)
+        for kind, scopes in stated.items()
+        for scope_id, limits in scopes.items()
+        if kind is not ScopeKind.KEY or scope_id == public_id
+    )
+
+
+def _check(kind: ScopeKind, scope_id: str, changes: Mapping[str, int | None]) -> None:
+    if kind is ScopeKind.MODEL and not (0 < len(scope_id) <= MAX_MODEL_CHARS and scope_id.isprintable()):
+        raise InvalidLimit(f"a model's name is 1 to {MAX_MODEL_CHARS} printable characters")
+    for name, limit in changes.items():
+        if name not in LIMIT_NAMES:
+            raise InvalidLimit(f"there is no limit named {name}")
+        if limit is not None and not 0 <= limit <= MAX_LIMIT:
+            raise InvalidLimit(f"{name} must be from 0 to {MAX_LIMIT}")
+
+
+_LIMIT_COLUMNS = tuple(getattr(LimitRow, name) for name in LIMIT_NAMES)
+_RECORDS = select(TenantRow.name, LimitRow.kind, LimitRow.scope_id, *_LIMIT_COLUMNS).join(
+    TenantRow, TenantRow.id == LimitRow.tenant_id
+)
