@@ -19,6 +19,8 @@ PRIOR_VARIANCE = 10.0**2
 PLAUSIBLE_DEVIATIONS = 3.0
 SLOW_STREAK = 8
 """So many implausibly slow steps in a row are no accident."""
+DOUBT = 10.0
+"""How much less certain the coefficients are, in variance, once the device has shown another speed."""
 
 
 class StepWork(NamedTuple):
@@ -115,8 +117,8 @@ class StepCostModel:
     for itself only along its own mix of work. Hours of decode leave what is known of prefill as it was, and the
     covariance does not grow along what is not observed; a cap on its diagonal bounds it in any case.
 
-    A step can be slow by accident and not fast. An implausibly slow one is cut to what is plausible; a streak of
-    them, or one in less than half the predicted time, shows that the model is wrong, and then it learns fast.
+    A step can be slow by accident and not fast. An implausibly slow one counts as little as a plausible one. A streak
+    of them, or one implausibly fast, shows that the device's speed has changed, and rescales all coefficients.
     """
 
     def __init__(self) -> None:
@@ -136,7 +138,7 @@ class StepCostModel:
         self._ns: list[float] = list(astuple(coefficients))
         self._units = [value or fallback for value, fallback in zip(self._ns, astuple(H200_LLAMA_8B), strict=True)]
         self._covariance = [[PRIOR_VARIANCE if i == j else 0.0 for j in range(4)] for i in range(4)]
-        self._slow_steps = 0
+        self._slow_errors: list[float] = []
 
     @property
     def coefficients(self) -> CostCoefficients:
@@ -157,9 +159,7 @@ class StepCostModel:
         predicted_ns = max(self._predict(work), 1.0)
         if not self._scale_known:
             self._scale_known = True
-            factor = elapsed_ns / predicted_ns
-            self._ns = [factor * value for value in self._ns]
-            self._units = [factor * value for value in self._units]
+            self._rescale(elapsed_ns / predicted_ns)
             return
         step, token, context_token, pair = self._units
         features = (
@@ -178,22 +178,31 @@ class StepCostModel:
         if known <= 0.0:
             return
         variance = known / MEMORY
-        weight = 1.0
         limit = PLAUSIBLE_DEVIATIONS * sqrt(variance + NOISE_VARIANCE)
-        self._slow_steps = self._slow_steps + 1 if error > limit else 0
-        if error < -0.5 or self._slow_steps >= SLOW_STREAK:
-            variance = max(variance, NOISE_VARIANCE)
-        elif error > limit:
-            weight = limit / error
-        grown = variance / known
-        gain = weight * grown / (variance + NOISE_VARIANCE)
+        self._slow_errors = [*self._slow_errors, error] if error > limit else []
+        if error < -max(limit, 0.5):
+            self._rescale(max(1.0 + error, 0.1))
+            return
+        if len(self._slow_errors) == SLOW_STREAK:
+            self._rescale(1.0 + min(self._slow_errors))
+            return
+        weight = min(limit / error, 1.0) if error > 0.0 else 1.0
+        gain = weight / MEMORY / (variance + NOISE_VARIANCE)
         shift = gain * error
         self._ns = [max(ns + unit * a * shift, 0.0) for ns, unit, a in zip(self._ns, self._units, along, strict=True)]
         # the growth along the features to `variance`, less what the measurement takes away again, in one update
-        change = (grown - 1.0) / known - gain * grown
+        change = (1.0 / MEMORY - 1.0) / known - gain / MEMORY
         for i, row in enumerate(self._covariance):
             scaled = change * along[i]
             self._covariance[i] = [value + scaled * a for value, a in zip(row, along, strict=True)]
+        self._cap_covariance()
+
+    def _rescale(self, factor: float) -> None:
+        """The device is faster or slower than it was: so are all kinds of work, until they show otherwise."""
+        self._ns = [factor * value for value in self._ns]
+        self._units = [factor * value for value in self._units]
+        self._covariance = [[DOUBT * value for value in row] for row in self._covariance]
+        self._slow_errors = []
         self._cap_covariance()
 
     def _cap_covariance(self) -> None:
@@ -219,8 +228,11 @@ class StepCostModel:
             return []
         step, token, context_token, pair = self._ns
         base = step / max(sum(map(itemgetter(3), works)), 1)
+        decode = base + token  # most rows have one token, so no pairs: a third of the time saved
         weights = [
-            base * rows + token * tokens + context_token * context + pair * pairs
+            decode + context_token * context
+            if tokens == 1
+            else base * rows + token * tokens + context_token * context + pair * pairs
             for tokens, context, pairs, rows in works
         ]
         ends = list(accumulate(weights))
