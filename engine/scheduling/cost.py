@@ -137,7 +137,7 @@ class StepCostModel:
     def _begin(self, coefficients: CostCoefficients) -> None:
         self._ns: list[float] = list(astuple(coefficients))
         self._units = [value or fallback for value, fallback in zip(self._ns, astuple(H200_LLAMA_8B), strict=True)]
-        self._covariance = [[PRIOR_VARIANCE if i == j else 0.0 for j in range(4)] for i in range(4)]
+        self._covariance = _prior_covariance()
         self._slow_errors: list[float] = []
 
     @property
@@ -175,7 +175,8 @@ class StepCostModel:
         f0, f1, f2, f3 = features
         along = [r0 * f0 + r1 * f1 + r2 * f2 + r3 * f3 for r0, r1, r2, r3 in self._covariance]
         known = along[0] * f0 + along[1] * f1 + along[2] * f2 + along[3] * f3
-        if known <= 0.0:
+        if not known > 0.0:  # rounding has eaten it up, after steps that differ by ten orders of magnitude
+            self._covariance = _prior_covariance()
             return
         variance = known / MEMORY
         limit = PLAUSIBLE_DEVIATIONS * sqrt(variance + NOISE_VARIANCE)
@@ -263,3 +264,7 @@ class StepCostModel:
         if divisor * high <= 2 * spare_ns:
             return high
         return max(low, min(high, int(2 * spare_ns / divisor)))
+
+
+def _prior_covariance() -> list[list[float]]:
+    return [[PRIOR_VARIANCE if i == j else 0.0 for j in range(4)] for i in range(4)]

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import astuple
 from itertools import accumulate
-from math import sqrt
 from random import Random
 
 import pytest
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from engine.scheduling.cost import (
     H200_LLAMA_8B,
     NO_WORK,
+    PRIOR_VARIANCE,
     CostCoefficients,
     StepCostModel,
     StepWork,
@@ -67,11 +67,12 @@ def assert_sound(model: StepCostModel) -> None:
     """No coefficient is negative or infinite; the covariance is one, and bounded."""
     assert all(0 <= value < float("inf") for value in astuple(model.coefficients))
     covariance = model._covariance
+    rounding = 1e-6 * PRIOR_VARIANCE
     for i in range(4):
-        assert -1e-9 <= covariance[i][i] <= 100.0 + 1e-6
+        assert -rounding <= covariance[i][i] <= PRIOR_VARIANCE + rounding
         for j in range(4):
-            assert covariance[i][j] == pytest.approx(covariance[j][i], rel=1e-6, abs=1e-9)
-            assert abs(covariance[i][j]) <= sqrt(max(covariance[i][i] * covariance[j][j], 0.0)) * (1 + 1e-6) + 1e-9
+            assert covariance[i][j] == pytest.approx(covariance[j][i], abs=rounding)
+            assert covariance[i][j] ** 2 <= (covariance[i][i] + rounding) * (covariance[j][j] + rounding)
 
 
 def test_the_work_of_rows() -> None:
