@@ -9,7 +9,14 @@ import pytest
 
 from engine.models.catalog import DownloadError, fetch
 from gateway.settings import ENV_PREFIX, Settings, normalise_database_url
-from tests.servers import PostgresServer, ServerMissing, new_postgres_database, running_postgres
+from tests.servers import (
+    PostgresServer,
+    RedisServer,
+    ServerMissing,
+    new_postgres_database,
+    running_postgres,
+    running_redis,
+)
 
 # A shared machine stalls; how long an example takes says nothing about the code.
 hypothesis.settings.register_profile("turnpike", deadline=None)
@@ -58,6 +65,16 @@ def postgres() -> Iterator[PostgresServer]:
 def postgres_url(postgres: PostgresServer) -> str:
     """An empty PostgreSQL database."""
     return normalise_database_url(new_postgres_database(postgres.url))
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """A Redis server for the whole run; tests take tenants of their own on it."""
+    try:
+        with running_redis() as server:
+            yield server
+    except ServerMissing as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture

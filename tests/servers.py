@@ -6,12 +6,15 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import asyncpg
+
+START_DEADLINE_S = 10
 
 
 class ServerMissing(Exception):
@@ -88,6 +91,64 @@ def new_postgres_database(url: str) -> str:
 
     asyncio.run(create())
     return f"{url.rpartition('/')[0]}/{name}"
+
+
+class RedisServer:
+    """A Redis server without persistence that can be stopped and started."""
+
+    def __init__(self, folder: Path) -> None:
+        program = shutil.which("redis-server")
+        if program is None:
+            raise ServerMissing("Redis is not installed: apt-get install -y --no-install-recommends redis-server")
+        self._program = program
+        self._folder = folder
+        self.port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> None:
+        options = {
+            "port": str(self.port),
+            "bind": "127.0.0.1",
+            "save": "",
+            "appendonly": "no",
+            "dir": str(self._folder),
+        }
+        arguments = [word for name, value in options.items() for word in (f"--{name}", value)]
+        log = self._folder / "log"
+        with log.open("ab") as output:
+            self._process = subprocess.Popen([self._program, *arguments], stdout=output, stderr=output)
+        deadline = time.monotonic() + START_DEADLINE_S
+        while time.monotonic() < deadline:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            time.sleep(0.01)
+        self.stop()
+        raise AssertionError(f"redis-server does not listen: {log.read_text(errors='replace')}")
+
+    def stop(self) -> None:
+        assert self._process is not None
+        self._process.terminate()
+        self._process.wait()
+
+
+@contextmanager
+def running_redis() -> Iterator[RedisServer]:
+    """
+    Raises:
+        ServerMissing: Redis is not installed.
+    """
+    with tempfile.TemporaryDirectory(prefix="turnpike-redis-") as folder:
+        server = RedisServer(Path(folder))
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
 
 
 def _postgres_bin() -> Path:

@@ -1,6 +1,7 @@
 """Admission as the gateway uses it: hold before the work, settle after it."""
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -94,6 +95,7 @@ class Limiter:
             "exceeded": self._exceeded,
             **refused,
             **outcomes,
+            **self._store.counts(),
         }
 
     async def aclose(self) -> None:
@@ -125,9 +127,7 @@ class Limiter:
                 await asyncio.sleep(HEARTBEAT_S)
                 for hold in list(self._open.values()):
                     if hold.request_id in self._open:
-                        try:
+                        with contextlib.suppress(StoreAway):  # the next beat is within the hold's life
                             await self._store.extend(hold)
-                        except StoreAway:
-                            break  # the next beat tries again, within the holds' life
         finally:
             self._heart = None

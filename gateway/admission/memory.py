@@ -3,10 +3,11 @@
 import heapq
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from gateway.admission.decisions import exceeds, refusal_of, state_of
 from gateway.admission.model import (
     Demand,
     Hold,
@@ -19,8 +20,8 @@ from gateway.admission.model import (
     Settlement,
     Use,
 )
-from gateway.admission.store import FINISHED_MS, HOLD_TTL_MS, OPEN_RETRY_MS
-from gateway.admission.windows import Window, bucket_at, leaves_at_ms, oldest_bucket
+from gateway.admission.store import FINISHED_MS, HOLD_TTL_MS
+from gateway.admission.windows import Window, bucket_at, oldest_bucket
 
 MAX_FINISHED = 100_000
 """Settled and expired requests that are remembered, at most."""
@@ -152,6 +153,9 @@ class MemoryStore:
         now = self._now()
         return _states(quotas, [self._counter(quota.scope, now) for quota in quotas], now)
 
+    def counts(self) -> Mapping[str, int]:
+        return {}
+
     async def aclose(self) -> None:
         pass
 
@@ -197,16 +201,14 @@ class MemoryStore:
         return counter
 
     def _refusal(self, request: HoldRequest, counters: Sequence[_Counter], now: int) -> Refusal | None:
-        blocking = [
-            (wait_ms(demand.quota, need, counter.amounts(), now), demand.quota)
+        blocked = [
+            (demand.quota, _blocking_bucket(demand.quota.limit, need, counter.amounts()))
             for demand, counter in zip(request.demands, counters, strict=True)
             if (need := demand.amount(request.minimum_tokens)) > demand.quota.limit - counter.used
         ]
-        if not blocking:
+        if not blocked:
             return None
-        wait, quota = max(blocking, key=lambda each: float("inf") if each[0] is None else each[0])
-        states = _states([demand.quota for demand in request.demands], counters, now)
-        return Refusal(quota, wait, states)
+        return refusal_of(blocked, _states([demand.quota for demand in request.demands], counters, now), now)
 
     def _free(self, record: _Record) -> None:
         for scope, bucket, amount in _charges(record.hold):
@@ -228,29 +230,16 @@ class MemoryStore:
         self._finished[id] = record
 
 
-def exceeds(hold: Hold, use: Use) -> bool:
-    """Whether more was used of some counter than was held of it."""
-    return any(use.of(demand.quota.scope.measure) > demand.amount(hold.granted_tokens) for demand in hold.demands)
-
-
-def wait_ms(quota: Quota, need: int, amounts: dict[int, int], now: int) -> int | None:
-    """How long until enough of `amounts` (by bucket, the oldest first) has left the window for `need` to fit. None:
-    it is more than the limit."""
-    if need > quota.limit:
+def _blocking_bucket(limit: int, need: int, amounts: Mapping[int, int]) -> int | None:
+    """Of the buckets that count, the one after whose leaving there is room for `need`; None: `need` never fits."""
+    if need > limit:
         return None
     used = sum(amounts.values())
     for bucket, amount in amounts.items():
         used -= amount
-        if used + need <= quota.limit:
-            leaves = leaves_at_ms(quota.scope.measure.window, bucket)
-            return OPEN_RETRY_MS if leaves is None else leaves - now
+        if used + need <= limit:
+            return bucket
     raise AssertionError("what fits an empty window must fit one day")
-
-
-def state_of(quota: Quota, used: int, newest: int | None, now: int) -> LimitState:
-    """`newest` is the newest bucket that counts, if any does."""
-    leaves = None if newest is None else leaves_at_ms(quota.scope.measure.window, newest)
-    return LimitState(quota, used, 0 if leaves is None else leaves - now)
 
 
 def _grant(request: HoldRequest, counters: Sequence[_Counter]) -> tuple[int, Scope | None]:

@@ -1,6 +1,6 @@
 """What a store of limits can do: `MemoryStore`, `RedisStore`, and `LocalShare` between the two."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from gateway.admission.model import Hold, HoldRequest, LimitState, Quota, Refusal, Settlement, Use
@@ -9,8 +9,6 @@ HOLD_TTL_MS = 30_000
 """How long a hold lives without a sign of life from whoever took it."""
 FINISHED_MS = 600_000
 """How long it is remembered that a request was settled or has expired, so that a repetition changes nothing."""
-OPEN_RETRY_MS = 1_000
-"""When to come back for a slot that another request holds: nobody knows; a guess."""
 
 
 class StoreAway(Exception):
@@ -40,6 +38,10 @@ class LimitStore(Protocol):
 
     async def usage(self, quotas: Sequence[Quota]) -> tuple[LimitState, ...]:
         """Where quotas (of one tenant) stand."""
+        ...
+
+    def counts(self) -> Mapping[str, int]:
+        """For metrics: what the store has to say of itself."""
         ...
 
     async def aclose(self) -> None: ...

@@ -1,0 +1,31 @@
+"""What follows from the counters, whichever store keeps them."""
+
+from collections.abc import Sequence
+
+from gateway.admission.model import Hold, LimitState, Quota, Refusal, Use
+from gateway.admission.windows import leaves_at_ms
+
+OPEN_RETRY_MS = 1_000
+"""When to come back for a slot that another request holds: nobody knows; a guess."""
+
+
+def state_of(quota: Quota, used: int, newest: int | None, now_ms: int) -> LimitState:
+    """`newest` is the newest bucket that counts, if any does."""
+    leaves = None if newest is None else leaves_at_ms(quota.scope.measure.window, newest)
+    return LimitState(quota, used, 0 if leaves is None else leaves - now_ms)
+
+
+def refusal_of(blocked: Sequence[tuple[Quota, int | None]], states: tuple[LimitState, ...], now_ms: int) -> Refusal:
+    """The refusal for quotas without room and, for each, the bucket after whose leaving there is (None: never)."""
+    waits = []
+    for quota, bucket in blocked:
+        leaves = None if bucket is None else leaves_at_ms(quota.scope.measure.window, bucket)
+        wait = None if bucket is None else OPEN_RETRY_MS if leaves is None else leaves - now_ms
+        waits.append((quota, wait))
+    quota, wait = max(waits, key=lambda each: float("inf") if each[1] is None else each[1])
+    return Refusal(quota, wait, states)
+
+
+def exceeds(hold: Hold, use: Use) -> bool:
+    """Whether more was used of some counter than was held of it."""
+    return any(use.of(demand.quota.scope.measure) > demand.amount(hold.granted_tokens) for demand in hold.demands)

@@ -1,0 +1,82 @@
+-- Hold all demands, with as many tokens as there is room for, or nothing.
+--
+-- KEYS: open, request, one for each demand. ARGV: prefix, time, remembered_ms, request id, ttl_ms, minimum, desired,
+-- then for each demand: window, limit, fixed, per_token.
+-- Returns {held (1) or refused (0), now, at, granted, bound (index of the demand that cut it, or 0), then for each
+-- demand: used, newest bucket or -1, and what blocks it: the bucket that must leave, NEVER, or CLEAR}.
+
+local NEVER, CLEAR = -2, -3
+local FIRST = 8
+
+reap(tonumber(ARGV[3]))
+
+local request, id, ttl_ms = KEYS[2], ARGV[4], tonumber(ARGV[5])
+local minimum, desired = tonumber(ARGV[6]), tonumber(ARGV[7])
+local count = #KEYS - 2
+local demands = {}
+for i = 1, count do
+  local at = FIRST + (i - 1) * 4
+  local demand = {key = KEYS[i + 2], window = ARGV[at], blocks = CLEAR}
+  demand.limit, demand.fixed, demand.per_token = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+  demand.used, demand.newest, demand.amounts = read_used(demand.key, demand.window)
+  demands[i] = demand
+end
+
+local function answer(held, at, granted, bound)
+  local reply = {held, now, at, granted, bound}
+  for _, demand in ipairs(demands) do
+    table.insert(reply, demand.used)
+    table.insert(reply, demand.newest)
+    table.insert(reply, demand.blocks)
+  end
+  return reply
+end
+
+local known = read_hash(request)
+if known.granted then
+  return answer(1, tonumber(known.at), tonumber(known.granted), tonumber(known.bound))
+end
+
+-- The bucket after whose leaving there is room for `need`.
+local function blocking_bucket(demand, need)
+  if need > demand.limit then return NEVER end
+  local buckets = {}
+  for bucket in pairs(demand.amounts) do table.insert(buckets, bucket) end
+  table.sort(buckets)
+  local used = demand.used
+  for _, bucket in ipairs(buckets) do
+    used = used - demand.amounts[bucket]
+    if used + need <= demand.limit then return bucket end
+  end
+  return NEVER
+end
+
+local granted, bound, blocked = desired, 0, false
+for i, demand in ipairs(demands) do
+  local room = demand.limit - demand.used - demand.fixed
+  if demand.per_token * minimum > room then
+    demand.blocks = blocking_bucket(demand, demand.fixed + demand.per_token * minimum)
+    blocked = true
+  elseif demand.per_token > 0 then
+    -- fmod is exact where a rounded quotient need not be.
+    local tokens = (room - math.fmod(room, demand.per_token)) / demand.per_token
+    if tokens < granted then granted, bound = tokens, i end
+  end
+end
+if blocked then return answer(0, now, 0, 0) end
+
+local record = {'state', 'open', 'at', whole(now), 'granted', whole(granted), 'bound', bound, 'count', count}
+for i, demand in ipairs(demands) do
+  local bucket, amount = bucket_at(demand.window, now), demand.fixed + demand.per_token * granted
+  add(demand.key, demand.window, 'h' .. whole(bucket), amount)
+  demand.used, demand.newest = demand.used + amount, math.max(demand.newest, bucket)
+  for name, value in pairs({key = demand.key, bucket = whole(bucket), amount = whole(amount)}) do
+    table.insert(record, name .. i)
+    table.insert(record, value)
+  end
+end
+redis.call('HSET', request, unpack(record))
+redis.call('PEXPIRE', request, OPEN_LIFE_MS)
+redis.call('ZADD', KEYS[1], whole(now + ttl_ms), id)
+redis.call('PEXPIRE', KEYS[1], OPEN_LIFE_MS)
+return answer(1, now, granted, bound)
