@@ -1,18 +1,21 @@
 """How long a new request would wait for its first token, from running sums: O(classes), whatever is queued.
 
 Asked at each admission, on the event loop. The scheduler keeps a `LoadSums` for each class up to date and takes a
-`QueueSnapshot` of them after each step.
+`QueueSnapshot` of them after each step; `with_waiting` adds what the event loop has let in since.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
+from typing import Self
 
 from engine.config import BLOCK_TOKENS
 from engine.scheduling.cost import NO_WORK, StepCostModel, StepWork, row_work
 
-ANSWER_MEMORY = 32
+ANSWER_MEMORY = 128
 """So many answers, the latest, make a class's mean length."""
+MIN_SHARE = 0.1
+"""What a class is taken to be left with, at least, by the higher ones."""
 MIN_RETRY_MS = 100
 MAX_RETRY_MS = 600_000
 RETRY_SPREAD = 0.25
@@ -48,6 +51,18 @@ class QueueSnapshot:
     free_blocks: int
     num_blocks: int
     prefill_step_tokens: int
+
+    def with_waiting(self, service_class: int, tokens: int) -> Self:
+        """With one more request that waits: what was let in since the snapshot was taken is ahead of the next."""
+        load = self.classes[service_class]
+        longer = replace(
+            load,
+            waiting_requests=load.waiting_requests + 1,
+            waiting_tokens=load.waiting_tokens + tokens,
+            waiting_pairs=load.waiting_pairs + row_work(0, tokens).prefill_pairs,
+        )
+        classes = (*self.classes[:service_class], longer, *self.classes[service_class + 1 :])
+        return replace(self, classes=classes)
 
 
 class LoadSums:
@@ -139,14 +154,16 @@ def predict_first_token_ns(snapshot: QueueSnapshot, service_class: int, prompt_t
     a step, be the lengths what they may, as long as slots are refilled; and what lower classes hold is taken from
     them. A step takes as long as its decode work, plus the marginal cost of the prefill.
 
-    Not foreseen: higher classes' arrivals after it, cache hits, and more than one token a step by speculation.
+    Higher classes that arrive later go first too. They are expected to go on taking the share of the engine that they
+    have now. Not foreseen: cache hits, and more than one token a step by speculation; either makes it shorter.
     """
     ahead = snapshot.classes[: service_class + 1]
     waiting_tokens = sum(load.waiting_tokens for load in ahead)
     prefill_tokens = waiting_tokens + sum(load.prefill_tokens for load in snapshot.classes)
     step_tokens = max(snapshot.prefill_step_tokens, 1)
     steps = max(prefill_tokens / step_tokens, _steps_to_a_place(snapshot, service_class, prompt_tokens))
-    steps += max(ceil(prompt_tokens / step_tokens), 1)
+    steps /= _share_left(snapshot, service_class)
+    steps += max(ceil(prompt_tokens / step_tokens), 1) + _half_a_step(snapshot)
     own = row_work(0, prompt_tokens) if prompt_tokens else NO_WORK
     prefill = StepWork(
         tokens=prefill_tokens + prompt_tokens,
@@ -180,6 +197,18 @@ def retry_after_ms(drain_ns: int, spread: float) -> int:
 def _decode_work(classes: Sequence[ClassLoad]) -> StepWork:
     running = sum(load.running_requests for load in classes)
     return StepWork(running, sum(load.context_tokens for load in classes), 0, running)
+
+
+def _share_left(snapshot: QueueSnapshot, service_class: int) -> float:
+    """The part of the running requests that is not of a higher class: by Little's law, its part of the service."""
+    running = sum(load.running_requests for load in snapshot.classes)
+    higher = sum(load.running_requests for load in snapshot.classes[:service_class])
+    return max(1.0 - higher / running, MIN_SHARE) if running else 1.0
+
+
+def _half_a_step(snapshot: QueueSnapshot) -> float:
+    """A request comes in the middle of a step, on average, if there is one."""
+    return 0.5 if any(load.running_requests for load in snapshot.classes) else 0.0
 
 
 def _steps_to_a_place(snapshot: QueueSnapshot, service_class: int, prompt_tokens: int) -> float:

@@ -97,6 +97,19 @@ def test_blocks_are_waited_for_as_slots_are() -> None:
     assert predict_first_token_ns(roomy, 0, 5000, COST) > 200e6
 
 
+def test_a_burst_within_one_step_queues_up() -> None:
+    snapshot, waits_ns = IDLE, []
+    for _ in range(40):
+        waits_ns.append(predict_first_token_ns(snapshot, 1, 200, COST))
+        snapshot = snapshot.with_waiting(1, 200)
+    assert waits_ns == sorted(set(waits_ns))
+    assert waits_ns[-1] > 25 * waits_ns[0]
+    sums = LoadSums()
+    for _ in range(40):
+        sums.add_waiting(200, 2)
+    assert snapshot == replace(IDLE, classes=(ClassLoad(), sums.load()))
+
+
 def test_sums_come_and_go() -> None:
     sums = LoadSums()
     sums.add_waiting(100, 40)
@@ -119,7 +132,7 @@ def test_the_answers_so_far_are_their_mean_and_later_the_latest_are() -> None:
     for length in (10, 20, 30):
         sums.observe_answer(length)
     assert sums.answer_tokens == pytest.approx(20)
-    for _ in range(200):
+    for _ in range(1000):
         sums.observe_answer(400)
     assert sums.answer_tokens == pytest.approx(400, rel=0.01)
 
@@ -247,3 +260,16 @@ def test_predicted_waits_are_the_real_ones_under_overload(seed: int) -> None:
     steady = [job for job in jobs if job.arrived_ns > 10e9]
     assert len(steady) > 300
     assert share_within_half(steady) >= 0.9
+
+
+@pytest.mark.parametrize("premium_per_s", [3.0, 6.0])
+def test_a_higher_class_that_keeps_coming_is_reckoned_with(premium_per_s: float) -> None:
+    jobs = overload(1, [premium_per_s, 25.0], deadline_ns=3_000_000_000, seconds=60)
+    standard = [job for job in jobs if job.service_class == 1 and job.arrived_ns > 10e9]
+    assert len(standard) > 200
+    assert share_within_half(standard) >= 0.9
+
+
+def test_a_light_load_is_predicted_to_within_half_as_well() -> None:
+    jobs = overload(1, [12.0], deadline_ns=3_000_000_000, seconds=60)
+    assert share_within_half(jobs) >= 0.9
