@@ -229,7 +229,7 @@ def test_learns_prefill_after_nothing_but_equal_decode_steps() -> None:
     assert worst_error(model, CPU_SMALL_MODEL, mixed_steps(rng)) < 0.3
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(works, st.integers(0, 10**13)), max_size=60))
 def test_stays_sound_whatever_it_is_told(steps: list[tuple[list[StepWork], int]]) -> None:
     model = StepCostModel()
