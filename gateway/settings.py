@@ -65,11 +65,19 @@ class Settings(BaseSettings):
     """Key of the HMAC that API keys are stored under. None: the file that `tenancy.pepper` keeps in
     `data_dir`. Replicas that share a database must share it."""
 
+    redis_url: SecretStr | None = None
+    """Where replicas share what is used of limits. None: each counts for itself."""
+    limits_local_share: float = Field(default=0.2, gt=0, le=1)
+    """How much of each limit a replica gives out by itself while Redis is away."""
+
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=65535)
     """0 takes any free port."""
     shutdown_deadline_s: int = Field(default=25, ge=0)
     """How long running streams may take to end after SIGTERM: under the 30 s that Kubernetes waits."""
+    max_wait_s: int = Field(default=30, ge=1)
+    """A standard request that would wait longer for its first token is turned away (429); premium's bound follows
+    from its target."""
     max_body_bytes: ByteSize = Field(default=ByteSize(4 * 1024**2), ge=1024)
     max_json_depth: int = Field(default=64, ge=8, le=512)
 
@@ -130,6 +138,13 @@ class Settings(BaseSettings):
     def _with_async_driver(cls, url: SecretStr) -> SecretStr:
         return SecretStr(normalise_database_url(url.get_secret_value()))
 
+    @field_validator("redis_url")
+    @classmethod
+    def _redis(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None and not _is_redis_url(url.get_secret_value()):
+            raise ValueError("must be a redis://[[user]:password@]host[:port][/database], rediss:// or unix:// URL")
+        return url
+
     @field_validator("key_pepper")
     @classmethod
     def _long_pepper(cls, pepper: SecretStr | None) -> SecretStr | None:
@@ -140,8 +155,9 @@ class Settings(BaseSettings):
     def secret_values(self) -> tuple[str, ...]:
         """Every secret text in these settings, for the log's redaction."""
         pepper = self.key_pepper.get_secret_value() if self.key_pepper else ""
-        password = urlsplit(self.database_url.get_secret_value()).password or ""
-        return tuple(value for value in (pepper, password, unquote(password)) if value)
+        urls = [url.get_secret_value() for url in (self.database_url, self.redis_url) if url is not None]
+        passwords = [urlsplit(url).password or "" for url in urls]
+        return tuple(value for value in (pepper, *passwords, *map(unquote, passwords)) if value)
 
 
 def load_settings(**flags: Any) -> Settings:
@@ -191,6 +207,18 @@ def normalise_database_url(url: str) -> str:
     before, question, query = rest.partition("?")
     query = re.sub("(^|&)sslmode=", r"\1ssl=", query)
     return f"{driver}://{before}{question}{query}"
+
+
+def _is_redis_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises where it is not a number
+    except ValueError:
+        return False
+    database = parts.path.removeprefix("/")
+    return parts.scheme == "unix" or (
+        parts.scheme in {"redis", "rediss"} and (not database or (database.isascii() and database.isdecimal()))
+    )
 
 
 def _xdg(variable: str, fallback: str) -> Path:

@@ -2,7 +2,8 @@
 
 `Limiter.hold` takes what a request may need from every limit at once, or nothing; it may grant fewer tokens than were
 asked for, so that an answer ends exactly where a limit does. `Limiter.settle` commits what was used. Counters are in
-this process (`MemoryStore`) or in Redis. `limits_for` and `demands_of` say what a request takes from which limit.
+this process (`MemoryStore`) or in Redis, with a share of each limit here for when that is away (`LocalShare`).
+`limits_for` and `demands_of` say what a request takes from which limit.
 """
 
 from gateway.admission.book import RequestLimits, demands_of, limits_for
@@ -20,6 +21,7 @@ from gateway.admission.model import (
     Settlement,
     tightest,
 )
+from gateway.admission.opening import open_limiter
 from gateway.admission.store import LimitStore, StoreAway
 
 __all__ = [
@@ -39,5 +41,6 @@ __all__ = [
     "StoreAway",
     "demands_of",
     "limits_for",
+    "open_limiter",
     "tightest",
 ]

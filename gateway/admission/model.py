@@ -192,6 +192,9 @@ class Outcome(StrEnum):
     UNKNOWN = "unknown"
     """The store knew of no such hold (it was restarted, or was away); what was used has been committed."""
 
+    DEFERRED = "deferred"
+    """The store is away: it will be committed when that is back."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settlement:

@@ -126,13 +126,26 @@ def test_a_variable_that_is_not_json_is_one_line(monkeypatch: pytest.MonkeyPatch
 
 
 def test_secrets_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = load_settings(key_pepper=SECRET, database_url=f"postgresql://u:{SECRET}@db/turnpike")
+    settings = load_settings(
+        key_pepper=SECRET,
+        database_url=f"postgresql://u:{SECRET}@db/turnpike",
+        redis_url=f"redis://:{SECRET}-too@cache/0",
+    )
     for shown in (repr(settings), str(settings), settings.model_dump_json()):
         assert SECRET not in shown
-    assert set(settings.secret_values()) == {SECRET}
+    assert set(settings.secret_values()) == {SECRET, f"{SECRET}-too"}
 
 
-@pytest.mark.parametrize("setting", [{"database_url": f"mysql://u:{SECRET}@db"}, {"key_pepper": "s3cret-short"}])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"database_url": f"mysql://u:{SECRET}@db"},
+        {"key_pepper": "s3cret-short"},
+        {"redis_url": f"http://:{SECRET}@cache"},
+        {"redis_url": f"redis://cache:{SECRET}"},
+        {"redis_url": f"redis://cache/{SECRET}"},
+    ],
+)
 def test_errors_do_not_repeat_secrets(setting: dict[str, str]) -> None:
     with pytest.raises(SettingsError) as refusal:
         load_settings(**setting)
