@@ -38,6 +38,7 @@ class Limiter:
         self._store = store
         self._open: dict[str, Hold] = {}
         self._heart: asyncio.Task[None] | None = None
+        self._settling: set[asyncio.Task[Settlement]] = set()
         self._admitted = 0
         self._cut = 0
         self._refused: Counter[Measure] = Counter()
@@ -73,7 +74,8 @@ class Limiter:
         return bool(hold.demands) and await self._store.extend(hold)
 
     async def settle(self, hold: Hold, used_tokens: int, used_nanodollars: int = 0) -> Settlement:
-        """Commit what was used (tokens: prompt and answer together) and free the rest. The first time counts."""
+        """Commit what was used (tokens: prompt and answer together) and free the rest. The first time counts. What has
+        begun is completed, though the caller be cancelled."""
         return await self._settle(hold, Use(1, used_tokens, used_nanodollars))
 
     async def release(self, hold: Hold) -> Settlement:
@@ -102,12 +104,20 @@ class Limiter:
         if self._heart is not None:
             self._heart.cancel()
             await asyncio.wait([self._heart])
+        if self._settling:
+            await asyncio.wait(self._settling)
         await self._store.aclose()
 
     async def _settle(self, hold: Hold, use: Use) -> Settlement:
         self._open.pop(hold.request_id, None)
         if not hold.demands:
             return Settlement(Outcome.SETTLED)
+        task = asyncio.create_task(self._settle_in_store(hold, use))
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+        return await asyncio.shield(task)
+
+    async def _settle_in_store(self, hold: Hold, use: Use) -> Settlement:
         settlement = await self._store.settle(hold, use)
         self._outcomes[settlement.outcome] += 1
         self._exceeded += settlement.exceeded

@@ -123,7 +123,8 @@ def tightest(states: Iterable[LimitState], measures: Sequence[Measure]) -> Limit
 class HoldRequest:
     """What a request asks of a store: all demands together, or nothing.
 
-    Request ids are made by the server and never reused: the second use of one is taken for a retry, and is free.
+    Request ids are made by the server and never reused: the second use of one is taken for a retry with the same
+    demands, and is free.
     All demands are of one tenant, in distinct scopes. 0 <= minimum_tokens <= desired_tokens.
     """
 

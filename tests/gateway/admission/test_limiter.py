@@ -70,3 +70,19 @@ async def test_open_holds_are_kept_alive_and_no_longer(
     assert (await gate.usage([slots.quota]))[0].used == 0
     assert gate.counts()["open"] == 0
     await gate.aclose()
+
+
+async def test_a_settlement_is_completed_though_its_caller_is_cancelled(store: LimitStore) -> None:
+    gate = Limiter(store)
+    demand = tokens(1_000)
+    hold = await gate.hold("a", [demand], minimum_tokens=1, desired_tokens=100)
+    caller = asyncio.create_task(gate.settle(hold, 40))
+    await asyncio.sleep(0)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    async with asyncio.timeout(1):
+        while not gate.counts()["settled"]:
+            await asyncio.sleep(0.001)
+    assert (await gate.usage([demand.quota]))[0].used == 40
+    await gate.aclose()

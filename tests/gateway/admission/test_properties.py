@@ -1,0 +1,194 @@
+"""Whatever happens in whatever order: limits hold, both stores agree, and the books close."""
+
+import asyncio
+import random
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from redis.asyncio import Redis
+
+from gateway.admission import Demand, Hold, LimitStore, Measure, MemoryStore, Quota, Scope
+from gateway.admission.model import HoldRequest, Use
+from gateway.admission.redis_store import RedisStore
+from gateway.admission.windows import bucket_at, oldest_bucket
+from gateway.tenancy import ScopeKind
+from tests.gateway.admission.stores import Clock, scope, tokens
+from tests.servers import RedisServer
+
+QUOTAS = (
+    Quota(scope(Measure.REQUESTS_PER_MINUTE), 6),
+    Quota(scope(Measure.TOKENS_PER_MINUTE, ScopeKind.KEY, "k"), 60),
+    Quota(scope(Measure.TOKENS_PER_DAY), 150),
+    Quota(scope(Measure.CONCURRENT, ScopeKind.MODEL, "m"), 3),
+    Quota(scope(Measure.NANODOLLARS_PER_MONTH), 2**53 - 1),
+)
+ONES = (Measure.REQUESTS_PER_MINUTE, Measure.CONCURRENT)
+
+demands = st.lists(st.sampled_from(QUOTAS), min_size=1, unique=True).flatmap(
+    lambda quotas: st.tuples(
+        *(
+            st.builds(Demand, st.just(quota), st.integers(0, 20), st.integers(0, 3))
+            if quota.scope.measure not in ONES
+            else st.just(Demand(quota, 1, 0))
+            for quota in quotas
+        )
+    )
+)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("hold"), st.integers(0, 30), demands, st.integers(0, 10), st.integers(0, 40)),
+        st.tuples(st.just("settle"), st.integers(0, 30), st.integers(0, 100)),
+        st.tuples(st.just("release"), st.integers(0, 30)),
+        st.tuples(st.just("extend"), st.integers(0, 30)),
+        # From nothing to over the end of the month, and often about a bucket's or a hold's length.
+        st.tuples(
+            st.just("wait"), st.sampled_from([0, 1, 4_999, 5_000, 29_999, 30_000, 60_000, 86_400_000, 32 * 86_400_000])
+        ),
+    ),
+    max_size=40,
+)
+
+
+@pytest.fixture(scope="module")
+def runner(redis_server: RedisServer) -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+async def apply(store: LimitStore, step: tuple, held: dict[str, Hold]) -> object:
+    match step:
+        case ("hold", id, demands, minimum, more):
+            answer = await store.hold(HoldRequest(f"{id}", demands, minimum, minimum + more))
+            if not isinstance(answer, Hold):
+                return answer
+            held.setdefault(f"{id}", answer)
+            return (answer.at_ms, answer.granted_tokens, answer.bound_by)
+        case ("settle", id, tokens) if f"{id}" in held:
+            return await store.settle(held[f"{id}"], Use(1, tokens, tokens))
+        case ("release", id) if f"{id}" in held:
+            return await store.settle(held[f"{id}"], Use())
+        case ("extend", id) if f"{id}" in held:
+            return await store.extend(held[f"{id}"])
+    return None
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=steps)
+def test_both_stores_do_the_same(runner: asyncio.Runner, redis_server: RedisServer, steps: list[tuple]) -> None:
+    """Step by step: the same grants, refusals, retry times, outcomes and counters. Redis' keys live by real time, so
+    what is long past by the test's clock is left alone."""
+    first_demands: dict[int, tuple[Demand, ...]] = {}
+    steps = [
+        (*step[:2], first_demands.setdefault(step[1], step[2]), *step[3:]) if step[0] == "hold" else step
+        for step in steps
+    ]
+
+    async def run() -> None:
+        clock = Clock()
+        client = Redis.from_url(redis_server.url)
+        await client.flushall()
+        stores = (MemoryStore(clock), RedisStore(client, clock))
+        both_held: tuple[dict[str, Hold], dict[str, Hold]] = ({}, {})
+        past = 0  # ids are made new when the memory store may have forgotten them
+        for step in steps:
+            if step[0] == "wait":
+                clock.now_ms += step[1]
+                past += step[1] >= 30_000
+                continue
+            step = (step[0], step[1] + 100 * past, *step[2:])
+            answers = [await apply(store, step, held) for store, held in zip(stores, both_held, strict=True)]
+            assert answers[0] == answers[1]
+            states = [await store.usage(QUOTAS) for store in stores]
+            assert states[0] == states[1]
+            stores[0].check()
+        await client.aclose()
+
+    runner.run(run())
+
+
+@settings(max_examples=200)
+@given(steps=steps)
+def test_no_limit_is_passed_and_the_books_close(steps: list[tuple]) -> None:
+    """Requests that use no more than they hold. A ledger of their own says what each window must come to."""
+
+    async def run() -> None:
+        clock = Clock()
+        store = MemoryStore(clock)
+        ledger: list[tuple[Hold, Use]] = []
+        held: dict[str, Hold] = {}
+        serial = 0
+        for step in steps:
+            match step:
+                case ("wait", ms):
+                    clock.now_ms += ms
+                    # Late use of a hold that has expired is the one thing that can pass a limit.
+                    held = {id: hold for id, hold in held.items() if await store.extend(hold)}
+                case ("hold", id, demands, minimum, more) if f"{id}" not in held:
+                    serial += 1
+                    answer = await store.hold(HoldRequest(f"{serial}", demands, minimum, minimum + more))
+                    if isinstance(answer, Hold):
+                        assert minimum <= answer.granted_tokens <= minimum + more
+                        assert (answer.bound_by is None) == (answer.granted_tokens == minimum + more)
+                        held[f"{id}"] = answer
+                case ("settle", id, tokens) if f"{id}" in held:
+                    hold = held.pop(f"{id}")
+                    most = min(
+                        (
+                            each.amount(hold.granted_tokens)
+                            for each in hold.demands
+                            if each.quota.scope.measure not in ONES
+                        ),
+                        default=0,
+                    )
+                    use = Use(1, min(tokens, most), min(tokens, most))
+                    assert not (await store.settle(hold, use)).exceeded
+                    ledger.append((hold, use))
+            for state in await store.usage(QUOTAS):
+                assert state.used <= state.quota.limit
+        for hold in held.values():
+            await store.settle(hold, Use())
+        for state in await store.usage(QUOTAS):
+            assert state.used == booked(ledger, state.quota.scope, clock.now_ms)
+
+    asyncio.run(run())
+
+
+def booked(ledger: list[tuple[Hold, Use]], scope: Scope, now_ms: int) -> int:
+    window = scope.measure.window
+    return sum(
+        use.of(scope.measure)
+        for hold, use in ledger
+        if scope in [demand.quota.scope for demand in hold.demands]
+        and bucket_at(window, hold.at_ms) >= oldest_bucket(window, now_ms)
+    )
+
+
+@pytest.mark.anyio
+async def test_a_thousand_at_once_use_all_of_a_quota_and_not_a_token_more(store: LimitStore) -> None:
+    """Each wants up to 100 tokens, uses some of what it was granted, and comes again."""
+    limit = 20_000
+    demand = tokens(limit, measure=Measure.TOKENS_PER_DAY)
+    chance = random.Random(7)
+    connections = asyncio.Semaphore(32)
+    used = 0
+
+    async def request(n: int) -> None:
+        nonlocal used
+        attempt = 0
+        while used < 0.98 * limit and attempt < 20:
+            attempt += 1
+            async with connections:
+                answer = await store.hold(HoldRequest(f"{n} {attempt}", (demand,), 1, 100))
+            await asyncio.sleep(0)
+            if isinstance(answer, Hold):
+                part = chance.randint(1, answer.granted_tokens)
+                used += part
+                async with connections:
+                    await store.settle(answer, Use(1, part))
+
+    await asyncio.gather(*(request(n) for n in range(1_000)))
+    (state,) = await store.usage([demand.quota])
+    assert state.used == used
+    assert 0.98 * limit <= used <= limit
