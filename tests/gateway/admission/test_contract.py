@@ -198,6 +198,17 @@ async def test_days_and_months_are_the_calendars(
     assert await used(store, demand) == 0
 
 
+async def test_a_clock_that_jumps_back_opens_no_window_twice(store: LimitStore, clock: Clock) -> None:
+    requests = each(RPM, 2)
+    await store.settle(await hold(store, "a", requests), Use(1))
+    clock.advance(-3600)
+    await store.settle(await hold(store, "b", requests), Use(1))
+    refused = await refusal(store, "c", requests)
+    assert refused.retry_after_ms is not None
+    assert refused.retry_after_ms > 0
+    assert all(state.reset_ms > 0 for state in refused.states)
+
+
 async def test_use_settled_after_its_window_counts_in_no_other(store: LimitStore, clock: Clock) -> None:
     clock.now_ms = 1_798_761_590_000
     demand = tokens(100, measure=MONEY)
