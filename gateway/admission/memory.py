@@ -66,6 +66,8 @@ class _Counter:
                 self.used -= amounts.pop(bucket)
 
     def take(self, bucket: int, amount: int) -> None:
+        if not amount:
+            return
         self.held[bucket] = self.held.get(bucket, 0) + amount
         self.used += amount
 

@@ -69,7 +69,8 @@ local record = {'state', 'open', 'at', whole(now), 'granted', whole(granted), 'b
 for i, demand in ipairs(demands) do
   local bucket, amount = bucket_at(demand.window, now), demand.fixed + demand.per_token * granted
   add(demand.key, demand.window, 'h' .. whole(bucket), amount)
-  demand.used, demand.newest = demand.used + amount, math.max(demand.newest, bucket)
+  demand.used = demand.used + amount
+  if amount > 0 then demand.newest = math.max(demand.newest, bucket) end
   for name, value in pairs({key = demand.key, bucket = whole(bucket), amount = whole(amount)}) do
     table.insert(record, name .. i)
     table.insert(record, value)

@@ -76,6 +76,7 @@ local function read_used(key, window)
 end
 
 local function add(key, window, field, amount)
+  if amount == 0 then return end
   redis.call('HINCRBY', key, field, whole(amount))
   redis.call('PEXPIRE', key, KEY_LIFE_MS[window])
 end
@@ -83,11 +84,11 @@ end
 -- Give back what a request holds. A bucket that has left its window is not there any more.
 local function free(record)
   for i = 1, tonumber(record.count) do
-    local key, field = record['key' .. i], 'h' .. record['bucket' .. i]
-    local held = redis.call('HGET', key, field)
-    if held then
-      if tonumber(held) > tonumber(record['amount' .. i]) then
-        redis.call('HINCRBY', key, field, '-' .. record['amount' .. i])
+    local key, field, amount = record['key' .. i], 'h' .. record['bucket' .. i], tonumber(record['amount' .. i])
+    local held = tonumber(redis.call('HGET', key, field) or 0)
+    if held > 0 and amount > 0 then
+      if held > amount then
+        redis.call('HINCRBY', key, field, whole(-amount))
       else
         redis.call('HDEL', key, field)
       end

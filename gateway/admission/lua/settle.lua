@@ -16,7 +16,7 @@ if state == 'open' then free(record) end
 for i = 1, #KEYS - 2 do
   local window, used = ARGV[FIRST + (i - 1) * 2], tonumber(ARGV[FIRST + (i - 1) * 2 + 1])
   local bucket = bucket_at(window, admitted)
-  if used > 0 and bucket >= oldest_bucket(window) then
+  if bucket >= oldest_bucket(window) then
     add(KEYS[i + 2], window, 'c' .. whole(bucket), used)
   end
 end

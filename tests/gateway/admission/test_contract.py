@@ -229,6 +229,14 @@ async def test_nothing_is_rounded_up_to_the_largest_amounts(store: LimitStore) -
     assert (await refusal(store, "c", demand, minimum=0)).quota == demand.quota
 
 
+async def test_a_hold_of_nothing_takes_and_frees_nothing(store: LimitStore) -> None:
+    demand = tokens(0, per_token=0)
+    taken = await hold(store, "a", demand)
+    await hold(store, "b", tokens(10), desired=10)
+    assert (await store.settle(taken, Use())).outcome is Outcome.SETTLED
+    assert await used(store, demand) == 10
+
+
 async def test_scopes_are_apart(store: LimitStore) -> None:
     by_key = Demand(Quota(scope(TPM, ScopeKind.KEY, "k"), 100), 0, 1)
     by_model = Demand(Quota(scope(TPM, ScopeKind.MODEL, "k"), 30), 0, 1)

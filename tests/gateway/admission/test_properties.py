@@ -12,9 +12,10 @@ from redis.asyncio import Redis
 from gateway.admission import Demand, Hold, LimitStore, Measure, MemoryStore, Quota, Scope
 from gateway.admission.model import HoldRequest, Use
 from gateway.admission.redis_store import RedisStore
+from gateway.admission.store import FINISHED_MS
 from gateway.admission.windows import bucket_at, oldest_bucket
 from gateway.tenancy import ScopeKind
-from tests.gateway.admission.stores import Clock, scope, tokens
+from tests.gateway.admission.stores import NOON_MS, Clock, scope, tokens
 from tests.servers import RedisServer
 
 QUOTAS = (
@@ -87,23 +88,21 @@ def test_both_stores_do_the_same(runner: asyncio.Runner, redis_server: RedisServ
 
     async def run() -> None:
         clock = Clock()
-        client = Redis.from_url(redis_server.url)
-        await client.flushall()
-        stores = (MemoryStore(clock), RedisStore(client, clock))
-        both_held: tuple[dict[str, Hold], dict[str, Hold]] = ({}, {})
-        past = 0  # ids are made new when the memory store may have forgotten them
-        for step in steps:
-            if step[0] == "wait":
-                clock.now_ms += step[1]
-                past += step[1] >= 30_000
-                continue
-            step = (step[0], step[1] + 100 * past, *step[2:])
-            answers = [await apply(store, step, held) for store, held in zip(stores, both_held, strict=True)]
-            assert answers[0] == answers[1]
-            states = [await store.usage(QUOTAS) for store in stores]
-            assert states[0] == states[1]
-            stores[0].check()
-        await client.aclose()
+        async with Redis.from_url(redis_server.url) as client:
+            await client.flushall()
+            stores = (MemoryStore(clock), RedisStore(client, clock))
+            both_held: tuple[dict[str, Hold], dict[str, Hold]] = ({}, {})
+            for step in steps:
+                if step[0] == "wait":
+                    clock.now_ms += step[1]
+                    continue
+                # Request ids begin anew before the store in memory forgets them.
+                step = (step[0], step[1] + 100 * ((clock.now_ms - NOON_MS) // (FINISHED_MS - 1)), *step[2:])
+                answers = [await apply(store, step, held) for store, held in zip(stores, both_held, strict=True)]
+                assert answers[0] == answers[1]
+                states = [await store.usage(QUOTAS) for store in stores]
+                assert states[0] == states[1]
+                stores[0].check()
 
     runner.run(run())
 
