@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from engine.request import MAX_RESERVED_FRACTION, PREMIUM, STANDARD, ServiceClass
 from kernels.layout import BLOCK_TOKENS as BLOCK_TOKENS
 
 DType = Literal["auto", "bfloat16", "float32"]
@@ -12,17 +13,38 @@ DType = Literal["auto", "bfloat16", "float32"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
     """`max_running` sequence slots; `step_tokens` computed at most a step, of which one request gets at most
-    `chunk_tokens` of prefill."""
+    `chunk_tokens` of prefill. A request names one of `classes`.
+
+    A tenant with more than `tenant_cache_fraction` of the KV blocks evicts cached ones of its own before another's.
+    Waiting requests of one tenant may cause `tenant_preemptions` preemptions at once, and as many again in
+    `preemption_window_steps` steps.
+    """
 
     max_running: int = 64
     step_tokens: int = 512
     chunk_tokens: int = 512
+    classes: tuple[ServiceClass, ...] = (PREMIUM, STANDARD)
+    tenant_cache_fraction: float = 0.5
+    tenant_preemptions: int = 32
+    preemption_window_steps: int = 1000
 
     def __post_init__(self) -> None:
         if min(self.max_running, self.step_tokens, self.chunk_tokens) < 1:
             raise ValueError("max_running, step_tokens and chunk_tokens must be at least 1")
         if self.step_tokens < self.max_running:
             raise ValueError("step_tokens must be at least max_running, or a decode could starve")
+        if not self.classes:
+            raise ValueError("there must be a service class")
+        for values in ([each.name for each in self.classes], [each.priority for each in self.classes]):
+            if len(set(values)) < len(values):
+                raise ValueError(f"service classes must differ in name and in priority, got {values}")
+        reserved = sum(each.reserved_fraction for each in self.classes)
+        if reserved > MAX_RESERVED_FRACTION + 1e-9:
+            raise ValueError(f"all classes together may reserve {MAX_RESERVED_FRACTION}, got {reserved}")
+        if not 0.0 < self.tenant_cache_fraction <= 1.0:
+            raise ValueError(f"tenant_cache_fraction must be in (0, 1], got {self.tenant_cache_fraction}")
+        if self.tenant_preemptions < 0 or self.preemption_window_steps < 1:
+            raise ValueError("tenant_preemptions must not be negative, preemption_window_steps at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

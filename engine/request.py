@@ -15,6 +15,8 @@ MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
 MAX_SEED = 2**63 - 1
+MAX_RESERVED_FRACTION = 0.9
+"""Of all classes together: something is left for the lowest."""
 
 
 class FinishReason(StrEnum):
@@ -44,12 +46,36 @@ class EngineError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class ServiceClass:
-    """A class of service. A smaller `priority` is served first (this is the one place that says so)."""
+    """A class of service. A smaller `priority` is served first (this is the one place that says so).
+
+    `reserved_fraction` of the KV blocks and of the sequence slots are out of reach of the classes below, as far as
+    this class does not hold them itself. `weight` divides what a tenant is charged for service inside the class.
+    While a class above has requests, chunks of prefill of this one take at most `step_share` of a step's tokens.
+    `ttft_target_ms` is what the class aims at for the first token; the engine's token budget follows it.
+
+    Raises:
+        ValueError: a number is out of its range.
+    """
 
     name: str
     priority: int
+    reserved_fraction: float = 0.0
+    weight: float = 1.0
+    ttft_target_ms: int | None = None
+    step_share: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.reserved_fraction <= MAX_RESERVED_FRACTION:
+            raise ValueError(f"reserved_fraction must be in [0, {MAX_RESERVED_FRACTION}], got {self.reserved_fraction}")
+        if not (self.weight > 0.0 and math.isfinite(self.weight)):
+            raise ValueError(f"weight must be positive, got {self.weight}")
+        if not 0.0 < self.step_share <= 1.0:
+            raise ValueError(f"step_share must be in (0, 1], got {self.step_share}")
+        if self.ttft_target_ms is not None and self.ttft_target_ms < 1:
+            raise ValueError(f"ttft_target_ms must be at least 1, got {self.ttft_target_ms}")
 
 
+PREMIUM = ServiceClass("premium", priority=0, reserved_fraction=0.30, ttft_target_ms=500)
 STANDARD = ServiceClass("standard", priority=10)
 
 
@@ -135,12 +161,18 @@ class TokenLogprob(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one choice consumed. `cached_tokens` of the prompt came from the prefix cache."""
+    """What one choice consumed. `cached_tokens` of the prompt came from the prefix cache.
+
+    `engine_ns` is its share of the time of the steps that it was in, without work that a preemption made it
+    repeat. `queue_ns` is how long it waited until it was first admitted.
+    """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
     preemptions: int = 0
+    engine_ns: int = 0
+    queue_ns: int = 0
 
 
 class TokenDelta(NamedTuple):
@@ -198,6 +230,10 @@ class Request:
     `computed` counts leading tokens whose KV is in `block_table`. `slot` is the row of per-sequence state in the
     executor while running. `salt` separates prefix caches (one for each tenant). A request with `fork_of` set
     waits until that sequence's prompt is computed and then shares its blocks.
+
+    `rank` is the place of its class among the configured ones, 0 the highest. Up to `high_water_tokens` its tokens
+    have been computed before it was last preempted, for the sake of class number `preempted_by`: what it computes
+    of them again is charged to that class, `recompute_ns` of time so far.
     """
 
     id: str
@@ -221,6 +257,13 @@ class Request:
     cached_tokens: int = 0
     preemptions: int = 0
     prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list)
+    rank: int = 0
+    arrived_ns: int = 0
+    high_water_tokens: int = 0
+    preempted_by: int = 0
+    engine_ns: int = 0
+    queue_ns: int = 0
+    recompute_ns: int = 0
 
     @property
     def output_tokens(self) -> int:
@@ -229,4 +272,6 @@ class Request:
     @property
     def usage(self) -> Usage:
         """What it has consumed so far."""
-        return Usage(self.prompt_tokens, self.output_tokens, self.cached_tokens, self.preemptions)
+        return Usage(
+            self.prompt_tokens, self.output_tokens, self.cached_tokens, self.preemptions, self.engine_ns, self.queue_ns
+        )

@@ -1,12 +1,20 @@
 """The KV of requests: what of a prompt is there already, the blocks for what is not, and what others may reuse."""
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from engine.config import BLOCK_TOKENS
 from engine.memory.block_pool import BlockPool
 from engine.memory.hashing import block_hash, salt_extra
-from engine.request import Request
+from engine.request import Request, ServiceClass
+
+
+class BlockDemand(NamedTuple):
+    """What a request takes when it is admitted: cached blocks to share, and so many of its own."""
+
+    hits: list[int]
+    fresh: int
 
 
 class BlockCopy(NamedTuple):
@@ -38,6 +46,12 @@ class KVCacheManager:
         self._pool = pool
         self._prefix_cache = prefix_cache
 
+    def reserve(self, classes: Sequence[ServiceClass], tenant_cache_fraction: float) -> None:
+        """Say which classes there are, in the order of their ranks, and what share a tenant may have."""
+        num_blocks = self._pool.num_blocks
+        reserved = [int(each.reserved_fraction * num_blocks) for each in classes]
+        self._pool.reserve(reserved, max(1, int(tenant_cache_fraction * num_blocks)))
+
     @property
     def free_blocks(self) -> int:
         return self._pool.free_blocks
@@ -46,10 +60,25 @@ class KVCacheManager:
     def num_blocks(self) -> int:
         return self._pool.num_blocks
 
-    @property
-    def capacity_tokens(self) -> int:
-        """The longest sequence whose KV the whole pool can hold."""
-        return self._pool.num_blocks * BLOCK_TOKENS
+    def capacity_tokens(self, rank: int = 0) -> int:
+        """The longest sequence whose KV the pool can hold for a class: all but what is reserved above it."""
+        return (self._pool.num_blocks - self._pool.reservation.reserved_above(rank)) * BLOCK_TOKENS
+
+    def room(self, rank: int) -> int:
+        """How many blocks the class may still take."""
+        return self._pool.room(rank)
+
+    def unused_reserve(self, rank: int) -> int:
+        """How many blocks the class could still take of its own reserve."""
+        return self._pool.reservation.unused(rank)
+
+    def held_blocks(self, rank: int) -> int:
+        """Blocks in tables that count for the class."""
+        return self._pool.held_blocks(rank)
+
+    def cached_blocks(self, rank: int) -> int:
+        """Free blocks with content that the class was the last to hold."""
+        return self._pool.free_cached_blocks(rank)
 
     def match(self, request: Request) -> list[int]:
         """The cached blocks that the request's tokens begin with. Pins nothing.
@@ -61,20 +90,40 @@ class KVCacheManager:
             return []
         return self._pool.match(self._hashes(request, (len(request.tokens) - 1) // BLOCK_TOKENS))
 
+    def demand(self, request: Request, parent: Request | None = None) -> BlockDemand:
+        """What it would take to admit the request, or to fork it from a parent that has computed the prompt."""
+        if parent is None:
+            hits = self.match(request)
+            return BlockDemand(hits, blocks_for(len(request.tokens)) - len(hits))
+        return BlockDemand(parent.block_table[: (request.prompt_tokens - 1) // BLOCK_TOKENS], 1)
+
+    def shortage(self, request: Request, demand: BlockDemand, keep_free: int = 0) -> int:
+        """How many blocks are missing to meet the demand and leave `keep_free` of those that its class may take."""
+        return max(0, keep_free + demand.fresh - self._pool.room(request.rank, demand.hits))
+
+    def freed_by(self, victim: Request, demand: BlockDemand, others: Counter[int]) -> list[int]:
+        """The blocks that would be free without the victim, beside those that the demand takes again.
+
+        `others` counts the references that victims chosen before it give back.
+        """
+        pool = self._pool
+        table = [block for block in victim.block_table if pool.references(block) - others[block] == 1]
+        hits = set(demand.hits)
+        return [block for block in table if block not in hits]
+
     def admit(self, request: Request, *, keep_free: int = 0) -> bool:
         """Give a request that holds nothing the blocks of all its tokens, cached ones first.
 
-        False, with nothing changed, where that would leave fewer than `keep_free` blocks free. Test and act are
-        one, so they cannot disagree.
+        False, with nothing changed, where that would leave its class fewer than `keep_free` blocks. Test and act
+        are one, so they cannot disagree.
         """
         assert not request.block_table, f"{request.id} is admitted twice"
-        hits = self.match(request)
-        fresh = blocks_for(len(request.tokens)) - len(hits)
-        idle_hits = sum(self._pool.references(block) == 0 for block in hits)
-        if self._pool.free_blocks - idle_hits - fresh < keep_free:
+        demand = self.demand(request)
+        if self.shortage(request, demand, keep_free):
             return False
-        self._pool.acquire(hits)
-        self._begin(request, hits + self._pool.allocate(fresh), computed=len(hits) * BLOCK_TOKENS)
+        hits = demand.hits
+        self._pool.acquire(hits, request.rank)
+        self._begin(request, hits + self._allocate(request, demand.fresh), computed=len(hits) * BLOCK_TOKENS)
         return True
 
     def fork(self, parent: Request, child: Request, *, keep_free: int = 0) -> list[BlockCopy] | None:
@@ -82,7 +131,7 @@ class KVCacheManager:
 
         The child computes the prompt's last token itself, for logits to draw from with its own seed. The blocks
         before that one are shared; the block that it writes to is copied. None, with nothing changed, where that
-        would leave fewer than `keep_free` blocks free.
+        would leave its class fewer than `keep_free` blocks.
         """
         prompt_tokens = child.prompt_tokens
         assert not child.block_table, f"{child.id} is admitted twice"
@@ -90,12 +139,13 @@ class KVCacheManager:
         assert len(child.tokens) == prompt_tokens, f"{child.id} has tokens of its own already"
         assert child.tokens == parent.tokens[:prompt_tokens], f"{child.id} and {parent.id} differ in their prompt"
         assert child.salt == parent.salt, f"{child.id} and {parent.id} belong to different caches"
-        if self._pool.free_blocks - 1 < keep_free:
+        demand = self.demand(child, parent)
+        if self.shortage(child, demand, keep_free):
             return None
         computed = prompt_tokens - 1
-        shared = parent.block_table[: computed // BLOCK_TOKENS]
-        self._pool.acquire(shared)
-        copied = self._pool.allocate(1)
+        shared = demand.hits
+        self._pool.acquire(shared, child.rank)
+        copied = self._allocate(child, demand.fresh)
         self._begin(child, shared + copied, computed=computed)
         return [BlockCopy(parent.block_table[len(shared)], copied[0])] if computed % BLOCK_TOKENS else []
 
@@ -106,9 +156,9 @@ class KVCacheManager:
     def grow(self, request: Request, tokens: int) -> bool:
         """Make room for the KV of the request's first `tokens` tokens. False, with nothing changed: no room."""
         needed = self.blocks_needed(request, tokens)
-        if needed > self._pool.free_blocks:
+        if needed > self._pool.room(request.rank):
             return False
-        request.block_table.extend(self._pool.allocate(needed))
+        request.block_table.extend(self._allocate(request, needed))
         return True
 
     def commit(self, request: Request, tokens: int) -> None:
@@ -126,14 +176,14 @@ class KVCacheManager:
     def trim(self, request: Request) -> None:
         """Give back the blocks past the request's tokens: those grown for drafts that were then rejected."""
         kept = blocks_for(len(request.tokens))
-        self._pool.release(reversed(request.block_table[kept:]))
+        self._pool.release(reversed(request.block_table[kept:]), request.rank)
         del request.block_table[kept:]
 
     def release(self, request: Request, *, forget: bool = False) -> None:
         """Give back all blocks. What was published stays cached, unless `forget`: the KV is not to be trusted."""
         if forget:
             self._pool.forget(request.block_table)
-        self._pool.release(reversed(request.block_table))
+        self._pool.release(reversed(request.block_table), request.rank)
         request.block_table.clear()
         request.computed = 0
 
@@ -157,6 +207,9 @@ class KVCacheManager:
         for block, count in enumerate(holders):
             references = self._pool.references(block)
             assert references == count, f"block {block} has {references} references, {count} tables hold it"
+
+    def _allocate(self, request: Request, count: int) -> list[int]:
+        return self._pool.allocate(count, request.rank, request.tenant)
 
     def _begin(self, request: Request, block_table: list[int], *, computed: int) -> None:
         request.block_table.extend(block_table)

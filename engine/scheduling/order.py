@@ -2,15 +2,29 @@
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from itertools import chain
 
 from engine.request import Request
 
 OrderKey = tuple[int, int]
+TurnKey = tuple[float, int]
 
 
 def order_key(request: Request) -> OrderKey:
-    """The smallest key goes first, waiting or running. Unique, and fixed while a request is in a queue."""
+    """The smallest key goes first. Unique, and fixed from arrival to end, preemptions included.
+
+    It is the whole order of what runs. Of what waits, it is the order of the classes, and inside a tenant: first
+    come, first served. Between the tenants of a class `turn_key` decides.
+    """
     return request.service_class.priority, request.arrival
+
+
+def turn_key(counter: float, first: Request) -> TurnKey:
+    """The smallest key goes first among the tenants of a class: least served, then who has waited longest.
+
+    `counter` is the service that the tenant has received, `first` its request that goes first.
+    """
+    return counter, first.arrival
 
 
 class OrderedQueue:
@@ -38,10 +52,36 @@ class OrderedQueue:
 
     def remove(self, request: Request) -> None:
         index = bisect_left(self._keys, order_key(request))
-        assert self._requests[index] is request, f"{request.id} is not in its place"
+        found = self._requests[index] if index < len(self._requests) else None
+        assert found is request, f"{request.id} is not in its place"
         del self._keys[index], self._requests[index]
 
     def check(self) -> None:
         """The queue is in order, each request once."""
         assert self._keys == [order_key(request) for request in self._requests], "a request's place has changed"
         assert all(a < b for a, b in zip(self._keys, self._keys[1:], strict=False)), "the queue is out of order"
+
+
+class RankedQueue:
+    """What runs: a queue for each rank. Iterates over all, highest rank first, which is the order of `order_key`."""
+
+    def __init__(self, ranks: int) -> None:
+        self.ranks = [OrderedQueue() for _ in range(ranks)]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.ranks))
+
+    def __iter__(self) -> Iterator[Request]:
+        return chain.from_iterable(self.ranks)
+
+    def add(self, request: Request) -> None:
+        self.ranks[request.rank].add(request)
+
+    def remove(self, request: Request) -> None:
+        self.ranks[request.rank].remove(request)
+
+    def check(self) -> None:
+        """Each queue is in order, and each request in that of its rank."""
+        for rank, queue in enumerate(self.ranks):
+            queue.check()
+            assert all(request.rank == rank for request in queue), "a request is in another rank's queue"

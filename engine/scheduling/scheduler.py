@@ -1,23 +1,29 @@
 """Decides what each step computes, and does the bookkeeping of what came out."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from engine.config import BLOCK_TOKENS, SchedulerConfig
-from engine.memory.kv_cache import BlockCopy, KVCacheManager
+from engine.memory.kv_cache import BlockCopy, BlockDemand, KVCacheManager
+from engine.memory.reservation import Reservation
 from engine.request import FinishReason, Phase, Request, TokenDelta, TokenLogprob, UnservableRequest
-from engine.scheduling.order import OrderedQueue, order_key
+from engine.scheduling.cost import StepCostModel, StepWork
+from engine.scheduling.fair_queue import INPUT_SERVICE, OUTPUT_SERVICE, FairQueue
+from engine.scheduling.ledger import ClassStats, Ledger
+from engine.scheduling.order import RankedQueue, order_key
 from engine.scheduling.plan import RowResult, ScheduledRow, StepPlan, StepResult
+from engine.scheduling.preemption_budget import PreemptionBudget
 from engine.scheduling.stopping import stop_after_token
-from engine.scheduling.victims import choose_victim
+from engine.scheduling.victims import victim_of_growth, victims_for_waiting
 
-LOOK_AHEAD = 256
-"""How many waiting requests that cannot start yet are passed over, at most, to find one that can."""
+STEPS_TO_FIRST_TOKEN = 4
+"""So many steps of the longest kind fit the target of a class for its first token."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStats:
-    """What the scheduler holds now, and what it has done since it was made (`_total`)."""
+    """What the scheduler holds now, and what it has done since it was made (`_total`). `classes` from the highest."""
 
     running: int
     waiting: int
@@ -28,6 +34,18 @@ class SchedulerStats:
     cached_tokens_total: int
     preemptions_total: int
     failures_total: int
+    classes: tuple[ClassStats, ...] = ()
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A step in the making. `open_ranks` is how many classes, from the highest, may still have requests admitted."""
+
+    budget_tokens: int
+    spare_tokens: int
+    open_ranks: int
+    rows: list[ScheduledRow] = field(default_factory=list)
+    copies: list[BlockCopy] = field(default_factory=list)
 
 
 class Scheduler:
@@ -36,19 +54,40 @@ class Scheduler:
     There is no prefill phase and no decode phase: a request has `tokens`, of which the KV of the first `computed`
     is there, and a step hands out a budget of tokens so that the second number catches up with the first.
 
+    Classes are ranks here, 0 the highest; there is a queue of each kind for each. A step is planned from the highest
+    to the lowest, so that a class is served, and takes victims below, before any row of the classes below is made.
+
     It reads no clock, draws no random number and iterates ordered containers only: equal calls give equal plans.
     A step costs O(running requests + blocks that are allocated or published).
     """
 
-    def __init__(self, config: SchedulerConfig, cache: KVCacheManager, max_model_len: int) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        cache: KVCacheManager,
+        max_model_len: int,
+        cost_model: StepCostModel | None = None,
+    ) -> None:
+        classes = tuple(sorted(config.classes, key=lambda each: each.priority))
         self._config = config
         self._cache = cache
-        self._window_tokens = min(max_model_len, cache.capacity_tokens)
+        self._classes = classes
+        self._ranks = range(len(classes))
+        self._rank_of = {each.name: rank for rank, each in enumerate(classes)}
+        cache.reserve(classes, config.tenant_cache_fraction)
+        self._windows = [min(max_model_len, cache.capacity_tokens(rank)) for rank in self._ranks]
         self._requests: dict[str, Request] = {}
-        self._running = OrderedQueue()
-        self._waiting = OrderedQueue()
+        self._running = RankedQueue(len(classes))
+        self._waiting = [FairQueue(each.weight) for each in classes]
+        self._forks: dict[str, list[Request]] = {}
+        """Requests that wait for the prompt of the one they fork, by the id of that one."""
         self._free_slots = list(range(config.max_running))
+        self._slots = Reservation([int(each.reserved_fraction * config.max_running) for each in classes])
+        self._preemption_budget = PreemptionBudget(config.tenant_preemptions, config.preemption_window_steps)
+        self._cost_model = cost_model or StepCostModel()
+        self._ledger = Ledger(len(classes), self._cost_model)
         self._in_flight: StepPlan | None = None
+        self._now_ns = 0
         self._steps = 0
         self._scheduled_tokens = 0
         self._cached_tokens = 0
@@ -57,17 +96,42 @@ class Scheduler:
 
     @property
     def window_tokens(self) -> int:
-        """The most tokens that prompt and answer may have together: the model's window, or what the pool holds."""
-        return self._window_tokens
+        """The most tokens that prompt and answer may have together in the highest class, and so in any."""
+        return self._windows[0]
+
+    def window_tokens_of(self, service_class: str) -> int:
+        """The same for one class: the model's window, or what of the pool is not reserved above it."""
+        return self._windows[self._rank_of[service_class]]
+
+    def affordable_tokens(self) -> int | None:
+        """The budget of a step that a newcomer of any class can wait out and still meet its class's target.
+
+        None where no class has a target. A first token takes the rest of the step under way, a step or two of its
+        own prompt and what a busy machine adds, so a step gets a share of the tightest target.
+        """
+        targets_ms = [each.ttft_target_ms for each in self._classes if each.ttft_target_ms is not None]
+        if not targets_ms:
+            return None
+        running = len(self._running)
+        decode = StepWork(running, sum(request.computed for request in self._running) + running, 0, running)
+        target_ns = min(targets_ms) * 1_000_000 // STEPS_TO_FIRST_TOKEN
+        most = self._config.step_tokens
+        return running + self._cost_model.token_budget(target_ns, decode, low=min(BLOCK_TOKENS, most), high=most)
+
+    @property
+    def waiting_queues(self) -> Sequence[FairQueue]:
+        """Those that wait, by rank, beside forks whose parent has yet to compute the prompt."""
+        return self._waiting
 
     @property
     def has_work(self) -> bool:
         return bool(self._requests)
 
     def stats(self) -> SchedulerStats:
+        running = len(self._running)
         return SchedulerStats(
-            running=len(self._running),
-            waiting=len(self._waiting),
+            running=running,
+            waiting=len(self._requests) - running,
             free_blocks=self._cache.free_blocks,
             num_blocks=self._cache.num_blocks,
             steps_total=self._steps,
@@ -75,26 +139,56 @@ class Scheduler:
             cached_tokens_total=self._cached_tokens,
             preemptions_total=self._preemptions,
             failures_total=self._failures,
+            classes=tuple(map(self._class_stats, self._ranks)),
         )
 
-    def add(self, request: Request) -> None:
+    def _class_stats(self, rank: int) -> ClassStats:
+        account = self._ledger.accounts[rank]
+        forks = [request for children in list(self._forks.values()) for request in children]
+        return ClassStats(
+            name=self._classes[rank].name,
+            running=len(self._running.ranks[rank]),
+            waiting=len(self._waiting[rank]) + sum(request.rank == rank for request in forks),
+            held_blocks=self._cache.held_blocks(rank),
+            cached_blocks=self._cache.cached_blocks(rank),
+            attributed_ns=account.attributed_ns,
+            recompute_ns=account.recompute_ns,
+            recomputed_tokens=account.recomputed_tokens,
+            preemptions_caused=account.preemptions_caused,
+            preemptions_suffered=account.preemptions_suffered,
+        )
+
+    def add(self, request: Request, now_ns: int = 0) -> None:
         """Let a new request wait for its turn. A fork comes after the request that it forks.
 
         Raises:
-            UnservableRequest: the prompt is empty, or it leaves no room for a single token where one is wanted.
+            UnservableRequest: its class is not one of the configured ones, the prompt is empty, or it leaves no room
+                for a single token where one is wanted.
         """
         assert request.phase is Phase.WAITING, f"{request.id} is not new"
         assert request.id not in self._requests, f"{request.id} is already here"
         assert len(request.tokens) == request.prompt_tokens, f"{request.id} starts with tokens of an answer"
         assert request.fork_of is None or order_key(request.fork_of) < order_key(request)
+        rank = self._rank_of.get(request.service_class.name)
+        if rank is None:
+            raise UnservableRequest(f"there is no service class {request.service_class.name!r} here")
         if not request.tokens:
             raise UnservableRequest("the prompt has no tokens")
-        if request.prompt_tokens + min(request.max_tokens, 1) > self._window_tokens:
-            raise UnservableRequest(
-                f"the prompt has {request.prompt_tokens} tokens; prompt and answer can have {self._window_tokens}"
-            )
+        if request.prompt_tokens + min(request.max_tokens, 1) > self._windows[rank]:
+            raise UnservableRequest(self._too_long(request.prompt_tokens, rank))
+        request.rank = rank
+        request.service_class = self._classes[rank]
+        request.arrived_ns = now_ns
         self._requests[request.id] = request
-        self._waiting.add(request)
+        self._wait(request)
+
+    def _too_long(self, prompt_tokens: int, rank: int) -> str:
+        message = f"the prompt has {prompt_tokens} tokens; prompt and answer can have {self._windows[rank]}"
+        if self._windows[rank] == self._windows[0]:
+            return message
+        total, window = self._cache.capacity_tokens(), self._windows[rank]
+        name = self._classes[rank].name
+        return f"{message} in class {name}: KV memory for {total} tokens, less {total - window} reserved above it"
 
     def abort(self, request_id: str) -> bool:
         """End a request at once, wherever it stands. Its blocks are free on return. False: it is not here."""
@@ -109,151 +203,275 @@ class Scheduler:
         request = self._requests.get(request_id)
         if request is None or request.phase is not Phase.RUNNING:
             return False
-        self._preempt(request)
+        self._preempt(request, cause=request.rank)
         return True
 
-    def schedule(self) -> StepPlan | None:
-        """The next step, or None where there is nothing to compute. `commit` or `fail` it before the next."""
+    def schedule(self, now_ns: int = 0, *, budget: int | None = None) -> StepPlan | None:
+        """The next step, or None where there is nothing to compute. `commit` or `fail` it before the next.
+
+        `budget` lowers the tokens of this step; each running request gets one in any case.
+        """
         assert self._in_flight is None, "the last plan is neither committed nor failed"
-        rows, spare_tokens, preempted = self._schedule_running()
-        copies: list[BlockCopy] = []
-        if not preempted:
-            spare_tokens = self._schedule_waiting(rows, copies, spare_tokens)
-        if not rows:
+        self._now_ns = now_ns
+        open_ranks = self._grow_running()
+        running = len(self._running)
+        most = self._config.step_tokens
+        budget_tokens = most if budget is None else min(max(budget, running + 1), most)
+        draft = _Draft(budget_tokens, budget_tokens - running, open_ranks)
+        for rank in self._ranks:
+            chunk_tokens = self._plan_running(draft, rank)
+            if rank < draft.open_ranks:
+                self._plan_waiting(draft, rank, chunk_tokens)
+        if not draft.rows:
             return None
         self._steps += 1
-        self._scheduled_tokens += self._config.step_tokens - spare_tokens
-        self._in_flight = StepPlan(self._steps, tuple(rows), tuple(copies))
+        self._scheduled_tokens += draft.budget_tokens - draft.spare_tokens
+        self._in_flight = StepPlan(self._steps, tuple(draft.rows), tuple(draft.copies))
         return self._in_flight
 
-    def commit(self, plan: StepPlan, result: StepResult) -> list[TokenDelta]:
-        """Take in what a step computed. Rows of requests that have left or been preempted since are dropped."""
+    def commit(self, plan: StepPlan, result: StepResult, *, elapsed_ns: int = 0) -> list[TokenDelta]:
+        """Take in what a step computed. Rows of requests that have left or been preempted since are dropped.
+
+        `elapsed_ns` is the time that it took: the cost model learns from it and it is divided among the rows.
+        """
         self._land(plan)
+        self._ledger.charge(plan.rows, elapsed_ns)
         deltas = []
+        services: list[dict[str, int]] = [{} for _ in self._ranks]
+        waiting, running = Phase.WAITING, Phase.RUNNING
         for row, outcome in zip(plan.rows, result.rows, strict=True):
-            if row.request.phase is Phase.RUNNING:
+            request, start, _, samples = row
+            phase = request.phase
+            if phase is waiting:
+                continue  # what was lost to a preemption is not service
+            service = OUTPUT_SERVICE if samples else 0
+            if start < request.prompt_tokens:
+                service += _input_service(row)
+            served, tenant = services[request.rank], request.tenant
+            served[tenant] = served.get(tenant, 0) + service
+            if phase is running:
                 delta = self._advance(row, outcome)
                 if delta is not None:
                     deltas.append(delta)
+        for queue, served in zip(self._waiting, services, strict=True):
+            queue.charge(served)
         return deltas
 
-    def fail(self, plan: StepPlan, error: str) -> list[TokenDelta]:
+    def fail(self, plan: StepPlan, error: str, *, elapsed_ns: int = 0) -> list[TokenDelta]:
         """The step could not be computed: all requests in it end, and nothing that it wrote is reused."""
         self._land(plan)
+        self._ledger.charge(plan.rows, elapsed_ns)
         return [self._fail(row.request, error) for row in plan.rows if row.request.phase is Phase.RUNNING]
 
     def check(self) -> None:
         """State what holds between any two calls."""
+        running = list(self._running)
+        waiting = [request for queue in self._waiting for request in queue]
+        forks = [request for children in self._forks.values() for request in children]
         self._running.check()
-        self._waiting.check()
-        here = [*self._running, *self._waiting]
+        for rank in self._ranks:
+            self._waiting[rank].check()
+            assert all(request.rank == rank for request in self._waiting[rank]), "a request waits in another class"
+            assert self._slots.held[rank] == len(self._running.ranks[rank]), "a class's slots are miscounted"
+        here = [*running, *waiting, *forks]
         assert sorted(request.id for request in here) == sorted(self._requests), "a request is lost, or twice here"
-        for request in self._running:
+        for request in running:
             assert request.phase is Phase.RUNNING
             assert request.computed < len(request.tokens), f"{request.id} has nothing to compute"
-        for request in self._waiting:
+        for request in (*waiting, *forks):
             assert request.phase is Phase.WAITING
             assert request.slot is None, f"{request.id} waits with a slot"
             assert request.computed == 0, f"{request.id} waits with computed tokens"
             assert not request.block_table, f"{request.id} waits with blocks"
+        for request in forks:
+            assert self._awaits_prompt(request), f"{request.id} waits for a prompt that is there, or never comes"
         for request in here:
-            assert len(request.tokens) < self._window_tokens or request.max_tokens == 0
-        slots = sorted([request.slot for request in self._running if request.slot is not None] + self._free_slots)
+            assert len(request.tokens) < self._windows[request.rank] or request.max_tokens == 0
+        slots = sorted([request.slot for request in running if request.slot is not None] + self._free_slots)
         assert slots == list(range(self._config.max_running)), "a slot is lost, or twice in use"
+        assert len(self._free_slots) >= self._slots.unused(0), "the slots kept for the highest class are taken"
+        assert self._cache.free_blocks >= self._cache.unused_reserve(0), "blocks kept for the highest class are taken"
         self._cache.check(here)
 
-    def _schedule_running(self) -> tuple[list[ScheduledRow], int, bool]:
-        """Rows for the running requests, tokens left of the budget, and whether anyone had to give way.
+    def _grow_running(self) -> int:
+        """Give each running request that has filled its last block another; returns how many ranks may be admitted.
 
-        The demand for blocks is known, and met, before the first row is final, so that nothing is unwound.
+        The demand of all is known, and met, before the first row is made, so that nothing is unwound. Where it is
+        not, those in the lowest class give way, and nobody of that class or below is admitted in the same step.
         """
-        preempted = False
+        open_ranks = len(self._ranks)
         while True:
-            rows, growing, spare_tokens = self._grant()
-            demand = sum(self._cache.blocks_needed(row.request, row.start + row.tokens) for row in growing)
-            if demand <= self._cache.free_blocks:
+            growing = [
+                request for request in self._running if len(request.tokens) > len(request.block_table) * BLOCK_TOKENS
+            ]
+            lacking = self._lacking_rank(growing)
+            if lacking is None:
                 break
-            self._preempt(choose_victim(self._running))
-            preempted = True
-        for row in growing:
-            grown = self._cache.grow(row.request, row.start + row.tokens)
+            victim = victim_of_growth(self._running.ranks, lacking)
+            open_ranks = min(open_ranks, victim.rank)
+            self._preempt(victim, cause=lacking)
+        for request in growing:
+            grown = self._cache.grow(request, len(request.tokens))
             assert grown, "the demand for blocks was met and is not"
-        return rows, spare_tokens, preempted
+        return open_ranks
 
-    def _grant(self) -> tuple[list[ScheduledRow], list[ScheduledRow], int]:
-        """Divide the step's tokens among the running requests: one each, then what more they want, in order.
+    def _lacking_rank(self, growing: Sequence[Request]) -> int | None:
+        """The highest rank whose requests cannot all grow, once those of the ranks above have."""
+        demand = [0] * len(self._ranks)
+        for request in growing:
+            demand[request.rank] += self._cache.blocks_needed(request, len(request.tokens))
+        above = 0
+        for rank in self._ranks:
+            # what the ranks above take of their own reserve was never within reach
+            within = sum(min(demand[other], self._cache.unused_reserve(other)) for other in range(rank))
+            if demand[rank] and above - within + demand[rank] > self._cache.room(rank):
+                return rank
+            above += demand[rank]
+        return None
 
-        Returns the rows, those of them that need another block, and the tokens left over. Changes nothing.
+    def _plan_running(self, draft: _Draft, rank: int) -> int:
+        """Rows for the running requests of a class: one token each, then what more they want, in order.
+
+        Returns how many tokens of prefill the class may still have in this step.
         """
-        spare_tokens = self._config.step_tokens - len(self._running)
-        chunk_tokens = self._config.chunk_tokens
-        rows, growing = [], []
-        for request in self._running:
+        limit = self._prefill_limit(draft, rank)
+        spare = min(draft.spare_tokens, limit)
+        unspent, chunk_tokens, rows = spare, self._config.chunk_tokens, draft.rows
+        for request in self._running.ranks[rank]:
             start = request.computed
-            wanted = len(request.tokens) - start
-            tokens = wanted
+            wanted = tokens = len(request.tokens) - start
             if wanted > 1:
-                tokens = min(wanted, chunk_tokens, 1 + spare_tokens)
-                spare_tokens -= tokens - 1
-            row = ScheduledRow(request, start, tokens, tokens == wanted and request.max_tokens > 0)
-            rows.append(row)
-            if start + tokens > len(request.block_table) * BLOCK_TOKENS:
-                growing.append(row)
-        return rows, growing, spare_tokens
+                tokens = min(wanted, chunk_tokens, 1 + spare)
+                spare -= tokens - 1
+            rows.append(ScheduledRow(request, start, tokens, tokens == wanted and request.max_tokens > 0))
+        draft.spare_tokens -= unspent - spare
+        return limit - (unspent - spare)
 
-    def _schedule_waiting(self, rows: list[ScheduledRow], copies: list[BlockCopy], spare_tokens: int) -> int:
-        """Admit waiting requests, in order, while there are tokens, slots and blocks for them; returns tokens left.
+    def _prefill_limit(self, draft: _Draft, rank: int) -> int:
+        """The tokens of prefill that a class may have in a step, so that one above it is not kept waiting long."""
+        contended = any(len(self._running.ranks[above]) or len(self._waiting[above]) for above in range(rank))
+        return max(1, int(self._classes[rank].step_share * draft.budget_tokens)) if contended else draft.budget_tokens
 
-        No thrash: a request gets the blocks of all its tokens at once, and only if each running request, itself
-        included, could then still grow by a block. They grow by one in 16 steps at most, so nobody is preempted
-        in the 16 steps after an admission. A request alone needs no such reserve.
+    def _plan_waiting(self, draft: _Draft, rank: int, limit: int) -> None:
+        """Admit waiting requests of a class, in turn, while there are tokens, slots and blocks for them.
+
+        The first that does not get in keeps out all behind it and all classes below: nobody overtakes.
         """
-        passed_over = 0
-        while spare_tokens > 0 and self._free_slots and passed_over < min(len(self._waiting), LOOK_AHEAD):
-            request = self._waiting[passed_over]
-            parent = request.fork_of
-            if parent is not None and self._awaits_prompt(parent):
-                passed_over += 1
-                continue
-            keep_free = len(self._running) + 1 if self._running else 0
-            if parent is not None and _can_fork(parent, request):
-                copied = self._cache.fork(parent, request, keep_free=keep_free)
-                if copied is None:
-                    break
-                copies += copied
-            elif not self._cache.admit(request, keep_free=keep_free):
-                break
+        while (request := self._waiting[rank].head()) is not None:
+            out_of_tokens = draft.spare_tokens == 0 and self._free_slots  # without a slot, a victim brings a token
+            if limit == 0 or out_of_tokens:
+                draft.open_ranks = rank
+                return
+            parent = request.fork_of if request.fork_of is not None and _can_fork(request.fork_of, request) else None
+            if not self._make_room(draft, request, self._cache.demand(request, parent)):
+                draft.open_ranks = rank
+                return
+            if parent is not None:
+                copied = self._cache.fork(parent, request)
+                assert copied is not None, "there was room for a fork and is not"
+                draft.copies += copied
+            else:
+                admitted = self._cache.admit(request)
+                assert admitted, "there was room for a request and is not"
             self._start(request)
             wanted = len(request.tokens) - request.computed
-            tokens = min(wanted, self._config.chunk_tokens, spare_tokens)
-            spare_tokens -= tokens
+            tokens = min(wanted, self._config.chunk_tokens, draft.spare_tokens, limit)
+            draft.spare_tokens -= tokens
+            limit -= tokens
             samples = tokens == wanted and request.max_tokens > 0
-            rows.append(ScheduledRow(request, request.computed, tokens, samples))
-        return spare_tokens
+            draft.rows.append(ScheduledRow(request, request.computed, tokens, samples))
 
-    def _awaits_prompt(self, parent: Request) -> bool:
+    def _make_room(self, draft: _Draft, request: Request, demand: BlockDemand) -> bool:
+        """Is there a slot and are there the blocks for a waiting request, if need be after lower classes gave way?
+
+        Nobody is preempted in vain: all that it takes is known before the first victim goes, and nobody of the
+        victims' classes is admitted in the same step.
+        """
+        rank = request.rank
+        missing_blocks = self._cache.shortage(request, demand, self._growth_blocks(rank))
+        missing_slots = max(0, 1 + self._slots.unused_above(rank) - len(self._free_slots))
+        if not missing_blocks and not missing_slots:
+            return True
+        most = self._preemption_budget.left(request.tenant, self._steps)
+        if most <= 0 or not any(map(len, self._running.ranks[rank + 1 :])):
+            return False
+        victims = victims_for_waiting(
+            self._cache,
+            self._running.ranks,
+            request,
+            demand,
+            missing_blocks=missing_blocks,
+            missing_slots=missing_slots,
+            most=most,
+        )
+        if not victims:
+            return False
+        self._preemption_budget.spend(request.tenant, self._steps, len(victims))
+        for victim in victims:
+            draft.open_ranks = min(draft.open_ranks, victim.rank)
+            draft.spare_tokens += 1
+            self._preempt(victim, cause=rank)
+        return True
+
+    def _growth_blocks(self, rank: int) -> int:
+        """The blocks to leave when one of the rank is admitted, so that nobody gives way soon after: no thrash.
+
+        A request gets the blocks of all its tokens at once, so it grows by one in 16 steps at most. One for each
+        that runs in this class, the newcomer included, and for each above that would outgrow the reserve of its
+        class. The classes below can give way. A request alone needs nothing.
+        """
+        above = sum(
+            max(0, len(self._running.ranks[other]) - self._cache.unused_reserve(other)) for other in range(rank)
+        )
+        others = above + len(self._running.ranks[rank])
+        return others + 1 if others else 0
+
+    def _wait(self, request: Request) -> None:
+        """Into the queue of its class; a fork whose parent has yet to compute the prompt waits beside it."""
+        parent = request.fork_of
+        if parent is not None and self._awaits_prompt(request):
+            self._forks.setdefault(parent.id, []).append(request)
+        else:
+            self._waiting[request.rank].add(request)
+
+    def _awaits_prompt(self, request: Request) -> bool:
         """Will the KV of the parent's prompt be there later, but is not yet? Not if it has left or never came."""
-        return self._requests.get(parent.id) is parent and parent.computed < parent.prompt_tokens
+        parent = request.fork_of
+        if parent is None or self._requests.get(parent.id) is not parent:
+            return False
+        return max(parent.computed, parent.high_water_tokens) < parent.prompt_tokens
+
+    def _release_forks(self, parent: Request) -> None:
+        """The parent's prompt is computed, or never will be."""
+        for request in self._forks.pop(parent.id, ()):
+            self._waiting[request.rank].add(request)
 
     def _start(self, request: Request) -> None:
-        self._waiting.remove(request)
+        self._waiting[request.rank].remove(request)
         self._running.add(request)
+        self._slots.held[request.rank] += 1
         request.phase = Phase.RUNNING
         request.slot = heappop(self._free_slots)
         request.fork_of = None  # from now on it is a request like any other, and need not keep its parent alive
         if request.preemptions == 0:
             self._cached_tokens += request.cached_tokens
+            request.queue_ns = self._now_ns - request.arrived_ns
 
-    def _preempt(self, request: Request) -> None:
+    def _preempt(self, request: Request, *, cause: int) -> None:
+        """Take away a running request's slot and blocks, for the sake of a rank; it keeps its place."""
         self._running.remove(request)
         self._give_back_slot(request)
+        if request.computed >= request.high_water_tokens:
+            request.high_water_tokens = request.computed
+            request.preempted_by = cause
         self._cache.release(request)
         if request.output_tokens == 0:
             request.prompt_logprobs.clear()  # they are computed anew
         request.preemptions += 1
         request.phase = Phase.WAITING
-        self._waiting.add(request)
+        self._waiting[request.rank].add(request)
         self._preemptions += 1
+        self._ledger.preempted(request.rank, cause)
 
     def _advance(self, row: ScheduledRow, outcome: RowResult) -> TokenDelta | None:
         """Move a request past what its row computed; None where there is nothing to hand out."""
@@ -261,6 +479,8 @@ class Scheduler:
         if not outcome.finite:
             return self._fail(request, "the model's output is not finite")
         self._cache.commit(request, row.tokens)
+        if self._forks and request.computed >= request.prompt_tokens:
+            self._release_forks(request)
         if request.params.prompt_logprobs is not None and request.output_tokens == 0:
             if row.start == 0:
                 request.prompt_logprobs.append(None)  # nothing predicts the first token
@@ -271,7 +491,7 @@ class Scheduler:
 
         assert outcome.token is not None, f"{request.id} was to get a token and did not"
         request.tokens.append(outcome.token)
-        stop = stop_after_token(request, self._window_tokens)
+        stop = stop_after_token(request, self._windows[request.rank])
         token_ids = (outcome.token,) if stop is None or stop.token is None else ()
         logprobs = (outcome.logprob,) if token_ids and outcome.logprob is not None else ()
         if stop is not None:
@@ -306,18 +526,23 @@ class Scheduler:
 
     def _remove(self, request: Request, *, forget: bool = False) -> None:
         """The one way out of the scheduler."""
+        parent = request.fork_of
         if request.phase is Phase.RUNNING:
             self._running.remove(request)
             self._give_back_slot(request)
             self._cache.release(request, forget=forget)
+        elif parent is not None and request in self._forks.get(parent.id, ()):
+            self._forks[parent.id].remove(request)
         else:
-            self._waiting.remove(request)
+            self._waiting[request.rank].remove(request)
         request.phase = Phase.FINISHED
         del self._requests[request.id]
+        self._release_forks(request)
 
     def _give_back_slot(self, request: Request) -> None:
         assert request.slot is not None, f"{request.id} runs without a slot"
         heappush(self._free_slots, request.slot)
+        self._slots.held[request.rank] -= 1
         request.slot = None
 
     def _land(self, plan: StepPlan) -> None:
@@ -325,9 +550,16 @@ class Scheduler:
         self._in_flight = None
 
 
+def _input_service(row: ScheduledRow) -> int:
+    """What the input tokens of a row count as: those that are computed for the first time."""
+    request, start, tokens, _ = row
+    return INPUT_SERVICE * max(0, min(start + tokens, request.prompt_tokens) - max(start, request.high_water_tokens))
+
+
 def _can_fork(parent: Request, child: Request) -> bool:
     """Is the parent's KV of the common prompt there, and does the child want no part of it computed anew?"""
-    return parent.phase is Phase.RUNNING and child.params.prompt_logprobs is None
+    runs = parent.phase is Phase.RUNNING and parent.computed >= child.prompt_tokens
+    return runs and child.params.prompt_logprobs is None
 
 
 def _take_prompt_logprobs(request: Request) -> tuple[TokenLogprob | None, ...]:

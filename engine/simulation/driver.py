@@ -52,6 +52,7 @@ def make_request(
     params: SamplingParams | None = None,
     seed: int = 0,
     eos_token_ids: tuple[int, ...] = (),
+    tenant: str = "",
     salt: bytes = b"",
     service_class: ServiceClass = STANDARD,
     fork_of: Request | None = None,
@@ -68,6 +69,7 @@ def make_request(
         eos_token_ids=eos_token_ids,
         arrival=arrival,
         service_class=service_class,
+        tenant=tenant,
         salt=salt,
         fork_of=fork_of,
     )

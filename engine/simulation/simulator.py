@@ -3,12 +3,14 @@
 from collections import deque
 from dataclasses import dataclass
 from hashlib import sha256
+from random import Random
 
 from engine.config import BLOCK_TOKENS, SchedulerConfig
 from engine.memory import BlockPool, KVCacheManager
-from engine.request import FinishReason, Phase, Request, TokenDelta, UnservableRequest
+from engine.request import FinishReason, Phase, Request, ServiceClass, TokenDelta, UnservableRequest
 from engine.scheduling import ScheduledRow, Scheduler, StepPlan
-from engine.scheduling.order import order_key
+from engine.scheduling.cost import H200_LLAMA_8B, StepCostModel, row_work, total
+from engine.simulation.auditor import AuditedPool, Auditor
 from engine.simulation.driver import Transcript, make_request, run_to_completion
 from engine.simulation.fake_executor import FakeExecutor
 from engine.simulation.traffic import EOS_TOKEN, VOCAB_SIZE, Arrival, FaultKind, Traffic, traffic_from_seed
@@ -60,7 +62,7 @@ class _Simulation:
         self.step = 0
         self.events: deque[str] = deque(maxlen=EVENTS_SHOWN)
         self._traffic = traffic
-        self._pool = BlockPool(traffic.num_blocks)
+        self._pool = AuditedPool(traffic.num_blocks)
         self._scheduler = Scheduler(
             traffic.config, KVCacheManager(self._pool, prefix_cache=traffic.prefix_cache), traffic.max_model_len
         )
@@ -69,7 +71,10 @@ class _Simulation:
         self._requests: dict[str, Request] = {}
         self._aborted: dict[str, Transcript] = {}
         self._transcripts: dict[str, Transcript] = {}
-        self._last_admission = -BLOCK_TOKENS
+        self._auditor = Auditor(traffic.config, self._scheduler, self._pool)
+        self._cost_model = StepCostModel.from_coefficients(H200_LLAMA_8B)
+        self._now_ns = 0
+        self._budgets = Random(traffic.seed)
         self._trace = sha256()
 
     def run(self) -> SimulationReport:
@@ -103,15 +108,17 @@ class _Simulation:
         )
 
     def _run_step(self, in_flight: list[tuple[FaultKind, int]], *, failing: bool) -> None:
-        waiting = [request for request in self._alive() if request.phase is Phase.WAITING]
-        preemptions = self._scheduler.stats().preemptions_total
-        plan = self._scheduler.schedule()
+        budget = self._budget()
+        self._auditor.before_step(self._alive(), self.step)
+        running = sum(request.phase is Phase.RUNNING for request in self._alive())
+        plan = self._scheduler.schedule(self._now_ns, budget=budget)
         self._scheduler.check()
+        most = self._traffic.config.step_tokens
+        self._auditor.after_schedule(plan, min(most, max(budget, running + 1)))
         if plan is None:
             assert not self._scheduler.has_work, "requests are left and nothing is scheduled"
             return
         self._check_plan(plan)
-        self._check_admissions(waiting, preempted=self._scheduler.stats().preemptions_total > preemptions)
         self._record(
             f"step {plan.step}: {plan.copies} "
             + " ".join(
@@ -120,16 +127,28 @@ class _Simulation:
                 for row in plan.rows
             )
         )
+        elapsed_ns = self._cost_model.predict_ns(total(row_work(row.start, row.tokens) for row in plan.rows))
+        self._now_ns += elapsed_ns
+        self._auditor.elapsed_ns += elapsed_ns
         if failing:
-            deltas = self._scheduler.fail(plan, "the simulated device failed")
+            counters = self._auditor.counters()
+            deltas = self._scheduler.fail(plan, "the simulated device failed", elapsed_ns=elapsed_ns)
         else:
             pending = self._executor.execute(plan)
             for kind, rank in in_flight:
                 self._strike(kind, rank)
-            deltas = self._scheduler.commit(plan, pending.result())
+            counters = self._auditor.counters()
+            deltas = self._scheduler.commit(plan, pending.result(), elapsed_ns=elapsed_ns)
+        self._auditor.after_commit(plan, counters, failed=failing)
         for delta in deltas:
             self._deliver(delta)
         self._scheduler.check()
+        self._auditor.check_time()
+
+    def _budget(self) -> int:
+        """What a caller with a time target might ask for: anything."""
+        most = self._traffic.config.step_tokens
+        return self._budgets.randint(0, most) if self._budgets.random() < 0.3 else most
 
     def _arrive(self, arrival: Arrival) -> None:
         request = _request_of(arrival, len(self._requests), self._requests)
@@ -137,13 +156,13 @@ class _Simulation:
         self._transcripts[arrival.id] = Transcript()
         needed = request.prompt_tokens + min(request.max_tokens, 1)
         try:
-            self._scheduler.add(request)
+            self._scheduler.add(request, self._now_ns)
         except UnservableRequest:
             request.phase = Phase.FINISHED
-            assert needed > self._traffic.window_tokens, f"{arrival.id} was refused"
+            assert needed > self._traffic.window_tokens_of(arrival.service_class), f"{arrival.id} was refused"
             del self._transcripts[arrival.id]
         else:
-            assert needed <= self._traffic.window_tokens, f"{arrival.id} was not refused"
+            assert needed <= self._traffic.window_tokens_of(arrival.service_class), f"{arrival.id} was not refused"
         self._record(f"{arrival.id} arrives")
 
     def _strike(self, kind: FaultKind, rank: int) -> None:
@@ -166,7 +185,6 @@ class _Simulation:
 
     def _check_plan(self, plan: StepPlan) -> None:
         config = self._traffic.config
-        assert plan.total_tokens <= config.step_tokens, "the step is over its budget"
         assert all(0 < row.tokens <= config.chunk_tokens for row in plan.rows), "a chunk is over its limit"
         computing = {row.request.id for row in plan.rows}
         assert len(computing) == len(plan.rows), "a request has two rows"
@@ -174,36 +192,29 @@ class _Simulation:
             assert request.arrival == number, f"{request.id} has lost its place"
             assert (request.phase is Phase.RUNNING) == (request.id in computing), f"{request.id} is left out"
 
-    def _check_admissions(self, waiting: list[Request], *, preempted: bool) -> None:
-        """Nobody overtakes, but one whose parent is not ready; and no admission is undone soon after."""
-        admitted = [request for request in waiting if request.phase is Phase.RUNNING]
-        if preempted:
-            assert not admitted, "a request is admitted while another has to give way"
-            assert self.step - self._last_admission > BLOCK_TOKENS, "an admission is undone by preemption: thrash"
-        if admitted:
-            self._last_admission = self.step
-            last = max(order_key(request) for request in admitted)
-            for request in waiting:
-                overtaken = request.phase is Phase.WAITING and order_key(request) < last
-                assert not overtaken or request.fork_of is not None, f"{request.id} is overtaken"
-
     def _check_end(self) -> None:
         stats = self._scheduler.stats()
         assert stats.free_blocks == stats.num_blocks, "blocks are lost"
+        assert stats.running == stats.waiting == 0, "requests are lost"
         for arrival in self._traffic.arrivals:
             if arrival.id in self._transcripts:
                 ended = self._transcripts[arrival.id]
                 assert ended.finish_reason is not None, f"{arrival.id} never ended"
                 _check_transcript(arrival, ended, self._run_alone(arrival))
-                _check_length(arrival, ended, self._traffic.window_tokens)
+                _check_length(arrival, ended, self._traffic.window_tokens_of(arrival.service_class))
             elif arrival.id in self._aborted:
                 _check_transcript(arrival, self._aborted[arrival.id], self._run_alone(arrival))
 
     def _run_alone(self, arrival: Arrival) -> Transcript:
         """The same request on a machine of its own: no neighbours, no cache, the prompt in one chunk."""
-        window_tokens = self._traffic.window_tokens
+        window_tokens = self._traffic.window_tokens_of(arrival.service_class)
         num_blocks = window_tokens // BLOCK_TOKENS + 1
-        config = SchedulerConfig(max_running=1, step_tokens=window_tokens, chunk_tokens=window_tokens)
+        config = SchedulerConfig(
+            max_running=1,
+            step_tokens=window_tokens,
+            chunk_tokens=window_tokens,
+            classes=(ServiceClass(arrival.service_class.name, priority=0),),
+        )
         scheduler = Scheduler(config, KVCacheManager(BlockPool(num_blocks), prefix_cache=False), window_tokens)
         request = _request_of(arrival, 0, {})
         return run_to_completion(scheduler, FakeExecutor(num_blocks, VOCAB_SIZE), [request])[arrival.id]
@@ -229,7 +240,8 @@ def _request_of(arrival: Arrival, number: int, others: dict[str, Request]) -> Re
         params=arrival.params,
         seed=arrival.seed,
         eos_token_ids=(EOS_TOKEN,),
-        salt=arrival.salt,
+        tenant=arrival.tenant,
+        salt=arrival.tenant.encode(),
         service_class=arrival.service_class,
         fork_of=parent,
     )

@@ -167,7 +167,7 @@ def test_a_forgotten_block_is_not_found_and_comes_first_when_free() -> None:
         (lambda pool: pool._references.__setitem__(0, 1), "both free and referenced, or neither"),
         (lambda pool: pool._references.__setitem__(2, -1), "negative"),
         (lambda pool: setattr(pool, "_free_blocks", 3), "counted"),
-        (lambda pool: pool._previous.__setitem__(1, 1), "torn"),
+        (lambda pool: pool._lists._previous.__setitem__(1, 1), "torn"),
         (lambda pool: pool._hash_of.__setitem__(2, None), "disagree"),
         (lambda pool: pool._block_of.__setitem__(name(9), 3), "disagree"),
     ],

@@ -24,10 +24,11 @@ from engine.request import (
     Usage,
 )
 from engine.scheduling import RowResult, ScheduledRow, Scheduler, StepPlan, StepResult
-from engine.scheduling.scheduler import LOOK_AHEAD
 from engine.simulation import FakeExecutor, Transcript, make_request, run_to_completion
 
 PREMIUM = ServiceClass("premium", priority=0)
+CLASSES = (PREMIUM, STANDARD)
+"""Without a reserve, so that all blocks and slots are there for all."""
 FOREVER = SamplingParams(max_tokens=100_000, ignore_eos=True)
 
 
@@ -40,7 +41,9 @@ def make_scheduler(
     max_model_len: int = 4096,
     prefix_cache: bool = True,
 ) -> Scheduler:
-    config = SchedulerConfig(max_running=max_running, step_tokens=step_tokens, chunk_tokens=chunk_tokens)
+    config = SchedulerConfig(
+        max_running=max_running, step_tokens=step_tokens, chunk_tokens=chunk_tokens, classes=CLASSES
+    )
     return Scheduler(config, KVCacheManager(BlockPool(num_blocks), prefix_cache=prefix_cache), max_model_len)
 
 
@@ -479,13 +482,6 @@ class TestForks:
             scheduler.add(request)
         scheduler.add(make_request("other", [1, 2, 3], arrival=9))
         assert step(scheduler)[0] == [("0", 0, 16), ("other", 0, 3)]
-
-    def test_the_look_ahead_is_bounded(self) -> None:
-        scheduler = make_scheduler(chunk_tokens=16)
-        for request in self.family(LOOK_AHEAD + 1):
-            scheduler.add(request)
-        scheduler.add(make_request("other", [1, 2, 3], arrival=10_000))
-        assert step(scheduler)[0] == [("0", 0, 16)]
 
     @pytest.mark.parametrize("steps", [0, 1, 2])
     def test_without_the_parent_they_go_the_ordinary_way(self, steps: int) -> None:

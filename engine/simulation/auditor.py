@@ -1,0 +1,249 @@
+"""Judges a scheduler from outside: what must hold of a step, worked out from the requests and not from its state."""
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.config import BLOCK_TOKENS, SchedulerConfig
+from engine.memory import BlockPool
+from engine.request import Phase, Request, ServiceClass
+from engine.scheduling import Scheduler, StepPlan
+from engine.scheduling.order import order_key
+from engine.scheduling.victims import MAX_PREEMPTIONS
+
+
+class AuditedPool(BlockPool):
+    """A pool that recounts, at each allocation, whether it took what it may and evicted what it should."""
+
+    def allocate(self, count: int, rank: int = 0, tenant: str = "") -> list[int]:
+        before = list(zip(self._hash_of, self._rank_of, self._tenant_of, self._lists.list_of, strict=True))
+        owned = Counter(self._tenant_of[block] for block in range(self.num_blocks) if self._has_content(block))
+        blocks = super().allocate(count, rank, tenant)
+        self.audit_reserve(rank)
+        evicted = [before[block] for block in blocks if before[block][0] is not None]
+        if not evicted:
+            return blocks
+        left = [block for block in range(self.num_blocks) if not self._references[block]]
+        assert all(self._hash_of[block] is not None for block in left), "content is evicted, an empty block is not"
+        for _, last_rank, owner, in_list in evicted:
+            if owner != tenant:
+                own_left = any(self._tenant_of[block] == tenant for block in left)
+                over = owned[tenant] >= self._tenant_blocks
+                assert not (over and own_left), f"{tenant!r} is over its share and evicts a block of {owner!r}"
+                protected = in_list == self._protected(last_rank)
+                lower_left = any(self._rank_of[block] > last_rank for block in left)
+                assert not (protected and lower_left), "a class's cache is evicted before that of one below"
+        return blocks
+
+    def acquire(self, blocks: Sequence[int], rank: int = 0) -> None:  # type: ignore[override]
+        super().acquire(blocks, rank)
+        self.audit_reserve(rank)
+
+    def audit_reserve(self, rank: int) -> None:
+        """The one inequality, for a rank that has just taken blocks."""
+        held, free = self._held(), sum(not count for count in self._references)
+        kept = sum(max(0, self.reservation.reserved[above] - held[above]) for above in range(rank))
+        assert free >= kept, f"rank {rank} took blocks that are kept for a class above: {free} free, {kept} kept"
+
+    def _held(self) -> Counter[int]:
+        """How many blocks count for each rank: those that no lower one holds."""
+        held = Counter(dict.fromkeys(self._ranks, 0))
+        for block in range(self.num_blocks):
+            holding = [rank for rank in self._ranks if self._holders[rank][block]]
+            if holding:
+                held[max(holding)] += 1
+        return held
+
+    def _has_content(self, block: int) -> bool:
+        return self._references[block] > 0 or self._hash_of[block] is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A request as it was before the step was scheduled."""
+
+    request: Request
+    running: bool
+    outgrown: bool
+    immune: bool
+    parked: bool
+
+
+@dataclass(slots=True)
+class _Race:
+    """Two tenants of a class that have both had requests waiting for a while: how far one was ahead of the other."""
+
+    low: int = 0
+    high: int = 0
+
+
+class Auditor:
+    """Follows one run. `before_step`, `after_schedule` and `after_commit`, once each a step, in this order."""
+
+    def __init__(self, config: SchedulerConfig, scheduler: Scheduler, pool: BlockPool) -> None:
+        self._config = config
+        self._scheduler = scheduler
+        self._pool = pool
+        self._classes: list[ServiceClass] = sorted(config.classes, key=lambda each: each.priority)
+        self._seen: list[_Seen] = []
+        self._lacking = False
+        self._step = 0
+        self._last_admission = -BLOCK_TOKENS - 1, 0
+        """The step, and the lowest rank of those admitted in it: nobody of that rank or above gives way soon."""
+        self._caused: dict[str, deque[tuple[int, int]]] = {}
+        self._reached: dict[str, int] = {}
+        self._service: Counter[tuple[int, str]] = Counter()
+        self._races: dict[tuple[int, str, str], _Race] = {}
+        self._longest_prompt = 0
+        self.elapsed_ns = 0
+
+    def before_step(self, alive: Sequence[Request], step: int) -> None:
+        self._step = step
+        running = [request for request in alive if request.phase is Phase.RUNNING]
+        oldest: dict[int, Request] = {}
+        for request in sorted(running, key=order_key):
+            oldest.setdefault(request.rank, request)
+        self._seen = [
+            _Seen(
+                request,
+                request.phase is Phase.RUNNING,
+                len(request.tokens) > len(request.block_table) * BLOCK_TOKENS,
+                request.preemptions >= MAX_PREEMPTIONS or request is oldest.get(request.rank),
+                request.fork_of is not None,
+            )
+            for request in alive
+        ]
+        outgrown = [seen.request for seen in self._seen if seen.running and seen.outgrown]
+        self._lacking = not self._can_grow(outgrown)
+        self._longest_prompt = max([self._longest_prompt, *(len(request.tokens) for request in alive)])
+
+    def _can_grow(self, outgrown: list[Request]) -> bool:
+        """Each takes a block in its turn, highest class first, without touching a reserve above."""
+        free = self._pool.free_blocks
+        unused = [self._pool.reservation.unused(rank) for rank in range(len(self._classes))]
+        for request in sorted(outgrown, key=order_key):
+            if free - 1 < sum(unused[: request.rank]):
+                return False
+            free -= 1
+            unused[request.rank] = max(0, unused[request.rank] - 1)
+        return True
+
+    def after_schedule(self, plan: StepPlan | None, budget_tokens: int) -> None:
+        victims = [seen for seen in self._seen if seen.running and seen.request.phase is Phase.WAITING]
+        admitted = [seen.request for seen in self._seen if not seen.running and seen.request.phase is Phase.RUNNING]
+        self._check_victims(victims, admitted)
+        self._check_turns(admitted, victims)
+        if plan is not None:
+            self._check_budget(plan, admitted, budget_tokens)
+        held = Counter(seen.request.rank for seen in self._seen if seen.request.phase is Phase.RUNNING)
+        reserved = [int(each.reserved_fraction * self._config.max_running) for each in self._classes]
+        for rank in {request.rank: None for request in admitted}:
+            kept = sum(max(0, reserved[above] - held[above]) for above in range(rank))
+            free = self._config.max_running - sum(held.values())
+            assert free >= kept, f"rank {rank} took a slot that is kept for a class above"
+        if admitted:
+            self._last_admission = self._step, max(request.rank for request in admitted)
+
+    def _check_victims(self, victims: list[_Seen], admitted: list[Request]) -> None:
+        if not victims:
+            return
+        highest = min(seen.request.rank for seen in victims)
+        assert all(request.rank < highest for request in admitted), "one is admitted while its like has to give way"
+        assert admitted or self._lacking, "someone gave way in vain"
+        for seen in victims:
+            peers = [other for other in self._seen if other.running and other.request.rank == seen.request.rank]
+            spared = [other for other in peers if other.request.phase is Phase.RUNNING and not other.immune]
+            assert not (seen.immune and spared), f"{seen.request.id} is immune and others are not"
+        if self._lacking:
+            left = [seen.request.rank for seen in self._seen if seen.running and seen.request.phase is Phase.RUNNING]
+            assert admitted or max(left, default=0) <= highest, "a higher class gives way where a lower one runs"
+            at, rank = self._last_admission
+            undone = rank >= highest and self._step - at <= BLOCK_TOKENS
+            assert not undone, "an admission is undone by growth: thrash"
+        else:
+            self._check_preemption_budget(admitted, len(victims))
+
+    def _check_preemption_budget(self, admitted: list[Request], preemptions: int) -> None:
+        tenants = list({request.tenant: None for request in admitted})
+        if len(tenants) > 1:
+            return
+        events = self._caused.setdefault(tenants[0], deque())
+        events.append((self._step, preemptions))
+        while events[0][0] <= self._step - self._config.preemption_window_steps:
+            events.popleft()
+        most = 2 * self._config.tenant_preemptions  # a full bucket, and what it is refilled by
+        assert sum(count for _, count in events) <= most, f"{tenants[0]!r} causes too many preemptions"
+
+    def _check_turns(self, admitted: list[Request], victims: list[_Seen]) -> None:
+        """Nobody overtakes a higher class, nor an earlier request of the same tenant; forks wait for their parent."""
+        if not admitted:
+            return
+        gave_way = {seen.request.id for seen in victims}
+        for seen in self._seen:
+            request = seen.request
+            if request.phase is not Phase.WAITING or request.id in gave_way or seen.parked:
+                continue
+            for other in admitted:
+                assert other.rank <= request.rank, f"{request.id} is overtaken by a lower class"
+                same = other.rank == request.rank and other.tenant == request.tenant
+                assert not same or other.arrival < request.arrival, f"{request.id} is overtaken"
+
+    def _check_budget(self, plan: StepPlan, admitted: list[Request], budget_tokens: int) -> None:
+        assert plan.total_tokens <= budget_tokens, "the step is over its budget"
+        new = {request.id for request in admitted}
+        prefill: Counter[int] = Counter()
+        for row in plan.rows:
+            prefill[row.request.rank] += row.tokens - (row.request.id not in new)
+        for rank, each in enumerate(self._classes):
+            if any(row.request.rank < rank for row in plan.rows):
+                most = max(1, int(each.step_share * budget_tokens))
+                assert prefill[rank] <= most, f"prefill of class {each.name} takes more than its share of the step"
+        for row in plan.rows:
+            wanted = min(len(row.request.tokens) - row.start, self._config.chunk_tokens)
+            if row.tokens < wanted and row.request.rank == 0:
+                below = any(other.tokens > 1 and other.request.rank > 0 for other in plan.rows)
+                assert not below, f"the prompt of {row.request.id} waits for one of a lower class"
+
+    def counters(self) -> dict[tuple[int, str], float]:
+        """Each tenant's counter, of those that have requests waiting and so are not lifted."""
+        queues = self._scheduler.waiting_queues
+        names = [(rank, request.tenant) for rank, queue in enumerate(queues) for request in queue]
+        return {(rank, tenant): queues[rank].counter(tenant) for rank, tenant in names}
+
+    def after_commit(self, plan: StepPlan, before: dict[tuple[int, str], float], *, failed: bool) -> None:
+        """Count the step's service, and compare it with what was charged."""
+        served: Counter[tuple[int, str]] = Counter()
+        for request, start, tokens, samples in plan.rows:
+            end = start + tokens
+            if failed or request.phase is Phase.WAITING:
+                continue
+            first = max(start, self._reached.get(request.id, 0))
+            count = max(0, min(end, request.prompt_tokens) - first) + 2 * samples
+            served[request.rank, request.tenant] += count
+            self._reached[request.id] = max(self._reached.get(request.id, 0), end)
+        queues = self._scheduler.waiting_queues
+        for (rank, tenant), counter in before.items():
+            charged = (queues[rank].counter(tenant) - counter) * self._classes[rank].weight
+            assert abs(charged - served[rank, tenant]) < 1e-6, f"{tenant!r} is charged {charged} for its service"
+        self._service.update(served)
+        self._check_races()
+
+    def _check_races(self) -> None:
+        """VTC's bound: of two tenants that both have requests waiting, neither gets far ahead of the other."""
+        waiting = self.counters()
+        pairs = [(a, b) for a in waiting for b in waiting if a[0] == b[0] and a[1] < b[1]]
+        races: dict[tuple[int, str, str], _Race] = {}
+        most = 2 * (self._longest_prompt + 2 * self._pool.num_blocks * BLOCK_TOKENS)
+        for (rank, one), (_, other) in pairs:
+            ahead = self._service[rank, one] - self._service[rank, other]
+            race = self._races.get((rank, one, other), _Race(ahead, ahead))
+            race.low, race.high = min(race.low, ahead), max(race.high, ahead)
+            assert race.high - race.low <= most, f"{one!r} and {other!r} both wait and are not served alike"
+            races[rank, one, other] = race
+        self._races = races
+
+    def check_time(self) -> None:
+        """What is attributed to the classes is the time of all steps, to the nanosecond."""
+        classes = self._scheduler.stats().classes
+        assert sum(each.attributed_ns for each in classes) == self.elapsed_ns, "time is lost, or charged twice"
+        assert all(0 <= each.recompute_ns <= each.attributed_ns for each in classes)

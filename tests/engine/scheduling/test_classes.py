@@ -1,0 +1,304 @@
+"""Service classes: reserves, who gives way to whom, shares of a step, and what is charged to which class."""
+
+import pytest
+
+from engine.config import BLOCK_TOKENS, SchedulerConfig
+from engine.memory import BlockPool, KVCacheManager
+from engine.request import PREMIUM, STANDARD, Phase, Request, SamplingParams, ServiceClass, UnservableRequest
+from engine.scheduling import RowResult, Scheduler, StepPlan, StepResult
+from engine.simulation import FakeExecutor, make_request, run_to_completion
+
+FOREVER = SamplingParams(max_tokens=100_000, ignore_eos=True)
+BATCH = ServiceClass("batch", priority=20)
+
+
+def make_scheduler(
+    num_blocks: int = 20,
+    *,
+    max_running: int = 10,
+    step_tokens: int = 1000,
+    chunk_tokens: int = 1000,
+    classes: tuple[ServiceClass, ...] = (PREMIUM, STANDARD),
+    tenant_preemptions: int = 32,
+    preemption_window_steps: int = 1000,
+) -> Scheduler:
+    config = SchedulerConfig(
+        max_running=max_running,
+        step_tokens=step_tokens,
+        chunk_tokens=chunk_tokens,
+        classes=classes,
+        tenant_preemptions=tenant_preemptions,
+        preemption_window_steps=preemption_window_steps,
+    )
+    return Scheduler(config, KVCacheManager(BlockPool(num_blocks)), 4096)
+
+
+def request(
+    arrival: int,
+    tokens: int,
+    service_class: ServiceClass = STANDARD,
+    *,
+    tenant: str = "",
+    params: SamplingParams = FOREVER,
+) -> Request:
+    """Its prompt has nothing in common with another's; its name is its class's first letter and its arrival."""
+    prompt = range(10_000 * arrival, 10_000 * arrival + tokens)
+    name = f"{service_class.name[0]}{arrival}"
+    return make_request(
+        name, prompt, arrival=arrival, params=params, service_class=service_class, tenant=tenant, salt=tenant.encode()
+    )
+
+
+def step(scheduler: Scheduler, elapsed_ns: int = 0, budget: int | None = None) -> dict[str, int]:
+    """Tokens of each row, by request."""
+    plan = scheduler.schedule(budget=budget)
+    assert plan is not None
+    commit(scheduler, plan, elapsed_ns)
+    return {row.request.id: row.tokens for row in plan.rows}
+
+
+def commit(scheduler: Scheduler, plan: StepPlan, elapsed_ns: int = 0) -> None:
+    rows = tuple(RowResult(token=1 if row.samples else None) for row in plan.rows)
+    scheduler.commit(plan, StepResult(rows), elapsed_ns=elapsed_ns)
+    scheduler.check()
+
+
+def running(scheduler: Scheduler) -> list[str]:
+    return sorted(step(scheduler))
+
+
+class TestReserve:
+    def test_a_lower_class_leaves_the_reserve_alone(self) -> None:
+        """20 blocks, 6 of them premium's: six standard requests of two blocks, with growth, do not fit in 14."""
+        scheduler = make_scheduler()
+        for number in range(10):
+            scheduler.add(request(number, 20))
+        assert len(step(scheduler)) == 4
+        assert scheduler.stats().free_blocks == 12
+
+    def test_slots_follow_the_same_rule(self) -> None:
+        scheduler = make_scheduler(200)
+        for number in range(12):
+            scheduler.add(request(number, 4))
+        assert len(step(scheduler)) == 7
+        for number in range(12, 16):
+            scheduler.add(request(number, 4, PREMIUM))
+        assert [name for name in running(scheduler) if name.startswith("p")] == ["p12", "p13", "p14", "p15"]
+
+    def test_what_premium_holds_of_its_reserve_is_not_kept_twice(self) -> None:
+        scheduler = make_scheduler()
+        scheduler.add(request(0, 6 * BLOCK_TOKENS - 1, PREMIUM))
+        scheduler.add(request(1, 10 * BLOCK_TOKENS))
+        assert running(scheduler) == ["p0", "s1"]
+
+    def test_a_class_has_a_window_of_its_own(self) -> None:
+        scheduler = make_scheduler()
+        assert scheduler.window_tokens == scheduler.window_tokens_of("premium") == 320
+        assert scheduler.window_tokens_of("standard") == 224
+        with pytest.raises(UnservableRequest, match=r"can have 224 in class standard: .* 320 tokens, less 96 reserved"):
+            scheduler.add(request(0, 224))
+        scheduler.add(request(1, 223))
+        scheduler.add(request(2, 319, PREMIUM))
+
+    def test_the_longest_of_a_class_runs_to_its_end(self) -> None:
+        scheduler = make_scheduler()
+        ended = run_to_completion(scheduler, FakeExecutor(20), [request(0, 100), request(1, 100, PREMIUM)])
+        lengths = [
+            usage.prompt_tokens + usage.completion_tokens for usage in (e.usage for e in ended.values()) if usage
+        ]
+        assert sorted(lengths) == [224, 320]
+
+    def test_an_unknown_class_is_refused(self) -> None:
+        with pytest.raises(UnservableRequest, match="no service class 'batch'"):
+            make_scheduler().add(request(0, 4, BATCH))
+
+    def test_the_configured_class_of_that_name_counts(self) -> None:
+        scheduler = make_scheduler()
+        stranger = request(0, 4, ServiceClass("standard", priority=0))
+        scheduler.add(stranger)
+        assert (stranger.service_class, stranger.rank) == (STANDARD, 1)
+
+
+class TestPreemptionForTheWaiting:
+    def test_for_a_slot(self) -> None:
+        """vLLM 40004: a waiting request of high priority never preempts at the limit of sequences."""
+        free = ServiceClass("premium", priority=0)
+        scheduler = make_scheduler(200, max_running=3, classes=(free, STANDARD))
+        for number in range(3):
+            scheduler.add(request(number, 20))
+        step(scheduler)
+        scheduler.add(request(3, 20, free))
+        assert running(scheduler) == ["p3", "s0", "s1"]
+
+    def test_for_blocks_the_one_that_frees_most_goes(self) -> None:
+        scheduler = make_scheduler()
+        for number, tokens in enumerate((20, 70, 20)):
+            scheduler.add(request(number, tokens))
+        step(scheduler)
+        scheduler.add(request(3, 11 * BLOCK_TOKENS, PREMIUM))
+        scheduler.add(request(4, 3 * BLOCK_TOKENS, PREMIUM))
+        assert running(scheduler) == ["p3", "p4", "s0", "s2"]
+
+    def test_never_one_of_its_own_class_or_above(self) -> None:
+        scheduler = make_scheduler(max_running=2)
+        for number in range(2):
+            scheduler.add(request(number, 20, PREMIUM))
+        step(scheduler)
+        scheduler.add(request(2, 20, PREMIUM))
+        scheduler.add(request(3, 20))
+        assert running(scheduler) == ["p0", "p1"]
+        assert scheduler.stats().preemptions_total == 0
+
+    def test_never_in_vain(self) -> None:
+        """Premium's own hold the rest: no number of standard victims would make the room."""
+        scheduler = make_scheduler()
+        scheduler.add(request(0, 12 * BLOCK_TOKENS, PREMIUM))
+        scheduler.add(request(1, 20))
+        step(scheduler)
+        scheduler.add(request(2, 9 * BLOCK_TOKENS, PREMIUM))
+        assert running(scheduler) == ["p0", "s1"]
+
+    def test_a_victim_keeps_place_and_tokens_and_comes_back(self) -> None:
+        free = ServiceClass("premium", priority=0)
+        scheduler = make_scheduler(200, max_running=1, classes=(free, STANDARD))
+        victim = request(0, 20)
+        scheduler.add(victim)
+        for _ in range(3):
+            step(scheduler)
+        tokens = list(victim.tokens)
+        scheduler.add(request(1, 4))
+        scheduler.add(request(2, 4, free, params=SamplingParams(max_tokens=1)))
+        assert running(scheduler) == ["p2"]
+        assert (victim.phase, victim.arrival, victim.tokens) == (Phase.WAITING, 0, tokens)
+        assert step(scheduler) == {"s0": len(tokens) - BLOCK_TOKENS}
+
+    def test_the_often_preempted_and_the_oldest_go_last(self) -> None:
+        free = ServiceClass("premium", priority=0)
+        scheduler = make_scheduler(200, max_running=3, classes=(free, STANDARD))
+        requests = [request(number, tokens) for number, tokens in enumerate((50, 40, 4))]
+        for each in requests:
+            scheduler.add(each)
+        requests[1].preemptions = 3
+        step(scheduler)
+        gone = []
+        for number in range(3, 6):
+            scheduler.add(request(number, 4, free))
+            step(scheduler)
+            gone.append([each.id for each in requests if each.phase is Phase.WAITING])
+        assert gone == [["s2"], ["s0", "s2"], ["s0", "s1", "s2"]]
+
+    def test_growth_spares_the_often_preempted(self) -> None:
+        scheduler = make_scheduler(8, classes=(STANDARD,))
+        requests = [request(number, 15) for number in range(4)]
+        for each in requests:
+            scheduler.add(each)
+        step(scheduler)
+        requests[-1].preemptions = 3
+        while scheduler.stats().preemptions_total == 0:
+            step(scheduler)
+        assert requests[-1].phase is Phase.RUNNING
+        assert requests[-2].phase is Phase.WAITING
+
+    def test_a_tenant_may_cause_so_many(self) -> None:
+        """Fill-and-Squeeze: one that sends request after request to have others preempted comes to wait."""
+        free = ServiceClass("premium", priority=0)
+        scheduler = make_scheduler(
+            200, max_running=6, classes=(free, STANDARD), tenant_preemptions=2, preemption_window_steps=20
+        )
+        for number in range(6):
+            scheduler.add(request(number, 4))
+        step(scheduler)
+        for number in range(6, 10):
+            scheduler.add(request(number, 4, free, tenant="squeezer"))
+        assert len([name for name in running(scheduler) if name.startswith("p")]) == 2
+        assert scheduler.stats().preemptions_total == 2
+        caused = []
+        for _ in range(22):
+            step(scheduler)
+            caused.append(scheduler.stats().preemptions_total)
+        assert (caused[7], caused[-1]) == (2, 4)
+
+    def test_two_victims_free_what_they_share(self) -> None:
+        free = ServiceClass("premium", priority=0)
+        scheduler = make_scheduler(8, classes=(free, STANDARD))
+        parent = request(0, 60)
+        child = make_request("child", parent.tokens, arrival=1, params=FOREVER, fork_of=parent)
+        for each in (parent, child):
+            scheduler.add(each)
+        step(scheduler)
+        assert running(scheduler) == ["child", "s0"]
+        scheduler.add(request(2, 7 * BLOCK_TOKENS, free))
+        assert running(scheduler) == ["p2"]
+
+
+class TestStep:
+    def test_premiums_prompt_takes_the_tokens_first(self) -> None:
+        scheduler = make_scheduler(200, step_tokens=100, chunk_tokens=80)
+        scheduler.add(request(0, 1000))
+        assert step(scheduler) == {"s0": 80}
+        scheduler.add(request(1, 150, PREMIUM))
+        assert step(scheduler) == {"p1": 80, "s0": 20}
+        assert step(scheduler) == {"p1": 70, "s0": 30}
+
+    def test_a_classs_share_of_a_step_is_bounded_while_one_above_runs(self) -> None:
+        standard = ServiceClass("standard", priority=10, step_share=0.25)
+        scheduler = make_scheduler(400, step_tokens=200, chunk_tokens=200, classes=(PREMIUM, standard))
+        scheduler.add(request(0, 4000))
+        assert step(scheduler) == {"s0": 200}
+        scheduler.add(request(1, 10, PREMIUM, params=SamplingParams(max_tokens=2, ignore_eos=True)))
+        assert step(scheduler) == {"p1": 10, "s0": 51}
+        assert step(scheduler) == {"p1": 1, "s0": 51}
+        assert step(scheduler) == {"s0": 200}
+
+    @pytest.mark.parametrize(("budget", "tokens"), [(None, 100), (500, 100), (40, 40), (0, 1)])
+    def test_the_caller_may_lower_a_steps_budget(self, budget: int | None, tokens: int) -> None:
+        scheduler = make_scheduler(200, step_tokens=100)
+        scheduler.add(request(0, 1000))
+        assert step(scheduler, budget=budget) == {"s0": tokens}
+
+    def test_a_running_request_gets_a_token_whatever_the_budget(self) -> None:
+        scheduler = make_scheduler(200)
+        for number in range(5):
+            scheduler.add(request(number, 4))
+        step(scheduler)
+        assert step(scheduler, budget=1) == {f"s{number}": 1 for number in range(5)}
+
+
+class TestTime:
+    def test_it_is_divided_to_the_nanosecond(self) -> None:
+        scheduler = make_scheduler(200)
+        requests = [request(number, 7 + number, (PREMIUM, STANDARD)[number % 2]) for number in range(6)]
+        for each in requests:
+            scheduler.add(each)
+        for elapsed_ns in (1_000_003, 17, 999):
+            step(scheduler, elapsed_ns)
+        assert sum(each.attributed_ns for each in scheduler.stats().classes) == 1_001_019
+        assert sum(each.engine_ns for each in requests) == 1_001_019
+
+    def test_waiting_is_counted_until_the_first_admission(self) -> None:
+        scheduler = make_scheduler(max_running=1, classes=(STANDARD,))
+        first, second = (request(number, 4, params=SamplingParams(max_tokens=1)) for number in range(2))
+        for each in (first, second):
+            scheduler.add(each, now_ns=1000)
+        for now_ns in (1500, 4000):
+            plan = scheduler.schedule(now_ns)
+            assert plan is not None
+            commit(scheduler, plan, 100)
+        assert (first.usage.queue_ns, second.usage.queue_ns) == (500, 3000)
+        assert first.usage.engine_ns == 100
+
+    def test_work_repeated_is_charged_to_the_class_that_caused_it(self) -> None:
+        free = ServiceClass("premium", priority=0)
+        scheduler = make_scheduler(200, max_running=1, classes=(free, STANDARD))
+        victim = request(0, 40)
+        scheduler.add(victim)
+        step(scheduler, 1000)
+        scheduler.add(request(1, 4, free, params=SamplingParams(max_tokens=1)))
+        step(scheduler, 50)
+        step(scheduler, 700)  # 32 tokens come from the cache, 8 are computed again, one is new
+        premium, standard = scheduler.stats().classes
+        assert (premium.preemptions_caused, standard.preemptions_suffered) == (1, 1)
+        assert (premium.recomputed_tokens, premium.recompute_ns) == (8, 700 * 8 // 9)
+        assert (premium.attributed_ns, standard.attributed_ns) == (50 + 700 * 8 // 9, 1000 + 700 - 700 * 8 // 9)
+        assert victim.engine_ns == standard.attributed_ns
+        assert victim.recompute_ns == premium.recompute_ns
