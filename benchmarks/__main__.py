@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-ALL = ("scheduler_step", "memory_waste", "start", "prefix", "step_share", "admission", "serving")
+ALL = ("scheduler_step", "fairness", "memory_waste", "start", "prefix", "step_share", "admission", "serving")
 
 for name in ALL:
     print(f"== {name}", flush=True)
