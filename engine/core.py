@@ -6,6 +6,7 @@ The border between the event loop and the engine: token ids and `TokenDelta`s cr
 import logging
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from engine.request import EngineError, FinishReason, Request, TokenDelta, UnservableRequest
 from engine.scheduling.plan import Executor
 from engine.scheduling.scheduler import Scheduler, SchedulerStats
+from engine.scheduling.wait import QueueSnapshot, predict_drain_ns, predict_first_token_ns
 from engine.thread import EngineThread
 
 logger = logging.getLogger(__name__)
@@ -28,11 +30,23 @@ block."""
 
 @dataclass(slots=True)
 class ModelWorker:
-    """A model's scheduler and executor, and where its requests' deltas go. Used on the engine thread alone."""
+    """A model's scheduler and executor, and where its requests' deltas go. Used on the engine thread alone.
+
+    `load` is the scheduler's load after the last step, with what has been submitted since; guarded by the core's lock.
+    """
 
     scheduler: Scheduler
     executor: Executor
     sinks: dict[str, Sink]
+    load: QueueSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedWait:
+    """Nanoseconds until a new request's first token, and until all that wait now in its class have theirs."""
+
+    first_token_ns: int
+    drain_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +66,10 @@ class EngineCore:
     """Steps its models on a thread of its own, in turn, as long as there is work; sleeps when there is none."""
 
     def __init__(self, models: Mapping[str, tuple[Scheduler, Executor]], thread: EngineThread) -> None:
-        self._workers = {name: ModelWorker(scheduler, executor, {}) for name, (scheduler, executor) in models.items()}
+        self._workers = {
+            name: ModelWorker(scheduler, executor, {}, scheduler.snapshot())
+            for name, (scheduler, executor) in models.items()
+        }
         self._inbox: deque[_Submit | _Abort] = deque()
         self._wake = threading.Condition()
         self._closing = False
@@ -86,11 +103,24 @@ class EngineCore:
         """A snapshot for dashboards; a step may be under way."""
         return self._workers[model].scheduler.stats()
 
+    def predicted_wait(self, model: str, service_class: str, prompt_tokens: int) -> PredictedWait:
+        """How long a request that came now would wait. Cheap: O(classes)."""
+        worker = self._workers[model]
+        with self._wake:
+            load = worker.load
+        cost, rank = worker.scheduler.cost_model, worker.scheduler.rank_of(service_class)
+        return PredictedWait(
+            predict_first_token_ns(load, rank, prompt_tokens, cost), predict_drain_ns(load, rank, cost)
+        )
+
     def _post(self, message: _Submit | _Abort) -> None:
         with self._wake:
             if self._closing:
                 raise EngineError("the engine is closed")
             self._inbox.append(message)
+            if isinstance(message, _Submit):
+                worker = self._workers[message.model]
+                worker.load = _with_submitted(worker, worker.load, message)
             self._wake.notify()
 
     def _run(self) -> None:
@@ -131,23 +161,41 @@ class EngineCore:
         return any(worker.scheduler.has_work for worker in self._workers.values())
 
     def _step(self, worker: ModelWorker) -> None:
-        plan = worker.scheduler.schedule()
+        now_ns = time.monotonic_ns()
+        plan = worker.scheduler.schedule(now_ns, budget=worker.scheduler.affordable_tokens(now_ns))
         if plan is None:
             return
+        started_ns = time.monotonic_ns()
         try:
             result = worker.executor.execute(plan).result()
         except Exception:
             logger.exception("a step of %d rows failed", len(plan.rows))
-            deltas = worker.scheduler.fail(plan, "the engine could not compute this step")
+            elapsed_ns = time.monotonic_ns() - started_ns
+            deltas = worker.scheduler.fail(plan, "the engine could not compute this step", elapsed_ns=elapsed_ns)
         else:
-            deltas = worker.scheduler.commit(plan, result)
+            deltas = worker.scheduler.commit(plan, result, elapsed_ns=time.monotonic_ns() - started_ns)
+        self._note_load(worker)
         _deliver(worker, deltas)
+
+    def _note_load(self, worker: ModelWorker) -> None:
+        load = worker.scheduler.snapshot()
+        with self._wake:
+            for message in self._inbox:
+                if isinstance(message, _Submit) and self._workers[message.model] is worker:
+                    load = _with_submitted(worker, load, message)
+            worker.load = load
+
+
+def _with_submitted(worker: ModelWorker, load: QueueSnapshot, message: _Submit) -> QueueSnapshot:
+    """The choices of a request share its prompt: it waits once."""
+    first = message.requests[0]
+    return load.with_waiting(worker.scheduler.rank_of(first.service_class.name), first.prompt_tokens)
 
 
 def _admit(worker: ModelWorker, request: Request, sink: Sink) -> None:
     worker.sinks[request.id] = sink
     try:
-        worker.scheduler.add(request)
+        worker.scheduler.add(request, time.monotonic_ns())
     except UnservableRequest as error:
         _deliver(worker, [TokenDelta(request.id, finish_reason=FinishReason.ERROR, error=str(error))])
 

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from engine.config import EngineConfig
-from engine.core import EngineCore
+from engine.core import EngineCore, PredictedWait
 from engine.request import (
     STANDARD,
     FinishReason,
@@ -123,6 +123,10 @@ class Engine:
         """What each model's scheduler holds now and has done so far."""
         return {name: self._core.stats(name) for name in self.models}
 
+    def predicted_wait(self, model: str, service_class: ServiceClass, prompt_tokens: int) -> PredictedWait:
+        """How long a request of this class would wait if it came now, from the queue and the cost model."""
+        return self._core.predicted_wait(model, service_class.name, prompt_tokens)
+
     def stream(
         self,
         model: str,
@@ -210,7 +214,7 @@ class Engine:
         service_class: ServiceClass,
     ) -> list[Request]:
         """One request a choice; those after the first fork its prompt."""
-        max_tokens = _max_tokens(served, prompt, params)
+        max_tokens = _max_tokens(served, prompt, params, service_class)
         seed = params.seed if params.seed is not None else secrets.randbits(63)
         salt = hmac.digest(self._salt_key, tenant.encode(), "sha256")
         requests: list[Request] = []
@@ -244,18 +248,19 @@ def _load_all(
     return loaded, ops.describe()
 
 
-def _max_tokens(served: ServedModel, prompt: Sequence[int], params: SamplingParams) -> int:
+def _max_tokens(served: ServedModel, prompt: Sequence[int], params: SamplingParams, service_class: ServiceClass) -> int:
     """Tokens that the answer may have; checks what only the model can tell."""
+    window = served.windows.get(service_class.name)
+    if window is None:
+        raise UnservableRequest(f"there is no service class {service_class.name!r} here")
     if not prompt:
         raise UnservableRequest("the prompt has no tokens")
     for name, ids in (("prompt", prompt), ("logit_bias", params.logit_bias), ("stop_token_ids", params.stop_token_ids)):
         if min(ids, default=0) < 0 or max(ids, default=0) >= served.vocab_size:
             raise InvalidParameter(name, f"{name} has a token id outside the vocabulary of {served.vocab_size}")
-    room = served.max_model_len - len(prompt)
+    room = window - len(prompt)
     if room < min(1, 1 if params.max_tokens is None else params.max_tokens):
-        raise UnservableRequest(
-            f"the prompt has {len(prompt)} tokens; prompt and answer together can have {served.max_model_len}"
-        )
+        raise UnservableRequest(f"the prompt has {len(prompt)} tokens; prompt and answer together can have {window}")
     return room if params.max_tokens is None else min(params.max_tokens, room)
 
 

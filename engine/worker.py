@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from engine.memory.kv_cache import KVCacheManager
 from engine.models.checkpoint import open_checkpoint
 from engine.models.config import ModelConfig
 from engine.models.loader import load_model
-from engine.request import STANDARD, Request, SamplingParams
+from engine.request import Request, SamplingParams
 from engine.scheduling.scheduler import Scheduler
 from engine.text.processor import TextProcessor
 from kernels.ops import Ops
@@ -32,11 +32,16 @@ class InsufficientMemory(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A loaded model as callers see it. `max_model_len` bounds prompt and answer together, in tokens."""
+    """A loaded model as callers see it. `max_model_len` bounds prompt and answer together, in tokens.
+
+    `windows` has the same bound for each class of service by name: a class has less where KV memory is reserved above
+    it and the pool is small.
+    """
 
     name: str
     text: TextProcessor
     max_model_len: int
+    windows: Mapping[str, int]
     vocab_size: int
     eos_token_ids: tuple[int, ...]
     created: int
@@ -78,6 +83,7 @@ def load(
         name,
         text,
         scheduler.window_tokens,
+        {each.name: scheduler.window_tokens_of(each.name) for each in config.scheduler.classes},
         model_config.vocab_size,
         tuple(dict.fromkeys((*model_config.eos_token_ids, *text.tokenizer.eos_token_ids))),
         int(time.time()),
@@ -121,7 +127,7 @@ def _warm_up(runner: ModelRunner, num_blocks: int, config: EngineConfig, window:
             max_tokens=2,
             eos_token_ids=(),
             arrival=0,
-            service_class=STANDARD,
+            service_class=config.scheduler.classes[0],
         )
     )
     while (plan := scheduler.schedule()) is not None:

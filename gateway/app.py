@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from gateway.admission import Limiter
 from gateway.api.chat import CHAT
 from gateway.api.completions import COMPLETIONS
 from gateway.api.endpoint import GenerationEndpoint
@@ -25,28 +26,30 @@ from gateway.telemetry.metrics import Metrics
 from gateway.tenancy.authenticator import Authenticator
 
 
-def create_app(settings: Settings, engine: EngineClient, authenticator: Authenticator, metrics: Metrics) -> Starlette:
-    """The ASGI application. Its lifespan starts the engine, and ends the engine and the authenticator."""
+def create_app(
+    settings: Settings, engine: EngineClient, authenticator: Authenticator, limiter: Limiter, metrics: Metrics
+) -> Starlette:
+    """The ASGI application. Its lifespan starts the engine, and ends the engine, the limiter and the authenticator."""
     app = Starlette(
-        routes=_routes(settings, engine, metrics),
+        routes=_routes(settings, engine, limiter, metrics),
         middleware=[
             Middleware(Envelope),
             Middleware(Authorisation, authenticator=authenticator),
             Middleware(BodyLimit, max_body_bytes=settings.max_body_bytes),
         ],
         exception_handlers={HTTPException: _answer_routing},
-        lifespan=_lifespan(engine, authenticator),
+        lifespan=_lifespan(engine, authenticator, limiter),
     )
     # A redirect would repeat the client's Host header, and no client needs one.
     app.router.redirect_slashes = False
     return app
 
 
-def _routes(settings: Settings, engine: EngineClient, metrics: Metrics) -> list[Route]:
+def _routes(settings: Settings, engine: EngineClient, limiter: Limiter, metrics: Metrics) -> list[Route]:
     depth = settings.max_json_depth
     return [
-        Route("/v1/chat/completions", GenerationEndpoint(CHAT, engine, metrics, depth), methods=["POST"]),
-        Route("/v1/completions", GenerationEndpoint(COMPLETIONS, engine, metrics, depth), methods=["POST"]),
+        Route("/v1/chat/completions", GenerationEndpoint(CHAT, engine, limiter, metrics, settings), methods=["POST"]),
+        Route("/v1/completions", GenerationEndpoint(COMPLETIONS, engine, limiter, metrics, settings), methods=["POST"]),
         Route("/v1/models", ListModels(engine), methods=["GET"]),
         Route("/v1/models/{id:path}", RetrieveModel(engine), methods=["GET"]),
         Route("/v1/tokenize", Tokenize(engine, depth), methods=["POST"]),
@@ -58,7 +61,7 @@ def _routes(settings: Settings, engine: EngineClient, metrics: Metrics) -> list[
 
 
 def _lifespan(
-    engine: EngineClient, authenticator: Authenticator
+    engine: EngineClient, authenticator: Authenticator, limiter: Limiter
 ) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -67,6 +70,7 @@ def _lifespan(
             yield
         finally:
             await asyncio.to_thread(engine.close)
+            await limiter.aclose()
             await authenticator.aclose()
 
     return lifespan

@@ -17,6 +17,7 @@ from engine.config import EngineConfig, SchedulerConfig
 from engine.engine import Engine
 from engine.models.config import UnsupportedCheckpoint
 from engine.worker import InsufficientMemory
+from gateway.admission.opening import open_limiter
 from gateway.app import create_app
 from gateway.catalog import DEFAULT_MODEL, fetch_model
 from gateway.errors import OperatorError
@@ -124,7 +125,9 @@ async def _serve(
         if strangers := await store.count_keys_of_other_peppers():
             _log.warning("keys made under another pepper are refused; see turnpike doctor", keys=strangers)
         authenticator = Authenticator(store, pepper)
-        app = create_app(settings, engine, authenticator, Metrics(engine.stats))
+        limiter = open_limiter(settings)
+        metrics = Metrics(engine.stats, limiter.counts)
+        app = create_app(settings, engine, authenticator, limiter, metrics)
         config = uvicorn.Config(
             app,
             http="httptools",

@@ -12,6 +12,7 @@ From the strongest to the weakest, key by key (a table such as `[models]` is one
 import os
 import re
 import tomllib
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
@@ -26,6 +27,7 @@ from pydantic_settings import (
 from pydantic_settings import SettingsError as SourceError
 
 from gateway.errors import OperatorError
+from gateway.pricing import price_list
 
 CONFIG_FILE = "turnpike.toml"
 ENV_PREFIX = "TURNPIKE_"
@@ -83,6 +85,8 @@ class Settings(BaseSettings):
 
     models: dict[str, Path] = Field(default_factory=dict)
     """Served name -> checkpoint: a Hugging Face folder or a GGUF file."""
+    prices: dict[str, tuple[Decimal, Decimal]] = Field(default_factory=dict)
+    """Served name -> dollars per million tokens of prompts and of answers, for limits on money."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
     kv_cache_bytes: ByteSize | None = Field(default=None, ge=1024**2)
     """KV memory of each model; `4GiB` is understood. None: a share of what is free."""
@@ -137,6 +141,12 @@ class Settings(BaseSettings):
     @classmethod
     def _with_async_driver(cls, url: SecretStr) -> SecretStr:
         return SecretStr(normalise_database_url(url.get_secret_value()))
+
+    @field_validator("prices")
+    @classmethod
+    def _whole_nanodollars(cls, prices: dict[str, tuple[Decimal, Decimal]]) -> dict[str, tuple[Decimal, Decimal]]:
+        price_list(prices)
+        return prices
 
     @field_validator("redis_url")
     @classmethod

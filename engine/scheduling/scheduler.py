@@ -16,9 +16,13 @@ from engine.scheduling.plan import RowResult, ScheduledRow, StepPlan, StepResult
 from engine.scheduling.preemption_budget import PreemptionBudget
 from engine.scheduling.stopping import stop_after_token
 from engine.scheduling.victims import victim_of_growth, victims_for_waiting
+from engine.scheduling.wait import LoadSums, QueueSnapshot
 
 STEPS_TO_FIRST_TOKEN = 4
 """So many steps of the longest kind fit the target of a class for its first token."""
+
+TARGET_MEMORY_NS = 60 * 1_000_000_000
+"""How long after its last request a class's target still binds the steps of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +88,13 @@ class Scheduler:
         self._free_slots = list(range(config.max_running))
         self._slots = Reservation([int(each.reserved_fraction * config.max_running) for each in classes])
         self._preemption_budget = PreemptionBudget(config.tenant_preemptions, config.preemption_window_steps)
-        self._cost_model = cost_model or StepCostModel()
-        self._ledger = Ledger(len(classes), self._cost_model)
+        self.cost_model = cost_model or StepCostModel()
+        """What steps cost on this machine, learnt from them."""
+        self._ledger = Ledger(len(classes), self.cost_model)
+        self._loads = [LoadSums() for _ in classes]
         self._in_flight: StepPlan | None = None
         self._now_ns = 0
+        self._last_arrival_ns: list[int | None] = [None for _ in classes]
         self._steps = 0
         self._scheduled_tokens = 0
         self._cached_tokens = 0
@@ -103,20 +110,39 @@ class Scheduler:
         """The same for one class: the model's window, or what of the pool is not reserved above it."""
         return self._windows[self._rank_of[service_class]]
 
-    def affordable_tokens(self) -> int | None:
+    def affordable_tokens(self, now_ns: int) -> int | None:
         """The budget of a step that a newcomer of any class can wait out and still meet its class's target.
 
-        None where no class has a target. A first token takes the rest of the step under way, a step or two of its
-        own prompt and what a busy machine adds, so a step gets a share of the tightest target.
+        None where no class with a target has had a request for `TARGET_MEMORY_NS`: small steps cost throughput, which
+        nobody should pay for a class that does not come. A first token takes the rest of the step under way, a step
+        or two of its own prompt and what a busy machine adds, so a step gets a share of the tightest target.
         """
-        targets_ms = [each.ttft_target_ms for each in self._classes if each.ttft_target_ms is not None]
+        targets_ms = [
+            each.ttft_target_ms
+            for each, last_ns in zip(self._classes, self._last_arrival_ns, strict=True)
+            if each.ttft_target_ms is not None and last_ns is not None and now_ns - last_ns < TARGET_MEMORY_NS
+        ]
         if not targets_ms:
             return None
         running = len(self._running)
         decode = StepWork(running, sum(request.computed for request in self._running) + running, 0, running)
         target_ns = min(targets_ms) * 1_000_000 // STEPS_TO_FIRST_TOKEN
         most = self._config.step_tokens
-        return running + self._cost_model.token_budget(target_ns, decode, low=min(BLOCK_TOKENS, most), high=most)
+        return running + self.cost_model.token_budget(target_ns, decode, low=min(BLOCK_TOKENS, most), high=most)
+
+    def rank_of(self, service_class: str) -> int:
+        """A class's place among the classes, 0 the highest."""
+        return self._rank_of[service_class]
+
+    def snapshot(self) -> QueueSnapshot:
+        """The load of each class, for predicting waits. O(classes)."""
+        return QueueSnapshot(
+            tuple(sums.load() for sums in self._loads),
+            free_slots=len(self._free_slots),
+            free_blocks=self._cache.free_blocks,
+            num_blocks=self._cache.num_blocks,
+            prefill_step_tokens=self._config.step_tokens - len(self._running),
+        )
 
     @property
     def waiting_queues(self) -> Sequence[FairQueue]:
@@ -178,7 +204,7 @@ class Scheduler:
             raise UnservableRequest(self._too_long(request.prompt_tokens, rank))
         request.rank = rank
         request.service_class = self._classes[rank]
-        request.arrived_ns = now_ns
+        request.arrived_ns = self._last_arrival_ns[rank] = now_ns
         self._requests[request.id] = request
         self._wait(request)
 
@@ -292,6 +318,9 @@ class Scheduler:
         assert len(self._free_slots) >= self._slots.unused(0), "the slots kept for the highest class are taken"
         assert self._cache.free_blocks >= self._cache.unused_reserve(0), "blocks kept for the highest class are taken"
         self._cache.check(here)
+        for rank, load in enumerate(self._loads):
+            load.check()
+            assert load.load().running_requests == len(self._running.ranks[rank]), "the running load is miscounted"
 
     def _grow_running(self) -> int:
         """Give each running request that has filled its last block another; returns how many ranks may be admitted.
@@ -428,6 +457,7 @@ class Scheduler:
 
     def _wait(self, request: Request) -> None:
         """Into the queue of its class; a fork whose parent has yet to compute the prompt waits beside it."""
+        self._loads[request.rank].add_waiting(len(request.tokens), request.max_tokens)
         parent = request.fork_of
         if parent is not None and self._awaits_prompt(request):
             self._forks.setdefault(parent.id, []).append(request)
@@ -449,6 +479,9 @@ class Scheduler:
     def _start(self, request: Request) -> None:
         self._waiting[request.rank].remove(request)
         self._running.add(request)
+        load = self._loads[request.rank]
+        load.remove_waiting(len(request.tokens), request.max_tokens)
+        load.add_running(len(request.tokens), request.computed, request.max_tokens)
         self._slots.held[request.rank] += 1
         request.phase = Phase.RUNNING
         request.slot = heappop(self._free_slots)
@@ -461,6 +494,9 @@ class Scheduler:
         """Take away a running request's slot and blocks, for the sake of a rank; it keeps its place."""
         self._running.remove(request)
         self._give_back_slot(request)
+        load = self._loads[request.rank]
+        load.remove_running(len(request.tokens), request.computed, request.max_tokens)
+        load.add_waiting(len(request.tokens), request.max_tokens)
         if request.computed >= request.high_water_tokens:
             request.high_water_tokens = request.computed
             request.preempted_by = cause
@@ -485,6 +521,7 @@ class Scheduler:
             if row.start == 0:
                 request.prompt_logprobs.append(None)  # nothing predicts the first token
             request.prompt_logprobs += outcome.prompt_logprobs
+        self._loads[request.rank].advance(row.tokens, int(row.samples))
         if not row.samples:
             prompt_only = request.max_tokens == 0 and request.computed == request.prompt_tokens
             return self._finish(request, FinishReason.LENGTH) if prompt_only else None
@@ -527,14 +564,19 @@ class Scheduler:
     def _remove(self, request: Request, *, forget: bool = False) -> None:
         """The one way out of the scheduler."""
         parent = request.fork_of
+        load = self._loads[request.rank]
         if request.phase is Phase.RUNNING:
+            load.remove_running(len(request.tokens), request.computed, request.max_tokens)
+            load.observe_answer(request.output_tokens)
             self._running.remove(request)
             self._give_back_slot(request)
             self._cache.release(request, forget=forget)
-        elif parent is not None and request in self._forks.get(parent.id, ()):
-            self._forks[parent.id].remove(request)
         else:
-            self._waiting[request.rank].remove(request)
+            load.remove_waiting(len(request.tokens), request.max_tokens)
+            if parent is not None and request in self._forks.get(parent.id, ()):
+                self._forks[parent.id].remove(request)
+            else:
+                self._waiting[request.rank].remove(request)
         request.phase = Phase.FINISHED
         del self._requests[request.id]
         self._release_forks(request)

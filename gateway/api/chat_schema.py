@@ -61,7 +61,7 @@ def parse_chat(fields: Fields) -> GenerationRequest:
     logprobs = _take_logprobs(fields)
     params = take_sampling(fields, max_tokens=max_tokens, logprobs=logprobs)
     stream, include_usage = take_stream(fields)
-    take_hints(fields)
+    service_tier = take_hints(fields)
     fields.finish(REFUSED_CHAT)
     return GenerationRequest(
         model=model,
@@ -72,6 +72,7 @@ def parse_chat(fields: Fields) -> GenerationRequest:
         default_max_tokens=None,
         stream=stream,
         include_usage=include_usage,
+        service_tier=service_tier,
     )
 
 

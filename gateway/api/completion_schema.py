@@ -31,7 +31,7 @@ def parse_completion(fields: Fields) -> GenerationRequest:
     if len(prompts) * params.n > MAX_CHOICES_PER_REQUEST:
         raise invalid("n", f"A request makes at most {MAX_CHOICES_PER_REQUEST} choices, all prompts together.")
     stream, include_usage = take_stream(fields)
-    take_hints(fields)
+    service_tier = take_hints(fields)
     fields.finish(REFUSED_COMPLETION)
     return GenerationRequest(
         model=model,
@@ -42,6 +42,7 @@ def parse_completion(fields: Fields) -> GenerationRequest:
         default_max_tokens=DEFAULT_MAX_TOKENS,
         stream=stream,
         include_usage=include_usage,
+        service_tier=service_tier,
         echo=echo,
     )
 

@@ -1,10 +1,14 @@
 """What the generating endpoints share: from a request's first byte to its answer's last."""
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from starlette.types import Receive, Scope, Send
 
+from gateway.admission import Limiter
+from gateway.admission.book import limits_for
+from gateway.api.admit import admitted
 from gateway.api.engine_client import EngineClient, ServedModel
 from gateway.api.errors import SERVER_ERROR, APIError
 from gateway.api.exchange import exchange_of
@@ -13,8 +17,13 @@ from gateway.api.generation import GenerationRequest
 from gateway.api.json_body import read_json
 from gateway.api.measurement import measuring
 from gateway.api.prepare import PreparedPrompt, prepare
+from gateway.api.rate_headers import rate_headers
 from gateway.api.serve import Answer, serve
+from gateway.api.service_classes import SERVICE_CLASSES, served_tier, tier_word
+from gateway.api.shed import shed
 from gateway.api.wire import Header, Wire, new_id
+from gateway.pricing import price_list
+from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics
 
 
@@ -31,23 +40,44 @@ class Operation:
 class GenerationEndpoint:
     """An ASGI endpoint."""
 
-    def __init__(self, operation: Operation, engine: EngineClient, metrics: Metrics, max_json_depth: int) -> None:
+    def __init__(
+        self, operation: Operation, engine: EngineClient, limiter: Limiter, metrics: Metrics, settings: Settings
+    ) -> None:
         self._operation = operation
         self._engine = engine
+        self._limiter = limiter
         self._metrics = metrics
-        self._max_json_depth = max_json_depth
+        self._max_json_depth = settings.max_json_depth
+        self._standard_wait_ms = settings.max_wait_s * 1000
+        self._prices = price_list(settings.prices)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         operation = self._operation
         caller = exchange_of(scope).caller()
         request = operation.parse(await read_json(scope, receive, self._max_json_depth))
         model = find_model(self._engine, request.model)
-        with measuring(self._metrics, (operation.name, model.name, caller.tier)) as measurement:
-            prompts = await prepare(request, model)
-            header = Header(new_id(operation.id_prefix), request.model)
-            wire = operation.wire(header, request, model, prompts)
-            answer = Answer(header.id, caller, request, prompts, wire, measurement)
-            await serve(answer, self._engine, receive, send)
+        tier = served_tier(caller.tier, request.service_tier)
+        with measuring(self._metrics, (operation.name, model.name, tier)) as measurement:
+            window = model.windows[SERVICE_CLASSES[tier].name]
+            limits = limits_for(caller, model.name, window)
+            prompts = await prepare(request, model, limits.context_tokens)
+            prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
+            shed(self._engine, model.name, tier, prompt_tokens, self._standard_wait_ms, random.random())
+            header = Header(new_id(operation.id_prefix), request.model, request.service_tier and tier_word(tier))
+            choices_each = request.params.n
+            price = self._prices.get(model.name)
+            async with admitted(self._limiter, header.id, limits.quotas, price, prompts, choices_each) as admission:
+                answer = Answer(
+                    header.id,
+                    caller.tenant_id,
+                    SERVICE_CLASSES[tier],
+                    request,
+                    admission,
+                    operation.wire(header, request, model, admission.prompts),
+                    measurement,
+                    rate_headers(admission.hold.states),
+                )
+                await serve(answer, self._engine, receive, send)
 
 
 def find_model(engine: EngineClient, name: str) -> ServedModel:

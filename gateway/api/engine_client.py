@@ -20,10 +20,25 @@ class ServedModel(Protocol):
     def max_model_len(self) -> int: ...
 
     @property
+    def windows(self) -> Mapping[str, int]:
+        """The same for each class of service, by its name."""
+        ...
+
+    @property
     def vocab_size(self) -> int: ...
 
     @property
     def created(self) -> int: ...
+
+
+class PredictedWait(Protocol):
+    """Nanoseconds until a new request's first token, and until all that wait now in its class have theirs."""
+
+    @property
+    def first_token_ns(self) -> int: ...
+
+    @property
+    def drain_ns(self) -> int: ...
 
 
 class EngineClient(Protocol):
@@ -38,6 +53,10 @@ class EngineClient(Protocol):
     def start(self) -> None: ...
 
     def close(self) -> None: ...
+
+    def predicted_wait(self, model: str, service_class: ServiceClass, prompt_tokens: int) -> PredictedWait:
+        """How long a request of this class would wait if it came now."""
+        ...
 
     def stream(
         self,

@@ -8,18 +8,24 @@ from starlette.types import Send
 
 from engine.request import EngineError, InvalidParameter, UnservableRequest
 from engine.text.chat_template import ChatTemplateError
+from gateway.admission import QuotaExceeded, StoreAway
+from gateway.api.rate_headers import rate_headers, retry_headers
 from gateway.api.responses import send_body
 from gateway.tenancy.errors import InvalidKey, StoreUnavailable
 
 INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
+RATE_LIMIT = "rate_limit_error"
 
 MAX_TEMPLATE_ERROR_CHARS = 500
 """A template writes its own error messages, maybe with the conversation in them."""
 
 
 class APIError(Exception):
-    """An answer other than the one asked for. `param` names the field at fault as the client wrote it."""
+    """An answer other than the one asked for. `param` names the field at fault as the client wrote it.
+
+    `limit` says which limit refused the request: its scope, its name and its size.
+    """
 
     def __init__(
         self,
@@ -30,6 +36,7 @@ class APIError(Exception):
         param: str | None = None,
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
+        limit: Mapping[str, str | int] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -38,12 +45,12 @@ class APIError(Exception):
         self.param = param
         self.code = code
         self.headers = dict(headers or {})
+        self.limit = limit
 
     def envelope(self) -> bytes:
-        """`{"error": {"message", "type", "param", "code"}}`."""
-        return orjson.dumps(
-            {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
-        )
+        """`{"error": {"message", "type", "param", "code"}}`, and `limit` for one that a limit refused."""
+        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return orjson.dumps({"error": error if self.limit is None else error | {"limit": self.limit}})
 
 
 class ClientGone(Exception):
@@ -82,6 +89,16 @@ def as_api_error(error: Exception) -> APIError | None:
                 code="service_unavailable",
                 headers={"retry-after": "5"},
             )
+        case QuotaExceeded():
+            return _quota_error(error)
+        case StoreAway():
+            return APIError(
+                503,
+                "Limits cannot be checked at the moment. Retry in a few seconds.",
+                type=SERVER_ERROR,
+                code="service_unavailable",
+                headers={"retry-after": "5"},
+            )
         case HTTPException():
             return _routing_error(error)
         case _:
@@ -111,6 +128,18 @@ def shutting_down() -> APIError:
 
 async def send_error(send: Send, error: APIError) -> None:
     await send_body(send, error.status, error.envelope(), error.headers)
+
+
+def _quota_error(error: QuotaExceeded) -> APIError:
+    measure = error.scope.measure
+    return APIError(
+        429,
+        str(error),
+        type="insufficient_quota" if error.code == "insufficient_quota" else RATE_LIMIT,
+        code=error.code,
+        headers=rate_headers(error.states) | retry_headers(error.retry_after_ms),
+        limit={"scope": error.scope.kind.value, "name": measure.value, "limit": error.limit},
+    )
 
 
 def _routing_error(error: HTTPException) -> APIError:

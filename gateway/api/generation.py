@@ -47,4 +47,5 @@ class GenerationRequest:
     default_max_tokens: int | None
     stream: bool
     include_usage: bool
+    service_tier: str | None = None
     echo: bool = False

@@ -19,12 +19,18 @@ class PreparedPrompt:
 
     token_ids: Sequence[int]
     params: SamplingParams
+    """With the length of the answer settled."""
     echo: str | None
     continues_text: bool
 
+    @property
+    def max_tokens(self) -> int:
+        assert self.params.max_tokens is not None
+        return self.params.max_tokens
 
-async def prepare(request: GenerationRequest, model: ServedModel) -> list[PreparedPrompt]:
-    """Tokenise, and hold prompt and answer against the model's window. (The engine checks token ids.)
+
+async def prepare(request: GenerationRequest, model: ServedModel, window: int) -> list[PreparedPrompt]:
+    """Tokenise, and hold prompt and answer against the window, in tokens. (The engine checks token ids.)
 
     Raises:
         APIError: 400, `context_length_exceeded` where prompt and answer do not fit the window.
@@ -32,7 +38,7 @@ async def prepare(request: GenerationRequest, model: ServedModel) -> list[Prepar
     """
     prepared = []
     for prompt, ids in zip(request.prompts, await encode(request.prompts, model.text), strict=True):
-        params = _limit(request, len(ids), model.max_model_len)
+        params = _limit(request, len(ids), window)
         echo = _echo(prompt, model.text) if request.echo else None
         prepared.append(PreparedPrompt(ids, params, echo, not isinstance(prompt, Conversation)))
     return prepared
@@ -87,7 +93,7 @@ def _echo(prompt: Prompt, text: TextProcessor) -> str:
 
 
 def _limit(request: GenerationRequest, prompt_tokens: int, window: int) -> SamplingParams:
-    """The parameters with the answer's length settled, or None in it for the rest of the window."""
+    """The parameters with the answer's length settled: what was asked for, the default, or the rest of the window."""
     param = request.prompt_param
     if prompt_tokens == 0:
         raise invalid(param, f"{param} has no tokens.")
@@ -96,18 +102,16 @@ def _limit(request: GenerationRequest, prompt_tokens: int, window: int) -> Sampl
     if room < (1 if wanted is None else min(1, wanted)):
         raise invalid(
             param,
-            f"This model's window is {window} tokens, and the {param} has {prompt_tokens}.",
+            f"The window is {window} tokens, and the {param} has {prompt_tokens}.",
             "context_length_exceeded",
         )
     if wanted is None:
-        if request.default_max_tokens is None:
-            return request.params
-        return replace(request.params, max_tokens=min(request.default_max_tokens, room))
+        default = room if request.default_max_tokens is None else request.default_max_tokens
+        return replace(request.params, max_tokens=min(default, room))
     if wanted > room:
         raise invalid(
             request.limit_param,
-            f"This model's window is {window} tokens; {prompt_tokens} of the {param} and {wanted} of the answer "
-            "do not fit.",
+            f"The window is {window} tokens; {prompt_tokens} of the {param} and {wanted} of the answer do not fit.",
             "context_length_exceeded",
         )
     return request.params

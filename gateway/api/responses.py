@@ -17,6 +17,11 @@ async def send_body(
         (b"content-type", content_type.encode("latin-1")),
         (b"content-length", str(len(body)).encode("latin-1")),
     ]
-    fields += [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in (headers or {}).items()]
+    fields += encoded_headers(headers or {})
     await send({"type": "http.response.start", "status": status, "headers": fields})
     await send({"type": "http.response.body", "body": body})
+
+
+def encoded_headers(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """Headers as ASGI has them."""
+    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]

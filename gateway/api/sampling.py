@@ -6,12 +6,12 @@ from engine.request import MAX_CHOICES, MAX_SEED, MAX_STOP_STRINGS, SamplingPara
 from gateway.api.bounds import MAX_LOGIT_BIASES, MAX_STOP_CHARS, MAX_STOP_TOKEN_IDS
 from gateway.api.errors import invalid
 from gateway.api.fields import Fields, as_array, as_integer, as_number, as_string
+from gateway.api.service_classes import SERVICE_TIERS
 
 MAX_TOKENS = 2**31 - 1
 MAX_TOKEN_ID = 2**31 - 1
 
 HINTS = ("user", "safety_identifier", "prompt_cache_key")
-SERVICE_TIERS = ("auto", "default", "flex", "priority")
 
 REFUSED: dict[str, tuple[object, ...]] = {
     "allowed_token_ids": ([],),
@@ -82,8 +82,8 @@ def take_stream(fields: Fields) -> tuple[bool, bool]:
     return stream, include_usage
 
 
-def take_hints(fields: Fields) -> None:
-    """Take what changes nothing in the answer. Tenant and tier come from the key, never from here."""
+def take_hints(fields: Fields) -> str | None:
+    """Take what changes nothing in the answer, and `service_tier`, which can only lower the key's tier; returns it."""
     for name in HINTS:
         fields.string(name)
     metadata = fields.nested("metadata")
@@ -93,6 +93,7 @@ def take_hints(fields: Fields) -> None:
     tier = fields.string("service_tier")
     if tier is not None and tier not in SERVICE_TIERS:
         raise invalid("service_tier", f"service_tier must be one of {', '.join(SERVICE_TIERS)}.")
+    return tier
 
 
 def _take_stop(fields: Fields) -> tuple[str, ...]:

@@ -1,23 +1,22 @@
 """One prepared request through the engine and out to the client, streamed or whole."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 
 from starlette.types import Receive, Send
 
-from engine.request import TextDelta, TokenLogprob
+from engine.request import ServiceClass, TextDelta, TokenLogprob
+from gateway.api.admit import Admission
 from gateway.api.deltas import ChoiceDelta, DeltaStream, reading
 from gateway.api.engine_client import EngineClient
 from gateway.api.errors import APIError, ClientGone, as_api_error, internal_error, shutting_down
 from gateway.api.generation import GenerationRequest
 from gateway.api.measurement import Measurement
 from gateway.api.prepare import PreparedPrompt
-from gateway.api.responses import send_body
-from gateway.api.service_classes import SERVICE_CLASSES
+from gateway.api.responses import encoded_headers, send_body
 from gateway.api.usage import UsageTotal
 from gateway.api.wire import Wire
-from gateway.tenancy.store import Principal
 
 _STREAM_HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -31,11 +30,21 @@ class Answer:
     """A request ready to run: for whom, what to generate, how to spell what comes."""
 
     id: str
-    caller: Principal
+    tenant_id: str
+    service_class: ServiceClass
     request: GenerationRequest
-    prompts: Sequence[PreparedPrompt]
+    admission: Admission
     wire: Wire
     measurement: Measurement
+    headers: Mapping[str, str]
+
+    @property
+    def prompts(self) -> Sequence[PreparedPrompt]:
+        return self.admission.prompts
+
+    @property
+    def usage(self) -> UsageTotal:
+        return self.admission.usage
 
     @property
     def choices(self) -> int:
@@ -67,8 +76,8 @@ async def _submit(answer: Answer, engine: EngineClient) -> list[AsyncGenerator[T
                 prompt.token_ids,
                 prompt.params,
                 request_id=f"{answer.id}-{position}",
-                tenant=answer.caller.tenant_id,
-                service_class=SERVICE_CLASSES[answer.caller.tier],
+                tenant=answer.tenant_id,
+                service_class=answer.service_class,
                 continues_text=prompt.continues_text,
             )
             streams.append(stream)
@@ -82,50 +91,50 @@ async def _submit(answer: Answer, engine: EngineClient) -> list[AsyncGenerator[T
 async def _send_stream(answer: Answer, deltas: DeltaStream, send: Send) -> None:
     """Server-sent events, all that is ready in each write. What fails before the first is an HTTP error, what
     fails later the last event."""
-    usage = UsageTotal(answer.request.params.n)
     batch = await deltas.next_batch()
-    await send({"type": "http.response.start", "status": 200, "headers": list(_STREAM_HEADERS)})
+    headers = [*_STREAM_HEADERS, *encoded_headers(answer.headers)]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
     try:
         while batch:
-            _count(answer, batch, usage)
+            _count(answer, batch)
             events = [_event(chunk) for choice, delta in batch for chunk in answer.wire.chunks(choice, delta)]
             if events:
                 await send({"type": "http.response.body", "body": b"".join(events), "more_body": True})
             batch = await deltas.next_batch()
-        _finish(answer, usage)
+        await _finish(answer)
     except ClientGone:
         raise
     except (Exception, asyncio.CancelledError) as error:
         await send({"type": "http.response.body", "body": _event(_last_word(error).envelope())})
         raise
-    end = _event(answer.wire.usage_chunk(usage)) if answer.request.include_usage else b""
+    end = _event(answer.wire.usage_chunk(answer.usage)) if answer.request.include_usage else b""
     await send({"type": "http.response.body", "body": end + b"data: [DONE]\n\n"})
 
 
 async def _send_whole(answer: Answer, deltas: DeltaStream, send: Send) -> None:
-    usage = UsageTotal(answer.request.params.n)
     by_choice: list[list[TextDelta]] = [[] for _ in range(answer.choices)]
     while batch := await deltas.next_batch():
-        _count(answer, batch, usage)
+        _count(answer, batch)
         for choice, delta in batch:
             by_choice[choice].append(delta)
-    _finish(answer, usage)
+    await _finish(answer)
     choices = [_joined(choice, parts) for choice, parts in enumerate(by_choice)]
-    await send_body(send, 200, answer.wire.body(choices, usage))
+    await send_body(send, 200, answer.wire.body(choices, answer.usage), answer.headers)
 
 
-def _count(answer: Answer, batch: Sequence[ChoiceDelta], usage: UsageTotal) -> None:
+def _count(answer: Answer, batch: Sequence[ChoiceDelta]) -> None:
     answer.measurement.saw(batch)
     for choice, delta in batch:
-        if delta.usage is not None:
-            usage.add(choice, delta.usage)
+        answer.usage.saw(choice, delta)
 
 
-def _finish(answer: Answer, usage: UsageTotal) -> None:
-    """The streams ended: so must have all choices."""
-    if len(usage.counted) != answer.choices:
-        raise RuntimeError(f"the engine ended {len(usage.counted)} of {answer.choices} choices")
-    answer.measurement.used(usage)
+async def _finish(answer: Answer) -> None:
+    """The streams ended: so must have all choices. What was held is free before the client knows that it is done."""
+    ended = len(answer.usage.ended)
+    if ended != answer.choices:
+        raise RuntimeError(f"the engine ended {ended} of {answer.choices} choices")
+    answer.measurement.used(answer.usage)
+    await answer.admission.settle()
 
 
 def _last_word(error: Exception | asyncio.CancelledError) -> APIError:

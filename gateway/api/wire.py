@@ -17,20 +17,22 @@ from gateway.api.usage import UsageTotal
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The members that every chunk and the whole body of one answer begin with."""
+    """The members that every chunk and the whole body of one answer begin with. `service_tier`: where asked for."""
 
     id: str
     model: str
+    service_tier: str | None = None
     created: int = field(default_factory=lambda: int(time.time()))
 
     def wire(self, kind: str) -> dict[str, Any]:
-        return {
+        members = {
             "id": self.id,
             "object": kind,
             "created": self.created,
             "model": self.model,
             "system_fingerprint": system_fingerprint(self.model),
         }
+        return members if self.service_tier is None else members | {"service_tier": self.service_tier}
 
     def chunk_start(self, kind: str) -> bytes:
         """A chunk's JSON up to where its first choice begins."""

@@ -5,7 +5,7 @@ spelling; `turnpike_*` for the rest. Label values are closed sets: a model is a 
 typed.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, generate_latest
@@ -18,11 +18,36 @@ _MODEL = "gen_ai_request_model"
 _REQUEST_BUCKETS_S = tuple(0.01 * 2**n for n in range(14))
 # fmt: off
 _FIRST_TOKEN_BUCKETS_S = (
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0
 )
 # fmt: on
 _OUTPUT_TOKEN_BUCKETS_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 _TOKEN_BUCKETS = tuple(4**n for n in range(14))
+
+
+class ClassStats(Protocol):
+    """One service class of a model."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def running(self) -> int: ...
+    @property
+    def waiting(self) -> int: ...
+    @property
+    def held_blocks(self) -> int: ...
+    @property
+    def cached_blocks(self) -> int: ...
+    @property
+    def attributed_ns(self) -> int: ...
+    @property
+    def recompute_ns(self) -> int: ...
+    @property
+    def recomputed_tokens(self) -> int: ...
+    @property
+    def preemptions_caused(self) -> int: ...
+    @property
+    def preemptions_suffered(self) -> int: ...
 
 
 class ModelStats(Protocol):
@@ -46,15 +71,22 @@ class ModelStats(Protocol):
     def preemptions_total(self) -> int: ...
     @property
     def failures_total(self) -> int: ...
+    @property
+    def classes(self) -> Sequence[ClassStats]: ...
 
 
 class Metrics:
     """All metrics, in a registry of their own. Durations are in seconds."""
 
-    def __init__(self, engine_stats: Callable[[], Mapping[str, ModelStats]]) -> None:
+    def __init__(
+        self,
+        engine_stats: Callable[[], Mapping[str, ModelStats]],
+        admission_counts: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.registry.register(EngineCollector(engine_stats))
+        self.registry.register(AdmissionCollector(admission_counts))
         served = ["gen_ai_operation_name", _MODEL, "turnpike_tier"]
         self.request_duration = Histogram(
             "gen_ai_server_request_duration_seconds",
@@ -105,6 +137,42 @@ _ENGINE_COUNTERS = (
 )
 
 
+_CLASS = "turnpike_class"
+_CLASS_GAUGES = (
+    ("running", "turnpike_class_sequences_running", "Sequences of a class that take part in steps"),
+    ("waiting", "turnpike_class_sequences_waiting", "Sequences of a class in the queue"),
+    ("held_blocks", "turnpike_class_kv_blocks_held", "Blocks that a class's sequences hold"),
+    ("cached_blocks", "turnpike_class_kv_blocks_cached", "Free blocks with content that a class used last"),
+)
+_CLASS_COUNTERS = (
+    ("recomputed_tokens", "turnpike_class_recomputed_tokens", "Tokens computed again for preemptions it caused"),
+    ("preemptions_caused", "turnpike_class_preemptions_caused", "Sequences paused for this class"),
+    ("preemptions_suffered", "turnpike_class_preemptions_suffered", "Sequences of this class paused for another"),
+)
+_CLASS_SECONDS = (
+    ("attributed_ns", "turnpike_class_engine_seconds", "The class's part of the time of all steps"),
+    ("recompute_ns", "turnpike_class_recompute_seconds", "Of it, spent on computing again"),
+)
+
+
+class AdmissionCollector(Collector):
+    """What became of requests at their limits."""
+
+    def __init__(self, counts: Callable[[], Mapping[str, int]]) -> None:
+        self._counts = counts
+
+    def describe(self) -> Iterator[Metric]:
+        yield from ()
+
+    def collect(self) -> Iterator[Metric]:
+        counts = dict(self._counts())
+        yield GaugeMetricFamily("turnpike_admission_open_holds", "Requests that hold limits", counts.pop("open", 0))
+        events = CounterMetricFamily("turnpike_admission", "Holds by what became of them", labels=["event"])
+        for event, count in counts.items():
+            events.add_metric([event], count)
+        yield events
+
+
 class EngineCollector(Collector):
     """Reads the engine's counts when somebody asks, so that counting costs the step loop nothing."""
 
@@ -124,9 +192,24 @@ def _families(stats: Mapping[str, ModelStats]) -> Iterator[Metric]:
         yield _filled(GaugeMetricFamily(name, meaning, labels=[_MODEL]), field, stats)
     for field, name, meaning in _ENGINE_COUNTERS:
         yield _filled(CounterMetricFamily(name, meaning, labels=[_MODEL]), field, stats)
+    for field, name, meaning in _CLASS_GAUGES:
+        yield _by_class(GaugeMetricFamily(name, meaning, labels=[_MODEL, _CLASS]), field, stats, 1)
+    for field, name, meaning in _CLASS_COUNTERS:
+        yield _by_class(CounterMetricFamily(name, meaning, labels=[_MODEL, _CLASS]), field, stats, 1)
+    for field, name, meaning in _CLASS_SECONDS:
+        yield _by_class(CounterMetricFamily(name, meaning, labels=[_MODEL, _CLASS]), field, stats, 1e-9)
 
 
 def _filled(family: GaugeMetricFamily | CounterMetricFamily, field: str, stats: Mapping[str, ModelStats]) -> Metric:
     for model, counts in stats.items():
         family.add_metric([model], getattr(counts, field))
+    return family
+
+
+def _by_class(
+    family: GaugeMetricFamily | CounterMetricFamily, field: str, stats: Mapping[str, ModelStats], unit: float
+) -> Metric:
+    for model, counts in stats.items():
+        for each in counts.classes:
+            family.add_metric([model, each.name], getattr(each, field) * unit)
     return family

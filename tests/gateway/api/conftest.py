@@ -13,6 +13,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
+from gateway.admission import Limiter, MemoryStore
 from gateway.app import create_app
 from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics
@@ -69,14 +70,20 @@ def metrics() -> Metrics:
 
 
 @pytest.fixture
+def limiter() -> Limiter:
+    return Limiter(MemoryStore())
+
+
+@pytest.fixture
 def app(
     engine: FakeEngine,
     authenticator: FakeAuthenticator,
     metrics: Metrics,
+    limiter: Limiter,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Starlette:
     settings = Settings(data_dir=tmp_path_factory.mktemp("data"), max_body_bytes=MAX_BODY_BYTES)
-    return create_app(settings, engine, authenticator, metrics)
+    return create_app(settings, engine, authenticator, limiter, metrics)
 
 
 @pytest.fixture

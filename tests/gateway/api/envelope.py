@@ -12,9 +12,12 @@ def error_of(response, status: int | None = None) -> dict:
     body = response.json()
     assert list(body) == ["error"]
     error = body["error"]
-    assert list(error) == ["message", "type", "param", "code"]
+    assert [name for name in error if name != "limit"] == ["message", "type", "param", "code"]
     assert isinstance(error["message"], str)
     assert error["message"]
     assert isinstance(error["code"], str)
-    assert error["type"] == ("server_error" if response.status_code >= 500 else "invalid_request_error")
+    if response.status_code == 429:
+        assert error["type"] in ("rate_limit_error", "insufficient_quota")
+    else:
+        assert error["type"] == ("server_error" if response.status_code >= 500 else "invalid_request_error")
     return error

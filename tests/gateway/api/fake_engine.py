@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from engine.core import PredictedWait
 from engine.request import (
     STANDARD,
     Alternative,
@@ -72,6 +73,10 @@ class FakeModel:
     vocab_size: int = VOCAB_SIZE
     created: int = 1_700_000_000
 
+    @property
+    def windows(self) -> Mapping[str, int]:
+        return {"premium": self.max_model_len, "standard": self.max_model_len}
+
 
 @dataclass(frozen=True)
 class Call:
@@ -95,6 +100,7 @@ class FakeEngine:
         self.pace_s = 0.0
         self.fail_at: int | None = None
         self.crash_at: int | None = None
+        self.wait_ms = 0
         self.ready = False
         self.calls: list[Call] = []
         self.live: set[int] = set()
@@ -108,6 +114,9 @@ class FakeEngine:
     def close(self) -> None:
         self.ready = False
         self.closed = True
+
+    def predicted_wait(self, model: str, service_class: ServiceClass, prompt_tokens: int) -> PredictedWait:
+        return PredictedWait(self.wait_ms * 1_000_000, self.wait_ms * 1_000_000)
 
     def stream(
         self,

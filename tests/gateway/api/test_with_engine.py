@@ -7,6 +7,7 @@ from starlette.testclient import TestClient
 
 from engine.config import EngineConfig
 from engine.engine import Engine
+from gateway.admission import Limiter, MemoryStore
 from gateway.app import create_app
 from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics
@@ -23,7 +24,7 @@ def client(tmp_path_factory):
     folder = make_checkpoint(tmp_path_factory.mktemp("model"), "llama")
     engine = Engine.load({"tiny": folder}, EngineConfig(dtype="float32", kv_cache_bytes=4 * 2**20, threads=1))
     settings = Settings(data_dir=folder / "data")
-    app = create_app(settings, engine, FakeAuthenticator(), Metrics(engine.stats))
+    app = create_app(settings, engine, FakeAuthenticator(), Limiter(MemoryStore()), Metrics(engine.stats))
     with TestClient(app, headers=AUTHORISED) as client:
         yield client
 

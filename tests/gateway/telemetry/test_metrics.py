@@ -3,13 +3,15 @@ from dataclasses import fields
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
+from engine.scheduling.ledger import ClassStats
 from engine.scheduling.scheduler import SchedulerStats
 from gateway.telemetry.metrics import Metrics, ModelStats
 
 
 def stats() -> dict[str, ModelStats]:
     counts = {field.name: number for number, field in enumerate(fields(SchedulerStats), start=1)}
-    return {"tiny": SchedulerStats(**counts)}
+    classes = {field.name: number for number, field in enumerate(fields(ClassStats), start=100)}
+    return {"tiny": SchedulerStats(**counts | {"classes": (ClassStats(**classes | {"name": "premium"}),)})}
 
 
 def samples(metrics: Metrics) -> dict[str, float]:
