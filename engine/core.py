@@ -162,7 +162,7 @@ class EngineCore:
 
     def _step(self, worker: ModelWorker) -> None:
         now_ns = time.monotonic_ns()
-        plan = worker.scheduler.schedule(now_ns, budget=worker.scheduler.affordable_tokens(now_ns))
+        plan = worker.scheduler.schedule(now_ns, guard=worker.scheduler.step_guard(now_ns))
         if plan is None:
             return
         started_ns = time.monotonic_ns()

@@ -76,7 +76,7 @@ class ServiceClass:
 
 
 PREMIUM = ServiceClass("premium", priority=0, reserved_fraction=0.30, ttft_target_ms=500)
-STANDARD = ServiceClass("standard", priority=10)
+STANDARD = ServiceClass("standard", priority=10, step_share=0.1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

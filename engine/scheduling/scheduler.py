@@ -18,7 +18,7 @@ from engine.scheduling.stopping import stop_after_token
 from engine.scheduling.victims import victim_of_growth, victims_for_waiting
 from engine.scheduling.wait import LoadSums, QueueSnapshot
 
-STEPS_TO_FIRST_TOKEN = 4
+STEPS_TO_FIRST_TOKEN = 10
 """So many steps of the longest kind fit the target of a class for its first token."""
 
 TARGET_MEMORY_NS = 60 * 1_000_000_000
@@ -41,6 +41,14 @@ class SchedulerStats:
     classes: tuple[ClassStats, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class StepGuard:
+    """The classes below `rank` may have at most `prefill_tokens` of prefill each in a step."""
+
+    rank: int
+    prefill_tokens: int
+
+
 @dataclass(slots=True)
 class _Draft:
     """A step in the making. `open_ranks` is how many classes, from the highest, may still have requests admitted."""
@@ -48,6 +56,7 @@ class _Draft:
     budget_tokens: int
     spare_tokens: int
     open_ranks: int
+    guard: StepGuard | None
     rows: list[ScheduledRow] = field(default_factory=list)
     copies: list[BlockCopy] = field(default_factory=list)
 
@@ -110,25 +119,31 @@ class Scheduler:
         """The same for one class: the model's window, or what of the pool is not reserved above it."""
         return self._windows[self._rank_of[service_class]]
 
-    def affordable_tokens(self, now_ns: int) -> int | None:
-        """The budget of a step that a newcomer of any class can wait out and still meet its class's target.
+    def step_guard(self, now_ns: int) -> StepGuard | None:
+        """What keeps steps short enough for the class with the tightest target for its first token.
 
         None where no class with a target has had a request for `TARGET_MEMORY_NS`: small steps cost throughput, which
-        nobody should pay for a class that does not come. A first token takes the rest of the step under way, a step
-        or two of its own prompt and what a busy machine adds, so a step gets a share of the tightest target.
+        nobody should pay for a class that does not come. A first token waits for the rest of the step under way, and
+        then takes a step or two of its own prompt and what a busy machine adds; so a step of the classes below gets a
+        share of the target.
         """
-        targets_ms = [
-            each.ttft_target_ms
-            for each, last_ns in zip(self._classes, self._last_arrival_ns, strict=True)
-            if each.ttft_target_ms is not None and last_ns is not None and now_ns - last_ns < TARGET_MEMORY_NS
+        guarded = [
+            (each.ttft_target_ms, rank)
+            for rank, each in enumerate(self._classes)
+            if each.ttft_target_ms is not None
+            and (last_ns := self._last_arrival_ns[rank]) is not None
+            and now_ns - last_ns < TARGET_MEMORY_NS
         ]
-        if not targets_ms:
+        if not guarded:
             return None
+        target_ms, rank = min(guarded)
         running = len(self._running)
-        decode = StepWork(running, sum(request.computed for request in self._running) + running, 0, running)
-        target_ns = min(targets_ms) * 1_000_000 // STEPS_TO_FIRST_TOKEN
+        context = sum(request.computed for ranked in self._running.ranks for request in ranked) + running
+        decode = StepWork(running, context, 0, running)
+        target_ns = target_ms * 1_000_000 // STEPS_TO_FIRST_TOKEN
         most = self._config.step_tokens
-        return running + self.cost_model.token_budget(target_ns, decode, low=min(BLOCK_TOKENS, most), high=most)
+        tokens = self.cost_model.token_budget(target_ns, decode, low=min(BLOCK_TOKENS, most), high=most)
+        return StepGuard(rank, tokens)
 
     def rank_of(self, service_class: str) -> int:
         """A class's place among the classes, 0 the highest."""
@@ -232,10 +247,13 @@ class Scheduler:
         self._preempt(request, cause=request.rank)
         return True
 
-    def schedule(self, now_ns: int = 0, *, budget: int | None = None) -> StepPlan | None:
+    def schedule(
+        self, now_ns: int = 0, *, budget: int | None = None, guard: StepGuard | None = None
+    ) -> StepPlan | None:
         """The next step, or None where there is nothing to compute. `commit` or `fail` it before the next.
 
-        `budget` lowers the tokens of this step; each running request gets one in any case.
+        `budget` lowers the tokens of this step; each running request gets one in any case. `guard` bounds the prefill
+        of lower classes.
         """
         assert self._in_flight is None, "the last plan is neither committed nor failed"
         self._now_ns = now_ns
@@ -243,7 +261,7 @@ class Scheduler:
         running = len(self._running)
         most = self._config.step_tokens
         budget_tokens = most if budget is None else min(max(budget, running + 1), most)
-        draft = _Draft(budget_tokens, budget_tokens - running, open_ranks)
+        draft = _Draft(budget_tokens, budget_tokens - running, open_ranks, guard)
         for rank in self._ranks:
             chunk_tokens = self._plan_running(draft, rank)
             if rank < draft.open_ranks:
@@ -264,9 +282,10 @@ class Scheduler:
         self._ledger.charge(plan.rows, elapsed_ns)
         deltas = []
         services: list[dict[str, int]] = [{} for _ in self._ranks]
+        computed, sampled = [0] * len(self._ranks), [0] * len(self._ranks)
         waiting, running = Phase.WAITING, Phase.RUNNING
         for row, outcome in zip(plan.rows, result.rows, strict=True):
-            request, start, _, samples = row
+            request, start, tokens, samples = row
             phase = request.phase
             if phase is waiting:
                 continue  # what was lost to a preemption is not service
@@ -276,11 +295,17 @@ class Scheduler:
             served, tenant = services[request.rank], request.tenant
             served[tenant] = served.get(tenant, 0) + service
             if phase is running:
+                if outcome.finite:
+                    computed[request.rank] += tokens
+                    sampled[request.rank] += samples
                 delta = self._advance(row, outcome)
                 if delta is not None:
                     deltas.append(delta)
         for queue, served in zip(self._waiting, services, strict=True):
             queue.charge(served)
+        # Once a step and not once a row; requests that ended with it are out of the sums with what it brought them.
+        for rank, load in enumerate(self._loads):
+            load.advance(computed[rank], sampled[rank])
         return deltas
 
     def fail(self, plan: StepPlan, error: str, *, elapsed_ns: int = 0) -> list[TokenDelta]:
@@ -379,7 +404,9 @@ class Scheduler:
     def _prefill_limit(self, draft: _Draft, rank: int) -> int:
         """The tokens of prefill that a class may have in a step, so that one above it is not kept waiting long."""
         contended = any(len(self._running.ranks[above]) or len(self._waiting[above]) for above in range(rank))
-        return max(1, int(self._classes[rank].step_share * draft.budget_tokens)) if contended else draft.budget_tokens
+        limit = max(1, int(self._classes[rank].step_share * draft.budget_tokens)) if contended else draft.budget_tokens
+        guard = draft.guard
+        return limit if guard is None or rank <= guard.rank else min(limit, guard.prefill_tokens)
 
     def _plan_waiting(self, draft: _Draft, rank: int, limit: int) -> None:
         """Admit waiting requests of a class, in turn, while there are tokens, slots and blocks for them.
@@ -521,7 +548,6 @@ class Scheduler:
             if row.start == 0:
                 request.prompt_logprobs.append(None)  # nothing predicts the first token
             request.prompt_logprobs += outcome.prompt_logprobs
-        self._loads[request.rank].advance(row.tokens, int(row.samples))
         if not row.samples:
             prompt_only = request.max_tokens == 0 and request.computed == request.prompt_tokens
             return self._finish(request, FinishReason.LENGTH) if prompt_only else None

@@ -6,6 +6,7 @@ from engine.config import BLOCK_TOKENS, SchedulerConfig
 from engine.memory import BlockPool, KVCacheManager
 from engine.request import PREMIUM, STANDARD, Phase, Request, SamplingParams, ServiceClass, UnservableRequest
 from engine.scheduling import RowResult, Scheduler, StepPlan, StepResult
+from engine.scheduling.scheduler import TARGET_MEMORY_NS, StepGuard
 from engine.simulation import FakeExecutor, make_request, run_to_completion
 
 FOREVER = SamplingParams(max_tokens=100_000, ignore_eos=True)
@@ -237,8 +238,8 @@ class TestStep:
         scheduler.add(request(0, 1000))
         assert step(scheduler) == {"s0": 80}
         scheduler.add(request(1, 150, PREMIUM))
-        assert step(scheduler) == {"p1": 80, "s0": 20}
-        assert step(scheduler) == {"p1": 70, "s0": 30}
+        assert step(scheduler) == {"p1": 80, "s0": 11}  # a tenth of the step, and the token that everybody gets
+        assert step(scheduler) == {"p1": 70, "s0": 11}
 
     def test_a_classs_share_of_a_step_is_bounded_while_one_above_runs(self) -> None:
         standard = ServiceClass("standard", priority=10, step_share=0.25)
@@ -255,6 +256,28 @@ class TestStep:
         scheduler = make_scheduler(200, step_tokens=100)
         scheduler.add(request(0, 1000))
         assert step(scheduler, budget=budget) == {"s0": tokens}
+
+    def test_a_guard_bounds_the_prefill_of_lower_classes_alone(self) -> None:
+        scheduler = make_scheduler(400, step_tokens=200, chunk_tokens=200)
+        scheduler.add(request(0, 1000))
+        plan = scheduler.schedule(guard=StepGuard(0, 30))
+        assert plan is not None
+        assert [row.tokens for row in plan.rows] == [30]
+        scheduler.fail(plan, "enough")
+        scheduler.add(request(1, 150, PREMIUM))
+        plan = scheduler.schedule(guard=StepGuard(0, 30))
+        assert plan is not None
+        assert [row.tokens for row in plan.rows] == [150]
+
+    def test_steps_are_guarded_while_a_class_with_a_target_is_about(self) -> None:
+        scheduler = make_scheduler(400, step_tokens=200, chunk_tokens=200)
+        assert scheduler.step_guard(now_ns=0) is None
+        scheduler.add(request(1, 10, PREMIUM), now_ns=5)
+        guard = scheduler.step_guard(now_ns=6)
+        assert guard is not None
+        assert guard.rank == 0
+        assert 1 <= guard.prefill_tokens <= 200
+        assert scheduler.step_guard(now_ns=5 + TARGET_MEMORY_NS) is None
 
     def test_a_running_request_gets_a_token_whatever_the_budget(self) -> None:
         scheduler = make_scheduler(200)
