@@ -68,7 +68,8 @@ def test_links_lead_somewhere(name: str) -> None:
 
 
 def test_the_tenant_commands_work(program: Program) -> None:
-    lines = block_with("sh", "turnpike tenant create").replace("acme", "another")
+    lines = block_with("sh", "turnpike tenant create") + block_with("sh", "turnpike limit set")
+    lines = lines.replace("acme", "another")
     script = f"set -e\n{lines}\necho $TURNPIKE_KEY\n"
     done = subprocess.run(
         ["bash", "-c", script],
@@ -82,3 +83,4 @@ def test_the_tenant_commands_work(program: Program) -> None:
         },
     )
     assert done.stdout.splitlines()[-1].startswith("tp-")
+    assert "5000000" in done.stdout
