@@ -1,8 +1,8 @@
 """Premium's first token under a standard flood, on a real model: `python -m benchmarks.premium`.
 
 Premium requests come at random, one at a time on average, first alone and then while a standard tenant keeps four times
-as many requests in the engine as it has sequence slots. Beside it stands the same flood with one class and one tenant for
-all: first come, first served.
+as many requests in the engine as it has sequence slots. Beside it stands the same flood with one class and one tenant:
+first come, first served.
 """
 
 import argparse
