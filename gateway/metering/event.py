@@ -1,0 +1,172 @@
+"""The usage event: what one request consumed and what it costs. Everything that is billed is a sum over these."""
+
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Self
+from uuid import UUID
+
+import orjson
+
+SCHEMA_VERSION = 1
+
+
+class Ending(StrEnum):
+    """Why a request ended. `stop`, `length` and `tool_calls` are OpenAI's; `quota`: a limit or the budget ended it;
+    `cancelled`: its client went away; `interrupted`: the gateway died under it, and the journal told the next one."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    TOOL_CALLS = "tool_calls"
+    CANCELLED = "cancelled"
+    QUOTA = "quota"
+    ERROR = "error"
+    INTERRUPTED = "interrupted"
+
+
+class InvalidEvent(ValueError):
+    """Bytes that are not a usage event of a known version; the message names what is wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageEvent:
+    """One request's consumption. The field names are the columns of `usage_events` in ClickHouse.
+
+    `event_id` is the identity for de-duplication. `source` is the journal that wrote it, `sequence` its place there:
+    1, 2, 3, ... without a gap. Billed are `prompt_tokens` (of which `cached_tokens` came from the prefix cache) and
+    `completion_tokens`, those that were sent to the client; `undelivered_tokens` were computed for it and not sent.
+    `engine_ns` is the request's share of the steps it was in; `recompute_ns` is what it had to repeat after
+    preemptions, by the class that each was for. `cost_nanodollars` is final: the tokens at the price version of the
+    moment. `occurred_at` is the end of the request, UTC, to the millisecond.
+    """
+
+    event_id: UUID
+    source: str
+    sequence: int
+    schema_version: int = SCHEMA_VERSION
+    request_id: str
+    tenant_id: str
+    key_id: str
+    tier: str
+    tier_served: str
+    requested_model: str
+    served_model: str
+    model_version: str
+    adapter_id: str = ""
+    prompt_tokens: int
+    cached_tokens: int = 0
+    completion_tokens: int
+    undelivered_tokens: int = 0
+    draft_tokens: int = 0
+    accepted_draft_tokens: int = 0
+    ttft_ms: int | None = None
+    total_latency_ms: int
+    queue_ms: int = 0
+    engine_ns: int = 0
+    recompute_ns: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    preemptions: int = 0
+    finish_reason: Ending
+    price_version: str
+    cost_nanodollars: int
+    occurred_at: datetime
+
+    def to_json(self) -> bytes:
+        """One JSON object, as it travels through the journal and Kafka."""
+        return orjson.dumps({name: getattr(self, name) for name in COLUMNS}, default=dict)
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Self:
+        """
+        Raises:
+            InvalidEvent: not one JSON object with exactly the fields of this version, each of its type and range.
+        """
+        try:
+            stated = orjson.loads(data)
+        except orjson.JSONDecodeError as error:
+            raise InvalidEvent(f"not JSON: {error}") from None
+        if not isinstance(stated, dict):
+            raise InvalidEvent("not a JSON object")
+        if stated.get("schema_version") != SCHEMA_VERSION:
+            raise InvalidEvent(f"schema_version is {stated.get('schema_version')!r}, not {SCHEMA_VERSION}")
+        if odd := set(stated) ^ set(COLUMNS):
+            raise InvalidEvent(f"missing or unknown fields: {', '.join(sorted(odd))}")
+        return cls(**{name: _read(name, value) for name, value in stated.items()})
+
+
+COLUMNS = tuple(each.name for each in fields(UsageEvent))
+
+_MAX_COUNT = 2**63 - 1
+_COUNTS = frozenset(
+    {
+        "sequence",
+        "schema_version",
+        "prompt_tokens",
+        "cached_tokens",
+        "completion_tokens",
+        "undelivered_tokens",
+        "draft_tokens",
+        "accepted_draft_tokens",
+        "total_latency_ms",
+        "queue_ms",
+        "engine_ns",
+        "preemptions",
+        "cost_nanodollars",
+    }
+)
+
+
+def _read(name: str, value: Any) -> Any:
+    """A field's value from its JSON form."""
+    try:
+        match name:
+            case "event_id":
+                return UUID(value)
+            case "finish_reason":
+                return Ending(value)
+            case "occurred_at":
+                return _instant(value)
+            case "ttft_ms":
+                return None if value is None else _count(value)
+            case "recompute_ns":
+                return MappingProxyType({_text(key): _count(each) for key, each in value.items()})
+            case _:
+                return _count(value) if name in _COUNTS else _text(value)
+    except (ValueError, TypeError, AttributeError):
+        raise InvalidEvent(f"{name} is {str(value)[:80]!r}") from None
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= _MAX_COUNT:
+        raise ValueError
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _instant(value: str) -> datetime:
+    instant = datetime.fromisoformat(value)
+    if instant.tzinfo is None:
+        raise ValueError
+    return instant.astimezone(UTC)
+
+
+def new_event_id(now_ms: int | None = None) -> UUID:
+    """A UUID of version 7 (RFC 9562, section 5.7): 48 bits of Unix milliseconds, then 74 random ones."""
+    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    random = secrets.randbits(74)
+    high, low = random >> 62, random & (2**62 - 1)
+    return UUID(int=(now_ms & (2**48 - 1)) << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | low)
+
+
+def utc_ms(now: datetime | None = None) -> datetime:
+    """An instant, now by default, to the millisecond: what every store keeps of it."""
+    now = now or datetime.now(UTC)
+    return now.replace(microsecond=now.microsecond // 1000 * 1000)

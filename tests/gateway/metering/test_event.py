@@ -1,0 +1,132 @@
+"""The usage event keeps its meaning on every way that it travels."""
+
+from dataclasses import fields, replace
+from datetime import UTC, datetime, timedelta, timezone
+from types import MappingProxyType
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.metering.event import Ending, InvalidEvent, UsageEvent, new_event_id, utc_ms
+
+COUNTS = st.integers(0, 2**63 - 1)
+NAMES = st.text(max_size=20).filter(lambda text: not any("\ud800" <= char <= "\udfff" for char in text))
+
+
+def an_event(**changes: object) -> UsageEvent:
+    event = UsageEvent(
+        event_id=new_event_id(),
+        source="s",
+        sequence=1,
+        request_id="chatcmpl-1",
+        tenant_id="t",
+        key_id="k",
+        tier="premium",
+        tier_served="standard",
+        requested_model="auto",
+        served_model="m",
+        model_version="v",
+        prompt_tokens=3,
+        completion_tokens=5,
+        total_latency_ms=9,
+        finish_reason=Ending.STOP,
+        price_version="p",
+        cost_nanodollars=11,
+        occurred_at=utc_ms(),
+    )
+    return replace(event, **changes)
+
+
+EVENTS = st.builds(
+    UsageEvent,
+    event_id=st.uuids(),
+    source=NAMES,
+    sequence=COUNTS,
+    request_id=NAMES,
+    tenant_id=NAMES,
+    key_id=NAMES,
+    tier=NAMES,
+    tier_served=NAMES,
+    requested_model=NAMES,
+    served_model=NAMES,
+    model_version=NAMES,
+    adapter_id=NAMES,
+    prompt_tokens=COUNTS,
+    cached_tokens=COUNTS,
+    completion_tokens=COUNTS,
+    undelivered_tokens=COUNTS,
+    ttft_ms=st.none() | COUNTS,
+    total_latency_ms=COUNTS,
+    queue_ms=COUNTS,
+    engine_ns=COUNTS,
+    recompute_ns=st.dictionaries(NAMES, COUNTS, max_size=3).map(MappingProxyType),
+    preemptions=COUNTS,
+    finish_reason=st.sampled_from(Ending),
+    price_version=NAMES,
+    cost_nanodollars=COUNTS,
+    occurred_at=st.datetimes(timezones=st.just(UTC)).map(utc_ms),
+)
+
+
+@given(EVENTS)
+def test_what_is_written_is_read_again(event: UsageEvent) -> None:
+    assert UsageEvent.from_json(event.to_json()) == event
+
+
+@pytest.mark.parametrize("name", [each.name for each in fields(UsageEvent)])
+def test_a_missing_field_is_named(name: str) -> None:
+    stated = orjson.loads(an_event().to_json())
+    del stated[name]
+    with pytest.raises(InvalidEvent, match=name):
+        UsageEvent.from_json(orjson.dumps(stated))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("event_id", "x"),
+        ("sequence", -1),
+        ("prompt_tokens", 1.0),
+        ("completion_tokens", True),
+        ("cost_nanodollars", 2**63),
+        ("finish_reason", "done"),
+        ("occurred_at", "2026-01-01T00:00:00"),
+        ("recompute_ns", [1]),
+        ("recompute_ns", {"premium": -1}),
+        ("tenant_id", None),
+        ("ttft_ms", "1"),
+        ("schema_version", 2),
+    ],
+)
+def test_a_wrong_value_is_named(name: str, value: object) -> None:
+    stated = orjson.loads(an_event().to_json()) | {name: value}
+    with pytest.raises(InvalidEvent, match=name):
+        UsageEvent.from_json(orjson.dumps(stated))
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b"\xff"])
+def test_what_is_no_object_is_refused(data: bytes) -> None:
+    with pytest.raises(InvalidEvent):
+        UsageEvent.from_json(data)
+
+
+def test_an_unknown_field_is_refused() -> None:
+    stated = orjson.loads(an_event().to_json()) | {"more": 1}
+    with pytest.raises(InvalidEvent, match="more"):
+        UsageEvent.from_json(orjson.dumps(stated))
+
+
+def test_event_ids_are_of_version_7_and_sort_by_their_millisecond() -> None:
+    ids = [new_event_id(now_ms) for now_ms in (1, 2, 2**40, 2**48 - 1)]
+    assert ids == sorted(ids)
+    assert all(each.version == 7 and each.variant == "specified in RFC 4122" for each in ids)
+    assert len({new_event_id(7) for _ in range(1000)}) == 1000
+
+
+def test_an_instant_is_kept_to_the_millisecond() -> None:
+    instant = datetime(2026, 1, 1, 1, 2, 3, 456789, timezone(timedelta(hours=1)))
+    assert utc_ms(instant).microsecond == 456000
+    event = an_event(occurred_at=utc_ms(instant))
+    assert UsageEvent.from_json(event.to_json()).occurred_at == event.occurred_at
