@@ -4,7 +4,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Self
@@ -99,6 +99,7 @@ class UsageEvent:
 
 COLUMNS = tuple(each.name for each in fields(UsageEvent))
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_COUNT = 2**63 - 1
 _COUNTS = frozenset(
     {
@@ -166,7 +167,10 @@ def new_event_id(now_ms: int | None = None) -> UUID:
     return UUID(int=(now_ms & (2**48 - 1)) << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | low)
 
 
-def utc_ms(now: datetime | None = None) -> datetime:
-    """An instant, now by default, to the millisecond: what every store keeps of it."""
-    now = now or datetime.now(UTC)
-    return now.replace(microsecond=now.microsecond // 1000 * 1000)
+def utc_from_ms(unix_ms: int) -> datetime:
+    """An instant, to the millisecond: what every store keeps of it."""
+    return datetime.fromtimestamp(unix_ms // 1000, UTC) + timedelta(milliseconds=unix_ms % 1000)
+
+
+def unix_ms(instant: datetime) -> int:
+    return (instant - _EPOCH) // timedelta(milliseconds=1)

@@ -1,0 +1,98 @@
+"""What is known of a request while it runs: enough to bill it should the gateway die under it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, Self
+from uuid import UUID
+
+import orjson
+
+from gateway.metering.event import Ending, UsageEvent, utc_from_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """What was fixed when a request was admitted. Prices are nanodollars a token, those of `price_version` for the
+    tier that serves it; `opened_ms` is Unix time."""
+
+    event_id: UUID
+    request_id: str
+    tenant_id: str
+    key_id: str
+    tier: str
+    tier_served: str
+    requested_model: str
+    served_model: str
+    model_version: str
+    price_version: str
+    prompt_nanodollars: int
+    cached_nanodollars: int
+    completion_nanodollars: int
+    opened_ms: int
+
+    def cost(self, progress: "Progress") -> int:
+        """Nanodollars."""
+        uncached_tokens = progress.prompt_tokens - progress.cached_tokens
+        return (
+            self.prompt_nanodollars * uncached_tokens
+            + self.cached_nanodollars * progress.cached_tokens
+            + self.completion_nanodollars * progress.completion_tokens
+        )
+
+    def to_json(self) -> bytes:
+        return orjson.dumps(self)
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Self:
+        stated = orjson.loads(data)
+        return cls(**stated | {"event_id": UUID(stated["event_id"])})
+
+
+class Progress(NamedTuple):
+    """How far a request has come: tokens that were handed to the client's socket, and the prompt once any was."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    ttft_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What the engine did for a request, as far as it is known."""
+
+    undelivered_tokens: int = 0
+    draft_tokens: int = 0
+    accepted_draft_tokens: int = 0
+    queue_ms: int = 0
+    engine_ns: int = 0
+    recompute_ns: Mapping[str, int] | None = None
+    preemptions: int = 0
+
+
+def event_of(opening: Opening, progress: Progress, work: Work, ending: Ending, ended_ms: int) -> UsageEvent:
+    """The one event of a request. The journal gives it its `source` and `sequence`."""
+    engine: dict[str, Any] = asdict(work) | {"recompute_ns": dict(work.recompute_ns or {})}
+    return UsageEvent(
+        event_id=opening.event_id,
+        source="",
+        sequence=0,
+        request_id=opening.request_id,
+        tenant_id=opening.tenant_id,
+        key_id=opening.key_id,
+        tier=opening.tier,
+        tier_served=opening.tier_served,
+        requested_model=opening.requested_model,
+        served_model=opening.served_model,
+        model_version=opening.model_version,
+        prompt_tokens=progress.prompt_tokens,
+        cached_tokens=progress.cached_tokens,
+        completion_tokens=progress.completion_tokens,
+        ttft_ms=progress.ttft_ms,
+        total_latency_ms=max(0, ended_ms - opening.opened_ms),
+        finish_reason=ending,
+        price_version=opening.price_version,
+        cost_nanodollars=opening.cost(progress),
+        occurred_at=utc_from_ms(ended_ms),
+        **engine,
+    )

@@ -1,0 +1,320 @@
+"""The journal keeps what it was told, through crashes, once."""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from gateway.metering.event import Ending, UsageEvent, new_event_id, unix_ms
+from gateway.metering.journal import Journal, JournalInUse, JournalUnavailable
+from gateway.metering.journal_file import HOUR_MS, JournalFile
+from gateway.metering.opening import Opening, Progress, Work, event_of
+
+NOW_MS = 1_790_000_000_000
+SENT = Progress(10, 4, 3, 20)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "usage" / "journal.db"
+
+
+@asynccontextmanager
+async def journal_at(path: Path, **options: int) -> AsyncIterator[Journal]:
+    journal = Journal(path, **options)
+    try:
+        yield journal
+    finally:
+        await journal.aclose()
+
+
+def an_opening(request_id: str = "r1", **changes: object) -> Opening:
+    stated: dict[str, object] = {
+        "event_id": new_event_id(),
+        "request_id": request_id,
+        "tenant_id": "t",
+        "key_id": "k",
+        "tier": "premium",
+        "tier_served": "premium",
+        "requested_model": "m",
+        "served_model": "m",
+        "model_version": "1",
+        "price_version": "p1",
+        "prompt_nanodollars": 5,
+        "cached_nanodollars": 2,
+        "completion_nanodollars": 7,
+        "opened_ms": NOW_MS,
+    }
+    return Opening(**stated | changes)  # type: ignore[arg-type]
+
+
+def an_ending(opening: Opening, progress: Progress = SENT, ending: Ending = Ending.STOP) -> UsageEvent:
+    return event_of(opening, progress, Work(engine_ns=9), ending, NOW_MS + 30)
+
+
+def crashed_copy(path: Path, target: Path) -> Path:
+    """What another process would find if this one died now: the file and its log as they are."""
+    target.mkdir()
+    for each in path.parent.iterdir():
+        if not each.name.endswith((".lock", "-shm")):
+            (target / each.name).write_bytes(each.read_bytes())
+    return target / path.name
+
+
+def events_in(path: Path) -> list[UsageEvent]:
+    file = JournalFile(path)
+    events = [UsageEvent.from_json(row.body) for row in file.events_after(0, 10_000)]
+    file.close()
+    return events
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.anyio
+async def test_an_event_is_on_the_disk_when_finish_returns(path: Path, tmp_path: Path) -> None:
+    async with journal_at(path) as journal:
+        opening = an_opening()
+        journal.begin(opening)
+        event = an_ending(opening)
+        await journal.finish(event, event)
+        (found,) = events_in(crashed_copy(path, tmp_path / "crashed"))
+        assert (found.source, found.sequence) == (journal.source, 1)
+        assert found.cost_nanodollars == 6 * 5 + 4 * 2 + 3 * 7
+        assert (found.event_id, found.finish_reason, found.engine_ns) == (opening.event_id, Ending.STOP, 9)
+        assert journal.last_sequence == 1
+
+
+@pytest.mark.anyio
+async def test_sequences_count_up_without_a_gap_over_restarts(path: Path) -> None:
+    for start in range(3):
+        async with journal_at(path) as journal:
+            openings = [an_opening(f"r{start}-{each}") for each in range(20)]
+            for opening in openings:
+                journal.begin(opening)
+            await asyncio.gather(*(journal.finish(an_ending(each), an_ending(each)) for each in openings))
+    events = events_in(path)
+    assert [event.sequence for event in events] == list(range(1, 61))
+    assert len({event.source for event in events}) == 1
+    assert len({event.request_id for event in events}) == 60
+
+
+@pytest.mark.anyio
+async def test_what_a_dead_process_left_open_is_interrupted_at_what_was_sent(path: Path, tmp_path: Path) -> None:
+    async with journal_at(path, interval_ms=1) as journal:
+        opening = an_opening()
+        journal.begin(opening)
+        journal.advance("r1", Progress(10, 4, 1, 20))
+        journal.advance("r1", Progress(10, 4, 2, 20))
+        file = JournalFile(path)
+        await until(lambda: [each.progress.completion_tokens for each in file.open_requests()] == [2])
+        file.close()
+        left = crashed_copy(path, tmp_path / "crashed")
+    async with journal_at(left) as journal:
+        assert journal.last_sequence == 1
+    async with journal_at(left) as journal:
+        assert journal.last_sequence == 1, "interrupted once, not at every start"
+    (event,) = events_in(left)
+    assert event.finish_reason is Ending.INTERRUPTED
+    assert (event.prompt_tokens, event.cached_tokens, event.completion_tokens) == (10, 4, 2)
+    assert event.cost_nanodollars == 6 * 5 + 4 * 2 + 2 * 7
+    assert event.event_id == opening.event_id
+
+
+@pytest.mark.anyio
+async def test_a_request_that_sent_nothing_costs_nothing(path: Path, tmp_path: Path) -> None:
+    async with journal_at(path, interval_ms=1) as journal:
+        journal.begin(an_opening())
+        file = JournalFile(path)
+        await until(lambda: len(file.open_requests()) == 1)
+        file.close()
+        left = crashed_copy(path, tmp_path / "crashed")
+    async with journal_at(left):
+        pass
+    (event,) = events_in(left)
+    assert (event.prompt_tokens, event.completion_tokens, event.cost_nanodollars) == (0, 0, 0)
+
+
+@pytest.mark.anyio
+async def test_closing_writes_what_nobody_waits_for(path: Path) -> None:
+    async with journal_at(path, interval_ms=60_000) as journal:
+        opening = an_opening()
+        journal.begin(opening)
+        journal.finish_later(an_ending(opening, ending=Ending.CANCELLED))
+    assert [event.finish_reason for event in events_in(path)] == [Ending.CANCELLED]
+    with pytest.raises(JournalUnavailable):
+        journal.begin(an_opening("r2"))
+
+
+@pytest.mark.anyio
+async def test_one_commit_carries_all_who_wait(path: Path) -> None:
+    async with journal_at(path) as journal:
+        commits = 0
+
+        def count(*_: object) -> int:
+            nonlocal commits
+            commits += 1
+            return 0
+
+        file = journal._file._connection
+        file.set_trace_callback(lambda statement: count() if statement == "COMMIT" else None)
+        openings = [an_opening(f"r{each}") for each in range(500)]
+        for opening in openings:
+            journal.begin(opening)
+        await asyncio.gather(*(journal.finish(an_ending(each), an_ending(each)) for each in openings))
+        file.set_trace_callback(None)
+    assert commits < 20
+
+
+@pytest.mark.anyio
+async def test_one_writer_only(path: Path) -> None:
+    async with journal_at(path):
+        with pytest.raises(JournalInUse):
+            Journal(path)
+    async with journal_at(path):
+        pass
+
+
+@pytest.mark.anyio
+async def test_every_connection_waits_for_the_disk(path: Path) -> None:
+    async with journal_at(path) as journal:
+        for file in (journal._file, JournalFile(path), JournalFile(path, read_only=True)):
+            assert file._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert journal._file._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+@pytest.mark.anyio
+async def test_hours_and_months_add_up(path: Path) -> None:
+    async with journal_at(path) as journal:
+        for each in range(5):
+            opening = an_opening(f"r{each}", tenant_id=f"t{each % 2}")
+            journal.begin(opening)
+            event = an_ending(opening)
+            await journal.finish(event, event)
+    file = JournalFile(path)
+    (totals,) = file.hours(0, 2**60).values()
+    (hour_ms,) = file.hours(0, 2**60)
+    assert hour_ms == unix_ms(event.occurred_at) // HOUR_MS * HOUR_MS
+    assert (totals.events, totals.prompt_tokens, totals.cached_tokens) == (5, 50, 20)
+    assert totals.cost_nanodollars == sum(each.cost_nanodollars for each in events_in(path))
+    assert {(each.tenant_id, each.nanodollars, each.tokens) for each in file.spent()} == {
+        ("t0", 3 * event.cost_nanodollars, 39),
+        ("t1", 2 * event.cost_nanodollars, 26),
+    }
+    file.close()
+    async with journal_at(path) as journal:
+        assert sum(each.nanodollars for each in journal.spent_at_start) == totals.cost_nanodollars
+
+
+@pytest.mark.anyio
+async def test_only_what_has_arrived_is_pruned(path: Path) -> None:
+    async with journal_at(path) as journal:
+        for each in range(4):
+            opening = an_opening(f"r{each}")
+            journal.begin(opening)
+            await journal.finish(an_ending(opening), an_ending(opening))
+        assert journal.backlog_events == 4
+        journal.acknowledge(2)
+        await until(lambda: journal.backlog_events == 2)
+    file = JournalFile(path)
+    file.prune(NOW_MS + HOUR_MS, 100)
+    assert [row.sequence for row in file.events_after(0, 10)] == [3, 4]
+    assert (file.last_sequence(), file.relayed_sequence()) == (4, 2)
+    file.close()
+
+
+class FailingDisk:
+    """Lets the journal's commits fail. What was written before a failed commit is rolled back, as SQLite does."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._file = journal._file
+        self._commit = journal._file.commit
+        self.failing = threading.Event()
+
+    def commit(self) -> None:
+        if self.failing.is_set():
+            raise sqlite3.OperationalError("disk I/O error")
+        self._commit()
+
+
+@pytest.fixture
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.metering.journal.RETRY_S", 0.01)
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("quick_retries")
+async def test_a_disk_that_fails_refuses_new_work_and_loses_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with journal_at(path) as journal:
+        disk = FailingDisk(journal)
+        monkeypatch.setattr(journal._file, "commit", disk.commit)
+        before, streamed, whole = an_opening("before"), an_opening("streamed"), an_opening("whole")
+        for opening in (before, streamed, whole):
+            journal.begin(opening)
+        await journal.finish(an_ending(before), an_ending(before))
+
+        disk.failing.set()
+        delivered = an_ending(streamed, ending=Ending.ERROR)
+        with pytest.raises(JournalUnavailable):
+            await journal.finish(an_ending(streamed), delivered)
+        with pytest.raises(JournalUnavailable):
+            await journal.finish(an_ending(whole), an_ending(whole, Progress(), Ending.ERROR))
+        assert journal.trouble is not None
+        with pytest.raises(JournalUnavailable):
+            journal.begin(an_opening("refused"))
+
+        disk.failing.clear()
+        await until(lambda: journal.trouble is None)
+        opening = an_opening("after")
+        journal.begin(opening)
+        await journal.finish(an_ending(opening), an_ending(opening))
+    costs = {event.request_id: event.cost_nanodollars for event in events_in(path)}
+    assert costs == {
+        "before": an_ending(before).cost_nanodollars,
+        "streamed": delivered.cost_nanodollars,
+        "whole": 0,
+        "after": an_ending(opening).cost_nanodollars,
+    }
+    assert [event.sequence for event in events_in(path)] == [1, 2, 3, 4]
+
+
+@pytest.mark.anyio
+async def test_a_nearly_full_disk_refuses_new_work_only(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with journal_at(path) as journal:
+        opening = an_opening()
+        journal.begin(opening)
+        monkeypatch.setattr(journal, "_min_free_bytes", 2**62)
+        monkeypatch.setattr(journal, "_disk_checked", -10.0)
+        with pytest.raises(JournalUnavailable, match="bytes left"):
+            journal.begin(an_opening("r2"))
+        await journal.finish(an_ending(opening), an_ending(opening))
+    assert [event.request_id for event in events_in(path)] == ["r1"]
+
+
+@pytest.mark.anyio
+async def test_a_caller_who_is_cancelled_does_not_stop_the_writer(path: Path) -> None:
+    async with journal_at(path, interval_ms=60_000) as journal:
+        opening, other = an_opening("r1"), an_opening("r2")
+        journal.begin(opening)
+        journal.begin(other)
+        waiting = asyncio.create_task(journal.finish(an_ending(opening), an_ending(opening)))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await journal.finish(an_ending(other), an_ending(other))
+    assert {event.request_id for event in events_in(path)} == {"r1", "r2"}
+
+
+def test_a_file_that_is_no_journal_is_said(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"not a database, whatever its name says" * 100)
+    with pytest.raises(JournalUnavailable, match=path.name):
+        Journal(path)
