@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gateway.admission.model import Demand, Measure, Quota, Scope
 from gateway.tenancy.limits import Limits, ScopedLimits, ScopeKind
-from gateway.tenancy.store import Principal, Tier
+from gateway.tenancy.records import Principal, Tier
 
 TIER_LIMITS: Mapping[Tier, Limits] = {
     Tier.STANDARD: Limits(context_tokens=32_768),

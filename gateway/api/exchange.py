@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from starlette.types import Scope
 
-from gateway.tenancy.store import Principal
+from gateway.tenancy.records import Principal
 
 _KEY = "turnpike.exchange"
 

@@ -1,7 +1,7 @@
 """From a tenant's tier to the engine's class of service, and OpenAI's words for it."""
 
 from engine.request import PREMIUM, STANDARD, ServiceClass
-from gateway.tenancy.store import Tier
+from gateway.tenancy.records import Tier
 
 SERVICE_TIERS = ("auto", "default", "flex", "priority")
 """What a client may ask for."""

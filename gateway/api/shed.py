@@ -5,7 +5,7 @@ from gateway.api.engine_client import EngineClient
 from gateway.api.errors import RATE_LIMIT, APIError
 from gateway.api.rate_headers import retry_headers
 from gateway.api.service_classes import SERVICE_CLASSES, wait_bound_ms
-from gateway.tenancy.store import Tier
+from gateway.tenancy.records import Tier
 
 
 def shed(

@@ -20,7 +20,8 @@ from gateway.tenancy.errors import (
 )
 from gateway.tenancy.limits import LimitRecord, Limits, LimitTable, ScopedLimits, ScopeKind
 from gateway.tenancy.pepper import load_pepper
-from gateway.tenancy.store import CreatedKey, KeyRecord, Principal, Tenant, TenantStore, Tier
+from gateway.tenancy.records import CreatedKey, KeyRecord, Principal, Tenant, Tier
+from gateway.tenancy.store import TenantStore
 
 __all__ = [
     "Authenticator",

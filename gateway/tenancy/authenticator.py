@@ -25,7 +25,7 @@ from typing import Protocol
 
 from gateway.tenancy.errors import InvalidKey, StoreUnavailable
 from gateway.tenancy.keys import parse_key
-from gateway.tenancy.store import ActiveKey, Principal
+from gateway.tenancy.records import ActiveKey, Principal
 
 REFRESH_S = 1.5
 MAX_LAG_S = 3.0

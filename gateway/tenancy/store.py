@@ -3,9 +3,7 @@
 import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from enum import StrEnum
 
 from sqlalchemy import func, insert, select, update
 from sqlalchemy.exc import IntegrityError
@@ -14,67 +12,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from gateway.tenancy.database import answering
 from gateway.tenancy.errors import InvalidName, TenantExists, UnknownKey, UnknownTenant
 from gateway.tenancy.keys import new_key
-from gateway.tenancy.limits import ScopedLimits, limits_of_key, read_limits
+from gateway.tenancy.limits import limits_of_key, read_limits
 from gateway.tenancy.pepper import pepper_id
+from gateway.tenancy.records import ActiveKey, CreatedKey, KeyRecord, Principal, Tenant, Tier
 from gateway.tenancy.tables import KeyRow, TenantRow
 
 _TENANT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 MAX_KEY_NAME_CHARS = 128
-
-
-class Tier(StrEnum):
-    """What a tenant pays for; the engine knows it as a service class."""
-
-    PREMIUM = "premium"
-    STANDARD = "standard"
-
-
-@dataclass(frozen=True, slots=True)
-class Tenant:
-    id: str
-    name: str
-    tier: Tier
-    created_at: datetime
-    disabled_at: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class KeyRecord:
-    """What is known of a key once its secret has been shown."""
-
-    public_id: str
-    tenant_name: str
-    name: str
-    last_four: str
-    created_at: datetime
-    revoked_at: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CreatedKey:
-    """A new key. Its plaintext exists here and nowhere else."""
-
-    record: KeyRecord
-    plaintext: str = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Principal:
-    """Who is asking, and what is stated of how much. `key_id` is the key's public id."""
-
-    tenant_id: str
-    tenant_name: str
-    tier: Tier
-    key_id: str
-    limits: tuple[ScopedLimits, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ActiveKey:
-    """A key that opens the door to whoever presents the plaintext of `digest`."""
-
-    digest: bytes = field(repr=False)
-    principal: Principal
 
 
 class TenantStore:

@@ -18,7 +18,7 @@ from gateway.app import create_app
 from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy.errors import InvalidKey, StoreUnavailable
-from gateway.tenancy.store import Principal, Tier
+from gateway.tenancy.records import Principal, Tier
 from tests.gateway.api.fake_engine import FakeEngine
 
 KEY = "tp-standard"

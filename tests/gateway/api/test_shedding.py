@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.tenancy.store import Tier
+from gateway.tenancy.records import Tier
 from tests.gateway.api.conftest import KEY, PREMIUM_KEY
 from tests.gateway.api.envelope import error_of
 

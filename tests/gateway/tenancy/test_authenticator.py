@@ -10,8 +10,8 @@ import pytest
 from gateway.tenancy import Authenticator, InvalidKey, Principal, StoreUnavailable, TenantStore, Tier, open_database
 from gateway.tenancy import authenticator as module
 from gateway.tenancy.keys import ApiKey, new_key
+from gateway.tenancy.records import ActiveKey
 from gateway.tenancy.schema import upgrade
-from gateway.tenancy.store import ActiveKey
 from tests.gateway.tenancy.conftest import PEPPER
 from tests.servers import PostgresServer, ServerMissing, new_postgres_database, running_postgres
 
