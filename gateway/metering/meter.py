@@ -1,0 +1,68 @@
+"""One request's way to its usage event, from admission to the journal."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from gateway.metering.event import Ending
+from gateway.metering.journal import Journal
+from gateway.metering.opening import Opening, Progress, Work, event_of
+
+
+def unix_now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Meter:
+    """Tells the journal how far a request has come, and of its end exactly once.
+
+    `sent` is what was handed to the client's socket. An answer that is not streamed is sent as a whole, so until then
+    nothing is.
+
+    Raises:
+        JournalUnavailable: nothing new may run.
+    """
+
+    def __init__(self, journal: Journal, opening: Opening, clock: Callable[[], int] = unix_now_ms) -> None:
+        self.sent = Progress()
+        self._opening = opening
+        self._journal = journal
+        self._clock = clock
+        self._closed = False
+        journal.begin(opening)
+
+    @property
+    def billed_nanodollars(self) -> int:
+        """For what has been sent so far."""
+        return self._opening.cost(self.sent)
+
+    def advance(self, sent: Progress) -> None:
+        self.sent = sent
+        self._journal.advance(self._opening.request_id, sent)
+
+    async def close(self, total: Progress, work: Work, ending: Ending) -> None:
+        """The answer is complete, and all of it will have been sent with what the caller sends next. Returns when the
+        event is on the disk.
+
+        Raises:
+            JournalUnavailable: it is not; the caller sends an error. What had been sent before is billed later.
+        """
+        assert not self._closed, "a request ends once"
+        self._closed = True
+        now_ms = self._clock()
+        unsent = total.completion_tokens - self.sent.completion_tokens
+        otherwise = replace(work, undelivered_tokens=work.undelivered_tokens + unsent)
+        await self._journal.finish(
+            event_of(self._opening, total, work, ending, now_ms),
+            event_of(self._opening, self.sent, otherwise, Ending.ERROR, now_ms),
+        )
+        self.sent = total
+
+    def abandon(self, computed: Progress, work: Work, ending: Ending) -> None:
+        """It ended early: billed is what had been sent. Nothing where the request was closed before."""
+        if self._closed:
+            return
+        self._closed = True
+        unsent = max(0, computed.completion_tokens - self.sent.completion_tokens)
+        work = replace(work, undelivered_tokens=work.undelivered_tokens + unsent)
+        self._journal.finish_later(event_of(self._opening, self.sent, work, ending, self._clock()))

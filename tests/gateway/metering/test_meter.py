@@ -1,0 +1,82 @@
+"""A request is billed for what was sent, however it ends."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.metering.event import Ending, UsageEvent
+from gateway.metering.journal import Journal, JournalUnavailable
+from gateway.metering.meter import Meter
+from gateway.metering.opening import Progress, Work
+from tests.gateway.metering.test_journal import NOW_MS, an_opening, events_in, journal_at
+
+pytestmark = pytest.mark.anyio
+
+
+async def event_after(path: Path, *, advanced: Progress | None, whole: Progress, ending: Ending) -> UsageEvent:
+    async with journal_at(path) as journal:
+        meter = a_meter(journal)
+        if advanced is not None:
+            meter.advance(advanced)
+        if ending in (Ending.STOP, Ending.LENGTH, Ending.QUOTA):
+            await meter.close(whole, Work(engine_ns=5, preemptions=1), ending)
+        meter.abandon(whole, Work(engine_ns=5, preemptions=1), ending)
+    (event,) = events_in(path)
+    return event
+
+
+def a_meter(journal: Journal) -> Meter:
+    return Meter(journal, an_opening(), clock=lambda: NOW_MS + 40)
+
+
+async def test_a_complete_answer_is_billed_whole(tmp_path: Path) -> None:
+    event = await event_after(
+        tmp_path / "j.db", advanced=Progress(10, 4, 2, 9), whole=Progress(10, 4, 3, 9), ending=Ending.QUOTA
+    )
+    assert (event.prompt_tokens, event.cached_tokens, event.completion_tokens) == (10, 4, 3)
+    assert (event.undelivered_tokens, event.ttft_ms, event.total_latency_ms) == (0, 9, 40)
+    assert (event.finish_reason, event.engine_ns, event.preemptions) == (Ending.QUOTA, 5, 1)
+    assert event.cost_nanodollars == 6 * 5 + 4 * 2 + 3 * 7
+
+
+@pytest.mark.parametrize("ending", [Ending.CANCELLED, Ending.ERROR])
+async def test_an_answer_cut_short_is_billed_as_far_as_it_was_sent(tmp_path: Path, ending: Ending) -> None:
+    event = await event_after(
+        tmp_path / "j.db", advanced=Progress(10, 4, 2, 9), whole=Progress(10, 4, 7, 9), ending=ending
+    )
+    assert (event.completion_tokens, event.undelivered_tokens, event.finish_reason) == (2, 5, ending)
+    assert event.cost_nanodollars == 6 * 5 + 4 * 2 + 2 * 7
+
+
+async def test_a_client_that_left_before_the_first_token_pays_nothing(tmp_path: Path) -> None:
+    event = await event_after(tmp_path / "j.db", advanced=None, whole=Progress(10, 0, 3), ending=Ending.CANCELLED)
+    assert (event.prompt_tokens, event.completion_tokens, event.undelivered_tokens) == (0, 0, 3)
+    assert event.cost_nanodollars == 0
+    assert event.engine_ns == 5
+
+
+@pytest.mark.parametrize("sent", [Progress(), Progress(10, 4, 2, 9)])
+async def test_a_journal_that_fails_at_the_end_bills_what_was_sent_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: Progress
+) -> None:
+    monkeypatch.setattr("gateway.metering.journal.RETRY_S", 0.01)
+    path = tmp_path / "j.db"
+    async with journal_at(path) as journal:
+        meter = a_meter(journal)
+        if sent.completion_tokens:
+            meter.advance(sent)
+        commit = journal._file.commit
+
+        def fail_once() -> None:
+            monkeypatch.setattr(journal._file, "commit", commit)
+            raise OSError("no space")
+
+        monkeypatch.setattr(journal._file, "commit", fail_once)
+        with pytest.raises(JournalUnavailable):
+            await meter.close(Progress(10, 4, 3, 9), Work(), Ending.STOP)
+        meter.abandon(Progress(10, 4, 3, 9), Work(), Ending.ERROR)
+    (event,) = events_in(path)
+    assert event.finish_reason is Ending.ERROR
+    assert event.completion_tokens == sent.completion_tokens
+    assert event.undelivered_tokens == 3 - sent.completion_tokens
+    assert event.cost_nanodollars == (0 if not sent.completion_tokens else 6 * 5 + 4 * 2 + 2 * 7)
