@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.request import EngineError, FinishReason, Request, TokenDelta, UnservableRequest
 from engine.scheduling.plan import Executor
@@ -54,6 +54,7 @@ class _Submit:
     model: str
     requests: Sequence[Request]
     sink: Sink
+    posted_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +94,19 @@ class EngineCore:
 
     def submit(self, model: str, requests: Sequence[Request], sink: Sink) -> None:
         """Let requests in. All that happens to them reaches `sink`, down to their last delta."""
-        self._post(_Submit(model, requests, sink))
+        self._post(_Submit(model, requests, sink, time.monotonic_ns()))
 
     def abort(self, model: str, request_ids: Sequence[str]) -> None:
         """End requests before the next step. No delta follows; an id that has left already is no error."""
         self._post(_Abort(model, request_ids))
 
     def stats(self, model: str) -> SchedulerStats:
-        """A snapshot for dashboards; a step may be under way."""
-        return self._workers[model].scheduler.stats()
+        """A snapshot for dashboards; a step may be under way. What it keeps from being let in waits, too."""
+        worker = self._workers[model]
+        with self._wake:
+            posted = [each for each in self._inbox if isinstance(each, _Submit) and each.model == model]
+        now_ns = time.monotonic_ns()
+        return _with_posted(worker, worker.scheduler.stats(now_ns), posted, now_ns)
 
     def predicted_wait(self, model: str, service_class: str, prompt_tokens: int) -> PredictedWait:
         """How long a request that came now would wait. Cheap: O(classes)."""
@@ -150,7 +155,7 @@ class EngineCore:
             match message:
                 case _Submit():
                     for request in message.requests:
-                        _admit(worker, request, message.sink)
+                        _admit(worker, request, message.sink, message.posted_ns)
                 case _Abort():
                     for request_id in message.request_ids:
                         worker.scheduler.abort(request_id)
@@ -192,10 +197,22 @@ def _with_submitted(worker: ModelWorker, load: QueueSnapshot, message: _Submit) 
     return load.with_waiting(worker.scheduler.rank_of(first.service_class.name), first.prompt_tokens)
 
 
-def _admit(worker: ModelWorker, request: Request, sink: Sink) -> None:
+def _with_posted(worker: ModelWorker, stats: SchedulerStats, posted: Sequence[_Submit], now_ns: int) -> SchedulerStats:
+    """The same with what is still in the inbox: a step that never ends must show as a queue that grows older."""
+    classes = list(stats.classes)
+    for message in posted:
+        rank = worker.scheduler.rank_of(message.requests[0].service_class.name)
+        each = classes[rank]
+        age_ns = max(each.queue_age_ns, now_ns - message.posted_ns)
+        classes[rank] = replace(each, waiting=each.waiting + len(message.requests), queue_age_ns=age_ns)
+    waiting = stats.waiting + sum(len(message.requests) for message in posted)
+    return replace(stats, waiting=waiting, classes=tuple(classes))
+
+
+def _admit(worker: ModelWorker, request: Request, sink: Sink, posted_ns: int) -> None:
     worker.sinks[request.id] = sink
     try:
-        worker.scheduler.add(request, time.monotonic_ns())
+        worker.scheduler.add(request, posted_ns)
     except UnservableRequest as error:
         _deliver(worker, [TokenDelta(request.id, finish_reason=FinishReason.ERROR, error=str(error))])
 

@@ -231,6 +231,8 @@ class Request:
     executor while running. `salt` separates prefix caches (one for each tenant). A request with `fork_of` set
     waits until that sequence's prompt is computed and then shares its blocks.
 
+    `waiting_since_ns` is when it arrived or, if that is later, was preempted last.
+
     `rank` is the place of its class among the configured ones, 0 the highest. Up to `high_water_tokens` its tokens
     have been computed before it was last preempted, for the sake of class number `preempted_by`: what it computes
     of them again is charged to that class, `recompute_ns` of time so far.
@@ -259,6 +261,7 @@ class Request:
     prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list)
     rank: int = 0
     arrived_ns: int = 0
+    waiting_since_ns: int = 0
     high_water_tokens: int = 0
     preempted_by: int = 0
     engine_ns: int = 0

@@ -14,6 +14,7 @@ from engine.scheduling.ledger import ClassStats, Ledger
 from engine.scheduling.order import RankedQueue, order_key
 from engine.scheduling.plan import RowResult, ScheduledRow, StepPlan, StepResult
 from engine.scheduling.preemption_budget import PreemptionBudget
+from engine.scheduling.service_window import ServiceWindow, jain_index
 from engine.scheduling.stopping import stop_after_token
 from engine.scheduling.victims import victim_of_growth, victims_for_waiting
 from engine.scheduling.wait import LoadSums, QueueSnapshot
@@ -92,6 +93,7 @@ class Scheduler:
         self._requests: dict[str, Request] = {}
         self._running = RankedQueue(len(classes))
         self._waiting = [FairQueue(each.weight) for each in classes]
+        self._service = [ServiceWindow() for _ in classes]
         self._forks: dict[str, list[Request]] = {}
         """Requests that wait for the prompt of the one they fork, by the id of that one."""
         self._free_slots = list(range(config.max_running))
@@ -168,8 +170,17 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self._requests)
 
-    def stats(self) -> SchedulerStats:
+    def stats(self, now_ns: int | None = None) -> SchedulerStats:
+        """May be called while another thread steps. `now_ns`: None for the time of the last step.
+
+        O(requests + tenants served of late).
+        """
+        now_ns = self._now_ns if now_ns is None else now_ns
         running = len(self._running)
+        waiting: list[list[Request]] = [[] for _ in self._ranks]
+        for request in list(self._requests.values()):
+            if request.phase is Phase.WAITING:
+                waiting[request.rank].append(request)
         return SchedulerStats(
             running=running,
             waiting=len(self._requests) - running,
@@ -180,23 +191,28 @@ class Scheduler:
             cached_tokens_total=self._cached_tokens,
             preemptions_total=self._preemptions,
             failures_total=self._failures,
-            classes=tuple(map(self._class_stats, self._ranks)),
+            classes=tuple(self._class_stats(rank, waiting[rank], now_ns) for rank in self._ranks),
         )
 
-    def _class_stats(self, rank: int) -> ClassStats:
+    def _class_stats(self, rank: int, waiting: Sequence[Request], now_ns: int) -> ClassStats:
         account = self._ledger.accounts[rank]
-        forks = [request for children in list(self._forks.values()) for request in children]
+        served = self._service[rank].by_tenant(now_ns)
+        active = served.keys() | {request.tenant for request in waiting}
         return ClassStats(
             name=self._classes[rank].name,
             running=len(self._running.ranks[rank]),
-            waiting=len(self._waiting[rank]) + sum(request.rank == rank for request in forks),
+            waiting=len(waiting),
+            queue_age_ns=max(0, now_ns - min((request.waiting_since_ns for request in waiting), default=now_ns)),
             held_blocks=self._cache.held_blocks(rank),
+            reserved_blocks=self._cache.unused_reserve(rank),
             cached_blocks=self._cache.cached_blocks(rank),
             attributed_ns=account.attributed_ns,
             recompute_ns=account.recompute_ns,
             recomputed_tokens=account.recomputed_tokens,
             preemptions_caused=account.preemptions_caused,
             preemptions_suffered=account.preemptions_suffered,
+            active_tenants=len(active),
+            fairness=jain_index([served[tenant] for tenant in active]),
         )
 
     def add(self, request: Request, now_ns: int = 0) -> None:
@@ -219,7 +235,7 @@ class Scheduler:
             raise UnservableRequest(self._too_long(request.prompt_tokens, rank))
         request.rank = rank
         request.service_class = self._classes[rank]
-        request.arrived_ns = self._last_arrival_ns[rank] = now_ns
+        request.arrived_ns = request.waiting_since_ns = self._last_arrival_ns[rank] = now_ns
         self._requests[request.id] = request
         self._wait(request)
 
@@ -301,8 +317,9 @@ class Scheduler:
                 delta = self._advance(row, outcome)
                 if delta is not None:
                     deltas.append(delta)
-        for queue, served in zip(self._waiting, services, strict=True):
+        for queue, window, served in zip(self._waiting, self._service, services, strict=True):
             queue.charge(served)
+            window.add(self._now_ns, served)
         # Once a step and not once a row; requests that ended with it are out of the sums with what it brought them.
         for rank, load in enumerate(self._loads):
             load.advance(computed[rank], sampled[rank])
@@ -531,6 +548,7 @@ class Scheduler:
         if request.output_tokens == 0:
             request.prompt_logprobs.clear()  # they are computed anew
         request.preemptions += 1
+        request.waiting_since_ns = self._now_ns
         request.phase = Phase.WAITING
         self._waiting[request.rank].add(request)
         self._preemptions += 1

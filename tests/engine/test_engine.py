@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -19,7 +20,7 @@ from engine import (
     TextDelta,
     UnservableRequest,
 )
-from engine.scheduling.plan import StepPlan
+from engine.scheduling.plan import PendingStep, StepPlan
 
 pytestmark = pytest.mark.anyio
 
@@ -315,3 +316,28 @@ async def test_a_dead_engine_thread_leaves_nobody_waiting(tiny_folders: dict[str
         await settle(engine, lambda: not engine.ready)
         with pytest.raises(EngineError):
             await collect(engine.stream("llama", PROMPT, GREEDY))
+
+
+async def test_what_a_long_step_keeps_out_is_seen_to_wait(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = engine._core._workers["llama"].executor
+    execute, entered, leave = runner.execute, threading.Event(), threading.Event()
+
+    def stuck(plan: StepPlan) -> PendingStep:
+        entered.set()
+        leave.wait(10)
+        return execute(plan)
+
+    monkeypatch.setattr(runner, "execute", stuck)
+    tasks = [asyncio.create_task(collect(engine.stream("llama", PROMPT, GREEDY)))]
+    assert await asyncio.to_thread(entered.wait, 10)
+    before_ns = time.monotonic_ns()
+    tasks += [asyncio.create_task(collect(engine.stream("llama", PROMPT, GREEDY))) for _ in range(2)]
+    await asyncio.sleep(0.02)
+    stats = engine.stats()["llama"]
+    premium, standard = stats.classes
+    assert (stats.running, stats.waiting, premium.waiting, standard.waiting) == (1, 2, 0, 2)
+    assert premium.queue_age_ns == 0
+    assert 20_000_000 <= standard.queue_age_ns <= time.monotonic_ns() - before_ns
+    leave.set()
+    await asyncio.gather(*tasks)
+    assert engine.stats()["llama"].classes[1].queue_age_ns == 0

@@ -325,3 +325,54 @@ class TestTime:
         assert (premium.attributed_ns, standard.attributed_ns) == (50 + 700 * 8 // 9, 1000 + 700 - 700 * 8 // 9)
         assert victim.engine_ns == standard.attributed_ns
         assert victim.recompute_ns == premium.recompute_ns
+
+
+class TestStats:
+    def test_the_queue_is_as_old_as_its_oldest(self) -> None:
+        scheduler = make_scheduler(max_running=1, classes=(PREMIUM, STANDARD))
+        for number, now_ns in enumerate((100, 300, 700)):
+            scheduler.add(request(number, 4), now_ns)
+        assert [each.queue_age_ns for each in scheduler.stats(1000).classes] == [0, 900]
+        plan = scheduler.schedule(1000)
+        assert plan is not None
+        commit(scheduler, plan)
+        assert [each.queue_age_ns for each in scheduler.stats(1000).classes] == [0, 700]
+
+    def test_one_that_was_preempted_waits_since_then(self) -> None:
+        scheduler = make_scheduler(max_running=1, classes=(ServiceClass("premium", priority=0), STANDARD))
+        scheduler.add(request(0, 4), 100)
+        commit(scheduler, scheduler.schedule(200))
+        scheduler.add(request(1, 4, PREMIUM), 4000)
+        commit(scheduler, scheduler.schedule(5000))
+        assert [each.queue_age_ns for each in scheduler.stats(5300).classes] == [0, 300]
+
+    def test_a_reserve_that_is_held_is_not_kept(self) -> None:
+        scheduler = make_scheduler()
+        assert [each.reserved_blocks for each in scheduler.stats().classes] == [6, 0]
+        scheduler.add(request(0, 4 * BLOCK_TOKENS - 1, PREMIUM))
+        step(scheduler)
+        assert [each.reserved_blocks for each in scheduler.stats().classes] == [2, 0]
+
+    def test_fairness_is_of_the_last_minute_and_counts_who_starves(self) -> None:
+        scheduler = make_scheduler(200, max_running=2, classes=(STANDARD,))
+        once = SamplingParams(max_tokens=1)
+        for number, tenant in enumerate("ab"):
+            scheduler.add(request(number, 10, tenant=tenant, params=once))
+        commit(scheduler, scheduler.schedule(0))
+        (served,) = scheduler.stats(0).classes
+        assert (served.active_tenants, served.fairness) == (2, 1)
+        for number in range(2, 5):
+            scheduler.add(request(number, 10, tenant="abc"[number - 2]))
+        (starving,) = scheduler.stats(0).classes
+        assert (starving.active_tenants, starving.fairness) == (3, pytest.approx(2 / 3))
+        for number in range(2, 5):
+            scheduler.abort(f"s{number}")
+        (forgotten,) = scheduler.stats(61 * 10**9).classes
+        assert (forgotten.active_tenants, forgotten.fairness) == (0, 1)
+
+    def test_fairness_is_of_a_class(self) -> None:
+        scheduler = make_scheduler(200)
+        scheduler.add(request(0, 40, PREMIUM, tenant="a"))
+        scheduler.add(request(1, 4, tenant="b"))
+        step(scheduler)
+        assert [(each.active_tenants, each.fairness) for each in scheduler.stats().classes] == [(1, 1), (1, 1)]
