@@ -9,6 +9,8 @@ import pytest
 
 from engine.models.catalog import DownloadError, fetch
 from gateway.settings import ENV_PREFIX, Settings, normalise_database_url
+from tests.clickhouse_server import ClickHouseServer, running_clickhouse
+from tests.kafka_server import KafkaServer, running_kafka
 from tests.servers import (
     PostgresServer,
     RedisServer,
@@ -75,6 +77,29 @@ def redis_server() -> Iterator[RedisServer]:
             yield server
     except ServerMissing as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def kafka_server() -> Iterator[KafkaServer]:
+    """A Kafka broker for the whole run; tests take topics and groups of their own on it, and leave it running."""
+    try:
+        with running_kafka() as server:
+            yield server
+    except ServerMissing as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def clickhouse_server() -> Iterator[ClickHouseServer]:
+    """ClickHouse behind HTTP for the whole run; tests take a database of their own on it, and leave it running."""
+    with running_clickhouse() as server:
+        yield server
+
+
+@pytest.fixture
+def clickhouse_url(clickhouse_server: ClickHouseServer) -> str:
+    """An empty ClickHouse database."""
+    return clickhouse_server.new_database()
 
 
 @pytest.fixture

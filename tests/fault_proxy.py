@@ -29,13 +29,13 @@ SLOW_S = 2.0
 class FaultProxy:
     """Between a client and the server at `target_port`, on one loopback port for good."""
 
-    def __init__(self, target_port: int) -> None:
+    def __init__(self, target_port: int, port: int = 0) -> None:
         self._target_port = target_port
         self._fault = Fault.NONE
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
         self._relays: set[asyncio.Task[None]] = set()
-        self.port = 0
+        self.port = port
 
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
@@ -98,8 +98,9 @@ class FaultProxy:
 
 
 @asynccontextmanager
-async def fault_proxy(target_port: int) -> AsyncIterator[FaultProxy]:
-    proxy = FaultProxy(target_port)
+async def fault_proxy(target_port: int, port: int = 0) -> AsyncIterator[FaultProxy]:
+    """Listens on `port`; 0 takes any free one."""
+    proxy = FaultProxy(target_port, port)
     await proxy.start()
     try:
         yield proxy
