@@ -37,7 +37,6 @@ class Base(DeclarativeBase):
 
 class TenantRow(Base):
     __tablename__ = "tenants"
-    __table_args__ = (CheckConstraint("tier IN ('premium', 'standard')", name="tier"),)
 
     id: Mapped[str] = mapped_column(String(36), primary_key=True)
     name: Mapped[str] = mapped_column(String(64), unique=True)

@@ -9,6 +9,7 @@ import pytest
 from alembic import command
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
+from sqlalchemy.exc import IntegrityError
 
 import migrations
 from gateway.tenancy import SchemaMismatch, StoreUnavailable, TenantStore, Tier, open_database
@@ -74,6 +75,41 @@ async def test_a_database_from_the_future_is_refused(empty_database_url: str) ->
     )
     with pytest.raises(SchemaMismatch, match="9999"):
         await upgrade(empty_database_url)
+
+
+async def test_tenants_of_any_tier_outlive_the_check_on_it(empty_database_url: str) -> None:
+    """And what refers to them, where SQLite rebuilds the table."""
+
+    async def run(statement: str) -> None:
+        await in_locked_transaction(empty_database_url, lambda c: c.execute(text(statement)) and None)
+
+    async def to(revision: str) -> None:
+        await in_locked_transaction(empty_database_url, lambda c: command.upgrade(alembic_config(c), revision))
+
+    tenant = "INSERT INTO tenants (id, name, tier, created_at) VALUES ('{0}', '{0}', '{1}', '2026-01-01 00:00:00')"
+    await to("0002")
+    await run(tenant.format("old", "premium"))
+    await run("INSERT INTO limits (tenant_id, kind, scope_id, concurrent) VALUES ('old', 'tenant', '', 3)")
+    with pytest.raises(IntegrityError):
+        await run(tenant.format("new", "gold"))
+    await to("0003")
+    await run(tenant.format("new", "gold"))
+    with pytest.raises(IntegrityError):
+        await run(tenant.format("new", "gold"))
+    with pytest.raises(IntegrityError):
+        await in_locked_transaction(empty_database_url, lambda c: command.downgrade(alembic_config(c), "0002"))
+    assert await revision_of(empty_database_url) == "0003"
+    await run("DELETE FROM tenants WHERE id = 'new'")
+    await in_locked_transaction(empty_database_url, lambda c: command.downgrade(alembic_config(c), "0002"))
+    with pytest.raises(IntegrityError):
+        await run(tenant.format("new", "gold"))
+    database = open_database(empty_database_url)
+    async with database.connect() as connection:
+        rows = await connection.execute(
+            text("SELECT name, tier, concurrent FROM tenants JOIN limits ON id = tenant_id")
+        )
+        assert rows.all() == [("old", "premium", 3)]
+    await database.dispose()
 
 
 async def test_sqlite_waits_keeps_and_checks(sqlite_url: str) -> None:
