@@ -1,18 +1,11 @@
 """From who asks, and for which model, to what binds the request."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.admission.model import Demand, Measure, Quota, Scope
 from gateway.tenancy.limits import Limits, ScopedLimits, ScopeKind
-from gateway.tenancy.records import Principal, Tier
-
-TIER_LIMITS: Mapping[Tier, Limits] = {
-    Tier.STANDARD: Limits(context_tokens=32_768),
-    Tier.PREMIUM: Limits(context_tokens=131_072),
-}
-"""What a tenant has of whatever is not stated for it."""
-
+from gateway.tenancy.records import Principal
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
@@ -22,17 +15,15 @@ class RequestLimits:
     context_tokens: int
 
 
-def limits_for(
-    principal: Principal, model: str, max_model_len: int, defaults: Mapping[Tier, Limits] = TIER_LIMITS
-) -> RequestLimits:
+def limits_for(principal: Principal, model: str, max_model_len: int, tier_limits: Limits) -> RequestLimits:
     """What binds this principal on this model, from memory: its limits came with its key (`Authenticator`).
 
     The scopes are the key, the tenant, and the model as used by the tenant. All bind; none takes another's place.
-    What is not stated for the tenant is its tier's. The context is the smallest of all, the model's window included.
+    What is not stated for the tenant is its tier's: `tier_limits`. The context is the smallest of all, the model's window included.
     """
     scopes = [
-        *(stated for stated in principal.limits if _concerns(stated, principal.key_id, model)),
-        ScopedLimits(ScopeKind.TENANT, "", _tenant_limits(principal, defaults[principal.tier])),
+        *(stated for stated in principal.limits if _concerns(stated, principal.lineage or principal.key_id, model)),
+        ScopedLimits(ScopeKind.TENANT, "", _tenant_limits(principal, tier_limits)),
     ]
     contexts = [each.limits.context_tokens for each in scopes if each.limits.context_tokens is not None]
     return RequestLimits(
@@ -49,20 +40,22 @@ def demands_of(
     `prompt_tokens` and `prompt_nanodollars` are of all its prompts. `token_nanodollars`: an answer's token, rounded
     up, so that what is held is never less than what is used.
     """
+    money = (prompt_nanodollars, choices * token_nanodollars)
     taken = {
         Measure.REQUESTS_PER_MINUTE: (1, 0),
         Measure.CONCURRENT: (1, 0),
         Measure.TOKENS_PER_MINUTE: (prompt_tokens, choices),
         Measure.TOKENS_PER_DAY: (prompt_tokens, choices),
-        Measure.NANODOLLARS_PER_MONTH: (prompt_nanodollars, choices * token_nanodollars),
+        Measure.NANODOLLARS_PER_MONTH: money,
+        Measure.CREDIT_NANODOLLARS: money,
     }
     return tuple(Demand(quota, *taken[quota.scope.measure]) for quota in quotas)
 
 
-def _concerns(stated: ScopedLimits, key_id: str, model: str) -> bool:
+def _concerns(stated: ScopedLimits, lineage: str, model: str) -> bool:
     match stated.kind:
         case ScopeKind.KEY:
-            return stated.scope_id == key_id
+            return stated.scope_id == lineage
         case ScopeKind.MODEL:
             return stated.scope_id == model
         case ScopeKind.TENANT:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from gateway.admission.model import Hold, LimitState, Quota, Refusal, Use
-from gateway.admission.windows import leaves_at_ms
+from gateway.admission.windows import Window, leaves_at_ms
 
 OPEN_RETRY_MS = 1_000
 """When to come back for a slot that another request holds: nobody knows; a guess."""
@@ -19,11 +19,17 @@ def refusal_of(blocked: Sequence[tuple[Quota, int | None]], states: tuple[LimitS
     """The refusal for quotas without room and, for each, the bucket after whose leaving there is (None: never)."""
     waits = []
     for quota, bucket in blocked:
-        leaves = None if bucket is None else leaves_at_ms(quota.scope.measure.window, bucket)
-        wait = None if bucket is None else OPEN_RETRY_MS if leaves is None else leaves - now_ms
-        waits.append((quota, wait))
+        waits.append((quota, None if bucket is None else _wait_ms(quota.scope.measure.window, bucket, now_ms)))
     quota, wait = max(waits, key=lambda each: float("inf") if each[1] is None else each[1])
     return Refusal(quota, wait, states)
+
+
+def _wait_ms(window: Window, bucket: int, now_ms: int) -> int | None:
+    """Until a bucket has left; None: never, as no time brings a balance back."""
+    if window is Window.EVER:
+        return None
+    leaves = leaves_at_ms(window, bucket)
+    return OPEN_RETRY_MS if leaves is None else leaves - now_ms
 
 
 def exceeds(hold: Hold, use: Use) -> bool:

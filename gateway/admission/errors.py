@@ -13,7 +13,6 @@ _MEASURE_WORDS = {
     Measure.TOKENS_PER_MINUTE: "tokens per minute",
     Measure.TOKENS_PER_DAY: "tokens per day",
     Measure.CONCURRENT: "concurrent requests",
-    Measure.NANODOLLARS_PER_MONTH: "spend per month",
 }
 
 
@@ -30,16 +29,20 @@ class QuotaExceeded(Exception):
         self.limit = refusal.quota.limit
         self.retry_after_ms = refusal.retry_after_ms
         self.states = refusal.states
-        money = self.scope.measure is Measure.NANODOLLARS_PER_MONTH
-        what = "spend" if money else f"{self.limit} {_MEASURE_WORDS[self.scope.measure]}"
         where = _SCOPE_WORDS[self.scope.kind]
-        if money:
+        if self.scope.measure is Measure.CREDIT_NANODOLLARS:
+            self.code = "insufficient_quota"
+            message = f"The credit of {where} leaves no room for this request."
+        elif self.scope.measure is Measure.NANODOLLARS_PER_MONTH:
             self.code = "insufficient_quota"
             message = f"The spending limit of {where} for this month leaves no room for this request."
         elif self.retry_after_ms is None:
             self.code = "request_exceeds_limit"
-            message = f"This request alone is more than the limit of {where}: {what}."
+            message = f"This request alone is more than the limit of {where}: {self._what()}."
         else:
             self.code = "rate_limit_exceeded"
-            message = f"The limit of {where} is reached: {what}."
+            message = f"The limit of {where} is reached: {self._what()}."
         super().__init__(message)
+
+    def _what(self) -> str:
+        return f"{self.limit} {_MEASURE_WORDS[self.scope.measure]}"

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from gateway.admission.errors import QuotaExceeded
 from gateway.admission.model import (
+    Committed,
     Demand,
     Hold,
     HoldRequest,
@@ -85,6 +86,10 @@ class Limiter:
     async def usage(self, quotas: Sequence[Quota]) -> tuple[LimitState, ...]:
         """Where the quotas of one tenant stand, without a request."""
         return await self._store.usage(quotas) if quotas else ()
+
+    async def restore(self, known: Sequence[Committed]) -> None:
+        """Start from what the books say was used. Raises: StoreAway."""
+        await self._store.restore(known)
 
     def counts(self) -> Mapping[str, int]:
         """For metrics: what happened since the start; `open` is of this moment."""

@@ -2,7 +2,7 @@
 
 While the breaker is open, or when a call has just failed, this replica admits up to `share` of each limit, by counters
 of its own. So a limit is overspent by at most share x replicas of itself in each of its windows: the local counters go
-on through every flap. A share of less than one request or one slot is one.
+on through every flap. A share of less than one request or one slot is one. Whoever pays in advance is not admitted.
 
 What was used meanwhile is committed to the shared store once that is back, at the time of its admission. Not merged:
 holds of the outage that are still open count there when they are settled, not before; what does not fit
@@ -19,6 +19,7 @@ from typing import Protocol
 from gateway.admission.breaker import CircuitBreaker
 from gateway.admission.memory import MemoryStore
 from gateway.admission.model import (
+    Committed,
     Demand,
     Hold,
     HoldRequest,
@@ -88,6 +89,10 @@ class LocalShare:
         except StoreAway:
             return await self._local.usage([self._share_of(quota) for quota in quotas])
 
+    async def restore(self, known: Sequence[Committed]) -> None:
+        """Raises: StoreAway."""
+        await self._breaker.call(lambda: self._shared.restore(known))
+
     def counts(self) -> Mapping[str, int]:
         """`breaker_open` and `deferred` are of this moment, the rest is since the start."""
         return {
@@ -110,6 +115,8 @@ class LocalShare:
         await self._shared.aclose()
 
     async def _hold_locally(self, request: HoldRequest) -> Hold | Refusal:
+        if any(demand.quota.scope.measure is Measure.CREDIT_NANODOLLARS for demand in request.demands):
+            raise StoreAway("what is left of a balance cannot be known, and nobody paid for more")
         self._degraded += 1
         scaled = tuple(
             Demand(self._share_of(demand.quota), demand.fixed, demand.per_token) for demand in request.demands

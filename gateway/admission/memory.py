@@ -9,6 +9,7 @@ from enum import Enum
 
 from gateway.admission.decisions import exceeds, refusal_of, state_of
 from gateway.admission.model import (
+    Committed,
     Demand,
     Hold,
     HoldRequest,
@@ -154,6 +155,16 @@ class MemoryStore:
     async def usage(self, quotas: Sequence[Quota]) -> tuple[LimitState, ...]:
         now = self._now()
         return _states(quotas, [self._counter(quota.scope, now) for quota in quotas], now)
+
+    async def restore(self, known: Sequence[Committed]) -> None:
+        now = self._now()
+        for each in known:
+            window = each.scope.measure.window
+            bucket = bucket_at(window, each.at_ms)
+            if bucket >= oldest_bucket(window, now):
+                counter = self._counter(each.scope, now)
+                if (missing := each.amount - counter.committed.get(bucket, 0)) > 0:
+                    counter.commit(bucket, missing)
 
     def counts(self) -> Mapping[str, int]:
         return {}

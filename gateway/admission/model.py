@@ -22,6 +22,8 @@ class Measure(StrEnum):
     TOKENS_PER_DAY = "tokens_per_day"
     CONCURRENT = "concurrent"
     NANODOLLARS_PER_MONTH = "nanodollars_per_month"
+    CREDIT_NANODOLLARS = "credit_nanodollars"
+    """Of what was ever paid in advance."""
 
     @property
     def window(self) -> Window:
@@ -31,6 +33,10 @@ class Measure(StrEnum):
     def counts_tokens(self) -> bool:
         return self in (Measure.TOKENS_PER_MINUTE, Measure.TOKENS_PER_DAY)
 
+    @property
+    def counts_money(self) -> bool:
+        return self in (Measure.NANODOLLARS_PER_MONTH, Measure.CREDIT_NANODOLLARS)
+
 
 _WINDOWS = {
     Measure.REQUESTS_PER_MINUTE: Window.MINUTE,
@@ -38,6 +44,7 @@ _WINDOWS = {
     Measure.TOKENS_PER_DAY: Window.DAY,
     Measure.CONCURRENT: Window.OPEN,
     Measure.NANODOLLARS_PER_MONTH: Window.MONTH,
+    Measure.CREDIT_NANODOLLARS: Window.EVER,
 }
 
 
@@ -90,10 +97,19 @@ class Use:
                 return self.requests
             case Measure.TOKENS_PER_MINUTE | Measure.TOKENS_PER_DAY:
                 return self.tokens
-            case Measure.NANODOLLARS_PER_MONTH:
+            case Measure.NANODOLLARS_PER_MONTH | Measure.CREDIT_NANODOLLARS:
                 return self.nanodollars
             case Measure.CONCURRENT:
                 return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What is known from elsewhere to have been used of a scope in the window that `at_ms` lies in."""
+
+    scope: Scope
+    at_ms: int
+    amount: int
 
 
 @dataclass(frozen=True, slots=True)

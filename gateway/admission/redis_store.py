@@ -1,8 +1,8 @@
 """Limits in Redis, for replicas that share them: one Lua script, and so one atomic step, for each decision.
 
-The clock is Redis' own. Redis 7.0 is enough. What Redis forgets by a restart is forgotten: windows begin anew, and
-holds from before are settled as `Outcome.UNKNOWN`. With eviction, counters can go as well: `maxmemory-policy
-noeviction`.
+The clock is Redis' own. Redis 7.0 is enough. What Redis forgets by a restart is forgotten: windows begin anew but for
+what `restore` knows, and holds from before are settled as `Outcome.UNKNOWN`. With eviction, counters can go as well:
+`maxmemory-policy noeviction`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +16,18 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from gateway.admission.decisions import exceeds, refusal_of, state_of
-from gateway.admission.model import Hold, HoldRequest, LimitState, Outcome, Quota, Refusal, Scope, Settlement, Use
+from gateway.admission.model import (
+    Committed,
+    Hold,
+    HoldRequest,
+    LimitState,
+    Outcome,
+    Quota,
+    Refusal,
+    Scope,
+    Settlement,
+    Use,
+)
 from gateway.admission.store import FINISHED_MS, HOLD_TTL_MS, StoreAway
 
 _NEVER, _CLEAR = -2, -3
@@ -38,8 +49,8 @@ class RedisStore:
         self._client = client
         self._clock = clock
         prelude = _source("prelude")
-        self._hold, self._settle, self._extend, self._usage = (
-            client.register_script(prelude + _source(name)) for name in ("hold", "settle", "extend", "usage")
+        self._hold, self._settle, self._extend, self._usage, self._restore = (
+            client.register_script(prelude + _source(name)) for name in ("hold", "settle", "extend", "usage", "restore")
         )
 
     @classmethod
@@ -95,6 +106,18 @@ class RedisStore:
             state_of(quota, used, None if newest < 0 else newest, now)
             for quota, used, newest in zip(quotas, rows[::2], rows[1::2], strict=True)
         )
+
+    async def restore(self, known: Sequence[Committed]) -> None:
+        """One call for each tenant."""
+        by_tenant: dict[str, list[Committed]] = {}
+        for each in known:
+            by_tenant.setdefault(each.scope.tenant_id, []).append(each)
+        for tenant_id, entries in by_tenant.items():
+            arguments: list[str | int] = []
+            for each in entries:
+                arguments += [each.scope.measure.window.value, each.at_ms, each.amount]
+            keys = [_prefix(tenant_id) + "open", *(_counter_key(each.scope) for each in entries)]
+            await self._call(self._restore, tenant_id, keys, arguments)
 
     async def ping(self) -> None:
         """Raises: StoreAway."""

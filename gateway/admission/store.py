@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from gateway.admission.model import Hold, HoldRequest, LimitState, Quota, Refusal, Settlement, Use
+from gateway.admission.model import Committed, Hold, HoldRequest, LimitState, Quota, Refusal, Settlement, Use
 
 HOLD_TTL_MS = 30_000
 """How long a hold lives without a sign of life from whoever took it."""
@@ -38,6 +38,11 @@ class LimitStore(Protocol):
 
     async def usage(self, quotas: Sequence[Quota]) -> tuple[LimitState, ...]:
         """Where quotas (of one tenant) stand."""
+        ...
+
+    async def restore(self, known: Sequence[Committed]) -> None:
+        """Let no counter say that less was committed than is known, by the books, from before the store forgot. What
+        is of a window that has passed changes nothing."""
         ...
 
     def counts(self) -> Mapping[str, int]:

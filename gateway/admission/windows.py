@@ -9,10 +9,11 @@ as that bucket is in the window:
             60 to 65 s after it was taken, not at 60 sharp.
     DAY     the calendar's, UTC, as it is printed on a contract.
     MONTH   the calendar's, UTC.
+    EVER    all time: what comes off a balance.
     OPEN    no time at all: what requests hold that are under way.
 
-Buckets are numbered: DAY and MINUTE since 1970, MONTH as year x 12 + month - 1, OPEN always 0. The prelude of the Lua
-scripts has the same arithmetic; the contract tests hold the two together.
+Buckets are numbered: DAY and MINUTE since 1970, MONTH as year x 12 + month - 1, EVER and OPEN always 0. The prelude of
+the Lua scripts has the same arithmetic; the contract tests hold the two together.
 """
 
 from datetime import UTC, datetime
@@ -27,6 +28,7 @@ class Window(StrEnum):
     MINUTE = "minute"
     DAY = "day"
     MONTH = "month"
+    EVER = "ever"
     OPEN = "open"
 
 
@@ -40,7 +42,7 @@ def bucket_at(window: Window, at_ms: int) -> int:
         case Window.MONTH:
             at = datetime.fromtimestamp(at_ms // 1000, UTC)
             return at.year * 12 + at.month - 1
-        case Window.OPEN:
+        case Window.EVER | Window.OPEN:
             return 0
 
 
@@ -60,5 +62,5 @@ def leaves_at_ms(window: Window, bucket: int) -> int | None:
         case Window.MONTH:
             year, month = divmod(bucket + 1, 12)
             return int(datetime(year, month + 1, 1, tzinfo=UTC).timestamp()) * 1000
-        case Window.OPEN:
+        case Window.EVER | Window.OPEN:
             return None

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-from gateway.admission import Hold, Limiter, Measure, Quota
+from gateway.admission import Hold, Limiter, Quota
 from gateway.admission.book import demands_of
 from gateway.api.errors import APIError
 from gateway.api.prepare import PreparedPrompt
@@ -80,7 +80,7 @@ async def admitted(
 
 
 def _refuse_money(quotas: Sequence[Quota]) -> None:
-    if any(quota.scope.measure is Measure.NANODOLLARS_PER_MONTH for quota in quotas):
+    if any(quota.scope.measure.counts_money for quota in quotas):
         raise APIError(
             403,
             "This account's spending is limited, and this model has no price.",

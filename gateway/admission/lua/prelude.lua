@@ -9,7 +9,8 @@
 -- 2^53. Buckets are those of gateway/admission/windows.py.
 
 local BUCKET_MS, MINUTE_BUCKETS, DAY_MS = 5000, 12, 86400000
--- How long keys outlive their last write: a window and more. What is open may be charged to any window.
+-- How long keys outlive their last write: a window and more. What is open may be charged to any window; what counts
+-- for ever stays for ever.
 local KEY_LIFE_MS = {minute = 300000, day = 2 * DAY_MS, month = 40 * DAY_MS, open = 40 * DAY_MS}
 local OPEN_LIFE_MS = KEY_LIFE_MS.month
 -- Expired holds freed by one call, so that none takes long; the next call goes on.
@@ -78,7 +79,7 @@ end
 local function add(key, window, field, amount)
   if amount == 0 then return end
   redis.call('HINCRBY', key, field, whole(amount))
-  redis.call('PEXPIRE', key, KEY_LIFE_MS[window])
+  if window ~= 'ever' then redis.call('PEXPIRE', key, KEY_LIFE_MS[window]) end
 end
 
 -- Give back what a request holds. A bucket that has left its window is not there any more.

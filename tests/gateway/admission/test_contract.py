@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.admission.model import Demand, LimitState, Measure, Outcome, Quota, Use
+from gateway.admission.model import Committed, Demand, LimitState, Measure, Outcome, Quota, Use
 from gateway.admission.store import HOLD_TTL_MS, LimitStore
 from gateway.tenancy import ScopeKind
 from tests.gateway.admission.stores import Clock, each, hold, refusal, scope, tokens
@@ -15,6 +15,7 @@ RPM = Measure.REQUESTS_PER_MINUTE
 TPM = Measure.TOKENS_PER_MINUTE
 TPD = Measure.TOKENS_PER_DAY
 MONEY = Measure.NANODOLLARS_PER_MONTH
+CREDIT = Measure.CREDIT_NANODOLLARS
 
 
 async def used(store: LimitStore, demand: Demand) -> int:
@@ -248,3 +249,34 @@ async def test_scopes_are_apart(store: LimitStore) -> None:
 async def test_an_unused_quota_stands_at_nothing(store: LimitStore) -> None:
     quotas = [tokens(100).quota, each(Measure.CONCURRENT, 3).quota]
     assert await store.usage(quotas) == tuple(LimitState(quota, 0, 0) for quota in quotas)
+
+
+async def test_credit_is_never_given_back_by_time(store: LimitStore, clock: Clock) -> None:
+    credit = tokens(100, measure=CREDIT)
+    taken = await hold(store, "a", credit, desired=90)
+    await store.settle(taken, Use(1, 80, 80))
+    clock.advance(400 * 86_400)
+    again = await hold(store, "b", credit, desired=90)
+    assert (again.granted_tokens, again.bound_by) == (20, credit.quota.scope)
+    await store.settle(again, Use(1, 20, 20))
+    refused = await refusal(store, "c", credit)
+    assert refused.retry_after_ms is None
+
+
+async def test_what_is_known_from_the_books_is_restored_once(store: LimitStore, clock: Clock) -> None:
+    month, credit, day = tokens(1000, measure=MONEY), tokens(1000, measure=CREDIT), tokens(1000, measure=TPD)
+    known = [Committed(each.quota.scope, clock.now_ms, 300) for each in (month, credit, day)]
+    for _ in range(2):
+        await store.restore(known)
+    assert [await used(store, each) for each in (month, credit, day)] == [300, 300, 300]
+    taken = await hold(store, "a", month, credit, desired=100)
+    await store.settle(taken, Use(1, 50, 50))
+    await store.restore(known)
+    assert [await used(store, each) for each in (month, credit, day)] == [350, 350, 300]
+
+
+async def test_what_is_known_of_a_window_that_has_passed_changes_nothing(store: LimitStore, clock: Clock) -> None:
+    month, credit, day = tokens(1000, measure=MONEY), tokens(1000, measure=CREDIT), tokens(1000, measure=TPD)
+    long_ago = clock.now_ms - 40 * 86_400_000
+    await store.restore([Committed(each.quota.scope, long_ago, 300) for each in (month, credit, day)])
+    assert [await used(store, each) for each in (month, credit, day)] == [0, 300, 0]

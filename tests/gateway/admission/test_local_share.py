@@ -252,3 +252,16 @@ async def test_a_thousand_at_once_are_not_taken_for_a_slow_store(
     assert sum(taken.degraded for taken in held) < breaker.TRIPS_AT  # the machine itself may stall
     assert not is_open(store)
     await store.aclose()
+
+
+async def test_nobody_spends_a_balance_that_cannot_be_looked_at(store: LocalShare, proxy: FaultProxy) -> None:
+    credit = tokens(10_000, measure=Measure.CREDIT_NANODOLLARS)
+    await store.settle(await hold(store, "before", credit), Use(1, 100, 100))
+    await proxy.set(Fault.REFUSED)
+    with pytest.raises(StoreAway):
+        await hold(store, "during", credit)
+    await hold(store, "of another kind", tokens(10_000, measure=TPD))
+    await proxy.set(Fault.NONE)
+    await until(lambda: not is_open(store))
+    again = await hold(store, "after", credit, desired=10_000)
+    assert again.granted_tokens == 9_900

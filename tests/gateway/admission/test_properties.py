@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 
 from gateway.admission import Demand, Hold, LimitStore, Measure, MemoryStore, Quota, Scope
-from gateway.admission.model import HoldRequest, Use
+from gateway.admission.model import Committed, HoldRequest, Use
 from gateway.admission.redis_store import RedisStore
 from gateway.admission.store import FINISHED_MS
 from gateway.admission.windows import bucket_at, oldest_bucket
@@ -24,6 +24,7 @@ QUOTAS = (
     Quota(scope(Measure.TOKENS_PER_DAY), 150),
     Quota(scope(Measure.CONCURRENT, ScopeKind.MODEL, "m"), 3),
     Quota(scope(Measure.NANODOLLARS_PER_MONTH), 2**53 - 1),
+    Quota(scope(Measure.CREDIT_NANODOLLARS), 400),
 )
 ONES = (Measure.REQUESTS_PER_MINUTE, Measure.CONCURRENT)
 
@@ -37,19 +38,18 @@ demands = st.lists(st.sampled_from(QUOTAS), min_size=1, unique=True).flatmap(
         )
     )
 )
-steps = st.lists(
-    st.one_of(
-        st.tuples(st.just("hold"), st.integers(0, 30), demands, st.integers(0, 10), st.integers(0, 40)),
-        st.tuples(st.just("settle"), st.integers(0, 30), st.integers(0, 100)),
-        st.tuples(st.just("release"), st.integers(0, 30)),
-        st.tuples(st.just("extend"), st.integers(0, 30)),
-        # From nothing to over the end of the month, and often about a bucket's or a hold's length.
-        st.tuples(
-            st.just("wait"), st.sampled_from([0, 1, 4_999, 5_000, 29_999, 30_000, 60_000, 86_400_000, 32 * 86_400_000])
-        ),
+moves = st.one_of(
+    st.tuples(st.just("hold"), st.integers(0, 30), demands, st.integers(0, 10), st.integers(0, 40)),
+    st.tuples(st.just("settle"), st.integers(0, 30), st.integers(0, 100)),
+    st.tuples(st.just("release"), st.integers(0, 30)),
+    st.tuples(st.just("extend"), st.integers(0, 30)),
+    # From nothing to over the end of the month, and often about a bucket's or a hold's length.
+    st.tuples(
+        st.just("wait"), st.sampled_from([0, 1, 4_999, 5_000, 29_999, 30_000, 60_000, 86_400_000, 32 * 86_400_000])
     ),
-    max_size=40,
 )
+steps = st.lists(moves, max_size=40)
+restores = st.tuples(st.just("restore"), st.sampled_from(QUOTAS[1:]), st.integers(0, 90_000), st.integers(0, 200))
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def runner(redis_server: RedisServer) -> Iterator[asyncio.Runner]:
         yield runner
 
 
-async def apply(store: LimitStore, step: tuple, held: dict[str, Hold]) -> object:
+async def apply(store: LimitStore, step: tuple, held: dict[str, Hold], now_ms: int) -> object:
     match step:
         case ("hold", id, demands, minimum, more):
             answer = await store.hold(HoldRequest(f"{id}", demands, minimum, minimum + more))
@@ -72,11 +72,13 @@ async def apply(store: LimitStore, step: tuple, held: dict[str, Hold]) -> object
             return await store.settle(held[f"{id}"], Use())
         case ("extend", id) if f"{id}" in held:
             return await store.extend(held[f"{id}"])
+        case ("restore", quota, age_s, amount):
+            await store.restore([Committed(quota.scope, now_ms - age_s * 1000, amount)])
     return None
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(steps=steps)
+@given(steps=st.lists(moves | restores, max_size=40))
 def test_both_stores_do_the_same(runner: asyncio.Runner, redis_server: RedisServer, steps: list[tuple]) -> None:
     """Step by step: the same grants, refusals, retry times, outcomes and counters. Redis' keys live by real time, so
     what is long past by the test's clock is left alone."""
@@ -97,8 +99,11 @@ def test_both_stores_do_the_same(runner: asyncio.Runner, redis_server: RedisServ
                     clock.now_ms += step[1]
                     continue
                 # Request ids begin anew before the store in memory forgets them.
-                step = (step[0], step[1] + 100 * ((clock.now_ms - NOON_MS) // (FINISHED_MS - 1)), *step[2:])
-                answers = [await apply(store, step, held) for store, held in zip(stores, both_held, strict=True)]
+                if step[0] != "restore":
+                    step = (step[0], step[1] + 100 * ((clock.now_ms - NOON_MS) // (FINISHED_MS - 1)), *step[2:])
+                answers = [
+                    await apply(store, step, held, clock.now_ms) for store, held in zip(stores, both_held, strict=True)
+                ]
                 assert answers[0] == answers[1]
                 states = [await store.usage(QUOTAS) for store in stores]
                 assert states[0] == states[1]

@@ -73,7 +73,7 @@ async def test_lua_and_python_agree_on_buckets(client: Redis) -> None:
         + """
         local reply = {}
         for i = 3, #ARGV do
-          for _, window in ipairs({'minute', 'day', 'month', 'open'}) do
+          for _, window in ipairs({'minute', 'day', 'month', 'ever', 'open'}) do
             table.insert(reply, bucket_at(window, tonumber(ARGV[i])))
           end
         end
