@@ -257,7 +257,7 @@ async def test_a_thousand_at_once_are_not_taken_for_a_slow_store(
 async def test_nobody_spends_a_balance_that_cannot_be_looked_at(store: LocalShare, proxy: FaultProxy) -> None:
     credit = tokens(10_000, measure=Measure.CREDIT_NANODOLLARS)
     await store.settle(await hold(store, "before", credit), Use(1, 100, 100))
-    await proxy.set(Fault.REFUSED)
+    await proxy.set(Fault.REFUSE)
     with pytest.raises(StoreAway):
         await hold(store, "during", credit)
     await hold(store, "of another kind", tokens(10_000, measure=TPD))
