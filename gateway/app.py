@@ -24,10 +24,15 @@ from gateway.api.tokenization import Detokenize, Tokenize
 from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy.authenticator import Authenticator
+from gateway.tenancy.records import Principal
 
 
 def create_app(
-    settings: Settings, engine: EngineClient, authenticator: Authenticator, limiter: Limiter, metrics: Metrics
+    settings: Settings,
+    engine: EngineClient,
+    authenticator: Authenticator[Principal],
+    limiter: Limiter,
+    metrics: Metrics,
 ) -> Starlette:
     """The ASGI application. Its lifespan starts the engine, and ends the engine, the limiter and the authenticator."""
     app = Starlette(
@@ -61,7 +66,7 @@ def _routes(settings: Settings, engine: EngineClient, limiter: Limiter, metrics:
 
 
 def _lifespan(
-    engine: EngineClient, authenticator: Authenticator, limiter: Limiter
+    engine: EngineClient, authenticator: Authenticator[Principal], limiter: Limiter
 ) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

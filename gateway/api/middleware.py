@@ -16,6 +16,7 @@ from gateway.api.errors import APIError, ClientGone, as_api_error, internal_erro
 from gateway.api.exchange import Exchange, begin_exchange, exchange_of
 from gateway.tenancy.authenticator import Authenticator
 from gateway.tenancy.errors import InvalidKey
+from gateway.tenancy.records import Principal
 
 OPEN_PATHS = frozenset(("/healthz", "/readyz", "/metrics"))
 """All that answers without a key. A path that is not here needs one, whether it exists or not."""
@@ -79,7 +80,7 @@ class Envelope:
 class Authorisation:
     """Lets a request through on an open path, or with a key that opens. Looks at `scope["path"]` alone."""
 
-    def __init__(self, app: ASGIApp, authenticator: Authenticator) -> None:
+    def __init__(self, app: ASGIApp, authenticator: Authenticator[Principal]) -> None:
         self._app = app
         self._authenticator = authenticator
 

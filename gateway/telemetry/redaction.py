@@ -19,7 +19,7 @@ SECRET_FIELDS = frozenset(
 """Names under which nothing is logged: secrets, and what belongs to tenants."""
 
 # The public id stays: it says which key it was. Broken keys count too: part of a secret is a secret.
-_KEY = re.compile(r"tp-([A-Za-z0-9]{12})-[A-Za-z0-9_-]+")
+_KEY = re.compile(r"(tpa?)-([A-Za-z0-9]{12})-[A-Za-z0-9_-]+")
 _URL_PASSWORD = re.compile(r"(://[^\s/@:]*:)[^\s/@]+@")
 _BEARER = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{16,}", re.IGNORECASE)
 
@@ -35,7 +35,7 @@ class Redactor:
     def text(self, text: str) -> str:
         if self._known is not None:
             text = self._known.sub(REDACTED, text)
-        text = _KEY.sub(rf"tp-\1-{REDACTED}", text)
+        text = _KEY.sub(rf"\1-\2-{REDACTED}", text)
         text = _URL_PASSWORD.sub(rf"\1{REDACTED}@", text)
         return _BEARER.sub(rf"\1 {REDACTED}", text)
 

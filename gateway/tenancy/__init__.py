@@ -1,15 +1,20 @@
-"""Tenants, their API keys and limits: who is asking, for which tier, and how much they may use.
+"""Tenants, their API keys and limits: who is asking, for which tier, for what, and how much they may use.
 
-`TenantStore` and `LimitTable` write them to SQL for the command line; `Authenticator` answers for every request from
+`TenantStore` and `LimitTable` write them to SQL for the command line, `TenantChanges` within a transaction of the
+caller's; `Authenticator` answers for every request from
 memory.
 """
 
 from gateway.tenancy.authenticator import Authenticator
+from gateway.tenancy.changes import KeyGrant, TenantChanges
 from gateway.tenancy.database import open_database
 from gateway.tenancy.errors import (
+    InvalidExpiry,
+    InvalidGrant,
     InvalidKey,
     InvalidLimit,
     InvalidName,
+    KeyNotInUse,
     SchemaMismatch,
     StoreUnavailable,
     TenancyError,
@@ -18,6 +23,7 @@ from gateway.tenancy.errors import (
     UnknownTenant,
     UnusablePepper,
 )
+from gateway.tenancy.grants import KeyScope
 from gateway.tenancy.limits import LimitRecord, Limits, LimitTable, ScopedLimits, ScopeKind
 from gateway.tenancy.pepper import load_pepper
 from gateway.tenancy.records import CreatedKey, KeyRecord, Principal, Tenant, Tier
@@ -26,10 +32,15 @@ from gateway.tenancy.store import TenantStore
 __all__ = [
     "Authenticator",
     "CreatedKey",
+    "InvalidExpiry",
+    "InvalidGrant",
     "InvalidKey",
     "InvalidLimit",
     "InvalidName",
+    "KeyGrant",
+    "KeyNotInUse",
     "KeyRecord",
+    "KeyScope",
     "LimitRecord",
     "LimitTable",
     "Limits",
@@ -40,6 +51,7 @@ __all__ = [
     "StoreUnavailable",
     "TenancyError",
     "Tenant",
+    "TenantChanges",
     "TenantExists",
     "TenantStore",
     "Tier",

@@ -20,12 +20,16 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from hmac import compare_digest
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from gateway.tenancy.errors import InvalidKey, StoreUnavailable
-from gateway.tenancy.keys import parse_key
-from gateway.tenancy.records import ActiveKey, Principal
+from gateway.tenancy.keys import TENANT_PREFIX, parse_key
+from gateway.tenancy.records import ActiveKey
+
+Who = TypeVar("Who")
+Who_co = TypeVar("Who_co", covariant=True)
 
 REFRESH_S = 1.5
 MAX_LAG_S = 3.0
@@ -43,50 +47,62 @@ _NO_DIGEST = bytes(32)
 _log = logging.getLogger(__name__)
 
 
-class KeySource(Protocol):
+class KeySource(Protocol[Who_co]):
     """Where keys are read from: `TenantStore`, or a stand-in. Raises `StoreUnavailable`."""
 
-    async def active_keys(self, public_ids: Sequence[str]) -> Mapping[str, ActiveKey]: ...
+    async def active_keys(self, public_ids: Sequence[str]) -> Mapping[str, ActiveKey[Who_co]]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _Read(Generic[Who]):
     """What the database said of a public id (None: nothing that opens), asked at `at` by the clock."""
 
-    key: ActiveKey | None
+    key: ActiveKey[Who] | None
     at: float
 
 
-class Authenticator:
-    """Checks keys. One per process, on one event loop; `aclose` ends a read that is under way.
+class Authenticator(Generic[Who]):
+    """Checks keys of one kind, named by their prefix. One per process, on one event loop; `aclose` ends a read that is
+    under way.
 
-    `clock` counts seconds and never goes back.
+    `clock` counts seconds and never goes back. `now` is the time of day: a key that ends at an instant ends then,
+    whatever is remembered of it.
     """
 
-    def __init__(self, source: KeySource, pepper: bytes, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        source: KeySource[Who],
+        pepper: bytes,
+        *,
+        prefix: str = TENANT_PREFIX,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
         self._source = source
         self._pepper = pepper
+        self._prefix = prefix
         self._clock = clock
+        self._now = now
         # Least recently used first. Apart, so that a flood of made-up keys cannot push out real ones.
-        self._known: OrderedDict[str, _Read] = OrderedDict()
-        self._unknown: OrderedDict[str, _Read] = OrderedDict()
+        self._known: OrderedDict[str, _Read[Who]] = OrderedDict()
+        self._unknown: OrderedDict[str, _Read[Who]] = OrderedDict()
         self._wanted: dict[str, asyncio.Future[None]] = {}
         self._reader: asyncio.Task[None] | None = None
         self._outage = False
 
-    async def authenticate(self, presented: str) -> Principal:
+    async def authenticate(self, presented: str) -> Who:
         """Who presents this key. The work after parsing is the same for known and unknown public ids.
 
         Raises:
-            InvalidKey: malformed, unknown, revoked, or its tenant is disabled.
+            InvalidKey: malformed, unknown, revoked, expired, or its tenant is suspended.
             StoreUnavailable: the database does not answer, and this key was not seen lately.
         """
-        presented_key = parse_key(presented)
+        presented_key = parse_key(presented, self._prefix)
         presented_digest = presented_key.digest(self._pepper)
         key = await self._find(presented_key.public_id)
         expected = _NO_DIGEST if key is None else key.digest
         matches = compare_digest(presented_digest, expected)
-        if key is None or not matches:
+        if key is None or not matches or (key.expires_at is not None and key.expires_at <= self._now()):
             raise InvalidKey("unknown API key")
         return key.principal
 
@@ -95,7 +111,7 @@ class Authenticator:
             self._reader.cancel()
             await asyncio.wait([self._reader])
 
-    async def _find(self, public_id: str) -> ActiveKey | None:
+    async def _find(self, public_id: str) -> ActiveKey[Who] | None:
         read = self._remembered(public_id)
         age = self._age(read)
         if read is not None and age <= MAX_LAG_S:
@@ -113,17 +129,17 @@ class Authenticator:
             return read.key
         raise StoreUnavailable("the database does not answer, and this key was not seen lately")
 
-    def _age(self, read: _Read | None) -> float:
+    def _age(self, read: _Read[Who] | None) -> float:
         return math.inf if read is None else self._clock() - read.at
 
-    def _remembered(self, public_id: str) -> _Read | None:
+    def _remembered(self, public_id: str) -> _Read[Who] | None:
         for reads in (self._known, self._unknown):
             if public_id in reads:
                 reads.move_to_end(public_id)
                 return reads[public_id]
         return None
 
-    def _remember(self, public_id: str, read: _Read) -> None:
+    def _remember(self, public_id: str, read: _Read[Who]) -> None:
         self._known.pop(public_id, None)
         self._unknown.pop(public_id, None)
         reads, limit = (self._unknown, MAX_UNKNOWN_KEYS) if read.key is None else (self._known, MAX_KNOWN_KEYS)

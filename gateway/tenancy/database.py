@@ -1,14 +1,14 @@
 """Opening the SQL database: SQLite alone, PostgreSQL in production, one URL apart."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import event, make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from gateway.tenancy.errors import StoreUnavailable
@@ -56,6 +56,21 @@ def answering() -> Iterator[None]:
     except (DBAPIError, PoolTimeout, OSError) as error:
         cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
         raise StoreUnavailable(f"the database does not answer ({type(cause).__name__})") from error
+
+
+@asynccontextmanager
+async def writing(database: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    """A transaction to read in and then write: committed at the end of the block, rolled back by an error.
+
+    SQLite's one write lock is taken at once: what was read stays true, and a second writer waits for the first instead
+    of failing half-way. On PostgreSQL the block locks the rows it reads.
+    """
+    with answering():
+        async with database.connect() as connection:
+            if connection.dialect.name == "sqlite":
+                await connection.exec_driver_sql("BEGIN IMMEDIATE")
+            yield connection
+            await connection.commit()
 
 
 def _make_folder(folder: Path) -> None:

@@ -23,6 +23,22 @@ class UnknownKey(TenancyError):
     """No key has that public id."""
 
 
+class UnknownAdminKey(TenancyError):
+    """No administrator's key has that public id."""
+
+
+class InvalidGrant(TenancyError):
+    """Scopes or models that a key cannot have."""
+
+
+class InvalidExpiry(TenancyError):
+    """An end of a key's life that cannot be."""
+
+
+class KeyNotInUse(TenancyError):
+    """The key to rotate is revoked, has expired, or has been rotated before."""
+
+
 class InvalidLimit(TenancyError):
     """A limit out of range, or of something that cannot have one."""
 

@@ -1,4 +1,4 @@
-"""API keys: `tp-<public id>-<secret>`.
+"""API keys: `tp-<public id>-<secret>` of a tenant's app, `tpa-...` of an administrator.
 
 The public id (12 of a-z0-9) names a key in logs, limits and commands. The secret (43 of base 62: 256 bits) is
 shown once. The store keeps HMAC-SHA256(pepper, whole key), so a stolen database opens nothing; a slow password
@@ -15,12 +15,18 @@ from gateway.tenancy.errors import InvalidKey
 
 PUBLIC_ID_CHARS = 12
 SECRET_CHARS = 43
-KEY_CHARS = len("tp-") + PUBLIC_ID_CHARS + len("-") + SECRET_CHARS
+_BODY_CHARS = len("-") + PUBLIC_ID_CHARS + len("-") + SECRET_CHARS
+
+TENANT_PREFIX = "tp"
+ADMIN_PREFIX = "tpa"
+"""A key of the one kind is never taken for one of the other: the prefix is part of what is hashed."""
+KEY_CHARS = len(TENANT_PREFIX) + _BODY_CHARS
+"""Of a tenant's key."""
 
 _PUBLIC_ID_ALPHABET = string.ascii_lowercase + string.digits
 _SECRET_ALPHABET = string.ascii_letters + string.digits
 _PUBLIC_ID = re.compile(f"[a-z0-9]{{{PUBLIC_ID_CHARS}}}")
-_KEY = re.compile(f"tp-([a-z0-9]{{{PUBLIC_ID_CHARS}}})-[A-Za-z0-9]{{{SECRET_CHARS}}}")
+_KEY = re.compile(f"([a-z]{{2,3}})-([a-z0-9]{{{PUBLIC_ID_CHARS}}})-[A-Za-z0-9]{{{SECRET_CHARS}}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +45,24 @@ class ApiKey:
         return hmac.digest(pepper, self.plaintext.encode("ascii"), "sha256")
 
 
-def new_key() -> ApiKey:
+def new_key(prefix: str = TENANT_PREFIX) -> ApiKey:
     public_id = "".join(secrets.choice(_PUBLIC_ID_ALPHABET) for _ in range(PUBLIC_ID_CHARS))
     secret = "".join(secrets.choice(_SECRET_ALPHABET) for _ in range(SECRET_CHARS))
-    return ApiKey(public_id, f"tp-{public_id}-{secret}")
+    return ApiKey(public_id, f"{prefix}-{public_id}-{secret}")
 
 
-def parse_key(presented: str) -> ApiKey:
+def parse_key(presented: str, prefix: str = TENANT_PREFIX) -> ApiKey:
     """Read a key as a client sent it: exact length, exact alphabet, nothing around it.
 
     Raises:
-        InvalidKey: it is not of that form.
+        InvalidKey: it is not of that form, or of the other kind.
     """
-    if len(presented) != KEY_CHARS:
+    if len(presented) != len(prefix) + _BODY_CHARS:
         raise InvalidKey("not an API key")
     match = _KEY.fullmatch(presented)
-    if match is None:
+    if match is None or match[1] != prefix:
         raise InvalidKey("not an API key")
-    return ApiKey(match[1], presented)
+    return ApiKey(match[2], presented)
 
 
 def is_public_id(text: str) -> bool:

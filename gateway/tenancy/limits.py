@@ -12,7 +12,7 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from gateway.tenancy.database import answering
+from gateway.tenancy.database import answering, writing
 from gateway.tenancy.errors import InvalidLimit, UnknownKey, UnknownTenant
 from gateway.tenancy.tables import KeyRow, LimitRow, TenantRow
 
@@ -86,7 +86,7 @@ class LimitTable:
             UnknownTenant: no such tenant.
             UnknownKey: the tenant has no such key.
         """
-        _check(kind, scope_id, changes)
+        check_limits(changes)
         for attempt in (1, 2):
             try:
                 return await self._set(tenant_name, kind, scope_id, changes)
@@ -107,22 +107,60 @@ class LimitTable:
     async def _set(
         self, tenant_name: str, kind: ScopeKind, scope_id: str, changes: Mapping[str, int | None]
     ) -> LimitRecord:
-        with answering():
-            async with self._database.begin() as connection:
-                tenant_id = await connection.scalar(select(TenantRow.id).where(TenantRow.name == tenant_name))
-                if tenant_id is None:
-                    raise UnknownTenant(f"there is no tenant named {tenant_name}")
-                if kind is ScopeKind.KEY:
-                    query = select(KeyRow.tenant_id).where(KeyRow.public_id == scope_id)
-                    if await connection.scalar(query) != tenant_id:
-                        raise UnknownKey(f"tenant {tenant_name} has no key with that public id")
-                row = {"tenant_id": tenant_id, "kind": kind.value, "scope_id": scope_id}
-                here = [getattr(LimitRow, name) == value for name, value in row.items()]
-                changed = await connection.execute(update(LimitRow).where(*here).values(**row, **changes))
-                if not changed.rowcount:
-                    await connection.execute(insert(LimitRow).values(**row, **changes))
-                written = (await connection.execute(_RECORDS.where(*here))).one()
+        async with writing(self._database) as connection:
+            tenant_id = await connection.scalar(select(TenantRow.id).where(TenantRow.name == tenant_name))
+            if tenant_id is None:
+                raise UnknownTenant(f"there is no tenant named {tenant_name}")
+            scope = await limit_scope(connection, tenant_id, kind, scope_id)
+            await write_limits(connection, tenant_id, scope, changes)
+            here = LimitRow.tenant_id == tenant_id, LimitRow.kind == kind, LimitRow.scope_id == scope.id
+            written = (await connection.execute(_RECORDS.where(*here))).one()
         return LimitRecord(written[0], kind, *written[2:])
+
+
+@dataclass(frozen=True, slots=True)
+class LimitScope:
+    """Where limits are stated: `limit_scope` makes it."""
+
+    kind: ScopeKind
+    id: str
+
+
+async def limit_scope(connection: AsyncConnection, tenant_id: str, kind: ScopeKind, scope_id: str) -> LimitScope:
+    """The scope that limits of this tenant, key or model are stated under. All keys of a chain of rotations are one.
+
+    Raises:
+        InvalidLimit: a model's name that cannot be.
+        UnknownKey: the tenant has no such key.
+    """
+    match kind:
+        case ScopeKind.TENANT:
+            return LimitScope(kind, "")
+        case ScopeKind.MODEL:
+            if not (0 < len(scope_id) <= MAX_MODEL_CHARS and scope_id.isprintable()):
+                raise InvalidLimit(f"a model's name is 1 to {MAX_MODEL_CHARS} printable characters")
+            return LimitScope(kind, scope_id)
+        case ScopeKind.KEY:
+            query = select(KeyRow.lineage).where(KeyRow.public_id == scope_id, KeyRow.tenant_id == tenant_id)
+            lineage = await connection.scalar(query)
+            if lineage is None:
+                raise UnknownKey("the tenant has no key with that public id")
+            return LimitScope(kind, lineage)
+
+
+async def write_limits(
+    connection: AsyncConnection, tenant_id: str, scope: LimitScope, changes: Mapping[str, int | None]
+) -> None:
+    """Change some limits of a scope, which `check_limits` has checked.
+
+    Raises:
+        IntegrityError: somebody else has stated the scope's first limits meanwhile.
+    """
+    row = {"tenant_id": tenant_id, "kind": scope.kind.value, "scope_id": scope.id}
+    here = [getattr(LimitRow, name) == value for name, value in row.items()]
+    changed = await connection.execute(update(LimitRow).where(*here).values(**row, **changes))
+    if not changed.rowcount:
+        await connection.execute(insert(LimitRow).values(**row, **changes))
 
 
 async def read_limits(
@@ -138,19 +176,21 @@ async def read_limits(
     return found
 
 
-def limits_of_key(stated: Mapping[ScopeKind, Mapping[str, Limits]], public_id: str) -> tuple[ScopedLimits, ...]:
-    """Of what is stated for a tenant, what concerns one of its keys: not the other keys' limits."""
+def limits_of_key(stated: Mapping[ScopeKind, Mapping[str, Limits]], lineage: str) -> tuple[ScopedLimits, ...]:
+    """Of what is stated for a tenant, what concerns keys of one lineage: not the other keys' limits."""
     return tuple(
         ScopedLimits(kind, scope_id, limits)
         for kind, scopes in stated.items()
         for scope_id, limits in scopes.items()
-        if kind is not ScopeKind.KEY or scope_id == public_id
+        if kind is not ScopeKind.KEY or scope_id == lineage
     )
 
 
-def _check(kind: ScopeKind, scope_id: str, changes: Mapping[str, int | None]) -> None:
-    if kind is ScopeKind.MODEL and not (0 < len(scope_id) <= MAX_MODEL_CHARS and scope_id.isprintable()):
-        raise InvalidLimit(f"a model's name is 1 to {MAX_MODEL_CHARS} printable characters")
+def check_limits(changes: Mapping[str, int | None]) -> None:
+    """
+    Raises:
+        InvalidLimit: a name that is none, or a number out of range.
+    """
     for name, limit in changes.items():
         if name not in LIMIT_NAMES:
             raise InvalidLimit(f"there is no limit named {name}")

@@ -3,9 +3,13 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import Generic, TypeVar
 
+from gateway.tenancy.grants import KeyScope
 from gateway.tenancy.limits import ScopedLimits
 
+Who = TypeVar("Who", covariant=True)
+"""Who a key stands for: a tenant's `Principal`, or an administrator."""
 
 class Tier(StrEnum):
     """What a tenant pays for; the engine knows it as a service class."""
@@ -16,6 +20,8 @@ class Tier(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
+    """`disabled_at`: since when it is suspended; its keys open nothing."""
+
     id: str
     name: str
     tier: Tier
@@ -25,14 +31,24 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """What is known of a key once its secret has been shown."""
+    """What is known of a key once its secret has been shown.
+
+    `scopes` and `models`: what it may do; None is everything. `rotated_to`: the key that took its place, while it went
+    on until `expires_at`. `lineage`: the first key of such a chain, which its limits go by.
+    """
 
     public_id: str
     tenant_name: str
     name: str
     last_four: str
     created_at: datetime
-    revoked_at: datetime | None = None
+    revoked_at: datetime | None
+    expires_at: datetime | None
+    rotated_to: str | None
+    lineage: str
+    scopes: tuple[KeyScope, ...] | None
+    models: tuple[str, ...] | None
+    tenant_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +61,32 @@ class CreatedKey:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who is asking, and what is stated of how much. `key_id` is the key's public id."""
+    """Who is asking, for what, and what is stated of how much.
+
+    `key_id` is the key's public id. `lineage` is what limits of the key go by: the public id of the first of a chain
+    of rotated keys ("": it is the first). `scopes` and `models`: None is everything.
+    """
 
     tenant_id: str
     tenant_name: str
     tier: Tier
     key_id: str
     limits: tuple[ScopedLimits, ...] = ()
+    lineage: str = ""
+    scopes: frozenset[KeyScope] | None = None
+    models: frozenset[str] | None = None
+
+    def may(self, scope: KeyScope) -> bool:
+        return self.scopes is None or scope in self.scopes
+
+    def may_use(self, model: str) -> bool:
+        return self.models is None or model in self.models
 
 
 @dataclass(frozen=True, slots=True)
-class ActiveKey:
-    """A key that opens the door to whoever presents the plaintext of `digest`."""
+class ActiveKey(Generic[Who]):
+    """A key that opens the door to whoever presents the plaintext of `digest`, before `expires_at`."""
 
     digest: bytes = field(repr=False)
-    principal: Principal
+    principal: Who
+    expires_at: datetime | None = None

@@ -1,8 +1,9 @@
-"""The SQL tables of tenants, keys and limits. `migrations/` makes them; a test holds the two together."""
+"""The SQL tables of tenants, their keys and limits, and of administrators' keys. `migrations/` makes them; a test holds
+the two together."""
 
 from datetime import UTC, datetime
 
-from sqlalchemy import BigInteger, CheckConstraint, DateTime, Dialect, ForeignKey, LargeBinary, MetaData, String
+from sqlalchemy import JSON, BigInteger, CheckConstraint, DateTime, Dialect, ForeignKey, LargeBinary, MetaData, String
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
@@ -46,7 +47,11 @@ class TenantRow(Base):
 
 
 class KeyRow(Base):
-    """`digest` is HMAC-SHA256 of the whole key under the pepper that `pepper_id` names."""
+    """`digest` is HMAC-SHA256 of the whole key under the pepper that `pepper_id` names.
+
+    `scopes` and `models` narrow what the key may do; NULL is everything. `lineage` is the public id of the first key
+    of a chain of rotations: limits and their windows belong to it, so that rotating a key resets nothing.
+    """
 
     __tablename__ = "api_keys"
 
@@ -58,6 +63,28 @@ class KeyRow(Base):
     last_four: Mapped[str] = mapped_column(String(4))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    rotated_to: Mapped[str | None] = mapped_column(String(12))
+    lineage: Mapped[str] = mapped_column(String(12))
+    scopes: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
+    models: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
+
+
+class AdminKeyRow(Base):
+    """A key of an administrator; `digest` as for a tenant's."""
+
+    __tablename__ = "admin_keys"
+    __table_args__ = (CheckConstraint("role IN ('admin', 'billing', 'viewer')", name="role"),)
+
+    public_id: Mapped[str] = mapped_column(String(12), primary_key=True)
+    name: Mapped[str] = mapped_column(String(128))
+    role: Mapped[str] = mapped_column(String(16))
+    digest: Mapped[bytes] = mapped_column(LargeBinary(32))
+    pepper_id: Mapped[str] = mapped_column(String(16))
+    last_four: Mapped[str] = mapped_column(String(4))
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    last_used_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
 class LimitRow(Base):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.tenancy.errors import InvalidKey
-from gateway.tenancy.keys import KEY_CHARS, is_public_id, new_key, parse_key
+from gateway.tenancy.keys import ADMIN_PREFIX, KEY_CHARS, is_public_id, new_key, parse_key
 
 PEPPER = b"p" * 32
 
@@ -85,3 +85,13 @@ def test_the_digest_covers_every_part_and_the_pepper() -> None:
 @given(st.text(max_size=20))
 def test_public_ids_are_twelve_lower_case_letters_and_digits(text: str) -> None:
     assert is_public_id(text) == (len(text) == 12 and set(text) <= set(string.ascii_lowercase + string.digits))
+
+
+def test_the_two_kinds_of_key_are_never_taken_for_each_other() -> None:
+    tenants, admins = new_key(), new_key(ADMIN_PREFIX)
+    assert admins.plaintext.startswith("tpa-")
+    assert parse_key(admins.plaintext, ADMIN_PREFIX) == admins
+    with pytest.raises(InvalidKey):
+        parse_key(admins.plaintext)
+    with pytest.raises(InvalidKey):
+        parse_key(tenants.plaintext, ADMIN_PREFIX)

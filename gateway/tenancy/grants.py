@@ -1,0 +1,49 @@
+"""What a tenant's key may do: scopes and models. A key that states neither may do everything."""
+
+from collections.abc import Collection, Iterable
+from enum import StrEnum
+
+from gateway.tenancy.errors import InvalidGrant
+
+MAX_MODELS = 64
+MAX_MODEL_CHARS = 128
+
+
+class KeyScope(StrEnum):
+    """Each is a family of endpoints."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+    EMBEDDINGS = "embeddings"
+    USAGE = "usage"
+    """What the tenant has used, and its limits."""
+
+
+def checked_scopes(scopes: Collection[str] | None) -> tuple[KeyScope, ...] | None:
+    """Each once, in one order. None: all there are, and those to come.
+
+    Raises:
+        InvalidGrant: none at all, or an unknown one.
+    """
+    if scopes is None:
+        return None
+    known = {each.value for each in KeyScope}
+    if not scopes or not known.issuperset(scopes):
+        raise InvalidGrant(f"scopes are one or more of {', '.join(KeyScope)}")
+    return tuple(each for each in KeyScope if each.value in scopes)
+
+
+def checked_models(models: Iterable[str] | None) -> tuple[str, ...] | None:
+    """Each once, sorted. None: all there are, and those to come.
+
+    Raises:
+        InvalidGrant: none at all, too many, or what cannot be a name.
+    """
+    if models is None:
+        return None
+    names = sorted(set(models))
+    if not 0 < len(names) <= MAX_MODELS:
+        raise InvalidGrant(f"a key names 1 to {MAX_MODELS} models, or none to be let use all")
+    if not all(0 < len(name) <= MAX_MODEL_CHARS and name.isprintable() for name in names):
+        raise InvalidGrant(f"a model's name is 1 to {MAX_MODEL_CHARS} printable characters")
+    return tuple(names)

@@ -1,0 +1,46 @@
+"""From rows to records of tenants and keys."""
+
+from typing import Any
+
+from sqlalchemy import Row, select
+
+from gateway.tenancy.grants import KeyScope
+from gateway.tenancy.records import KeyRecord, Tenant, Tier
+from gateway.tenancy.tables import KeyRow, TenantRow
+
+TENANT_COLUMNS = (TenantRow.id, TenantRow.name, TenantRow.tier, TenantRow.created_at, TenantRow.disabled_at)
+KEY_COLUMNS = select(
+    KeyRow.public_id,
+    TenantRow.name.label("tenant_name"),
+    KeyRow.name,
+    KeyRow.last_four,
+    KeyRow.created_at,
+    KeyRow.revoked_at,
+    KeyRow.expires_at,
+    KeyRow.rotated_to,
+    KeyRow.lineage,
+    KeyRow.scopes,
+    KeyRow.models,
+    KeyRow.tenant_id,
+).join(TenantRow, TenantRow.id == KeyRow.tenant_id)
+
+
+def tenant_record(row: Row[*tuple[Any, ...]]) -> Tenant:
+    return Tenant(row.id, row.name, Tier(row.tier), row.created_at, row.disabled_at)
+
+
+def key_record(row: Row[*tuple[Any, ...]]) -> KeyRecord:
+    return KeyRecord(
+        row.public_id,
+        row.tenant_name,
+        row.name,
+        row.last_four,
+        row.created_at,
+        row.revoked_at,
+        row.expires_at,
+        row.rotated_to,
+        row.lineage,
+        None if row.scopes is None else tuple(map(KeyScope, row.scopes)),
+        None if row.models is None else tuple(row.models),
+        row.tenant_id,
+    )
