@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 
 from engine.request import EngineError, FinishReason, Request, TokenDelta, UnservableRequest
 from engine.scheduling.plan import Executor
-from engine.scheduling.scheduler import Scheduler, SchedulerStats
+from engine.scheduling.scheduler import Scheduler
+from engine.scheduling.stats import SchedulerStats
 from engine.scheduling.wait import QueueSnapshot, predict_drain_ns, predict_first_token_ns
 from engine.thread import EngineThread
 

@@ -28,7 +28,7 @@ from engine.request import (
     UnservableRequest,
     Usage,
 )
-from engine.scheduling.scheduler import SchedulerStats
+from engine.scheduling.stats import SchedulerStats
 from engine.streams import Choice, ChoiceStreams, Mailbox
 from engine.text.processor import Message, TextProcessor
 from engine.thread import EngineThread

@@ -8,37 +8,6 @@ from engine.scheduling.cost import StepCostModel, StepWork, row_work, total
 from engine.scheduling.plan import ScheduledRow
 
 
-@dataclass(frozen=True, slots=True)
-class ClassStats:
-    """One class: what it holds now, and what came of it since the scheduler was made.
-
-    `attributed_ns` are the class's part of the time of all steps; over all classes they add up to it exactly. Of
-    them, `recompute_ns` went into computing again the `recomputed_tokens` that this class took from others by
-    preemption. `cached_blocks` are free blocks whose content it was the last to use; `reserved_blocks` are what of its
-    reserve it does not hold, out of reach of the classes below. `queue_age_ns` is how long a request has waited by now,
-    since it came or was preempted last: the longest of all.
-
-    `fairness` is Jain's index of the service in the last minute (as `fair_queue` counts it) over the `active_tenants`:
-    those that were served within it or wait now. It judges between tenants that want all they can get: one that asks
-    for little lowers it, too.
-    """
-
-    name: str
-    running: int
-    waiting: int
-    queue_age_ns: int
-    held_blocks: int
-    reserved_blocks: int
-    cached_blocks: int
-    attributed_ns: int
-    recompute_ns: int
-    recomputed_tokens: int
-    preemptions_caused: int
-    preemptions_suffered: int
-    active_tenants: int
-    fairness: float
-
-
 @dataclass(slots=True)
 class ClassAccount:
     """The running totals of one class."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import gateway.serve
-from engine.scheduling.scheduler import SchedulerStats
+from engine.scheduling.stats import SchedulerStats
 from gateway.cli import main
 from tests.gateway.api.fake_engine import FakeEngine
 

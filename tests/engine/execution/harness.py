@@ -110,7 +110,7 @@ class Harness:
         while self.step():
             steps += 1
             if preempt_every and steps % preempt_every == 0:
-                running = [request.id for request in self.scheduler._running]
+                running = [request.id for request in self.scheduler.running]
                 if running:
                     self.scheduler.preempt(running[steps % len(running)])
             assert steps < 5000, "no end in sight"

@@ -6,7 +6,7 @@ from engine.config import BLOCK_TOKENS, SchedulerConfig
 from engine.memory import BlockPool, KVCacheManager
 from engine.request import PREMIUM, STANDARD, Phase, Request, SamplingParams, ServiceClass, UnservableRequest
 from engine.scheduling import RowResult, Scheduler, StepPlan, StepResult
-from engine.scheduling.scheduler import TARGET_MEMORY_NS, StepGuard
+from engine.scheduling.guard import TARGET_MEMORY_NS, StepGuard
 from engine.simulation import FakeExecutor, make_request, run_to_completion
 
 FOREVER = SamplingParams(max_tokens=100_000, ignore_eos=True)

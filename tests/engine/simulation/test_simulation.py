@@ -11,12 +11,18 @@ import pytest
 
 from engine.memory import BlockPool, KVCacheManager
 from engine.memory import kv_cache as kv_cache_module
-from engine.scheduling import Scheduler
+from engine.scheduling import admission as admission_module
+from engine.scheduling import commit as commit_module
 from engine.scheduling import fair_queue as fair_queue_module
-from engine.scheduling import scheduler as scheduler_module
+from engine.scheduling import growth as growth_module
+from engine.scheduling.admission import Admission
+from engine.scheduling.commit import Committer
 from engine.scheduling.fair_queue import FairQueue
 from engine.scheduling.ledger import Ledger
+from engine.scheduling.planner import Planner
 from engine.scheduling.preemption_budget import PreemptionBudget
+from engine.scheduling.roster import Roster
+from engine.scheduling.slots import SequenceSlots
 from engine.simulation.simulator import SimulationFailure, SimulationReport, simulate
 
 SEEDS = 100
@@ -103,45 +109,50 @@ MUTANTS = [
     Mutant("the hash forgets the parent", kv_cache_module, "block_hash", "(parent or _ROOT)", "_ROOT"),
     Mutant("the hash forgets the tokens", kv_cache_module, "block_hash", "*tokens)", "*tokens[:1] * 16)"),
     Mutant("the hash forgets the salt", kv_cache_module, "_hash_next_block", "if request.salt else", "if 0 else"),
-    Mutant("a poisoned row goes on", Scheduler, "_advance", "if not outcome.finite:", "if 0:"),
-    Mutant("an aborted row is committed", Scheduler, "commit", "if phase is running", "if True"),
-    Mutant("a slot leaks", Scheduler, "_give_back_slot", "heappush(self._free_slots, request.slot)", "pass"),
-    Mutant("a slot is given twice", Scheduler, "_start", "heappop(self._free_slots)", "self._free_slots[0]"),
-    Mutant("a step is over its budget", Scheduler, "_plan_running", "spare -= tokens - 1", "pass"),
-    Mutant("the caller's budget is ignored", Scheduler, "schedule", "most if budget is None", "most if True"),
-    Mutant("admission keeps no reserve", Scheduler, "_growth_blocks", "others + 1 if others", "0 if others"),
-    Mutant("admission is undone at once", Scheduler, "schedule", "rank < draft.open_ranks", "True"),
+    Mutant("a poisoned row goes on", Committer, "_advance", "if not outcome.finite:", "if 0:"),
+    Mutant("an aborted row is committed", Committer, "commit", "if phase is running", "if True"),
+    Mutant("a slot leaks", SequenceSlots, "give_back", "heappush(self._free, slot)", "pass"),
+    Mutant("a slot is given twice", SequenceSlots, "take", "heappop(self._free)", "self._free[0]"),
+    Mutant("a step is over its budget", Planner, "_plan_running", "spare -= tokens - 1", "pass"),
+    Mutant("the caller's budget is ignored", Planner, "plan", "most if budget is None", "most if True"),
+    Mutant("admission keeps no reserve", Admission, "_growth_blocks", "others + 1 if others", "0 if others"),
+    Mutant("admission is undone at once", Planner, "plan", "rank < draft.open_ranks", "True"),
     Mutant(
         "the blocked do not hold up those behind",
-        Scheduler,
+        Planner,
         "_plan_waiting",
-        """demand(request, parent)):
+        """self._admit(draft, request):
             draft.open_ranks = rank""",
-        """demand(request, parent)):
+        """self._admit(draft, request):
             pass""",
     ),
-    Mutant("a fork waits for the dead", Scheduler, "_remove", "self._release_forks(request)", "pass"),
+    Mutant("a fork waits for the dead", Roster, "remove", "self.release_forks(request)", "pass"),
     Mutant(
         "logprobs are doubled by preemption",
-        Scheduler,
-        "_preempt",
+        Roster,
+        "preempt",
         "request.prompt_logprobs.clear()",
         "pass",
         from_seed=55,
     ),
     Mutant(
         "a victim goes to the back",
-        Scheduler,
-        "_preempt",
-        "self._waiting[request.rank].add",
-        "request.arrival += 99; self._waiting[request.rank].add",
+        Roster,
+        "preempt",
+        "self.waiting[request.rank].add",
+        "request.arrival += 99; self.waiting[request.rank].add",
     ),
-    Mutant("one token too many", scheduler_module, "stop_after_token", "drawn >= request", "drawn > request"),
-    Mutant("min_tokens is too short", scheduler_module, "stop_after_token", "drawn > params", "drawn >= params"),
+    Mutant("one token too many", commit_module, "stop_after_token", "drawn >= request", "drawn > request"),
+    Mutant("min_tokens is too short", commit_module, "stop_after_token", "drawn > params", "drawn >= params"),
     # classes, tenants and time
     Mutant("a reserve of blocks is ignored", BlockPool, "room", "max(0, reserved[above]", "min(0, reserved[above]"),
     Mutant(
-        "a reserve of slots is ignored", Scheduler, "_make_room", "self._slots.unused_above(rank)", "0", from_seed=70
+        "a reserve of slots is ignored",
+        SequenceSlots,
+        "room",
+        "self._reservation.unused_above(rank)",
+        "0",
+        from_seed=70,
     ),
     Mutant("sharing uses up a reserve", BlockPool, "acquire", "rank > self._rank_of[block]", "False"),
     Mutant("an heir is not found", BlockPool, "release", "self._rank_of[block] = heir", "pass"),
@@ -155,31 +166,29 @@ MUTANTS = [
     Mutant("protection does not age", BlockPool, "_age", "self._lists.sizes[number] >", "0 >"),
     Mutant("a tenant evicts its neighbours", BlockPool, "_next_to_reuse", "owned >= self._tenant_blocks", "False"),
     Mutant(
-        "a victim of an equal class", scheduler_module, "victims_for_waiting", "newcomer.rank + 1 :", "newcomer.rank :"
+        "a victim of an equal class", admission_module, "victims_for_waiting", "newcomer.rank + 1 :", "newcomer.rank :"
     ),
-    Mutant("victims in vain", scheduler_module, "victims_for_waiting", "return []", "return victims", from_seed=60),
+    Mutant("victims in vain", admission_module, "victims_for_waiting", "return []", "return victims", from_seed=60),
     Mutant(
-        "one slot is enough", scheduler_module, "victims_for_waiting", "if missing_blocks <= 0 and", "if", from_seed=60
+        "one slot is enough", admission_module, "victims_for_waiting", "if missing_blocks <= 0 and", "if", from_seed=60
     ),
-    Mutant("immunity is ignored by the waiting", scheduler_module, "victims_for_waiting", "(immune,", "(False,"),
+    Mutant("immunity is ignored by the waiting", admission_module, "victims_for_waiting", "(immune,", "(False,"),
     Mutant("preemptions are free", PreemptionBudget, "spend", "+ preemptions * self._window_steps", ""),
-    Mutant("the highest gives way", scheduler_module, "victim_of_growth", "reversed(running[rank:])", "iter(running)"),
+    Mutant("the highest gives way", growth_module, "victim_of_growth", "reversed(running[rank:])", "iter(running)"),
     Mutant("service is not charged", FairQueue, "charge", "+= service", "+= 0 * service"),
-    Mutant("output counts like input", Scheduler, "commit", "OUTPUT_SERVICE if samples", "1 if samples"),
-    Mutant(
-        "a recompute is charged", scheduler_module, "_input_service", "max(start, request.high_water_tokens)", "start"
-    ),
+    Mutant("output counts like input", Committer, "commit", "OUTPUT_SERVICE if samples", "1 if samples"),
+    Mutant("a recompute is charged", commit_module, "_input_service", "max(start, request.high_water_tokens)", "start"),
     Mutant("the lift is missing", FairQueue, "add", "max(tenant.counter, self._least())", "tenant.counter"),
     Mutant("the turn is the first comer's", fair_queue_module, "turn_key", "return counter,", "return 0.0,"),
     Mutant("a tenant's last comes first", FairQueue, "head", "tenant.waiting[0]", "tenant.waiting[-1]"),
     Mutant(
         "a lower class's prompt goes first",
-        Scheduler,
-        "schedule",
-        "for rank in self._ranks",
-        "for rank in reversed(self._ranks)",
+        Planner,
+        "plan",
+        "for rank in self._roster.ranks",
+        "for rank in reversed(self._roster.ranks)",
     ),
-    Mutant("the step's share is ignored", Scheduler, "_prefill_limit", "if contended else", "if False else"),
+    Mutant("the step's share is ignored", Planner, "_prefill_limit", "if contended else", "if False else"),
     Mutant("time is rounded away", Ledger, "charge", "shares_ns[index] -= repeated_ns", "pass"),
 ]
 

@@ -3,8 +3,7 @@ from dataclasses import fields
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
-from engine.scheduling.ledger import ClassStats
-from engine.scheduling.scheduler import SchedulerStats
+from engine.scheduling.stats import ClassStats, SchedulerStats
 from gateway.telemetry.metrics import Metrics, ModelStats
 
 

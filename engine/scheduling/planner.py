@@ -1,0 +1,132 @@
+"""Makes the plan of a step: rows for what runs, then for those that are admitted, class by class."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from engine.config import SchedulerConfig
+from engine.memory.kv_cache import BlockCopy, KVCacheManager
+from engine.request import Phase, Request, ServiceClass
+from engine.scheduling.admission import Admission
+from engine.scheduling.growth import grow_running
+from engine.scheduling.guard import StepGuard
+from engine.scheduling.plan import ScheduledRow, StepPlan
+from engine.scheduling.roster import Roster
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A step in the making. `open_ranks` is how many classes, from the highest, may still have requests admitted."""
+
+    budget_tokens: int
+    spare_tokens: int
+    open_ranks: int
+    guard: StepGuard | None
+    rows: list[ScheduledRow] = field(default_factory=list)
+    copies: list[BlockCopy] = field(default_factory=list)
+
+
+class Planner:
+    """Plans from the highest class to the lowest, so that a class is served, and takes victims below, before any row
+    of the classes below is made.
+
+    A step costs O(running requests + blocks that are allocated).
+    """
+
+    def __init__(
+        self, config: SchedulerConfig, classes: Sequence[ServiceClass], cache: KVCacheManager, roster: Roster
+    ) -> None:
+        self._config = config
+        self._classes = classes
+        self._cache = cache
+        self._roster = roster
+        self._admission = Admission(config, cache, roster)
+        self.steps_total = 0
+        self.scheduled_tokens_total = 0
+
+    def plan(self, budget: int | None, guard: StepGuard | None) -> StepPlan | None:
+        """The next step, all its blocks allocated; None where there is nothing to compute.
+
+        `budget` lowers the tokens of the step, not below one for each running request and one more.
+        """
+        open_ranks = grow_running(self._roster, self._cache)
+        running = len(self._roster.running)
+        most = self._config.step_tokens
+        budget_tokens = most if budget is None else min(max(budget, running + 1), most)
+        draft = _Draft(budget_tokens, budget_tokens - running, open_ranks, guard)
+        for rank in self._roster.ranks:
+            chunk_tokens = self._plan_running(draft, rank)
+            if rank < draft.open_ranks:
+                self._plan_waiting(draft, rank, chunk_tokens)
+        if not draft.rows:
+            return None
+        self.steps_total += 1
+        self.scheduled_tokens_total += draft.budget_tokens - draft.spare_tokens
+        return StepPlan(self.steps_total, tuple(draft.rows), tuple(draft.copies))
+
+    def _plan_running(self, draft: _Draft, rank: int) -> int:
+        """Rows for the running requests of a class: one token each, then what more they want, in order.
+
+        Returns how many tokens of prefill the class may still have in this step.
+        """
+        limit = self._prefill_limit(draft, rank)
+        spare = min(draft.spare_tokens, limit)
+        unspent, chunk_tokens, rows = spare, self._config.chunk_tokens, draft.rows
+        for request in self._roster.running.ranks[rank]:
+            start = request.computed
+            wanted = tokens = len(request.tokens) - start
+            if wanted > 1:
+                tokens = min(wanted, chunk_tokens, 1 + spare)
+                spare -= tokens - 1
+            rows.append(ScheduledRow(request, start, tokens, tokens == wanted and request.max_tokens > 0))
+        draft.spare_tokens -= unspent - spare
+        return limit - (unspent - spare)
+
+    def _prefill_limit(self, draft: _Draft, rank: int) -> int:
+        """The tokens of prefill that a class may have in a step, so that one above it is not kept waiting long."""
+        running, waiting = self._roster.running.ranks, self._roster.waiting
+        contended = any(len(running[above]) or len(waiting[above]) for above in range(rank))
+        limit = max(1, int(self._classes[rank].step_share * draft.budget_tokens)) if contended else draft.budget_tokens
+        guard = draft.guard
+        return limit if guard is None or rank <= guard.rank else min(limit, guard.prefill_tokens)
+
+    def _plan_waiting(self, draft: _Draft, rank: int, limit: int) -> None:
+        """Admit waiting requests of a class, in turn, while there are tokens, slots and blocks for them.
+
+        The first that does not get in keeps out all behind it and all classes below: nobody overtakes.
+        """
+        while (request := self._roster.waiting[rank].head()) is not None:
+            out_of_tokens = draft.spare_tokens == 0 and self._roster.slots.free  # without a slot, a victim brings one
+            if limit == 0 or out_of_tokens or not self._admit(draft, request):
+                draft.open_ranks = rank
+                return
+            wanted = len(request.tokens) - request.computed
+            tokens = min(wanted, self._config.chunk_tokens, draft.spare_tokens, limit)
+            draft.spare_tokens -= tokens
+            limit -= tokens
+            samples = tokens == wanted and request.max_tokens > 0
+            draft.rows.append(ScheduledRow(request, request.computed, tokens, samples))
+
+    def _admit(self, draft: _Draft, request: Request) -> bool:
+        """Give a waiting request a slot and blocks. Nobody of its victims' classes is admitted in the same step."""
+        parent = request.fork_of if request.fork_of is not None and _can_fork(request.fork_of, request) else None
+        victims = self._admission.make_room(request, self._cache.demand(request, parent), self.steps_total)
+        if victims is None:
+            return False
+        for victim in victims:
+            draft.open_ranks = min(draft.open_ranks, victim.rank)
+            draft.spare_tokens += 1
+        if parent is not None:
+            copied = self._cache.fork(parent, request)
+            assert copied is not None, "there was room for a fork and is not"
+            draft.copies += copied
+        else:
+            admitted = self._cache.admit(request)
+            assert admitted, "there was room for a request and is not"
+        self._roster.start(request)
+        return True
+
+
+def _can_fork(parent: Request, child: Request) -> bool:
+    """Is the parent's KV of the common prompt there, and does the child want no part of it computed anew?"""
+    runs = parent.phase is Phase.RUNNING and parent.computed >= child.prompt_tokens
+    return runs and child.params.prompt_logprobs is None

@@ -1,0 +1,173 @@
+"""Who is here and where each stands: the owner of all that changes about the requests of one model."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from engine.memory.kv_cache import KVCacheManager
+from engine.request import Phase, Request, ServiceClass
+from engine.scheduling.fair_queue import FairQueue
+from engine.scheduling.ledger import Ledger
+from engine.scheduling.order import RankedQueue
+from engine.scheduling.service_window import ServiceWindow
+from engine.scheduling.slots import SequenceSlots
+from engine.scheduling.wait import LoadSums
+
+
+class Roster:
+    """Each request waits in the queue of its class, or beside it for the prompt that it forks, or runs.
+
+    The moves between the three, `add`, `start`, `preempt`, `remove` and `release_forks`, are the only way to change
+    that, and keep slots, blocks and the sums of the load in step. The queues are there for others to read.
+    """
+
+    def __init__(
+        self, classes: Sequence[ServiceClass], max_running: int, cache: KVCacheManager, ledger: Ledger
+    ) -> None:
+        self._cache = cache
+        self._ledger = ledger
+        self._requests: dict[str, Request] = {}
+        self._forks: dict[str, list[Request]] = {}
+        """Requests that wait for the prompt of the one they fork, by the id of that one."""
+        self.ranks = range(len(classes))
+        self.running = RankedQueue(len(classes))
+        self.waiting = [FairQueue(each.weight) for each in classes]
+        self.loads = [LoadSums() for _ in classes]
+        self.slots = SequenceSlots(max_running, [int(each.reserved_fraction * max_running) for each in classes])
+        self.service = [ServiceWindow() for _ in classes]
+        self.cached_tokens_total = 0
+        self.now_ns = 0
+        """When the step under way was planned. The scheduler's caller says so."""
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._requests.values())
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._requests
+
+    def get(self, request_id: str) -> Request | None:
+        return self._requests.get(request_id)
+
+    def all_waiting(self) -> list[list[Request]]:
+        """Those that wait, for their turn or for a prompt, by rank. May be called while another thread steps."""
+        waiting: list[list[Request]] = [[] for _ in self.ranks]
+        for request in list(self._requests.values()):
+            if request.phase is Phase.WAITING:
+                waiting[request.rank].append(request)
+        return waiting
+
+    def add(self, request: Request) -> None:
+        """A new request waits for its turn; a fork whose parent has yet to compute the prompt, beside the queue."""
+        self._requests[request.id] = request
+        self.loads[request.rank].add_waiting(len(request.tokens), request.max_tokens)
+        parent = request.fork_of
+        if parent is not None and self._awaits_prompt(request):
+            self._forks.setdefault(parent.id, []).append(request)
+        else:
+            self.waiting[request.rank].add(request)
+
+    def start(self, request: Request) -> None:
+        """A waiting request that has its blocks takes a slot and runs."""
+        self.waiting[request.rank].remove(request)
+        self.running.add(request)
+        load = self.loads[request.rank]
+        load.remove_waiting(len(request.tokens), request.max_tokens)
+        load.add_running(len(request.tokens), request.computed, request.max_tokens)
+        request.phase = Phase.RUNNING
+        request.slot = self.slots.take(request.rank)
+        request.fork_of = None  # from now on it is a request like any other, and need not keep its parent alive
+        if request.preemptions == 0:
+            self.cached_tokens_total += request.cached_tokens
+            request.queue_ns = self.now_ns - request.arrived_ns
+
+    def preempt(self, request: Request, *, cause: int) -> None:
+        """Take away a running request's slot and blocks, for the sake of a rank; it keeps its place."""
+        self.running.remove(request)
+        self._give_back_slot(request)
+        load = self.loads[request.rank]
+        load.remove_running(len(request.tokens), request.computed, request.max_tokens)
+        load.add_waiting(len(request.tokens), request.max_tokens)
+        if request.computed >= request.high_water_tokens:
+            request.high_water_tokens = request.computed
+            request.preempted_by = cause
+        self._cache.release(request)
+        if request.output_tokens == 0:
+            request.prompt_logprobs.clear()  # they are computed anew
+        request.preemptions += 1
+        request.waiting_since_ns = self.now_ns
+        request.phase = Phase.WAITING
+        self.waiting[request.rank].add(request)
+        self._ledger.preempted(request.rank, cause)
+
+    def remove(self, request: Request, *, forget: bool = False) -> None:
+        """The one way out, from wherever it stands. `forget`: nothing that it computed is to be reused."""
+        parent = request.fork_of
+        load = self.loads[request.rank]
+        if request.phase is Phase.RUNNING:
+            load.remove_running(len(request.tokens), request.computed, request.max_tokens)
+            load.observe_answer(request.output_tokens)
+            self.running.remove(request)
+            self._give_back_slot(request)
+            self._cache.release(request, forget=forget)
+        else:
+            load.remove_waiting(len(request.tokens), request.max_tokens)
+            if parent is not None and request in self._forks.get(parent.id, ()):
+                self._forks[parent.id].remove(request)
+            else:
+                self.waiting[request.rank].remove(request)
+        request.phase = Phase.FINISHED
+        del self._requests[request.id]
+        self.release_forks(request)
+
+    def release_forks(self, parent: Request) -> None:
+        """The parent's prompt is computed, or never will be: those that waited for it take their turns."""
+        for request in self._forks.pop(parent.id, ()):
+            self.waiting[request.rank].add(request)
+
+    def charge(self, services: Sequence[Mapping[str, int]]) -> None:
+        """Book the service that the tenants of each rank received in the step under way."""
+        for queue, window, served in zip(self.waiting, self.service, services, strict=True):
+            queue.charge(served)
+            window.add(self.now_ns, served)
+
+    def check(self) -> None:
+        """State what holds between any two moves."""
+        running = list(self.running)
+        waiting = [request for queue in self.waiting for request in queue]
+        forks = [request for children in self._forks.values() for request in children]
+        self.running.check()
+        for rank, queue in enumerate(self.waiting):
+            queue.check()
+            assert all(request.rank == rank for request in queue), "a request waits in another class"
+        here = [*running, *waiting, *forks]
+        assert sorted(request.id for request in here) == sorted(self._requests), "a request is lost, or twice here"
+        for request in running:
+            assert request.phase is Phase.RUNNING
+            assert request.computed < len(request.tokens), f"{request.id} has nothing to compute"
+        for request in (*waiting, *forks):
+            assert request.phase is Phase.WAITING
+            assert request.slot is None, f"{request.id} waits with a slot"
+            assert request.computed == 0, f"{request.id} waits with computed tokens"
+            assert not request.block_table, f"{request.id} waits with blocks"
+        for request in forks:
+            assert self._awaits_prompt(request), f"{request.id} waits for a prompt that is there, or never comes"
+        self.slots.check(
+            [[request.slot for request in queue if request.slot is not None] for queue in self.running.ranks]
+        )
+        self._cache.check(here)
+        for rank, load in enumerate(self.loads):
+            load.check()
+            assert load.load().running_requests == len(self.running.ranks[rank]), "the running load is miscounted"
+
+    def _awaits_prompt(self, request: Request) -> bool:
+        """Will the KV of the parent's prompt be there later, but is not yet? Not if it has left or never came."""
+        parent = request.fork_of
+        if parent is None or self._requests.get(parent.id) is not parent:
+            return False
+        return max(parent.computed, parent.high_water_tokens) < parent.prompt_tokens
+
+    def _give_back_slot(self, request: Request) -> None:
+        assert request.slot is not None, f"{request.id} runs without a slot"
+        self.slots.give_back(request.slot, request.rank)
+        request.slot = None

@@ -1,0 +1,38 @@
+"""The rows of per-sequence state in the executor: small numbers, each lent to one running request at a time."""
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+
+from engine.memory.reservation import Reservation
+
+
+class SequenceSlots:
+    """`count` slots, the lowest free one first. What is reserved follows the same inequality as blocks do."""
+
+    def __init__(self, count: int, reserved: Sequence[int]) -> None:
+        self._free = list(range(count))
+        self._count = count
+        self._reservation = Reservation(reserved)
+
+    @property
+    def free(self) -> int:
+        return len(self._free)
+
+    def room(self, rank: int) -> int:
+        """How many slots the class may still take. Can be negative."""
+        return len(self._free) - self._reservation.unused_above(rank)
+
+    def take(self, rank: int) -> int:
+        self._reservation.held[rank] += 1
+        return heappop(self._free)
+
+    def give_back(self, slot: int, rank: int) -> None:
+        self._reservation.held[rank] -= 1
+        heappush(self._free, slot)
+
+    def check(self, taken: Sequence[Sequence[int]]) -> None:
+        """Each slot is free, or taken by one of `taken`, the slots of the running requests by rank."""
+        slots = sorted([slot for of_rank in taken for slot in of_rank] + self._free)
+        assert slots == list(range(self._count)), "a slot is lost, or twice in use"
+        assert self._reservation.held == [len(of_rank) for of_rank in taken], "a class's slots are miscounted"
+        assert self.free >= self._reservation.unused(0), "the slots kept for the highest class are taken"

@@ -1,0 +1,97 @@
+"""What a scheduler says of itself, for metrics."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.memory.kv_cache import KVCacheManager
+from engine.request import Request, ServiceClass
+from engine.scheduling.ledger import ClassAccount, Ledger
+from engine.scheduling.roster import Roster
+from engine.scheduling.service_window import jain_index
+
+
+@dataclass(frozen=True, slots=True)
+class ClassStats:
+    """One class: what it holds now, and what came of it since the scheduler was made.
+
+    `attributed_ns` are the class's part of the time of all steps; over all classes they add up to it exactly. Of
+    them, `recompute_ns` went into computing again the `recomputed_tokens` that this class took from others by
+    preemption. `cached_blocks` are free blocks whose content it was the last to use; `reserved_blocks` are what of its
+    reserve it does not hold, out of reach of the classes below. `queue_age_ns` is how long a request has waited by now,
+    since it came or was preempted last: the longest of all.
+
+    `fairness` is Jain's index of the service in the last minute (as `fair_queue` counts it) over the `active_tenants`:
+    those that were served within it or wait now. It judges between tenants that want all they can get: one that asks
+    for little lowers it, too.
+    """
+
+    name: str
+    running: int
+    waiting: int
+    queue_age_ns: int
+    held_blocks: int
+    reserved_blocks: int
+    cached_blocks: int
+    attributed_ns: int
+    recompute_ns: int
+    recomputed_tokens: int
+    preemptions_caused: int
+    preemptions_suffered: int
+    active_tenants: int
+    fairness: float
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerStats:
+    """What the scheduler holds now, and what it has done since it was made (`_total`). `classes` from the highest."""
+
+    running: int
+    waiting: int
+    free_blocks: int
+    num_blocks: int
+    steps_total: int
+    scheduled_tokens_total: int
+    cached_tokens_total: int
+    preemptions_total: int
+    failures_total: int
+    classes: tuple[ClassStats, ...] = ()
+
+
+def class_stats(
+    classes: Sequence[ServiceClass], roster: Roster, cache: KVCacheManager, ledger: Ledger, now_ns: int
+) -> tuple[ClassStats, ...]:
+    """One for each class, from the highest. May be called while another thread steps."""
+    waiting = roster.all_waiting()
+    return tuple(
+        _class_stats(rank, each.name, waiting[rank], roster, cache, ledger.accounts[rank], now_ns)
+        for rank, each in enumerate(classes)
+    )
+
+
+def _class_stats(
+    rank: int,
+    name: str,
+    waiting: Sequence[Request],
+    roster: Roster,
+    cache: KVCacheManager,
+    account: ClassAccount,
+    now_ns: int,
+) -> ClassStats:
+    served = roster.service[rank].by_tenant(now_ns)
+    active = served.keys() | {request.tenant for request in waiting}
+    return ClassStats(
+        name=name,
+        running=len(roster.running.ranks[rank]),
+        waiting=len(waiting),
+        queue_age_ns=max(0, now_ns - min((request.waiting_since_ns for request in waiting), default=now_ns)),
+        held_blocks=cache.held_blocks(rank),
+        reserved_blocks=cache.unused_reserve(rank),
+        cached_blocks=cache.cached_blocks(rank),
+        attributed_ns=account.attributed_ns,
+        recompute_ns=account.recompute_ns,
+        recomputed_tokens=account.recomputed_tokens,
+        preemptions_caused=account.preemptions_caused,
+        preemptions_suffered=account.preemptions_suffered,
+        active_tenants=len(active),
+        fairness=jain_index([served[tenant] for tenant in active]),
+    )
