@@ -13,6 +13,7 @@ from engine.memory.kv_cache import KVCacheManager
 from engine.models.checkpoint import open_checkpoint
 from engine.models.config import ModelConfig
 from engine.models.loader import load_model
+from engine.models.version import checkpoint_version
 from engine.request import Request, SamplingParams
 from engine.scheduling.scheduler import Scheduler
 from engine.text.processor import TextProcessor
@@ -35,7 +36,7 @@ class ServedModel:
     """A loaded model as callers see it. `max_model_len` bounds prompt and answer together, in tokens.
 
     `windows` has the same bound for each class of service by name: a class has less where KV memory is reserved above
-    it and the pool is small.
+    it and the pool is small. `version` names the checkpoint's content.
     """
 
     name: str
@@ -45,6 +46,7 @@ class ServedModel:
     vocab_size: int
     eos_token_ids: tuple[int, ...]
     created: int
+    version: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ def load(
         model_config.vocab_size,
         tuple(dict.fromkeys((*model_config.eos_token_ids, *text.tokenizer.eos_token_ids))),
         int(time.time()),
+        checkpoint_version(path),
     )
     return LoadedModel(served, scheduler, runner)
 

@@ -30,6 +30,11 @@ class ServedModel(Protocol):
     @property
     def created(self) -> int: ...
 
+    @property
+    def version(self) -> str:
+        """Names the weights, the same on every replica that serves them."""
+        ...
+
 
 class PredictedWait(Protocol):
     """Nanoseconds until a new request's first token, and until all that wait now in its class have theirs."""

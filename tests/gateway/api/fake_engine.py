@@ -72,6 +72,7 @@ class FakeModel:
     text: FakeText = field(default_factory=FakeText)
     vocab_size: int = VOCAB_SIZE
     created: int = 1_700_000_000
+    version: str = "f00d"
 
     @property
     def windows(self) -> Mapping[str, int]:

@@ -1,0 +1,39 @@
+"""A short name for the content of a checkpoint: equal on every machine that serves the same files."""
+
+import hashlib
+from pathlib import Path
+
+_SAMPLES = 64
+_SAMPLE_BYTES = 16 * 1024
+_DIGITS = 12
+
+
+def checkpoint_version(path: Path) -> str:
+    """12 hexadecimal digits for a GGUF file or a Hugging Face folder.
+
+    Of each file the name within the folder, the size and 64 samples of 16 KiB are hashed, so that no start waits for
+    gigabytes to be read. Training changes every tensor, so other weights have another version; a file of the same size
+    that was tampered with between the samples has not.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    digest = hashlib.sha256()
+    if path.is_file():
+        _add(digest, "", path)
+    else:
+        for file in sorted(each for each in path.iterdir() if each.suffix in (".json", ".safetensors")):
+            _add(digest, file.name, file)
+    return digest.hexdigest()[:_DIGITS]
+
+
+def _add(digest: "hashlib._Hash", name: str, file: Path) -> None:
+    size = file.stat().st_size
+    digest.update(f"{name}\0{size}\0".encode())
+    step = max(_SAMPLE_BYTES, -(-size // _SAMPLES))
+    with file.open("rb") as content:
+        for start in range(0, size, step):
+            content.seek(start)
+            digest.update(content.read(_SAMPLE_BYTES))
+        content.seek(max(0, size - _SAMPLE_BYTES))
+        digest.update(content.read(_SAMPLE_BYTES))
