@@ -12,6 +12,9 @@ from engine.scheduling.guard import StepGuard
 from engine.scheduling.plan import ScheduledRow, StepPlan
 from engine.scheduling.roster import Roster
 
+MEAN_STEPS = 256
+"""So many steps, the latest, make the means that waits are predicted with."""
+
 
 @dataclass(slots=True)
 class _Draft:
@@ -42,6 +45,10 @@ class Planner:
         self._admission = Admission(config, cache, roster)
         self.steps_total = 0
         self.scheduled_tokens_total = 0
+        self.mean_prefill_limits = [float(config.step_tokens) for _ in classes]
+        """What the latest steps had for prefill of each class; it varies from step to step with who else is there."""
+        self.mean_running = [0.0 for _ in classes]
+        """How many requests of each class the latest steps had."""
 
     def plan(self, budget: int | None, guard: StepGuard | None) -> StepPlan | None:
         """The next step, all its blocks allocated; None where there is nothing to compute.
@@ -69,6 +76,9 @@ class Planner:
         Returns how many tokens of prefill the class may still have in this step.
         """
         limit = self._prefill_limit(draft, rank)
+        running = len(self._roster.running.ranks[rank])
+        self.mean_prefill_limits[rank] += (limit - self.mean_prefill_limits[rank]) / MEAN_STEPS
+        self.mean_running[rank] += (running - self.mean_running[rank]) / MEAN_STEPS
         spare = min(draft.spare_tokens, limit)
         unspent, chunk_tokens, rows = spare, self._config.chunk_tokens, draft.rows
         for request in self._roster.running.ranks[rank]:

@@ -15,7 +15,7 @@ from engine.scheduling.plan import StepPlan, StepResult
 from engine.scheduling.planner import Planner
 from engine.scheduling.roster import Roster
 from engine.scheduling.stats import SchedulerStats, class_stats
-from engine.scheduling.wait import QueueSnapshot
+from engine.scheduling.wait import ClassRoom, QueueSnapshot
 
 
 class Scheduler:
@@ -162,13 +162,18 @@ class Scheduler:
 
     def snapshot(self) -> QueueSnapshot:
         """The load of each class, for predicting waits. O(classes)."""
-        return QueueSnapshot(
-            tuple(sums.load() for sums in self._roster.loads),
-            free_slots=self._roster.slots.free,
-            free_blocks=self._cache.free_blocks,
-            num_blocks=self._cache.num_blocks,
-            prefill_step_tokens=self._config.step_tokens - len(self._roster.running),
+        beside_running = self._config.step_tokens - len(self._roster.running)
+        rooms = tuple(
+            ClassRoom(
+                max(self._roster.slots.room(rank), 0),
+                max(self._cache.room(rank), 0),
+                min(self._planner.mean_prefill_limits[rank], beside_running),
+                sum(self._planner.mean_running[:rank]),
+            )
+            for rank in self._roster.ranks
         )
+        held_blocks = self._cache.num_blocks - self._cache.free_blocks
+        return QueueSnapshot(tuple(sums.load() for sums in self._roster.loads), rooms, held_blocks)
 
     def stats(self, now_ns: int | None = None) -> SchedulerStats:
         """May be called while another thread steps. `now_ns`: None for the time of the last step.

@@ -40,17 +40,27 @@ class ClassLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueSnapshot:
-    """The load of each class, the one that is served first first, and what there is for it.
+class ClassRoom:
+    """What is within a class's reach: slots and blocks that are free and not reserved above it, the tokens of prefill
+    that a step has for it beside one token for each running request. `higher_running` is how many requests of higher
+    classes run, as the mean of late."""
 
-    `prefill_step_tokens` is what a step can compute beside one token for each running request.
+    free_slots: int
+    free_blocks: int
+    prefill_step_tokens: float
+    higher_running: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSnapshot:
+    """The load of each class and the room that there is for it, the one that is served first first.
+
+    `held_blocks` are all that running requests have.
     """
 
     classes: tuple[ClassLoad, ...]
-    free_slots: int
-    free_blocks: int
-    num_blocks: int
-    prefill_step_tokens: int
+    rooms: tuple[ClassRoom, ...]
+    held_blocks: int
 
     def with_waiting(self, service_class: int, tokens: int) -> Self:
         """With one more request that waits: what was let in since the snapshot was taken is ahead of the next."""
@@ -155,12 +165,12 @@ def predict_first_token_ns(snapshot: QueueSnapshot, service_class: int, prompt_t
     them. A step takes as long as its decode work, plus the marginal cost of the prefill.
 
     Higher classes that arrive later go first too. They are expected to go on taking the share of the engine that they
-    have now. Not foreseen: cache hits, and more than one token a step by speculation; either makes it shorter.
+    had of late. Not foreseen: cache hits, and more than one token a step by speculation; either makes it shorter.
     """
     ahead = snapshot.classes[: service_class + 1]
     waiting_tokens = sum(load.waiting_tokens for load in ahead)
     prefill_tokens = waiting_tokens + sum(load.prefill_tokens for load in snapshot.classes)
-    step_tokens = max(snapshot.prefill_step_tokens, 1)
+    step_tokens = max(snapshot.rooms[service_class].prefill_step_tokens, 1)
     steps = max(prefill_tokens / step_tokens, _steps_to_a_place(snapshot, service_class, prompt_tokens))
     steps /= _share_left(snapshot, service_class)
     steps += max(ceil(prompt_tokens / step_tokens), 1) + _half_a_step(snapshot)
@@ -200,10 +210,11 @@ def _decode_work(classes: Sequence[ClassLoad]) -> StepWork:
 
 
 def _share_left(snapshot: QueueSnapshot, service_class: int) -> float:
-    """The part of the running requests that is not of a higher class: by Little's law, its part of the service."""
-    running = sum(load.running_requests for load in snapshot.classes)
-    higher = sum(load.running_requests for load in snapshot.classes[:service_class])
-    return max(1.0 - higher / running, MIN_SHARE) if running else 1.0
+    """The part of the slots in use, once all within reach are, that is not of a higher class: by Little's law, its
+    part of the service."""
+    room = snapshot.rooms[service_class]
+    own = room.free_slots + sum(load.running_requests for load in snapshot.classes[service_class:])
+    return max(own / (own + room.higher_running), MIN_SHARE) if own else MIN_SHARE
 
 
 def _half_a_step(snapshot: QueueSnapshot) -> float:
@@ -219,12 +230,13 @@ def _steps_to_a_place(snapshot: QueueSnapshot, service_class: int, prompt_tokens
         return 0.0
     yielding = sum(load.running_requests for load in lower)
     waiting = sum(load.waiting_requests for load in ahead) + 1
-    missing_slots = waiting - snapshot.free_slots - yielding
+    room = snapshot.rooms[service_class]
+    missing_slots = waiting - room.free_slots - yielding
 
-    held_blocks = max((snapshot.num_blocks - snapshot.free_blocks) / running, 1.0)
+    held_blocks = max(snapshot.held_blocks / running, 1.0)
     wanted_tokens = sum(load.waiting_tokens for load in ahead) + prompt_tokens
     wanted_blocks = wanted_tokens / BLOCK_TOKENS + waiting
-    missing_blocks = wanted_blocks - snapshot.free_blocks - yielding * held_blocks
+    missing_blocks = wanted_blocks - room.free_blocks - yielding * held_blocks
 
     leaving = max(missing_slots, missing_blocks / held_blocks, 0.0)
     answer_tokens = sum(load.running_requests * load.answer_tokens for load in snapshot.classes) / running

@@ -13,6 +13,7 @@ from engine.scheduling.wait import (
     MAX_RETRY_MS,
     MIN_RETRY_MS,
     ClassLoad,
+    ClassRoom,
     LoadSums,
     QueueSnapshot,
     predict_drain_ns,
@@ -21,20 +22,22 @@ from engine.scheduling.wait import (
 )
 
 COST = StepCostModel.from_coefficients(CostCoefficients(10e6, 50e3, 30, 1))
-IDLE = QueueSnapshot(
-    (ClassLoad(), ClassLoad()), free_slots=16, free_blocks=1000, num_blocks=1000, prefill_step_tokens=256
-)
+ROOM = ClassRoom(free_slots=16, free_blocks=1000, prefill_step_tokens=256)
+IDLE = QueueSnapshot((ClassLoad(), ClassLoad()), (ROOM, ROOM), held_blocks=0)
 
 counts = st.integers(0, 10_000)
 loads = st.builds(ClassLoad, counts, counts, counts, counts, counts, counts, st.floats(1, 1000))
-snapshots = st.builds(
-    QueueSnapshot,
-    st.tuples(loads, loads, loads),
-    st.integers(0, 300),
-    st.integers(0, 900),
-    st.just(1000),
-    st.integers(1, 2048),
-)
+
+
+@st.composite
+def rooms(draw: st.DrawFn) -> tuple[ClassRoom, ...]:
+    """A lower class has no more of anything within reach, and no fewer above it."""
+    columns = [sorted(draw(st.tuples(*[st.integers(low, 900)] * 3)), reverse=True) for low in (0, 0, 1)]
+    higher = sorted(draw(st.tuples(*[st.floats(0, 300)] * 3)))
+    return tuple(ClassRoom(*room) for room in zip(*columns, higher, strict=True))
+
+
+snapshots = st.builds(QueueSnapshot, st.tuples(loads, loads, loads), rooms(), st.integers(0, 1000))
 
 
 def test_an_idle_engine_takes_the_time_of_the_prompt() -> None:
@@ -65,9 +68,15 @@ def test_more_work_ahead_is_no_shorter_wait(
         worse = replace(snapshot, classes=tuple(classes))
         assert predict_first_token_ns(worse, service_class, prompt_tokens, COST) >= wait_ns
         assert predict_drain_ns(worse, service_class, COST) >= predict_drain_ns(snapshot, service_class, COST)
-    if snapshot.free_slots:
-        fewer = replace(snapshot, free_slots=snapshot.free_slots - 1)
-        assert predict_first_token_ns(fewer, service_class, prompt_tokens, COST) >= wait_ns
+    room = snapshot.rooms[service_class]
+    for less in (
+        replace(room, free_slots=max(room.free_slots - 1, 0)),
+        replace(room, free_blocks=max(room.free_blocks - 1, 0)),
+        replace(room, prefill_step_tokens=max(room.prefill_step_tokens - 1, 1)),
+        replace(room, higher_running=room.higher_running + 1),
+    ):
+        narrower = replace(snapshot, rooms=tuple(less if each is room else each for each in snapshot.rooms))
+        assert predict_first_token_ns(narrower, service_class, prompt_tokens, COST) >= wait_ns
 
 
 @given(snapshots, st.integers(1, 8192))
@@ -85,14 +94,16 @@ def test_what_waits_below_does_not_count() -> None:
 
 def test_a_lower_class_yields_its_places() -> None:
     full = ClassLoad(running_requests=16, context_tokens=1600, answer_tokens=400)
-    standard = QueueSnapshot((ClassLoad(), full), 0, 500, 1000, 256)
+    room = ClassRoom(free_slots=0, free_blocks=500, prefill_step_tokens=256)
+    standard = QueueSnapshot((ClassLoad(), full), (room, room), held_blocks=500)
     assert predict_first_token_ns(standard, 0, 100, COST) < 30e6
     assert predict_first_token_ns(standard, 1, 100, COST) > 25 * 10e6
 
 
 def test_blocks_are_waited_for_as_slots_are() -> None:
     running = ClassLoad(running_requests=4, context_tokens=4 * 3900, answer_tokens=100)
-    roomy = QueueSnapshot((running,), free_slots=12, free_blocks=100, num_blocks=1100, prefill_step_tokens=8192)
+    room = ClassRoom(free_slots=12, free_blocks=100, prefill_step_tokens=8192)
+    roomy = QueueSnapshot((running,), (room,), held_blocks=1000)
     assert predict_first_token_ns(roomy, 0, 1500, COST) < 200e6
     assert predict_first_token_ns(roomy, 0, 5000, COST) > 200e6
 
@@ -174,13 +185,16 @@ class Server:
         self.sums = [LoadSums() for _ in range(classes)]
         self.waiting: list[deque[Job]] = [deque() for _ in range(classes)]
         self.running: list[Job] = []
+        self.mean_higher = [0.0] * classes
         self.now_ns = 0
 
     def snapshot(self) -> QueueSnapshot:
-        free_slots = self.SLOTS - len(self.running)
-        return QueueSnapshot(
-            tuple(sums.load() for sums in self.sums), free_slots, 10_000, 10_000, self.STEP_TOKENS - len(self.running)
+        running = len(self.running)
+        rooms = tuple(
+            ClassRoom(self.SLOTS - running, 10_000, self.STEP_TOKENS - running, self.mean_higher[index])
+            for index in range(len(self.sums))
         )
+        return QueueSnapshot(tuple(sums.load() for sums in self.sums), rooms, held_blocks=0)
 
     def arrive(self, service_class: int, arrived_ns: int, deadline_ns: int) -> Job | None:
         prompt_tokens = self.rng.randrange(16, 400)
@@ -200,6 +214,9 @@ class Server:
                 self.sums[job.service_class].remove_waiting(job.prompt_tokens, self.MAX_TOKENS)
                 self.sums[job.service_class].add_running(job.prompt_tokens, 0, self.MAX_TOKENS)
                 self.running.append(job)
+        for index, mean in enumerate(self.mean_higher):
+            higher = sum(job.service_class < index for job in self.running)
+            self.mean_higher[index] += (higher - mean) / 256
         spare = self.STEP_TOKENS - len(self.running)
         rows = []
         for job in self.running:
