@@ -1,13 +1,13 @@
 """Administrators' keys, the audit log, answers to repeated requests; rotation and grants of tenants' keys
 
-Revision 0005, after 0003.
+Revision 0005, after 0004.
 """
 
 import sqlalchemy as sa
 from alembic import op
 
 revision = "0005"
-down_revision = "0003"
+down_revision = "0004"
 branch_labels = None
 depends_on = None
 

@@ -1,0 +1,79 @@
+"""Writing to the books: one writer at a time, so that numbers have no gaps and what is checked still holds when it is
+written."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from gateway.billing.errors import InvalidReason
+from gateway.tenancy.database import answering
+from gateway.tenancy.errors import UnknownTenant
+from gateway.tenancy.tables import TenantRow
+
+ADVISORY_LOCK = 0x7475726E62696C6C
+"""PostgreSQL's lock around a change of the books: a constant that nothing else takes."""
+MAX_TEXT_CHARS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class TenantName:
+    """Whose books."""
+
+    id: str
+    name: str
+
+
+@asynccontextmanager
+async def writing(database: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    """A transaction that no other writer of the books overlaps: committed at the end, rolled back on an error.
+
+    Raises:
+        StoreUnavailable: the database does not answer, or another writer takes too long.
+    """
+    with answering():
+        async with database.connect() as connection:
+            if connection.dialect.name == "sqlite":
+                await connection.exec_driver_sql("BEGIN IMMEDIATE")
+            else:
+                await connection.execute(select(func.pg_advisory_xact_lock(ADVISORY_LOCK)))
+            yield connection
+            await connection.commit()
+
+
+@asynccontextmanager
+async def reading(database: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    """A snapshot: all that is read in it is of one moment.
+
+    Raises:
+        StoreUnavailable: the database does not answer.
+    """
+    with answering():
+        async with database.connect() as connection:
+            if connection.dialect.name == "sqlite":
+                await connection.exec_driver_sql("BEGIN")
+            else:
+                await connection.execution_options(isolation_level="REPEATABLE READ")
+            yield connection
+
+
+async def find_tenant(connection: AsyncConnection, name: str) -> TenantName:
+    """
+    Raises:
+        UnknownTenant: no tenant has that name.
+    """
+    tenant_id = await connection.scalar(select(TenantRow.id).where(TenantRow.name == name))
+    if tenant_id is None:
+        raise UnknownTenant(f"there is no tenant named {name}")
+    return TenantName(tenant_id, name)
+
+
+def check_text(what: str, text: str, most: int = MAX_TEXT_CHARS) -> None:
+    """
+    Raises:
+        InvalidReason: not 1 to `most` printable characters.
+    """
+    if not (0 < len(text) <= most and text.isprintable()):
+        raise InvalidReason(f"{what} is 1 to {most} printable characters")

@@ -1,0 +1,40 @@
+"""Money is integer nanodollars (1e-9 dollar). Here it becomes text and back, exactly."""
+
+import re
+
+from gateway.billing.errors import InvalidAmount
+
+NANODOLLARS = 10**9
+"""In a dollar."""
+MAX_NANODOLLARS = 2**53 - 1
+"""Of one stated amount: 9 million dollars, what Redis' Lua still counts exactly."""
+
+_DOLLARS = re.compile(r"(-?)([0-9]{1,12})(?:\.([0-9]{1,9}))?")
+
+
+def dollars(nanodollars: int) -> str:
+    """In dollars, with two decimals or as many more as it takes: `12.50`, `-0.000000001`."""
+    whole, fraction = divmod(abs(nanodollars), NANODOLLARS)
+    decimals = f"{fraction:09d}".rstrip("0").ljust(2, "0")
+    return f"{'-' if nanodollars < 0 else ''}{whole}.{decimals}"
+
+
+def dollars_per_million(nanodollars_per_token: int) -> str:
+    """In dollars per million tokens."""
+    return dollars(nanodollars_per_token * 10**6)
+
+
+def parse_dollars(text: str) -> int:
+    """Nanodollars.
+
+    Raises:
+        InvalidAmount: not dollars with at most nine decimals, or beyond `MAX_NANODOLLARS` either way.
+    """
+    match = _DOLLARS.fullmatch(text)
+    if match is None:
+        raise InvalidAmount("an amount is dollars with at most nine decimals, as in 12.50")
+    sign, whole, decimals = match.groups()
+    nanodollars = int(whole) * NANODOLLARS + int((decimals or "").ljust(9, "0"))
+    if nanodollars > MAX_NANODOLLARS:
+        raise InvalidAmount(f"an amount is at most {dollars(MAX_NANODOLLARS)} dollars")
+    return -nanodollars if sign else nanodollars

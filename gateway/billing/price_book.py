@@ -1,0 +1,118 @@
+"""Prices for every request, from memory.
+
+Every replica knows a version within REFRESH_S of its making, so one that starts later takes effect on all of them at
+its instant. One that starts at once is charged by each replica from its next refresh on.
+"""
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from gateway.billing.errors import NoPrice
+from gateway.billing.prices import Price, PriceVersion
+from gateway.errors import OperatorError
+
+REFRESH_S = 2.0
+READ_TIMEOUT_S = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+class PriceSource(Protocol):
+    """Where versions are read from: `PriceStore`, or a stand-in. Raises `StoreUnavailable`."""
+
+    async def versions(self) -> Sequence[PriceVersion]: ...
+
+
+class PriceBook:
+    """What everything costs at any instant. One per process, on one event loop: `load` once, then `start`; `aclose`
+    ends the refreshing."""
+
+    def __init__(self, source: PriceSource, *, refresh_s: float = REFRESH_S) -> None:
+        self._source = source
+        self._refresh_s = refresh_s
+        self._timelines: dict[str, _Timeline] = {}
+        self._refresher: asyncio.Task[None] | None = None
+        self._outage = False
+
+    async def load(self) -> None:
+        """Read what is known.
+
+        Raises:
+            StoreUnavailable: the database does not answer; what was known stays.
+        """
+        by_model: dict[str, list[PriceVersion]] = {}
+        for version in await self._source.versions():
+            by_model.setdefault(version.terms.model, []).append(version)
+        self._timelines = {model: _Timeline(versions) for model, versions in by_model.items()}
+
+    def start(self) -> None:
+        """Read again from time to time. A read that fails keeps what is known, and is logged once an outage."""
+        self._refresher = asyncio.create_task(self._refresh())
+
+    async def aclose(self) -> None:
+        if self._refresher is not None:
+            self._refresher.cancel()
+            await asyncio.wait([self._refresher])
+
+    def price_of(self, model: str, tier: str, at: datetime) -> Price:
+        """By the newest version that has started by then.
+
+        Raises:
+            NoPrice: none has.
+        """
+        timeline = self._timelines.get(model)
+        prices = None if timeline is None else timeline.at(at)
+        if prices is None:
+            raise NoPrice(f"the model {model} has no price")
+        return prices.of(tier)
+
+    def unpriced(self, models: Iterable[str], at: datetime) -> tuple[str, ...]:
+        """Those of `models` that have no price at that instant. Nothing is free unless a version says 0."""
+        timelines = {model: self._timelines.get(model) for model in models}
+        return tuple(model for model, known in timelines.items() if known is None or known.at(at) is None)
+
+    async def _refresh(self) -> None:
+        while True:
+            await asyncio.sleep(self._refresh_s)
+            try:
+                async with asyncio.timeout(READ_TIMEOUT_S):
+                    await self.load()
+            except (OperatorError, TimeoutError) as error:
+                if not self._outage:
+                    _log.warning("prices cannot be read again: %s", str(error) or "no answer in time")
+                self._outage = True
+            else:
+                if self._outage:
+                    _log.warning("prices can be read again")
+                self._outage = False
+
+
+class _Timeline:
+    """The versions of one model in the order in which they start."""
+
+    def __init__(self, versions: Sequence[PriceVersion]) -> None:
+        ordered = sorted(versions, key=lambda version: version.effective_from)
+        self._starts = [version.effective_from for version in ordered]
+        self._prices = [_Prices(version) for version in ordered]
+
+    def at(self, instant: datetime) -> "_Prices | None":
+        newest = bisect_right(self._starts, instant) - 1
+        return None if newest < 0 else self._prices[newest]
+
+
+class _Prices:
+    """One version's prices by class, each worked out once."""
+
+    def __init__(self, version: PriceVersion) -> None:
+        self._version = version
+        self._by_tier: dict[str, Price] = {}
+
+    def of(self, tier: str) -> Price:
+        price = self._by_tier.get(tier)
+        if price is None:
+            price = self._by_tier[tier] = self._version.price(tier)
+        return price

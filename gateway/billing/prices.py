@@ -1,0 +1,189 @@
+"""What a token costs: price versions, and the exact integer prices that they come to in each class of service.
+
+A version states nanodollars a token for input, for input from the prefix cache and for output, and multipliers of
+classes; a class without one pays the plain price. All products are whole nanodollars, so that tokens times unit price
+is what a request costs, and a month.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from fractions import Fraction
+from types import MappingProxyType
+
+from gateway.billing.errors import InvalidPrice
+from gateway.billing.money import dollars_per_million
+
+NANODOLLARS_PER_TOKEN = 1000
+"""Of a price of one dollar per million tokens."""
+MAX_NANODOLLARS_PER_TOKEN = 10**9
+MAX_MULTIPLIER = 1000
+MULTIPLIER_DECIMALS = 6
+DEFAULT_MULTIPLIERS: Mapping[str, Decimal] = MappingProxyType({"premium": Decimal(3), "standard": Decimal(1)})
+"""Where a version states no others."""
+PRICED = ("input", "cached_input", "output")
+
+_TIER = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_MODEL_CHARS = 128
+_MAX_EXPONENT = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Nanodollars of a token of each kind, in one class of service. `version` is the id of the version that says so."""
+
+    version: str
+    prompt: int
+    cached_prompt: int
+    completion: int
+
+    def of(self, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> int:
+        """What a request costs. `cached_tokens` are those of the prompt that the prefix cache had.
+
+        Raises:
+            ValueError: a negative number, or more tokens cached than the prompt has.
+        """
+        if not 0 <= cached_tokens <= prompt_tokens or completion_tokens < 0:
+            raise ValueError(
+                f"no request: {prompt_tokens} tokens, {cached_tokens} cached, {completion_tokens} answered"
+            )
+        fresh = self.prompt * (prompt_tokens - cached_tokens)
+        return fresh + self.cached_prompt * cached_tokens + self.completion * completion_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class PriceTerms:
+    """Nanodollars of a token before the multiplier of its class. A class that `multipliers` lacks has 1.
+
+    Input from the cache is no dearer than other input, as requests are held for at the price of the latter.
+
+    Raises:
+        InvalidPrice: out of range, or some product is not a whole number.
+    """
+
+    model: str
+    input: int
+    cached_input: int
+    output: int
+    multipliers: Mapping[str, Decimal] = field(default_factory=lambda: DEFAULT_MULTIPLIERS)
+
+    def __post_init__(self) -> None:
+        if not (0 < len(self.model) <= _MODEL_CHARS and self.model.isprintable()):
+            raise InvalidPrice(f"a model's name is 1 to {_MODEL_CHARS} printable characters")
+        for tier, multiplier in self.multipliers.items():
+            _check_multiplier(tier, multiplier)
+        for name in PRICED:
+            _whole(name, Fraction(getattr(self, name)), self.multipliers)
+        if self.cached_input > self.input:
+            raise InvalidPrice(
+                f"cached_input: {dollars_per_million(self.cached_input)} is more than input, "
+                f"{dollars_per_million(self.input)} dollars per million tokens"
+            )
+
+    @classmethod
+    def stated(
+        cls,
+        model: str,
+        input: Decimal,
+        output: Decimal,
+        *,
+        cached_input: Decimal | None = None,
+        multipliers: Mapping[str, Decimal] = MappingProxyType({}),
+    ) -> "PriceTerms":
+        """From dollars per million tokens. Cached input costs what input does unless stated, and `multipliers` come on
+        top of the default ones.
+
+        Raises:
+            InvalidPrice: as for the class; for a price that is not whole, with the nearest ones that are.
+        """
+        all_multipliers = {**DEFAULT_MULTIPLIERS, **multipliers}
+        for tier, multiplier in all_multipliers.items():
+            _check_multiplier(tier, multiplier)
+        prices = {"input": input, "cached_input": input if cached_input is None else cached_input, "output": output}
+        whole = {name: _whole(name, _nanodollars(name, price), all_multipliers) for name, price in prices.items()}
+        return cls(model, **whole, multipliers=MappingProxyType(all_multipliers))
+
+
+@dataclass(frozen=True, slots=True)
+class PriceVersion:
+    """What a model costs from `effective_from` (UTC, to the millisecond) on, until its next version. Never changed."""
+
+    id: str
+    effective_from: datetime
+    terms: PriceTerms
+
+    def price(self, tier: str) -> Price:
+        """In a class of service."""
+        terms = self.terms
+        factor = Fraction(terms.multipliers.get(tier, Decimal(1)))
+        return Price(self.id, *(int(getattr(terms, name) * factor) for name in PRICED))
+
+
+def version_id(model: str, effective_from: datetime) -> str:
+    """Two versions of a model never start together, so this is one's name, on every replica."""
+    instant = effective_from.astimezone(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00")
+    return f"{model}@{instant}Z"
+
+
+def to_ms(instant: datetime) -> datetime:
+    """In UTC, to the millisecond: what every store keeps of it, and what a version's id shows."""
+    return instant.astimezone(UTC).replace(microsecond=instant.microsecond // 1000 * 1000)
+
+
+def declared_terms(model: str, prices: Sequence[Decimal]) -> PriceTerms:
+    """From (input, output) or (input, cached input, output), dollars per million tokens, as the settings state them.
+
+    Raises:
+        InvalidPrice: another number of them, or one that is not a price.
+    """
+    match prices:
+        case [input, output]:
+            return PriceTerms.stated(model, input, output)
+        case [input, cached_input, output]:
+            return PriceTerms.stated(model, input, output, cached_input=cached_input)
+        case _:
+            raise InvalidPrice(f"the prices of {model} are [input, output] or [input, cached input, output]")
+
+
+def _check_multiplier(tier: str, multiplier: Decimal) -> None:
+    if not _TIER.fullmatch(tier):
+        raise InvalidPrice("multiplier: a class is named by 1 to 64 lower-case letters, digits and _ -")
+    if not (
+        multiplier.is_finite() and 0 <= multiplier <= MAX_MULTIPLIER and _decimals(multiplier) <= MULTIPLIER_DECIMALS
+    ):
+        raise InvalidPrice(
+            f"multiplier {tier}: must be from 0 to {MAX_MULTIPLIER} with at most {MULTIPLIER_DECIMALS} decimals"
+        )
+
+
+def _nanodollars(name: str, price: Decimal) -> Fraction:
+    """A token's, from dollars per million."""
+    # Bounded before it is made a fraction: 1e-999999999 would fill the memory.
+    if not price.is_finite() or price.adjusted() > _MAX_EXPONENT or _decimals(price) > 2 * _MAX_EXPONENT:
+        raise InvalidPrice(f"{name}: must be a number of dollars per million tokens, as in 0.15")
+    return Fraction(price) * NANODOLLARS_PER_TOKEN
+
+
+def _whole(name: str, nanodollars: Fraction, multipliers: Mapping[str, Decimal]) -> int:
+    """The price, which is whole, as is its product with each multiplier."""
+    most = dollars_per_million(MAX_NANODOLLARS_PER_TOKEN)
+    if not 0 <= nanodollars <= MAX_NANODOLLARS_PER_TOKEN:
+        raise InvalidPrice(f"{name}: must be from 0 to {most} dollars per million tokens")
+    step = math.lcm(*(Fraction(multiplier).denominator for multiplier in multipliers.values()))
+    below = math.floor(nanodollars / step) * step
+    if nanodollars != below:
+        nearest = [each for each in (below, below + step) if each <= MAX_NANODOLLARS_PER_TOKEN]
+        raise InvalidPrice(
+            f"{name}: must leave whole nanodollars a token in every class; "
+            f"the nearest that does is {' or '.join(map(dollars_per_million, nearest))} dollars per million tokens"
+        )
+    return int(nanodollars)
+
+
+def _decimals(number: Decimal) -> int:
+    exponent = number.as_tuple().exponent
+    assert isinstance(exponent, int)  # it is finite
+    return max(0, -exponent)

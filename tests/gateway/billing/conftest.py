@@ -1,0 +1,29 @@
+"""The books under test, on both databases, with a tenant in them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from gateway.tenancy import TenantStore, Tier, open_database
+from gateway.tenancy.schema import upgrade
+
+
+@pytest.fixture
+def database_url(empty_database_url: str) -> str:
+    asyncio.run(upgrade(empty_database_url))
+    return empty_database_url
+
+
+@pytest.fixture
+async def database(database_url: str, anyio_backend: str) -> AsyncIterator[AsyncEngine]:
+    engine = open_database(database_url)
+    yield engine
+    await engine.dispose()
+
+
+@pytest.fixture
+async def acme(database: AsyncEngine) -> str:
+    """The id of a tenant named acme."""
+    return (await TenantStore(database, b"p" * 32).create_tenant("acme", Tier.PREMIUM)).id
