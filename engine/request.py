@@ -5,7 +5,7 @@ money.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
 from types import MappingProxyType
@@ -73,6 +73,11 @@ class ServiceClass:
             raise ValueError(f"step_share must be in (0, 1], got {self.step_share}")
         if self.ttft_target_ms is not None and self.ttft_target_ms < 1:
             raise ValueError(f"ttft_target_ms must be at least 1, got {self.ttft_target_ms}")
+
+
+def ranked(classes: Iterable[ServiceClass]) -> tuple[ServiceClass, ...]:
+    """From the one that is served first to the last."""
+    return tuple(sorted(classes, key=lambda each: each.priority))
 
 
 PREMIUM = ServiceClass("premium", priority=0, reserved_fraction=0.30, ttft_target_ms=500)
