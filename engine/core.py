@@ -62,6 +62,7 @@ class _Submit:
 class _Abort:
     model: str
     request_ids: Sequence[str]
+    done: Callable[[], None]
 
 
 class EngineCore:
@@ -97,9 +98,15 @@ class EngineCore:
         """Let requests in. All that happens to them reaches `sink`, down to their last delta."""
         self._post(_Submit(model, requests, sink, time.monotonic_ns()))
 
-    def abort(self, model: str, request_ids: Sequence[str]) -> None:
-        """End requests before the next step. No delta follows; an id that has left already is no error."""
-        self._post(_Abort(model, request_ids))
+    def abort(self, model: str, request_ids: Sequence[str], done: Callable[[], None]) -> None:
+        """End requests before the next step. No delta follows; an id that has left already is no error.
+
+        `done` is called on the engine thread when nothing touches these requests any more. It must not block.
+
+        Raises:
+            EngineError: the engine is closed, so nothing touches them.
+        """
+        self._post(_Abort(model, request_ids, done))
 
     def stats(self, model: str) -> SchedulerStats:
         """A snapshot for dashboards; a step may be under way. What it keeps from being let in waits, too."""
@@ -140,6 +147,11 @@ class EngineCore:
             # Nobody may wait for ever, whether the thread was closed or died.
             with self._wake:
                 self._closing = True
+                unread = list(self._inbox)
+                self._inbox.clear()
+            for message in unread:
+                if isinstance(message, _Abort):
+                    message.done()
             for worker in self._workers.values():
                 left = [*worker.sinks]
                 _deliver(worker, [TokenDelta(request_id, finish_reason=FinishReason.ABORT) for request_id in left])
@@ -161,6 +173,7 @@ class EngineCore:
                     for request_id in message.request_ids:
                         worker.scheduler.abort(request_id)
                         worker.sinks.pop(request_id, None)
+                    message.done()
         return not self._closing
 
     def _has_work(self) -> bool:

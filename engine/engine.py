@@ -18,6 +18,7 @@ from engine.config import EngineConfig
 from engine.core import EngineCore, PredictedWait
 from engine.request import (
     STANDARD,
+    EngineError,
     FinishReason,
     InvalidParameter,
     Request,
@@ -29,7 +30,7 @@ from engine.request import (
     Usage,
 )
 from engine.scheduling.stats import SchedulerStats
-from engine.streams import Choice, ChoiceStreams, Mailbox
+from engine.streams import AbortListener, Choice, ChoiceStreams, Mailbox
 from engine.text.processor import Message, TextProcessor
 from engine.thread import EngineThread
 from engine.worker import LoadedModel, LoadProgress, ServedModel, load
@@ -137,12 +138,15 @@ class Engine:
         tenant: str = "",
         service_class: ServiceClass = STANDARD,
         continues_text: bool = False,
+        on_abort: AbortListener | None = None,
     ) -> AsyncGenerator[TextDelta]:
         """Generate from prompt token ids; deltas of all `n` choices, interleaved, in the order they are ready.
 
         What is wrong with the arguments is raised here, before anything is computed. Closing the iterator, or
         cancelling the task that iterates, aborts the request and frees its blocks before the next step.
         `continues_text`: the answer goes behind the prompt's text, so a space that starts it is kept.
+        `on_abort` is called on the event loop for each choice whose last delta was not read, whether it was aborted or
+        failed, as soon as the engine has let go of it, with what it had consumed.
 
         Raises:
             KeyError: the model is not loaded.
@@ -152,7 +156,7 @@ class Engine:
         """
         served = self.models[model]
         requests = self._requests(served, prompt, params, request_id or uuid.uuid4().hex, tenant, service_class)
-        return self._read(served, requests, continues_text)
+        return self._read(served, requests, continues_text, on_abort)
 
     def generate(
         self, model: str, prompts: Sequence[Prompt], params: SamplingParams | None = None
@@ -175,14 +179,18 @@ class Engine:
         return await asyncio.gather(*(_collect(stream, params.n) for stream in streams))
 
     async def _read(
-        self, served: ServedModel, requests: Sequence[Request], continues_text: bool
+        self,
+        served: ServedModel,
+        requests: Sequence[Request],
+        continues_text: bool,
+        on_abort: AbortListener | None,
     ) -> AsyncGenerator[TextDelta]:
         choices = [
             Choice(index, request, served.text.detokenizer(request.params.stop, continues_text=continues_text))
             for index, request in enumerate(requests)
         ]
-        streams = ChoiceStreams(choices, lambda request_ids: self._abort(served.name, request_ids))
         mailbox = self._mailbox()
+        streams = ChoiceStreams(choices, lambda choice: self._abort(served.name, [choice], mailbox, None))
         for request in requests:
             mailbox.register(request.id, streams)
         try:
@@ -191,11 +199,20 @@ class Engine:
                 yield delta
         finally:
             mailbox.forget([request.id for request in requests])
-            self._abort(served.name, streams.unfinished)
+            self._abort(served.name, streams.unread, mailbox, on_abort)
 
-    def _abort(self, model: str, request_ids: Sequence[str]) -> None:
-        if request_ids and not self._closed:
-            self._core.abort(model, request_ids)
+    def _abort(self, model: str, choices: Sequence[Choice], mailbox: Mailbox, on_abort: AbortListener | None) -> None:
+        def tell() -> None:
+            if on_abort is not None:
+                for choice in choices:
+                    on_abort(choice.index, choice.request.usage)
+
+        if not choices:
+            return
+        try:
+            self._core.abort(model, [choice.request.id for choice in choices], lambda: mailbox.call(tell))
+        except EngineError:
+            tell()  # it is closed, and has let go of all
 
     def _mailbox(self) -> Mailbox:
         loop = asyncio.get_running_loop()

@@ -205,7 +205,8 @@ class TextDelta:
     """What a reader of one choice sees next. The last one of a choice has `finish_reason` and `usage`.
 
     `stop` is the stop string or stop token id that ended the choice, if one did. `prompt_logprobs` comes once,
-    on the first delta, when asked for; its first entry is None as nothing precedes the first token.
+    on the first delta, when asked for; its first entry is None as nothing precedes the first token. `cached_tokens` of
+    the prompt came from the prefix cache; every delta says so.
     """
 
     index: int
@@ -216,6 +217,7 @@ class TextDelta:
     finish_reason: FinishReason | None = None
     stop: str | int | None = None
     usage: Usage | None = None
+    cached_tokens: int = 0
 
 
 class Phase(Enum):

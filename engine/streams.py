@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from engine.request import EngineError, FinishReason, Request, TextDelta, TokenDelta, Usage
@@ -25,14 +26,22 @@ class Mailbox:
 
     def post(self, deltas: list[TokenDelta]) -> None:
         """Called on the engine thread."""
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._receive, deltas)
+        self.call(lambda: self._receive(deltas))
+
+    def call(self, action: Callable[[], None]) -> None:
+        """Have the event loop do something, if there still is one. Called on any thread."""
+        with suppress(RuntimeError):  # it was closed
+            self._loop.call_soon_threadsafe(action)
 
     def _receive(self, deltas: list[TokenDelta]) -> None:
         for delta in deltas:
             streams = self._streams.get(delta.request_id)
             if streams is not None:
                 streams.push(delta)
+
+
+AbortListener = Callable[[int, Usage], None]
+"""Told of a choice, by its index, what it had consumed when the engine let go of it."""
 
 
 class Choice:
@@ -47,7 +56,6 @@ class Choice:
     def read(self, delta: TokenDelta) -> TextDelta:
         """What the reader sees of a delta. Raises EngineError where the engine says that the request failed."""
         if delta.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
-            self.finished = True
             raise EngineError(delta.error or "the engine stopped while the request was running")
         before = self._detokenizer.consumed_tokens
         text = self._detokenizer.push(delta.token_ids)
@@ -63,6 +71,7 @@ class Choice:
             finish_reason=delta.finish_reason,
             stop=delta.stop_token,
             usage=delta.usage,
+            cached_tokens=self.request.cached_tokens,
         )
         if self._detokenizer.stopped is not None:
             seen = replace(
@@ -79,11 +88,12 @@ class Choice:
 class ChoiceStreams:
     """The choices of one call, read together. Lives on one event loop.
 
-    `abort` tells the engine to end requests that it would go on with.
+    `abort` tells the engine to end a request that it would go on with.
     """
 
-    def __init__(self, choices: Sequence[Choice], abort: Callable[[Sequence[str]], None]) -> None:
+    def __init__(self, choices: Sequence[Choice], abort: Callable[[Choice], None]) -> None:
         self._choices = {choice.request.id: choice for choice in choices}
+        self._unread = {choice.index: choice for choice in choices}
         self._ready: deque[TextDelta] = deque()
         self._error: EngineError | None = None
         self._changed = asyncio.Event()
@@ -99,27 +109,30 @@ class ChoiceStreams:
             self._error = error
         else:
             if seen.finish_reason is not None and delta.finish_reason is None:
-                self._abort([delta.request_id])  # a stop string: the engine would go on
+                self._abort(choice)  # a stop string: the engine would go on
             if seen.text or seen.token_ids or seen.prompt_logprobs or seen.finish_reason is not None:
                 self._ready.append(seen)
         self._changed.set()
 
     @property
-    def unfinished(self) -> list[str]:
-        return [request_id for request_id, choice in self._choices.items() if not choice.finished]
+    def unread(self) -> list[Choice]:
+        """Choices of which the reader has not had the last delta."""
+        return list(self._unread.values())
 
     async def next(self) -> TextDelta | None:
         """The next delta; what waits for the same choice comes as one. None when all choices have ended."""
         while not self._ready:
             if self._error is not None:
                 raise self._error
-            if not self.unfinished:
+            if not self._unread:
                 return None
             self._changed.clear()
             await self._changed.wait()
         delta = self._ready.popleft()
         while self._ready and self._ready[0].index == delta.index:
             delta = _join(delta, self._ready.popleft())
+        if delta.finish_reason is not None:
+            del self._unread[delta.index]
         return delta
 
 

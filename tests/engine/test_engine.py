@@ -19,6 +19,7 @@ from engine import (
     SchedulerConfig,
     TextDelta,
     UnservableRequest,
+    Usage,
 )
 from engine.scheduling.plan import PendingStep, StepPlan
 
@@ -341,3 +342,49 @@ async def test_what_a_long_step_keeps_out_is_seen_to_wait(engine: Engine, monkey
     leave.set()
     await asyncio.gather(*tasks)
     assert engine.stats()["llama"].classes[1].queue_age_ns == 0
+
+
+async def test_whoever_stops_reading_learns_what_was_consumed(engine: Engine) -> None:
+    told: dict[int, Usage] = {}
+    params = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True, n=2)
+    async with aclosing(engine.stream("llama", PROMPT, params, on_abort=told.__setitem__)) as stream:
+        read = 0
+        async for delta in stream:
+            read += len(delta.token_ids)
+            if read >= 6:
+                break
+    await settle(engine, lambda: len(told) == 2)
+    assert all(usage.prompt_tokens == 50 for usage in told.values())
+    assert sum(usage.completion_tokens for usage in told.values()) >= read
+    assert all(usage.engine_ns > 0 for usage in told.values())
+    await settle(engine, lambda: idle(engine))
+
+
+async def test_a_last_delta_that_nobody_read_is_told_too(engine: Engine) -> None:
+    told: dict[int, Usage] = {}
+    stream = engine.stream("llama", PROMPT, GREEDY, on_abort=told.__setitem__)
+    await anext(stream)
+    await settle(engine, lambda: idle(engine))
+    await stream.aclose()
+    await settle(engine, lambda: 0 in told)
+    assert told[0].completion_tokens == 20
+
+
+async def test_whoever_reads_to_the_end_is_told_nothing_else(engine: Engine) -> None:
+    told: dict[int, Usage] = {}
+    await collect(engine.stream("llama", PROMPT, GREEDY, on_abort=told.__setitem__))
+    stop = SamplingParams(temperature=0, max_tokens=20, stop=("a", "e", " "), ignore_eos=True)
+    await collect(engine.stream("llama", PROMPT, stop, on_abort=told.__setitem__))
+    await settle(engine, lambda: idle(engine))
+    await asyncio.sleep(0.01)
+    assert told == {}
+
+
+async def test_cached_tokens_are_known_from_the_first_delta(engine: Engine) -> None:
+    prompt = [*range(200, 240)]
+    first = await collect(engine.stream("llama", prompt, GREEDY))
+    again = await collect(engine.stream("llama", prompt, GREEDY))
+    assert {delta.cached_tokens for delta in first} == {0}
+    assert {delta.cached_tokens for delta in again} == {32}
+    assert again[-1].usage is not None
+    assert again[-1].usage.cached_tokens == 32
