@@ -13,13 +13,16 @@ from typing import Literal
 
 import migrations
 from engine.models.catalog import available
+from gateway.api.service_classes import engine_classes_of
 from gateway.catalog import DEFAULT_MODEL
 from gateway.errors import OperatorError
 from gateway.listener import bind
+from gateway.service_classes import unserved_tiers
 from gateway.settings import Settings
 from gateway.tenancy import TenantStore, load_pepper, open_database
 from gateway.tenancy.pepper import pepper_path
 from gateway.tenancy.schema import current_revision
+from gateway.tenancy.tiers import count_tenants_by_tier
 
 _CPU_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "bf16")
 """What the CPU kernels can make use of (x86, then Arm)."""
@@ -45,6 +48,7 @@ def examine(settings: Settings) -> list[Finding]:
         _data_dir,
         _pepper,
         _database,
+        _service_classes,
         _models,
         _port,
     )
@@ -140,9 +144,22 @@ async def _database_contents(settings: Settings, kind: str) -> Finding:
             if strangers:
                 detail = f"{kind}, up to date, but {strangers} keys were made under another pepper and are refused"
                 return Finding("database", "absent", detail, "set TURNPIKE_KEY_PEPPER to that one, or make new keys")
+        unserved = unserved_tiers(settings.service_classes, await count_tenants_by_tier(database))
+        if unserved:
+            tiers = ", ".join(f"{tier} ({count})" for tier, count in unserved.items())
+            detail = f"{kind}, up to date, but tenants have tiers that are no service class and are refused: {tiers}"
+            return Finding("database", "absent", detail, "add the class to service_classes, or change their tier")
         return Finding("database", "ok", f"{kind}, up to date")
     finally:
         await database.dispose()
+
+
+def _service_classes(settings: Settings) -> Finding:
+    classes = [
+        f"{each.name} (priority {each.priority}, {each.reserved_fraction:.0%} reserved)"
+        for each in engine_classes_of(settings)
+    ]
+    return Finding("service classes", "ok", f"from the highest: {', '.join(classes)}")
 
 
 def _models(settings: Settings) -> Finding:

@@ -19,16 +19,19 @@ from engine.engine import Engine
 from engine.models.config import UnsupportedCheckpoint
 from engine.worker import InsufficientMemory
 from gateway.admission.opening import open_limiter
+from gateway.api.service_classes import TierClasses, engine_classes_of
 from gateway.app import create_app
 from gateway.catalog import DEFAULT_MODEL, fetch_model
 from gateway.errors import OperatorError
 from gateway.listener import local_url
 from gateway.progress import Report, progress
+from gateway.service_classes import unserved_tiers
 from gateway.settings import Settings
 from gateway.telemetry.logs import configure_logging
 from gateway.telemetry.metrics import Metrics
-from gateway.tenancy import Authenticator, TenantExists, TenantStore, Tier, load_pepper, open_database
+from gateway.tenancy import Authenticator, TenantExists, TenantStore, load_pepper, open_database
 from gateway.tenancy.schema import upgrade
+from gateway.tenancy.tiers import count_tenants_by_tier
 
 DEMO_TENANT = "demo"
 DEMO_QUESTION = "What is the capital of France?"
@@ -84,6 +87,7 @@ def load_engine(settings: Settings, report: Report) -> Engine:
         scheduler=SchedulerConfig(
             max_running=settings.max_running,
             step_tokens=max(SchedulerConfig().step_tokens, settings.max_running),
+            classes=engine_classes_of(settings),
         ),
         dtype=settings.dtype,
         kv_cache_bytes=settings.kv_cache_bytes,
@@ -114,7 +118,7 @@ async def _demo_key(settings: Settings, pepper: bytes) -> str:
     store = TenantStore(database, pepper)
     try:
         with contextlib.suppress(TenantExists):
-            await store.create_tenant(DEMO_TENANT, Tier.STANDARD)
+            await store.create_tenant(DEMO_TENANT, TierClasses(settings).default_tier)
         return (await store.create_key(DEMO_TENANT, "turnpike serve --demo")).plaintext
     finally:
         await database.dispose()
@@ -128,6 +132,8 @@ async def _serve(
         store = TenantStore(database, pepper)
         if strangers := await store.count_keys_of_other_peppers():
             _log.warning("keys made under another pepper are refused; see turnpike doctor", keys=strangers)
+        if unserved := unserved_tiers(settings.service_classes, await count_tenants_by_tier(database)):
+            _log.warning("requests of tenants whose tier is no service class are refused", tenants_by_tier=unserved)
         authenticator = Authenticator(store, pepper)
         limiter = open_limiter(settings)
         metrics = Metrics(engine.stats, limiter.counts)

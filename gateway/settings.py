@@ -14,13 +14,14 @@ import re
 import tomllib
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import unquote, urlsplit
 
-from pydantic import ByteSize, Field, SecretStr, ValidationError, field_validator
+from pydantic import BeforeValidator, ByteSize, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
@@ -28,6 +29,7 @@ from pydantic_settings import SettingsError as SourceError
 
 from gateway.errors import OperatorError
 from gateway.pricing import price_list
+from gateway.service_classes import DEFAULT_CLASSES, StatedClass, check_classes, decode_classes
 
 CONFIG_FILE = "turnpike.toml"
 ENV_PREFIX = "TURNPIKE_"
@@ -78,8 +80,8 @@ class Settings(BaseSettings):
     shutdown_deadline_s: int = Field(default=25, ge=0)
     """How long running streams may take to end after SIGTERM: under the 30 s that Kubernetes waits."""
     max_wait_s: int = Field(default=30, ge=1)
-    """A standard request that would wait longer for its first token is turned away (429); premium's bound follows
-    from its target."""
+    """A request that would wait longer for its first token is turned away (429), unless its class says otherwise or
+    has a target that is shorter by far."""
     max_body_bytes: ByteSize = Field(default=ByteSize(4 * 1024**2), ge=1024)
     max_json_depth: int = Field(default=64, ge=8, le=512)
 
@@ -87,6 +89,10 @@ class Settings(BaseSettings):
     """Served name -> checkpoint: a Hugging Face folder or a GGUF file."""
     prices: dict[str, tuple[Decimal, Decimal]] = Field(default_factory=dict)
     """Served name -> dollars per million tokens of prompts and of answers, for limits on money."""
+    service_classes: Annotated[dict[str, StatedClass], NoDecode, BeforeValidator(decode_classes)] = Field(
+        default_factory=lambda: dict(DEFAULT_CLASSES)
+    )
+    """All of them by name, in place of the default ones. A tenant's tier is one of these names."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
     kv_cache_bytes: ByteSize | None = Field(default=None, ge=1024**2)
     """KV memory of each model; `4GiB` is understood. None: a share of what is free."""
@@ -147,6 +153,12 @@ class Settings(BaseSettings):
     def _whole_nanodollars(cls, prices: dict[str, tuple[Decimal, Decimal]]) -> dict[str, tuple[Decimal, Decimal]]:
         price_list(prices)
         return prices
+
+    @field_validator("service_classes")
+    @classmethod
+    def _distinct_classes(cls, classes: dict[str, StatedClass]) -> dict[str, StatedClass]:
+        check_classes(classes)
+        return classes
 
     @field_validator("redis_url")
     @classmethod

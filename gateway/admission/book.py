@@ -7,6 +7,7 @@ from gateway.admission.model import Demand, Measure, Quota, Scope
 from gateway.tenancy.limits import Limits, ScopedLimits, ScopeKind
 from gateway.tenancy.records import Principal
 
+
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
     """What binds a request: `quotas` to hold, and prompt and answer together at most `context_tokens`."""

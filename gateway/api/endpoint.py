@@ -19,7 +19,7 @@ from gateway.api.measurement import measuring
 from gateway.api.prepare import PreparedPrompt, prepare
 from gateway.api.rate_headers import rate_headers
 from gateway.api.serve import Answer, serve
-from gateway.api.service_classes import SERVICE_CLASSES, served_tier, tier_word
+from gateway.api.service_classes import TierClasses, echoed
 from gateway.api.shed import shed
 from gateway.api.wire import Header, Wire, new_id
 from gateway.pricing import price_list
@@ -48,7 +48,7 @@ class GenerationEndpoint:
         self._limiter = limiter
         self._metrics = metrics
         self._max_json_depth = settings.max_json_depth
-        self._standard_wait_ms = settings.max_wait_s * 1000
+        self._classes = TierClasses(settings)
         self._prices = price_list(settings.prices)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,21 +56,24 @@ class GenerationEndpoint:
         caller = exchange_of(scope).caller()
         request = operation.parse(await read_json(scope, receive, self._max_json_depth))
         model = find_model(self._engine, request.model)
-        tier = served_tier(caller.tier, request.service_tier)
-        with measuring(self._metrics, (operation.name, model.name, tier)) as measurement:
-            window = model.windows[SERVICE_CLASSES[tier].name]
-            limits = limits_for(caller, model.name, window)
+        serving = self._classes.serving(caller.tier, request.service_tier)
+        with measuring(self._metrics, (operation.name, model.name, serving.name)) as measurement:
+            own = self._classes.of_tier(caller.tier)
+            limits = limits_for(caller, model.name, model.windows[serving.name], own.limits)
+            spread = random.random()
+            # A full server does not tokenise what it turns away, whatever its length.
+            shed(self._engine, model.name, serving, 1, spread)
             prompts = await prepare(request, model, limits.context_tokens)
             prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
-            shed(self._engine, model.name, tier, prompt_tokens, self._standard_wait_ms, random.random())
-            header = Header(new_id(operation.id_prefix), request.model, request.service_tier and tier_word(tier))
+            shed(self._engine, model.name, serving, prompt_tokens, spread)
+            header = Header(new_id(operation.id_prefix), request.model, echoed(serving, request.service_tier))
             choices_each = request.params.n
             price = self._prices.get(model.name)
             async with admitted(self._limiter, header.id, limits.quotas, price, prompts, choices_each) as admission:
                 answer = Answer(
                     header.id,
                     caller.tenant_id,
-                    SERVICE_CLASSES[tier],
+                    serving.engine_class,
                     request,
                     admission,
                     operation.wire(header, request, model, admission.prompts),

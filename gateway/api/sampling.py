@@ -6,7 +6,6 @@ from engine.request import MAX_CHOICES, MAX_SEED, MAX_STOP_STRINGS, SamplingPara
 from gateway.api.bounds import MAX_LOGIT_BIASES, MAX_STOP_CHARS, MAX_STOP_TOKEN_IDS
 from gateway.api.errors import invalid
 from gateway.api.fields import Fields, as_array, as_integer, as_number, as_string
-from gateway.api.service_classes import SERVICE_TIERS
 
 MAX_TOKENS = 2**31 - 1
 MAX_TOKEN_ID = 2**31 - 1
@@ -83,17 +82,17 @@ def take_stream(fields: Fields) -> tuple[bool, bool]:
 
 
 def take_hints(fields: Fields) -> str | None:
-    """Take what changes nothing in the answer, and `service_tier`, which can only lower the key's tier; returns it."""
+    """Take what changes nothing in the answer, and `service_tier`, which can only lower the key's tier; returns it.
+
+    Which tiers there are, `TierClasses` knows.
+    """
     for name in HINTS:
         fields.string(name)
     metadata = fields.nested("metadata")
     if metadata is not None:
         for name, value in metadata.rest().items():
             as_string(value, metadata.path(name[:64]))
-    tier = fields.string("service_tier")
-    if tier is not None and tier not in SERVICE_TIERS:
-        raise invalid("service_tier", f"service_tier must be one of {', '.join(SERVICE_TIERS)}.")
-    return tier
+    return fields.string("service_tier")
 
 
 def _take_stop(fields: Fields) -> tuple[str, ...]:

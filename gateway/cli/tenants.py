@@ -1,6 +1,5 @@
 """turnpike tenant"""
 
-from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -10,22 +9,24 @@ from gateway.cli.output import print_records
 from gateway.cli.store import with_store
 
 
-class TierName(StrEnum):
-    """The tiers again, as their home in `gateway.tenancy` takes a while to import; `Tier(...)` checks them."""
-
-    PREMIUM = "premium"
-    STANDARD = "standard"
-
-
 def create(
     name: Annotated[str, typer.Argument(help="Letters, digits and . _ -")],
-    tier: Annotated[TierName, typer.Option("--tier", help="How the tenant is served when all want at once.")],
+    tier: Annotated[
+        str,
+        typer.Option(
+            "--tier",
+            metavar="CLASS",
+            help="The service class of its requests: premium, standard, or what the settings state instead.",
+        ),
+    ],
     data_dir: DataDir = None,
 ) -> None:
     """Create a tenant."""
-    from gateway.tenancy import Tier
+    from gateway.service_classes import require_class
 
-    tenant = with_store(settings_from(data_dir=data_dir), lambda store: store.create_tenant(name, Tier(tier)))
+    settings = settings_from(data_dir=data_dir)
+    require_class(settings.service_classes, tier)
+    tenant = with_store(settings, lambda store: store.create_tenant(name, tier))
     typer.echo(f"created tenant {tenant.name} ({tenant.tier})")
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from sqlalchemy import Row, select
 
 from gateway.tenancy.grants import KeyScope
-from gateway.tenancy.records import KeyRecord, Tenant, Tier
+from gateway.tenancy.records import KeyRecord, Tenant
 from gateway.tenancy.tables import KeyRow, TenantRow
 
 TENANT_COLUMNS = (TenantRow.id, TenantRow.name, TenantRow.tier, TenantRow.created_at, TenantRow.disabled_at)
@@ -26,7 +26,7 @@ KEY_COLUMNS = select(
 
 
 def tenant_record(row: Row[*tuple[Any, ...]]) -> Tenant:
-    return Tenant(row.id, row.name, Tier(row.tier), row.created_at, row.disabled_at)
+    return Tenant(row.id, row.name, row.tier, row.created_at, row.disabled_at)
 
 
 def key_record(row: Row[*tuple[Any, ...]]) -> KeyRecord:

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
 from typing import Generic, TypeVar
 
 from gateway.tenancy.grants import KeyScope
@@ -11,11 +10,8 @@ from gateway.tenancy.limits import ScopedLimits
 Who = TypeVar("Who", covariant=True)
 """Who a key stands for: a tenant's `Principal`, or an administrator."""
 
-class Tier(StrEnum):
-    """What a tenant pays for; the engine knows it as a service class."""
-
-    PREMIUM = "premium"
-    STANDARD = "standard"
+Tier = str
+"""What a tenant pays for: the name of a service class. The settings say which there are; the store does not know."""
 
 
 @dataclass(frozen=True, slots=True)

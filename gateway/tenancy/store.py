@@ -106,7 +106,7 @@ class TenantStore:
                 Principal(
                     row.id,
                     row.name,
-                    Tier(row.tier),
+                    row.tier,
                     row.public_id,
                     limits_of_key(stated.get(row.id, {}), row.lineage),
                     row.lineage,
@@ -117,13 +117,6 @@ class TenantStore:
             )
             for row in rows
         }
-
-    async def count_tenants_by_tier(self) -> Mapping[Tier, int]:
-        """How many tenants that are not suspended each tier has."""
-        query = select(TenantRow.tier, func.count()).where(TenantRow.disabled_at.is_(None)).group_by(TenantRow.tier)
-        with answering():
-            async with self._database.connect() as connection:
-                return {tier: count for tier, count in (await connection.execute(query)).all()}
 
     async def count_keys_of_other_peppers(self) -> int:
         """Keys in use that no client can open here, as they were made under another pepper."""

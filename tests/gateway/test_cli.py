@@ -60,14 +60,16 @@ class TestTenants:
         ok("tenant", "create", "acme", "--tier", "premium")
         assert "already" in failure(1, "tenant", "create", "acme", "--tier", "premium")
         assert "64 letters" in failure(1, "tenant", "create", "a b", "--tier", "premium")
-        assert "'gold' is not one of" in failure(2, "tenant", "create", "beta", "--tier", "gold")
+        unknown = failure(1, "tenant", "create", "beta", "--tier", "gold")
+        assert unknown == "turnpike: 'gold' is not one of the service classes premium, standard\n"
+        assert json.loads(ok("tenant", "list", "--json"))[1:] == []
         assert "--tier" in failure(2, "tenant", "create", "beta")
 
-    def test_the_tiers_are_those_of_the_store(self) -> None:
-        from gateway.cli.tenants import TierName
-        from gateway.tenancy import Tier
-
-        assert [each.value for each in TierName] == [each.value for each in Tier]
+    def test_the_tiers_are_the_classes_of_the_settings(self) -> None:
+        Path("turnpike.toml").write_text("[service_classes.gold]\npriority = 1\n[service_classes.bulk]\npriority = 2\n")
+        assert ok("tenant", "create", "acme", "--tier", "gold") == "created tenant acme (gold)\n"
+        assert "gold, bulk" in failure(1, "tenant", "create", "beta", "--tier", "premium")
+        assert "gold" in ok("tenant", "list")
 
 
 class TestKeys:

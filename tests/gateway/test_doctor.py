@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from gateway.cli import app
 from gateway.doctor import Finding, examine
 from gateway.settings import Settings, load_settings
-from gateway.tenancy import TenantStore, Tier, open_database
+from gateway.tenancy import TenantStore, open_database
 from gateway.tenancy.schema import upgrade
 from tests.servers import free_port
 
@@ -72,7 +72,7 @@ async def _upgraded_with_a_key(url: str, pepper: bytes) -> None:
     await upgrade(url)
     database = open_database(url)
     store = TenantStore(database, pepper)
-    await store.create_tenant("acme", Tier.STANDARD)
+    await store.create_tenant("acme", "standard")
     await store.create_key("acme")
     await database.dispose()
 

@@ -18,7 +18,7 @@ from gateway.app import create_app
 from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy.errors import InvalidKey, StoreUnavailable
-from gateway.tenancy.records import Principal, Tier
+from gateway.tenancy.records import Principal
 from tests.gateway.api.fake_engine import FakeEngine
 
 KEY = "tp-standard"
@@ -32,8 +32,8 @@ class FakeAuthenticator:
         self.down = False
         self.closed = False
         self.principals = {
-            KEY: Principal("tenant-1", "acme", Tier.STANDARD, "pubid1"),
-            PREMIUM_KEY: Principal("tenant-2", "globex", Tier.PREMIUM, "pubid2"),
+            KEY: Principal("tenant-1", "acme", "standard", "pubid1"),
+            PREMIUM_KEY: Principal("tenant-2", "globex", "premium", "pubid2"),
         }
 
     async def authenticate(self, presented: str) -> Principal:

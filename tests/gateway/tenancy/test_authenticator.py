@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.tenancy import Authenticator, InvalidKey, Principal, StoreUnavailable, TenantStore, Tier, open_database
+from gateway.tenancy import Authenticator, InvalidKey, Principal, StoreUnavailable, TenantStore, open_database
 from gateway.tenancy import authenticator as module
 from gateway.tenancy.keys import ApiKey, new_key
 from gateway.tenancy.records import ActiveKey
@@ -36,7 +36,7 @@ class FakeSource:
         self.silent = False
         self.running = self.most_running = 0
 
-    def add(self, tier: Tier = Tier.STANDARD) -> ApiKey:
+    def add(self, tier: str = "standard") -> ApiKey:
         key = new_key()
         principal = Principal("tenant-id", "acme", tier, key.public_id)
         self.keys[key.public_id] = ActiveKey(key.digest(PEPPER), principal)
@@ -86,9 +86,9 @@ def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_key_names_its_principal(authenticator: Authenticator, source: FakeSource) -> None:
-    key = source.add(Tier.PREMIUM)
+    key = source.add("premium")
     principal = await authenticator.authenticate(key.plaintext)
-    assert principal == Principal("tenant-id", "acme", Tier.PREMIUM, key.public_id)
+    assert principal == Principal("tenant-id", "acme", "premium", key.public_id)
 
 
 async def test_a_key_in_use_never_waits_for_the_database(
@@ -131,12 +131,12 @@ async def test_a_revoked_key_is_refused_within_five_seconds(
 
 
 async def test_a_changed_tier_arrives_as_fast(authenticator: Authenticator, source: FakeSource, clock: Clock) -> None:
-    key = source.add(Tier.STANDARD)
+    key = source.add("standard")
     await authenticator.authenticate(key.plaintext)
-    principal = Principal("tenant-id", "acme", Tier.PREMIUM, key.public_id)
+    principal = Principal("tenant-id", "acme", "premium", key.public_id)
     source.keys[key.public_id] = ActiveKey(key.digest(PEPPER), principal)
     clock.now += 5
-    assert (await authenticator.authenticate(key.plaintext)).tier is Tier.PREMIUM
+    assert (await authenticator.authenticate(key.plaintext)).tier == "premium"
 
 
 async def test_two_keys_that_share_all_but_the_end_are_two(authenticator: Authenticator, source: FakeSource) -> None:
@@ -295,7 +295,7 @@ class TestOutage:
         database = open_database(url)
         store = TenantStore(database, PEPPER)
         authenticator = Authenticator(store, PEPPER, clock=clock)
-        await store.create_tenant("acme", Tier.STANDARD)
+        await store.create_tenant("acme", "standard")
         known, other = await store.create_key("acme"), await store.create_key("acme")
         await authenticator.authenticate(known.plaintext)
 

@@ -12,7 +12,6 @@ from gateway.tenancy import (
     ScopedLimits,
     ScopeKind,
     TenantStore,
-    Tier,
     UnknownKey,
     UnknownTenant,
 )
@@ -26,7 +25,7 @@ def table(database: AsyncEngine) -> LimitTable:
 
 
 async def test_limits_change_one_by_one(store: TenantStore, table: LimitTable) -> None:
-    await store.create_tenant("acme", Tier.PREMIUM)
+    await store.create_tenant("acme", "premium")
     await table.set_limits("acme", ScopeKind.TENANT, "", {"concurrent": 3, "tokens_per_day": 10})
     record = await table.set_limits("acme", ScopeKind.TENANT, "", {"concurrent": None, "requests_per_minute": 0})
     assert (record.concurrent, record.requests_per_minute, record.tokens_per_day) == (None, 0, 10)
@@ -35,7 +34,7 @@ async def test_limits_change_one_by_one(store: TenantStore, table: LimitTable) -
 
 async def test_a_principal_comes_with_its_limits(store: TenantStore, table: LimitTable) -> None:
     for name in ("acme", "other"):
-        await store.create_tenant(name, Tier.PREMIUM)
+        await store.create_tenant(name, "premium")
     mine, sibling, other = [(await store.create_key(name)).record.public_id for name in ("acme", "acme", "other")]
     most = 2**53 - 1
     await table.set_limits("acme", ScopeKind.KEY, mine, {"nanodollars_per_month": most})
@@ -52,8 +51,8 @@ async def test_a_principal_comes_with_its_limits(store: TenantStore, table: Limi
 
 
 async def test_refusals(store: TenantStore, table: LimitTable) -> None:
-    await store.create_tenant("acme", Tier.PREMIUM)
-    await store.create_tenant("other", Tier.PREMIUM)
+    await store.create_tenant("acme", "premium")
+    await store.create_tenant("other", "premium")
     theirs = (await store.create_key("other")).record.public_id
     with pytest.raises(UnknownTenant, match="nobody"):
         await table.set_limits("nobody", ScopeKind.TENANT, "", {"concurrent": 3})
@@ -69,7 +68,7 @@ async def test_refusals(store: TenantStore, table: LimitTable) -> None:
 
 
 async def test_many_at_once_all_take_effect(store: TenantStore, table: LimitTable) -> None:
-    await store.create_tenant("acme", Tier.PREMIUM)
+    await store.create_tenant("acme", "premium")
     names = ["concurrent", "tokens_per_day", "tokens_per_minute", "requests_per_minute"]
     await asyncio.gather(*(table.set_limits("acme", ScopeKind.TENANT, "", {name: 7}) for name in names))
     (record,) = await table.list_limits()

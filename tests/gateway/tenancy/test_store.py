@@ -12,7 +12,6 @@ from gateway.tenancy import (
     StoreUnavailable,
     TenantExists,
     TenantStore,
-    Tier,
     UnknownKey,
     UnknownTenant,
     open_database,
@@ -26,24 +25,24 @@ pytestmark = pytest.mark.anyio
 
 async def test_tenants_are_listed_by_name(store: TenantStore) -> None:
     before = datetime.now(UTC) - timedelta(seconds=1)
-    await store.create_tenant("zeta", Tier.STANDARD)
-    acme = await store.create_tenant("acme", Tier.PREMIUM)
+    await store.create_tenant("zeta", "standard")
+    acme = await store.create_tenant("acme", "premium")
     tenants = await store.list_tenants()
-    assert [(tenant.name, tenant.tier) for tenant in tenants] == [("acme", Tier.PREMIUM), ("zeta", Tier.STANDARD)]
+    assert [(tenant.name, tenant.tier) for tenant in tenants] == [("acme", "premium"), ("zeta", "standard")]
     assert tenants[0] == acme
     assert before <= acme.created_at <= datetime.now(UTC)
     assert acme.created_at.tzinfo is UTC
 
 
 async def test_a_name_is_taken_once(store: TenantStore) -> None:
-    await store.create_tenant("acme", Tier.PREMIUM)
+    await store.create_tenant("acme", "premium")
     with pytest.raises(TenantExists, match="acme"):
-        await store.create_tenant("acme", Tier.STANDARD)
+        await store.create_tenant("acme", "standard")
     assert len(await store.list_tenants()) == 1
 
 
 async def test_of_many_at_once_one_gets_the_name(store: TenantStore) -> None:
-    made = await asyncio.gather(*(store.create_tenant("acme", Tier.STANDARD) for _ in range(8)), return_exceptions=True)
+    made = await asyncio.gather(*(store.create_tenant("acme", "standard") for _ in range(8)), return_exceptions=True)
     assert sorted(type(each).__name__ for each in made) == ["Tenant"] + ["TenantExists"] * 7
 
 
@@ -51,12 +50,12 @@ async def test_of_many_at_once_one_gets_the_name(store: TenantStore) -> None:
 async def test_odd_names_are_refused(sqlite_url: str, name: str) -> None:
     database = open_database(sqlite_url)
     with pytest.raises(InvalidName):
-        await TenantStore(database, PEPPER).create_tenant(name, Tier.STANDARD)
+        await TenantStore(database, PEPPER).create_tenant(name, "standard")
     await database.dispose()
 
 
 async def test_a_key_opens_for_its_tenant(store: TenantStore) -> None:
-    tenant = await store.create_tenant("acme", Tier.PREMIUM)
+    tenant = await store.create_tenant("acme", "premium")
     created = await store.create_key("acme", "laptop")
     found = await store.active_keys([created.record.public_id, "000000000000"])
     assert list(found) == [created.record.public_id]
@@ -64,13 +63,13 @@ async def test_a_key_opens_for_its_tenant(store: TenantStore) -> None:
     assert active.digest == parse_key(created.plaintext).digest(PEPPER)
     assert active.principal.tenant_id == tenant.id
     assert active.principal.tenant_name == "acme"
-    assert active.principal.tier is Tier.PREMIUM
+    assert active.principal.tier == "premium"
     assert active.principal.key_id == created.record.public_id
     assert await store.active_keys([]) == {}
 
 
 async def test_the_plaintext_is_nowhere_in_the_database(store: TenantStore, database: AsyncEngine) -> None:
-    await store.create_tenant("acme", Tier.PREMIUM)
+    await store.create_tenant("acme", "premium")
     created = await store.create_key("acme")
     secret = created.plaintext.rpartition("-")[2]
     async with database.connect() as connection:
@@ -85,7 +84,7 @@ async def test_the_plaintext_is_nowhere_in_the_database(store: TenantStore, data
 
 async def test_keys_are_listed_with_the_revoked_ones(store: TenantStore) -> None:
     for name in ("acme", "zeta"):
-        await store.create_tenant(name, Tier.STANDARD)
+        await store.create_tenant(name, "standard")
     first = (await store.create_key("acme", "first")).record
     second = (await store.create_key("acme", "second")).record
     other = (await store.create_key("zeta")).record
@@ -97,7 +96,7 @@ async def test_keys_are_listed_with_the_revoked_ones(store: TenantStore) -> None
 
 
 async def test_revoking_is_for_good_and_keeps_the_first_time(store: TenantStore) -> None:
-    await store.create_tenant("acme", Tier.STANDARD)
+    await store.create_tenant("acme", "standard")
     key = (await store.create_key("acme")).record
     revoked = await store.revoke_key(key.public_id)
     assert revoked.revoked_at is not None
@@ -111,7 +110,7 @@ async def test_revoking_is_for_good_and_keeps_the_first_time(store: TenantStore)
 async def test_a_key_needs_a_tenant_and_a_printable_name(store: TenantStore) -> None:
     with pytest.raises(UnknownTenant, match="nobody"):
         await store.create_key("nobody")
-    await store.create_tenant("acme", Tier.STANDARD)
+    await store.create_tenant("acme", "standard")
     for name in ("a" * 129, "a\nb", "\0"):
         with pytest.raises(InvalidName):
             await store.create_key("acme", name)
@@ -119,7 +118,7 @@ async def test_a_key_needs_a_tenant_and_a_printable_name(store: TenantStore) -> 
 
 
 async def test_a_disabled_tenants_keys_do_not_open(store: TenantStore, database: AsyncEngine) -> None:
-    await store.create_tenant("acme", Tier.STANDARD)
+    await store.create_tenant("acme", "standard")
     key = (await store.create_key("acme")).record
     async with database.begin() as connection:
         await connection.execute(update(TenantRow).values(disabled_at=datetime.now(UTC)))
@@ -127,7 +126,7 @@ async def test_a_disabled_tenants_keys_do_not_open(store: TenantStore, database:
 
 
 async def test_keys_of_another_pepper_are_counted(store: TenantStore, database: AsyncEngine) -> None:
-    await store.create_tenant("acme", Tier.STANDARD)
+    await store.create_tenant("acme", "standard")
     await store.create_key("acme")
     revoked = await store.create_key("acme")
     await store.revoke_key(revoked.record.public_id)
@@ -138,7 +137,7 @@ async def test_keys_of_another_pepper_are_counted(store: TenantStore, database: 
 async def test_instants_keep_their_zone(database: AsyncEngine) -> None:
     noon_in_tokyo = datetime(2026, 1, 2, 12, 0, 0, 123456, tzinfo=timezone(timedelta(hours=9)))
     store = TenantStore(database, PEPPER, now=lambda: noon_in_tokyo)
-    await store.create_tenant("acme", Tier.STANDARD)
+    await store.create_tenant("acme", "standard")
     (tenant,) = await store.list_tenants()
     assert tenant.created_at == noon_in_tokyo
     assert tenant.created_at.tzinfo is UTC
