@@ -1,0 +1,118 @@
+"""A Kafka cluster by URL, and clients of it that fail in bounded time.
+
+kafka-python's clients block: whoever makes or uses one is on a thread of its own (`Worker`).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from gateway.errors import OperatorError
+
+SCHEMES = {"kafka": "PLAINTEXT", "kafkas": "SSL"}
+SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+DEFAULT_PORT = 9092
+BOOTSTRAP_TIMEOUT_MS = 5_000
+FORM = "kafka://[user:password@]host[:port][,host[:port]...], or kafkas:// for TLS"
+
+
+class KafkaFailed(OperatorError):
+    """Kafka is away, or refuses what a command asked of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaCluster:
+    """`options` are what every client of it is made with; a password may be among them."""
+
+    servers: tuple[str, ...]
+    options: Mapping[str, Any]
+
+    @classmethod
+    def from_url(cls, url: str) -> Self:
+        """`?sasl=SCRAM-SHA-512` chooses how the password is proved; PLAIN where nothing is said.
+
+        Raises:
+            ValueError: another form. The message does not repeat the URL.
+        """
+        parts = urlsplit(url)
+        security = SCHEMES.get(parts.scheme)
+        credentials, _, hosts = parts.netloc.rpartition("@")
+        query = parse_qs(parts.query)
+        if security is None or not hosts or parts.path.strip("/") or set(query) - {"sasl"}:
+            raise ValueError(f"must be a {FORM} URL")
+        options: dict[str, Any] = {"security_protocol": security}
+        if credentials:
+            user, _, password = credentials.partition(":")
+            mechanism = query.get("sasl", ["PLAIN"])[0].upper()
+            if mechanism not in SASL_MECHANISMS:
+                raise ValueError(f"sasl must be one of {', '.join(SASL_MECHANISMS)}")
+            options |= {
+                "security_protocol": "SASL_" + security,
+                "sasl_mechanism": mechanism,
+                "sasl_plain_username": unquote(user),
+                "sasl_plain_password": unquote(password),
+            }
+        return cls(tuple(_server(host) for host in hosts.split(",")), options)
+
+    def connect(self, client: Callable[..., Any], **options: Any) -> Any:
+        """One of kafka-python's clients. Blocks for at most `BOOTSTRAP_TIMEOUT_MS`.
+
+        Raises:
+            kafka.errors.KafkaError: no server of the cluster answers, or it refuses who we are.
+        """
+        from kafka.net.compat import KafkaNetClient
+
+        networks: list[Any] = []
+
+        def network(**configuration: Any) -> Any:
+            networks.append(KafkaNetClient(**configuration))
+            return networks[-1]
+
+        try:
+            return client(
+                **self.options,
+                bootstrap_servers=list(self.servers),
+                bootstrap_timeout_ms=BOOTSTRAP_TIMEOUT_MS,
+                kafka_client=network,
+                **options,
+            )
+        except BaseException:
+            for each in networks:  # a constructor that fails leaves its sockets and its thread behind
+                each.close()
+            raise
+
+    def create_topic(self, topic: str, *, partitions: int, replication: int) -> bool:
+        """False where it exists already, however many partitions it has. Blocks.
+
+        Raises:
+            KafkaFailed: it could not be made.
+        """
+        from kafka.admin import KafkaAdminClient
+        from kafka.errors import KafkaError, TopicAlreadyExistsError
+
+        try:
+            admin = self.connect(KafkaAdminClient)
+            try:
+                admin.create_topics({topic: {"num_partitions": partitions, "replication_factor": replication}})
+                admin.wait_for_topics([topic])
+            finally:
+                admin.close()
+        except TopicAlreadyExistsError:
+            return False
+        except KafkaError as error:
+            raise KafkaFailed(f"the topic {topic} could not be created: {error}") from error
+        return True
+
+
+def _server(host: str) -> str:
+    """`host:port`; the host may be an IPv6 address in brackets."""
+    try:
+        parts = urlsplit(f"//{host}")
+        port = parts.port or DEFAULT_PORT
+    except ValueError:
+        raise ValueError(f"must be a {FORM} URL") from None
+    if not parts.hostname:
+        raise ValueError(f"must be a {FORM} URL")
+    name = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{name}:{port}"

@@ -1,0 +1,120 @@
+"""Requests of tests, and where their events can be found again."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+from gateway.analytics import Analytics, migrate, open_analytics
+from gateway.metering.event import Ending, UsageEvent, new_event_id
+from gateway.metering.journal import Journal
+from gateway.metering.journal_file import JournalFile, JournalRow
+from gateway.metering.opening import Opening, Progress, Work, event_of
+
+NOW_MS = 1_790_000_000_000
+PROMPT_TOKENS = 10
+
+
+def an_opening(request_id: str, tenant_id: str = "t0", opened_ms: int = NOW_MS) -> Opening:
+    return Opening(
+        event_id=new_event_id(),
+        request_id=request_id,
+        tenant_id=tenant_id,
+        key_id="k",
+        tier="standard",
+        tier_served="standard",
+        requested_model="m",
+        served_model="m",
+        model_version="1",
+        price_version="p1",
+        prompt_nanodollars=5,
+        cached_nanodollars=2,
+        completion_nanodollars=7,
+        opened_ms=opened_ms,
+    )
+
+
+def sent(tokens: int) -> Progress:
+    return Progress(PROMPT_TOKENS, 4, tokens, 20)
+
+
+def an_event(n: int, *, source: str = "s", ended_ms: int = NOW_MS) -> UsageEvent:
+    """Event `n` of a source."""
+    opening = an_opening(f"{source}-r{n}", f"t{n % 3}")
+    event = event_of(opening, sent(n % 7), Work(recompute_ns={"premium": n}), Ending.STOP, ended_ms + n)
+    return replace(event, source=source, sequence=n)
+
+
+def rows_of(events: Sequence[UsageEvent]) -> list[JournalRow]:
+    return [JournalRow(event.sequence, event.to_json()) for event in events]
+
+
+@asynccontextmanager
+async def journal_at(path: Path) -> AsyncIterator[Journal]:
+    journal = Journal(path, interval_ms=5)
+    try:
+        yield journal
+    finally:
+        await journal.aclose()
+
+
+async def finish(journal: Journal, count: int, ended_ms: int = NOW_MS) -> None:
+    """Requests that begin and end."""
+    openings = [an_opening(f"r-{uuid4()}", f"t{n % 3}") for n in range(count)]
+    for opening in openings:
+        journal.begin(opening)
+    events = [event_of(opening, sent(n), Work(), Ending.STOP, ended_ms + n) for n, opening in enumerate(openings)]
+    await asyncio.gather(*(journal.finish(event, event) for event in events))
+
+
+def journalled(path: Path) -> list[UsageEvent]:
+    file = JournalFile(path, read_only=True)
+    try:
+        return [UsageEvent.from_json(row.body) for row in file.events_after(0, 1_000_000)]
+    finally:
+        file.close()
+
+
+@asynccontextmanager
+async def analytics_at(url: str) -> AsyncIterator[Analytics]:
+    """The store at `url`, with its tables."""
+    analytics = open_analytics(url)
+    try:
+        await migrate(analytics)
+        yield analytics
+    finally:
+        await analytics.aclose()
+
+
+async def billed(analytics: Analytics) -> dict[str, tuple[int, int, int, str]]:
+    """What a bill counts: request -> its sequence, sent tokens, cost and ending, each event once.
+
+    Two events of one request, which no bill may have, are an error.
+    """
+    rows = await analytics.query(
+        "SELECT request_id, sequence, completion_tokens, cost_nanodollars, finish_reason FROM usage_events FINAL"
+    )
+    found = {row[0]: tuple(row[1:]) for row in rows}
+    assert len(found) == len(rows), "a request was billed twice"
+    return found
+
+
+def as_billed(events: Sequence[UsageEvent]) -> dict[str, tuple[int, int, int, str]]:
+    """What `billed` must give for these."""
+    return {
+        event.request_id: (event.sequence, event.completion_tokens, event.cost_nanodollars, event.finish_reason.value)
+        for event in events
+    }
+
+
+async def until(condition: Callable[[], bool | Awaitable[bool]], within_s: float = 60) -> None:
+    deadline = time.monotonic() + within_s
+    while True:
+        met = condition()
+        if met if isinstance(met, bool) else await met:
+            return
+        assert time.monotonic() < deadline, "it did not come to pass"
+        await asyncio.sleep(0.02)
