@@ -169,7 +169,8 @@ class Usage:
     """What one choice consumed. `cached_tokens` of the prompt came from the prefix cache.
 
     `engine_ns` is its share of the time of the steps that it was in, without work that a preemption made it
-    repeat. `queue_ns` is how long it waited until it was first admitted.
+    repeat: that is `recompute_ns`, by the name of the class that it was preempted for. `queue_ns` is how long it waited
+    until it was first admitted.
     """
 
     prompt_tokens: int
@@ -178,6 +179,7 @@ class Usage:
     preemptions: int = 0
     engine_ns: int = 0
     queue_ns: int = 0
+    recompute_ns: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
 
 class TokenDelta(NamedTuple):
@@ -242,7 +244,7 @@ class Request:
 
     `rank` is the place of its class among the configured ones, 0 the highest. Up to `high_water_tokens` its tokens
     have been computed before it was last preempted, for the sake of class number `preempted_by`: what it computes
-    of them again is charged to that class, `recompute_ns` of time so far.
+    of them again is charged to that class: `recompute_ns` of time so far, by class name.
     """
 
     id: str
@@ -273,7 +275,7 @@ class Request:
     preempted_by: int = 0
     engine_ns: int = 0
     queue_ns: int = 0
-    recompute_ns: int = 0
+    recompute_ns: dict[str, int] = field(default_factory=dict)
 
     @property
     def output_tokens(self) -> int:
@@ -283,5 +285,11 @@ class Request:
     def usage(self) -> Usage:
         """What it has consumed so far."""
         return Usage(
-            self.prompt_tokens, self.output_tokens, self.cached_tokens, self.preemptions, self.engine_ns, self.queue_ns
+            self.prompt_tokens,
+            self.output_tokens,
+            self.cached_tokens,
+            self.preemptions,
+            self.engine_ns,
+            self.queue_ns,
+            MappingProxyType(dict(self.recompute_ns)),
         )

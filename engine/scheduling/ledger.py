@@ -31,10 +31,14 @@ def _work(row: ScheduledRow) -> StepWork:
 
 
 class Ledger:
-    """Divides the time of each step among its rows, and that of work repeated to the class that was the cause."""
+    """Divides the time of each step among its rows, and that of work repeated to the class that was the cause.
 
-    def __init__(self, ranks: int, cost_model: StepCostModel) -> None:
-        self.accounts = [ClassAccount() for _ in range(ranks)]
+    `names` are those of the classes, the highest first.
+    """
+
+    def __init__(self, names: Sequence[str], cost_model: StepCostModel) -> None:
+        self._names = names
+        self.accounts = [ClassAccount() for _ in names]
         self._cost_model = cost_model
 
     def preempted(self, victim_rank: int, cause_rank: int) -> None:
@@ -57,8 +61,10 @@ class Ledger:
             row = rows[index]
             repeated_ns = shares_ns[index] * count // row.tokens
             shares_ns[index] -= repeated_ns
-            row.request.recompute_ns += repeated_ns
-            cause = self.accounts[row.request.preempted_by]
+            request = row.request
+            name = self._names[request.preempted_by]
+            request.recompute_ns[name] = request.recompute_ns.get(name, 0) + repeated_ns
+            cause = self.accounts[request.preempted_by]
             cause.attributed_ns += repeated_ns
             cause.recompute_ns += repeated_ns
         own_ns = [0] * len(self.accounts)

@@ -46,7 +46,7 @@ class Scheduler:
         self._windows = [min(max_model_len, cache.capacity_tokens(rank)) for rank in range(len(classes))]
         self.cost_model = cost_model or StepCostModel()
         """What steps cost on this machine, learnt from them."""
-        self._ledger = Ledger(len(classes), self.cost_model)
+        self._ledger = Ledger([each.name for each in classes], self.cost_model)
         self._roster = Roster(classes, config.max_running, cache, self._ledger)
         self._planner = Planner(config, classes, cache, self._roster)
         self._committer = Committer(self._roster, cache, self._ledger, self._windows)

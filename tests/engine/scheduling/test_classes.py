@@ -324,7 +324,8 @@ class TestTime:
         assert (premium.recomputed_tokens, premium.recompute_ns) == (8, 700 * 8 // 9)
         assert (premium.attributed_ns, standard.attributed_ns) == (50 + 700 * 8 // 9, 1000 + 700 - 700 * 8 // 9)
         assert victim.engine_ns == standard.attributed_ns
-        assert victim.recompute_ns == premium.recompute_ns
+        assert victim.recompute_ns == {"premium": premium.recompute_ns}
+        assert victim.usage.recompute_ns == victim.recompute_ns
 
 
 class TestStats:
