@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.tenancy import TenantStore, Tier, open_database
+from gateway.tenancy import TenantStore, open_database
 from gateway.tenancy.schema import upgrade
 
 
@@ -26,4 +26,4 @@ async def database(database_url: str, anyio_backend: str) -> AsyncIterator[Async
 @pytest.fixture
 async def acme(database: AsyncEngine) -> str:
     """The id of a tenant named acme."""
-    return (await TenantStore(database, b"p" * 32).create_tenant("acme", Tier.PREMIUM)).id
+    return (await TenantStore(database, b"p" * 32).create_tenant("acme", "premium")).id

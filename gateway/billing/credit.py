@@ -1,0 +1,148 @@
+"""What tenants pay in advance: an append-only list of grants and corrections. What is left is their sum less usage."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Row, func, insert, select
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from gateway.billing.books import check_text, find_tenant, reading, writing
+from gateway.billing.errors import IdempotencyConflict, InvalidAmount
+from gateway.billing.money import MAX_NANODOLLARS, dollars
+from gateway.billing.tables import CreditEntryRow
+from gateway.billing.usage import UsageTotals
+from gateway.metering.event import new_event_id
+
+MAX_KEY_CHARS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class CreditEntry:
+    """A grant, or below 0 a correction. `idempotency_key` is its maker's name for it, unique to the tenant."""
+
+    id: str
+    tenant_id: str
+    amount_nanodollars: int
+    reason: str
+    idempotency_key: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class CreditBalance:
+    """What a tenant was granted in all, and what all its usage cost so far."""
+
+    granted_nanodollars: int
+    spent_nanodollars: int
+
+    @property
+    def left_nanodollars(self) -> int:
+        return self.granted_nanodollars - self.spent_nanodollars
+
+
+class CreditStore:
+    """Every method raises `StoreUnavailable` when the database does not answer."""
+
+    def __init__(self, database: AsyncEngine, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._database = database
+        self._now = now
+
+    async def add(self, tenant_name: str, amount_nanodollars: int, reason: str, idempotency_key: str) -> CreditEntry:
+        """Grant an amount, or correct by one below 0. The same key again, with the same amount and reason, changes
+        nothing and returns the first entry. From its first entry on a tenant is prepaid.
+
+        Raises:
+            UnknownTenant: no such tenant.
+            InvalidAmount: nothing, or a sum of all entries out of range.
+            InvalidReason: the reason or the key is empty, too long or unprintable.
+            IdempotencyConflict: the key stands for another entry.
+        """
+        check_text("a reason", reason)
+        check_text("an idempotency key", idempotency_key, MAX_KEY_CHARS)
+        if amount_nanodollars == 0:
+            raise InvalidAmount("an entry is for some amount")
+        async with writing(self._database) as connection:
+            tenant = await find_tenant(connection, tenant_name)
+            mine = CreditEntryRow.tenant_id == tenant.id
+            known = (
+                await connection.execute(_ENTRIES.where(mine, CreditEntryRow.idempotency_key == idempotency_key))
+            ).first()
+            if known is not None:
+                entry = _entry(known)
+                if (entry.amount_nanodollars, entry.reason) != (amount_nanodollars, reason):
+                    raise IdempotencyConflict("the idempotency key stands for another entry already")
+                return entry
+            granted = (await read_granted(connection, [tenant.id])).get(tenant.id, 0)
+            if abs(granted + amount_nanodollars) > MAX_NANODOLLARS:
+                raise InvalidAmount(f"a tenant is granted at most {dollars(MAX_NANODOLLARS)} dollars in all")
+            entry = CreditEntry(
+                str(new_event_id()), tenant.id, amount_nanodollars, reason, idempotency_key, self._now()
+            )
+            await connection.execute(insert(CreditEntryRow).values(_row(entry)))
+            return entry
+
+    async def entries(self, tenant_name: str) -> tuple[CreditEntry, ...]:
+        """A tenant's, from the first to the last.
+
+        Raises:
+            UnknownTenant: no such tenant.
+        """
+        async with reading(self._database) as connection:
+            tenant = await find_tenant(connection, tenant_name)
+            query = _ENTRIES.where(CreditEntryRow.tenant_id == tenant.id)
+            rows = await connection.execute(query.order_by(CreditEntryRow.created_at, CreditEntryRow.id))
+            return tuple(_entry(row) for row in rows.all())
+
+    async def granted_nanodollars(self, tenant_id: str) -> int | None:
+        """What admission goes by: the sum of a tenant's entries. None: it has none, so it is not prepaid."""
+        async with reading(self._database) as connection:
+            return (await read_granted(connection, [tenant_id])).get(tenant_id)
+
+    async def balance(self, tenant_name: str, usage: UsageTotals) -> CreditBalance | None:
+        """None: the tenant is not prepaid.
+
+        Raises:
+            UnknownTenant: no such tenant.
+        """
+        async with reading(self._database) as connection:
+            tenant = await find_tenant(connection, tenant_name)
+            granted = (await read_granted(connection, [tenant.id])).get(tenant.id)
+        return None if granted is None else CreditBalance(granted, await usage.spent_nanodollars(tenant.id))
+
+
+async def read_granted(connection: AsyncConnection, tenant_ids: Iterable[str]) -> Mapping[str, int]:
+    """The sum of the entries of each tenant that has some, by tenant id."""
+    query = (
+        select(CreditEntryRow.tenant_id, func.sum(CreditEntryRow.amount_nanodollars))
+        .where(CreditEntryRow.tenant_id.in_(tuple(tenant_ids)))
+        .group_by(CreditEntryRow.tenant_id)
+    )
+    # PostgreSQL sums integers to a decimal number, exactly.
+    return {tenant_id: int(granted) for tenant_id, granted in (await connection.execute(query)).all()}
+
+
+def _entry(row: Row[*tuple[Any, ...]]) -> CreditEntry:
+    return CreditEntry(*row)
+
+
+def _row(entry: CreditEntry) -> dict[str, Any]:
+    return {
+        "id": entry.id,
+        "tenant_id": entry.tenant_id,
+        "amount_nanodollars": entry.amount_nanodollars,
+        "reason": entry.reason,
+        "idempotency_key": entry.idempotency_key,
+        "created_at": entry.created_at,
+    }
+
+
+_ENTRIES = select(
+    CreditEntryRow.id,
+    CreditEntryRow.tenant_id,
+    CreditEntryRow.amount_nanodollars,
+    CreditEntryRow.reason,
+    CreditEntryRow.idempotency_key,
+    CreditEntryRow.created_at,
+)

@@ -1,0 +1,152 @@
+"""Invoices and credit notes between values and rows."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, func, insert, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.billing.invoices import CreditNote, Invoice, InvoiceLine, Statement, add_up
+from gateway.billing.month import Month
+from gateway.billing.prices import Price
+from gateway.billing.tables import CreditNoteRow, InvoiceLineRow, InvoiceRow
+from gateway.billing.usage import LineKey, UsageSum
+
+
+async def insert_invoice(connection: AsyncConnection, statement: Statement, now: datetime) -> Invoice:
+    """Under the next number of its month. The caller is the only writer (`books.writing`)."""
+    sequence = await _next_sequence(connection, InvoiceRow, statement.month)
+    number = f"INV-{statement.month}-{sequence:06d}"
+    row = {
+        "number": number,
+        "tenant_id": statement.tenant_id,
+        "tenant_name": statement.tenant_name,
+        "month": str(statement.month),
+        "sequence": sequence,
+        "total_nanodollars": statement.total_nanodollars,
+        "events": statement.events,
+        "digest": statement.digest,
+        "finalised_at": now,
+    }
+    await connection.execute(insert(InvoiceRow).values(row))
+    lines = [_line_row(number, index, line) for index, line in enumerate(statement.lines, 1)]
+    await connection.execute(insert(InvoiceLineRow), lines)
+    return Invoice(number, statement, now)
+
+
+async def insert_credit_note(
+    connection: AsyncConnection, invoice: Invoice, line: int | None, amount: int, reason: str, now: datetime
+) -> CreditNote:
+    """Under the next number of the month it is made in. The caller is the only writer (`books.writing`)."""
+    month = Month.of(now)
+    sequence = await _next_sequence(connection, CreditNoteRow, month)
+    note = CreditNote(f"CN-{month}-{sequence:06d}", invoice.number, line, amount, reason, now)
+    row = {
+        "number": note.number,
+        "invoice_number": invoice.number,
+        "line": line,
+        "month": str(month),
+        "sequence": sequence,
+        "amount_nanodollars": amount,
+        "reason": reason,
+        "created_at": now,
+    }
+    await connection.execute(insert(CreditNoteRow).values(row))
+    return note
+
+
+async def find_invoices(connection: AsyncConnection, *conditions: Any) -> tuple[Invoice, ...]:
+    """Whole invoices whose `InvoiceRow` meets all conditions, by number."""
+    chosen = select(InvoiceRow.number).where(*conditions)
+    rows = (await connection.execute(_INVOICES.where(*conditions).order_by(InvoiceRow.number))).all()
+    in_chosen = InvoiceLineRow.invoice_number.in_(chosen)
+    lines: dict[str, list[InvoiceLine]] = defaultdict(list)
+    for row in (await connection.execute(_LINES.where(in_chosen).order_by(InvoiceLineRow.line))).all():
+        lines[row.invoice_number].append(_line(row))
+    notes: dict[str, list[CreditNote]] = defaultdict(list)
+    of_chosen = CreditNoteRow.invoice_number.in_(chosen)
+    for row in (await connection.execute(_NOTES.where(of_chosen).order_by(CreditNoteRow.number))).all():
+        notes[row.invoice_number].append(CreditNote(*row))
+    return tuple(_invoice(row, lines[row.number], notes[row.number]) for row in rows)
+
+
+async def months_invoiced(connection: AsyncConnection, tenant_id: str) -> frozenset[Month]:
+    """The months of a tenant that are final."""
+    query = select(InvoiceRow.month).where(InvoiceRow.tenant_id == tenant_id)
+    return frozenset(map(Month.parse, (await connection.scalars(query)).all()))
+
+
+async def charged(
+    connection: AsyncConnection, tenant_id: str, since: Month, until: Month
+) -> Mapping[LineKey, UsageSum]:
+    """What final invoices have charged a tenant for the usage of some months, the last included."""
+    query = _LINES.join(InvoiceRow, InvoiceRow.number == InvoiceLineRow.invoice_number).where(
+        InvoiceRow.tenant_id == tenant_id,
+        InvoiceLineRow.usage_month >= str(since),
+        InvoiceLineRow.usage_month <= str(until),
+    )
+    lines = map(_line, (await connection.execute(query)).all())
+    return add_up((line.key, line.usage) for line in lines)
+
+
+async def _next_sequence(
+    connection: AsyncConnection, table: type[InvoiceRow] | type[CreditNoteRow], month: Month
+) -> int:
+    last = await connection.scalar(select(func.max(table.sequence)).where(table.month == str(month)))
+    return (last or 0) + 1
+
+
+def _line_row(number: str, index: int, line: InvoiceLine) -> dict[str, Any]:
+    return {
+        "invoice_number": number,
+        "line": index,
+        "usage_month": str(line.key.usage_month),
+        "served_model": line.key.served_model,
+        "tier_served": line.key.tier_served,
+        "price_version": line.key.price_version,
+        "input_tokens": line.usage.input_tokens,
+        "cached_tokens": line.usage.cached_tokens,
+        "output_tokens": line.usage.output_tokens,
+        "input_price": line.price.prompt,
+        "cached_price": line.price.cached_prompt,
+        "output_price": line.price.completion,
+        "events": line.usage.events,
+        "amount_nanodollars": line.amount_nanodollars,
+        "digest": f"{line.usage.digest:032x}",
+    }
+
+
+def _line(row: Row[*tuple[Any, ...]]) -> InvoiceLine:
+    return InvoiceLine(
+        LineKey(Month.parse(row.usage_month), row.served_model, row.tier_served, row.price_version),
+        UsageSum(
+            row.events,
+            row.input_tokens,
+            row.cached_tokens,
+            row.output_tokens,
+            row.amount_nanodollars,
+            int(row.digest, 16),
+        ),
+        Price(row.price_version, row.input_price, row.cached_price, row.output_price),
+    )
+
+
+def _invoice(row: Row[*tuple[Any, ...]], lines: Sequence[InvoiceLine], notes: Sequence[CreditNote]) -> Invoice:
+    statement = Statement(row.tenant_id, row.tenant_name, Month.parse(row.month), tuple(lines))
+    stored = (row.total_nanodollars, row.events, row.digest)
+    assert stored == (statement.total_nanodollars, statement.events, statement.digest), f"{row.number} is not its lines"
+    return Invoice(row.number, statement, row.finalised_at, tuple(notes))
+
+
+_INVOICES = select(*InvoiceRow.__table__.columns)
+_LINES = select(*InvoiceLineRow.__table__.columns)
+_NOTES = select(
+    CreditNoteRow.number,
+    CreditNoteRow.invoice_number,
+    CreditNoteRow.line,
+    CreditNoteRow.amount_nanodollars,
+    CreditNoteRow.reason,
+    CreditNoteRow.created_at,
+)
