@@ -15,7 +15,7 @@ import tomllib
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from pydantic import BeforeValidator, ByteSize, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
@@ -28,6 +28,7 @@ from pydantic_settings import (
 from pydantic_settings import SettingsError as SourceError
 
 from gateway.errors import OperatorError
+from gateway.metering.kafka_cluster import KafkaCluster
 from gateway.pricing import price_list
 from gateway.service_classes import DEFAULT_CLASSES, StatedClass, check_classes, decode_classes
 
@@ -73,6 +74,23 @@ class Settings(BaseSettings):
     """Where replicas share what is used of limits. None: each counts for itself."""
     limits_local_share: float = Field(default=0.2, gt=0, le=1)
     """How much of each limit a replica gives out by itself while Redis is away."""
+
+    journal_path: Path = Field(default_factory=lambda known: known["data_dir"] / "usage" / "journal.db")
+    """Where usage is written before a client sees the end of its answer. On a disk that outlives this process, and of
+    this process alone."""
+    journal_interval_ms: int = Field(default=50, ge=5, le=1000)
+    """How much of a running stream a crash can leave unbilled."""
+    journal_min_free: ByteSize = Field(default=ByteSize(256 * 1024**2), ge=0)
+    """With less room on the journal's disk, nothing new is begun."""
+    journal_retention_days: int = Field(default=7, ge=1, le=3650)
+    """How long events stay in the journal after they have arrived: so long can each be compared by its id."""
+    kafka_url: SecretStr | None = None
+    """What carries usage to `turnpike sink`. None: it goes from the journal to `analytics_url` itself."""
+    kafka_topic: str = Field(default="turnpike.usage", pattern=r"^[A-Za-z0-9._-]{1,249}$")
+    analytics_url: SecretStr = Field(
+        default_factory=lambda known: SecretStr(f"chdb://{quote(str(known['data_dir'] / 'analytics'))}")
+    )
+    """Where usage is kept and asked for: a ClickHouse server, or its engine in a folder that one process has."""
 
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=65535)
@@ -127,7 +145,7 @@ class Settings(BaseSettings):
             stated = kept | stated
         return (InitSettingsSource(settings_cls, init_kwargs=stated),)
 
-    @field_validator("data_dir", "models_dir")
+    @field_validator("data_dir", "models_dir", "journal_path")
     @classmethod
     def _absolute(cls, path: Path) -> Path:
         return path.expanduser().absolute()
@@ -167,6 +185,13 @@ class Settings(BaseSettings):
             raise ValueError("must be a redis://[[user]:password@]host[:port][/database], rediss:// or unix:// URL")
         return url
 
+    @field_validator("kafka_url")
+    @classmethod
+    def _kafka(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None:
+            KafkaCluster.from_url(url.get_secret_value())
+        return url
+
     @field_validator("key_pepper")
     @classmethod
     def _long_pepper(cls, pepper: SecretStr | None) -> SecretStr | None:
@@ -177,7 +202,8 @@ class Settings(BaseSettings):
     def secret_values(self) -> tuple[str, ...]:
         """Every secret text in these settings, for the log's redaction."""
         pepper = self.key_pepper.get_secret_value() if self.key_pepper else ""
-        urls = [url.get_secret_value() for url in (self.database_url, self.redis_url) if url is not None]
+        stores = (self.database_url, self.redis_url, self.kafka_url, self.analytics_url)
+        urls = [url.get_secret_value() for url in stores if url is not None]
         passwords = [urlsplit(url).password or "" for url in urls]
         return tuple(value for value in (pepper, *passwords, *map(unquote, passwords)) if value)
 

@@ -4,7 +4,7 @@ kafka-python's clients block: whoever makes or uses one is on a thread of its ow
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -23,10 +23,10 @@ class KafkaFailed(OperatorError):
 
 @dataclass(frozen=True, slots=True)
 class KafkaCluster:
-    """`options` are what every client of it is made with; a password may be among them."""
+    """`options` are what every client of it is made with; a password may be among them, and is not shown."""
 
     servers: tuple[str, ...]
-    options: Mapping[str, Any]
+    options: Mapping[str, Any] = field(repr=False)
 
     @classmethod
     def from_url(cls, url: str) -> Self:

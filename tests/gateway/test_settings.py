@@ -28,6 +28,9 @@ def test_defaults(tmp_path: Path) -> None:
     assert (settings.max_body_bytes, settings.max_json_depth) == (4 * 1024**2, 64)
     assert settings.models == {}
     assert settings.key_pepper is None
+    assert settings.journal_path == settings.data_dir / "usage" / "journal.db"
+    assert settings.kafka_url is None
+    assert settings.analytics_url.get_secret_value() == f"chdb://{settings.data_dir}/analytics"
 
 
 def test_a_relative_xdg_directory_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -130,10 +133,12 @@ def test_secrets_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
         key_pepper=SECRET,
         database_url=f"postgresql://u:{SECRET}@db/turnpike",
         redis_url=f"redis://:{SECRET}-too@cache/0",
+        kafka_url=f"kafkas://u:{SECRET}-three@one,two:9093",
+        analytics_url=f"https://u:{SECRET}-four@clickhouse/usage",
     )
     for shown in (repr(settings), str(settings), settings.model_dump_json()):
         assert SECRET not in shown
-    assert set(settings.secret_values()) == {SECRET, f"{SECRET}-too"}
+    assert set(settings.secret_values()) == {SECRET, *(f"{SECRET}-{which}" for which in ("too", "three", "four"))}
 
 
 @pytest.mark.parametrize(
@@ -144,6 +149,11 @@ def test_secrets_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
         {"redis_url": f"http://:{SECRET}@cache"},
         {"redis_url": f"redis://cache:{SECRET}"},
         {"redis_url": f"redis://cache/{SECRET}"},
+        {"kafka_url": f"redis://u:{SECRET}@broker"},
+        {"kafka_url": f"kafka://u:{SECRET}@broker:{SECRET}"},
+        {"kafka_url": f"kafka://u:{SECRET}@broker/{SECRET}"},
+        {"kafka_url": f"kafka://u:{SECRET}@broker?sasl={SECRET}"},
+        {"kafka_url": f"kafka://u:{SECRET}@one,,two"},
     ],
 )
 def test_errors_do_not_repeat_secrets(setting: dict[str, str]) -> None:
