@@ -45,6 +45,11 @@ class Measurement:
         self._metrics.request_duration.labels(*self._labels, error_type).observe(elapsed_s)
 
 
+    def turned_away(self, reason: str) -> None:
+        _, model, tier = self._labels
+        self._metrics.sheds.labels(model, tier, reason).inc()
+
+
 @contextmanager
 def measuring(metrics: Metrics, labels: tuple[str, str, str]) -> Iterator[Measurement]:
     """Measure a block; how it ends is the request's outcome."""
@@ -53,6 +58,8 @@ def measuring(metrics: Metrics, labels: tuple[str, str, str]) -> Iterator[Measur
         yield measurement
     except BaseException as error:
         measurement.ended(error_type(error))
+        if (reason := shed_reason(error)) is not None:
+            measurement.turned_away(reason)
         raise
     measurement.ended("")
 
@@ -63,3 +70,9 @@ def error_type(error: BaseException) -> str:
         return "client_gone"
     known = as_api_error(error) if isinstance(error, Exception) else None
     return (known.code if known is not None else None) or _INTERNAL
+
+
+def shed_reason(error: BaseException) -> str | None:
+    """The code of an error that says to come back later; None for any other."""
+    known = as_api_error(error) if isinstance(error, Exception) else None
+    return known.code if known is not None and known.status in (429, 503) else None

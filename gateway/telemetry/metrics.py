@@ -8,13 +8,14 @@ typed.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _MODEL = "gen_ai_request_model"
+_CLASS = "turnpike_class"
 _REQUEST_BUCKETS_S = tuple(0.01 * 2**n for n in range(14))
 # fmt: off
 _FIRST_TOKEN_BUCKETS_S = (
@@ -35,7 +36,11 @@ class ClassStats(Protocol):
     @property
     def waiting(self) -> int: ...
     @property
+    def queue_age_ns(self) -> int: ...
+    @property
     def held_blocks(self) -> int: ...
+    @property
+    def reserved_blocks(self) -> int: ...
     @property
     def cached_blocks(self) -> int: ...
     @property
@@ -48,6 +53,10 @@ class ClassStats(Protocol):
     def preemptions_caused(self) -> int: ...
     @property
     def preemptions_suffered(self) -> int: ...
+    @property
+    def active_tenants(self) -> int: ...
+    @property
+    def fairness(self) -> float: ...
 
 
 class ModelStats(Protocol):
@@ -117,6 +126,14 @@ class Metrics:
             registry=self.registry,
         )
 
+        self.sheds = Counter(
+            "turnpike_class_sheds",
+            "Requests turned away with 429 or 503 before any work, by the error's code: overloaded for the predicted "
+            "wait, others for limits",
+            [_MODEL, _CLASS, "reason"],
+            registry=self.registry,
+        )
+
     def render(self) -> bytes:
         """The text that `/metrics` answers with, of `CONTENT_TYPE`."""
         return generate_latest(self.registry)
@@ -136,13 +153,23 @@ _ENGINE_COUNTERS = (
     ("failures_total", "turnpike_failures", "Sequences that ended in an error of the engine"),
 )
 
-
-_CLASS = "turnpike_class"
 _CLASS_GAUGES = (
     ("running", "turnpike_class_sequences_running", "Sequences of a class that take part in steps"),
     ("waiting", "turnpike_class_sequences_waiting", "Sequences of a class in the queue"),
     ("held_blocks", "turnpike_class_kv_blocks_held", "Blocks that a class's sequences hold"),
+    ("reserved_blocks", "turnpike_class_kv_blocks_reserved", "Of a class's reserve, what it does not hold"),
     ("cached_blocks", "turnpike_class_kv_blocks_cached", "Free blocks with content that a class used last"),
+    ("active_tenants", "turnpike_class_tenants_active", "Tenants that were served in the last 60 s or wait now"),
+    (
+        "fairness",
+        "turnpike_class_fairness",
+        "Jain's index (sum x)^2 / (n sum x^2) over a class's n active tenants: x is a tenant's computed prompt tokens "
+        "plus twice its answer tokens in the last 60 s. 1 is even, 1/n is all for one; tenants that ask for less than "
+        "they could have lower it, too",
+    ),
+)
+_CLASS_GAUGES_SECONDS = (
+    ("queue_age_ns", "turnpike_class_queue_age_seconds", "Age of what has waited longest in a class's queue"),
 )
 _CLASS_COUNTERS = (
     ("recomputed_tokens", "turnpike_class_recomputed_tokens", "Tokens computed again for preemptions it caused"),
@@ -194,6 +221,8 @@ def _families(stats: Mapping[str, ModelStats]) -> Iterator[Metric]:
         yield _filled(CounterMetricFamily(name, meaning, labels=[_MODEL]), field, stats)
     for field, name, meaning in _CLASS_GAUGES:
         yield _by_class(GaugeMetricFamily(name, meaning, labels=[_MODEL, _CLASS]), field, stats, 1)
+    for field, name, meaning in _CLASS_GAUGES_SECONDS:
+        yield _by_class(GaugeMetricFamily(name, meaning, labels=[_MODEL, _CLASS]), field, stats, 1e-9)
     for field, name, meaning in _CLASS_COUNTERS:
         yield _by_class(CounterMetricFamily(name, meaning, labels=[_MODEL, _CLASS]), field, stats, 1)
     for field, name, meaning in _CLASS_SECONDS:

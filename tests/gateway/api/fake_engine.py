@@ -5,6 +5,7 @@ Its tokens are bytes. It answers every prompt with `reply`, a byte a token.
 
 import asyncio
 import codecs
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -76,7 +77,7 @@ class FakeModel:
 
     @property
     def windows(self) -> Mapping[str, int]:
-        return {"premium": self.max_model_len, "standard": self.max_model_len}
+        return defaultdict(lambda: self.max_model_len)
 
 
 @dataclass(frozen=True)
