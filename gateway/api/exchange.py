@@ -14,13 +14,15 @@ _KEY = "turnpike.exchange"
 class Exchange:
     """Written by the middleware as it learns; read by endpoints and by the access log.
 
-    `status` is None until the response starts. `principal` is None on open paths only. `error`
+    `status` is None until the response starts. `principal` is None on open paths and on those of
+    administrators; `key_id` is the public id of whichever key it was. `error`
     is the code of what went wrong, also where the response had begun.
     """
 
     request_id: str
     started: float = field(default_factory=time.perf_counter)
     principal: Principal | None = None
+    key_id: str | None = None
     status: int | None = None
     error: str | None = None
 

@@ -11,6 +11,7 @@ import structlog
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.api.access import require_scope
 from gateway.api.bounds import MAX_HEADER_BYTES, MAX_HEADERS
 from gateway.api.errors import APIError, ClientGone, as_api_error, internal_error, send_error, shutting_down
 from gateway.api.exchange import Exchange, begin_exchange, exchange_of
@@ -78,7 +79,8 @@ class Envelope:
 
 
 class Authorisation:
-    """Lets a request through on an open path, or with a key that opens. Looks at `scope["path"]` alone."""
+    """Lets a request through on an open path, or with a key that opens and that is for the path. Looks at
+    `scope["path"]` alone."""
 
     def __init__(self, app: ASGIApp, authenticator: Authenticator[Principal]) -> None:
         self._app = app
@@ -89,7 +91,9 @@ class Authorisation:
             presented = presented_key(Headers(scope=scope))
             principal = await self._authenticator.authenticate(presented)
             exchange_of(scope).principal = principal
+            exchange_of(scope).key_id = principal.key_id
             structlog.contextvars.bind_contextvars(tenant=principal.tenant_name)
+            require_scope(principal, scope["path"])
         await self._app(scope, receive, send)
 
 
@@ -177,7 +181,6 @@ async def _answer(exchange: Exchange, send: Send, error: Exception) -> None:
 
 def _log_access(scope: Scope, exchange: Exchange) -> None:
     """The request's id and tenant are in the log's context."""
-    principal = exchange.principal
     _log.info(
         "request",
         method=scope["method"],
@@ -185,5 +188,5 @@ def _log_access(scope: Scope, exchange: Exchange) -> None:
         status=exchange.status,
         error=exchange.error,
         duration_ms=round(exchange.elapsed_ms, 1),
-        key_id=None if principal is None else principal.key_id,
+        key_id=exchange.key_id,
     )
