@@ -1,5 +1,6 @@
-"""The pool and the cache against a plain dict: any order of events, every invariant after each."""
+"""The pool and the cache against a plain model: any order of events, every invariant after each."""
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -14,61 +15,107 @@ from hypothesis.stateful import (
 )
 
 from engine.config import BLOCK_TOKENS
-from engine.memory import BlockPool, KVCacheManager
+from engine.memory import CapacityError, KVCacheManager
 from engine.memory.hashing import block_hash, salt_extra
 from engine.memory.kv_cache import blocks_for
-from engine.request import Request
+from engine.request import Request, ServiceClass
 from engine.simulation import make_request
+from tests.engine.memory.pool_model import ModelledPool
 
 Content = tuple[bytes, tuple[int, ...]]
 """A salt, and all tokens up to the end of a block: what the KV of that block is a function of."""
+
+RESERVES = ((0.0,), (0.0, 0.0), (0.3, 0.0), (0.5, 0.4, 0.0), (0.3, 0.3, 0.3))
+"""Of one class, or two, or three."""
+HEADS = ((), (0,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (2, 0), (2, 1))
+"""The blocks that a prompt begins with."""
+TENANTS = ("", "one", "two")
 
 
 class KVCacheMachine(RuleBasedStateMachine):
     """Requests come, compute, grow, fork, are preempted and leave; `content` is the model of KV memory.
 
     `content[block]` is what was last written there in full. A hit is right when the block that it names was
-    written with exactly the content that the request asks for.
+    written with exactly the content that the request asks for. Who may take blocks, and which are evicted, is the
+    business of `ModelledPool`.
     """
 
     waiting = Bundle("waiting")
     running = Bundle("running")
 
-    @initialize(num_blocks=st.integers(1, 9))
-    def start(self, num_blocks: int) -> None:
-        self.pool = BlockPool(num_blocks)
+    @initialize(
+        num_blocks=st.integers(1, 10), reserves=st.sampled_from(RESERVES), share=st.sampled_from([0.2, 0.5, 1.0])
+    )
+    def start(self, num_blocks: int, reserves: tuple[float, ...], share: float) -> None:
+        self.pool = ModelledPool(num_blocks)
         self.cache = KVCacheManager(self.pool)
+        self.classes = [
+            ServiceClass(f"class-{rank}", priority=rank, reserved_fraction=fraction)
+            for rank, fraction in enumerate(reserves)
+        ]
+        self.cache.reserve(self.classes, share)
         self.requests: dict[str, Request] = {}
         self.content: dict[int, Content] = {}
         self.names = 0
 
     @rule(
         target=waiting,
-        heads=st.sampled_from([(), (0,), (0, 0), (0, 1), (1, 0), (0, 0, 0)]),
+        heads=st.sampled_from(HEADS),
         tail=st.sampled_from([1, BLOCK_TOKENS - 1, BLOCK_TOKENS]),
-        salt=st.sampled_from([b"", b"", b"tenant"]),
+        tenant=st.sampled_from(TENANTS),
+        rank=st.integers(0, 2),
     )
-    def arrive(self, heads: tuple[int, ...], tail: int, salt: bytes) -> Request:
-        self.names += 1
+    def arrive(self, heads: tuple[int, ...], tail: int, tenant: str, rank: int) -> Request:
         tokens = [token for head in heads for token in [head] * BLOCK_TOKENS] + [0] * tail
-        return make_request(f"r{self.names}", tokens, salt=salt)
+        return self.request(tokens, tenant, min(rank, len(self.classes) - 1))
+
+    def request(self, tokens: list[int], tenant: str, rank: int) -> Request:
+        self.names += 1
+        service_class = self.classes[rank]
+        request = make_request(
+            f"r{self.names}", tokens, tenant=tenant, salt=tenant.encode(), service_class=service_class
+        )
+        request.rank = rank
+        return request
 
     @rule(target=running, request=consumes(waiting), keep_free=st.integers(0, 2))
     def admit(self, request: Request, keep_free: int):  # type: ignore[no-untyped-def]
         free = self.pool.free_blocks
         hits = self.cache.match(request)
+        room = self.pool.may_take(request.rank, hits)
+        fits = blocks_for(len(request.tokens)) - len(hits) + keep_free <= room
         for index, block in enumerate(hits):
             assert self.content[block] == self.written(request, index)
-        if not self.cache.admit(request, keep_free=keep_free):
+        admitted = self.cache.admit(request, keep_free=keep_free)
+        assert admitted == fits
+        if not admitted:
             assert self.pool.free_blocks == free
             assert request.block_table == []
             return multiple()
-        assert self.pool.free_blocks >= keep_free
+        assert self.pool.may_take(request.rank) >= keep_free
         assert request.block_table[: len(hits)] == hits
         assert request.computed == len(hits) * BLOCK_TOKENS < len(request.tokens)
         assert len(set(request.block_table)) == len(request.block_table)
         assert len(request.block_table) == blocks_for(len(request.tokens))
         self.requests[request.id] = request
+        return request
+
+    @rule(
+        target=running,
+        heads=st.sampled_from(HEADS[1:]),
+        tenant=st.sampled_from(TENANTS),
+        rank=st.integers(0, 2),
+        leaves=st.booleans(),
+    )
+    def serve(self, heads: tuple[int, ...], tenant: str, rank: int, leaves: bool):  # type: ignore[no-untyped-def]
+        """All of a short life in one go, so that there is much in the cache and little left to take."""
+        request = self.arrive(heads, 1, tenant, rank)
+        if self.admit(request, 0) is not request:
+            return multiple()
+        self.compute(request, 1.0)
+        if leaves:
+            self.leave(request, False)
+            return multiple()
         return request
 
     @rule(request=running, share=st.sampled_from([1.0, 1.0, 0.5]))
@@ -86,11 +133,13 @@ class KVCacheMachine(RuleBasedStateMachine):
             return
         before = (list(request.block_table), self.pool.free_blocks)
         needed = self.cache.blocks_needed(request, len(request.tokens) + len(tokens))
-        if self.cache.grow(request, len(request.tokens) + len(tokens)):
+        fits = needed <= self.pool.may_take(request.rank)
+        grown = self.cache.grow(request, len(request.tokens) + len(tokens))
+        assert grown == fits
+        if grown:
             assert self.pool.free_blocks == before[1] - needed
             request.tokens += tokens
         else:
-            assert needed > self.pool.free_blocks
             assert (request.block_table, self.pool.free_blocks) == before
 
     @rule(request=running, drafts=st.integers(1, 40))
@@ -99,15 +148,17 @@ class KVCacheMachine(RuleBasedStateMachine):
             self.cache.trim(request)
             assert len(request.block_table) == blocks_for(len(request.tokens))
 
-    @rule(target=running, parent=running)
-    def fork(self, parent: Request):  # type: ignore[no-untyped-def]
+    @rule(target=running, parent=running, rank=st.integers(0, 2))
+    def fork(self, parent: Request, rank: int):  # type: ignore[no-untyped-def]
         if parent.id not in self.requests or parent.computed < parent.prompt_tokens:
             return multiple()
-        self.names += 1
-        child = make_request(f"r{self.names}", parent.tokens[: parent.prompt_tokens], salt=parent.salt)
+        tokens = parent.tokens[: parent.prompt_tokens]
+        child = self.request(tokens, parent.tenant, min(rank, len(self.classes) - 1))
+        shared = parent.block_table[: (parent.prompt_tokens - 1) // BLOCK_TOKENS]
+        room = self.pool.may_take(child.rank, shared)
         copies = self.cache.fork(parent, child)
+        assert (copies is not None) == (room >= 1)
         if copies is None:
-            assert self.pool.free_blocks == 0
             return multiple()
         assert child.computed == child.prompt_tokens - 1
         own = child.computed // BLOCK_TOKENS
@@ -132,19 +183,31 @@ class KVCacheMachine(RuleBasedStateMachine):
             self.cache.release(request, forget=forget)
 
     @precondition(lambda self: self.pool.free_blocks > 0)
-    @rule()
-    def evict(self) -> None:
-        """Something else takes all free blocks, writes to them, and is gone."""
-        blocks = self.pool.allocate(self.pool.free_blocks)
+    @rule(rank=st.integers(0, 2), tenant=st.sampled_from(TENANTS), count=st.integers(1, 12))
+    def evict(self, rank: int, tenant: str, count: int) -> None:
+        """Something else takes blocks, as many as its class may have at most, writes to them, and is gone."""
+        rank = min(rank, len(self.classes) - 1)
+        blocks = self.pool.allocate(max(0, min(count, self.pool.may_take(rank))), rank, tenant)
         for block in blocks:
             self.content.pop(block, None)
-        self.pool.release(blocks)
+        self.pool.release(blocks, rank)
+
+    @rule(rank=st.integers(0, 2), tenant=st.sampled_from(TENANTS))
+    def ask_for_too_many(self, rank: int, tenant: str) -> None:
+        rank = min(rank, len(self.classes) - 1)
+        before = (self.pool.free_blocks, self.pool.cached_blocks)
+        with pytest.raises(CapacityError):
+            self.pool.allocate(max(0, self.pool.may_take(rank)) + 1, rank, tenant)
+        assert (self.pool.free_blocks, self.pool.cached_blocks) == before
 
     @invariant()
     def holds(self) -> None:
         if not hasattr(self, "cache"):
             return
         self.cache.check(self.requests.values())
+        for rank in range(len(self.classes)):
+            assert self.cache.room(rank) == self.pool.may_take(rank)
+            assert self.cache.unused_reserve(rank) == self.pool.unused(rank)
         for request in self.requests.values():
             parent = None
             for index, known in enumerate(request.block_hashes):
@@ -166,5 +229,5 @@ class KVCacheMachine(RuleBasedStateMachine):
         return request.salt, tuple(request.tokens[: (index + 1) * BLOCK_TOKENS])
 
 
-KVCacheMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+KVCacheMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 TestKVCacheMachine = KVCacheMachine.TestCase
