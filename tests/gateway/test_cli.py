@@ -192,6 +192,12 @@ class TestServeRefuses:
         assert "unknown key prot" in failure(1, "serve")
         assert "unknown key prot" in failure(1, "tenant", "list")
 
+    def test_a_bad_class_is_one_line_that_names_the_key(self) -> None:
+        Path("turnpike.toml").write_text("[service_classes.gold]\npriority = 1\nreserved_fraction = 2\n")
+        for command in (("serve",), ("doctor",), ("tenant", "list")):
+            message = failure(1, *command)
+            assert message.startswith("turnpike: service_classes.gold.reserved_fraction: ")
+
 
 class TestFrame:
     @pytest.mark.parametrize("group", [[], ["tenant"], ["key"], ["models"], ["db"]])

@@ -87,6 +87,19 @@ def test_a_database_without_tables_and_keys_of_another_pepper(empty_database_url
     assert "1 keys were made under another pepper" in finding(moved, "database").detail
 
 
+def test_the_classes_and_tenants_whose_tier_is_none_of_them(empty_database_url: str, tmp_path: Path) -> None:
+    asyncio.run(_upgraded_with_a_key(empty_database_url, b"p" * 32))
+    common = {"data_dir": tmp_path, "database_url": empty_database_url, "key_pepper": "p" * 32}
+    settings = load_settings(**common)
+    shown = finding(settings, "service classes").detail
+    assert shown == "from the highest: premium (priority 0, 30% reserved), standard (priority 10, 0% reserved)"
+    assert finding(settings, "database").state == "ok"
+    settings = load_settings(**common, service_classes={"bulk": {"priority": 2}, "gold": {"priority": 1}})
+    assert finding(settings, "service classes").detail.startswith("from the highest: gold (priority 1")
+    found = finding(settings, "database")
+    assert (found.state, "standard (1)" in found.detail) == ("absent", True)
+
+
 async def _touch(url: str) -> None:
     """Make an SQLite file exist."""
     database = open_database(url)

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -51,6 +52,12 @@ class Gateway:
         command = [Path(sys.executable).with_name("turnpike"), *arguments]
         return subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
 
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
     def stop(self, signal_number: int) -> int:
         self.process.send_signal(signal_number)
         return self.process.wait(30)
@@ -58,12 +65,8 @@ class Gateway:
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    gateway = Gateway(tmp_path_factory.mktemp("gateway"), free_port())
-    yield gateway
-    gateway.process.kill()
-    gateway.process.wait()
-    assert gateway.process.stdout is not None
-    gateway.process.stdout.close()
+    with closing(Gateway(tmp_path_factory.mktemp("gateway"), free_port())) as gateway:
+        yield gateway
 
 
 def test_the_printed_request_streams_an_answer(gateway: Gateway) -> None:
@@ -128,6 +131,21 @@ def test_sigterm_lets_streams_end_and_exits_with_0(gateway: Gateway) -> None:
     assert "capital" not in log
     pepper = Path(gateway.environment["TURNPIKE_DATA_DIR"], "secrets", "pepper").read_text().strip()
     assert pepper not in log
+
+
+def test_tenants_of_a_tier_that_is_gone_are_named_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data_dir = ("--data-dir", str(tmp_path / "data"))
+    create = [Path(sys.executable).with_name("turnpike"), "tenant", "create", "acme", "--tier", "premium", *data_dir]
+    subprocess.run(create, check=True, capture_output=True)
+    monkeypatch.setenv("TURNPIKE_SERVICE_CLASSES", '{"gold": {"priority": 1}, "bulk": {"priority": 2}}')
+    with closing(Gateway(tmp_path, free_port())) as gateway:
+        done = subprocess.run(gateway.curl, capture_output=True, text=True, timeout=20, check=True)
+        assert "[DONE]" in done.stdout
+        assert gateway.turnpike("tenant", "list").stdout.split("demo")[1].split()[0] == "bulk"
+        warnings = [
+            line for line in map(json.loads, gateway.log.read_text().splitlines()) if line["level"] == "warning"
+        ]
+    assert [warning["tenants_by_tier"] for warning in warnings] == [{"premium": 1}]
 
 
 def test_the_invitation_survives_a_shell() -> None:

@@ -191,3 +191,66 @@ def test_urls_get_the_async_driver(stated: str, meant: str) -> None:
 def test_other_databases_are_refused(url: str) -> None:
     with pytest.raises(ValueError, match="must be"):
         normalise_database_url(url)
+
+
+class TestServiceClasses:
+    def test_the_default_ones(self) -> None:
+        classes = load_settings().service_classes
+        assert list(classes) == ["premium", "standard"]
+
+    def test_from_a_file_they_replace_the_default_ones(self) -> None:
+        Path("turnpike.toml").write_text(
+            "[service_classes.gold]\npriority = 1\nreserved_fraction = 0.4\nttft_target_ms = 300\nmax_wait_ms = 2000\n"
+            "[service_classes.bulk]\npriority = 9\nstep_share = 0.1\nweight = 2.0\ncontext_tokens = 8192\n"
+        )
+        gold, bulk = load_settings().service_classes.values()
+        assert (gold.priority, gold.reserved_fraction, gold.ttft_target_ms, gold.max_wait_ms) == (1, 0.4, 300, 2000)
+        assert (bulk.priority, bulk.step_share, bulk.weight, bulk.context_tokens) == (9, 0.1, 2.0, 8192)
+
+    def test_from_a_variable_as_json(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TURNPIKE_SERVICE_CLASSES", json.dumps({"only": {"priority": 5}}))
+        assert list(load_settings().service_classes) == ["only"]
+        monkeypatch.setenv("TURNPIKE_SERVICE_CLASSES", "")
+        assert list(load_settings().service_classes) == ["premium", "standard"]
+
+    @pytest.mark.parametrize(
+        ("stated", "complaint"),
+        [
+            ("gold", "service_classes: is not JSON"),
+            ("[" * 100_000, "service_classes: is not the JSON of classes"),
+            ("[]", "service_classes: "),
+            ("{}", "service_classes: there must be at least one class"),
+            ('{"gold": {}}', "service_classes.gold.priority: Field required"),
+            ('{"gold": {"priority": "1"}}', "service_classes.gold.priority: "),
+            ('{"gold": {"priority": 1, "wieght": 2}}', "service_classes.gold.wieght: unknown key"),
+            ('{"gold": {"priority": 1, "weight": NaN}}', "service_classes.gold.weight: "),
+            ('{"gold": {"priority": 1, "step_share": 0}}', "service_classes.gold.step_share: "),
+            ('{"gold": {"priority": 1, "reserved_fraction": 1}}', "service_classes.gold.reserved_fraction: "),
+            ('{"gold": {"priority": 1}, "gold": {"priority": 2}}', "service_classes: the name 'gold' is stated twice"),
+            (
+                '{"gold": {"priority": 1}, "tin": {"priority": 1}}',
+                "service_classes: gold and tin have the same priority 1",
+            ),
+            ('{"Gold": {"priority": 1}}', "service_classes: the name 'Gold' must be lower-case"),
+            ('{"abcdefghijklmnopq": {"priority": 1}}', "at most 16 characters"),
+            ('{"flex": {"priority": 1}}', "service_classes: the name flex means something else"),
+            (
+                '{"a": {"priority": 1, "reserved_fraction": 0.5}, "b": {"priority": 2, "reserved_fraction": 0.45}}',
+                "service_classes: reserved_fraction adds up to 0.95, and 0.9 is the most",
+            ),
+        ],
+    )
+    def test_what_cannot_be_is_named(self, stated: str, complaint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TURNPIKE_SERVICE_CLASSES", stated)
+        with pytest.raises(SettingsError) as refused:
+            load_settings()
+        assert complaint in str(refused.value)
+        assert "\n" not in str(refused.value)
+
+    def test_the_longest_name_fits_the_store(self) -> None:
+        from gateway.tenancy.tables import TenantRow
+
+        name = "a" * TenantRow.__table__.c.tier.type.length  # type: ignore[attr-defined]
+        assert list(load_settings(service_classes={name: {"priority": 1}}).service_classes) == [name]
+        with pytest.raises(SettingsError):
+            load_settings(service_classes={name + "a": {"priority": 1}})
