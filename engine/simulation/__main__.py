@@ -1,18 +1,87 @@
-"""`python -m engine.simulation --seed 7` runs one seed; `--seeds 1000` runs that many from there on."""
+"""Runs the scheduler's simulation.
 
-from argparse import ArgumentParser
+`--seed 7` runs one seed with every check after each call; where it fails, it is reduced, and the reduced case shown
+with the command that runs it again. `--seeds`, `--steps` and `--seconds` run a campaign from that seed on instead,
+until the first of them is reached; equal seeds give equal traces, on any number of `--jobs`.
+"""
 
-from engine.simulation.simulator import simulate
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+
+from engine.simulation.campaign import Limits, run_campaign
+from engine.simulation.patterns import traffic_from_seed
+from engine.simulation.shrink import shrink
+from engine.simulation.simulator import SimulationFailure, simulate_traffic
+from engine.simulation.traffic import Traffic
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 1 where an invariant broke."""
+    arguments = _arguments(argv)
+    limits = Limits(arguments.seeds, arguments.steps, arguments.seconds)
+    if limits != Limits():
+        report = run_campaign(arguments.seed, limits, arguments.jobs)
+        print(report)
+        if report.failed_seed is None:
+            return 0
+        _show_reduced(traffic_from_seed(report.failed_seed))
+        return 1
+    traffic = traffic_from_seed(arguments.seed)
+    if arguments.only is not None or arguments.faults is not None:
+        return _run(_reduced(traffic, arguments))
+    status = _run(traffic)
+    if status:
+        _show_reduced(traffic)
+    return status
+
+
+def _arguments(argv: Sequence[str] | None) -> Namespace:
     parser = ArgumentParser(prog="python -m engine.simulation", description=__doc__)
-    parser.add_argument("--seed", type=int, default=0, help="the first seed")
-    parser.add_argument("--seeds", type=int, default=1, help="how many seeds")
-    arguments = parser.parse_args()
-    for seed in range(arguments.seed, arguments.seed + arguments.seeds):
-        print(simulate(seed))
+    parser.add_argument("--seed", type=int, default=0, help="the seed, or the first one")
+    parser.add_argument("--seeds", type=int, help="how many seeds")
+    parser.add_argument("--steps", type=int, help="how many steps, in whole seeds")
+    parser.add_argument("--seconds", type=float, help="for how long")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--only", type=_indices, help="of the one seed, these requests alone: 3,17,41")
+    parser.add_argument("--faults", type=_indices, help="of the one seed, these faults alone")
+    return parser.parse_args(argv)
+
+
+def _indices(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(",") if part)
+
+
+def _reduced(traffic: Traffic, arguments: Namespace) -> Traffic:
+    everything: tuple[Sequence[int], Sequence[int]] = range(len(traffic.arrivals)), range(len(traffic.faults))
+    arrivals, faults = (
+        every if chosen is None else chosen
+        for every, chosen in zip(everything, (arguments.only, arguments.faults), strict=True)
+    )
+    return traffic.only(arrivals, faults)
+
+
+def _run(traffic: Traffic) -> int:
+    try:
+        print(simulate_traffic(traffic, check_every=1))
+    except SimulationFailure as failure:
+        print(failure)
+        return 1
+    return 0
+
+
+def _show_reduced(traffic: Traffic) -> None:
+    case = shrink(traffic)
+    if case is None:
+        print("it does not fail when it is run alone")
+        return
+    print(f"\nreduced in {case.trials} runs to {len(case.arrivals)} requests and {len(case.faults)} faults:")
+    for index in case.arrivals:
+        print(f"  request {index}: {traffic.arrivals[index]}")
+    for index in case.faults:
+        print(f"  fault {index}: {traffic.faults[index]}")
+    print(case.failure)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from engine.config import BLOCK_TOKENS, SchedulerConfig
 from engine.memory import BlockPool
-from engine.request import Phase, Request, ServiceClass
+from engine.request import FinishReason, Phase, Request, ServiceClass, TokenDelta
 from engine.scheduling import Scheduler, StepPlan
+from engine.scheduling.guard import StepGuard
 from engine.scheduling.order import order_key
 from engine.scheduling.victims import MAX_PREEMPTIONS
 
@@ -60,13 +61,11 @@ class AuditedPool(BlockPool):
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A request as it was before the step was scheduled."""
+    """A running request as it was before the step was scheduled."""
 
     request: Request
-    running: bool
     outgrown: bool
     immune: bool
-    parked: bool
 
 
 @dataclass(slots=True)
@@ -78,14 +77,17 @@ class _Race:
 
 
 class Auditor:
-    """Follows one run. `before_step`, `after_schedule` and `after_commit`, once each a step, in this order."""
+    """Follows one run. `before_step`, `after_schedule`, `before_commit`, `after_commit`: once a step, in this order."""
 
     def __init__(self, config: SchedulerConfig, scheduler: Scheduler, pool: BlockPool) -> None:
         self._config = config
         self._scheduler = scheduler
         self._pool = pool
         self._classes: list[ServiceClass] = sorted(config.classes, key=lambda each: each.priority)
-        self._seen: list[_Seen] = []
+        self._running: list[_Seen] = []
+        self._waiting: list[Request] = []
+        self._parked: set[str] = set()
+        """Those of the waiting that may have to wait for the one that they fork."""
         self._lacking = False
         self._step = 0
         self._last_admission = -BLOCK_TOKENS - 1, 0
@@ -94,28 +96,28 @@ class Auditor:
         self._reached: dict[str, int] = {}
         self._service: Counter[tuple[int, str]] = Counter()
         self._races: dict[tuple[int, str, str], _Race] = {}
-        self._longest_prompt = 0
-        self.elapsed_ns = 0
+        self._longest = 0
+        self._counters: dict[tuple[int, str], float] = {}
+        self._tables: dict[str, list[int]] = {}
 
     def before_step(self, alive: Sequence[Request], step: int) -> None:
         self._step = step
         running = [request for request in alive if request.phase is Phase.RUNNING]
         oldest: dict[int, Request] = {}
-        for request in sorted(running, key=order_key):
-            oldest.setdefault(request.rank, request)
-        self._seen = [
+        for request in running:
+            if request.rank not in oldest or order_key(request) < order_key(oldest[request.rank]):
+                oldest[request.rank] = request
+        self._running = [
             _Seen(
                 request,
-                request.phase is Phase.RUNNING,
-                len(request.tokens) > len(request.block_table) * BLOCK_TOKENS,
-                request.preemptions >= MAX_PREEMPTIONS or request is oldest.get(request.rank),
-                request.fork_of is not None,
+                outgrown=len(request.tokens) > len(request.block_table) * BLOCK_TOKENS,
+                immune=request.preemptions >= MAX_PREEMPTIONS or request is oldest[request.rank],
             )
-            for request in alive
+            for request in running
         ]
-        outgrown = [seen.request for seen in self._seen if seen.running and seen.outgrown]
-        self._lacking = not self._can_grow(outgrown)
-        self._longest_prompt = max([self._longest_prompt, *(len(request.tokens) for request in alive)])
+        self._waiting = [request for request in alive if request.phase is Phase.WAITING]
+        self._parked = {request.id for request in self._waiting if request.fork_of is not None}
+        self._lacking = not self._can_grow([seen.request for seen in self._running if seen.outgrown])
 
     def _can_grow(self, outgrown: list[Request]) -> bool:
         """Each takes a block in its turn, highest class first, without touching a reserve above."""
@@ -128,19 +130,15 @@ class Auditor:
             unused[request.rank] = max(0, unused[request.rank] - 1)
         return True
 
-    def after_schedule(self, plan: StepPlan | None, budget_tokens: int) -> None:
-        victims = [seen for seen in self._seen if seen.running and seen.request.phase is Phase.WAITING]
-        admitted = [seen.request for seen in self._seen if not seen.running and seen.request.phase is Phase.RUNNING]
+    def after_schedule(self, plan: StepPlan | None, budget_tokens: int, guard: StepGuard | None = None) -> None:
+        victims = [seen for seen in self._running if seen.request.phase is Phase.WAITING]
+        admitted = [request for request in self._waiting if request.phase is Phase.RUNNING]
         self._check_victims(victims, admitted)
-        self._check_turns(admitted, victims)
+        if admitted:
+            self._check_turns(admitted)
+            self._check_slots(admitted)
         if plan is not None:
-            self._check_budget(plan, admitted, budget_tokens)
-        held = Counter(seen.request.rank for seen in self._seen if seen.request.phase is Phase.RUNNING)
-        reserved = [int(each.reserved_fraction * self._config.max_running) for each in self._classes]
-        for rank in {request.rank: None for request in admitted}:
-            kept = sum(max(0, reserved[above] - held[above]) for above in range(rank))
-            free = self._config.max_running - sum(held.values())
-            assert free >= kept, f"rank {rank} took a slot that is kept for a class above"
+            self._check_budget(plan, admitted, budget_tokens, guard)
         if admitted:
             self._last_admission = self._step, max(request.rank for request in admitted)
 
@@ -151,11 +149,11 @@ class Auditor:
         assert all(request.rank < highest for request in admitted), "one is admitted while its like has to give way"
         assert admitted or self._lacking, "someone gave way in vain"
         for seen in victims:
-            peers = [other for other in self._seen if other.running and other.request.rank == seen.request.rank]
+            peers = [other for other in self._running if other.request.rank == seen.request.rank]
             spared = [other for other in peers if other.request.phase is Phase.RUNNING and not other.immune]
             assert not (seen.immune and spared), f"{seen.request.id} is immune and others are not"
         if self._lacking:
-            left = [seen.request.rank for seen in self._seen if seen.running and seen.request.phase is Phase.RUNNING]
+            left = [seen.request.rank for seen in self._running if seen.request.phase is Phase.RUNNING]
             assert admitted or max(left, default=0) <= highest, "a higher class gives way where a lower one runs"
             at, rank = self._last_admission
             undone = rank >= highest and self._step - at <= BLOCK_TOKENS
@@ -174,21 +172,29 @@ class Auditor:
         most = 2 * self._config.tenant_preemptions  # a full bucket, and what it is refilled by
         assert sum(count for _, count in events) <= most, f"{tenants[0]!r} causes too many preemptions"
 
-    def _check_turns(self, admitted: list[Request], victims: list[_Seen]) -> None:
+    def _check_turns(self, admitted: list[Request]) -> None:
         """Nobody overtakes a higher class, nor an earlier request of the same tenant; forks wait for their parent."""
-        if not admitted:
-            return
-        gave_way = {seen.request.id for seen in victims}
-        for seen in self._seen:
-            request = seen.request
-            if request.phase is not Phase.WAITING or request.id in gave_way or seen.parked:
+        for request in self._waiting:
+            if request.phase is not Phase.WAITING or request.id in self._parked:
                 continue
             for other in admitted:
                 assert other.rank <= request.rank, f"{request.id} is overtaken by a lower class"
                 same = other.rank == request.rank and other.tenant == request.tenant
                 assert not same or other.arrival < request.arrival, f"{request.id} is overtaken"
 
-    def _check_budget(self, plan: StepPlan, admitted: list[Request], budget_tokens: int) -> None:
+    def _check_slots(self, admitted: list[Request]) -> None:
+        """The one inequality of reserves, for slots."""
+        left = [seen.request for seen in self._running if seen.request.phase is Phase.RUNNING]
+        held = Counter(request.rank for request in [*left, *admitted])
+        reserved = [int(each.reserved_fraction * self._config.max_running) for each in self._classes]
+        for rank in {request.rank: None for request in admitted}:
+            kept = sum(max(0, reserved[above] - held[above]) for above in range(rank))
+            free = self._config.max_running - sum(held.values())
+            assert free >= kept, f"rank {rank} took a slot that is kept for a class above"
+
+    def _check_budget(
+        self, plan: StepPlan, admitted: list[Request], budget_tokens: int, guard: StepGuard | None
+    ) -> None:
         assert plan.total_tokens <= budget_tokens, "the step is over its budget"
         new = {request.id for request in admitted}
         prefill: Counter[int] = Counter()
@@ -198,23 +204,41 @@ class Auditor:
             if any(row.request.rank < rank for row in plan.rows):
                 most = max(1, int(each.step_share * budget_tokens))
                 assert prefill[rank] <= most, f"prefill of class {each.name} takes more than its share of the step"
+            if guard is not None and rank > guard.rank:
+                assert prefill[rank] <= guard.prefill_tokens, f"prefill of class {each.name} makes the step too long"
         for row in plan.rows:
             wanted = min(len(row.request.tokens) - row.start, self._config.chunk_tokens)
             if row.tokens < wanted and row.request.rank == 0:
                 below = any(other.tokens > 1 and other.request.rank > 0 for other in plan.rows)
                 assert not below, f"the prompt of {row.request.id} waits for one of a lower class"
 
-    def counters(self) -> dict[tuple[int, str], float]:
-        """Each tenant's counter, of those that have requests waiting and so are not lifted."""
-        queues = self._scheduler.waiting_queues
-        names = [(rank, request.tenant) for rank, queue in enumerate(queues) for request in queue]
-        return {(rank, tenant): queues[rank].counter(tenant) for rank, tenant in names}
+    def before_commit(self, plan: StepPlan) -> None:
+        self._counters = self._tenant_counters()
+        self._tables = {row.request.id: row.request.block_table.copy() for row in plan.rows}
 
-    def after_commit(self, plan: StepPlan, before: dict[tuple[int, str], float], *, failed: bool) -> None:
+    def _tenant_counters(self) -> dict[tuple[int, str], float]:
+        """Each tenant's counter, of those that have requests waiting and so are not lifted."""
+        return {
+            (rank, tenant): queue.counter(tenant)
+            for rank, queue in enumerate(self._scheduler.waiting_queues)
+            for tenant in dict.fromkeys([request.tenant for request in queue])
+        }
+
+    def after_commit(self, plan: StepPlan, deltas: Sequence[TokenDelta], *, failed: bool) -> None:
+        for delta in deltas:
+            if delta.finish_reason is FinishReason.ERROR:
+                table = self._tables[delta.request_id]
+                found = [block for block in table if self._pool.hash_of(block) is not None]
+                assert not found, f"{delta.request_id} has failed, and its blocks {found} can be found"
+        self._check_service(plan, failed=failed)
+        self._check_races()
+
+    def _check_service(self, plan: StepPlan, *, failed: bool) -> None:
         """Count the step's service, and compare it with what was charged."""
         served: Counter[tuple[int, str]] = Counter()
         for request, start, tokens, samples in plan.rows:
             end = start + tokens
+            self._longest = max(self._longest, end)
             if failed or request.phase is Phase.WAITING:
                 continue
             first = max(start, self._reached.get(request.id, 0))
@@ -222,18 +246,17 @@ class Auditor:
             served[request.rank, request.tenant] += count
             self._reached[request.id] = max(self._reached.get(request.id, 0), end)
         queues = self._scheduler.waiting_queues
-        for (rank, tenant), counter in before.items():
+        for (rank, tenant), counter in self._counters.items():
             charged = (queues[rank].counter(tenant) - counter) * self._classes[rank].weight
             assert abs(charged - served[rank, tenant]) < 1e-6, f"{tenant!r} is charged {charged} for its service"
         self._service.update(served)
-        self._check_races()
 
     def _check_races(self) -> None:
         """VTC's bound: of two tenants that both have requests waiting, neither gets far ahead of the other."""
-        waiting = self.counters()
+        waiting = self._tenant_counters()
         pairs = [(a, b) for a in waiting for b in waiting if a[0] == b[0] and a[1] < b[1]]
         races: dict[tuple[int, str, str], _Race] = {}
-        most = 2 * (self._longest_prompt + 2 * self._pool.num_blocks * BLOCK_TOKENS)
+        most = 2 * (self._longest + 2 * self._pool.num_blocks * BLOCK_TOKENS)
         for (rank, one), (_, other) in pairs:
             ahead = self._service[rank, one] - self._service[rank, other]
             race = self._races.get((rank, one, other), _Race(ahead, ahead))
@@ -241,9 +264,3 @@ class Auditor:
             assert race.high - race.low <= most, f"{one!r} and {other!r} both wait and are not served alike"
             races[rank, one, other] = race
         self._races = races
-
-    def check_time(self) -> None:
-        """What is attributed to the classes is the time of all steps, to the nanosecond."""
-        classes = self._scheduler.stats().classes
-        assert sum(each.attributed_ns for each in classes) == self.elapsed_ns, "time is lost, or charged twice"
-        assert all(0 <= each.recompute_ns <= each.attributed_ns for each in classes)

@@ -20,6 +20,15 @@ def prefix_digest(before: int, token: int) -> int:
     return mixed ^ (mixed >> 31)
 
 
+def prefix_logprob(token: int, before: int) -> TokenLogprob:
+    """A number that stands for the log-probability of a token after a prefix with this digest."""
+    return TokenLogprob(token, -prefix_digest(before, token) / 2**64, ())
+
+
+class DeviceFailure(RuntimeError):
+    """The step could not be computed. What it has written until then is worth nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class CompletedStep:
     """A `PendingStep` that is not pending."""
@@ -28,6 +37,14 @@ class CompletedStep:
 
     def result(self) -> StepResult:
         return self.outcome
+
+
+@dataclass(frozen=True, slots=True)
+class FailedStep:
+    """A `PendingStep` that shows only when it is waited for that the device gave up on it."""
+
+    def result(self) -> StepResult:
+        raise DeviceFailure("the simulated device failed")
 
 
 @dataclass(slots=True)
@@ -46,7 +63,8 @@ class FakeExecutor:
     missing, stale, overwritten or another's ends in an AssertionError at the step that reads it. Slots are
     checked the same way: no two requests of a step share one.
 
-    `is_poisoned` picks the rows whose output is not finite; what they write is poison to whoever reads it.
+    `is_poisoned` picks the rows whose output is not finite; what they write is poison to whoever reads it. So is all
+    that is written by a step that fails, as `fail_next` asks for.
     """
 
     def __init__(
@@ -56,6 +74,11 @@ class FakeExecutor:
         self._memory = [[_UNWRITTEN] * BLOCK_TOKENS for _ in range(num_blocks)]
         self._is_poisoned = is_poisoned or (lambda row: False)
         self._digests: dict[str, _Digests] = {}
+        self._fails = False
+
+    def fail_next(self) -> None:
+        """The next step writes rubbish where it was to write, and raises."""
+        self._fails = True
 
     def execute(self, plan: StepPlan) -> PendingStep:
         for source, target in plan.copies:
@@ -68,6 +91,9 @@ class FakeExecutor:
         digests = [self._write(row) for row in plan.rows]
         for row, expected in zip(plan.rows, digests, strict=True):
             self._verify(row, expected)
+        if self._fails:
+            self._fails = False
+            return FailedStep()
         return CompletedStep(StepResult(tuple(map(self._outcome, plan.rows, digests))))
 
     def next_token(self, request: Request, digest: int) -> int:
@@ -80,7 +106,7 @@ class FakeExecutor:
         assert 0 < row.tokens <= len(request.tokens) - row.start, "a row computes nothing, or past the tokens"
         assert end <= len(request.block_table) * BLOCK_TOKENS, "a row writes past its blocks"
         digests = self._digests[request.id].values[:end]
-        poisoned = self._is_poisoned(row)
+        poisoned = self._fails or self._is_poisoned(row)
         for position in range(row.start, end):
             block = request.block_table[position // BLOCK_TOKENS]
             self._memory[block][position % BLOCK_TOKENS] = _POISON if poisoned else digests[position]
@@ -100,7 +126,7 @@ class FakeExecutor:
 
     def _verify(self, row: ScheduledRow, digests: list[int]) -> None:
         """The KV before the row's end, as its block table gives it, is that of the request's own prefix."""
-        readable = row.start if self._is_poisoned(row) else row.start + row.tokens
+        readable = row.start if self._fails or self._is_poisoned(row) else row.start + row.tokens
         for index, block in enumerate(row.request.block_table):
             expected = digests[index * BLOCK_TOKENS : min((index + 1) * BLOCK_TOKENS, readable)]
             assert self._memory[block][: len(expected)] == expected, (
@@ -114,13 +140,9 @@ class FakeExecutor:
         prompt_logprobs: tuple[TokenLogprob, ...] = ()
         if request.params.prompt_logprobs is not None:
             predicted = range(row.start + 1, min(end + 1, request.prompt_tokens))
-            prompt_logprobs = tuple(_logprob(request.tokens[at], digests[at - 1]) for at in predicted)
+            prompt_logprobs = tuple(prefix_logprob(request.tokens[at], digests[at - 1]) for at in predicted)
         if not row.samples:
             return RowResult(prompt_logprobs=prompt_logprobs)
         token = self.next_token(request, digests[-1])
-        logprob = None if request.params.logprobs is None else _logprob(token, digests[-1])
+        logprob = None if request.params.logprobs is None else prefix_logprob(token, digests[-1])
         return RowResult(token, logprob, prompt_logprobs)
-
-
-def _logprob(token: int, digest: int) -> TokenLogprob:
-    return TokenLogprob(token, -prefix_digest(digest, token) / 2**64, ())

@@ -1,45 +1,63 @@
-"""Runs traffic through the scheduler and the fake executor, and checks what must hold after every step."""
+"""Runs traffic through the scheduler and the fake executor in virtual time, and checks what must hold meanwhile."""
 
-from collections import deque
+import traceback
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from random import Random
 
-from engine.config import BLOCK_TOKENS, SchedulerConfig
-from engine.memory import BlockPool, KVCacheManager
-from engine.request import FinishReason, Phase, Request, ServiceClass, TokenDelta, UnservableRequest
+from engine.memory import KVCacheManager
+from engine.request import Phase, Request, UnservableRequest
 from engine.scheduling import ScheduledRow, Scheduler, StepPlan
-from engine.scheduling.cost import H200_LLAMA_8B, StepCostModel, row_work, total
+from engine.scheduling.cost import row_work, total
 from engine.simulation.auditor import AuditedPool, Auditor
-from engine.simulation.driver import Transcript, make_request, run_to_completion
-from engine.simulation.fake_executor import FakeExecutor
-from engine.simulation.traffic import EOS_TOKEN, VOCAB_SIZE, Arrival, FaultKind, Traffic, traffic_from_seed
+from engine.simulation.device import Device
+from engine.simulation.driver import Transcript, make_request
+from engine.simulation.fake_executor import DeviceFailure, FakeExecutor
+from engine.simulation.oracle import check_transcript
+from engine.simulation.patterns import traffic_from_seed
+from engine.simulation.time_audit import TimeAuditor
+from engine.simulation.traffic import EOS_TOKEN, VOCAB_SIZE, Arrival, Fault, FaultKind, Traffic
 
 MAX_STEPS = 20_000
 EVENTS_SHOWN = 30
 
+FULL_CHECK_EVERY = 8
+"""The state as a whole, O(everything), is checked after so many steps; which of them depends on the seed. What a step
+does is checked in each. A broken state stays broken, as nothing repairs it, so this finds it a few steps later; a
+replay checks after each call, and names the step."""
+
 
 class SimulationFailure(AssertionError):
-    """An invariant broke. Says how to run it again, and what came just before."""
+    """An invariant broke. Says how to run it again, and what came just before.
 
-    def __init__(self, seed: int, step: int, cause: BaseException, events: list[str]) -> None:
-        super().__init__(
-            f"{cause!r} in step {step}; again with: python -m engine.simulation --seed {seed}\n  " + "\n  ".join(events)
-        )
-        self.seed = seed
+    `invariant` is the place in the code that noticed: runs that break the same one have it in common.
+    """
+
+    def __init__(self, traffic: Traffic, step: int, cause: BaseException, events: Iterable[str]) -> None:
+        super().__init__(f"{cause!r} in step {step}; again with: {traffic.command}\n  " + "\n  ".join(events))
         self.step = step
+        frame = traceback.extract_tb(cause.__traceback__)[-1]
+        self.invariant = f"{type(cause).__name__} in {frame.name}, line {frame.lineno}"
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationReport:
-    """What came of one seed. `trace_hash` covers every plan, every block table and every delta, in order."""
+    """What came of one seed. `trace_hash` covers every plan, every block table and every delta, in order.
+
+    `faults` counts what struck: aborts by where the request stood, the others by kind.
+    """
 
     seed: int
+    pattern: str
     steps: int
     requests: int
     preemptions: int
     cached_tokens: int
     failures: int
+    virtual_ns: int
+    faults: Mapping[str, int]
     trace_hash: str
 
 
@@ -50,75 +68,94 @@ def simulate(seed: int) -> SimulationReport:
         SimulationFailure: an invariant broke, a token stream differs from that of the same request alone, or
             something is left when all are done.
     """
-    simulation = _Simulation(traffic_from_seed(seed))
+    return simulate_traffic(traffic_from_seed(seed))
+
+
+def simulate_traffic(traffic: Traffic, *, check_every: int = FULL_CHECK_EVERY) -> SimulationReport:
+    """The same for traffic that was made, or reduced, by hand. `check_every=1` also checks within each step."""
+    simulation = _Simulation(traffic, check_every)
     try:
         return simulation.run()
     except Exception as error:
-        raise SimulationFailure(seed, simulation.step, error, list(simulation.events)) from error
+        raise SimulationFailure(traffic, simulation.step, error, simulation.events) from error
 
 
 class _Simulation:
-    def __init__(self, traffic: Traffic) -> None:
+    def __init__(self, traffic: Traffic, check_every: int) -> None:
         self.step = 0
         self.events: deque[str] = deque(maxlen=EVENTS_SHOWN)
         self._traffic = traffic
+        self._check_every = check_every
         self._pool = AuditedPool(traffic.num_blocks)
-        self._scheduler = Scheduler(
-            traffic.config, KVCacheManager(self._pool, prefix_cache=traffic.prefix_cache), traffic.max_model_len
-        )
+        cache = KVCacheManager(self._pool, prefix_cache=traffic.prefix_cache)
+        self._scheduler = Scheduler(traffic.config, cache, traffic.max_model_len)
         self._poisoned_at = {arrival.id: arrival.poisoned_at for arrival in traffic.arrivals}
         self._executor = FakeExecutor(traffic.num_blocks, VOCAB_SIZE, is_poisoned=self._is_poisoned)
+        self._device = Device(traffic.seed, traffic.device_speed)
+        self._arrivals, self._faults = deque(traffic.arrivals), deque(traffic.faults)
+        self._in_flight: list[Fault] = []
         self._requests: dict[str, Request] = {}
+        self._alive: list[Request] = []
         self._aborted: dict[str, Transcript] = {}
         self._transcripts: dict[str, Transcript] = {}
         self._auditor = Auditor(traffic.config, self._scheduler, self._pool)
-        self._cost_model = StepCostModel.from_coefficients(H200_LLAMA_8B)
+        self._time_auditor = TimeAuditor(traffic.config, self._scheduler)
         self._now_ns = 0
-        self._budgets = Random(traffic.seed)
+        self._draws = Random(traffic.seed)
+        self._struck: Counter[str] = Counter()
         self._trace = sha256()
 
     def run(self) -> SimulationReport:
-        arrivals, faults = deque(self._traffic.arrivals), deque(self._traffic.faults)
-        while arrivals or faults or self._scheduler.has_work:
+        while self._arrivals or self._faults or self._scheduler.has_work:
             assert self.step < MAX_STEPS, "the queue does not drain"
-            while arrivals and arrivals[0].at_step <= self.step:
-                self._arrive(arrivals.popleft())
-            failing = False
-            in_flight: list[tuple[FaultKind, int]] = []
-            while faults and faults[0].at_step <= self.step:
-                fault = faults.popleft()
-                if fault.kind is FaultKind.STEP_FAILURE:
-                    failing = True
-                elif fault.in_flight:
-                    in_flight.append((fault.kind, fault.rank))
-                else:
-                    self._strike(fault.kind, fault.rank)
-            self._run_step(in_flight, failing=failing)
-            self.step += 1
+            self._take_arrivals()
+            self._take_faults()
+            self._alive = [request for request in self._alive if request.phase is not Phase.FINISHED]
+            plan = self._schedule()
+            if plan is not None:
+                self._run_step(plan)
+                self.step += 1
+            else:
+                self._sleep()
+        self._check_state()
         self._check_end()
         stats = self._scheduler.stats()
         return SimulationReport(
             seed=self._traffic.seed,
+            pattern=self._traffic.pattern,
             steps=self.step,
             requests=len(self._requests),
             preemptions=stats.preemptions_total,
             cached_tokens=stats.cached_tokens_total,
             failures=stats.failures_total,
+            virtual_ns=self._now_ns,
+            faults=dict(sorted(self._struck.items())),
             trace_hash=self._trace.hexdigest(),
         )
 
-    def _run_step(self, in_flight: list[tuple[FaultKind, int]], *, failing: bool) -> None:
+    def _sleep(self) -> None:
+        """There is nothing to do until something comes."""
+        assert not self._scheduler.has_work, "requests are left and nothing is scheduled"
+        self._in_flight.clear()
+        nexts = [events[0].at_ns for events in (self._arrivals, self._faults) if events]
+        self._now_ns = max(self._now_ns, min(nexts, default=0))
+
+    def _schedule(self) -> StepPlan | None:
         budget = self._budget()
-        self._auditor.before_step(self._alive(), self.step)
-        running = sum(request.phase is Phase.RUNNING for request in self._alive())
-        plan = self._scheduler.schedule(self._now_ns, budget=budget)
-        self._scheduler.check()
+        self._auditor.before_step(self._alive, self.step)
+        running = sum(request.phase is Phase.RUNNING for request in self._alive)
+        guard = self._scheduler.step_guard(self._now_ns)
+        self._time_auditor.check_guard(guard, self._now_ns)
+        plan = self._scheduler.schedule(self._now_ns, budget=budget, guard=guard)
+        if self._check_every == 1:
+            self._scheduler.check()
         most = self._traffic.config.step_tokens
-        self._auditor.after_schedule(plan, min(most, max(budget, running + 1)))
-        if plan is None:
-            assert not self._scheduler.has_work, "requests are left and nothing is scheduled"
-            return
+        self._auditor.after_schedule(plan, min(most, max(budget, running + 1)), guard)
+        return plan
+
+    def _run_step(self, plan: StepPlan) -> None:
         self._check_plan(plan)
+        self._time_auditor.check_start(plan, self._now_ns)
         self._record(
             f"step {plan.step}: {plan.copies} "
             + " ".join(
@@ -127,100 +164,125 @@ class _Simulation:
                 for row in plan.rows
             )
         )
-        elapsed_ns = self._cost_model.predict_ns(total(row_work(row.start, row.tokens) for row in plan.rows))
-        self._now_ns += elapsed_ns
-        self._auditor.elapsed_ns += elapsed_ns
-        if failing:
-            counters = self._auditor.counters()
-            deltas = self._scheduler.fail(plan, "the simulated device failed", elapsed_ns=elapsed_ns)
+        pending = self._executor.execute(plan)
+        work = total(row_work(row.start, row.tokens) for row in plan.rows)
+        time = self._device.run(work)
+        self._now_ns += time.elapsed_ns
+        self._time_auditor.after_step(work, time, self._device.good_steps)
+        for fault in self._in_flight:
+            self._strike(fault)
+        self._in_flight.clear()
+        if self._draws.random() < 0.2:
+            self._take_arrivals()  # else those that came meanwhile are taken in after the step
+        self._auditor.before_commit(plan)
+        try:
+            result = pending.result()
+        except DeviceFailure as error:
+            deltas = self._scheduler.fail(plan, str(error), elapsed_ns=time.elapsed_ns)
+            self._auditor.after_commit(plan, deltas, failed=True)
         else:
-            pending = self._executor.execute(plan)
-            for kind, rank in in_flight:
-                self._strike(kind, rank)
-            counters = self._auditor.counters()
-            deltas = self._scheduler.commit(plan, pending.result(), elapsed_ns=elapsed_ns)
-        self._auditor.after_commit(plan, counters, failed=failing)
+            deltas = self._scheduler.commit(plan, result, elapsed_ns=time.elapsed_ns)
+            self._auditor.after_commit(plan, deltas, failed=False)
         for delta in deltas:
-            self._deliver(delta)
+            self._transcripts[delta.request_id].add(delta)
+            self._record(repr(delta))
+        if (self.step + self._traffic.seed) % self._check_every == 0:
+            self._check_state()
+
+    def _check_state(self) -> None:
+        """The whole state, from inside and from outside."""
         self._scheduler.check()
-        self._auditor.check_time()
+        self._time_auditor.check_books(self._requests.values())
+        self._time_auditor.check_loads([each for each in self._alive if each.phase is not Phase.FINISHED])
+        self._time_auditor.check_waits()
 
     def _budget(self) -> int:
         """What a caller with a time target might ask for: anything."""
         most = self._traffic.config.step_tokens
-        return self._budgets.randint(0, most) if self._budgets.random() < 0.3 else most
+        return self._draws.randint(0, most) if self._draws.random() < 0.3 else most
+
+    def _take_arrivals(self) -> None:
+        while self._arrivals and self._arrivals[0].at_ns <= self._now_ns:
+            self._arrive(self._arrivals.popleft())
 
     def _arrive(self, arrival: Arrival) -> None:
         request = _request_of(arrival, len(self._requests), self._requests)
         self._requests[arrival.id] = request
-        self._transcripts[arrival.id] = Transcript()
-        needed = request.prompt_tokens + min(request.max_tokens, 1)
+        window_tokens = self._traffic.window_tokens_of(arrival.service_class)
+        fits = request.prompt_tokens + min(request.max_tokens, 1) <= window_tokens
         try:
             self._scheduler.add(request, self._now_ns)
         except UnservableRequest:
             request.phase = Phase.FINISHED
-            assert needed > self._traffic.window_tokens_of(arrival.service_class), f"{arrival.id} was refused"
-            del self._transcripts[arrival.id]
+            assert not fits, f"{arrival.id} was refused"
         else:
-            assert needed <= self._traffic.window_tokens_of(arrival.service_class), f"{arrival.id} was not refused"
+            assert fits, f"{arrival.id} was not refused"
+            self._alive.append(request)
+            self._transcripts[arrival.id] = Transcript()
+            self._time_auditor.arrived(request, self._now_ns)
         self._record(f"{arrival.id} arrives")
 
-    def _strike(self, kind: FaultKind, rank: int) -> None:
-        alive = self._alive()
+    def _take_faults(self) -> None:
+        while self._faults and self._faults[0].at_ns <= self._now_ns:
+            fault = self._faults.popleft()
+            if fault.in_flight and fault.kind in (FaultKind.ABORT, FaultKind.PREEMPT):
+                self._in_flight.append(fault)
+            else:
+                self._strike(fault)
+
+    def _strike(self, fault: Fault) -> None:
+        name = fault.kind.name.lower()
+        match fault.kind:
+            case FaultKind.ABORT | FaultKind.PREEMPT:
+                self._strike_request(fault)
+                return
+            case FaultKind.FAILURE:
+                self._executor.fail_next()
+            case FaultKind.JUMP:
+                self._now_ns += fault.ns
+            case _:
+                self._device.strike(fault)
+        self._struck[name] += 1
+        self._record(f"{name} of {fault.steps} steps, {fault.ns} ns")
+
+    def _strike_request(self, fault: Fault) -> None:
+        alive = [request for request in self._alive if request.phase is not Phase.FINISHED]
         if not alive:
             return
-        victim = alive[rank % len(alive)]
-        if kind is FaultKind.PREEMPT:
-            self._scheduler.preempt(victim.id)
-        else:
+        victim = alive[fault.rank % len(alive)]
+        when = "in flight" if fault.in_flight else "between steps"
+        if fault.kind is FaultKind.ABORT:
+            self._struck[f"abort {when}, {_standing(victim)}"] += 1
             assert self._scheduler.abort(victim.id)
             assert not self._scheduler.abort(victim.id)
             assert not victim.block_table, "an aborted request keeps blocks"
             self._aborted[victim.id] = self._transcripts.pop(victim.id)
-        self._record(f"{kind.name.lower()} of {victim.id}")
-
-    def _deliver(self, delta: TokenDelta) -> None:
-        self._transcripts[delta.request_id].add(delta)
-        self._record(repr(delta))
+        elif self._scheduler.preempt(victim.id):
+            self._struck[f"preempt {when}"] += 1
+        self._record(f"{fault.kind.name.lower()} of {victim.id}")
 
     def _check_plan(self, plan: StepPlan) -> None:
         config = self._traffic.config
         assert all(0 < row.tokens <= config.chunk_tokens for row in plan.rows), "a chunk is over its limit"
-        computing = {row.request.id for row in plan.rows}
-        assert len(computing) == len(plan.rows), "a request has two rows"
-        for number, request in enumerate(self._requests.values()):
-            assert request.arrival == number, f"{request.id} has lost its place"
-            assert (request.phase is Phase.RUNNING) == (request.id in computing), f"{request.id} is left out"
+        computing = [row.request.id for row in plan.rows]
+        assert len(set(computing)) == len(computing), "a request has two rows"
+        running = [request.id for request in self._alive if request.phase is Phase.RUNNING]
+        assert sorted(computing) == sorted(running), "a request that runs is left out, or one that does not is in"
+        numbers = [request.arrival for request in self._alive]
+        assert numbers == sorted(set(numbers)), "a request has lost its place"
 
     def _check_end(self) -> None:
         stats = self._scheduler.stats()
         assert stats.free_blocks == stats.num_blocks, "blocks are lost"
         assert stats.running == stats.waiting == 0, "requests are lost"
         for arrival in self._traffic.arrivals:
+            window_tokens = self._traffic.window_tokens_of(arrival.service_class)
             if arrival.id in self._transcripts:
                 ended = self._transcripts[arrival.id]
                 assert ended.finish_reason is not None, f"{arrival.id} never ended"
-                _check_transcript(arrival, ended, self._run_alone(arrival))
-                _check_length(arrival, ended, self._traffic.window_tokens_of(arrival.service_class))
+                check_transcript(arrival, ended, window_tokens)
             elif arrival.id in self._aborted:
-                _check_transcript(arrival, self._aborted[arrival.id], self._run_alone(arrival))
-
-    def _run_alone(self, arrival: Arrival) -> Transcript:
-        """The same request on a machine of its own: no neighbours, no cache, the prompt in one chunk."""
-        window_tokens = self._traffic.window_tokens_of(arrival.service_class)
-        num_blocks = window_tokens // BLOCK_TOKENS + 1
-        config = SchedulerConfig(
-            max_running=1,
-            step_tokens=window_tokens,
-            chunk_tokens=window_tokens,
-            classes=(ServiceClass(arrival.service_class.name, priority=0),),
-        )
-        scheduler = Scheduler(config, KVCacheManager(BlockPool(num_blocks), prefix_cache=False), window_tokens)
-        request = _request_of(arrival, 0, {})
-        return run_to_completion(scheduler, FakeExecutor(num_blocks, VOCAB_SIZE), [request])[arrival.id]
-
-    def _alive(self) -> list[Request]:
-        return [request for request in self._requests.values() if request.phase is not Phase.FINISHED]
+                check_transcript(arrival, self._aborted[arrival.id], window_tokens)
 
     def _is_poisoned(self, row: ScheduledRow) -> bool:
         position = self._poisoned_at[row.request.id]
@@ -229,6 +291,15 @@ class _Simulation:
     def _record(self, event: str) -> None:
         self.events.append(event)
         self._trace.update(event.encode() + b"\n")
+
+
+def _standing(request: Request) -> str:
+    """Where a request stands, as far as an abort has to tell the cases apart."""
+    if request.phase is Phase.RUNNING:
+        return "in prefill" if request.output_tokens == 0 else "in decode"
+    if request.preemptions:
+        return "preempted"
+    return "waiting" if request.fork_of is None else "waiting as a fork"
 
 
 def _request_of(arrival: Arrival, number: int, others: dict[str, Request]) -> Request:
@@ -245,39 +316,3 @@ def _request_of(arrival: Arrival, number: int, others: dict[str, Request]) -> Re
         service_class=arrival.service_class,
         fork_of=parent,
     )
-
-
-def _check_transcript(arrival: Arrival, given: Transcript, alone: Transcript) -> None:
-    """A request that ran to its end was given what it is given alone; one that was cut off, a beginning of it."""
-    name = arrival.id
-    assert given.token_ids == alone.token_ids[: len(given.token_ids)], f"{name} was given other tokens than alone"
-    assert given.logprobs == alone.logprobs[: len(given.logprobs)], f"{name} was given other log-probabilities"
-    assert given.prompt_logprobs in ((), alone.prompt_logprobs), f"{name}: prompt log-probabilities differ"
-    if given.usage is None:
-        return  # aborted
-    assert given.usage.prompt_tokens == len(arrival.tokens)
-    assert given.usage.completion_tokens == len(given.token_ids) + (given.stop_token is not None)
-    assert given.usage.cached_tokens < len(arrival.tokens)
-    if given.finish_reason is FinishReason.ERROR:
-        assert given.error, f"{name} failed without saying why"
-        return
-    assert given.finish_reason == alone.finish_reason, f"{name} ended for another reason"
-    assert given.stop_token == alone.stop_token, f"{name} ended with another token"
-    assert len(given.token_ids) == len(alone.token_ids), f"{name} was given fewer tokens than alone"
-    assert given.prompt_logprobs == alone.prompt_logprobs, f"{name} was not given its prompt's log-probabilities"
-
-
-def _check_length(arrival: Arrival, given: Transcript, window_tokens: int) -> None:
-    """It ended by the rules of stopping, which the run alone has in common and so cannot judge."""
-    assert given.usage is not None
-    drawn, params = given.usage.completion_tokens, arrival.params
-    most = min(params.max_tokens or 0, window_tokens - len(arrival.tokens))
-    assert drawn <= most, f"{arrival.id} was given too many tokens"
-    if given.finish_reason is FinishReason.LENGTH:
-        assert drawn == most, f"{arrival.id} was cut off early"
-    if given.finish_reason is FinishReason.STOP:
-        assert drawn > params.min_tokens, f"{arrival.id} stopped before min_tokens"
-        assert given.stop_token in ((EOS_TOKEN,) if not params.ignore_eos else ()) + params.stop_token_ids
-    unstopped = given.token_ids[params.min_tokens :]
-    assert params.ignore_eos or EOS_TOKEN not in unstopped, f"{arrival.id} ran past the end of text"
-    assert not set(params.stop_token_ids) & set(unstopped), f"{arrival.id} ran past a stop token"

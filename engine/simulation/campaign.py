@@ -1,0 +1,165 @@
+"""Many seeds, on several processes: so many steps, or as many as there is time for, until the first that fails."""
+
+import time
+from collections import Counter
+from collections.abc import Generator, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import count
+from multiprocessing import get_context
+
+from engine.simulation.simulator import SimulationFailure, SimulationReport, simulate
+
+SEEDS_A_TASK = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a campaign has done enough: whichever of those that are set comes first."""
+
+    seeds: int | None = None
+    steps: int | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignReport:
+    """What came of the seeds from `first_seed` on, and of the first that failed, if one did.
+
+    `trace_hash` covers the traces of all seeds in their order: equal limits on seeds or steps give equal ones, on any
+    number of processes. `elapsed_s` is wall time.
+    """
+
+    first_seed: int
+    seeds: int
+    steps: int
+    requests: int
+    preemptions: int
+    cached_tokens: int
+    failures: int
+    virtual_s: float
+    faults: dict[str, int]
+    patterns: dict[str, int]
+    elapsed_s: float
+    trace_hash: str
+    failed_seed: int | None = None
+    failure: str = ""
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.seeds} seeds from {self.first_seed} on: {self.steps} steps, {self.requests} requests, "
+            f"{self.virtual_s:.0f} s of virtual time",
+            f"{self.preemptions} preemptions, {self.cached_tokens} cached tokens, {self.failures} requests failed",
+            "faults: " + ", ".join(f"{number} {name}" for name, number in self.faults.items()),
+            "steps by pattern: " + ", ".join(f"{number} {name}" for name, number in self.patterns.items()),
+            f"{self.elapsed_s:.1f} s, {self.steps / max(self.elapsed_s, 1e-9):.0f} steps/s",
+            f"trace {self.trace_hash}",
+        ]
+        if self.failed_seed is not None:
+            lines.append(f"seed {self.failed_seed} FAILED: {self.failure}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """A report, or why there is none."""
+
+    seed: int
+    report: SimulationReport | None
+    failure: str = ""
+
+
+def run_campaign(first_seed: int, limits: Limits, jobs: int = 1) -> CampaignReport:
+    """Run seeds in their order until a limit is reached or one fails. Seeds are counted whole.
+
+    A seed that another process runs ahead of the one that fails, or that reaches the limit, is not counted.
+    """
+    started_s = time.monotonic()
+    outcomes = _in_turn(first_seed, limits) if jobs == 1 else _in_parallel(first_seed, limits, jobs)
+    faults: Counter[str] = Counter()
+    patterns: Counter[str] = Counter()
+    reports: list[SimulationReport] = []
+    trace, steps = sha256(), 0
+    failed: _Outcome | None = None
+    for outcome in outcomes:
+        if outcome.report is None:
+            failed = outcome
+            break
+        reports.append(outcome.report)
+        steps += outcome.report.steps
+        trace.update(outcome.report.trace_hash.encode())
+        faults.update(outcome.report.faults)
+        patterns[outcome.report.pattern] += outcome.report.steps
+        if _reached(limits, len(reports), steps, time.monotonic() - started_s):
+            break
+    outcomes.close()
+    return CampaignReport(
+        first_seed=first_seed,
+        seeds=len(reports),
+        steps=steps,
+        requests=sum(report.requests for report in reports),
+        preemptions=sum(report.preemptions for report in reports),
+        cached_tokens=sum(report.cached_tokens for report in reports),
+        failures=sum(report.failures for report in reports),
+        virtual_s=sum(report.virtual_ns for report in reports) / 1e9,
+        faults=dict(sorted(faults.items())),
+        patterns=dict(sorted(patterns.items())),
+        elapsed_s=time.monotonic() - started_s,
+        trace_hash=trace.hexdigest(),
+        failed_seed=None if failed is None else failed.seed,
+        failure="" if failed is None else failed.failure,
+    )
+
+
+def _reached(limits: Limits, seeds: int, steps: int, elapsed_s: float) -> bool:
+    """Nothing set is one seed."""
+    if limits == Limits():
+        return seeds >= 1
+    return (
+        (limits.seeds is not None and seeds >= limits.seeds)
+        or (limits.steps is not None and steps >= limits.steps)
+        or (limits.seconds is not None and elapsed_s >= limits.seconds)
+    )
+
+
+def _outcome(seed: int) -> _Outcome:
+    try:
+        return _Outcome(seed, simulate(seed))
+    except SimulationFailure as failure:
+        return _Outcome(seed, None, str(failure))
+
+
+def _outcomes(seeds: range) -> list[_Outcome]:
+    return [_outcome(seed) for seed in seeds]
+
+
+def _tasks(first_seed: int, limits: Limits) -> Iterator[range]:
+    """The seeds, a few at a time."""
+    end = None if limits.seeds is None else first_seed + limits.seeds
+    for start in count(first_seed, SEEDS_A_TASK):
+        stop = start + SEEDS_A_TASK if end is None else min(start + SEEDS_A_TASK, end)
+        if start >= stop:
+            return
+        yield range(start, stop)
+
+
+def _in_turn(first_seed: int, limits: Limits) -> Generator[_Outcome]:
+    for seeds in _tasks(first_seed, limits):
+        yield from map(_outcome, seeds)
+
+
+def _in_parallel(first_seed: int, limits: Limits, jobs: int) -> Generator[_Outcome]:
+    """Outcomes in the order of the seeds, with a few tasks ahead of the one that is waited for."""
+    tasks = _tasks(first_seed, limits)
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        pending: list[Future[list[_Outcome]]] = []
+        try:
+            while True:
+                while len(pending) < 2 * jobs and (seeds := next(tasks, None)) is not None:
+                    pending.append(pool.submit(_outcomes, seeds))
+                if not pending:
+                    return
+                yield from pending.pop(0).result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)

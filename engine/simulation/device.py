@@ -1,0 +1,61 @@
+"""The device of a simulation: how long its steps take, on good days and on bad ones."""
+
+from dataclasses import dataclass
+from random import Random
+
+from engine.scheduling.cost import H200_LLAMA_8B, StepCostModel, StepWork
+from engine.simulation.traffic import Fault, FaultKind
+
+NOISE = 0.1
+"""Equal steps differ by as much, relative to the mean."""
+SLOW_FACTOR = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """What the clock showed of a step, and what it would have shown, without noise, on a good day."""
+
+    elapsed_ns: int
+    usual_ns: int
+
+
+class Device:
+    """Draws the time of each step from the reference device's cost model. Counts the good steps in a row."""
+
+    def __init__(self, seed: int, speed: float) -> None:
+        self._model = StepCostModel.from_coefficients(H200_LLAMA_8B)
+        self._rng = Random(seed)
+        self._speed = speed
+        self._hang_ns = 0
+        self._slow_steps = 0
+        self._still_steps = 0
+        self.good_steps = 0
+
+    def strike(self, fault: Fault) -> None:
+        """A fault of time comes over the next step, or the next few."""
+        if fault.kind is FaultKind.HANG:
+            self._hang_ns += fault.ns
+        elif fault.kind is FaultKind.SLOW:
+            self._slow_steps += fault.steps
+        else:
+            assert fault.kind is FaultKind.STILL, f"{fault.kind} is no fault of the device"
+            self._still_steps += fault.steps
+
+    def usual_ns(self, work: StepWork) -> int:
+        """What a step with this work takes on a good day."""
+        return int(self._model.predict_ns(work) * self._speed)
+
+    def run(self, work: StepWork) -> StepTime:
+        usual_ns = self.usual_ns(work)
+        elapsed_ns = int(usual_ns * self._rng.uniform(1 - NOISE, 1 + NOISE))
+        good = not (self._hang_ns or self._slow_steps or self._still_steps)
+        self.good_steps = self.good_steps + 1 if good else 0
+        if self._slow_steps:
+            self._slow_steps -= 1
+            elapsed_ns = int(elapsed_ns * SLOW_FACTOR)
+        elapsed_ns += self._hang_ns
+        self._hang_ns = 0
+        if self._still_steps:
+            self._still_steps -= 1
+            elapsed_ns = 0
+        return StepTime(elapsed_ns, usual_ns)

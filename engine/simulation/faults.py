@@ -1,0 +1,55 @@
+"""Draws what goes wrong in a simulation."""
+
+from collections.abc import Sequence
+from random import Random
+
+from engine.simulation.traffic import TICK_NS, Fault, FaultKind
+
+_SECOND_NS = 1_000_000_000
+_STORM = 0.3
+"""The part of the requests alive that an abort storm takes, of as many as there can be."""
+_MOST_FAULTS = 60
+
+
+def draw_faults(rng: Random, until_ns: int) -> tuple[Fault, ...]:
+    """Faults of a few kinds, or of none, at the times of a Poisson process; in order of time."""
+    kinds = rng.choice(
+        (
+            (),
+            (FaultKind.ABORT, FaultKind.PREEMPT, FaultKind.PREEMPT, FaultKind.FAILURE),
+            (FaultKind.HANG, FaultKind.SLOW, FaultKind.STILL, FaultKind.JUMP),
+            tuple(FaultKind),
+            (FaultKind.ABORT,),
+        )
+    )
+    if not kinds:
+        return ()
+    pause_ticks = rng.choice((5.0, 50.0))
+    faults: list[Fault] = []
+    at_ns = _pause_ns(rng, pause_ticks)
+    while at_ns < until_ns and len(faults) < _MOST_FAULTS:
+        kind = rng.choice(kinds)
+        storm = kind is FaultKind.ABORT and rng.random() < 0.1
+        faults += _storm(rng, at_ns) if storm else [_fault(rng, at_ns, kind)]
+        at_ns += _pause_ns(rng, pause_ticks)
+    return tuple(faults)
+
+
+def _pause_ns(rng: Random, ticks: float) -> int:
+    return int(rng.expovariate(1 / ticks) * TICK_NS)
+
+
+def _fault(rng: Random, at_ns: int, kind: FaultKind) -> Fault:
+    return Fault(
+        at_ns=at_ns,
+        kind=kind,
+        rank=rng.randrange(100),
+        in_flight=rng.random() < 0.5,
+        ns=rng.choice((1, 30, 61, 600)) * _SECOND_NS,
+        steps=rng.choice((1, 5, 20)),
+    )
+
+
+def _storm(rng: Random, at_ns: int) -> Sequence[Fault]:
+    """Many clients hang up in the same moment."""
+    return [_fault(rng, at_ns, FaultKind.ABORT) for _ in range(int(_STORM * 20))]

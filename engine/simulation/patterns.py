@@ -1,0 +1,282 @@
+"""Traffic from a seed: mixtures of everything, and the patterns that a rule of the scheduler exists for."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random
+
+from engine.config import BLOCK_TOKENS, SchedulerConfig
+from engine.request import SamplingParams, ServiceClass
+from engine.simulation.faults import draw_faults
+from engine.simulation.traffic import CLASS_NAMES, TICK_NS, VOCAB_SIZE, Arrival, Fault, Traffic
+
+_PREMIUM = ServiceClass("premium", priority=0, reserved_fraction=0.3, ttft_target_ms=200)
+_STANDARD = ServiceClass("standard", priority=10, step_share=0.5)
+
+
+def traffic_from_seed(seed: int) -> Traffic:
+    """Two seeds in three mix everything; the others are one of the patterns."""
+    rng = Random(seed)
+    if seed % 3 == 2:
+        return rng.choice(_PATTERNS)(seed, rng)
+    return _mixture(seed, rng)
+
+
+def _mixture(seed: int, rng: Random) -> Traffic:
+    """Pools of 1 to 40 blocks, shared prefixes, forks, all stop conditions, prompts at the limit, and faults."""
+    num_blocks = rng.choice((1, 2, 3, 5, 8, 12, 20, 40))
+    max_model_len = rng.choice((num_blocks * BLOCK_TOKENS, 40, 100, 1000))
+    window_tokens = min(max_model_len, num_blocks * BLOCK_TOKENS)
+    max_running = rng.randint(1, 8)
+    config = SchedulerConfig(
+        max_running=max_running,
+        step_tokens=max_running + rng.choice((0, 1, 7, 30, 100)),
+        chunk_tokens=rng.choice((1, 3, 16, 17, 200)),
+        classes=_classes(rng),
+        tenant_cache_fraction=rng.choice((0.2, 0.5, 1.0)),
+        tenant_preemptions=rng.choice((0, 1, 4, 32)),
+        preemption_window_steps=rng.choice((10, 100)),
+    )
+    # Prompts begin with blocks of these two in any order, so that equal blocks stand behind different parents.
+    blocks = [[rng.randrange(VOCAB_SIZE) for _ in range(BLOCK_TOKENS)] for _ in range(2)]
+    longest_prompt = rng.choice((4, 20, 60, 10_000))
+    pause_ns = _arrival_process(rng)
+    arrivals: list[Arrival] = []
+    at_ns = 0
+    while len(arrivals) < rng.randint(8, 24):
+        at_ns += pause_ns(rng)
+        arrivals += _arrivals_of_one_call(
+            rng, f"{len(arrivals)}", at_ns, blocks, longest_prompt, window_tokens, config.classes
+        )
+    return Traffic(
+        seed=seed,
+        pattern="mixture",
+        num_blocks=num_blocks,
+        max_model_len=max_model_len,
+        prefix_cache=rng.random() < 0.8,
+        config=config,
+        device_speed=rng.choice((0.1, 1.0, 1.0, 20.0)),
+        arrivals=tuple(arrivals),
+        faults=draw_faults(rng, at_ns + 30 * TICK_NS),
+    )
+
+
+def _classes(rng: Random) -> tuple[ServiceClass, ...]:
+    """One to three classes, with and without reserves and targets."""
+    count = rng.choice((1, 2, 2, 2, 3))
+    fractions = rng.choice(((0.0, 0.0, 0.0), (0.3, 0.0, 0.0), (0.5, 0.3, 0.0), (0.3, 0.3, 0.3)))
+    return tuple(
+        ServiceClass(
+            name,
+            priority=10 * number,
+            reserved_fraction=fraction,
+            weight=rng.choice((1.0, 2.0)),
+            step_share=rng.choice((1.0, 0.5, 0.1)),
+            ttft_target_ms=rng.choice((None, None, 60, 500)),
+        )
+        for number, (name, fraction) in enumerate(zip(CLASS_NAMES[:count], fractions, strict=False))
+    )
+
+
+def _arrival_process(rng: Random) -> Callable[[Random], int]:
+    """Draws the nanoseconds to the next call: a burst, a Poisson process, or pauses with a heavy tail."""
+    return rng.choice((_no_pause, _poisson_pause, _heavy_pause))
+
+
+def _no_pause(rng: Random) -> int:
+    return 0
+
+
+def _poisson_pause(rng: Random) -> int:
+    return int(rng.expovariate(0.3) * TICK_NS)
+
+
+def _heavy_pause(rng: Random) -> int:
+    """Mostly within a few steps, now and then after minutes of silence."""
+    return int(min(50_000.0, rng.paretovariate(0.8) - 1) * TICK_NS)
+
+
+def _arrivals_of_one_call(
+    rng: Random,
+    name: str,
+    at_ns: int,
+    blocks: list[list[int]],
+    longest_prompt: int,
+    window_tokens: int,
+    classes: Sequence[ServiceClass],
+) -> list[Arrival]:
+    """One prompt, and its one to four choices."""
+    if rng.random() < 0.2:
+        length = rng.choice((1, BLOCK_TOKENS, BLOCK_TOKENS + 1, window_tokens - 1, window_tokens, window_tokens + 1))
+    else:
+        length = rng.randint(1, min(longest_prompt, window_tokens))
+    prefix: list[int] = []
+    for _ in range(rng.randint(0, length // BLOCK_TOKENS)):
+        prefix += rng.choice(blocks)
+    tokens = (*prefix, *(rng.randrange(VOCAB_SIZE) for _ in range(length - len(prefix))))
+    tenant = rng.choice(("", "tenant-a", "tenant-b"))
+    service_class = rng.choice(classes)
+    max_tokens = rng.choice((0, 1, 2, 10, 40, 10_000))
+    prompt_logprobs = 0 if rng.random() < 0.15 else None
+    params = SamplingParams(
+        max_tokens=max_tokens,
+        min_tokens=rng.randint(0, min(max_tokens, 20)),
+        ignore_eos=rng.random() < 0.3,
+        stop_token_ids=(1,) if rng.random() < 0.3 else (),
+        logprobs=0 if rng.random() < 0.2 else None,
+        prompt_logprobs=prompt_logprobs,
+    )
+    choices = rng.choice((1, 1, 1, 2, 4))
+    return [
+        Arrival(
+            id=f"{name}.{choice}",
+            at_ns=at_ns,
+            tokens=tokens,
+            params=params,
+            seed=rng.getrandbits(63),
+            tenant=tenant,
+            service_class=service_class,
+            fork_of=f"{name}.0" if choice else None,
+            poisoned_at=rng.randrange(window_tokens) if rng.random() < 0.1 else None,
+        )
+        for choice in range(choices)
+    ]
+
+
+def _pattern(
+    seed: int,
+    rng: Random,
+    name: str,
+    num_blocks: int,
+    arrivals: Sequence[Arrival],
+    *,
+    faulty: bool,
+    max_running: int = 6,
+) -> Traffic:
+    last_ns = max(arrival.at_ns for arrival in arrivals)
+    faults: tuple[Fault, ...] = draw_faults(rng, last_ns + 30 * TICK_NS) if faulty else ()
+    return Traffic(
+        seed=seed,
+        pattern=name,
+        num_blocks=num_blocks,
+        max_model_len=1000,
+        prefix_cache=True,
+        config=SchedulerConfig(
+            max_running=max_running,
+            step_tokens=24,
+            chunk_tokens=16,
+            classes=(_PREMIUM, _STANDARD),
+            tenant_preemptions=rng.choice((2, 8)),
+            preemption_window_steps=200,
+        ),
+        device_speed=1.0,
+        arrivals=tuple(sorted(arrivals, key=lambda arrival: arrival.at_ns)),
+        faults=faults,
+    )
+
+
+def _plain(
+    rng: Random, name: str, ticks: float, tenant: str, service_class: ServiceClass, prompt: int, answer: int
+) -> Arrival:
+    """A request of a fixed length with a prompt of its own, that comes so many ticks after the start."""
+    return Arrival(
+        id=name,
+        at_ns=int(ticks * TICK_NS),
+        tokens=tuple(rng.randrange(VOCAB_SIZE) for _ in range(prompt)),
+        params=SamplingParams(max_tokens=answer, ignore_eos=True),
+        seed=rng.getrandbits(63),
+        tenant=tenant,
+        service_class=service_class,
+    )
+
+
+def _flood(seed: int, rng: Random) -> Traffic:
+    """One tenant sends ten times what another does, at once; both wait from the first step on."""
+    answer = rng.choice((2, 12))
+    arrivals = [_plain(rng, f"f{n}", 0, "flooder", _STANDARD, rng.randint(8, 20), answer) for n in range(100)]
+    arrivals += [_plain(rng, f"n{n}", 0, "neighbour", _STANDARD, rng.randint(8, 20), answer) for n in range(10)]
+    arrivals += [_plain(rng, f"p{n}", 7 * n, "premium", _PREMIUM, rng.randint(1, 40), 3) for n in range(8)]
+    return _pattern(seed, rng, "flood", rng.choice((6, 8, 12)), arrivals, faulty=rng.random() < 0.5)
+
+
+def _return_from_idle(seed: int, rng: Random) -> Traffic:
+    """One tenant is served for a while; then a second one comes back, with as much to do."""
+    arrivals = [_plain(rng, f"i{n}", 0, "back", _STANDARD, 16, 8) for n in range(2)]
+    arrivals += [_plain(rng, f"a{n}", 0, "always", _STANDARD, 16, 8) for n in range(90)]
+    arrivals += [_plain(rng, f"b{n}", rng.choice((100, 150)), "back", _STANDARD, 16, 8) for n in range(50)]
+    return _pattern(seed, rng, "return from idle", 6, arrivals, faulty=False)
+
+
+def _fill_and_squeeze(seed: int, rng: Random) -> Traffic:
+    """Long answers fill the pool; then short requests of a higher class come one after another to squeeze them."""
+    arrivals = [_plain(rng, f"l{n}", 0, f"victim-{n % 3}", _STANDARD, 20, rng.randint(40, 90)) for n in range(12)]
+    arrivals += [
+        _plain(rng, f"s{n}", 20 + 3 * n, "squeezer", _PREMIUM, rng.choice((10, 60)), rng.choice((1, 20)))
+        for n in range(40)
+    ]
+    max_running = rng.choice((4, 10))
+    return _pattern(
+        seed, rng, "fill and squeeze", rng.choice((12, 20)), arrivals, faulty=False, max_running=max_running
+    )
+
+
+def _cache_rivals(seed: int, rng: Random) -> Traffic:
+    """Tenants come back with conversations that grew, while a flooder of their class sends prompts never seen."""
+    arrivals: list[Arrival] = []
+    for tenant, service_class in (("p", _PREMIUM), ("s", _STANDARD), ("t", _STANDARD)):
+        talk = [rng.randrange(VOCAB_SIZE) for _ in range(20)]
+        for turn in range(6):
+            first = _plain(rng, f"{tenant}{turn}", 15 * turn + rng.randint(0, 5), tenant, service_class, 1, 4)
+            arrivals.append(replace(first, tokens=tuple(talk)))
+            talk += [rng.randrange(VOCAB_SIZE) for _ in range(rng.randint(4, 14))]
+    arrivals += [_plain(rng, f"x{n}", 2 * n, "flooder", rng.choice((_STANDARD, _PREMIUM)), 40, 2) for n in range(60)]
+    return _pattern(seed, rng, "cache rivals", rng.choice((20, 30)), arrivals, faulty=rng.random() < 0.5)
+
+
+def _shared_prefix(seed: int, rng: Random) -> Traffic:
+    """One tenant asks in both classes about the same text, so that their block tables share blocks."""
+    text = tuple(rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((33, 50))))
+    arrivals = []
+    for number in range(40):
+        request = _plain(
+            rng, f"q{number}", 2 * number, "both", rng.choice((_PREMIUM, _STANDARD)), 1, rng.randint(1, 30)
+        )
+        asked = tuple(rng.randrange(VOCAB_SIZE) for _ in range(rng.randint(1, 9)))
+        arrivals.append(replace(request, tokens=text + asked))
+    return _pattern(seed, rng, "shared prefix", rng.choice((7, 10, 14)), arrivals, faulty=rng.random() < 0.5)
+
+
+def _almost_full(seed: int, rng: Random) -> Traffic:
+    """Two long answers grow until they have all but a block or two; short requests live in what is left."""
+    residents = 2
+    num_blocks = rng.choice((9, 12))
+    room = int((1 - _PREMIUM.reserved_fraction) * num_blocks) * BLOCK_TOKENS
+    answer = room // residents - 10 - rng.choice((0, BLOCK_TOKENS))
+    arrivals = [_plain(rng, f"l{n}", 0, "resident", _STANDARD, 10, answer) for n in range(residents)]
+    ticks = 0.0
+    for number in range(60):
+        ticks += rng.expovariate(0.5)
+        service_class = rng.choice((_PREMIUM, _STANDARD, _STANDARD))
+        prompt = rng.choice((1, BLOCK_TOKENS - 1, BLOCK_TOKENS, BLOCK_TOKENS + 1))
+        arrivals.append(_plain(rng, f"s{number}", ticks, f"guest-{number % 3}", service_class, prompt, 3))
+    return _pattern(seed, rng, "almost full", num_blocks, arrivals, faulty=rng.random() < 0.5)
+
+
+def _crowd_behind_a_hang(seed: int, rng: Random) -> Traffic:
+    """Requests keep coming at a rate that is served with ease, and a step hangs: all of them wait when it returns."""
+    arrivals, ticks = [], 0.0
+    for number in range(60):
+        ticks += rng.expovariate(0.2)
+        service_class = rng.choice((_PREMIUM, _STANDARD))
+        arrivals.append(_plain(rng, f"c{number}", ticks, f"t{number % 4}", service_class, rng.randint(1, 40), 6))
+    return _pattern(seed, rng, "crowd behind a hang", rng.choice((8, 20)), arrivals, faulty=True)
+
+
+_PATTERNS = (
+    _flood,
+    _return_from_idle,
+    _fill_and_squeeze,
+    _cache_rivals,
+    _shared_prefix,
+    _almost_full,
+    _crowd_behind_a_hang,
+)

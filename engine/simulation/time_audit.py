@@ -1,0 +1,111 @@
+"""Judges what a scheduler says about time: what it has charged, what it predicts, and how short it keeps steps."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from engine.config import BLOCK_TOKENS, SchedulerConfig
+from engine.request import Phase, Request
+from engine.scheduling import Scheduler, StepPlan
+from engine.scheduling.cost import StepWork, row_work
+from engine.scheduling.guard import TARGET_MEMORY_NS, StepGuard
+from engine.scheduling.wait import ClassLoad, predict_drain_ns, predict_first_token_ns
+from engine.simulation.device import StepTime
+
+GOOD_STEPS = 16
+"""So many steps without a fault of time, and the scheduler has found back to what a step takes."""
+MOST_OFF = 2.0
+"""How far, as a factor, it may then be off."""
+MOST_MISSES = 4
+"""So many of the last `GOOD_STEPS` may be off by more all the same: those that mix work as no step before them did."""
+
+
+class TimeAuditor:
+    """Keeps its own books of the time of one run."""
+
+    def __init__(self, config: SchedulerConfig, scheduler: Scheduler) -> None:
+        self._config = config
+        self._classes = sorted(config.classes, key=lambda each: each.priority)
+        self._scheduler = scheduler
+        self._elapsed_ns = 0
+        self._misses: deque[bool] = deque(maxlen=GOOD_STEPS)
+        self._last_arrival_ns: dict[int, int] = {}
+        self._arrived_ns: dict[str, int] = {}
+
+    def arrived(self, request: Request, now_ns: int) -> None:
+        self._arrived_ns[request.id] = now_ns
+        self._last_arrival_ns[request.rank] = now_ns
+
+    def check_guard(self, guard: StepGuard | None, now_ns: int) -> None:
+        """Steps are kept short for a class with a target as long as it is about, and for no other."""
+        about = [
+            rank
+            for rank, last_ns in self._last_arrival_ns.items()
+            if self._classes[rank].ttft_target_ms is not None and now_ns - last_ns < TARGET_MEMORY_NS
+        ]
+        assert (guard is not None) == bool(about), "a step is kept short for nobody, or not for somebody"
+        if guard is not None:
+            tightest = min(about, key=lambda rank: (self._classes[rank].ttft_target_ms, rank))
+            assert guard.rank == tightest, "steps are kept short for another class than the tightest"
+            most = self._config.step_tokens
+            assert min(BLOCK_TOKENS, most) <= guard.prefill_tokens <= most, "the guard is out of its bounds"
+
+    def check_waits(self) -> None:
+        """Predicted waits are numbers. Where no class has a larger share of a step than one above, none waits less."""
+        scheduler = self._scheduler
+        load, cost = scheduler.snapshot(), scheduler.cost_model
+        ranks = range(len(self._classes))
+        waits = [predict_first_token_ns(load, rank, BLOCK_TOKENS, cost) for rank in ranks]
+        assert all(wait >= 0 for wait in waits)
+        shares = [each.step_share for each in self._classes]
+        if shares == sorted(shares, reverse=True):
+            assert waits == sorted(waits), "a class is said to wait less than one above"
+        for rank in ranks:
+            waiting = sum(each.waiting_requests for each in load.classes[: rank + 1])
+            assert (predict_drain_ns(load, rank, cost) > 0) <= (waiting > 0), "a queue of none takes its time"
+
+    def check_start(self, plan: StepPlan, now_ns: int) -> None:
+        """Whoever starts has waited from its arrival until now."""
+        for row in plan.rows:
+            arrived_ns = self._arrived_ns.pop(row.request.id, None)
+            if arrived_ns is not None:
+                assert row.request.queue_ns == now_ns - arrived_ns, f"the wait of {row.request.id} is miscounted"
+
+    def after_step(self, work: StepWork, time: StepTime, good_steps: int) -> None:
+        """Before the scheduler hears of the step's time: what would it have said?"""
+        self._elapsed_ns += time.elapsed_ns
+        if good_steps <= GOOD_STEPS:
+            self._misses.clear()
+            return
+        predicted_ns = self._scheduler.cost_model.predict_ns(work)
+        self._misses.append(not time.usual_ns / MOST_OFF <= predicted_ns <= time.usual_ns * MOST_OFF)
+        missed = sum(self._misses) > MOST_MISSES
+        assert not missed, f"a step of {time.usual_ns} ns is predicted to take {predicted_ns} ns, and others before it"
+
+    def check_books(self, requests: Iterable[Request]) -> None:
+        """All time is charged, to the nanosecond: to the classes, and to the requests that there ever were."""
+        classes = self._scheduler.stats().classes
+        assert sum(each.attributed_ns for each in classes) == self._elapsed_ns, "time is lost, or charged twice"
+        assert all(0 <= each.recompute_ns <= each.attributed_ns for each in classes)
+        charged_ns = sum(request.engine_ns + sum(request.recompute_ns.values()) for request in requests)
+        assert charged_ns == self._elapsed_ns, "the requests' time is not that of the steps"
+
+    def check_loads(self, alive: Sequence[Request]) -> None:
+        """What waits are predicted from is what the requests are."""
+        for rank, load in enumerate(self._scheduler.snapshot().classes):
+            own = [request for request in alive if request.rank == rank]
+            assert load == _load_of(own, load.answer_tokens), f"the load of class {rank} is miscounted"
+            assert load.answer_tokens >= 1.0
+
+
+def _load_of(requests: Sequence[Request], answer_tokens: float) -> ClassLoad:
+    waiting = [request for request in requests if request.phase is Phase.WAITING]
+    running = [request for request in requests if request.phase is Phase.RUNNING]
+    return ClassLoad(
+        waiting_requests=len(waiting),
+        waiting_tokens=sum(len(request.tokens) for request in waiting),
+        waiting_pairs=sum(row_work(0, len(request.tokens)).prefill_pairs for request in waiting),
+        running_requests=len(running),
+        prefill_tokens=sum(len(request.tokens) - request.computed - 1 for request in running),
+        context_tokens=sum(request.computed + 1 for request in running),
+        answer_tokens=answer_tokens,
+    )

@@ -1,0 +1,210 @@
+"""Bugs to plant, one at a time, in the scheduler and the allocator: what a simulation is worth."""
+
+import inspect
+import textwrap
+from dataclasses import dataclass
+
+import pytest
+
+from engine.memory import BlockPool, KVCacheManager
+from engine.memory import kv_cache as kv_cache_module
+from engine.scheduling import Scheduler
+from engine.scheduling import admission as admission_module
+from engine.scheduling import commit as commit_module
+from engine.scheduling import fair_queue as fair_queue_module
+from engine.scheduling import growth as growth_module
+from engine.scheduling.admission import Admission
+from engine.scheduling.commit import Committer
+from engine.scheduling.cost import StepCostModel
+from engine.scheduling.fair_queue import FairQueue
+from engine.scheduling.guard import TargetWatch
+from engine.scheduling.ledger import Ledger
+from engine.scheduling.planner import Planner
+from engine.scheduling.preemption_budget import PreemptionBudget
+from engine.scheduling.roster import Roster
+from engine.scheduling.slots import SequenceSlots
+from engine.scheduling.wait import LoadSums
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A bug: in the source of `owner.function`, `old` becomes `new`.
+
+    A bug that shows in few seeds is looked for from `from_seed` on, to keep the test short.
+    """
+
+    name: str
+    owner: object
+    function: str
+    old: str
+    new: str
+    from_seed: int = 0
+
+    def plant(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        original = getattr(self.owner, self.function)
+        source = textwrap.dedent(inspect.getsource(original))
+        assert source.count(self.old) == 1, f"the source of {self.name} has changed"
+        scope: dict[str, object] = {}
+        exec(source.replace(self.old, self.new), original.__globals__, scope)
+        monkeypatch.setattr(self.owner, self.function, scope[self.function])
+
+
+MUTANTS = [
+    Mutant("a referenced block is freed", BlockPool, "release", "self._references[block] - 1", "0"),
+    Mutant("a hit is not counted", BlockPool, "acquire", "self._references[block] += 1", "self._references[block] = 1"),
+    Mutant("a reused block keeps its hash", BlockPool, "allocate", "self._drop_hash(block)", "pass"),
+    Mutant("a hit stays on the free list", BlockPool, "acquire", "self._lists.remove(block)", "pass"),
+    Mutant("a miss is skipped", BlockPool, "match", "break", "continue", from_seed=120),
+    Mutant(
+        "a hit covers all tokens",
+        KVCacheManager,
+        "match",
+        "(len(request.tokens) - 1)",
+        "len(request.tokens)",
+        from_seed=55,
+    ),
+    Mutant(
+        "hits are pinned after others are allocated",
+        KVCacheManager,
+        "admit",
+        """    self._pool.acquire(hits, request.rank)
+    self._begin(request, hits + self._allocate(request, demand.fresh), computed=len(hits) * BLOCK_TOKENS)""",
+        """    blocks = hits + self._allocate(request, demand.fresh)
+    self._pool.acquire(hits, request.rank)
+    self._begin(request, blocks, computed=len(hits) * BLOCK_TOKENS)""",
+    ),
+    Mutant("idle hits count as free", BlockPool, "room", "free -= 1", "pass", from_seed=50),
+    Mutant("a logprobs prompt is not computed", KVCacheManager, "match", "is not None", "== 99"),
+    Mutant("a block is published before it is full", KVCacheManager, "commit", "full = ", "full = 1 + "),
+    Mutant("computed survives preemption", KVCacheManager, "release", "request.computed = 0", "pass"),
+    Mutant("blocks leak", KVCacheManager, "release", "reversed(request.block_table)", "request.block_table[:-1]"),
+    Mutant("a fork writes to its parent's block", KVCacheManager, "fork", "return [", "return [] and ["),
+    Mutant(
+        "a fork's blocks are not counted",
+        KVCacheManager,
+        "fork",
+        "self._pool.acquire(shared, child.rank)",
+        "pass",
+        from_seed=60,
+    ),
+    Mutant("a fork misses its own token", KVCacheManager, "fork", "prompt_tokens - 1", "prompt_tokens"),
+    Mutant("the hash forgets the parent", kv_cache_module, "block_hash", "(parent or _ROOT)", "_ROOT"),
+    Mutant("the hash forgets the tokens", kv_cache_module, "block_hash", "*tokens)", "*tokens[:1] * 16)"),
+    Mutant("the hash forgets the salt", kv_cache_module, "_hash_next_block", "if request.salt else", "if 0 else"),
+    Mutant("a poisoned row goes on", Committer, "_advance", "if not outcome.finite:", "if 0:"),
+    Mutant("an aborted row is committed", Committer, "commit", "if phase is running", "if True"),
+    Mutant("a slot leaks", SequenceSlots, "give_back", "heappush(self._free, slot)", "pass"),
+    Mutant("a slot is given twice", SequenceSlots, "take", "heappop(self._free)", "self._free[0]"),
+    Mutant("a step is over its budget", Planner, "_plan_running", "spare -= tokens - 1", "pass"),
+    Mutant("the caller's budget is ignored", Planner, "plan", "most if budget is None", "most if True"),
+    Mutant("admission keeps no reserve", Admission, "_growth_blocks", "others + 1 if others", "0 if others"),
+    Mutant("admission is undone at once", Planner, "plan", "rank < draft.open_ranks", "True"),
+    Mutant(
+        "the blocked do not hold up those behind",
+        Planner,
+        "_plan_waiting",
+        """self._admit(draft, request):
+            draft.open_ranks = rank""",
+        """self._admit(draft, request):
+            pass""",
+    ),
+    Mutant("a fork waits for the dead", Roster, "remove", "self.release_forks(request)", "pass"),
+    Mutant(
+        "logprobs are doubled by preemption",
+        Roster,
+        "preempt",
+        "request.prompt_logprobs.clear()",
+        "pass",
+        from_seed=250,
+    ),
+    Mutant(
+        "a victim goes to the back",
+        Roster,
+        "preempt",
+        "self.waiting[request.rank].add",
+        "request.arrival += 99; self.waiting[request.rank].add",
+    ),
+    Mutant("one token too many", commit_module, "stop_after_token", "drawn >= request", "drawn > request"),
+    Mutant("min_tokens is too short", commit_module, "stop_after_token", "drawn > params", "drawn >= params"),
+    # classes, tenants and time
+    Mutant("a reserve of blocks is ignored", BlockPool, "room", "max(0, reserved[above]", "min(0, reserved[above]"),
+    Mutant(
+        "a reserve of slots is ignored",
+        SequenceSlots,
+        "room",
+        "self._reservation.unused_above(rank)",
+        "0",
+        from_seed=35,
+    ),
+    Mutant("sharing uses up a reserve", BlockPool, "acquire", "rank > self._rank_of[block]", "False"),
+    Mutant("an heir is not found", BlockPool, "release", "self._rank_of[block] = heir", "pass"),
+    Mutant(
+        "a lower class's cache outlives a higher's",
+        BlockPool,
+        "_reuse_order",
+        "return range(_COMMON,",
+        "return range(_FIRST_PROTECTED,",
+    ),
+    Mutant("protection does not age", BlockPool, "_age", "self._lists.sizes[number] >", "0 >"),
+    Mutant("a tenant evicts its neighbours", BlockPool, "_next_to_reuse", "owned >= self._tenant_blocks", "False"),
+    Mutant(
+        "a victim of an equal class", admission_module, "victims_for_waiting", "newcomer.rank + 1 :", "newcomer.rank :"
+    ),
+    Mutant("victims in vain", admission_module, "victims_for_waiting", "return []", "return victims", from_seed=25),
+    Mutant("one slot is enough", admission_module, "victims_for_waiting", "if missing_blocks <= 0 and", "if"),
+    Mutant(
+        "immunity is ignored by the waiting",
+        admission_module,
+        "victims_for_waiting",
+        "(immune,",
+        "(False,",
+        from_seed=45,
+    ),
+    Mutant("preemptions are free", PreemptionBudget, "spend", "+ preemptions * self._window_steps", "", from_seed=75),
+    Mutant(
+        "the highest gives way",
+        growth_module,
+        "victim_of_growth",
+        "reversed(running[rank:])",
+        "iter(running)",
+        from_seed=25,
+    ),
+    Mutant("service is not charged", FairQueue, "charge", "+= service", "+= 0 * service"),
+    Mutant("output counts like input", Committer, "commit", "OUTPUT_SERVICE if samples", "1 if samples"),
+    Mutant("a recompute is charged", commit_module, "_input_service", "max(start, request.high_water_tokens)", "start"),
+    Mutant("the lift is missing", FairQueue, "add", "max(tenant.counter, self._least())", "tenant.counter"),
+    Mutant("the turn is the first comer's", fair_queue_module, "turn_key", "return counter,", "return 0.0,"),
+    Mutant("a tenant's last comes first", FairQueue, "head", "tenant.waiting[0]", "tenant.waiting[-1]"),
+    Mutant(
+        "a lower class's prompt goes first",
+        Planner,
+        "plan",
+        "for rank in self._roster.ranks",
+        "for rank in reversed(self._roster.ranks)",
+    ),
+    Mutant("the step's share is ignored", Planner, "_prefill_limit", "if contended else", "if False else"),
+    Mutant("time is rounded away", Ledger, "charge", "shares_ns[index] -= repeated_ns", "pass"),
+    # bad days
+    Mutant("a failed step's blocks stay cached", Committer, "_fail", "forget=True", "forget=False"),
+    Mutant("a failed step is free of charge", Committer, "fail", "self._ledger.charge(plan.rows, elapsed_ns)", "pass"),
+    Mutant(
+        "a hang is believed",
+        StepCostModel,
+        "_learn",
+        "min(limit / error, 1.0) if error > 0.0 else 1.0",
+        "1.0",
+        from_seed=130,
+    ),
+    Mutant("the speed of a device never comes back", StepCostModel, "_learn", "error < -max(limit, 0.5)", "False"),
+    Mutant("steps are kept short for ever", TargetWatch, "guard", "now_ns - last_ns < TARGET_MEMORY_NS", "True"),
+    Mutant(
+        "the guard is not heeded", Planner, "_prefill_limit", "min(limit, guard.prefill_tokens)", "limit", from_seed=50
+    ),
+    Mutant("who has left is still waited for", LoadSums, "remove_running", "-1, tokens", "-1, 0 * tokens"),
+    Mutant("the wait begins with the step", Scheduler, "add", "request.arrived_ns = ", "request.queue_ns = "),
+]
+
+
+def planted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plant one by its name."""
+    next(mutant for mutant in MUTANTS if mutant.name == name).plant(monkeypatch)
