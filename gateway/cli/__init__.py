@@ -4,7 +4,7 @@ Nothing heavy is imported before a command needs it: help and the tenant and key
 a second, while loading torch takes several.
 """
 
-from gateway.cli import database, doctor, keys, limits, models, serve, tenants
+from gateway.cli import database, doctor, keys, limits, models, reconcile, serve, sink, tenants
 from gateway.cli.app import group, root
 
 app = root("A multi-tenant LLM API gateway with its own inference engine inside.")
@@ -30,6 +30,12 @@ model.command("list")(models.list_all)
 
 db = group(app, "db", "The SQL database of tenants, keys and limits.")
 db.command("upgrade")(database.upgrade)
+
+app.command("sink")(sink.sink)
+app.command("reconcile")(reconcile.reconcile)
+
+kafka = group(app, "kafka", "The Kafka topic that usage travels through.")
+kafka.command("create-topic")(sink.create_topic)
 
 
 def main() -> None:

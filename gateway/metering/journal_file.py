@@ -204,6 +204,20 @@ class JournalFile:
         )
         return [JournalRow(*row) for row in rows]
 
+    def events_during(self, start_ms: int, end_ms: int, after_sequence: int, limit: int) -> list[JournalRow]:
+        """As `events_after`, of those of [start, end) alone."""
+        rows = self._connection.execute(
+            "SELECT sequence, body FROM events WHERE sequence > ? AND occurred_ms >= ? AND occurred_ms < ? "
+            "ORDER BY sequence LIMIT ?",
+            (after_sequence, start_ms, end_ms, limit),
+        )
+        return [JournalRow(*row) for row in rows]
+
+    def first_sequence(self) -> int:
+        """Of the oldest event that is still here; the one after the last where there is none."""
+        first: int | None = self._connection.execute("SELECT min(sequence) FROM events").fetchone()[0]
+        return self.last_sequence() + 1 if first is None else first
+
     def event_ids(self, start_ms: int, end_ms: int) -> dict[str, int]:
         """Event id -> sequence of the events of [start, end) that are still here."""
         rows = self._connection.execute(

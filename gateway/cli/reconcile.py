@@ -1,0 +1,101 @@
+"""turnpike reconcile"""
+
+import asyncio
+import dataclasses
+import sqlite3
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gateway.cli.options import AsJson, DataDir, settings_from
+from gateway.cli.output import print_json
+
+if TYPE_CHECKING:
+    from gateway.metering.reconciliation import Reconciliation
+    from gateway.settings import Settings
+
+DAY_MS = 86_400_000
+
+
+def reconcile(
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="TIME", help="ISO 8601, else UTC. [default: 24 h before --to]"),
+    ] = None,
+    end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="[default: now]")] = None,
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Compare this gateway's journal with the store of usage, hour by hour and event by event. Exits with 1 if they
+    differ."""
+    now_ms = time.time_ns() // 1_000_000
+    end_ms = now_ms if end is None else parse_time(end)
+    start_ms = end_ms - DAY_MS if start is None else parse_time(start)
+    if start_ms >= end_ms:
+        raise typer.BadParameter("--from must be before --to")
+    found = asyncio.run(_reconciled(settings_from(data_dir=data_dir), start_ms, end_ms, now_ms))
+    if as_json:
+        print_json({"drift": found.drift, **dataclasses.asdict(found)})
+    else:
+        for line in _lines(found):
+            typer.echo(line)
+    if found.drift:
+        raise typer.Exit(1)
+
+
+def parse_time(text: str) -> int:
+    """Unix milliseconds.
+
+    Raises:
+        typer.BadParameter: no time.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no time, as in 2026-11-21 or 2026-11-21T10:00:00+01:00") from None
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+async def _reconciled(settings: "Settings", start_ms: int, end_ms: int, now_ms: int) -> "Reconciliation":
+    from gateway.analytics import migrate, open_analytics
+    from gateway.analytics.sums import Window
+    from gateway.errors import OperatorError
+    from gateway.metering.reconciliation import reconcile
+
+    analytics = open_analytics(settings.analytics_url.get_secret_value())
+    try:
+        await migrate(analytics)
+        return await reconcile(settings.journal_path, analytics, Window(start_ms, end_ms), now_ms=now_ms)
+    except sqlite3.Error as error:
+        raise OperatorError(f"the journal {settings.journal_path} cannot be read: {error}") from error
+    finally:
+        await analytics.aclose()
+
+
+def _lines(found: "Reconciliation") -> list[str]:
+    lines = [
+        f"{name:8} {total.events:12} events {total.prompt_tokens + total.completion_tokens:16} tokens "
+        f"{total.cost_nanodollars:20} nanodollars"
+        for name, total in (("journal", found.journal), ("stored", found.stored), ("pending", found.pending))
+    ]
+    for kind in ("missing", "doubled", "altered", "copies"):
+        lines += [
+            f"{kind}: event {each.event_id}, sequence {each.sequence} {each.detail}".rstrip()
+            for each in getattr(found, kind)
+        ]
+    lines += [f"missing: sequences {gap.first} to {gap.last}" for gap in found.missing_ranges]
+    for hour in found.hours:
+        when = datetime.fromtimestamp(hour.hour_ms / 1000, UTC).isoformat(timespec="minutes")
+        lines.append(
+            f"drift: hour {when}: events {hour.journal.events} != {hour.stored.events} + {hour.pending.events}, "
+            f"nanodollars {hour.journal.cost_nanodollars} != {hour.stored.cost_nanodollars} + "
+            f"{hour.pending.cost_nanodollars}"
+        )
+    lines += [
+        f"drift: month {each.month}, tenant {each.tenant_id}: used {each.used_nanodollars} nanodollars, "
+        f"invoiced {each.invoiced_nanodollars}"
+        for each in found.months
+    ]
+    return [*lines, "they differ" if found.drift else "they agree"]

@@ -1,0 +1,65 @@
+"""Numbers that a source has given out and that are not in ClickHouse."""
+
+from dataclasses import dataclass
+
+from gateway.analytics import Analytics
+from gateway.analytics.audit import gaps
+from gateway.analytics.sums import DURING, Window
+
+MAX_NUMBERS = 10_000
+"""As many numbers of one gap are looked for elsewhere; beyond that a gap is taken for what it seems."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MissingRange:
+    """Sequences `first` to `last` of a source."""
+
+    source: str
+    first: int
+    last: int
+
+    @property
+    def events(self) -> int:
+        return self.last - self.first + 1
+
+
+async def missing_ranges(analytics: Analytics, window: Window, source: str | None = None) -> list[MissingRange]:
+    """Of every source that has events in the window, or of one; below the newest of its events there. Ordered.
+
+    A number counts as missing only if no event has it at any time: the events of requests that were interrupted long
+    ago are numbered when the gateway starts again. What is still under way counts too, so ask of what has settled.
+    """
+    sources = [source] if source is not None else await _sources(analytics, window)
+    found: list[MissingRange] = []
+    for each in sources:
+        for gap in await gaps(analytics, each, window):
+            found += await _confirmed(analytics, MissingRange(each, gap.first, gap.last))
+    return found
+
+
+async def _sources(analytics: Analytics, window: Window) -> list[str]:
+    rows = await analytics.query(
+        f"SELECT DISTINCT source FROM usage_events WHERE {DURING} ORDER BY source", window.parameters
+    )
+    return [source for (source,) in rows]
+
+
+async def _confirmed(analytics: Analytics, gap: MissingRange) -> list[MissingRange]:
+    """What is left of a gap when events of other times are taken into account."""
+    rows = await analytics.query(
+        "SELECT DISTINCT sequence FROM usage_events WHERE source = {source:String} "
+        "AND sequence >= {first:UInt64} AND sequence <= {last:UInt64} ORDER BY sequence LIMIT {limit:UInt32}",
+        {"source": gap.source, "first": gap.first, "last": gap.last, "limit": MAX_NUMBERS},
+    )
+    return ranges_without(gap, [sequence for (sequence,) in rows])
+
+
+def ranges_without(gap: MissingRange, present: list[int]) -> list[MissingRange]:
+    """`gap` without the ascending numbers `present`, all of which are in it."""
+    left: list[MissingRange] = []
+    first = gap.first
+    for sequence in [*present, gap.last + 1]:
+        if sequence > first:
+            left.append(MissingRange(gap.source, first, sequence - 1))
+        first = sequence + 1
+    return left

@@ -1,0 +1,116 @@
+"""The sink as a process: `turnpike sink`."""
+
+import asyncio
+import signal
+import time
+
+import structlog
+from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+
+from gateway.analytics import Analytics, AnalyticsAway, AnalyticsError, migrate, open_analytics
+from gateway.analytics.sums import Window
+from gateway.errors import OperatorError
+from gateway.metering.destination import Backoff
+from gateway.metering.gaps import MissingRange, missing_ranges
+from gateway.metering.intake import Intake
+from gateway.metering.kafka_cluster import KafkaCluster
+from gateway.metering.kafka_source import KafkaSource
+from gateway.metering.metrics import SinkCollector
+from gateway.metering.sink import Sink
+from gateway.settings import Settings
+
+GROUP = "turnpike-sink"
+GAPS_EVERY_S = 60.0
+GAPS_WINDOW_MS = 48 * 3_600_000
+SETTLED_AFTER_MS = 5 * 60_000
+"""An event may be this long under way before its number is called missing."""
+
+_log = structlog.get_logger("turnpike.sink")
+
+
+class GapWatch:
+    """Looks for missing numbers from time to time, and keeps what it found."""
+
+    def __init__(self, analytics: Analytics) -> None:
+        self._analytics = analytics
+        self.missing: list[MissingRange] = []
+
+    async def look(self, now_ms: int) -> None:
+        """Look once; where the store is away, what was found before stands."""
+        try:
+            found = await missing_ranges(self._analytics, Window(now_ms - GAPS_WINDOW_MS, now_ms - SETTLED_AFTER_MS))
+        except AnalyticsError:
+            return
+        for gap in found:
+            if gap not in self.missing:
+                _log.error("usage events are missing", source=gap.source, first=gap.first, last=gap.last)
+        self.missing = found
+
+    async def run(self) -> None:
+        while True:
+            await self.look(time.time_ns() // 1_000_000)
+            await asyncio.sleep(GAPS_EVERY_S)
+
+
+async def run_sink(settings: Settings, *, member: str | None = None, metrics_port: int | None = None) -> None:
+    """Until SIGTERM or SIGINT.
+
+    Raises:
+        OperatorError: there is no Kafka to take from, or the store is not one that this program can use.
+    """
+    if settings.kafka_url is None:
+        raise OperatorError("kafka_url is not set: without Kafka the gateway brings usage to the store by itself")
+    cluster = KafkaCluster.from_url(settings.kafka_url.get_secret_value())
+    analytics = open_analytics(settings.analytics_url.get_secret_value())
+    source = KafkaSource(cluster, settings.kafka_topic, group=GROUP, member=member)
+    sink = Sink(source, Intake(analytics))
+    stopping = asyncio.Event()
+
+    def stop() -> None:
+        stopping.set()
+        sink.stop()
+
+    for each in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(each, stop)
+    gaps = GapWatch(analytics)
+    if metrics_port is not None:
+        _serve_metrics(SinkCollector(sink, lambda: gaps.missing), metrics_port)
+    try:
+        if await _migrated(analytics, stopping):
+            watching = asyncio.create_task(gaps.run())
+            try:
+                _log.info("taking usage from Kafka", topic=settings.kafka_topic, group=GROUP)
+                await sink.run()
+            finally:
+                watching.cancel()
+                await asyncio.wait([watching])
+    finally:
+        await source.aclose()
+        await analytics.aclose()
+
+
+async def _migrated(analytics: Analytics, stopping: asyncio.Event) -> bool:
+    """Bring the tables up to date, however long the store is away; False where it is time to stop."""
+    backoff = Backoff(0.5, 10.0)
+    while not stopping.is_set():
+        try:
+            await migrate(analytics)
+        except AnalyticsAway as error:
+            _log.error("the store of usage does not answer", error=str(error))
+            try:
+                await asyncio.wait_for(stopping.wait(), backoff.next_s())
+            except TimeoutError:
+                continue
+        else:
+            return True
+    return False
+
+
+def _serve_metrics(collector: SinkCollector, port: int) -> None:
+    registry = CollectorRegistry()
+    registry.register(collector)
+    registry.register(ProcessCollector())
+    try:
+        start_http_server(port, registry=registry)
+    except OSError as error:
+        raise OperatorError(f"metrics cannot be served on port {port}: {error.strerror}") from error
