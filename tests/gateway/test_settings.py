@@ -247,6 +247,12 @@ class TestServiceClasses:
         assert complaint in str(refused.value)
         assert "\n" not in str(refused.value)
 
+    def test_the_example_in_the_documentation_works(self) -> None:
+        text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+        example = text.partition("```toml\n[service_classes.")[2].partition("```")[0]
+        Path("turnpike.toml").write_text(f"[service_classes.{example}")
+        assert list(load_settings().service_classes) == ["gold", "standard", "batch"]
+
     def test_the_longest_name_fits_the_store(self) -> None:
         from gateway.tenancy.tables import TenantRow
 
