@@ -12,6 +12,7 @@ import gzip
 import json
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email import message_from_bytes
@@ -48,11 +49,23 @@ _NO_SETTINGS = {
     "cancel_http_readonly_queries_on_client_close",
     "client_protocol_version",
 }
+
+
+def _lz4_frames(data: bytes) -> bytes:
+    """The client sends a frame for each block."""
+    plain = []
+    while data:
+        frame = lz4.frame.LZ4FrameDecompressor()
+        plain.append(frame.decompress(data))
+        data = frame.unused_data or b""
+    return b"".join(plain)
+
+
 _DECOMPRESS: Mapping[str, Callable[[bytes], bytes]] = {
     "": bytes,
     "identity": bytes,
     "gzip": gzip.decompress,
-    "lz4": lz4.frame.decompress,
+    "lz4": _lz4_frames,
     "zstd": zstd.decompress,
 }
 _INSERT = re.compile(rb"\s*(INSERT\s+INTO\b[^\n]*?)\s+FORMAT\s+(\w+)\s*(?:\n|$)", re.IGNORECASE)
@@ -63,18 +76,11 @@ class Connection(Protocol):
     """What is used of `chdb.Connection`, which has no types."""
 
     def query(self, query: str, format: str) -> "Result": ...
-    def send_insert(self, query: str, format: str) -> "Inserter": ...
     def close(self) -> None: ...
 
 
 class Result(Protocol):
     def bytes(self) -> bytes | None: ...
-
-
-class Inserter(Protocol):
-    def append(self, data: bytes) -> None: ...
-    def finish(self) -> object: ...
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,16 +136,18 @@ class Server:
                 quoted = value.replace("\\", "\\\\").replace("'", "\\'")
                 connection.query(f"SET {name} = '{quoted}'", DEFAULT_FORMAT)
             if insert := _INSERT.match(call.statement):
-                inserter = connection.send_insert(insert[1].decode(), insert[2].decode())
-                try:
-                    inserter.append(call.statement[insert.end() :])
-                    inserter.finish()
-                finally:
-                    inserter.close()
-                return b""
+                return self._insert(connection, insert[1].decode(), insert[2].decode(), call.statement[insert.end() :])
             return connection.query(call.statement.decode(), DEFAULT_FORMAT).bytes() or b""
         finally:
             connection.close()
+
+    def _insert(self, connection: Connection, statement: str, format: str, data: bytes) -> bytes:
+        """From a file, as the engine makes one block of that; what it is sent piece by piece stays in pieces."""
+        with tempfile.NamedTemporaryFile(suffix=".data") as file:
+            file.write(data)
+            file.flush()
+            connection.query(f"{statement} FROM INFILE '{file.name}' FORMAT {format}", DEFAULT_FORMAT)
+        return b""
 
 
 async def _call(request: Request) -> Call:

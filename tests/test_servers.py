@@ -16,7 +16,8 @@ from tests.fault_proxy import fault_proxy
 from tests.kafka_server import KafkaServer, running_kafka
 from tests.servers import ServerMissing
 
-ROWS = [(UUID(int=number), f"it's {number}\t\\", None if number % 2 else number) for number in range(1000)]
+ROWS = [(UUID(int=number), f"it's {number}\t\\" + "x" * 1000, None if number % 2 else number) for number in range(5000)]
+"""So many that the client sends them in several blocks."""
 
 
 @pytest.fixture

@@ -1,0 +1,43 @@
+"""From a URL to a store."""
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from gateway.analytics.errors import InvalidAnalyticsURL
+from gateway.analytics.store import Analytics
+
+DEFAULT_PORTS = {"http": 8123, "https": 8443}
+DEFAULT_USER = DEFAULT_DATABASE = "default"
+MEMORY_URL = "chdb://memory"
+
+
+def open_analytics(url: str) -> Analytics:
+    """The store at `http(s)://user:password@host:port/database`, `chdb:///absolute/folder` or `chdb://memory`.
+    Connects on first use; the caller closes it. To be called on the event loop that it is used on.
+
+    Raises:
+        InvalidAnalyticsURL: it is none of these.
+    """
+    scheme = url.partition("://")[0]
+    # The drivers take a while to import, and a gateway needs one of them.
+    if scheme in DEFAULT_PORTS:
+        from gateway.analytics.clickhouse import ClickHouse, Server
+
+        parts = urlsplit(url)
+        try:
+            port = parts.port or DEFAULT_PORTS[scheme]
+        except ValueError:
+            raise InvalidAnalyticsURL("the port of the ClickHouse URL is not a port") from None
+        database = unquote(parts.path).strip("/")
+        if not parts.hostname or "/" in database or parts.query or parts.fragment:
+            raise InvalidAnalyticsURL("a ClickHouse URL is http(s)://user:password@host:port/database")
+        user, password = unquote(parts.username or DEFAULT_USER), unquote(parts.password or "")
+        return ClickHouse(Server(scheme, parts.hostname, port, user, password, database or DEFAULT_DATABASE))
+    from gateway.analytics.embedded import EmbeddedClickHouse
+
+    if url == MEMORY_URL:
+        return EmbeddedClickHouse(None)
+    folder = unquote(url.removeprefix("chdb://"))
+    if scheme != "chdb" or not folder.startswith("/") or "?" in folder:
+        raise InvalidAnalyticsURL("must be http(s)://user:password@host:port/database or chdb:///absolute/folder")
+    return EmbeddedClickHouse(Path(folder))

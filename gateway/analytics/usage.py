@@ -1,0 +1,184 @@
+"""Reading usage: totals for bills, series for dashboards, the events themselves page by page.
+
+Totals and events are read from the events, each counted once. Series are read from the sums that the views keep, and
+are as right as those: see `rollups`.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from gateway.analytics.store import Analytics, Parameters
+from gateway.analytics.sums import (
+    DISTINCT_EVENTS,
+    DURING,
+    PARTITIONWISE,
+    SUMS_OF_EVENTS,
+    SUMS_OF_ROLLUP,
+    Dimension,
+    Grain,
+    Sums,
+    Window,
+    instant,
+)
+
+EVENT_COLUMNS = (
+    "event_id",
+    "source",
+    "sequence",
+    "schema_version",
+    "request_id",
+    "tenant_id",
+    "key_id",
+    "tier",
+    "tier_served",
+    "requested_model",
+    "served_model",
+    "model_version",
+    "adapter_id",
+    "prompt_tokens",
+    "cached_tokens",
+    "completion_tokens",
+    "undelivered_tokens",
+    "draft_tokens",
+    "accepted_draft_tokens",
+    "ttft_ms",
+    "total_latency_ms",
+    "queue_ms",
+    "engine_ns",
+    "recompute_ns",
+    "preemptions",
+    "finish_reason",
+    "price_version",
+    "cost_nanodollars",
+    "occurred_at",
+)
+MAX_PAGE_EVENTS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """A line of a bill: what was used at one price."""
+
+    tenant_id: str
+    key_id: str
+    served_model: str
+    tier: str
+    price_version: str
+    sums: Sums
+
+
+async def totals(analytics: Analytics, window: Window, *, tenant_id: str | None = None) -> list[Total]:
+    """What was used in a window, from the distinct events; of every tenant unless one is named. Ordered."""
+    condition, parameters = _of_tenant(DURING, window.parameters, tenant_id)
+    rows = await analytics.query(
+        f"""
+        SELECT tenant_id, key_id, served_model, tier, price_version, {SUMS_OF_EVENTS}
+        FROM {DISTINCT_EVENTS} WHERE {condition}
+        GROUP BY tenant_id, key_id, served_model, tier, price_version
+        ORDER BY tenant_id, key_id, served_model, tier, price_version
+        {PARTITIONWISE}
+        """,
+        parameters,
+    )
+    return [
+        Total(tenant_id, key_id, model, tier, price_version, Sums.of(amounts))
+        for tenant_id, key_id, model, tier, price_version, *amounts in rows
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One bucket of a series: what was used from `bucket_ms` on, for the values of the dimensions asked for."""
+
+    bucket_ms: int
+    of: Mapping[Dimension, str]
+    sums: Sums
+
+
+async def series(
+    analytics: Analytics,
+    grain: Grain,
+    window: Window,
+    *,
+    by: Collection[Dimension] = (),
+    only: Mapping[Dimension, str] | None = None,
+) -> list[Point]:
+    """What was used in each bucket that starts in the window, told apart by `by`, of `only` these. Ordered by time;
+    a bucket without usage is left out."""
+    dimensions = [each for each in Dimension if each in by]
+    names = ["bucket", *(each.value for each in dimensions)]
+    only = only or {}
+    conditions = [f"bucket >= {instant('start_ms')}", f"bucket < {instant('end_ms')}"]
+    conditions += [f"{each.value} = {{{each.value}:String}}" for each in only]
+    rows = await analytics.query(
+        f"""
+        SELECT toUnixTimestamp(bucket) * 1000 AS bucket_ms, {"".join(f"{name}, " for name in names[1:])}{SUMS_OF_ROLLUP}
+        FROM {grain.table} AS rollup WHERE {" AND ".join(conditions)}
+        GROUP BY {", ".join(names)} HAVING events != 0 ORDER BY {", ".join(names)}
+        """,
+        {**window.parameters, **{each.value: value for each, value in only.items()}},
+    )
+    end = 1 + len(dimensions)
+    return [Point(row[0], dict(zip(dimensions, row[1:end], strict=True)), Sums.of(row[end:])) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class EventCursor:
+    """Where a page ended."""
+
+    occurred_at_ms: int
+    event_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class EventPage:
+    """Events as rows by column name, and where the next page begins: None after the last one."""
+
+    events: tuple[Mapping[str, Any], ...]
+    next: EventCursor | None
+
+
+async def events(
+    analytics: Analytics,
+    window: Window,
+    *,
+    tenant_id: str | None = None,
+    after: EventCursor | None = None,
+    newest_first: bool = False,
+    limit: int = 100,
+) -> EventPage:
+    """One page of the distinct events. An event that is there throughout is on exactly one page, whatever else comes
+    in between the pages.
+
+    `limit` is 1 to `MAX_PAGE_EVENTS`.
+    """
+    if not 1 <= limit <= MAX_PAGE_EVENTS:
+        raise ValueError(f"a page has 1 to {MAX_PAGE_EVENTS} events, not {limit}")
+    condition, parameters = _of_tenant(DURING, window.parameters, tenant_id)
+    if after is not None:
+        beyond = "<" if newest_first else ">"
+        # The first comparison says less than the second; it lets parts and granules be skipped.
+        condition += f" AND occurred_at {beyond}= {instant('after_ms')}"
+        condition += f" AND (occurred_at, event_id) {beyond} ({instant('after_ms')}, {{after_id:UUID}})"
+        parameters = {**parameters, "after_ms": after.occurred_at_ms, "after_id": after.event_id}
+    order = "DESC" if newest_first else "ASC"
+    rows = await analytics.query(
+        f"""
+        SELECT toUnixTimestamp64Milli(occurred_at), {", ".join(EVENT_COLUMNS)}
+        FROM {DISTINCT_EVENTS} WHERE {condition}
+        ORDER BY occurred_at {order}, event_id {order} LIMIT {{limit:UInt32}}
+        {PARTITIONWISE}
+        """,
+        {**parameters, "limit": limit + 1},
+    )
+    page = tuple(dict(zip(EVENT_COLUMNS, row[1:], strict=True)) for row in rows[:limit])
+    more = len(rows) > limit
+    return EventPage(page, EventCursor(rows[limit - 1][0], page[-1]["event_id"]) if more else None)
+
+
+def _of_tenant(condition: str, parameters: Parameters, tenant_id: str | None) -> tuple[str, Parameters]:
+    if tenant_id is None:
+        return condition, parameters
+    return f"{condition} AND tenant_id = {{tenant_id:String}}", {**parameters, "tenant_id": tenant_id}

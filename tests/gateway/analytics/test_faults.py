@@ -1,0 +1,165 @@
+"""A server that fails: the callers are told in time, in one of two ways, and nothing is stored twice or by half."""
+
+import asyncio
+import logging
+import random
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from gateway.analytics import AnalyticsAway, AnalyticsError, migrate, open_analytics
+from gateway.analytics.clickhouse import ClickHouse, Server
+from gateway.analytics.sums import Grain
+from gateway.analytics.usage import series
+from tests.clickhouse_server import ClickHouseServer, running_clickhouse
+from tests.fault_proxy import SLOW_S, Fault, fault_proxy
+from tests.gateway.analytics.samples import MARCH, MARCH_MS, event, store
+
+pytestmark = pytest.mark.anyio
+
+BATCH_EVENTS = 200
+KILLS = 5
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def own_clickhouse() -> Iterator[ClickHouseServer]:
+    with running_clickhouse() as server:
+        yield server
+
+
+@pytest.mark.parametrize("fault", [each for each in Fault if each is not Fault.NONE])
+@pytest.mark.parametrize("connected", [True, False], ids=["connected", "not yet connected"])
+async def test_each_fault_is_away_and_passes(
+    clickhouse_server: ClickHouseServer, caplog: pytest.LogCaptureFixture, fault: Fault, connected: bool
+) -> None:
+    database = clickhouse_server.new_database().rpartition("/")[2]
+    async with fault_proxy(clickhouse_server.port) as proxy:
+        analytics = impatient(clickhouse_server, database, proxy.port)
+        if connected:
+            await migrate(analytics)
+        await proxy.set(fault)
+        for call in (
+            lambda: analytics.command("CREATE TABLE t (n UInt8) ENGINE = Memory"),
+            lambda: analytics.query("SELECT 1"),
+            lambda: store(analytics, [event(1)]),
+        ):
+            with pytest.raises(AnalyticsAway) as error:
+                await call()
+            assert_no_secret(error.value, caplog)
+        await proxy.set(Fault.NONE)
+        assert await analytics.query("SELECT 1") == [(1,)]
+        await analytics.aclose()
+
+
+@pytest.mark.parametrize("how", ["wrong password", "wrong user"])
+async def test_who_is_not_let_in_is_told_so_without_the_password(
+    clickhouse_server: ClickHouseServer, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    right = clickhouse_server.url()
+    wrong = right.replace("turnpike:", "turnpike:not-") if how == "wrong password" else right.replace("turnpike", "eve")
+    analytics = open_analytics(wrong)
+    with pytest.raises(AnalyticsAway, match="does not let this user in") as error:
+        await analytics.query("SELECT 1")
+    assert_no_secret(error.value, caplog)
+    assert ClickHouseServer.password not in repr(vars(analytics))
+    await analytics.aclose()
+
+
+async def test_timeouts_after_success_store_nothing_twice(clickhouse_server: ClickHouseServer) -> None:
+    """Each answer is lost until the third attempt: the rows have long been there."""
+    database = clickhouse_server.new_database().rpartition("/")[2]
+    async with fault_proxy(clickhouse_server.port) as proxy:
+        analytics = impatient(clickhouse_server, database, proxy.port)
+        await migrate(analytics)
+        for number in range(1, 6):
+            await proxy.set(Fault.SLOW)
+            for _ in range(2):
+                with pytest.raises(AnalyticsAway):
+                    await store(analytics, [event(number)], f"batch-{number}")
+            await proxy.set(Fault.NONE)
+            await store(analytics, [event(number)], f"batch-{number}")
+        assert await analytics.query("SELECT count() FROM usage_events") == [(5,)]
+        assert [each.sums.events for each in await series(analytics, Grain.DAY, MARCH)] == [5]
+        await analytics.aclose()
+
+
+async def test_kill_after_kill_loses_nothing_and_doubles_nothing(own_clickhouse: ClickHouseServer) -> None:
+    """A sink stores batch after batch, each until it is acknowledged, while the server is killed under it."""
+    analytics = open_analytics(own_clickhouse.url())
+    await migrate(analytics)
+    stored = 0
+    done = asyncio.Event()
+
+    async def sink() -> None:
+        nonlocal stored
+        while not done.is_set():
+            first = stored * BATCH_EVENTS + 1
+            batch = [event(n, MARCH_MS + n * 1000) for n in range(first, first + BATCH_EVENTS)]
+            while True:
+                try:
+                    await store(analytics, batch, f"events-0-{first}")
+                    break
+                except AnalyticsAway:
+                    await asyncio.sleep(0.02)
+            stored += 1
+
+    storing = asyncio.create_task(sink())
+    chance = random.Random(17)
+    for _ in range(KILLS):
+        before = stored
+        while stored < before + 3:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(chance.random() * 0.05)
+        await asyncio.to_thread(own_clickhouse.kill)
+        await asyncio.to_thread(own_clickhouse.start)
+    done.set()
+    await storing
+
+    expected = stored * BATCH_EVENTS
+    assert await analytics.query("SELECT count(), uniqExact(event_id) FROM usage_events") == [(expected, expected)]
+    for grain in Grain:
+        assert sum(each.sums.events for each in await series(analytics, grain, MARCH)) == expected
+    await analytics.aclose()
+
+
+async def test_a_folder_survives_the_death_of_its_owner(embedded_url: str) -> None:
+    program = f"""
+import asyncio, os, signal
+from gateway.analytics import migrate, open_analytics
+from tests.gateway.analytics.samples import event, store
+
+async def main():
+    analytics = open_analytics({embedded_url!r})
+    await migrate(analytics)
+    await store(analytics, [event(1), event(2)], "token")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, cwd=ROOT)
+    assert await process.wait() == -signal.SIGKILL
+    analytics = open_analytics(embedded_url)
+    await migrate(analytics)
+    await store(analytics, [event(1), event(2)], "token")
+    assert await analytics.query("SELECT count() FROM usage_events") == [(2,)]
+    assert [each.sums.events for each in await series(analytics, Grain.DAY, MARCH)] == [2]
+    await analytics.aclose()
+
+
+def impatient(server: ClickHouseServer, database: str, port: int) -> ClickHouse:
+    """Too impatient for `Fault.SLOW`."""
+    return ClickHouse(Server("http", "127.0.0.1", port, server.user, server.password, database), SLOW_S / 4)
+
+
+def assert_no_secret(error: AnalyticsError, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither in what is raised nor in what is logged, with their causes and contexts."""
+    caplog.set_level(logging.DEBUG)
+    told = "".join(traceback.format_exception(error)) + caplog.text
+    assert ClickHouseServer.password not in told
+    assert quote(ClickHouseServer.password, safe="") not in told
