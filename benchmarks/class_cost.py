@@ -30,22 +30,25 @@ from kernels.dispatch import select_ops
 BOUND = 0.98
 KV_BYTES = 512 << 20
 MAX_MODEL_LEN = 2048
+LENGTHS = 0.35
+"""Of prompts and answers, so that a run takes seconds: what is compared are many short ones."""
 ONE_CLASS = ServiceClass("one", 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`under_way` requests at a time, each started when another ends."""
+    """`requests` in a run, `under_way` at a time, each started when another ends."""
 
     name: str
     service_class: ServiceClass
     under_way: int
+    requests: int
 
 
 CASES = (
-    Case("premium alone", PREMIUM, 32),
-    Case("standard alone", STANDARD, 32),
-    Case("standard alone, saturated", STANDARD, 80),
+    Case("premium alone", PREMIUM, 24, 72),
+    Case("standard alone", STANDARD, 24, 72),
+    Case("standard alone, saturated", STANDARD, 72, 144),
 )
 
 
@@ -92,12 +95,12 @@ def tokens_per_s(model: LoadedModel, config: SchedulerConfig, requests: list[Req
     return sum(request.output_tokens for request in requests) / seconds
 
 
-def measure(model: LoadedModel, case: Case, pairs: int, count: int) -> None:
+def measure(model: LoadedModel, case: Case, pairs: int) -> None:
     on, off = SchedulerConfig(), SchedulerConfig(classes=(ONE_CLASS,))
-    vocab_size = model.served.vocab_size
+    vocab_size, count = model.served.vocab_size, case.requests
 
     def run(config: SchedulerConfig, service_class: ServiceClass, seed: int) -> float:
-        jobs = make_jobs(count, vocab_size, seed=seed)
+        jobs = make_jobs(count, vocab_size, seed=seed, scale=LENGTHS)
         return tokens_per_s(model, config, requests_of(jobs, service_class), case.under_way)
 
     run(on, case.service_class, seed=0)
@@ -118,15 +121,14 @@ def measure(model: LoadedModel, case: Case, pairs: int, count: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--requests", type=int, default=96, help="in each run")
+    parser.add_argument("--pairs", type=int, default=8)
     options = parser.parse_args()
     ops = select_ops(None, None)
     config = EngineConfig(kv_cache_bytes=KV_BYTES, max_model_len=MAX_MODEL_LEN)
     model = load("model", fetch("smollm2", Settings().models_dir), ops, config, 1.0, None)
     print(f"SmolLM2-135M, {config.scheduler.max_running} slots; output tok/s, classes on over off (at least {BOUND})")
     for case in CASES:
-        measure(model, case, options.pairs, options.requests)
+        measure(model, case, options.pairs)
 
 
 if __name__ == "__main__":

@@ -12,13 +12,13 @@ class Job:
     output_tokens: int
 
 
-def make_jobs(count: int, vocab_size: int, seed: int = 0) -> list[Job]:
-    """Prompts of mean 128 tokens (16-512), answers of mean 64 (8-256); most are short, a few are long."""
+def make_jobs(count: int, vocab_size: int, seed: int = 0, *, scale: float = 1.0) -> list[Job]:
+    """Prompts of mean 128 tokens (16-512), answers of mean 64 (8-256), most short, a few long; means times `scale`."""
     rng = random.Random(seed)
     return [
         Job(
-            [rng.randrange(16, vocab_size) for _ in range(_length(rng, 128, 16, 512))],
-            _length(rng, 64, 8, 256),
+            [rng.randrange(16, vocab_size) for _ in range(_length(rng, scale * 128, 16, 512))],
+            _length(rng, scale * 64, 8, 256),
         )
         for _ in range(count)
     ]
