@@ -103,6 +103,9 @@ class FakeEngine:
         self.fail_at: int | None = None
         self.crash_at: int | None = None
         self.wait_ms = 0
+        self.wait_ms_per_token = 0
+        self.drain_ms: int | None = None
+        """None: as long as the wait of an empty prompt."""
         self.ready = False
         self.calls: list[Call] = []
         self.live: set[int] = set()
@@ -118,7 +121,9 @@ class FakeEngine:
         self.closed = True
 
     def predicted_wait(self, model: str, service_class: ServiceClass, prompt_tokens: int) -> PredictedWait:
-        return PredictedWait(self.wait_ms * 1_000_000, self.wait_ms * 1_000_000)
+        drain_ms = self.wait_ms if self.drain_ms is None else self.drain_ms
+        wait_ms = self.wait_ms + self.wait_ms_per_token * prompt_tokens
+        return PredictedWait(wait_ms * 1_000_000, drain_ms * 1_000_000)
 
     def stream(
         self,
