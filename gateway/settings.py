@@ -107,6 +107,10 @@ class Settings(BaseSettings):
     """Served name -> checkpoint: a Hugging Face folder or a GGUF file."""
     prices: dict[str, tuple[Decimal, Decimal]] = Field(default_factory=dict)
     """Served name -> dollars per million tokens of prompts and of answers, for limits on money."""
+    invoice_grace_s: int = Field(default=3600, ge=0)
+    """How long after a month's end its late usage is waited for, before it can be invoiced."""
+    gpu_hour_dollars: Decimal | None = Field(default=None, ge=0, le=1_000_000, decimal_places=9)
+    """What an hour of the device that the engine steps on costs the operator. None: it is not known."""
     service_classes: Annotated[dict[str, StatedClass], NoDecode, BeforeValidator(decode_classes)] = Field(
         default_factory=lambda: dict(DEFAULT_CLASSES)
     )

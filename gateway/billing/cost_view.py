@@ -58,7 +58,7 @@ async def cost_view(times: EngineTimes, start: datetime, end: datetime, gpu_hour
     """Of the events in [start, end). `gpu_hour_dollars` is what an hour of the device that steps costs.
 
     Raises:
-        StoreUnavailable: the usage does not answer.
+        AnalyticsAway: the usage cannot be read.
         InvalidAmount: the price is not whole nanodollars.
     """
     hour = None if gpu_hour_dollars is None else parse_dollars(f"{gpu_hour_dollars:f}")

@@ -105,6 +105,7 @@ class CreditStore:
 
         Raises:
             UnknownTenant: no such tenant.
+            AnalyticsAway: the usage cannot be read.
         """
         async with reading(self._database) as connection:
             tenant = await find_tenant(connection, tenant_name)

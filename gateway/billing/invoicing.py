@@ -76,7 +76,8 @@ class Invoices:
 
 
 class Invoicing:
-    """Makes invoices. Every method raises `StoreUnavailable` when the database or the usage does not answer.
+    """Makes invoices. Every method raises `StoreUnavailable` when the database does not answer, and `AnalyticsAway`
+    when the usage cannot be read.
 
     `grace_s` is how long after the end of a month its late events are waited for.
     """

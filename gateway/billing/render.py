@@ -8,7 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from gateway.billing.invoices import CreditNote, Draft, Invoice, InvoiceLine, Statement
+from gateway.billing.invoices import CreditNote, Draft, Invoice, InvoiceLine
 from gateway.billing.money import dollars, dollars_per_million
 
 LINE_COLUMNS = (
@@ -94,21 +94,6 @@ def fields(document: Draft | Invoice) -> dict[str, Any]:
         **_money("due", document.due_nanodollars),
         "discrepancies": [],
         "open_months": [],
-    }
-
-
-def summary(invoice: Invoice) -> dict[str, Any]:
-    """An invoice in a list."""
-    statement: Statement = invoice.statement
-    return {
-        "number": invoice.number,
-        "tenant": statement.tenant_name,
-        "month": str(statement.month),
-        "finalised_at": invoice.finalised_at.isoformat(timespec="seconds"),
-        "events": statement.events,
-        **_money("total", statement.total_nanodollars),
-        **_money("credited", invoice.credited_nanodollars),
-        **_money("due", invoice.due_nanodollars),
     }
 
 

@@ -67,7 +67,7 @@ NOTHING = UsageSum()
 
 
 class UsageTotals(Protocol):
-    """Where usage is read from. Reads de-duplicate by event id themselves; both raise `StoreUnavailable`."""
+    """Where usage is read from. Reads de-duplicate by event id themselves; both raise `AnalyticsAway`."""
 
     async def totals(self, tenant_id: str, start: datetime, end: datetime) -> Mapping[LineKey, UsageSum]:
         """A tenant's usage with `occurred_at` in [start, end), both the starts of months, UTC."""
@@ -91,7 +91,7 @@ class EngineTime:
 
 
 class EngineTimes(Protocol):
-    """Where engine time is read from, de-duplicated as `UsageTotals` is. Raises `StoreUnavailable`."""
+    """Where engine time is read from, de-duplicated as `UsageTotals` is. Raises `AnalyticsAway`."""
 
     async def engine_times(self, start: datetime, end: datetime) -> tuple[EngineTime, ...]:
         """Of all tenants, for events with `occurred_at` in [start, end)."""

@@ -4,7 +4,7 @@ Nothing heavy is imported before a command needs it: help and the tenant and key
 a second, while loading torch takes several.
 """
 
-from gateway.cli import database, doctor, keys, limits, models, reconcile, serve, sink, tenants
+from gateway.cli import database, doctor, invoices, keys, limits, models, prices, reconcile, serve, sink, tenants
 from gateway.cli.app import group, root
 
 app = root("A multi-tenant LLM API gateway with its own inference engine inside.")
@@ -23,6 +23,17 @@ key.command("revoke")(keys.revoke)
 limit = group(app, "limit", "What tenants, keys and models of tenants may use.")
 limit.command("set")(limits.set_limits)
 limit.command("list")(limits.list_all)
+
+price = group(app, "price", "What models cost.")
+price.command("set")(prices.set_price)
+price.command("list")(prices.list_all)
+
+invoice = group(app, "invoice", "What tenants owe for a month.")
+invoice.command("draft")(invoices.draft)
+invoice.command("finalise")(invoices.finalise)
+invoice.command("show")(invoices.show)
+invoice.command("list")(invoices.list_all)
+invoice.command("credit")(invoices.credit)
 
 model = group(app, "models", "Models that can be fetched by name.")
 model.command("fetch")(models.fetch)

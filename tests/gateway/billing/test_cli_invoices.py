@@ -1,0 +1,108 @@
+"""`turnpike invoice`, in-process, with the embedded stores."""
+
+import asyncio
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gateway.analytics import migrate, open_analytics
+from gateway.billing.month import Month
+from gateway.billing.price_store import PriceStore
+from gateway.billing.prices import Price
+from gateway.metering.event import UsageEvent
+from gateway.settings import load_settings
+from gateway.tenancy import open_database
+from tests.gateway.billing.fakes import an_event
+from tests.gateway.billing.test_analytics_usage import insert
+from tests.gateway.test_cli import failure, ok, turnpike
+
+pytestmark = pytest.mark.usefixtures("no_settings")
+
+THIS_MONTH = Month.of(datetime.now(UTC))
+MONTH = THIS_MONTH.plus(-2)
+
+
+def use(*requests: tuple[Month, int], tenant: str = "acme", cost_off_by: int = 0) -> None:
+    """Have a tenant use a model in a month, for so many prompt tokens each time."""
+    (tenant_id,) = [each["id"] for each in json.loads(ok("tenant", "list", "--json")) if each["name"] == tenant]
+
+    async def store() -> None:
+        settings = load_settings()
+        database = open_database(settings.database_url.get_secret_value())
+        (version,) = await PriceStore(database).versions()
+        await database.dispose()
+        price: Price = version.price("standard")
+        events: list[UsageEvent] = []
+        for month, tokens in requests:
+            at = month.start + timedelta(days=3)
+            cost = price.of(tokens, 0, 0) + cost_off_by
+            events.append(an_event(tenant_id, at, price, (tokens, 0, 0), cost_nanodollars=cost))
+        analytics = open_analytics(settings.analytics_url.get_secret_value())
+        await migrate(analytics)
+        await insert(analytics, events)
+        await analytics.aclose()
+
+    asyncio.run(store())
+
+
+@pytest.fixture(autouse=True)
+def acme(no_settings: Path) -> None:
+    ok("tenant", "create", "acme", "--tier", "premium")
+    ok("price", "set", "m", "--input", "0.15", "--output", "0.60", "--effective-from", "2020-01-01")
+
+
+def test_from_draft_to_credit_note() -> None:
+    use((MONTH, 10**6), (MONTH, 1))
+    draft = json.loads(ok("invoice", "draft", "acme", str(MONTH)))
+    assert (draft["number"], draft["total_dollars"]) == (None, "0.15000015")
+    assert "draft,usage,1" in ok("invoice", "draft", "acme", str(MONTH), "--format", "csv")
+
+    number = f"INV-{MONTH}-000001"
+    listed = ok("invoice", "finalise", str(MONTH))
+    assert listed.splitlines()[1].split() == [number, "acme", str(MONTH), "0.15000015", "0.00", "0.15000015"]
+    assert ok("invoice", "finalise", str(MONTH), "--tenant", "acme") == listed
+    assert number in failure(1, "invoice", "draft", "acme", str(MONTH))
+
+    credit = ("invoice", "credit", number, "--reason", "a slow day")
+    note = f"CN-{THIS_MONTH}-000001"
+    assert ok(*credit, "--amount", "0.10", "--line", "1") == f"made {note}: 0.10 dollars of {number}\n"
+    assert "0.05000015 dollars are left" in failure(1, *credit, "--amount", "0.06")
+    shown = json.loads(ok("invoice", "show", number))
+    assert (shown["due_dollars"], shown["credit_notes"][0]["number"]) == ("0.05000015", note)
+    page = ok("invoice", "show", number, "--format", "html")
+    assert page.startswith("<!doctype html>")
+    assert page.endswith("</html>\n")
+    (summary,) = json.loads(ok("invoice", "list", "--json", "--tenant", "acme", "--month", str(MONTH)))
+    assert (summary["number"], summary["credited"], summary["due"]) == (number, "0.10", "0.05000015")
+    assert json.loads(ok("invoice", "list", "--json", "--month", str(MONTH.plus(1)))) == []
+
+
+def test_what_comes_late_is_on_the_next_invoice() -> None:
+    use((MONTH, 10))
+    ok("invoice", "finalise", str(MONTH))
+    use((MONTH, 5))
+    csv = ok("invoice", "draft", "acme", str(MONTH.plus(1)), "--format", "csv")
+    assert f"draft,adjustment,1,{MONTH},m,standard" in csv
+
+
+def test_one_tenant_whose_books_differ_stops_no_other() -> None:
+    ok("tenant", "create", "zeta", "--tier", "standard")
+    use((MONTH, 10), cost_off_by=1)
+    use((MONTH, 10), tenant="zeta")
+    assert "nobody" in failure(1, "invoice", "finalise", str(MONTH), "--tenant", "nobody")
+    result = turnpike("invoice", "finalise", str(MONTH))
+    assert result.exit_code == 1
+    assert f"not invoiced: acme: {MONTH}, m, standard" in result.stderr
+    assert "zeta" in result.stdout
+    (summary,) = json.loads(ok("invoice", "list", "--json"))
+    assert summary["tenant"] == "zeta"
+
+
+def test_refusals() -> None:
+    assert "can be invoiced from" in failure(1, "invoice", "finalise", str(THIS_MONTH))
+    assert "YYYY-MM" in failure(1, "invoice", "finalise", "november")
+    assert "no invoice" in failure(1, "invoice", "show", "INV-2026-11-000009")
+    assert "no tenant named" in failure(1, "invoice", "draft", "nobody", str(MONTH))
+    assert "nine decimals" in failure(1, "invoice", "credit", "INV", "--amount", "1e9", "--reason", "why")
