@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from itertools import accumulate
 from math import sqrt
-from operator import itemgetter, sub
+from operator import sub
 from typing import NamedTuple, Self
 
 MEMORY = 0.998
@@ -52,6 +52,17 @@ def total(works: Iterable[StepWork]) -> StepWork:
     """The work of a step that has these rows."""
     columns = tuple(zip(*works, strict=True))
     return StepWork(*map(sum, columns)) if columns else NO_WORK
+
+
+def step_work(starts: Sequence[int], tokens: Sequence[int]) -> StepWork:
+    """`total` of the `row_work` of rows that are given by columns, as each step needs it."""
+    rows, all_tokens = len(starts), sum(tokens)
+    pairs = 0
+    if all_tokens > rows:
+        pairs = sum(
+            row_work(start, count).prefill_pairs for start, count in zip(starts, tokens, strict=True) if count > 1
+        )
+    return StepWork(all_tokens, sum(starts) + all_tokens, pairs, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,31 +227,31 @@ class StepCostModel:
                 for row in covariance:
                     row[i] *= shrink
 
-    def split_ns(self, works: Sequence[StepWork], elapsed_ns: int) -> list[int]:
+    def split_ns(self, starts: Sequence[int], tokens: Sequence[int], elapsed_ns: int) -> list[int]:
         """Divide a measured time among the rows of its step: none negative, the sum is `elapsed_ns` exactly.
 
-        A row owns its marginal cost and an equal part of the step's own; all are scaled to the measured time.
-        Rounded along their running sum, each share is within 1 ns of its exact value, as by largest remainder,
-        without a sort.
+        The rows are given by columns, as for `step_work`. A row owns its marginal cost and an equal part of the step's
+        own; all are scaled to the measured time. Rounded along their running sum, each share is within 1 ns of its
+        exact value, as by largest remainder, without a sort.
         """
         assert elapsed_ns >= 0
-        if not works:
+        if not starts:
             assert elapsed_ns == 0, "there is no row to carry the time"
             return []
         step, token, context_token, pair = self._ns
-        base = step / max(sum(map(itemgetter(3), works)), 1)
-        decode = base + token  # most rows have one token, so no pairs: a third of the time saved
+        base = step / len(starts)
+        decode = base + token + context_token  # most rows have one token, so no pairs
         weights = [
-            decode + context_token * context
-            if tokens == 1
-            else base * rows + token * tokens + context_token * context + pair * pairs
-            for tokens, context, pairs, rows in works
+            decode + context_token * start
+            if count == 1
+            else base + token * count + context_token * (start + count) + pair * row_work(start, count).prefill_pairs
+            for start, count in zip(starts, tokens, strict=True)
         ]
         ends = list(accumulate(weights))
         if ends[-1] <= 0.0:
-            ends = list(accumulate([1.0] * len(works)))
+            ends = list(accumulate([1.0] * len(starts)))
         scale = elapsed_ns / ends[-1]
-        bounds = [int(end * scale) for end in ends]
+        bounds = list(map(int, map(scale.__mul__, ends)))
         last = len(bounds) - 1
         bounds[last] = elapsed_ns
         while last and bounds[last - 1] > elapsed_ns:  # a float's rounding can carry the end past the time

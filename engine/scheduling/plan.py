@@ -1,6 +1,8 @@
 """What the scheduler hands to an executor for one step, and what it gets back. Values only, no torch."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from engine.memory.kv_cache import BlockCopy
@@ -14,6 +16,7 @@ __all__ = [
     "ScheduledRow",
     "StepPlan",
     "StepResult",
+    "scheduled_row",
 ]
 
 
@@ -31,6 +34,10 @@ class ScheduledRow(NamedTuple):
     samples: bool
 
 
+scheduled_row: Callable[[tuple[Request, int, int, bool]], ScheduledRow] = partial(tuple.__new__, ScheduledRow)
+"""A `ScheduledRow` of its fields. There is one for each row and step; the constructor takes twice as long."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """One step of one model. `rows` are in scheduling order; all their blocks are allocated."""
@@ -44,8 +51,7 @@ class StepPlan:
         return sum(row.tokens for row in self.rows)
 
 
-@dataclass(frozen=True, slots=True)
-class RowResult:
+class RowResult(NamedTuple):
     """What came of one row. `token` is None where the row did not sample.
 
     `finite=False` says that the row's output held a NaN or an infinity where none belongs: the request fails

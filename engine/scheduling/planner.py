@@ -9,7 +9,7 @@ from engine.request import Phase, Request, ServiceClass
 from engine.scheduling.admission import Admission
 from engine.scheduling.growth import grow_running
 from engine.scheduling.guard import StepGuard
-from engine.scheduling.plan import ScheduledRow, StepPlan
+from engine.scheduling.plan import ScheduledRow, StepPlan, scheduled_row
 from engine.scheduling.roster import Roster
 
 MEAN_STEPS = 256
@@ -83,11 +83,13 @@ class Planner:
         unspent, chunk_tokens, rows = spare, self._config.chunk_tokens, draft.rows
         for request in self._roster.running.ranks[rank]:
             start = request.computed
-            wanted = tokens = len(request.tokens) - start
-            if wanted > 1:
-                tokens = min(wanted, chunk_tokens, 1 + spare)
-                spare -= tokens - 1
-            rows.append(ScheduledRow(request, start, tokens, tokens == wanted and request.max_tokens > 0))
+            wanted = len(request.tokens) - start
+            if wanted == 1:
+                rows.append(scheduled_row((request, start, 1, request.max_tokens > 0)))
+                continue
+            tokens = min(wanted, chunk_tokens, 1 + spare)
+            spare -= tokens - 1
+            rows.append(scheduled_row((request, start, tokens, tokens == wanted and request.max_tokens > 0)))
         draft.spare_tokens -= unspent - spare
         return limit - (unspent - spare)
 
@@ -114,7 +116,7 @@ class Planner:
             draft.spare_tokens -= tokens
             limit -= tokens
             samples = tokens == wanted and request.max_tokens > 0
-            draft.rows.append(ScheduledRow(request, request.computed, tokens, samples))
+            draft.rows.append(scheduled_row((request, request.computed, tokens, samples)))
 
     def _admit(self, draft: _Draft, request: Request) -> bool:
         """Give a waiting request a slot and blocks. Nobody of its victims' classes is admitted in the same step."""

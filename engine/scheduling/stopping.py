@@ -18,13 +18,12 @@ def stop_after_token(request: Request, window_tokens: int) -> Stop | None:
     An end token counts only as a token beyond `min_tokens`. A window of n tokens is full when n tokens are
     known, though the KV of the last will never be computed.
     """
-    params = request.params
-    token = request.tokens[-1]
-    drawn = len(request.tokens) - request.prompt_tokens
-    if drawn > params.min_tokens and (
-        (token in request.eos_token_ids and not params.ignore_eos) or token in params.stop_token_ids
-    ):
+    params, tokens = request.params, request.tokens
+    token, known = tokens[-1], len(tokens)
+    drawn = known - request.prompt_tokens
+    ends = (token in request.eos_token_ids and not params.ignore_eos) or token in params.stop_token_ids
+    if ends and drawn > params.min_tokens:
         return Stop(FinishReason.STOP, token)
-    if drawn >= request.max_tokens or len(request.tokens) >= window_tokens:
+    if drawn >= request.max_tokens or known >= window_tokens:
         return Stop(FinishReason.LENGTH)
     return None
