@@ -3,7 +3,10 @@
 import subprocess
 import sys
 
-ALL = ("scheduler_step", "fairness", "memory_waste", "start", "prefix", "step_share", "admission", "serving")
+ALL = (
+    *("scheduler_step", "fairness", "memory_waste", "start", "prefix", "step_share", "admission", "class_cost"),
+    *("premium", "overload", "serving"),
+)
 
 for name in ALL:
     print(f"== {name}", flush=True)

@@ -217,6 +217,8 @@ def report_refusals(load: Load) -> None:
     print(f"  /healthz, client, ms: {milliseconds(load.floor_ms)}")
     waits = real_waits_s(load)
     ratios = [each.retry_after_ms / 1e3 / wait_s for each, wait_s in waits if each.retry_after_ms and wait_s > 0]
+    if not ratios:
+        return
     close = proportion(sum(0.5 <= ratio <= 1.5 for ratio in ratios), len(waits))
     print(
         f"  Retry-After over the real wait: p5 {quantile(ratios, 0.05).value:.2f} p50 {quantile(ratios, 0.5).value:.2f}"
