@@ -11,72 +11,78 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.admission import Limiter
+from gateway.admin.app import AdminDoor
+from gateway.admission.restoring import restore_spending
 from gateway.api.chat import CHAT
 from gateway.api.completions import COMPLETIONS
 from gateway.api.endpoint import GenerationEndpoint
-from gateway.api.engine_client import EngineClient
 from gateway.api.errors import as_api_error
 from gateway.api.health import Healthz, Readyz, Scrape
 from gateway.api.middleware import Authorisation, BodyLimit, Envelope
 from gateway.api.models import ListModels, RetrieveModel
 from gateway.api.tokenization import Detokenize, Tokenize
+from gateway.services import Services
 from gateway.settings import Settings
-from gateway.telemetry.metrics import Metrics
-from gateway.tenancy.authenticator import Authenticator
-from gateway.tenancy.records import Principal
+
+RELAY_DEADLINE_S = 3.0
+"""How long the end of the process waits for usage to leave it. What has not left waits in the journal."""
 
 
-def create_app(
-    settings: Settings,
-    engine: EngineClient,
-    authenticator: Authenticator[Principal],
-    limiter: Limiter,
-    metrics: Metrics,
-) -> Starlette:
-    """The ASGI application. Its lifespan starts the engine, and ends the engine, the limiter and the authenticator."""
+def create_app(settings: Settings, services: Services) -> Starlette:
+    """The ASGI application. Its lifespan is that of the services."""
+    door = [] if services.admin is None else [Middleware(AdminDoor, admin=services.admin)]
     app = Starlette(
-        routes=_routes(settings, engine, limiter, metrics),
+        routes=_routes(settings, services),
         middleware=[
             Middleware(Envelope),
-            Middleware(Authorisation, authenticator=authenticator),
+            *door,
+            Middleware(Authorisation, authenticator=services.authenticator),
             Middleware(BodyLimit, max_body_bytes=settings.max_body_bytes),
         ],
         exception_handlers={HTTPException: _answer_routing},
-        lifespan=_lifespan(engine, authenticator, limiter),
+        lifespan=_lifespan(services),
     )
     # A redirect would repeat the client's Host header, and no client needs one.
     app.router.redirect_slashes = False
     return app
 
 
-def _routes(settings: Settings, engine: EngineClient, limiter: Limiter, metrics: Metrics) -> list[Route]:
-    depth = settings.max_json_depth
+def _routes(settings: Settings, services: Services) -> list[Route]:
+    engine, depth = services.engine, settings.max_json_depth
     return [
-        Route("/v1/chat/completions", GenerationEndpoint(CHAT, engine, limiter, metrics, settings), methods=["POST"]),
-        Route("/v1/completions", GenerationEndpoint(COMPLETIONS, engine, limiter, metrics, settings), methods=["POST"]),
+        Route("/v1/chat/completions", GenerationEndpoint(CHAT, services, settings), methods=["POST"]),
+        Route("/v1/completions", GenerationEndpoint(COMPLETIONS, services, settings), methods=["POST"]),
         Route("/v1/models", ListModels(engine), methods=["GET"]),
         Route("/v1/models/{id:path}", RetrieveModel(engine), methods=["GET"]),
         Route("/v1/tokenize", Tokenize(engine, depth), methods=["POST"]),
         Route("/v1/detokenize", Detokenize(engine, depth), methods=["POST"]),
         Route("/healthz", Healthz(), methods=["GET"]),
-        Route("/readyz", Readyz(engine), methods=["GET"]),
-        Route("/metrics", Scrape(metrics), methods=["GET"]),
+        Route("/readyz", Readyz(engine, services.journal), methods=["GET"]),
+        Route("/metrics", Scrape(services.metrics), methods=["GET"]),
     ]
 
 
-def _lifespan(
-    engine: EngineClient, authenticator: Authenticator[Principal], limiter: Limiter
-) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
+def _lifespan(services: Services) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        await asyncio.to_thread(engine.start)
+        await restore_spending(services.limiter, services.journal)
+        services.prices.start()
+        if services.relay is not None:
+            services.relay.start()
+        await asyncio.to_thread(services.engine.start)
         try:
             yield
         finally:
-            await asyncio.to_thread(engine.close)
-            await limiter.aclose()
-            await authenticator.aclose()
+            await asyncio.to_thread(services.engine.close)
+            await services.limiter.aclose()
+            await services.prices.aclose()
+            if services.relay is not None:
+                await services.relay.aclose(RELAY_DEADLINE_S)
+            await services.journal.aclose()
+            await services.analytics.aclose()
+            await services.authenticator.aclose()
+            if services.admin is not None:
+                await services.admin.aclose()
 
     return lifespan
 

@@ -18,20 +18,17 @@ from engine.config import EngineConfig, SchedulerConfig
 from engine.engine import Engine
 from engine.models.config import UnsupportedCheckpoint
 from engine.worker import InsufficientMemory
-from gateway.admission.opening import open_limiter
 from gateway.api.service_classes import TierClasses, engine_classes_of
 from gateway.app import create_app
 from gateway.catalog import DEFAULT_MODEL, fetch_model
 from gateway.errors import OperatorError
 from gateway.listener import local_url
+from gateway.opening import open_services
 from gateway.progress import Report, progress
-from gateway.service_classes import unserved_tiers
 from gateway.settings import Settings
 from gateway.telemetry.logs import configure_logging
-from gateway.telemetry.metrics import Metrics
-from gateway.tenancy import Authenticator, TenantExists, TenantStore, load_pepper, open_database
+from gateway.tenancy import TenantExists, TenantStore, load_pepper, open_database
 from gateway.tenancy.schema import upgrade
-from gateway.tenancy.tiers import count_tenants_by_tier
 
 DEMO_TENANT = "demo"
 DEMO_QUESTION = "What is the capital of France?"
@@ -129,15 +126,8 @@ async def _serve(
 ) -> None:
     database = open_database(settings.database_url.get_secret_value())
     try:
-        store = TenantStore(database, pepper)
-        if strangers := await store.count_keys_of_other_peppers():
-            _log.warning("keys made under another pepper are refused; see turnpike doctor", keys=strangers)
-        if unserved := unserved_tiers(settings.service_classes, await count_tenants_by_tier(database)):
-            _log.warning("requests of tenants whose tier is no service class are refused", tenants_by_tier=unserved)
-        authenticator = Authenticator(store, pepper)
-        limiter = open_limiter(settings)
-        metrics = Metrics(engine.stats, limiter.counts)
-        app = create_app(settings, engine, authenticator, limiter, metrics)
+        services = await open_services(settings, engine, database, pepper)
+        app = create_app(settings, services)
         config = uvicorn.Config(
             app,
             http="httptools",

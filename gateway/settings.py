@@ -27,9 +27,9 @@ from pydantic_settings import (
 )
 from pydantic_settings import SettingsError as SourceError
 
+from gateway.billing.prices import declared_terms
 from gateway.errors import OperatorError
 from gateway.metering.kafka_cluster import KafkaCluster
-from gateway.pricing import price_list
 from gateway.service_classes import DEFAULT_CLASSES, StatedClass, check_classes, decode_classes
 
 CONFIG_FILE = "turnpike.toml"
@@ -105,8 +105,9 @@ class Settings(BaseSettings):
 
     models: dict[str, Path] = Field(default_factory=dict)
     """Served name -> checkpoint: a Hugging Face folder or a GGUF file."""
-    prices: dict[str, tuple[Decimal, Decimal]] = Field(default_factory=dict)
-    """Served name -> dollars per million tokens of prompts and of answers, for limits on money."""
+    prices: dict[str, tuple[Decimal, ...]] = Field(default_factory=dict)
+    """Served name -> dollars per million tokens: [input, output] or [input, cached input, output]. What differs from
+    the price in effect is a new version from the start on; so is a price set by hand, until then."""
     invoice_grace_s: int = Field(default=3600, ge=0)
     """How long after a month's end its late usage is waited for, before it can be invoiced."""
     gpu_hour_dollars: Decimal | None = Field(default=None, ge=0, le=1_000_000, decimal_places=9)
@@ -172,8 +173,9 @@ class Settings(BaseSettings):
 
     @field_validator("prices")
     @classmethod
-    def _whole_nanodollars(cls, prices: dict[str, tuple[Decimal, Decimal]]) -> dict[str, tuple[Decimal, Decimal]]:
-        price_list(prices)
+    def _chargeable(cls, prices: dict[str, tuple[Decimal, ...]]) -> dict[str, tuple[Decimal, ...]]:
+        for model, stated in prices.items():
+            declared_terms(model, stated)
         return prices
 
     @field_validator("service_classes")

@@ -3,11 +3,12 @@
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from starlette.types import Receive, Scope, Send
 
-from gateway.admission import Limiter
 from gateway.admission.book import limits_for
+from gateway.api.access import require_model
 from gateway.api.admit import admitted
 from gateway.api.engine_client import EngineClient, ServedModel
 from gateway.api.errors import SERVER_ERROR, APIError
@@ -22,9 +23,11 @@ from gateway.api.serve import Answer, serve
 from gateway.api.service_classes import TierClasses, echoed
 from gateway.api.shed import shed
 from gateway.api.wire import Header, Wire, new_id
-from gateway.pricing import price_list
+from gateway.metering.event import new_event_id, unix_ms
+from gateway.metering.opening import Opening
+from gateway.services import Services
 from gateway.settings import Settings
-from gateway.telemetry.metrics import Metrics
+from gateway.tenancy.records import Principal, Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,24 +43,20 @@ class Operation:
 class GenerationEndpoint:
     """An ASGI endpoint."""
 
-    def __init__(
-        self, operation: Operation, engine: EngineClient, limiter: Limiter, metrics: Metrics, settings: Settings
-    ) -> None:
+    def __init__(self, operation: Operation, services: Services, settings: Settings) -> None:
         self._operation = operation
-        self._engine = engine
-        self._limiter = limiter
-        self._metrics = metrics
+        self._services = services
+        self._engine = services.engine
         self._max_json_depth = settings.max_json_depth
         self._classes = TierClasses(settings)
-        self._prices = price_list(settings.prices)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         operation = self._operation
         caller = exchange_of(scope).caller()
         request = operation.parse(await read_json(scope, receive, self._max_json_depth))
-        model = find_model(self._engine, request.model)
+        model = find_model(self._engine, request.model, caller)
         serving = self._classes.serving(caller.tier, request.service_tier)
-        with measuring(self._metrics, (operation.name, model.name, serving.name)) as measurement:
+        with measuring(self._services.metrics, (operation.name, model.name, serving.name)) as measurement:
             own = self._classes.of_tier(caller.tier)
             limits = limits_for(caller, model.name, model.windows[serving.name], own.limits)
             spread = random.random()
@@ -67,9 +66,9 @@ class GenerationEndpoint:
             prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
             shed(self._engine, model.name, serving, prompt_tokens, spread)
             header = Header(new_id(operation.id_prefix), request.model, echoed(serving, request.service_tier))
-            choices_each = request.params.n
-            price = self._prices.get(model.name)
-            async with admitted(self._limiter, header.id, limits.quotas, price, prompts, choices_each) as admission:
+            opening = self._opening(header, caller, serving.name, model)
+            limiter, journal = self._services.limiter, self._services.journal
+            async with admitted(limiter, journal, opening, limits.quotas, prompts, request.params.n) as admission:
                 answer = Answer(
                     header.id,
                     caller.tenant_id,
@@ -82,9 +81,31 @@ class GenerationEndpoint:
                 )
                 await serve(answer, self._engine, receive, send)
 
+    def _opening(self, header: Header, caller: Principal, tier_served: Tier, model: ServedModel) -> Opening:
+        """What is billed, to whom, at the prices of this moment."""
+        now = datetime.now(UTC)
+        price = self._services.prices.price_of(model.name, tier_served, now)
+        return Opening(
+            event_id=new_event_id(),
+            request_id=header.id,
+            tenant_id=caller.tenant_id,
+            key_id=caller.key_id,
+            tier=caller.tier,
+            tier_served=tier_served,
+            requested_model=header.model,
+            served_model=model.name,
+            model_version=model.version,
+            price_version=price.version,
+            prompt_nanodollars=price.prompt,
+            cached_nanodollars=price.cached_prompt,
+            completion_nanodollars=price.completion,
+            opened_ms=unix_ms(now),
+        )
 
-def find_model(engine: EngineClient, name: str) -> ServedModel:
-    """Raises: APIError, 404 or, while nothing can be served, 503."""
+
+def find_model(engine: EngineClient, name: str, caller: Principal) -> ServedModel:
+    """Raises: APIError, 403, 404 or, while nothing can be served, 503."""
+    require_model(caller, name)
     model = engine.models.get(name)
     if model is None:
         raise APIError(404, f"The model `{name[:128]}` does not exist.", param="model", code="model_not_found")

@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Protocol
 
 from engine.request import STANDARD, SamplingParams, ServiceClass, TextDelta
+from engine.streams import AbortListener
 from engine.text.processor import TextProcessor
 
 
@@ -73,8 +74,11 @@ class EngineClient(Protocol):
         tenant: str = "",
         service_class: ServiceClass = STANDARD,
         continues_text: bool = False,
+        on_abort: AbortListener | None = None,
     ) -> AsyncGenerator[TextDelta]:
         """Deltas of all choices. Closing it, or cancelling the task that iterates, aborts the request.
+
+        `on_abort` is told, on the event loop, what each choice had consumed whose last delta was not read.
 
         Raises:
             UnservableRequest, InvalidParameter: at the call, before anything is computed.

@@ -11,6 +11,8 @@ from engine.text.chat_template import ChatTemplateError
 from gateway.admission import QuotaExceeded, StoreAway
 from gateway.api.rate_headers import rate_headers, retry_headers
 from gateway.api.responses import send_body
+from gateway.billing.errors import NoPrice
+from gateway.metering.journal import JournalUnavailable
 from gateway.tenancy.errors import InvalidKey, StoreUnavailable
 
 INVALID_REQUEST = "invalid_request_error"
@@ -95,6 +97,22 @@ def as_api_error(error: Exception) -> APIError | None:
             return APIError(
                 503,
                 "Limits cannot be checked at the moment. Retry in a few seconds.",
+                type=SERVER_ERROR,
+                code="service_unavailable",
+                headers={"retry-after": "5"},
+            )
+        case NoPrice():
+            return APIError(
+                503,
+                "This model has no price at the moment.",
+                type=SERVER_ERROR,
+                param="model",
+                code="model_not_priced",
+            )
+        case JournalUnavailable():
+            return APIError(
+                503,
+                "Usage cannot be recorded at the moment. Retry in a few seconds.",
                 type=SERVER_ERROR,
                 code="service_unavailable",
                 headers={"retry-after": "5"},

@@ -5,6 +5,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.api.engine_client import EngineClient
 from gateway.api.responses import send_body
+from gateway.metering.journal import Journal
 from gateway.telemetry.metrics import Metrics
 
 
@@ -18,11 +19,12 @@ class Healthz:
 class Readyz:
     """An ASGI endpoint: whether to send requests here."""
 
-    def __init__(self, engine: EngineClient) -> None:
+    def __init__(self, engine: EngineClient, journal: Journal) -> None:
         self._engine = engine
+        self._journal = journal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._engine.ready:
+        if self._engine.ready and self._journal.trouble is None:
             await send_body(send, 200, b'{"status":"ready"}')
         else:
             await send_body(send, 503, b'{"status":"not ready"}', {"retry-after": "5"})

@@ -20,6 +20,7 @@ class Measurement:
         self._labels = labels
         self._started = time.perf_counter()
         self._first: dict[int, tuple[float, int]] = {}
+        self.ttft_ms: int | None = None
 
     def saw(self, batch: Sequence[ChoiceDelta]) -> None:
         """Note when tokens came. A choice's later tokens are timed from the delta that brought its first."""
@@ -27,6 +28,7 @@ class Measurement:
         for choice, delta in batch:
             if choice not in self._first and delta.token_ids:
                 if not self._first:
+                    self.ttft_ms = round((now - self._started) * 1e3)
                     self._metrics.time_to_first_token.labels(*self._labels).observe(now - self._started)
                 self._first[choice] = (now, len(delta.token_ids))
             if delta.usage is not None and choice in self._first:
@@ -43,7 +45,6 @@ class Measurement:
     def ended(self, error_type: str) -> None:
         elapsed_s = time.perf_counter() - self._started
         self._metrics.request_duration.labels(*self._labels, error_type).observe(elapsed_s)
-
 
     def turned_away(self, reason: str) -> None:
         _, model, tier = self._labels

@@ -1,4 +1,4 @@
-"""GET /v1/models and /v1/models/{id}."""
+"""GET /v1/models and /v1/models/{id}: those that the key may use."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.api.engine_client import EngineClient, ServedModel
 from gateway.api.errors import APIError
+from gateway.api.exchange import exchange_of
 from gateway.api.responses import send_body
 
 
@@ -17,7 +18,8 @@ class ListModels:
         self._engine = engine
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        models = [_wire(model) for model in self._engine.models.values()]
+        caller = exchange_of(scope).caller()
+        models = [_wire(model) for model in self._engine.models.values() if caller.may_use(model.name)]
         await send_body(send, 200, orjson.dumps({"object": "list", "data": models}))
 
 
@@ -29,7 +31,7 @@ class RetrieveModel:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         model = self._engine.models.get(scope["path_params"]["id"])
-        if model is None:
+        if model is None or not exchange_of(scope).caller().may_use(model.name):
             raise APIError(404, "This model does not exist.", param="model", code="model_not_found")
         await send_body(send, 200, orjson.dumps(_wire(model)))
 

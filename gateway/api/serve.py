@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from starlette.types import Receive, Send
 
 from engine.request import ServiceClass, TextDelta, TokenLogprob
+from engine.streams import AbortListener
 from gateway.api.admit import Admission
 from gateway.api.deltas import ChoiceDelta, DeltaStream, reading
 from gateway.api.engine_client import EngineClient
@@ -79,13 +80,19 @@ async def _submit(answer: Answer, engine: EngineClient) -> list[AsyncGenerator[T
                 tenant=answer.tenant_id,
                 service_class=answer.service_class,
                 continues_text=prompt.continues_text,
+                on_abort=_listener(answer, position * answer.request.params.n),
             )
             streams.append(stream)
     except Exception:
         for stream in streams:
             await stream.aclose()
         raise
+    answer.admission.started()
     return streams
+
+
+def _listener(answer: Answer, first_choice: int) -> AbortListener:
+    return lambda index, usage: answer.admission.aborted(first_choice + index, usage)
 
 
 async def _send_stream(answer: Answer, deltas: DeltaStream, send: Send) -> None:
@@ -100,6 +107,7 @@ async def _send_stream(answer: Answer, deltas: DeltaStream, send: Send) -> None:
             events = [_event(chunk) for choice, delta in batch for chunk in answer.wire.chunks(choice, delta)]
             if events:
                 await send({"type": "http.response.body", "body": b"".join(events), "more_body": True})
+                answer.admission.sent()
             batch = await deltas.next_batch()
         await _finish(answer)
     except ClientGone:
@@ -126,15 +134,16 @@ def _count(answer: Answer, batch: Sequence[ChoiceDelta]) -> None:
     answer.measurement.saw(batch)
     for choice, delta in batch:
         answer.usage.saw(choice, delta)
+    answer.usage.ttft_ms = answer.measurement.ttft_ms
 
 
 async def _finish(answer: Answer) -> None:
-    """The streams ended: so must have all choices. What was held is free before the client knows that it is done."""
+    """The streams ended: so must have all choices. It is billed, and what was held is free, before the client knows."""
     ended = len(answer.usage.ended)
     if ended != answer.choices:
         raise RuntimeError(f"the engine ended {ended} of {answer.choices} choices")
     answer.measurement.used(answer.usage)
-    await answer.admission.settle()
+    await answer.admission.complete()
 
 
 def _last_word(error: Exception | asyncio.CancelledError) -> APIError:

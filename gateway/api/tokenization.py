@@ -11,6 +11,7 @@ from gateway.api.completion_schema import token_ids
 from gateway.api.endpoint import find_model
 from gateway.api.engine_client import EngineClient
 from gateway.api.errors import invalid
+from gateway.api.exchange import exchange_of
 from gateway.api.fields import Fields, as_array, missing
 from gateway.api.generation import Prompt
 from gateway.api.json_body import read_json
@@ -38,7 +39,7 @@ class Tokenize:
         fields.finish({"continue_final_message": (False,), "tools": ([],)})
         if not with_bos and not isinstance(prompt, str):
             raise invalid("add_special_tokens", "add_special_tokens is only allowed with prompt.")
-        model = find_model(self._engine, model_name)
+        model = find_model(self._engine, model_name, exchange_of(scope).caller())
         [tokens] = await encode([prompt], model.text, add_special_tokens=with_bos)
         label = model.text.tokenizer.token_bytes
         strings = [token_label(label(token)) for token in tokens] if with_strings else None
@@ -66,7 +67,7 @@ class Detokenize:
             raise missing("tokens")
         tokens = token_ids(as_array(items, "tokens", MAX_TOKEN_IDS), "tokens")
         fields.finish({})
-        model = find_model(self._engine, model_name)
+        model = find_model(self._engine, model_name, exchange_of(scope).caller())
         if max(tokens) >= model.vocab_size:
             raise invalid("tokens", f"A token id is outside the vocabulary of {model.vocab_size}.")
         if len(tokens) <= MAX_INLINE_CHARS:

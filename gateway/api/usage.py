@@ -1,11 +1,16 @@
 """What a whole request used."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.request import FinishReason, TextDelta
+from engine.request import FinishReason, TextDelta, Usage
 from gateway.admission.model import Scope
+from gateway.metering.event import Ending
+from gateway.metering.opening import Progress, Work
+
+_NS_PER_MS = 1_000_000
 
 
 @dataclass(slots=True)
@@ -19,27 +24,44 @@ class UsageTotal:
     prompt_lengths: Sequence[int]
     choices_each: int
     bound_by: Scope | None = None
-    cached_tokens: int = 0
     ended: set[int] = field(default_factory=set)
+    ttft_ms: int | None = None
     _completion_tokens: dict[int, int] = field(default_factory=dict)
-    _cut: bool = False
+    _cached_tokens: dict[int, int] = field(default_factory=dict)
+    _consumed: dict[int, Usage] = field(default_factory=dict)
+    _reasons: set[FinishReason] = field(default_factory=set)
 
     def saw(self, choice: int, delta: TextDelta) -> None:
         """Count a delta on its way to the client."""
         counted = self._completion_tokens.get(choice, 0) + len(delta.token_ids)
+        if choice % self.choices_each == 0:
+            # The other choices share this one's prompt.
+            self._cached_tokens[choice] = delta.cached_tokens
         if delta.usage is not None:
             # The engine's own count has the end-of-text token too.
             counted = delta.usage.completion_tokens
             self.ended.add(choice)
-            if choice % self.choices_each == 0:
-                # The other choices share this one's prompt.
-                self.cached_tokens += delta.usage.cached_tokens
+            self._consumed[choice] = delta.usage
         self._completion_tokens[choice] = counted
-        self._cut |= delta.finish_reason is FinishReason.LENGTH
+        if delta.finish_reason is not None:
+            self._reasons.add(delta.finish_reason)
+
+    def aborted(self, choice: int, usage: Usage) -> None:
+        """What a choice that nobody read to its end had consumed."""
+        self._consumed[choice] = usage
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is known of every choice what it consumed."""
+        return len(self._consumed) == len(self.prompt_lengths) * self.choices_each
 
     @property
     def prompt_tokens(self) -> int:
         return sum(self.prompt_lengths[prompt] for prompt in {c // self.choices_each for c in self._completion_tokens})
+
+    @property
+    def cached_tokens(self) -> int:
+        return sum(self._cached_tokens.values())
 
     @property
     def completion_tokens(self) -> int:
@@ -48,6 +70,33 @@ class UsageTotal:
     @property
     def total_tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
+
+    @property
+    def progress(self) -> Progress:
+        """What has been counted so far, as the journal wants it."""
+        return Progress(self.prompt_tokens, self.cached_tokens, self.completion_tokens, self.ttft_ms)
+
+    @property
+    def work(self) -> Work:
+        """What the engine did for all choices, as far as it is known. It waited as long as the first of them."""
+        recompute_ns: Counter[str] = Counter()
+        for usage in self._consumed.values():
+            recompute_ns.update(usage.recompute_ns)
+        consumed = self._consumed.values()
+        return Work(
+            undelivered_tokens=max(0, sum(each.completion_tokens for each in consumed) - self.completion_tokens),
+            queue_ms=min((each.queue_ns for each in consumed), default=0) // _NS_PER_MS,
+            engine_ns=sum(each.engine_ns for each in consumed),
+            recompute_ns=recompute_ns,
+            preemptions=sum(each.preemptions for each in consumed),
+        )
+
+    @property
+    def ending(self) -> Ending:
+        """Why it ended, where all choices have: what cut one of them short goes before what ended others."""
+        if FinishReason.LENGTH in self._reasons:
+            return Ending.LENGTH if self.bound_by is None else Ending.QUOTA
+        return Ending.STOP
 
     def wire(self) -> dict[str, Any]:
         """OpenAI's `usage` object; `limited_by` is ours, and there where a limit ended an answer."""
@@ -63,6 +112,6 @@ class UsageTotal:
                 "rejected_prediction_tokens": 0,
             },
         }
-        if self.bound_by is not None and self._cut:
+        if self.bound_by is not None and FinishReason.LENGTH in self._reasons:
             usage["limited_by"] = {"scope": self.bound_by.kind.value, "limit": self.bound_by.measure.value}
         return usage

@@ -18,6 +18,7 @@ from typing import IO
 
 import structlog
 
+from gateway.errors import OperatorError
 from gateway.metering.batch import Batch, Ended
 from gateway.metering.event import Ending, UsageEvent
 from gateway.metering.journal_file import JournalFile, OpenRequest, Spent
@@ -36,11 +37,11 @@ _DAY_MS = 86_400_000
 _log = structlog.get_logger("turnpike.journal")
 
 
-class JournalUnavailable(Exception):
+class JournalUnavailable(OperatorError):
     """Usage cannot be made durable at the moment, so nothing new may run."""
 
 
-class JournalInUse(Exception):
+class JournalInUse(OperatorError):
     """Another process writes this journal."""
 
 

@@ -15,11 +15,13 @@ from starlette.testclient import TestClient
 
 from gateway.admission import Limiter, MemoryStore
 from gateway.app import create_app
+from gateway.metering.journal import Journal
 from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy.errors import InvalidKey, StoreUnavailable
 from gateway.tenancy.records import Principal
 from tests.gateway.api.fake_engine import FakeEngine
+from tests.gateway.api.services import services_with
 
 KEY = "tp-standard"
 PREMIUM_KEY = "tp-premium"
@@ -75,15 +77,23 @@ def limiter() -> Limiter:
 
 
 @pytest.fixture
+def journal(tmp_path_factory: pytest.TempPathFactory) -> Journal:
+    """The application closes it."""
+    return Journal(tmp_path_factory.mktemp("usage") / "journal.db", interval_ms=5, min_free_bytes=0)
+
+
+@pytest.fixture
 def app(
     engine: FakeEngine,
     authenticator: FakeAuthenticator,
     metrics: Metrics,
     limiter: Limiter,
+    journal: Journal,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Starlette:
     settings = Settings(data_dir=tmp_path_factory.mktemp("data"), max_body_bytes=MAX_BODY_BYTES)
-    return create_app(settings, engine, authenticator, limiter, metrics)
+    given = {"metrics": metrics, "limiter": limiter, "journal": journal}
+    return create_app(settings, services_with(settings.data_dir, engine, authenticator, **given))
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from engine.request import (
     UnservableRequest,
     Usage,
 )
+from engine.streams import AbortListener
 from engine.text.chat_template import ChatTemplateError
 
 BOS = 256
@@ -135,6 +136,7 @@ class FakeEngine:
         tenant: str = "",
         service_class: ServiceClass = STANDARD,
         continues_text: bool = False,
+        on_abort: AbortListener | None = None,
     ) -> AsyncGenerator[TextDelta]:
         served = self.models[model]
         if not prompt or len(prompt) + (params.max_tokens != 0) > served.max_model_len:
@@ -143,14 +145,19 @@ class FakeEngine:
             if any(not 0 <= token_id < VOCAB_SIZE for token_id in ids):
                 raise InvalidParameter(name, f"{name} has a token id outside the vocabulary")
         self.calls.append(Call(model, tuple(prompt), params, request_id, tenant, service_class, continues_text))
-        return self._generate(len(self.calls), tuple(prompt), params, served.max_model_len)
+        return self._generate(len(self.calls), tuple(prompt), params, served.max_model_len, on_abort)
 
     async def _generate(
-        self, number: int, prompt: tuple[int, ...], params: SamplingParams, window: int
+        self,
+        number: int,
+        prompt: tuple[int, ...],
+        params: SamplingParams,
+        window: int,
+        on_abort: AbortListener | None,
     ) -> AsyncGenerator[TextDelta]:
         self.live.add(number)
+        choices = [_Choice(index, prompt, params, self.reply, window) for index in range(params.n)]
         try:
-            choices = [_Choice(index, prompt, params, self.reply, window) for index in range(params.n)]
             position = 0
             while open_choices := [choice for choice in choices if not choice.ended]:
                 await asyncio.sleep(self.pace_s)
@@ -164,13 +171,16 @@ class FakeEngine:
                 position += 1
         finally:
             self.live.discard(number)
+            for choice in choices:
+                if on_abort is not None and not choice.ended:
+                    on_abort(choice.index, choice.usage)
 
 
 class _Choice:
     def __init__(
         self, index: int, prompt: tuple[int, ...], params: SamplingParams, reply: str | bytes, window: int
     ) -> None:
-        self._index = index
+        self.index = index
         self._prompt = prompt
         self._params = params
         self._reply = reply.encode() if isinstance(reply, str) else reply
@@ -183,22 +193,23 @@ class _Choice:
 
     def step(self) -> TextDelta:
         prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
-        if self._made == 0 and self._params.prompt_logprobs is not None and self._index == 0:
+        if self._made == 0 and self._params.prompt_logprobs is not None and self.index == 0:
             entries = [_logprob(token_id, self._params.prompt_logprobs) for token_id in self._prompt]
             prompt_logprobs = (None, *entries[1:])
         if self._max_tokens == 0:
-            return self._end(TextDelta(self._index, prompt_logprobs=prompt_logprobs), FinishReason.LENGTH)
+            return self._end(TextDelta(self.index, prompt_logprobs=prompt_logprobs), FinishReason.LENGTH)
         token = self._reply[self._made]
         self._made += 1
         text = self._decoder.decode(bytes([token]), self._made in (len(self._reply), self._max_tokens))
         self._text += text
         wanted = self._params.logprobs
         delta = TextDelta(
-            self._index,
+            self.index,
             text=text,
             token_ids=(token,),
             logprobs=() if wanted is None else (_logprob(token, wanted),),
             prompt_logprobs=prompt_logprobs,
+            cached_tokens=self.usage.cached_tokens,
         )
         if any(stop in self._text for stop in self._params.stop):
             return self._end(delta, FinishReason.STOP)
@@ -217,8 +228,14 @@ class _Choice:
             delta.logprobs,
             delta.prompt_logprobs,
             reason,
-            usage=Usage(len(self._prompt), self._made, cached_tokens=1 if self._index == 0 else len(self._prompt)),
+            usage=self.usage,
+            cached_tokens=self.usage.cached_tokens,
         )
+
+    @property
+    def usage(self) -> Usage:
+        cached_tokens = 1 if self.index == 0 else len(self._prompt)
+        return Usage(len(self._prompt), self._made, cached_tokens, engine_ns=1_000 * self._made, queue_ns=2_000_000)
 
 
 def _logprob(token_id: int, alternatives: int) -> TokenLogprob:

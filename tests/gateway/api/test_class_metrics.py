@@ -11,15 +11,14 @@ from starlette.testclient import TestClient
 from engine.config import EngineConfig, SchedulerConfig
 from engine.engine import Engine
 from engine.scheduling.service_window import jain_index
-from gateway.admission import Limiter, MemoryStore
 from gateway.api.service_classes import engine_classes_of
 from gateway.app import create_app
 from gateway.settings import Settings
-from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import Limits, Principal, ScopedLimits, ScopeKind
 from tests.engine.models.tiny import make_checkpoint
 from tests.gateway.api.conftest import FakeAuthenticator
 from tests.gateway.api.envelope import error_of
+from tests.gateway.api.services import services_with
 
 CLASSES = {
     "gold": {"priority": 1, "reserved_fraction": 0.25, "ttft_target_ms": 300},
@@ -59,7 +58,7 @@ def engine(folder, tmp_path):
 @pytest.fixture
 def client(engine, authenticator, tmp_path):
     settings = Settings(data_dir=tmp_path, service_classes=CLASSES)
-    app = create_app(settings, engine, authenticator, Limiter(MemoryStore()), Metrics(engine.stats))
+    app = create_app(settings, services_with(tmp_path, engine, authenticator))
     with TestClient(app) as client:
         yield client
 

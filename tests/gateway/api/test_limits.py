@@ -15,6 +15,7 @@ from gateway.settings import Settings
 from gateway.tenancy.limits import Limits, ScopedLimits, ScopeKind
 from tests.gateway.api.conftest import AUTHORISED, KEY, PREMIUM_KEY
 from tests.gateway.api.envelope import error_of
+from tests.gateway.api.services import services_with
 
 CHAT = "/v1/chat/completions"
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
@@ -199,12 +200,10 @@ def test_durations(milliseconds, text):
 def test_an_answer_ends_where_the_money_does(engine, authenticator, metrics, limiter, tmp_path):
     limit(authenticator, nanodollars_per_month=PROMPT_TOKENS * 100 + 5 * 400 + 399)
     engine.reply = "a" * 50
-    settings = Settings(data_dir=tmp_path, prices={"tiny": ("0.1", "0.4")})
-    with TestClient(create_app(settings, engine, authenticator, limiter, metrics), headers=AUTHORISED) as client:
+    services = services_with(tmp_path, engine, authenticator, metrics=metrics, limiter=limiter)
+    with TestClient(create_app(Settings(data_dir=tmp_path), services), headers=AUTHORISED) as client:
         usage = ask(client).json()["usage"]
         assert usage["completion_tokens"] == 5
         assert usage["limited_by"] == {"scope": "tenant", "limit": "nanodollars_per_month"}
         error = error_of(ask(client), 429)
         assert error["code"] == "insufficient_quota"
-        unpriced = ask(client, model="org/tiny-2")
-        assert error_of(unpriced, 403)["code"] == "model_not_priced"

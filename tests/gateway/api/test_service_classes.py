@@ -13,6 +13,7 @@ from gateway.app import create_app
 from gateway.settings import Settings
 from gateway.tenancy import Principal
 from tests.gateway.api.envelope import error_of
+from tests.gateway.api.services import services_with
 
 THREE = {
     "batch": {"priority": 30, "context_tokens": 100},
@@ -89,7 +90,9 @@ def client(engine, authenticator, limiter, metrics, tmp_path):
     settings = Settings(data_dir=tmp_path, service_classes=THREE)
     for tier in (*ORDER, "silver"):
         authenticator.principals[f"tp-{tier}"] = Principal(f"id-{tier}", tier, tier, f"key-{tier}")
-    with TestClient(create_app(settings, engine, authenticator, limiter, metrics)) as client:
+    with TestClient(
+        create_app(settings, services_with(tmp_path, engine, authenticator, metrics=metrics, limiter=limiter))
+    ) as client:
         yield client
 
 

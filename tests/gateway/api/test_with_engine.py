@@ -7,13 +7,12 @@ from starlette.testclient import TestClient
 
 from engine.config import EngineConfig
 from engine.engine import Engine
-from gateway.admission import Limiter, MemoryStore
 from gateway.app import create_app
 from gateway.settings import Settings
-from gateway.telemetry.metrics import Metrics
 from tests.engine.models.tiny import make_checkpoint
 from tests.gateway.api.conftest import AUTHORISED, FakeAuthenticator
 from tests.gateway.api.envelope import error_of
+from tests.gateway.api.services import services_with
 from tests.gateway.api.test_chat import chunks
 
 MESSAGES = [{"role": "user", "content": "What is the capital of France?"}]
@@ -24,7 +23,7 @@ def client(tmp_path_factory):
     folder = make_checkpoint(tmp_path_factory.mktemp("model"), "llama")
     engine = Engine.load({"tiny": folder}, EngineConfig(dtype="float32", kv_cache_bytes=4 * 2**20, threads=1))
     settings = Settings(data_dir=folder / "data")
-    app = create_app(settings, engine, FakeAuthenticator(), Limiter(MemoryStore()), Metrics(engine.stats))
+    app = create_app(settings, services_with(folder, engine, FakeAuthenticator()))
     with TestClient(app, headers=AUTHORISED) as client:
         yield client
 

@@ -1,0 +1,34 @@
+"""What limits on money start from after a restart: the journal knows what was spent."""
+
+import logging
+from datetime import UTC, datetime
+
+from gateway.admission.limiter import Limiter
+from gateway.admission.model import Committed, Measure, Scope
+from gateway.admission.store import StoreAway
+from gateway.metering.journal import Journal
+from gateway.tenancy.limits import ScopeKind
+
+_log = logging.getLogger(__name__)
+
+
+async def restore_spending(limiter: Limiter, journal: Journal) -> None:
+    """Let no limit on money count less than this machine's journal has billed. A store that is shared and away keeps
+    what it has."""
+    try:
+        await limiter.restore(spending_of(journal))
+    except StoreAway:
+        _log.warning("limits on money could not be compared with the journal: the store of limits is away")
+
+
+def spending_of(journal: Journal) -> list[Committed]:
+    """By scope and month, and what came off balances ever."""
+    spent: dict[tuple[Scope, int], int] = {}
+    for each in journal.spent_at_start:
+        month_ms = int(datetime.strptime(each.month, "%Y-%m").replace(tzinfo=UTC).timestamp()) * 1000
+        for kind, id in ((ScopeKind.KEY, each.key_id), (ScopeKind.TENANT, ""), (ScopeKind.MODEL, each.model)):
+            of_month = (Scope(each.tenant_id, kind, id, Measure.NANODOLLARS_PER_MONTH), month_ms)
+            spent[of_month] = spent.get(of_month, 0) + each.nanodollars
+        ever = (Scope(each.tenant_id, ScopeKind.TENANT, "", Measure.CREDIT_NANODOLLARS), 0)
+        spent[ever] = spent.get(ever, 0) + each.nanodollars
+    return [Committed(scope, at_ms, amount) for (scope, at_ms), amount in spent.items()]

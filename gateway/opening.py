@@ -1,0 +1,105 @@
+"""From settings to the services that requests are served with."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from engine.engine import Engine
+from gateway.admin.app import AdminApp
+from gateway.admin.context import AdminContext
+from gateway.admission.opening import open_limiter
+from gateway.analytics import Analytics, open_analytics
+from gateway.analytics.prepared import PreparedAnalytics
+from gateway.billing.price_book import PriceBook
+from gateway.billing.price_store import PriceStore
+from gateway.errors import OperatorError
+from gateway.metering.analytics_destination import AnalyticsDestination
+from gateway.metering.destination import Destination
+from gateway.metering.journal import Journal
+from gateway.metering.kafka_cluster import KafkaCluster
+from gateway.metering.kafka_destination import KafkaDestination
+from gateway.metering.relay import Relay
+from gateway.service_classes import unserved_tiers
+from gateway.services import Services
+from gateway.settings import Settings
+from gateway.telemetry.metrics import Metrics
+from gateway.tenancy import Authenticator, TenantStore
+from gateway.tenancy.tiers import count_tenants_by_tier
+
+_log = structlog.get_logger("turnpike.serve")
+
+
+class Unpriced(OperatorError):
+    """A served model has no price."""
+
+
+async def open_services(settings: Settings, engine: Engine, database: AsyncEngine, pepper: bytes) -> Services:
+    """On the event loop that they serve on. The application starts and ends them; the database is the caller's.
+
+    Raises:
+        OperatorError: a served model has no price, the journal cannot be written, or the database is away.
+    """
+    store = TenantStore(database, pepper)
+    await _warn_of_refused(settings, store, database)
+    prices = await open_prices(settings, engine.models, database)
+    analytics = open_usage_store(settings)
+    journal = open_journal(settings)
+    limiter = open_limiter(settings)
+    return Services(
+        engine=engine,
+        authenticator=Authenticator(store, pepper),
+        limiter=limiter,
+        prices=prices,
+        journal=journal,
+        analytics=analytics,
+        relay=Relay(journal, _destination(settings, analytics)),
+        metrics=Metrics(engine.stats, limiter.counts),
+        admin=AdminApp(AdminContext(database, pepper, tuple(settings.service_classes))),
+    )
+
+
+async def open_prices(settings: Settings, models: Iterable[str], database: AsyncEngine) -> PriceBook:
+    """What is declared in the settings takes effect now.
+
+    Raises:
+        Unpriced: nothing says what a served model costs, and no answer is billed at a price that nobody stated.
+    """
+    store = PriceStore(database)
+    for version in await store.declare(settings.prices):
+        _log.info("price takes effect", version=version.id)
+    book = PriceBook(store)
+    await book.load()
+    if unpriced := book.unpriced(models, datetime.now(UTC)):
+        name = unpriced[0]
+        raise Unpriced(f"the model {name} has no price: turnpike price set {name} --input DOLLARS --output DOLLARS")
+    return book
+
+
+def open_journal(settings: Settings) -> Journal:
+    """Raises: JournalUnavailable, JournalInUse."""
+    return Journal(
+        settings.journal_path,
+        interval_ms=settings.journal_interval_ms,
+        min_free_bytes=settings.journal_min_free,
+        retention_days=settings.journal_retention_days,
+    )
+
+
+def open_usage_store(settings: Settings) -> Analytics:
+    """Where usage is asked for; it connects when it first is."""
+    return PreparedAnalytics(open_analytics(settings.analytics_url.get_secret_value()))
+
+
+def _destination(settings: Settings, analytics: Analytics) -> Destination:
+    if settings.kafka_url is None:
+        return AnalyticsDestination(analytics)
+    return KafkaDestination(KafkaCluster.from_url(settings.kafka_url.get_secret_value()), settings.kafka_topic)
+
+
+async def _warn_of_refused(settings: Settings, store: TenantStore, database: AsyncEngine) -> None:
+    if strangers := await store.count_keys_of_other_peppers():
+        _log.warning("keys made under another pepper are refused; see turnpike doctor", keys=strangers)
+    if unserved := unserved_tiers(settings.service_classes, await count_tenants_by_tier(database)):
+        _log.warning("requests of tenants whose tier is no service class are refused", tenants_by_tier=unserved)

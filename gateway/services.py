@@ -1,0 +1,32 @@
+"""What requests are served with."""
+
+from dataclasses import dataclass
+
+from gateway.admin.app import AdminApp
+from gateway.admission import Limiter
+from gateway.analytics import Analytics
+from gateway.api.engine_client import EngineClient
+from gateway.billing.price_book import PriceBook
+from gateway.metering.journal import Journal
+from gateway.metering.relay import Relay
+from gateway.telemetry.metrics import Metrics
+from gateway.tenancy.authenticator import Authenticator
+from gateway.tenancy.records import Principal
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Whoever makes them has loaded `prices`; the application starts them with its lifespan, and ends them.
+
+    `relay` is None where nothing takes the journal's events away, `admin` where there is no admin API.
+    """
+
+    engine: EngineClient
+    authenticator: Authenticator[Principal]
+    limiter: Limiter
+    prices: PriceBook
+    journal: Journal
+    analytics: Analytics
+    relay: Relay | None
+    metrics: Metrics
+    admin: AdminApp | None = None

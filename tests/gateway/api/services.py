@@ -1,0 +1,56 @@
+"""Services around an engine, as the tests of the HTTP side need them: everything real but the keys and the prices."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from gateway.admission import Limiter, MemoryStore
+from gateway.analytics import open_analytics
+from gateway.api.engine_client import EngineClient
+from gateway.billing.price_book import PriceBook
+from gateway.billing.prices import PriceTerms, PriceVersion
+from gateway.metering.journal import Journal
+from gateway.services import Services
+from gateway.telemetry.metrics import Metrics
+
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+class FixedPrices:
+    """From (input, cached input, output) in dollars per million tokens, the same for every class."""
+
+    def __init__(self, prices: Mapping[str, tuple[str, str, str]]) -> None:
+        self._versions = [
+            PriceVersion(
+                f"{model}@1",
+                LONG_AGO,
+                PriceTerms.stated(model, Decimal(input), Decimal(output), cached_input=Decimal(cached), multipliers={}),
+            )
+            for model, (input, cached, output) in prices.items()
+        ]
+
+    async def versions(self) -> Sequence[PriceVersion]:
+        return self._versions
+
+
+def price_book(prices: Mapping[str, tuple[str, str, str]]) -> PriceBook:
+    book = PriceBook(FixedPrices(prices))
+    asyncio.run(book.load())
+    return book
+
+
+def services_with(folder: Path, engine: EngineClient, authenticator: Any, **others: Any) -> Services:
+    """What a test does not give is made: nothing is limited, and each model costs a little."""
+    stats = getattr(engine, "stats", dict)
+    made: dict[str, Any] = {
+        "limiter": Limiter(MemoryStore()),
+        "prices": price_book(dict.fromkeys(engine.models, ("0.1", "0.05", "0.4"))),
+        "journal": others.get("journal") or Journal(folder / "journal.db", min_free_bytes=0),
+        "analytics": open_analytics("chdb://memory"),
+        "relay": None,
+        "metrics": others.get("metrics") or Metrics(stats),
+    }
+    return Services(engine=engine, authenticator=authenticator, **made | others)

@@ -1,0 +1,225 @@
+"""Each request becomes one usage event, with what its client received and nothing else."""
+
+import asyncio
+import http.client
+import re
+import sqlite3
+
+import httpx
+import orjson
+import pytest
+from starlette.testclient import TestClient
+
+from gateway.app import create_app
+from gateway.metering.event import Ending, UsageEvent
+from gateway.metering.journal import Journal
+from gateway.metering.journal_file import JournalFile
+from gateway.settings import Settings
+from tests.gateway.api.conftest import AUTHORISED, KEY, PREMIUM_KEY, until
+from tests.gateway.api.envelope import error_of
+from tests.gateway.api.services import services_with
+from tests.gateway.api.test_limits import limit
+
+CHAT = "/v1/chat/completions"
+HEADERS = AUTHORISED | {"content-type": "application/json"}
+BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+INPUT, CACHED, OUTPUT = 100, 50, 400
+
+
+def events_of(journal) -> list[UsageEvent]:
+    file = JournalFile(journal.path, read_only=True)
+    try:
+        return [UsageEvent.from_json(row.body) for row in file.events_after(0, 1000)]
+    finally:
+        file.close()
+
+
+def event_of(journal) -> UsageEvent:
+    """Of a request that may have ended early: nobody waits then for its event."""
+    until(lambda: len(events_of(journal)) == 1)
+    (event,) = events_of(journal)
+    return event
+
+
+def usage_of(text: str) -> dict:
+    """The usage chunk of a stream."""
+    chunks = [orjson.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+    return chunks[-1]["usage"]
+
+
+def cost(event: UsageEvent) -> int:
+    fresh = event.prompt_tokens - event.cached_tokens
+    return fresh * INPUT + event.cached_tokens * CACHED + event.completion_tokens * OUTPUT
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_is_on_the_disk_before_its_last_byte(client, journal, engine, stream):
+    body = BODY | ({"stream": True, "stream_options": {"include_usage": True}} if stream else {})
+    response = client.post(CHAT, json=body)
+    (event,) = events_of(journal)
+    usage = usage_of(response.text) if stream else response.json()["usage"]
+    assert (event.prompt_tokens, event.completion_tokens) == (usage["prompt_tokens"], usage["completion_tokens"])
+    assert event.cached_tokens == usage["prompt_tokens_details"]["cached_tokens"] == 1
+    assert event.cost_nanodollars == cost(event) > 0
+    assert (event.tenant_id, event.key_id, event.tier, event.tier_served) == ("tenant-1", "pubid1", *["standard"] * 2)
+    assert (event.requested_model, event.served_model, event.model_version) == ("tiny", "tiny", "f00d")
+    assert (event.price_version, event.finish_reason, event.undelivered_tokens) == ("tiny@1", Ending.STOP, 0)
+    assert (event.engine_ns, event.queue_ms) == (1_000 * len(engine.reply), 2)
+    assert event.ttft_ms is not None
+    assert 0 <= event.ttft_ms <= event.total_latency_ms
+
+
+def test_the_id_of_the_answer_is_the_id_of_its_event(client, journal):
+    assert client.post(CHAT, json=BODY).json()["id"] == event_of(journal).request_id
+
+
+def test_choices_share_their_prompt(client, journal, engine):
+    engine.reply = "abc"
+    usage = client.post(CHAT, json=BODY | {"n": 3}).json()["usage"]
+    event = event_of(journal)
+    assert (event.prompt_tokens, event.completion_tokens) == (usage["prompt_tokens"], 9)
+    assert (event.cached_tokens, event.engine_ns) == (1, 9_000)
+
+
+def test_several_prompts_are_billed_each(client, journal, engine):
+    engine.reply = "abc"
+    usage = client.post("/v1/completions", json={"model": "tiny", "prompt": ["one", "two"], "n": 2}).json()["usage"]
+    event = event_of(journal)
+    assert (event.prompt_tokens, event.completion_tokens) == (usage["prompt_tokens"], 12)
+    assert event.cached_tokens == 2
+    assert event.request_id.startswith("cmpl-")
+
+
+@pytest.mark.parametrize(("key", "asked", "tiers"), [
+    (KEY, None, ("standard", "standard")),
+    (PREMIUM_KEY, None, ("premium", "premium")),
+    (PREMIUM_KEY, "default", ("premium", "standard")),
+])  # fmt: skip
+def test_the_tier_paid_for_and_the_tier_served_are_told_apart(client, journal, key, asked, tiers):
+    client.post(CHAT, json=BODY | {"service_tier": asked}, headers={"authorization": f"Bearer {key}"})
+    event = event_of(journal)
+    assert (event.tier, event.tier_served) == tiers
+
+
+def test_an_answer_of_full_length_says_so(client, journal):
+    client.post(CHAT, json=BODY | {"max_tokens": 4})
+    assert (event_of(journal).finish_reason, event_of(journal).completion_tokens) == (Ending.LENGTH, 4)
+
+
+def test_a_failure_half_way_is_billed_as_far_as_it_was_sent(client, journal, engine):
+    engine.fail_at, engine.pace_s = 3, 0.01
+    client.post(CHAT, json=BODY | {"stream": True})
+    event = event_of(journal)
+    assert (event.finish_reason, event.completion_tokens) == (Ending.ERROR, 3)
+    assert event.cost_nanodollars == cost(event)
+    assert event.engine_ns == 3_000
+
+
+def test_a_whole_answer_that_fails_costs_nothing(client, journal, engine):
+    engine.fail_at = 3
+    error_of(client.post(CHAT, json=BODY), 500)
+    event = event_of(journal)
+    assert (event.prompt_tokens, event.completion_tokens, event.cost_nanodollars) == (0, 0, 0)
+    assert (event.finish_reason, event.undelivered_tokens, event.engine_ns) == (Ending.ERROR, 3, 3_000)
+
+
+def test_a_client_that_hangs_up_pays_for_what_it_was_sent(server, journal, engine):
+    engine.reply, engine.pace_s = "x" * 200, 0.01
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+    connection.request("POST", CHAT, orjson.dumps(BODY | {"stream": True}), HEADERS)
+    received = 0
+    with connection.getresponse() as response:
+        while received < 5:
+            received += response.readline().count(b'"content":"x"')
+    connection.close()
+    event = event_of(journal)
+    assert event.finish_reason is Ending.CANCELLED
+    assert 5 <= event.completion_tokens < 200
+    assert event.cost_nanodollars == cost(event)
+    assert event.engine_ns == 1_000 * (event.completion_tokens + event.undelivered_tokens)
+
+
+def test_a_client_that_leaves_before_the_first_token_pays_nothing(server, journal, engine):
+    engine.pace_s = 0.3
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+    connection.request("POST", CHAT, orjson.dumps(BODY | {"stream": True}), HEADERS)
+    until(lambda: engine.live)
+    connection.close()
+    event = event_of(journal)
+    assert (event.finish_reason, event.cost_nanodollars, event.prompt_tokens) == (Ending.CANCELLED, 0, 0)
+
+
+@pytest.mark.parametrize("fields", [{"model": "none"}, {"messages": []}, {"max_tokens": 10_000}])
+def test_what_is_refused_is_not_billed(client, journal, fields):
+    assert client.post(CHAT, json=BODY | fields).status_code in (400, 404)
+    assert events_of(journal) == []
+
+
+def test_a_disk_that_fails_means_503_and_no_readiness(client, journal, engine, monkeypatch, limiter):
+    def fail():
+        raise sqlite3.OperationalError("database or disk is full")
+
+    commit = journal._file.commit
+    monkeypatch.setattr("gateway.metering.journal.RETRY_S", 0.01)
+    monkeypatch.setattr(journal._file, "commit", fail)
+    until_refused = client.post(CHAT, json=BODY)  # its end cannot be written
+    assert error_of(until_refused, 503)["code"] == "service_unavailable"
+    assert "disk" not in until_refused.text
+    refused = client.post(CHAT, json=BODY)
+    assert error_of(refused, 503)["code"] == "service_unavailable"
+    assert client.get("/readyz").status_code == 503
+    assert len(engine.calls) == 1
+    monkeypatch.setattr(journal._file, "commit", commit)
+    until(lambda: client.get("/readyz").status_code == 200)
+    assert client.post(CHAT, json=BODY).status_code == 200
+    until(lambda: len(events_of(journal)) == 2)
+    failed, served = events_of(journal)
+    assert (failed.finish_reason, failed.cost_nanodollars) == (Ending.ERROR, 0)
+    assert (served.finish_reason, served.sequence) == (Ending.STOP, 2)
+
+
+def test_a_stream_whose_end_cannot_be_written_ends_with_an_error(client, journal, monkeypatch):
+    monkeypatch.setattr("gateway.metering.journal.RETRY_S", 0.01)
+    failing = True
+    commit = journal._file.commit
+
+    def fail_for_now():
+        if failing:
+            raise sqlite3.OperationalError("disk I/O error")
+        commit()
+
+    monkeypatch.setattr(journal._file, "commit", fail_for_now)
+    text = client.post(CHAT, json=BODY | {"stream": True}).text
+    failing = False
+    assert "[DONE]" not in text
+    assert orjson.loads(text.strip().splitlines()[-1][6:])["error"]["code"] == "service_unavailable"
+    sent = len(re.findall(r'"content":"."', text))
+    event = event_of(journal)
+    assert (event.finish_reason, event.completion_tokens) == (Ending.ERROR, sent)
+
+
+def test_two_hundred_at_once_are_two_hundred_events(server, journal, engine):
+    async def ask(client, n: int) -> dict:
+        response = await client.post(CHAT, json=BODY | {"max_tokens": 1 + n % 13})
+        return response.json()["usage"]
+
+    async def ask_all() -> list[dict]:
+        async with httpx.AsyncClient(base_url=server.url, headers=AUTHORISED, timeout=30) as client:
+            return await asyncio.gather(*(ask(client, n) for n in range(200)))
+
+    usages = asyncio.run(ask_all())
+    events = events_of(journal)
+    assert [event.sequence for event in events] == list(range(1, 201))
+    assert len({event.event_id for event in events}) == 200
+    for name in ("prompt_tokens", "completion_tokens"):
+        assert sum(getattr(event, name) for event in events) == sum(usage[name] for usage in usages)
+
+
+def test_what_was_spent_counts_after_a_restart(client, journal, engine, authenticator, tmp_path):
+    for _ in range(3):
+        client.post(CHAT, json=BODY)
+    limit(authenticator, nanodollars_per_month=sum(event.cost_nanodollars for event in events_of(journal)) + 10)
+    client.__exit__(None, None, None)
+    services = services_with(tmp_path, engine, authenticator, journal=Journal(journal.path, min_free_bytes=0))
+    with TestClient(create_app(Settings(data_dir=tmp_path), services), headers=AUTHORISED) as restarted:
+        assert error_of(restarted.post(CHAT, json=BODY), 429)["code"] == "insufficient_quota"
