@@ -1,0 +1,164 @@
+"""kill -9 before and after every step of usage's way: what a client received is billed once."""
+
+import asyncio
+import multiprocessing
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from gateway.analytics import Analytics
+from gateway.analytics.sums import Window
+from gateway.metering.analytics_destination import AnalyticsDestination
+from gateway.metering.destination import Backoff, Destination
+from gateway.metering.intake import Intake
+from gateway.metering.journal import Journal
+from gateway.metering.journal_file import HOUR_MS
+from gateway.metering.kafka_cluster import KafkaCluster
+from gateway.metering.kafka_destination import KafkaDestination
+from gateway.metering.kafka_source import KafkaSource
+from gateway.metering.reconciliation import reconcile
+from gateway.metering.relay import Relay
+from gateway.metering.sink import Sink
+from tests.gateway.metering.crashing import TOKENS, Death, Record, Step, run_gateway, run_sink
+from tests.gateway.metering.usage import (
+    NOW_MS,
+    analytics_at,
+    as_billed,
+    billed,
+    finish,
+    journal_at,
+    journalled,
+    until,
+)
+from tests.kafka_server import KafkaServer
+
+pytestmark = pytest.mark.anyio
+
+MEMBER = "a"
+GATEWAY_STEPS = (Step.OPEN, Step.PROGRESS, Step.CLOSE, Step.READ, Step.PRODUCE, Step.BROKER_ACK, Step.ACKNOWLEDGE)
+SINK_STEPS = (Step.FETCH, Step.INSERT, Step.COMMIT)
+
+
+@pytest.fixture(scope="module")
+def processes() -> multiprocessing.context.ForkServerContext:
+    """Of a server that has imported everything, so that a process starts in no time."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.gateway.metering.crashing"])
+    return context
+
+
+@pytest.fixture
+def topic(kafka_server: KafkaServer) -> str:
+    name = f"crashes-{uuid4().hex[:8]}"
+    kafka_server.create_topic(name, partitions=2)
+    return name
+
+
+@pytest.fixture
+def kafka_url(kafka_server: KafkaServer) -> str:
+    return f"kafka://{kafka_server.bootstrap}"
+
+
+def dies(context: Any, target: Callable[..., None], *arguments: object) -> None:
+    """Run a process until it has killed itself."""
+    process = context.Process(target=target, args=arguments)
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL, f"it did not come to its end: {arguments}"
+
+
+@asynccontextmanager
+async def relaying(journal: Journal, destination: Destination) -> AsyncIterator[Relay]:
+    relay = Relay(journal, destination, backoff=Backoff(0.05, 0.5))
+    relay.start()
+    try:
+        yield relay
+        await until(lambda: relay.backlog_events == 0)
+    finally:
+        await relay.aclose(deadline_s=10)
+
+
+async def sink_everything(analytics: Analytics, kafka_url: str, topic: str, events: int) -> None:
+    """Until the store has so many distinct events."""
+    source = KafkaSource(
+        KafkaCluster.from_url(kafka_url), topic, group=f"sink-{topic}", member=MEMBER, heartbeat_ms=300
+    )
+    sink = Sink(source, Intake(analytics), linger_ms=50)
+    running = asyncio.create_task(sink.run())
+
+    async def arrived() -> bool:
+        return running.done() or len(await billed(analytics)) >= events
+
+    await until(arrived)
+    sink.stop()
+    await running
+
+
+async def assert_billed_once(path: Path, analytics: Analytics) -> None:
+    events = journalled(path)
+    assert [event.sequence for event in events] == list(range(1, len(events) + 1))
+    assert await billed(analytics) == as_billed(events)
+    day = Window(NOW_MS - 24 * HOUR_MS, NOW_MS + 10_000 * 24 * HOUR_MS)
+    assert not (await reconcile(path, analytics, day, now_ms=day.end_ms)).drift
+
+
+async def assert_clients_agree(record: Record, analytics: Analytics) -> None:
+    """The promise: what ended is billed whole; what was cut off is billed no more than was sent, and no less than what
+    the journal had taken down."""
+    bill = {request_id: (tokens, ending) for request_id, (_, tokens, _, ending) in (await billed(analytics)).items()}
+    ended, sent, kept = (record.tokens(what) for what in ("ended", "sent", "kept"))
+    assert ended, "the processes have lived long enough to end requests"
+    assert {request_id: bill[request_id] for request_id in ended} == dict.fromkeys(ended, (TOKENS, "stop"))
+    for request_id, (tokens, _) in bill.items():
+        assert tokens <= sent[request_id], request_id
+    for request_id, tokens in kept.items():
+        assert bill[request_id][0] >= tokens, request_id
+
+
+async def test_a_gateway_that_is_killed(
+    processes: Any, kafka_url: str, topic: str, clickhouse_url: str, tmp_path: Path
+) -> None:
+    path, record = tmp_path / "journal.db", Record(tmp_path / "record")
+    deaths = [Death(step, after) for step in GATEWAY_STEPS for after in (False, True)]
+    for death in deaths:
+        await asyncio.to_thread(dies, processes, run_gateway, path, record, death, kafka_url, topic, "")
+    async with analytics_at(clickhouse_url) as analytics:
+        async with (
+            journal_at(path) as journal,
+            relaying(journal, KafkaDestination(KafkaCluster.from_url(kafka_url), topic)),
+        ):
+            pass
+        await sink_everything(analytics, kafka_url, topic, journal.last_sequence)
+        await assert_billed_once(path, analytics)
+        await assert_clients_agree(record, analytics)
+
+
+async def test_a_gateway_without_kafka_that_is_killed(processes: Any, clickhouse_url: str, tmp_path: Path) -> None:
+    path, record = tmp_path / "journal.db", Record(tmp_path / "record")
+    async with analytics_at(clickhouse_url) as analytics:
+        for death in [Death(step, after) for step in (Step.INSERT, Step.ACKNOWLEDGE) for after in (False, True)]:
+            await asyncio.to_thread(dies, processes, run_gateway, path, record, death, None, "", clickhouse_url)
+        async with journal_at(path) as journal, relaying(journal, AnalyticsDestination(analytics)):
+            pass
+        await assert_billed_once(path, analytics)
+        await assert_clients_agree(record, analytics)
+
+
+async def test_a_sink_that_is_killed(
+    processes: Any, kafka_url: str, topic: str, clickhouse_url: str, tmp_path: Path
+) -> None:
+    async with (
+        analytics_at(clickhouse_url) as analytics,
+        journal_at(tmp_path / "journal.db") as journal,
+    ):
+        for death in [Death(step, after, passing=1) for step in SINK_STEPS for after in (False, True)]:
+            async with relaying(journal, KafkaDestination(KafkaCluster.from_url(kafka_url), topic)):
+                await finish(journal, 50)
+            await asyncio.to_thread(dies, processes, run_sink, kafka_url, topic, clickhouse_url, MEMBER, death)
+        await sink_everything(analytics, kafka_url, topic, journal.last_sequence)
+        await assert_billed_once(journal.path, analytics)
