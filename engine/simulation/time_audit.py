@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from engine.config import BLOCK_TOKENS, SchedulerConfig
 from engine.request import Phase, Request
 from engine.scheduling import Scheduler, StepPlan
-from engine.scheduling.cost import StepWork, row_work
+from engine.scheduling.cost import SLOW_STREAK, StepWork, row_work
 from engine.scheduling.guard import TARGET_MEMORY_NS, StepGuard
 from engine.scheduling.wait import ClassLoad, predict_drain_ns, predict_first_token_ns
 from engine.simulation.device import StepTime
@@ -15,8 +15,9 @@ GOOD_STEPS = 16
 """So many steps without a fault of time, and the scheduler has found back to what a step takes."""
 MOST_OFF = 2.0
 """How far, as a factor, it may then be off."""
-MOST_MISSES = 4
-"""So many of the last `GOOD_STEPS` may be off by more all the same: those that mix work as no step before them did."""
+MOST_MISSES = 1 + SLOW_STREAK
+"""So many of the last `GOOD_STEPS` may be off by more all the same. A mix of work such as no step before had can look
+like a device that has become faster, and it takes a streak to find out that it has not."""
 
 
 class TimeAuditor:

@@ -1,0 +1,81 @@
+"""Many seeds: nothing breaks, everything was met, and neither the processes nor the clock change what happens."""
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from engine.simulation.__main__ import main
+from engine.simulation.campaign import CampaignReport, Limits, run_campaign
+from engine.simulation.simulator import SimulationFailure, simulate
+from tests.engine.simulation.mutants import planted
+
+SEEDS = 2000
+"""Less than a minute on two cores that have nothing else to do."""
+STEPS = 390_000
+"""What they come to, at least."""
+
+
+@pytest.fixture(scope="module")
+def campaign() -> CampaignReport:
+    return run_campaign(0, Limits(seeds=SEEDS), jobs=min(2, os.cpu_count() or 1))
+
+
+def test_no_seed_breaks_an_invariant(campaign: CampaignReport) -> None:
+    assert campaign.failed_seed is None, campaign.failure
+    assert campaign.seeds == SEEDS
+    assert campaign.steps > STEPS
+
+
+def test_the_silence_means_something(campaign: CampaignReport) -> None:
+    """All that can happen has happened, and not once only: aborts wherever a request can stand, all faults."""
+    standings = ("waiting", "waiting as a fork", "in prefill", "in decode", "preempted")
+    whens = ("between steps", "in flight")
+    aborts = {f"abort {when}, {standing}" for when in whens for standing in standings}
+    others = {*(f"preempt {when}" for when in whens), "failure", "hang", "slow", "still", "jump"}
+    assert campaign.faults.keys() == aborts | others
+    assert min(campaign.faults.values()) >= 10
+    assert len(campaign.patterns) == 8
+    assert campaign.preemptions > 1500
+    assert campaign.failures > 1000
+    assert campaign.cached_tokens > 200_000
+
+
+def without_time(report: CampaignReport) -> CampaignReport:
+    return replace(report, elapsed_s=0.0)
+
+
+def test_the_number_of_processes_changes_nothing() -> None:
+    alone, together = (run_campaign(40, Limits(seeds=25), jobs=jobs) for jobs in (1, 2))
+    assert without_time(alone) == without_time(together)
+    assert alone.seeds == 25
+
+
+def test_a_campaign_of_steps_ends_with_the_seed_that_reaches_them() -> None:
+    report = run_campaign(7, Limits(steps=1000))
+    last = simulate(7 + report.seeds - 1)
+    assert report.steps >= 1000 > report.steps - last.steps
+
+
+def test_a_campaign_ends_when_its_time_is_up() -> None:
+    assert run_campaign(7, Limits(seconds=0.0)).seeds == 1
+
+
+def test_a_campaign_stops_at_the_first_seed_that_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planted("the hash forgets the salt", monkeypatch)
+    report = run_campaign(20, Limits(seeds=100))
+    assert report.failed_seed == 20 + report.seeds
+    with pytest.raises(SimulationFailure):
+        simulate(report.failed_seed)
+
+    assert main(["--seed", "20", "--seeds", "100"]) == 1
+    shown = capsys.readouterr().out
+    assert f"seed {report.failed_seed} FAILED" in shown
+    assert f"python -m engine.simulation --seed {report.failed_seed} --only " in shown
+
+
+def test_a_campaign_without_a_failure_exits_with_success(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", "2"]) == 0
+    assert "2 seeds from 0 on" in capsys.readouterr().out
