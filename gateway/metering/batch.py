@@ -65,13 +65,14 @@ class Batch:
             for sequence, ended in enumerate(self.ended, first_sequence)
         ]
 
-    def told(self, error: Exception | None) -> None:
-        """Tell all who wait how it went. After an error, what is written later is what they were told by it."""
+    def told(self) -> None:
+        """Tell all who wait that it is on the disk."""
         for ended in self.ended:
             if ended.done is not None:
-                if error is None:
-                    ended.done.set_result(None)
-                else:
-                    ended.done.set_exception(error)
-        if error is not None:
-            self.ended = [Ended(each.otherwise, each.otherwise, None) for each in self.ended]
+                ended.done.set_result(None)
+
+    def fall_back(self) -> "list[Future[None]]":
+        """Put in place of each event what is written otherwise. Returns those who wait, to be told of an error."""
+        waiting = [ended.done for ended in self.ended if ended.done is not None]
+        self.ended = [Ended(each.otherwise, each.otherwise, None) for each in self.ended]
+        return waiting

@@ -218,14 +218,17 @@ class Journal:
         except Exception as error:  # whatever it is, this thread has to stay and say so
             self._fail(batch, error)
         else:
-            if self._trouble is not None:
-                _log.warning("the journal can be written again")
-            self._trouble = None
-            self._last_sequence = last
-            self._relayed_sequence = max(self._relayed_sequence, batch.acknowledged)
-            self._unwritten = Batch()
-            batch.told(None)
+            self._wrote(batch, last)
+            batch.told()
         self._written = time.monotonic()
+
+    def _wrote(self, batch: Batch, last: int) -> None:
+        if self._trouble is not None:
+            _log.warning("the journal can be written again")
+        self._trouble = None
+        self._last_sequence = last
+        self._relayed_sequence = max(self._relayed_sequence, batch.acknowledged)
+        self._unwritten = Batch()
 
     def _commit(self, batch: Batch) -> int:
         """Write a batch in one transaction; returns the sequence of the last event there is."""
@@ -245,15 +248,32 @@ class Journal:
         return last + len(batch.ended)
 
     def _fail(self, batch: Batch, error: Exception) -> None:
-        try:
-            self._file.rollback()
-        except sqlite3.Error:
-            _log.exception("the journal's transaction could not be rolled back")
+        self._undo()
         reason = f"usage cannot be written: {error}"
         if self._trouble is None:
             _log.error("the journal cannot be written", error=str(error))
         self._trouble = reason
-        batch.told(JournalUnavailable(reason))
+        waiting = batch.fall_back()
+        if waiting:
+            self._overwrite(batch)
+        for each in waiting:
+            each.set_exception(JournalUnavailable(reason))
+
+    def _overwrite(self, batch: Batch) -> None:
+        """A commit that failed on its sync lies whole in the log, and would count should this process die before the
+        next one. So what is true now is written over it before anybody is told of the failure."""
+        try:
+            last = self._commit(batch)
+        except Exception:  # as before; it is tried again
+            self._undo()
+        else:
+            self._wrote(batch, last)
+
+    def _undo(self) -> None:
+        try:
+            self._file.rollback()
+        except sqlite3.Error:
+            _log.exception("the journal's transaction could not be rolled back")
 
     def _check_disk(self) -> None:
         now = time.monotonic()
