@@ -64,8 +64,10 @@ def answering() -> Iterator[None]:
     except OSError as error:
         raise AnalyticsAway(f"ClickHouse does not answer ({type(error).__name__})") from error
     except (TypeError, ValueError, OverflowError, AttributeError) as error:
-        # Rows that the driver could not write in the column's type.
-        raise AnalyticsRefused(f"not data of these columns: {error}"[:_MAX_TEXT_CHARS]) from error
+        # What the driver cannot write in the stated type.
+        raise AnalyticsRefused(
+            f"data of another type than its column or parameter: {error}"[:_MAX_TEXT_CHARS]
+        ) from error
 
 
 def _verdict(error: ClickHouseError) -> AnalyticsError:

@@ -149,7 +149,7 @@ def delivered(number: int) -> Event:
 
 
 @given(deliveries)
-@settings(max_examples=10)
+@settings(max_examples=6)
 def test_series_after_a_rebuild_are_totals_are_the_distinct_events(batches: list[tuple[list[int], int]]) -> None:
     async def play() -> None:
         analytics = open_analytics("chdb://memory")
