@@ -1,0 +1,291 @@
+"""Kafka and ClickHouse away in every way, and messages that come more than once: what is billed stays the same."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from gateway.analytics import Analytics, AnalyticsAway
+from gateway.analytics.clickhouse import ClickHouse, Server
+from gateway.analytics.rollups import drifted
+from gateway.analytics.sums import Grain, Window
+from gateway.metering import kafka_cluster, kafka_destination
+from gateway.metering.analytics_destination import AnalyticsDestination
+from gateway.metering.destination import Backoff, Destination
+from gateway.metering.intake import Intake
+from gateway.metering.journal import Journal
+from gateway.metering.journal_file import HOUR_MS
+from gateway.metering.kafka_cluster import KafkaCluster
+from gateway.metering.kafka_destination import KafkaDestination
+from gateway.metering.kafka_source import KafkaSource
+from gateway.metering.relay import Relay
+from gateway.metering.sink import Sink
+from tests.clickhouse_server import ClickHouseServer
+from tests.fault_proxy import Fault, fault_proxy
+from tests.gateway.metering.usage import NOW_MS, analytics_at, as_billed, billed, finish, journal_at, journalled, until
+from tests.kafka_server import KafkaServer, running_kafka
+from tests.servers import ServerMissing
+
+pytestmark = pytest.mark.anyio
+
+FAULTS = [Fault.REFUSE, Fault.RESET, Fault.SLOW, Fault.BLACK_HOLE]
+ANSWER_TIMEOUT_S = 1.0
+
+
+@pytest.fixture
+def topic(kafka_server: KafkaServer) -> str:
+    name = f"faults-{uuid4().hex[:8]}"
+    kafka_server.create_topic(name)
+    return name
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka clients whose deadlines are short; their order stays."""
+    monkeypatch.setattr(kafka_cluster, "BOOTSTRAP_TIMEOUT_MS", 1_000)
+    monkeypatch.setattr(kafka_destination, "MAX_BLOCK_MS", 1_000)
+    monkeypatch.setattr(kafka_destination, "REQUEST_TIMEOUT_MS", 1_000)
+    monkeypatch.setattr(kafka_destination, "DELIVERY_TIMEOUT_MS", 1_500)
+
+
+@asynccontextmanager
+async def relaying(journal: Journal, destination: Destination) -> AsyncIterator[Relay]:
+    relay = Relay(journal, destination, batch_events=200, backoff=Backoff(0.05, 0.3))
+    relay.start()
+    try:
+        yield relay
+    finally:
+        await relay.aclose(deadline_s=10)
+
+
+@asynccontextmanager
+async def sinking(analytics: Analytics, bootstrap: str, topic: str, members: int = 1) -> AsyncIterator[list[Sink]]:
+    cluster = KafkaCluster.from_url(f"kafka://{bootstrap}")
+    sinks = [
+        Sink(
+            KafkaSource(cluster, topic, group=f"sink-{topic}", heartbeat_ms=300),
+            Intake(analytics),
+            linger_ms=20,
+            backoff=Backoff(0.05, 0.3),
+        )
+        for _ in range(members)
+    ]
+    running = [asyncio.create_task(sink.run()) for sink in sinks]
+    try:
+        yield sinks
+    finally:
+        for sink in sinks:
+            sink.stop()
+        await asyncio.gather(*running)
+
+
+async def everything_is_billed(journal: Journal, analytics: Analytics) -> bool:
+    return await billed(analytics) == as_billed(journalled(journal.path))
+
+
+@asynccontextmanager
+async def through_proxy(server: ClickHouseServer, port: int) -> AsyncIterator[Analytics]:
+    """An impatient client of a new database."""
+    database = server.new_database().rpartition("/")[2]
+    async with analytics_at(server.url(database)):
+        client = ClickHouse(
+            Server("http", "127.0.0.1", port, server.user, server.password, database), answer_timeout_s=ANSWER_TIMEOUT_S
+        )
+        try:
+            yield client
+        finally:
+            await client.aclose()
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_kafka_away_in_every_way(
+    kafka_server: KafkaServer, clickhouse_url: str, topic: str, tmp_path: Path
+) -> None:
+    """The journal takes it all in, and brings it on when Kafka is back."""
+    destination = KafkaDestination(KafkaCluster.from_url(f"kafka://{kafka_server.proxied_bootstrap}"), topic)
+    async with (
+        fault_proxy(kafka_server.proxied_port, kafka_server.proxy_port) as proxy,
+        analytics_at(clickhouse_url) as analytics,
+        sinking(analytics, kafka_server.bootstrap, topic),
+        journal_at(tmp_path / "journal.db") as journal,
+        relaying(journal, destination) as relay,
+    ):
+        await finish(journal, 20)
+        await until(lambda: relay.backlog_events == 0)
+        for fault in FAULTS:
+            failures = relay.failures_total
+            await proxy.set(fault)
+            await finish(journal, 20)
+            await until(lambda failures=failures: relay.failures_total > failures)  # type: ignore[misc]
+            assert relay.last_error is not None
+            assert relay.backlog_events >= 20
+            await proxy.set(Fault.NONE)
+            await until(lambda: relay.backlog_events == 0)
+            assert relay.last_error is None
+        await until(lambda: everything_is_billed(journal, analytics))
+
+
+async def test_clickhouse_away_in_every_way(clickhouse_server: ClickHouseServer, tmp_path: Path) -> None:
+    """A slow store takes the rows after nobody waits for its answer any more: the outcome is unknown each time."""
+    async with (
+        fault_proxy(clickhouse_server.port) as proxy,
+        through_proxy(clickhouse_server, proxy.port) as analytics,
+        journal_at(tmp_path / "journal.db") as journal,
+        relaying(journal, AnalyticsDestination(analytics)) as relay,
+    ):
+        await finish(journal, 20)
+        await until(lambda: relay.backlog_events == 0)
+        for fault in FAULTS:
+            failures = relay.failures_total
+            await proxy.set(fault)
+            await finish(journal, 20)
+            await until(lambda failures=failures: relay.failures_total > failures)  # type: ignore[misc]
+            await proxy.set(Fault.NONE)
+            await until(lambda: relay.backlog_events == 0)
+        assert await everything_is_billed(journal, analytics)
+        rows = await analytics.query("SELECT count() FROM usage_events")
+        assert rows == [(journal.last_sequence,)], "a repeated batch has its token"
+        window = Window(NOW_MS - HOUR_MS, NOW_MS + HOUR_MS)
+        assert await drifted(analytics, Grain.MINUTE, window) == []
+
+
+async def test_a_sink_before_a_clickhouse_that_is_away(
+    kafka_server: KafkaServer, clickhouse_server: ClickHouseServer, topic: str, tmp_path: Path
+) -> None:
+    destination = KafkaDestination(KafkaCluster.from_url(f"kafka://{kafka_server.bootstrap}"), topic)
+    async with (
+        fault_proxy(clickhouse_server.port) as proxy,
+        through_proxy(clickhouse_server, proxy.port) as analytics,
+        journal_at(tmp_path / "journal.db") as journal,
+        relaying(journal, destination),
+        sinking(analytics, kafka_server.bootstrap, topic) as (sink,),
+    ):
+        for fault in (Fault.BLACK_HOLE, Fault.RESET):
+            failures = sink.counts.failures_total
+            await proxy.set(fault)
+            await finish(journal, 20)
+            await until(lambda failures=failures: sink.counts.failures_total > failures)  # type: ignore[misc]
+            await proxy.set(Fault.NONE)
+            await until(lambda: everything_is_billed(journal, analytics))
+        await until(lambda: sink.last_error is None)
+
+
+async def test_a_broker_that_is_killed_under_load(clickhouse_url: str, tmp_path: Path) -> None:
+    try:
+        broker = contextlib.ExitStack()
+        server = broker.enter_context(running_kafka())
+    except ServerMissing as error:
+        pytest.skip(str(error))
+    with broker:
+        server.create_topic("usage")
+        destination = KafkaDestination(KafkaCluster.from_url(f"kafka://{server.bootstrap}"), "usage")
+        async with (
+            analytics_at(clickhouse_url) as analytics,
+            journal_at(tmp_path / "journal.db") as journal,
+            relaying(journal, destination) as relay,
+            sinking(analytics, server.bootstrap, "usage"),
+        ):
+            stopping = asyncio.Event()
+            load = asyncio.create_task(_load(journal, stopping))
+            await until(lambda: relay.delivered_total > 100)
+            await asyncio.to_thread(server.kill)
+            written = journal.last_sequence
+            await until(lambda: journal.last_sequence > written + 100)  # answers go on
+            await asyncio.to_thread(server.start)
+            delivered = relay.delivered_total
+            await until(lambda: relay.delivered_total > delivered + 100)
+            stopping.set()
+            await load
+            await until(lambda: everything_is_billed(journal, analytics))
+
+
+async def _load(journal: Journal, stopping: asyncio.Event) -> None:
+    while not stopping.is_set():
+        await finish(journal, 5)
+        await asyncio.sleep(0.02)
+
+
+async def test_a_topic_that_is_replayed_twice_to_members_that_come_and_go(
+    kafka_server: KafkaServer, clickhouse_url: str, topic: str, tmp_path: Path
+) -> None:
+    async with (
+        analytics_at(clickhouse_url) as analytics,
+        journal_at(tmp_path / "journal.db") as journal,
+    ):
+        destination = KafkaDestination(KafkaCluster.from_url(f"kafka://{kafka_server.bootstrap}"), topic)
+        async with relaying(journal, destination) as relay:
+            await finish(journal, 300)
+            await until(lambda: relay.backlog_events == 0)
+        async with sinking(analytics, kafka_server.bootstrap, topic):
+            await until(lambda: everything_is_billed(journal, analytics))
+            copied = await asyncio.to_thread(_replay, kafka_server.bootstrap, topic)
+            assert copied == 300
+            async with sinking(analytics, kafka_server.bootstrap, topic, members=2) as sinks:
+                await until(lambda: sum(sink.counts.events_total for sink in sinks) > 0)
+                await asyncio.to_thread(_replay, kafka_server.bootstrap, topic)
+            await until(lambda: _all_consumed(kafka_server.bootstrap, topic))
+        assert await everything_is_billed(journal, analytics)
+
+
+def _replay(bootstrap: str, topic: str) -> int:
+    """Send every message that is in the topic once more, the newest first; how many there were."""
+    consumer = KafkaConsumer(
+        topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest", consumer_timeout_ms=500, group_id=None
+    )
+    messages = [(each.key, each.value) for each in consumer]
+    consumer.close()
+    producer = KafkaProducer(bootstrap_servers=bootstrap)
+    for key, value in reversed(messages):
+        producer.send(topic, key=key, value=value)
+    producer.flush()
+    producer.close()
+    return len(messages)
+
+
+async def _all_consumed(bootstrap: str, topic: str) -> bool:
+    def lag() -> int:
+        consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=f"sink-{topic}", enable_auto_commit=False)
+        try:
+            places = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic)]
+            ends = consumer.end_offsets(places)
+            return sum(ends[place] - (consumer.committed(place) or 0) for place in places)
+        finally:
+            consumer.close()
+
+    return await asyncio.to_thread(lag) == 0
+
+
+class LosingAnswers:
+    """A store whose every second insert is carried out and not answered."""
+
+    def __init__(self, analytics: Analytics) -> None:
+        self._analytics = analytics
+        self._inserts = 0
+
+    async def insert(self, *arguments: object) -> None:
+        await self._analytics.insert(*arguments)  # type: ignore[arg-type]
+        self._inserts += 1
+        if self._inserts % 2:
+            raise AnalyticsAway("no answer in time")
+
+
+async def test_fifty_inserts_whose_answer_is_lost(clickhouse_url: str, tmp_path: Path) -> None:
+    async with (
+        analytics_at(clickhouse_url) as analytics,
+        journal_at(tmp_path / "journal.db") as journal,
+    ):
+        await finish(journal, 200)
+        destination = AnalyticsDestination(LosingAnswers(analytics))  # type: ignore[arg-type]
+        relay = Relay(journal, destination, batch_events=4, backoff=Backoff(0.001, 0.002))
+        relay.start()
+        await until(lambda: relay.backlog_events == 0)
+        await relay.aclose(5)
+        assert relay.failures_total == 50
+        assert await everything_is_billed(journal, analytics)
+        assert await analytics.query("SELECT count() FROM usage_events") == [(200,)]
+        assert await analytics.query("SELECT sum(events) FROM usage_by_hour") == [(200,)]
