@@ -1,0 +1,107 @@
+"""The admin API as an ASGI application, and the door that stands before it."""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+import orjson
+import structlog
+from starlette.datastructures import Headers
+from starlette.routing import Route as PathRoute
+from starlette.routing import Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gateway.admin.admin_keys import AdminKeyStore
+from gateway.admin.change import Changes
+from gateway.admin.context import AdminContext
+from gateway.admin.endpoint import Resource, set_administrator
+from gateway.admin.errors import not_found, unavailable
+from gateway.admin.openapi import openapi_document
+from gateway.admin.resources import admin_routes
+from gateway.admin.roles import READERS, Administrator
+from gateway.admin.routes import PREFIX, Call, Route
+from gateway.admin.schema import Anything
+from gateway.api.exchange import exchange_of
+from gateway.api.middleware import BodyLimit, presented_key
+from gateway.tenancy.authenticator import Authenticator
+from gateway.tenancy.errors import StoreUnavailable
+from gateway.tenancy.keys import ADMIN_PREFIX
+
+MAX_BODY_BYTES = 64 * 1024
+
+
+class AdminDoor:
+    """Middleware: what is under `PREFIX` goes to the admin API, everything else on. By `scope["path"]` alone, in one
+    place: no path is the one's for authentication and the other's for routing."""
+
+    def __init__(self, app: ASGIApp, admin: ASGIApp) -> None:
+        self._app = app
+        self._admin = admin
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        here = scope["type"] == "http" and (scope["path"] + "/").startswith(PREFIX + "/")
+        await (self._admin if here else self._app)(scope, receive, send)
+
+
+class AdminApp:
+    """An ASGI application for HTTP below the `Envelope`. Nothing is answered without an administrator's key, whether
+    there is such a path or not; `aclose` ends what reads keys."""
+
+    def __init__(self, context: AdminContext) -> None:
+        routes = with_description(admin_routes(context))
+        self.routes = routes
+        self._keys = AdminKeyStore(context.database, context.pepper, now=context.now)
+        self._authenticator: Authenticator[Administrator] = Authenticator(
+            self._keys, context.pepper, prefix=ADMIN_PREFIX, now=context.now
+        )
+        changes = Changes(context.database, context.pepper, context.now)
+        by_path = sorted(routes, key=lambda route: route.path)
+        self._app = BodyLimit(
+            Router(
+                [
+                    PathRoute(PREFIX + path, Resource(tuple(same), changes))
+                    for path, same in groupby(by_path, key=lambda route: route.path)
+                ],
+                redirect_slashes=False,
+                default=_unknown_path,
+            ),
+            MAX_BODY_BYTES,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        presented = presented_key(Headers(scope=scope))
+        try:
+            administrator = await self._authenticator.authenticate(presented)
+            await self._keys.note_use(administrator.key_id)
+        except StoreUnavailable:
+            raise unavailable("The database does not answer.") from None
+        exchange_of(scope).key_id = administrator.key_id
+        structlog.contextvars.bind_contextvars(role=administrator.role.value)
+        set_administrator(scope, administrator)
+        await self._app(scope, receive, send)
+
+    async def aclose(self) -> None:
+        await self._authenticator.aclose()
+
+
+def with_description(routes: Sequence[Route]) -> tuple[Route, ...]:
+    """The routes, and the one that describes them all."""
+
+    async def describe(call: Call) -> object:
+        return document
+
+    description = Route(
+        name="describe",
+        about="This document.",
+        method="GET",
+        path="/openapi.json",
+        allowed=READERS,
+        answer=Anything(),
+        read=describe,
+    )
+    every = (*routes, description)
+    document = orjson.Fragment(orjson.dumps(openapi_document(every)))
+    return every
+
+
+async def _unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
+    raise not_found()

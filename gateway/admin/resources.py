@@ -1,0 +1,12 @@
+"""All routes of the admin API."""
+
+from gateway.admin.audit_entries import audit_routes
+from gateway.admin.context import AdminContext
+from gateway.admin.keys import key_routes
+from gateway.admin.limits import limit_routes
+from gateway.admin.routes import Route
+from gateway.admin.tenants import tenant_routes
+
+
+def admin_routes(context: AdminContext) -> list[Route]:
+    return [*tenant_routes(context), *key_routes(context), *limit_routes(context), *audit_routes(context)]
