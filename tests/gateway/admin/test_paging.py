@@ -64,14 +64,14 @@ async def test_a_cursor_is_for_its_list_and_its_filters(admin: Admin, store: Ten
 
 
 @given(st.text(max_size=80) | st.binary(max_size=60).map(lambda raw: base64.urlsafe_b64encode(raw).decode()))
-async def test_no_cursor_can_be_made_up(text: str) -> None:
+def test_no_cursor_can_be_made_up(text: str) -> None:
     with pytest.raises(APIError) as refusal:
         Cursors(PEPPER).read("keys", text)
     assert (refusal.value.status, refusal.value.param) == (400, "cursor")
 
 
 @given(st.lists(st.integers(0, 2**53) | st.text(max_size=20), min_size=1, max_size=3), st.data())
-async def test_a_cursor_says_what_was_written_and_an_altered_one_nothing(position: list, data: st.DataObject) -> None:
+def test_a_cursor_says_what_was_written_and_an_altered_one_nothing(position: list, data: st.DataObject) -> None:
     cursors = Cursors(PEPPER)
     written = cursors.write("keys", position)
     assert cursors.read("keys", written) == position
