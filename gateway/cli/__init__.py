@@ -4,7 +4,20 @@ Nothing heavy is imported before a command needs it: help and the tenant and key
 a second, while loading torch takes several.
 """
 
-from gateway.cli import database, doctor, invoices, keys, limits, models, prices, reconcile, serve, sink, tenants
+from gateway.cli import (
+    admin_keys,
+    database,
+    doctor,
+    invoices,
+    keys,
+    limits,
+    models,
+    prices,
+    reconcile,
+    serve,
+    sink,
+    tenants,
+)
 from gateway.cli.app import group, root
 
 app = root("A multi-tenant LLM API gateway with its own inference engine inside.")
@@ -19,6 +32,11 @@ key = group(app, "key", "API keys of tenants.")
 key.command("create")(keys.create)
 key.command("list")(keys.list_all)
 key.command("revoke")(keys.revoke)
+
+admin_key = group(app, "admin-key", "Keys of administrators, for the admin API.")
+admin_key.command("create")(admin_keys.create)
+admin_key.command("list")(admin_keys.list_all)
+admin_key.command("revoke")(admin_keys.revoke)
 
 limit = group(app, "limit", "What tenants, keys and models of tenants may use.")
 limit.command("set")(limits.set_limits)
