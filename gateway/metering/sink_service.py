@@ -74,7 +74,7 @@ async def run_sink(settings: Settings, *, member: str | None = None, metrics_por
         asyncio.get_running_loop().add_signal_handler(each, stop)
     gaps = GapWatch(analytics)
     if metrics_port is not None:
-        _serve_metrics(SinkCollector(sink, lambda: gaps.missing), metrics_port)
+        _serve_metrics(SinkCollector(sink, lambda: gaps.missing), settings.host, metrics_port)
     try:
         if await _migrated(analytics, stopping):
             watching = asyncio.create_task(gaps.run())
@@ -106,11 +106,11 @@ async def _migrated(analytics: Analytics, stopping: asyncio.Event) -> bool:
     return False
 
 
-def _serve_metrics(collector: SinkCollector, port: int) -> None:
+def _serve_metrics(collector: SinkCollector, host: str, port: int) -> None:
     registry = CollectorRegistry()
     registry.register(collector)
-    registry.register(ProcessCollector())
+    ProcessCollector(registry=registry)
     try:
-        start_http_server(port, registry=registry)
+        start_http_server(port, host, registry)
     except OSError as error:
-        raise OperatorError(f"metrics cannot be served on port {port}: {error.strerror}") from error
+        raise OperatorError(f"metrics cannot be served on {host}:{port}: {error.strerror}") from error
