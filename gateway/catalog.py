@@ -1,5 +1,6 @@
 """Fetching a model by name, for the command line and for a server that was told no model."""
 
+from decimal import Decimal
 from pathlib import Path
 
 from engine.models.catalog import FetchError, fetch
@@ -8,6 +9,8 @@ from gateway.progress import Report
 
 DEFAULT_MODEL = "smollm2"
 """What is served when no model is named: small enough for any machine."""
+DEFAULT_PRICE = (Decimal("0.05"), Decimal("0.025"), Decimal("0.1"))
+"""What it costs where nobody stated that: dollars per million tokens of input, of cached input and of output."""
 
 
 def fetch_model(name: str, models_dir: Path, report: Report) -> Path:

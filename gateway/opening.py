@@ -14,6 +14,7 @@ from gateway.analytics import Analytics, open_analytics
 from gateway.analytics.prepared import PreparedAnalytics
 from gateway.billing.price_book import PriceBook
 from gateway.billing.price_store import PriceStore
+from gateway.catalog import DEFAULT_MODEL, DEFAULT_PRICE
 from gateway.errors import OperatorError
 from gateway.metering.analytics_destination import AnalyticsDestination
 from gateway.metering.destination import Destination
@@ -61,7 +62,7 @@ async def open_services(settings: Settings, engine: Engine, database: AsyncEngin
 
 
 async def open_prices(settings: Settings, models: Iterable[str], database: AsyncEngine) -> PriceBook:
-    """What is declared in the settings takes effect now.
+    """What is declared in the settings takes effect now. The default model has a price of its own.
 
     Raises:
         Unpriced: nothing says what a served model costs, and no answer is billed at a price that nobody stated.
@@ -71,7 +72,12 @@ async def open_prices(settings: Settings, models: Iterable[str], database: Async
         _log.info("price takes effect", version=version.id)
     book = PriceBook(store)
     await book.load()
-    if unpriced := book.unpriced(models, datetime.now(UTC)):
+    unpriced = book.unpriced(models, datetime.now(UTC))
+    if unpriced == (DEFAULT_MODEL,) and not settings.models:
+        for version in await store.declare({DEFAULT_MODEL: DEFAULT_PRICE}):
+            _log.info("price takes effect", version=version.id)
+        await book.load()
+    elif unpriced:
         name = unpriced[0]
         raise Unpriced(f"the model {name} has no price: turnpike price set {name} --input DOLLARS --output DOLLARS")
     return book

@@ -20,8 +20,8 @@ def limits_for(principal: Principal, model: str, max_model_len: int, tier_limits
     """What binds this principal on this model, from memory: its limits came with its key (`Authenticator`).
 
     The scopes are the key, the tenant, and the model as used by the tenant. All bind; none takes another's place.
-    What is not stated for the tenant is its tier's: `tier_limits`. The context is the smallest of all, the model's window
-    included.
+    What is not stated for the tenant is its tier's: `tier_limits`. The context is the smallest of all, that of the
+    model's window included.
     """
     scopes = [
         *(stated for stated in principal.limits if _concerns(stated, principal.lineage or principal.key_id, model)),

@@ -59,13 +59,16 @@ def turnpike(*arguments: str, environment: Mapping[str, str] | None = None) -> s
 
 @contextmanager
 def running(data_dir: Path, *arguments: str) -> Iterator[Program]:
-    """A server with a tenant and a key, from its start to SIGTERM; it must leave with exit code 0."""
+    """A server with prices, a tenant and a key, from its start to SIGTERM; it must leave with exit code 0."""
     url = f"http://127.0.0.1:{free_port()}"
     log = data_dir / "server.log"
     data_dir.mkdir(parents=True, exist_ok=True)
     turnpike("db", "upgrade", "--data-dir", str(data_dir))
     turnpike("tenant", "create", "acme", "--tier", "premium", "--data-dir", str(data_dir))
     key = turnpike("key", "create", "--tenant", "acme", "--data-dir", str(data_dir))
+    for model in [argument.partition("=")[0] for argument in arguments if "=" in argument]:
+        prices = ("--input", "0.1", "--cached", "0.05", "--output", "0.4")
+        turnpike("price", "set", model, *prices, "--data-dir", str(data_dir))
     command = [str(TURNPIKE), "serve", "--port", url.rpartition(":")[2], "--data-dir", str(data_dir), *arguments]
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)

@@ -28,7 +28,12 @@ class Gateway:
 
     def __init__(self, folder: Path, port: int) -> None:
         self.log = folder / "log"
-        self.environment = {**os.environ, "TURNPIKE_DATA_DIR": str(folder / "data"), "TURNPIKE_LOG_FORMAT": "json"}
+        self.environment = {
+            **os.environ,
+            "TURNPIKE_DATA_DIR": str(folder / "data"),
+            "TURNPIKE_LOG_FORMAT": "json",
+            "TURNPIKE_PRICES": json.dumps({"tiny": ["0.1", "0.4"], "org/tiny-2": ["0.1", "0.4"]}),
+        }
         command = [sys.executable, "-m", "tests.gateway.serving", "serve", "--demo", "--port", str(port)]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
