@@ -37,10 +37,15 @@ async def writing(database: AsyncEngine) -> AsyncIterator[AsyncConnection]:
         async with database.connect() as connection:
             if connection.dialect.name == "sqlite":
                 await connection.exec_driver_sql("BEGIN IMMEDIATE")
-            else:
-                await connection.execute(select(func.pg_advisory_xact_lock(ADVISORY_LOCK)))
+            await lock_books(connection)
             yield connection
             await connection.commit()
+
+
+async def lock_books(connection: AsyncConnection) -> None:
+    """Within a transaction of the caller's, which on SQLite writes already: no other writer until it ends."""
+    if connection.dialect.name != "sqlite":
+        await connection.execute(select(func.pg_advisory_xact_lock(ADVISORY_LOCK)))
 
 
 @asynccontextmanager

@@ -59,29 +59,9 @@ class CreditStore:
             InvalidReason: the reason or the key is empty, too long or unprintable.
             IdempotencyConflict: the key stands for another entry.
         """
-        check_text("a reason", reason)
-        check_text("an idempotency key", idempotency_key, MAX_KEY_CHARS)
-        if amount_nanodollars == 0:
-            raise InvalidAmount("an entry is for some amount")
         async with writing(self._database) as connection:
             tenant = await find_tenant(connection, tenant_name)
-            mine = CreditEntryRow.tenant_id == tenant.id
-            known = (
-                await connection.execute(_ENTRIES.where(mine, CreditEntryRow.idempotency_key == idempotency_key))
-            ).first()
-            if known is not None:
-                entry = _entry(known)
-                if (entry.amount_nanodollars, entry.reason) != (amount_nanodollars, reason):
-                    raise IdempotencyConflict("the idempotency key stands for another entry already")
-                return entry
-            granted = (await read_granted(connection, [tenant.id])).get(tenant.id, 0)
-            if abs(granted + amount_nanodollars) > MAX_NANODOLLARS:
-                raise InvalidAmount(f"a tenant is granted at most {dollars(MAX_NANODOLLARS)} dollars in all")
-            entry = CreditEntry(
-                str(new_event_id()), tenant.id, amount_nanodollars, reason, idempotency_key, self._now()
-            )
-            await connection.execute(insert(CreditEntryRow).values(_row(entry)))
-            return entry
+            return await add_entry(connection, tenant.id, amount_nanodollars, reason, idempotency_key, self._now())
 
     async def entries(self, tenant_name: str) -> tuple[CreditEntry, ...]:
         """A tenant's, from the first to the last.
@@ -111,6 +91,34 @@ class CreditStore:
             tenant = await find_tenant(connection, tenant_name)
             granted = (await read_granted(connection, [tenant.id])).get(tenant.id)
         return None if granted is None else CreditBalance(granted, await usage.spent_nanodollars(tenant.id))
+
+
+async def add_entry(
+    connection: AsyncConnection,
+    tenant_id: str,
+    amount_nanodollars: int,
+    reason: str,
+    idempotency_key: str,
+    now: datetime,
+) -> CreditEntry:
+    """`CreditStore.add`, where the caller has locked the books and knows that there is such a tenant."""
+    check_text("a reason", reason)
+    check_text("an idempotency key", idempotency_key, MAX_KEY_CHARS)
+    if amount_nanodollars == 0:
+        raise InvalidAmount("an entry is for some amount")
+    mine = CreditEntryRow.tenant_id == tenant_id
+    known = (await connection.execute(_ENTRIES.where(mine, CreditEntryRow.idempotency_key == idempotency_key))).first()
+    if known is not None:
+        entry = _entry(known)
+        if (entry.amount_nanodollars, entry.reason) != (amount_nanodollars, reason):
+            raise IdempotencyConflict("the idempotency key stands for another entry already")
+        return entry
+    granted = (await read_granted(connection, [tenant_id])).get(tenant_id, 0)
+    if abs(granted + amount_nanodollars) > MAX_NANODOLLARS:
+        raise InvalidAmount(f"a tenant is granted at most {dollars(MAX_NANODOLLARS)} dollars in all")
+    entry = CreditEntry(str(new_event_id()), tenant_id, amount_nanodollars, reason, idempotency_key, now)
+    await connection.execute(insert(CreditEntryRow).values(_row(entry)))
+    return entry
 
 
 async def read_granted(connection: AsyncConnection, tenant_ids: Iterable[str]) -> Mapping[str, int]:

@@ -55,24 +55,9 @@ class Invoices:
             return await find_invoices(connection, *conditions)
 
     async def credit(self, number: str, amount_nanodollars: int, reason: str, *, line: int | None = None) -> CreditNote:
-        """Take back an amount of an invoice, or of one of its lines, counted from 1.
-
-        Raises:
-            UnknownInvoice: there is none of that number, or it has no such line.
-            InvalidAmount: nothing, or less.
-            InvalidReason: not 1 to 500 printable characters.
-            CreditTooLarge: more than is left of the invoice, or of the line.
-        """
-        check_text("a reason", reason)
-        if amount_nanodollars <= 0:
-            raise InvalidAmount("a credit note is for more than 0 dollars")
+        """As `credit_invoice`."""
         async with writing(self._database) as connection:
-            invoice = await _find(connection, number)
-            left = _left(invoice, line)
-            if amount_nanodollars > left:
-                what = number if line is None else f"line {line} of {number}"
-                raise CreditTooLarge(f"{dollars(left)} dollars are left of {what}")
-            return await insert_credit_note(connection, invoice, line, amount_nanodollars, reason, self._now())
+            return await credit_invoice(connection, number, amount_nanodollars, reason, line, self._now())
 
 
 class Invoicing:
@@ -121,6 +106,17 @@ class Invoicing:
             MonthIsOpen: the month and its grace are not over.
             BooksDiffer: some line does not add up. Nothing is written.
         """
+        ready = await self.prepare(tenant_name, month)
+        if isinstance(ready, Invoice):
+            return ready
+        async with writing(self._database) as connection:
+            return await make_invoice(connection, ready, self._now())
+
+    async def prepare(self, tenant_name: str, month: Month) -> "Invoice | ReadyMonth":
+        """What `make_invoice` needs, read before the books are locked; or the final invoice, which is there already.
+
+        Raises: as `finalise`.
+        """
         async with reading(self._database) as connection:
             tenant = await find_tenant(connection, tenant_name)
             final = await _invoice_of(connection, tenant, month)
@@ -129,17 +125,7 @@ class Invoicing:
         due = month.end + self._grace
         if self._now() < due:
             raise MonthIsOpen(f"{month} can be invoiced from {due:%Y-%m-%d %H:%M:%S} UTC on")
-        used = await self._used(tenant, month)
-        async with writing(self._database) as connection:
-            final = await _invoice_of(connection, tenant, month)
-            if final is not None:
-                return final
-            invoiced = await _invoiced(connection, tenant, month)
-            draft = _draft(tenant, month, used, invoiced, await read_versions(connection))
-            draft.check()
-            if not draft.statement.lines:
-                return None
-            return await insert_invoice(connection, draft.statement, self._now())
+        return ReadyMonth(tenant, month, await self._used(tenant, month))
 
     async def uninvoiced(self, tenant_name: str, month: Month) -> Reckoning:
         """Of a month's usage, what no final invoice has charged, and what does not add up. Nothing at all, once the
@@ -162,6 +148,55 @@ class Invoicing:
 
     async def _used(self, tenant: TenantName, month: Month) -> Mapping[LineKey, UsageSum]:
         return await self._usage.totals(tenant.id, month.plus(-LOOK_BACK_MONTHS).start, month.end)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyMonth:
+    """A month that is over, and what a tenant used until then."""
+
+    tenant: TenantName
+    month: Month
+    used: Mapping[LineKey, UsageSum]
+
+
+async def make_invoice(connection: AsyncConnection, ready: ReadyMonth, now: datetime) -> Invoice | None:
+    """The final invoice, unless somebody has made it meanwhile: then that one. None: nothing was used. The caller has
+    locked the books.
+
+    Raises:
+        BooksDiffer: some line does not add up. Nothing is written.
+    """
+    final = await _invoice_of(connection, ready.tenant, ready.month)
+    if final is not None:
+        return final
+    invoiced = await _invoiced(connection, ready.tenant, ready.month)
+    draft = _draft(ready.tenant, ready.month, ready.used, invoiced, await read_versions(connection))
+    draft.check()
+    if not draft.statement.lines:
+        return None
+    return await insert_invoice(connection, draft.statement, now)
+
+
+async def credit_invoice(
+    connection: AsyncConnection, number: str, amount_nanodollars: int, reason: str, line: int | None, now: datetime
+) -> CreditNote:
+    """Take back an amount of an invoice, or of one of its lines, counted from 1. The caller has locked the books.
+
+    Raises:
+        UnknownInvoice: there is none of that number, or it has no such line.
+        InvalidAmount: nothing, or less.
+        InvalidReason: not 1 to 500 printable characters.
+        CreditTooLarge: more than is left of the invoice, or of the line.
+    """
+    check_text("a reason", reason)
+    if amount_nanodollars <= 0:
+        raise InvalidAmount("a credit note is for more than 0 dollars")
+    invoice = await _find(connection, number)
+    left = _left(invoice, line)
+    if amount_nanodollars > left:
+        what = number if line is None else f"line {line} of {number}"
+        raise CreditTooLarge(f"{dollars(left)} dollars are left of {what}")
+    return await insert_credit_note(connection, invoice, line, amount_nanodollars, reason, now)
 
 
 @dataclass(frozen=True, slots=True)

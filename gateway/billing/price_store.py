@@ -27,25 +27,9 @@ class PriceStore:
             return await read_versions(connection)
 
     async def add(self, terms: PriceTerms, effective_from: datetime | None = None) -> PriceVersion:
-        """Have a model cost this from an instant on, now by default. The first version of a model may start at any
-        time, a later one only from now on: what the past cost does not change.
-
-        Raises:
-            PriceRefused: it would start in the past, or with another version of the model.
-        """
+        """As `add_version`."""
         async with writing(self._database) as connection:
-            now = to_ms(self._now())
-            start = now if effective_from is None else to_ms(effective_from)
-            starts = {
-                version.effective_from
-                for version in await read_versions(connection)
-                if version.terms.model == terms.model
-            }
-            if starts and start < now:
-                raise PriceRefused(f"{terms.model} has a price already: a new one starts now or later")
-            if start in starts:
-                raise PriceRefused(f"another price of {terms.model} starts at the same instant")
-            return await _insert(connection, terms, start, now)
+            return await add_version(connection, terms, effective_from, self._now())
 
     async def declare(self, prices: Mapping[str, Sequence[Decimal]]) -> tuple[PriceVersion, ...]:
         """Have each model of a declaration (`declared_terms`) cost what it says, from now on: a new version for each
@@ -68,6 +52,27 @@ class PriceStore:
                     raise PriceRefused(f"another price of {terms.model} starts at the same instant")
                 added.append(await _insert(connection, terms, now, now))
         return tuple(added)
+
+
+async def add_version(
+    connection: AsyncConnection, terms: PriceTerms, effective_from: datetime | None, now: datetime
+) -> PriceVersion:
+    """Have a model cost this from an instant on, now by default. The first version of a model may start at any time, a
+    later one only from now on: what the past cost does not change. The caller has locked the books.
+
+    Raises:
+        PriceRefused: it would start in the past, or with another version of the model.
+    """
+    now = to_ms(now)
+    start = now if effective_from is None else to_ms(effective_from)
+    starts = {
+        version.effective_from for version in await read_versions(connection) if version.terms.model == terms.model
+    }
+    if starts and start < now:
+        raise PriceRefused(f"{terms.model} has a price already: a new one starts now or later")
+    if start in starts:
+        raise PriceRefused(f"another price of {terms.model} starts at the same instant")
+    return await _insert(connection, terms, start, now)
 
 
 async def read_versions(connection: AsyncConnection) -> tuple[PriceVersion, ...]:
