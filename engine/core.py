@@ -10,10 +10,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from engine.request import EngineError, FinishReason, Request, TokenDelta, UnservableRequest
-from engine.scheduling.plan import Executor
+from engine.scheduling.cost import step_work
+from engine.scheduling.pace import Pace
+from engine.scheduling.plan import Executor, StepPlan
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.stats import SchedulerStats
 from engine.scheduling.wait import QueueSnapshot, predict_drain_ns, predict_first_token_ns
@@ -40,6 +42,7 @@ class ModelWorker:
     executor: Executor
     sinks: dict[str, Sink]
     load: QueueSnapshot
+    pace: Pace = field(default_factory=Pace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +125,10 @@ class EngineCore:
         with self._wake:
             load = worker.load
         cost, rank = worker.scheduler.cost_model, worker.scheduler.rank_of(service_class)
+        stretch = worker.pace.stretch
         return PredictedWait(
-            predict_first_token_ns(load, rank, prompt_tokens, cost), predict_drain_ns(load, rank, cost)
+            int(stretch * predict_first_token_ns(load, rank, prompt_tokens, cost)),
+            int(stretch * predict_drain_ns(load, rank, cost)),
         )
 
     def _post(self, message: _Submit | _Abort) -> None:
@@ -193,6 +198,7 @@ class EngineCore:
             deltas = worker.scheduler.fail(plan, "the engine could not compute this step", elapsed_ns=elapsed_ns)
         else:
             deltas = worker.scheduler.commit(plan, result, elapsed_ns=time.monotonic_ns() - started_ns)
+        _note_pace(worker, plan, started_ns)
         self._note_load(worker)
         _deliver(worker, deltas)
 
@@ -203,6 +209,13 @@ class EngineCore:
                 if isinstance(message, _Submit) and self._workers[message.model] is worker:
                     load = _with_submitted(worker, load, message)
             worker.load = load
+
+
+def _note_pace(worker: ModelWorker, plan: StepPlan, started_ns: int) -> None:
+    """After the cost model has learnt from the step: before its first, it knows nothing of this machine."""
+    work = step_work([row.start for row in plan.rows], [row.tokens for row in plan.rows])
+    predicted_ns = worker.scheduler.cost_model.predict_ns(work)
+    worker.pace.observe(predicted_ns, started_ns, time.monotonic_ns(), more=worker.scheduler.has_work)
 
 
 def _with_submitted(worker: ModelWorker, load: QueueSnapshot, message: _Submit) -> QueueSnapshot:
