@@ -12,7 +12,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gateway.admin.app import AdminDoor
-from gateway.admission.restoring import restore_spending
 from gateway.api.chat import CHAT
 from gateway.api.completions import COMPLETIONS
 from gateway.api.endpoint import GenerationEndpoint
@@ -65,7 +64,6 @@ def _routes(settings: Settings, services: Services) -> list[Route]:
 def _lifespan(services: Services) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        await restore_spending(services.limiter, services.journal)
         services.prices.start()
         if services.relay is not None:
             services.relay.start()

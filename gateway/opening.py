@@ -10,8 +10,10 @@ from engine.engine import Engine
 from gateway.admin.app import AdminApp
 from gateway.admin.context import AdminContext
 from gateway.admission.opening import open_limiter
+from gateway.admission.restoring import restore_spending
 from gateway.analytics import Analytics, open_analytics
 from gateway.analytics.prepared import PreparedAnalytics
+from gateway.billing.prepaid import PrepaidKeys
 from gateway.billing.price_book import PriceBook
 from gateway.billing.price_store import PriceStore
 from gateway.catalog import DEFAULT_MODEL, DEFAULT_PRICE
@@ -48,9 +50,10 @@ async def open_services(settings: Settings, engine: Engine, database: AsyncEngin
     analytics = open_usage_store(settings)
     journal = open_journal(settings)
     limiter = open_limiter(settings)
+    await restore_spending(limiter, journal, await store.lineages())
     return Services(
         engine=engine,
-        authenticator=Authenticator(store, pepper),
+        authenticator=Authenticator(PrepaidKeys(store, database), pepper),
         limiter=limiter,
         prices=prices,
         journal=journal,

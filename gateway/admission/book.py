@@ -29,7 +29,7 @@ def limits_for(principal: Principal, model: str, max_model_len: int, tier_limits
     ]
     contexts = [each.limits.context_tokens for each in scopes if each.limits.context_tokens is not None]
     return RequestLimits(
-        tuple(quota for stated in scopes for quota in _quotas(principal.tenant_id, stated)),
+        (*(quota for stated in scopes for quota in _quotas(principal.tenant_id, stated)), *_credit(principal)),
         min(max_model_len, *contexts) if contexts else max_model_len,
     )
 
@@ -62,6 +62,14 @@ def _concerns(stated: ScopedLimits, lineage: str, model: str) -> bool:
             return stated.scope_id == model
         case ScopeKind.TENANT:
             return False
+
+
+def _credit(principal: Principal) -> list[Quota]:
+    """What a tenant that pays in advance has paid; corrections may have taken more away than there was."""
+    if principal.credit_nanodollars is None:
+        return []
+    scope = Scope(principal.tenant_id, ScopeKind.TENANT, "", Measure.CREDIT_NANODOLLARS)
+    return [Quota(scope, max(0, principal.credit_nanodollars))]
 
 
 def _tenant_limits(principal: Principal, tier: Limits) -> Limits:

@@ -1,6 +1,7 @@
 """What limits on money start from after a restart: the journal knows what was spent."""
 
 import logging
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from gateway.admission.limiter import Limiter
@@ -12,21 +13,22 @@ from gateway.tenancy.limits import ScopeKind
 _log = logging.getLogger(__name__)
 
 
-async def restore_spending(limiter: Limiter, journal: Journal) -> None:
+async def restore_spending(limiter: Limiter, journal: Journal, lineages: Mapping[str, str]) -> None:
     """Let no limit on money count less than this machine's journal has billed. A store that is shared and away keeps
-    what it has."""
+    what it has. `lineages`: by a rotated key's public id, that of the first of its chain, which limits go by."""
     try:
-        await limiter.restore(spending_of(journal))
+        await limiter.restore(_spending(journal, lineages))
     except StoreAway:
         _log.warning("limits on money could not be compared with the journal: the store of limits is away")
 
 
-def spending_of(journal: Journal) -> list[Committed]:
+def _spending(journal: Journal, lineages: Mapping[str, str]) -> list[Committed]:
     """By scope and month, and what came off balances ever."""
     spent: dict[tuple[Scope, int], int] = {}
     for each in journal.spent_at_start:
         month_ms = int(datetime.strptime(each.month, "%Y-%m").replace(tzinfo=UTC).timestamp()) * 1000
-        for kind, id in ((ScopeKind.KEY, each.key_id), (ScopeKind.TENANT, ""), (ScopeKind.MODEL, each.model)):
+        key = lineages.get(each.key_id, each.key_id)
+        for kind, id in ((ScopeKind.KEY, key), (ScopeKind.TENANT, ""), (ScopeKind.MODEL, each.model)):
             of_month = (Scope(each.tenant_id, kind, id, Measure.NANODOLLARS_PER_MONTH), month_ms)
             spent[of_month] = spent.get(of_month, 0) + each.nanodollars
         ever = (Scope(each.tenant_id, ScopeKind.TENANT, "", Measure.CREDIT_NANODOLLARS), 0)

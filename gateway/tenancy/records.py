@@ -60,7 +60,8 @@ class Principal:
     """Who is asking, for what, and what is stated of how much.
 
     `key_id` is the key's public id. `lineage` is what limits of the key go by: the public id of the first of a chain
-    of rotated keys ("": it is the first). `scopes` and `models`: None is everything.
+    of rotated keys ("": it is the first). `scopes` and `models`: None is everything. `credit_nanodollars` is all that
+    the tenant ever paid in advance; None: it pays afterwards.
     """
 
     tenant_id: str
@@ -71,6 +72,7 @@ class Principal:
     lineage: str = ""
     scopes: frozenset[KeyScope] | None = None
     models: frozenset[str] | None = None
+    credit_nanodollars: int | None = None
 
     def may(self, scope: KeyScope) -> bool:
         return self.scopes is None or scope in self.scopes

@@ -118,6 +118,13 @@ class TenantStore:
             for row in rows
         }
 
+    async def lineages(self) -> Mapping[str, str]:
+        """Of keys that took another's place: public id to that of the first of the chain."""
+        query = select(KeyRow.public_id, KeyRow.lineage).where(KeyRow.lineage != KeyRow.public_id)
+        with answering():
+            async with self._database.connect() as connection:
+                return {row.public_id: row.lineage for row in (await connection.execute(query)).all()}
+
     async def count_keys_of_other_peppers(self) -> int:
         """Keys in use that no client can open here, as they were made under another pepper."""
         query = select(func.count()).where(KeyRow.revoked_at.is_(None), KeyRow.pepper_id != self._pepper_id)

@@ -10,6 +10,7 @@ import orjson
 import pytest
 from starlette.testclient import TestClient
 
+from gateway.admission.restoring import restore_spending
 from gateway.app import create_app
 from gateway.metering.event import Ending, UsageEvent
 from gateway.metering.journal import Journal
@@ -221,5 +222,6 @@ def test_what_was_spent_counts_after_a_restart(client, journal, engine, authenti
     limit(authenticator, nanodollars_per_month=sum(event.cost_nanodollars for event in events_of(journal)) + 10)
     client.__exit__(None, None, None)
     services = services_with(tmp_path, engine, authenticator, journal=Journal(journal.path, min_free_bytes=0))
+    asyncio.run(restore_spending(services.limiter, services.journal, {}))
     with TestClient(create_app(Settings(data_dir=tmp_path), services), headers=AUTHORISED) as restarted:
         assert error_of(restarted.post(CHAT, json=BODY), 429)["code"] == "insufficient_quota"
