@@ -60,7 +60,18 @@ async def open_services(settings: Settings, engine: Engine, database: AsyncEngin
         analytics=analytics,
         relay=Relay(journal, _destination(settings, analytics)),
         metrics=Metrics(engine.stats, limiter.counts),
-        admin=AdminApp(AdminContext(database, pepper, tuple(settings.service_classes))),
+        admin=AdminApp(
+            AdminContext(
+                database,
+                pepper,
+                tuple(settings.service_classes),
+                analytics,
+                settings.journal_path,
+                settings.invoice_grace_s,
+                settings.gpu_hour_dollars,
+                frozenset(settings.prices),
+            )
+        ),
     )
 
 

@@ -107,7 +107,7 @@ class Settings(BaseSettings):
     """Served name -> checkpoint: a Hugging Face folder or a GGUF file."""
     prices: dict[str, tuple[Decimal, ...]] = Field(default_factory=dict)
     """Served name -> dollars per million tokens: [input, output] or [input, cached input, output]. What differs from
-    the price in effect is a new version from the start on; so is a price set by hand, until then."""
+    the price in effect is a new version from the start on; by hand, the price of a model that is here is not set."""
     invoice_grace_s: int = Field(default=3600, ge=0)
     """How long after a month's end its late usage is waited for, before it can be invoiced."""
     gpu_hour_dollars: Decimal | None = Field(default=None, ge=0, le=1_000_000, decimal_places=9)
