@@ -60,7 +60,9 @@ class Relay:
     @property
     def backlog_events(self) -> int:
         """Events on this machine's disk that have not arrived."""
-        return self._journal.backlog_events
+        if self._delivered is None:
+            return self._journal.backlog_events
+        return self._journal.last_sequence - self._delivered
 
     @property
     def failing_s(self) -> float:
