@@ -28,6 +28,7 @@ from gateway.service_classes import unserved_tiers
 from gateway.services import Services
 from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.usage_metrics import UsageCollector
 from gateway.tenancy import Authenticator, TenantStore
 from gateway.tenancy.tiers import count_tenants_by_tier
 
@@ -49,7 +50,10 @@ async def open_services(settings: Settings, engine: Engine, database: AsyncEngin
     prices = await open_prices(settings, engine.models, database)
     analytics = open_usage_store(settings)
     journal = open_journal(settings)
+    relay = Relay(journal, _destination(settings, analytics))
     limiter = open_limiter(settings)
+    metrics = Metrics(engine.stats, limiter.counts)
+    metrics.registry.register(UsageCollector(journal, relay))
     await restore_spending(limiter, journal, await store.lineages())
     return Services(
         engine=engine,
@@ -58,8 +62,8 @@ async def open_services(settings: Settings, engine: Engine, database: AsyncEngin
         prices=prices,
         journal=journal,
         analytics=analytics,
-        relay=Relay(journal, _destination(settings, analytics)),
-        metrics=Metrics(engine.stats, limiter.counts),
+        relay=relay,
+        metrics=metrics,
         admin=AdminApp(
             AdminContext(
                 database,

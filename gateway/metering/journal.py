@@ -77,6 +77,9 @@ class Journal:
             self._lock_file.close()
             raise JournalUnavailable(f"{path} cannot be read: {error}") from error
         self.source = self._file.source
+        self.commits_total = 0
+        self.commit_ns_total = 0
+        self.failures_total = 0
         self._changed = threading.Condition()
         self._next = Batch()
         self._unwritten = Batch()
@@ -213,6 +216,7 @@ class Journal:
 
     def _write(self) -> None:
         batch = self._unwritten
+        started_ns = time.monotonic_ns()
         try:
             last = self._commit(batch)
         except Exception as error:  # whatever it is, this thread has to stay and say so
@@ -221,8 +225,10 @@ class Journal:
             self._wrote(batch, last)
             batch.told()
         self._written = time.monotonic()
+        self.commit_ns_total += time.monotonic_ns() - started_ns
 
     def _wrote(self, batch: Batch, last: int) -> None:
+        self.commits_total += 1
         if self._trouble is not None:
             _log.warning("the journal can be written again")
         self._trouble = None
@@ -248,6 +254,7 @@ class Journal:
         return last + len(batch.ended)
 
     def _fail(self, batch: Batch, error: Exception) -> None:
+        self.failures_total += 1
         self._undo()
         reason = f"usage cannot be written: {error}"
         if self._trouble is None:
