@@ -7,6 +7,7 @@ process of its own.
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,6 +37,10 @@ STREAMS = 6
 TOKENS = 6
 LIFETIME_S = 30
 """A process that has not died by then exits by itself, and the test fails."""
+
+
+DWELL_S = 0.03
+"""Whoever on another thread was told too early of a step gets the time to act on it."""
 
 
 class Step(StrEnum):
@@ -70,10 +75,15 @@ class Death:
             self.passing -= 1
         due = step is self.step and self.passing == 0
         if due and not self.after:
-            os.kill(os.getpid(), signal.SIGKILL)
+            _die()
         yield
         if due:
-            os.kill(os.getpid(), signal.SIGKILL)
+            _die()
+
+
+def _die() -> None:
+    time.sleep(DWELL_S)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @dataclass(frozen=True, slots=True)
