@@ -6,6 +6,7 @@ a second, while loading torch takes several.
 
 from gateway.cli import (
     admin_keys,
+    credit,
     database,
     doctor,
     invoices,
@@ -52,6 +53,10 @@ invoice.command("finalise")(invoices.finalise)
 invoice.command("show")(invoices.show)
 invoice.command("list")(invoices.list_all)
 invoice.command("credit")(invoices.credit)
+
+paid = group(app, "credit", "What tenants have paid in advance.")
+paid.command("grant")(credit.grant)
+paid.command("list")(credit.list_all)
 
 model = group(app, "models", "Models that can be fetched by name.")
 model.command("fetch")(models.fetch)
