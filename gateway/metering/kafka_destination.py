@@ -59,7 +59,7 @@ class KafkaDestination:
         except KafkaError as error:
             self._discard()
             failure = DestinationRefused if isinstance(error, _refusals()) else DestinationAway
-            raise failure(f"Kafka: {type(error).__name__}: {error}") from error
+            raise failure(f"Kafka does not take what goes to the topic {self._topic}: {error}") from error
         except BaseException:
             self._discard()
             raise

@@ -65,7 +65,7 @@ class KafkaSource:
         except KafkaError as error:
             if not _keeps_its_place(error):
                 self._discard()
-            raise SourceAway(f"Kafka: {type(error).__name__}: {error}") from error
+            raise SourceAway(f"Kafka does not give the topic {self._topic}: {error}") from error
         except Exception as error:  # a bug of the client's; a new one may not have it
             self._discard()
             raise SourceAway(f"the Kafka client failed: {type(error).__name__}: {error}") from error

@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from gateway.metering.destination import Backoff, DestinationAway, DestinationRefused
 from gateway.metering.event import UsageEvent
 from gateway.metering.journal_file import JournalFile, JournalRow
+from gateway.metering.metrics import RelayCollector
 from gateway.metering.relay import Relay
 from tests.gateway.metering.usage import finish, journal_at, until
 
@@ -166,3 +168,25 @@ def test_waits_grow_and_end() -> None:
         assert bound / 2 <= backoff.next_s() <= bound
     backoff.reset()
     assert backoff.next_s() <= 1.0
+
+
+@pytest.mark.anyio
+async def test_metrics_say_what_is_left_and_what_fails(path: Path) -> None:
+    def value(name: str) -> float | None:
+        return registry.get_sample_value(f"turnpike_usage_{name}")
+
+    async with journal_at(path) as journal:
+        arrivals = Arrivals(DestinationAway("gone"))
+        arrivals.open_gate.clear()
+        relay = Relay(journal, arrivals, **QUICK)
+        registry = CollectorRegistry()
+        registry.register(RelayCollector(journal, relay))
+        relay.start()
+        await finish(journal, 5)
+        assert (value("backlog_events"), value("journalled_events_total")) == (5, 5)
+        assert (value("delivered_events_total"), value("journal_trouble")) == (0, 0)
+        arrivals.open_gate.set()
+        await until(lambda: relay.backlog_events == 0)
+        assert (value("backlog_events"), value("delivered_events_total")) == (0, 5)
+        assert (value("delivery_failures_total"), value("failing_seconds")) == (1, 0)
+        await relay.aclose(5)
