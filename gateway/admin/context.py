@@ -4,23 +4,38 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.admin.change import Change
 from gateway.admin.paging import Cursors
+from gateway.analytics import Analytics
+from gateway.billing.analytics_usage import AnalyticsUsage
+from gateway.billing.invoicing import Invoicing
 from gateway.tenancy.changes import TenantChanges
 from gateway.tenancy.database import answering
 
 
 @dataclass(frozen=True, slots=True)
 class AdminContext:
-    """`tiers` are the classes of service that a tenant can be in."""
+    """`tiers` are the classes of service that a tenant can be in. `declared_prices`: models whose price the settings
+    state. `journal_path`: of this gateway's usage. `invoice_grace_s` and `gpu_hour_dollars` are settings."""
 
     database: AsyncEngine
     pepper: bytes = field(repr=False)
     tiers: tuple[str, ...]
+    analytics: Analytics
+    journal_path: Path
+    invoice_grace_s: int
+    gpu_hour_dollars: Decimal | None = None
+    declared_prices: frozenset[str] = frozenset()
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    @property
+    def invoicing(self) -> Invoicing:
+        return Invoicing(self.database, AnalyticsUsage(self.analytics), grace_s=self.invoice_grace_s, now=self.now)
 
     @property
     def cursors(self) -> Cursors:

@@ -1,7 +1,7 @@
 """Serving a route: who may, what was asked, the answer. Reads run as they come, writes as changes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -95,6 +95,8 @@ class Resource:
         header = Headers(scope=scope).get(HEADER)
         query = scope["query_string"].decode("latin-1")
         repetition = repetition_of(actor, header, route.method, scope["path"], query, members)
+        if route.prepare is not None:
+            call = replace(call, prepared=await route.prepare(call))
         async with self._changes.change(actor, exchange_of(scope).request_id) as change:
             kept = None if repetition is None else await kept_answer(change, repetition)
             if kept is not None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from gateway.admin.idempotency import HEADER
+from gateway.analytics import AnalyticsAway
 from gateway.api.errors import SERVER_ERROR, APIError, as_api_error
 from gateway.billing.errors import (
     BooksDiffer,
@@ -67,6 +68,8 @@ def as_admin_error(error: OperatorError) -> APIError | None:
         return as_api_error(error)
     if isinstance(error, StoreUnavailable):
         return unavailable("The database does not answer.")
+    if isinstance(error, AnalyticsAway):
+        return unavailable("The store of usage does not answer.")
     return None
 
 

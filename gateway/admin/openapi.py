@@ -6,7 +6,7 @@ from typing import Any
 
 from gateway.admin.idempotency import HEADER, MAX_CHARS
 from gateway.admin.routes import PATH_KINDS, PREFIX, Documents, Route
-from gateway.admin.schema import Member, records_in
+from gateway.admin.schema import Many, Member, records_in
 
 _ERROR = {
     "type": "object",
@@ -105,6 +105,8 @@ def _operation(route: Route) -> dict[str, Any]:
 
 def _parameter(place: str, name: str, member: Member) -> dict[str, Any]:
     said = {"name": name, "in": place, "required": member.required, "schema": member.kind.describe()}
+    if isinstance(member.kind, Many):
+        said |= {"style": "form", "explode": False}
     return said | ({"description": member.about} if member.about else {})
 
 

@@ -75,6 +75,12 @@ class Cursors:
         return hmac.digest(self._key, listing.encode() + b"\0" + body, "sha256")[:_TAG_BYTES]
 
 
+def described(name: str, query: Mapping[str, Any]) -> str:
+    """A list with its filters, as cursors are signed for it."""
+    filters = {name: value for name, value in query.items() if name not in PAGE_QUERY and value is not None}
+    return f"{name} {orjson.dumps(filters, option=orjson.OPT_SORT_KEYS).decode()}"
+
+
 @dataclass(frozen=True, slots=True)
 class Listing:
     """How a list is sorted: by columns that together are unique."""
@@ -94,7 +100,7 @@ class Listing:
         """The page that `query` asks for of what `statement` selects, each row as `wire` says. The row must have the
         sort columns under their own names."""
         size = query["limit"] or DEFAULT_PAGE
-        listing = self._described(query)
+        listing = described(self.name, query)
         if query["cursor"] is not None:
             statement = statement.where(self._after(cursors.read(listing, query["cursor"])))
         order = [column.desc() if self.descending else column.asc() for column in self.columns]
@@ -105,10 +111,6 @@ class Listing:
             "data": [wire(row) for row in rows[:size]],
             "next_cursor": cursors.write(listing, last) if more else None,
         }
-
-    def _described(self, query: Mapping[str, Any]) -> str:
-        filters = {name: value for name, value in query.items() if name not in PAGE_QUERY and value is not None}
-        return f"{self.name} {orjson.dumps(filters, option=orjson.OPT_SORT_KEYS).decode()}"
 
     def _after(self, position: Sequence[Any]) -> Any:
         pairs = zip(self.columns, position, strict=True)

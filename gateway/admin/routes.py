@@ -17,6 +17,7 @@ PATH_KINDS: Mapping[str, Text] = {
     "tenant_id": Text(36, 36, pattern="[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"),
     "key_id": Text(12, 12, pattern="[a-z0-9]{12}"),
     "invoice_number": Text(64, 1, pattern="[A-Za-z0-9-]+"),
+    "month": Text(7, 7, pattern="[0-9]{4}-[0-9]{2}"),
 }
 """What may stand in a path. Anything else there names nothing: 404."""
 
@@ -24,12 +25,13 @@ PATH_KINDS: Mapping[str, Text] = {
 @dataclass(frozen=True, slots=True)
 class Call:
     """A request that has been read: `path` and `query` by name (a query parameter that is absent is None), `body` as
-    its record made it."""
+    its record made it. `prepared` is what the route's `prepare` found out."""
 
     administrator: Administrator
     path: Mapping[str, str]
     query: Mapping[str, Any]
     body: Any
+    prepared: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,8 @@ class Route:
     body: Record[Any] | None = None
     read: Read | None = None
     write: Write | None = None
+    prepare: Read | None = None
+    """What a write has to know and that takes long to read: read before any other write has to wait for it."""
 
     @property
     def path_names(self) -> tuple[str, ...]:

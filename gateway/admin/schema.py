@@ -158,7 +158,8 @@ class Many:
         return [self.item.read(each, f"{path}[{i}]") for i, each in enumerate(values)]
 
     def from_text(self, text: str) -> object:
-        return text
+        """Separated by commas."""
+        return [self.item.from_text(each) for each in text.split(",")]
 
     def describe(self) -> dict[str, Any]:
         return {

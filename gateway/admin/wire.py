@@ -5,12 +5,11 @@ from typing import Any
 from gateway.admin.moments import instant
 from gateway.admin.routes import PATH_KINDS
 from gateway.admin.schema import Choice, Instant, Integer, Kind, Many, Member, Text, answer, nullable
+from gateway.billing.money import dollars
 from gateway.tenancy.changes import MAX_KEY_NAME_CHARS
 from gateway.tenancy.grants import MAX_MODEL_CHARS, MAX_MODELS, KeyScope
 from gateway.tenancy.limits import LIMIT_NAMES, MAX_LIMIT, ScopeKind
 from gateway.tenancy.records import KeyRecord, Tenant
-
-NANODOLLARS_PER_DOLLAR = 10**9
 
 TENANT_ID = PATH_KINDS["tenant_id"]
 KEY_ID = PATH_KINDS["key_id"]
@@ -20,14 +19,6 @@ MODEL_NAME = Text(MAX_MODEL_CHARS)
 SCOPES = Many(Choice(tuple(KeyScope)), len(KeyScope), 1)
 MODELS = Many(MODEL_NAME, MAX_MODELS, 1)
 LIMIT = Integer(0, MAX_LIMIT)
-
-MONEY = answer(
-    "Money",
-    {
-        "nanodollars": Integer(-(2**63), 2**63 - 1),
-        "dollars": Member(Text(32, pattern=r"-?[0-9]+\.[0-9]{9}"), "The same amount, exactly."),
-    },
-)
 
 TENANT = answer(
     "Tenant",
@@ -72,10 +63,20 @@ LIMITS = answer(
 )
 
 
-def money(nanodollars: int) -> dict[str, Any]:
-    sign = "-" if nanodollars < 0 else ""
-    dollars, rest = divmod(abs(nanodollars), NANODOLLARS_PER_DOLLAR)
-    return {"nanodollars": nanodollars, "dollars": f"{sign}{dollars}.{rest:09d}"}
+def money_members(name: str, *, known: bool = True) -> dict[str, Member | Kind]:
+    """An amount is told twice: as an integer, and exactly as text. `known`: it is never null."""
+    as_text = Text(32, pattern=r"-?[0-9]+\.[0-9]{2,9}")
+    return {
+        f"{name}_nanodollars": Member(Integer(-(2**63), 2**63 - 1), nullable=not known),
+        f"{name}_dollars": Member(as_text, nullable=not known),
+    }
+
+
+def money(name: str, nanodollars: int | None) -> dict[str, Any]:
+    return {
+        f"{name}_nanodollars": nanodollars,
+        f"{name}_dollars": None if nanodollars is None else dollars(nanodollars),
+    }
 
 
 def tenant_wire(tenant: Tenant) -> dict[str, Any]:

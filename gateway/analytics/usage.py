@@ -144,19 +144,21 @@ async def events(
     analytics: Analytics,
     window: Window,
     *,
-    tenant_id: str | None = None,
+    only: Mapping[Dimension, str] | None = None,
     after: EventCursor | None = None,
     newest_first: bool = False,
     limit: int = 100,
 ) -> EventPage:
-    """One page of the distinct events. An event that is there throughout is on exactly one page, whatever else comes
-    in between the pages.
+    """One page of the distinct events, of `only` these. An event that is there throughout is on exactly one page,
+    whatever else comes in between the pages.
 
     `limit` is 1 to `MAX_PAGE_EVENTS`.
     """
     if not 1 <= limit <= MAX_PAGE_EVENTS:
         raise ValueError(f"a page has 1 to {MAX_PAGE_EVENTS} events, not {limit}")
-    condition, parameters = _of_tenant(DURING, window.parameters, tenant_id)
+    only = only or {}
+    condition = " AND ".join((DURING, *(f"{each.value} = {{{each.value}:String}}" for each in only)))
+    parameters: Parameters = {**window.parameters, **{each.value: value for each, value in only.items()}}
     if after is not None:
         beyond = "<" if newest_first else ">"
         # The first comparison says less than the second; it lets parts and granules be skipped.

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,6 +18,7 @@ from gateway.admin.app import AdminApp, AdminDoor
 from gateway.admin.context import AdminContext
 from gateway.admin.roles import Role
 from gateway.admin.routes import PREFIX
+from gateway.analytics import Analytics, AnalyticsAway
 from gateway.api.errors import APIError
 from gateway.api.middleware import Envelope
 from gateway.tenancy import TenantStore, open_database
@@ -62,9 +65,40 @@ def clock() -> Clock:
     return Clock()
 
 
+class AwayAnalytics:
+    """A store of usage that does not answer."""
+
+    async def command(self, sql: str, parameters: Any = None) -> None:
+        raise AnalyticsAway("away")
+
+    async def query(self, sql: str, parameters: Any = None) -> list[Any]:
+        raise AnalyticsAway("away")
+
+    async def insert(self, table: str, columns: Any, rows: Any, deduplication_token: str | None = None) -> None:
+        raise AnalyticsAway("away")
+
+    async def aclose(self) -> None: ...
+
+
 @pytest.fixture
-def context(database: AsyncEngine, clock: Clock) -> AdminContext:
-    return AdminContext(database, PEPPER, TIERS, now=clock)
+def analytics() -> Analytics:
+    """Modules that need usage have a real one instead."""
+    return AwayAnalytics()
+
+
+@pytest.fixture
+def context(database: AsyncEngine, clock: Clock, analytics: Analytics, tmp_path: Path) -> AdminContext:
+    return AdminContext(
+        database,
+        PEPPER,
+        TIERS,
+        analytics,
+        journal_path=tmp_path / "journal.db",
+        invoice_grace_s=3600,
+        gpu_hour_dollars=Decimal(2),
+        declared_prices=frozenset({"declared"}),
+        now=clock,
+    )
 
 
 @dataclass

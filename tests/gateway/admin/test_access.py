@@ -18,8 +18,11 @@ from tests.gateway.admin.conftest import PEPPER, TIERS, Admin
 pytestmark = pytest.mark.anyio
 
 # The database of these is never asked: only their declarations count.
-ROUTES: tuple[Route, ...] = with_description(admin_routes(AdminContext(None, PEPPER, TIERS)))  # type: ignore[arg-type]
-IN_PATHS = {"tenant_id": "00000000-0000-0000-0000-000000000000", "key_id": "000000000000"}
+_NOTHING: Any = None
+ROUTES: tuple[Route, ...] = with_description(
+    admin_routes(AdminContext(_NOTHING, PEPPER, TIERS, _NOTHING, _NOTHING, invoice_grace_s=0))
+)
+IN_PATHS = {"tenant_id": "00000000-0000-0000-0000-000000000000", "key_id": "000000000000", "month": "2026-01"}
 WRITES = [route for route in ROUTES if route.write is not None]
 
 

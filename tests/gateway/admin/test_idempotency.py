@@ -1,6 +1,7 @@
 """The same request under the same Idempotency-Key has one effect."""
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 
 import httpx
@@ -11,7 +12,7 @@ from gateway.admin.app import AdminApp, AdminDoor
 from gateway.admin.context import AdminContext
 from gateway.api.middleware import Envelope
 from gateway.tenancy import open_database
-from tests.gateway.admin.conftest import PEPPER, TIERS, Admin, Clock, elsewhere
+from tests.gateway.admin.conftest import PEPPER, Admin, Clock, elsewhere
 
 pytestmark = pytest.mark.anyio
 ACME = {"name": "acme", "tier": "premium"}
@@ -101,9 +102,11 @@ async def test_a_hundred_at_once_have_one_effect(admin: Admin) -> None:
     assert len((await admin.get("/audit", params={"resource": "tenant"}))["data"]) == 1
 
 
-async def test_two_gateways_on_one_database_have_one_effect(admin: Admin, database_url: str, clock: Clock) -> None:
+async def test_two_gateways_on_one_database_have_one_effect(
+    admin: Admin, context: AdminContext, database_url: str
+) -> None:
     database = open_database(database_url)
-    second = AdminApp(AdminContext(database, PEPPER, TIERS, now=clock))
+    second = AdminApp(replace(context, database=database))
     transport = httpx.ASGITransport(Envelope(AdminDoor(elsewhere, second)))
     async with httpx.AsyncClient(transport=transport, base_url="http://turnpike") as http:
         both = [admin, Admin(second, http, admin.keys)]

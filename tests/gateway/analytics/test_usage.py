@@ -163,7 +163,14 @@ async def test_pages_can_begin_with_the_newest(analytics: Analytics) -> None:
     await store(analytics, [event(n, MARCH_MS + n // 3) for n in range(1, 20)])
     upwards = await every_page(analytics, MARCH, 4)
     assert await every_page(analytics, MARCH, 4, newest_first=True) == upwards[::-1]
-    assert await every_page(analytics, MARCH, 4, newest_first=True, tenant_id="nobody") == []
+    assert await every_page(analytics, MARCH, 4, newest_first=True, only={Dimension.TENANT: "nobody"}) == []
+
+
+async def test_pages_can_be_of_some_events_only(analytics: Analytics) -> None:
+    of_key = {"tenant_id": "acme", "key_id": "key_2"}
+    await store(analytics, [event(n, MARCH_MS + n, **(of_key if n % 2 else {})) for n in range(1, 10)])
+    only = {Dimension.TENANT: "acme", Dimension.KEY: "key_2"}
+    assert [each["sequence"] for each in await every_page(analytics, MARCH, 2, only=only)] == [1, 3, 5, 7, 9]
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1001])
