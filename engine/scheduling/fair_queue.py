@@ -1,6 +1,6 @@
 """The waiting requests of one class, and whose turn it is: the virtual token counter (VTC, arXiv 2401.00588)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush, heapreplace
 
@@ -55,6 +55,15 @@ class FairQueue:
         """The service that the tenant has received, over the weight."""
         known = self._tenants.get(tenant)
         return known.counter if known else 0.0
+
+    def head_but(self, tenants: Collection[str]) -> Request | None:
+        """The request whose turn it is where these tenants are passed. O((1 + passed) * log tenants)."""
+        passed = []
+        while (first := self.head()) is not None and first.tenant in tenants:
+            passed.append(heappop(self._heap))
+        for entry in passed:
+            heappush(self._heap, entry)
+        return first
 
     def head(self) -> Request | None:
         """The request whose turn it is."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from engine.config import SchedulerConfig
 from engine.memory.kv_cache import BlockCopy, KVCacheManager
 from engine.request import Phase, Request, ServiceClass
-from engine.scheduling.admission import Admission
+from engine.scheduling.admission import Admission, HeldBack, Refusal
 from engine.scheduling.growth import grow_running
 from engine.scheduling.guard import StepGuard
 from engine.scheduling.plan import ScheduledRow, StepPlan, scheduled_row
@@ -14,6 +14,9 @@ from engine.scheduling.roster import Roster
 
 MEAN_STEPS = 256
 """So many steps, the latest, make the means that waits are predicted with."""
+
+MOST_HELD_BACK = 8
+"""So many tenants of a class are passed in a step at most: looking for victims takes its time."""
 
 
 @dataclass(slots=True)
@@ -26,6 +29,7 @@ class _Draft:
     guard: StepGuard | None
     rows: list[ScheduledRow] = field(default_factory=list)
     copies: list[BlockCopy] = field(default_factory=list)
+    held_back: HeldBack = field(default_factory=HeldBack)
 
 
 class Planner:
@@ -104,26 +108,41 @@ class Planner:
     def _plan_waiting(self, draft: _Draft, rank: int, limit: int) -> None:
         """Admit waiting requests of a class, in turn, while there are tokens, slots and blocks for them.
 
-        The first that does not get in keeps out all behind it and all classes below: nobody overtakes.
+        The first that does not get in keeps out all behind it and all classes below, but for the one way past a head
+        that is held back: see `admission`. Whoever took it is the last of the step, as its victims may have freed
+        enough for the head.
         """
-        while (request := self._roster.waiting[rank].head()) is not None:
+        queue, held_back = self._roster.waiting[rank], draft.held_back
+        held_back.tenants.clear()
+        while (request := queue.head_but(held_back.tenants)) is not None:
             out_of_tokens = draft.spare_tokens == 0 and self._roster.slots.free  # without a slot, a victim brings one
-            if limit == 0 or out_of_tokens or not self._admit(draft, request):
+            refusal = Refusal.CAPACITY if limit == 0 or out_of_tokens else self._admit(draft, request)
+            if refusal is Refusal.BUDGET and len(held_back.tenants) < MOST_HELD_BACK:
+                continue
+            if refusal is None:
+                limit -= self._plan_admitted(draft, request, limit)
+            if refusal is not None or held_back.slots:
                 draft.open_ranks = rank
                 return
-            wanted = len(request.tokens) - request.computed
-            tokens = min(wanted, self._config.chunk_tokens, draft.spare_tokens, limit)
-            draft.spare_tokens -= tokens
-            limit -= tokens
-            samples = tokens == wanted and request.max_tokens > 0
-            draft.rows.append(scheduled_row((request, request.computed, tokens, samples)))
 
-    def _admit(self, draft: _Draft, request: Request) -> bool:
+    def _plan_admitted(self, draft: _Draft, request: Request, limit: int) -> int:
+        """The first row of a request; returns its tokens."""
+        wanted = len(request.tokens) - request.computed
+        tokens = min(wanted, self._config.chunk_tokens, draft.spare_tokens, limit)
+        draft.spare_tokens -= tokens
+        samples = tokens == wanted and request.max_tokens > 0
+        draft.rows.append(scheduled_row((request, request.computed, tokens, samples)))
+        return tokens
+
+    def _admit(self, draft: _Draft, request: Request) -> Refusal | None:
         """Give a waiting request a slot and blocks. Nobody of its victims' classes is admitted in the same step."""
         parent = request.fork_of if request.fork_of is not None and _can_fork(request.fork_of, request) else None
-        victims = self._admission.make_room(request, self._cache.demand(request, parent), self.steps_total)
-        if victims is None:
-            return False
+        demand = self._cache.demand(request, parent)
+        victims = self._admission.make_room(request, demand, self.steps_total, draft.held_back)
+        if isinstance(victims, Refusal):
+            if victims is Refusal.BUDGET:
+                self._admission.hold_back(request, demand, draft.held_back)
+            return victims
         for victim in victims:
             draft.open_ranks = min(draft.open_ranks, victim.rank)
             draft.spare_tokens += 1
@@ -135,7 +154,7 @@ class Planner:
             admitted = self._cache.admit(request)
             assert admitted, "there was room for a request and is not"
         self._roster.start(request)
-        return True
+        return None
 
 
 def _can_fork(parent: Request, child: Request) -> bool:

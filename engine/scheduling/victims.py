@@ -36,9 +36,8 @@ def victims_for_waiting(
     *,
     missing_blocks: int,
     missing_slots: int,
-    most: int,
 ) -> list[Request]:
-    """Requests of strictly lower classes whose leaving lets the newcomer in; none if it would not, or takes too many.
+    """Requests of strictly lower classes whose leaving lets the newcomer in; none if that of all would not.
 
     In order: those that are not immune, of the lowest class, that free the most blocks, have computed least.
     Blocks are freed that no one else holds; two victims can free what they share.
@@ -56,7 +55,7 @@ def victims_for_waiting(
 
     given_back: Counter[int] = Counter()
     victims: list[Request] = []
-    for *_, request in candidates[:most]:
+    for *_, request in candidates:
         victims.append(request)
         missing_slots -= 1
         if missing_blocks > 0:

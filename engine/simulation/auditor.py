@@ -9,7 +9,7 @@ from engine.memory import BlockPool
 from engine.request import FinishReason, Phase, Request, ServiceClass, TokenDelta
 from engine.scheduling import Scheduler, StepPlan
 from engine.scheduling.guard import StepGuard
-from engine.scheduling.order import order_key
+from engine.scheduling.order import TurnKey, order_key, turn_key
 from engine.scheduling.victims import MAX_PREEMPTIONS
 
 
@@ -135,7 +135,7 @@ class Auditor:
         admitted = [request for request in self._waiting if request.phase is Phase.RUNNING]
         self._check_victims(victims, admitted)
         if admitted:
-            self._check_turns(admitted)
+            self._check_turns(admitted, victims)
             self._check_slots(admitted)
         if plan is not None:
             self._check_budget(plan, admitted, budget_tokens, guard)
@@ -172,15 +172,26 @@ class Auditor:
         most = 2 * self._config.tenant_preemptions  # a full bucket, and what it is refilled by
         assert sum(count for _, count in events) <= most, f"{tenants[0]!r} causes too many preemptions"
 
-    def _check_turns(self, admitted: list[Request]) -> None:
-        """Nobody overtakes a higher class, nor an earlier request of the same tenant; forks wait for their parent."""
+    def _check_turns(self, admitted: list[Request], victims: list[_Seen]) -> None:
+        """Nobody overtakes an earlier request of the same tenant. Whoever overtakes a higher class, or a tenant of its
+        own whose turn comes first, makes its room by a victim of its own; forks wait for their parent."""
+        overtakers: dict[str, Request] = {}
         for request in self._waiting:
             if request.phase is not Phase.WAITING or request.id in self._parked:
                 continue
             for other in admitted:
-                assert other.rank <= request.rank, f"{request.id} is overtaken by a lower class"
                 same = other.rank == request.rank and other.tenant == request.tenant
                 assert not same or other.arrival < request.arrival, f"{request.id} is overtaken"
+                if (request.rank, *self._turn(request)) < (other.rank, *self._turn(other)):
+                    overtakers[other.id] = other
+        ranks = sorted(seen.request.rank for seen in victims)
+        for other in sorted(overtakers.values(), key=order_key, reverse=True):
+            lowest = ranks.pop() if ranks else -1
+            assert lowest > other.rank, f"{other.id} overtakes and has nobody of its own give way"
+
+    def _turn(self, request: Request) -> TurnKey:
+        """The key of its turn, were it the first of its tenant."""
+        return turn_key(self._scheduler.waiting_queues[request.rank].counter(request.tenant), request)
 
     def _check_slots(self, admitted: list[Request]) -> None:
         """The one inequality of reserves, for slots."""

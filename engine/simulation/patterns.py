@@ -208,6 +208,8 @@ def _return_from_idle(seed: int, rng: Random) -> Traffic:
 
 def _fill_and_squeeze(seed: int, rng: Random) -> Traffic:
     """Long answers fill the pool; then short requests of a higher class come one after another to squeeze them."""
+    if seed % 2:
+        return _out_of_budget(seed, rng)
     arrivals = [_plain(rng, f"l{n}", 0, f"victim-{n % 3}", _STANDARD, 20, rng.randint(40, 90)) for n in range(12)]
     arrivals += [
         _plain(rng, f"s{n}", 20 + 3 * n, "squeezer", _PREMIUM, rng.choice((10, 60)), rng.choice((1, 20)))
@@ -269,6 +271,20 @@ def _crowd_behind_a_hang(seed: int, rng: Random) -> Traffic:
         service_class = rng.choice((_PREMIUM, _STANDARD))
         arrivals.append(_plain(rng, f"c{number}", ticks, f"t{number % 4}", service_class, rng.randint(1, 40), 6))
     return _pattern(seed, rng, "crowd behind a hang", rng.choice((8, 20)), arrivals, faulty=True)
+
+
+def _out_of_budget(seed: int, rng: Random) -> Traffic:
+    """A tenant squeezes with long prompts, more than its budget of preemptions allows; others of its class, who have
+    caused none, come with short ones while it waits."""
+    arrivals = [_plain(rng, f"l{n}", 0, f"victim-{n % 3}", _STANDARD, 20, rng.randint(40, 90)) for n in range(12)]
+    for n in range(12):
+        ticks = 20 + 12 * n
+        arrivals.append(_plain(rng, f"s{n}", ticks, "squeezer", _PREMIUM, rng.choice((60, 120)), rng.choice((5, 20))))
+        arrivals += [
+            _plain(rng, f"o{n}.{k}", ticks + 1, f"other-{k}", _PREMIUM, 8, 10) for k in range(rng.randint(1, 4))
+        ]
+    traffic = _pattern(seed, rng, "out of budget", rng.choice((20, 24)), arrivals, faulty=False, max_running=10)
+    return replace(traffic, config=replace(traffic.config, tenant_preemptions=rng.choice((1, 2))))
 
 
 _PATTERNS = (

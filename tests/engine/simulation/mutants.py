@@ -103,10 +103,8 @@ MUTANTS = [
         "the blocked do not hold up those behind",
         Planner,
         "_plan_waiting",
-        """self._admit(draft, request):
-            draft.open_ranks = rank""",
-        """self._admit(draft, request):
-            pass""",
+        "if refusal is Refusal.BUDGET and",
+        "if refusal and not held_back.tenants.append(request.tenant) and",
     ),
     Mutant("a fork waits for the dead", Roster, "remove", "self.release_forks(request)", "pass"),
     Mutant(
@@ -160,6 +158,7 @@ MUTANTS = [
         "(False,",
         from_seed=45,
     ),
+    Mutant("what is free is not kept for the held back", Admission, "_blocks_to_leave", "not held_back.slots", "True"),
     Mutant("preemptions are free", PreemptionBudget, "spend", "+ preemptions * self._window_steps", "", from_seed=75),
     Mutant(
         "the highest gives way",

@@ -35,7 +35,7 @@ def test_the_silence_means_something(campaign: CampaignReport) -> None:
     others = {*(f"preempt {when}" for when in whens), "failure", "hang", "slow", "still", "jump"}
     assert campaign.faults.keys() == aborts | others
     assert min(campaign.faults.values()) >= 10
-    assert len(campaign.patterns) == 8
+    assert len(campaign.patterns) == 9
     assert campaign.preemptions > 1500
     assert campaign.failures > 1000
     assert campaign.cached_tokens > 200_000

@@ -1,0 +1,169 @@
+"""A head whose tenant has used up its preemptions: who may pass it, what is kept for it, and that it is served."""
+
+import pytest
+
+from engine.config import BLOCK_TOKENS, SchedulerConfig
+from engine.memory import BlockPool, KVCacheManager
+from engine.request import STANDARD, Phase, Request, SamplingParams, ServiceClass
+from engine.scheduling import RowResult, Scheduler, StepResult
+from engine.simulation import make_request
+
+PREMIUM = ServiceClass("premium", priority=0)
+BATCH = ServiceClass("batch", priority=20)
+CLASSES = (PREMIUM, STANDARD, BATCH)
+"""Without reserves, so that what is free is for all."""
+
+
+def make_scheduler(num_blocks: int = 200, *, max_running: int = 10, tenant_preemptions: int = 1) -> Scheduler:
+    config = SchedulerConfig(
+        max_running=max_running,
+        step_tokens=1000,
+        chunk_tokens=1000,
+        classes=CLASSES,
+        tenant_preemptions=tenant_preemptions,
+        preemption_window_steps=1000,
+    )
+    return Scheduler(config, KVCacheManager(BlockPool(num_blocks)), 4096)
+
+
+class Callers:
+    """Adds requests, whose prompts have nothing in common, in the order in which they are made."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self._arrivals = 0
+
+    def add(self, name: str, service_class: ServiceClass, *, blocks: int = 1, answer: int = 1000) -> Request:
+        """A request called `tenant` or `tenant.number`, whose prompt fills all but a token of its blocks."""
+        self._arrivals += 1
+        first = 10_000 * self._arrivals
+        request = make_request(
+            name,
+            range(first, first + blocks * BLOCK_TOKENS - 1),
+            arrival=self._arrivals,
+            params=SamplingParams(max_tokens=answer, ignore_eos=True),
+            service_class=service_class,
+            tenant=name.split(".")[0],
+        )
+        self.scheduler.add(request)
+        return request
+
+
+def step(scheduler: Scheduler) -> list[str]:
+    """Those that run."""
+    plan = scheduler.schedule()
+    assert plan is not None
+    scheduler.check()
+    scheduler.commit(plan, StepResult(tuple(RowResult(token=1 if row.samples else None) for row in plan.rows)))
+    scheduler.check()
+    return sorted(row.request.id for row in plan.rows)
+
+
+def squeezed(scheduler: Scheduler, victims: int, *, blocks: int = 1) -> Callers:
+    """All slots are taken by victims but one, which a squeezer has preempted with all that its budget allowed."""
+    callers = Callers(scheduler)
+    for number in range(victims):
+        callers.add(f"victim.{number}", BATCH, blocks=blocks)
+    step(scheduler)
+    callers.add("squeezer.0", PREMIUM)
+    assert "squeezer.0" in step(scheduler)
+    return callers
+
+
+def test_another_tenant_of_the_class_comes_in_by_preemptions_of_its_own() -> None:
+    scheduler = make_scheduler(max_running=4)
+    callers = squeezed(scheduler, victims=4)
+    callers.add("squeezer.1", PREMIUM)
+    callers.add("other.0", PREMIUM)
+    assert step(scheduler) == ["other.0", "squeezer.0", "victim.0", "victim.1"]
+
+
+def test_and_so_does_a_class_below() -> None:
+    scheduler = make_scheduler(max_running=4)
+    callers = squeezed(scheduler, victims=4)
+    callers.add("squeezer.1", PREMIUM)
+    callers.add("standard.0", STANDARD)
+    assert step(scheduler) == ["squeezer.0", "standard.0", "victim.0", "victim.1"]
+
+
+def test_the_tenant_itself_stays_in_order() -> None:
+    scheduler = make_scheduler(max_running=4)
+    callers = squeezed(scheduler, victims=4)
+    for number in (1, 2, 3):
+        callers.add(f"squeezer.{number}", PREMIUM)
+    assert step(scheduler) == ["squeezer.0", "victim.0", "victim.1", "victim.2"]
+    scheduler.abort("victim.0")
+    assert step(scheduler) == ["squeezer.0", "squeezer.1", "victim.1", "victim.2"]
+
+
+def test_one_passes_in_a_step_and_each_in_its_turn() -> None:
+    scheduler = make_scheduler(max_running=6)
+    callers = squeezed(scheduler, victims=6)
+    callers.add("squeezer.1", PREMIUM)
+    callers.add("other.0", PREMIUM)
+    callers.add("other.1", PREMIUM)
+    callers.add("third.0", PREMIUM)
+    came = [[name for name in step(scheduler) if "victim" not in name] for _ in range(3)]
+    assert came == [["other.0", "squeezer.0"], *2 * [["other.0", "squeezer.0", "third.0"]]]
+
+
+def test_what_is_free_is_kept_for_the_one_that_is_passed() -> None:
+    """A slot that is given back is the squeezer's, and another that comes with it, the next one's."""
+    scheduler = make_scheduler(max_running=4, tenant_preemptions=1)
+    callers = squeezed(scheduler, victims=4)
+    callers.add("squeezer.1", PREMIUM)
+    callers.add("other.0", PREMIUM)
+    callers.add("other.1", PREMIUM)
+    step(scheduler)
+    scheduler.abort("other.0")
+    assert step(scheduler) == ["squeezer.0", "squeezer.1", "victim.0", "victim.1"]
+
+
+def test_who_passes_takes_no_free_block_from_the_one_that_is_passed() -> None:
+    """`large` needs both victims, and may have one. `small` would fit what is free; it takes a victim all the same."""
+    scheduler = make_scheduler(24, tenant_preemptions=1)
+    callers = Callers(scheduler)
+    for number in range(2):
+        callers.add(f"victim.{number}", BATCH, blocks=8)
+    step(scheduler)
+    free_blocks = scheduler.stats().free_blocks
+    large = callers.add("large", PREMIUM, blocks=20, answer=2)
+    callers.add("small", PREMIUM, blocks=3)
+    assert free_blocks == 8
+    assert step(scheduler) == ["small", "victim.0"]
+    assert scheduler.stats().free_blocks >= free_blocks
+    scheduler.abort("small")
+    assert step(scheduler) == ["large"]
+    assert large.preemptions == 0
+
+
+def test_one_that_is_passed_again_and_again_is_served() -> None:
+    """No budget ever, and a new tenant each step that has one: they run out of victims, and then it is its turn."""
+    scheduler = make_scheduler(40, max_running=8, tenant_preemptions=1)
+    callers = Callers(scheduler)
+    for number in range(8):
+        callers.add(f"victim.{number}", BATCH, blocks=4)
+    step(scheduler)
+    held_back = callers.add("large", PREMIUM, blocks=30, answer=2)
+    passed = 0
+    for number in range(100):
+        callers.add(f"tenant-{number}", PREMIUM, blocks=2, answer=20)
+        running = step(scheduler)
+        if held_back.phase is not Phase.WAITING:
+            break
+        passed = max(passed, sum(name.startswith("tenant") for name in running))
+    assert "large" in running
+    assert 0 < passed <= 8
+
+
+@pytest.mark.parametrize("tenant_preemptions", [0, 4])
+def test_nobody_passes_one_that_waits_for_capacity(tenant_preemptions: int) -> None:
+    """Victims would not make the room for `large`; what its class gives back will, so it is not to be taken."""
+    scheduler = make_scheduler(20, tenant_preemptions=tenant_preemptions)
+    callers = Callers(scheduler)
+    callers.add("first", PREMIUM, blocks=12)
+    callers.add("victim", BATCH, blocks=3)
+    step(scheduler)
+    callers.add("large", PREMIUM, blocks=10)
+    callers.add("small", PREMIUM, blocks=3)
+    assert step(scheduler) == ["first", "victim"]
