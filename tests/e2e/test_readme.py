@@ -68,7 +68,8 @@ def test_links_lead_somewhere(name: str) -> None:
 
 
 def test_the_tenant_commands_work(program: Program) -> None:
-    lines = block_with("sh", "turnpike tenant create") + block_with("sh", "turnpike limit set")
+    topics = ("turnpike tenant create", "turnpike limit set", "turnpike credit grant")
+    lines = "".join(block_with("sh", topic) for topic in topics)
     lines = lines.replace("acme", "another")
     script = f"set -e\n{lines}\necho $TURNPIKE_KEY\n"
     done = subprocess.run(
