@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import random
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import uuid4
@@ -223,28 +224,33 @@ async def test_a_topic_that_is_replayed_twice_to_members_that_come_and_go(
             await until(lambda: relay.backlog_events == 0)
         async with sinking(analytics, kafka_server.bootstrap, topic):
             await until(lambda: everything_is_billed(journal, analytics))
-            copied = await asyncio.to_thread(_replay, kafka_server.bootstrap, topic)
-            assert copied == 300
+            messages = await asyncio.to_thread(_messages, kafka_server.bootstrap, topic)
+            assert len(messages) == 300
+            await asyncio.to_thread(_send, kafka_server.bootstrap, topic, messages)
             async with sinking(analytics, kafka_server.bootstrap, topic, members=2) as sinks:
-                await until(lambda: sum(sink.counts.events_total for sink in sinks) > 0)
-                await asyncio.to_thread(_replay, kafka_server.bootstrap, topic)
+                while not all(sink.counts.events_total for sink in sinks):  # they join when there is something going on
+                    await asyncio.to_thread(_send, kafka_server.bootstrap, topic, messages)
             await until(lambda: _all_consumed(kafka_server.bootstrap, topic))
         assert await everything_is_billed(journal, analytics)
 
 
-def _replay(bootstrap: str, topic: str) -> int:
-    """Send every message that is in the topic once more, the newest first; how many there were."""
+def _messages(bootstrap: str, topic: str) -> list[bytes]:
+    """All that is in the topic."""
     consumer = KafkaConsumer(
-        topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest", consumer_timeout_ms=500, group_id=None
+        topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest", consumer_timeout_ms=1000, group_id=None
     )
-    messages = [(each.key, each.value) for each in consumer]
+    messages = [each.value for each in consumer]
     consumer.close()
+    return messages
+
+
+def _send(bootstrap: str, topic: str, messages: Sequence[bytes]) -> None:
+    """Shuffled, and spread over all partitions."""
     producer = KafkaProducer(bootstrap_servers=bootstrap)
-    for key, value in reversed(messages):
-        producer.send(topic, key=key, value=value)
+    for body in random.sample(messages, len(messages)):
+        producer.send(topic, key=random.randbytes(8), value=body)
     producer.flush()
     producer.close()
-    return len(messages)
 
 
 async def _all_consumed(bootstrap: str, topic: str) -> bool:
