@@ -11,7 +11,7 @@ STEPS_TO_FIRST_TOKEN = 10
 """So many steps of the longest kind fit the target of a class for its first token."""
 
 TARGET_MEMORY_NS = 60 * 1_000_000_000
-"""How long after its last request a class's target still binds the steps of all."""
+"""How long after its last request a class with a target is about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,24 +35,27 @@ class TargetWatch:
         self._last_arrival_ns[rank] = now_ns
 
     def guard(self, now_ns: int, decode: StepWork) -> StepGuard | None:
-        """The bound for a step that has the work of `decode` in any case.
+        """The bound for a step that has the work of `decode` in any case; None where no class has a target.
 
-        None where no class with a target has had a request for `TARGET_MEMORY_NS`: small steps cost throughput, which
-        nobody should pay for a class that does not come. A first token waits for the rest of the step under way, and
-        then takes a step or two of its own prompt and what a busy machine adds; so a step of the classes below gets a
-        share of the target.
+        A first token waits for the rest of the step under way, and then takes a step or two of its own prompt and what
+        a busy machine adds; so while a class with a target is about, a step of those below gets a share of it. Small
+        steps cost throughput, which nobody should pay for a class that does not come: `TARGET_MEMORY_NS` after its
+        last request, a step may take the whole target. Longer than that is never right, as the next request would
+        miss its target for the sake of a step alone; and it hardly costs anything, since where steps are that long,
+        little of one is what it costs whatever is in it.
         """
-        guarded = [
-            (each.ttft_target_ms, rank)
+        bounds = [
+            (each.ttft_target_ms * 1_000_000 // (STEPS_TO_FIRST_TOKEN if self._is_about(rank, now_ns) else 1), rank)
             for rank, each in enumerate(self._classes)
             if each.ttft_target_ms is not None
-            and (last_ns := self._last_arrival_ns[rank]) is not None
-            and now_ns - last_ns < TARGET_MEMORY_NS
         ]
-        if not guarded:
+        if not bounds:
             return None
-        target_ms, rank = min(guarded)
+        target_ns, rank = min(bounds)
         most = self._step_tokens
-        target_ns = target_ms * 1_000_000 // STEPS_TO_FIRST_TOKEN
         tokens = self._cost_model.token_budget(target_ns, decode, low=min(BLOCK_TOKENS, most), high=most)
         return StepGuard(rank, tokens)
+
+    def _is_about(self, rank: int, now_ns: int) -> bool:
+        last_ns = self._last_arrival_ns[rank]
+        return last_ns is not None and now_ns - last_ns < TARGET_MEMORY_NS

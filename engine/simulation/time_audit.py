@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from engine.config import BLOCK_TOKENS, SchedulerConfig
 from engine.request import Phase, Request
 from engine.scheduling import Scheduler, StepPlan
-from engine.scheduling.cost import SLOW_STREAK, StepWork, row_work
-from engine.scheduling.guard import TARGET_MEMORY_NS, StepGuard
+from engine.scheduling.cost import SLOW_STREAK, StepWork, row_work, total
+from engine.scheduling.guard import STEPS_TO_FIRST_TOKEN, TARGET_MEMORY_NS, StepGuard
 from engine.scheduling.wait import ClassLoad, predict_drain_ns, predict_first_token_ns
 from engine.simulation.device import StepTime
 
@@ -37,18 +37,29 @@ class TimeAuditor:
         self._last_arrival_ns[request.rank] = now_ns
 
     def check_guard(self, guard: StepGuard | None, now_ns: int) -> None:
-        """Steps are kept short for a class with a target as long as it is about, and for no other."""
-        about = [
-            rank
-            for rank, last_ns in self._last_arrival_ns.items()
-            if self._classes[rank].ttft_target_ms is not None and now_ns - last_ns < TARGET_MEMORY_NS
-        ]
-        assert (guard is not None) == bool(about), "a step is kept short for nobody, or not for somebody"
-        if guard is not None:
-            tightest = min(about, key=lambda rank: (self._classes[rank].ttft_target_ms, rank))
-            assert guard.rank == tightest, "steps are kept short for another class than the tightest"
-            most = self._config.step_tokens
-            assert min(BLOCK_TOKENS, most) <= guard.prefill_tokens <= most, "the guard is out of its bounds"
+        """Steps are kept short for a class with a target, shorter as long as it is about, and for no other."""
+        targets = {rank: each.ttft_target_ms * 10**6 for rank, each in enumerate(self._classes) if each.ttft_target_ms}
+        bounds_ns = {rank: self._bound_ns(rank, target_ns, now_ns) for rank, target_ns in targets.items()}
+        assert (guard is not None) == bool(bounds_ns), "a step is kept short for nobody, or not for somebody"
+        if guard is None:
+            return
+        tightest = min(bounds_ns, key=lambda rank: (bounds_ns[rank], rank))
+        assert guard.rank == tightest, "steps are kept short for another class than the tightest"
+        tokens, most = guard.prefill_tokens, self._config.step_tokens
+        least = min(BLOCK_TOKENS, most)
+        assert least <= tokens <= most, "the guard is out of its bounds"
+        assert tokens == least or self._step_ns(tokens) <= bounds_ns[tightest] + 1, "a step may be too long"
+        assert tokens == most or self._step_ns(tokens + 2) >= bounds_ns[tightest] - 1, "steps are shorter than need be"
+
+    def _bound_ns(self, rank: int, target_ns: int, now_ns: int) -> int:
+        last_ns = self._last_arrival_ns.get(rank)
+        is_about = last_ns is not None and now_ns - last_ns < TARGET_MEMORY_NS
+        return target_ns // STEPS_TO_FIRST_TOKEN if is_about else target_ns
+
+    def _step_ns(self, prefill_tokens: int) -> int:
+        """What a step takes with all that runs and so much of a new prompt."""
+        rows = [row_work(request.computed, 1) for request in self._scheduler.running]
+        return self._scheduler.cost_model.predict_ns(total([*rows, row_work(0, prefill_tokens)]))
 
     def check_waits(self) -> None:
         """Predicted waits are numbers. Where no class has a larger share of a step than one above, none waits less."""

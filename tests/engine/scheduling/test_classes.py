@@ -6,6 +6,7 @@ from engine.config import BLOCK_TOKENS, SchedulerConfig
 from engine.memory import BlockPool, KVCacheManager
 from engine.request import PREMIUM, STANDARD, Phase, Request, SamplingParams, ServiceClass, UnservableRequest
 from engine.scheduling import RowResult, Scheduler, StepPlan, StepResult
+from engine.scheduling.cost import CostCoefficients, StepCostModel
 from engine.scheduling.guard import TARGET_MEMORY_NS, StepGuard
 from engine.simulation import FakeExecutor, make_request, run_to_completion
 
@@ -269,15 +270,25 @@ class TestStep:
         assert plan is not None
         assert [row.tokens for row in plan.rows] == [150]
 
-    def test_steps_are_guarded_while_a_class_with_a_target_is_about(self) -> None:
-        scheduler = make_scheduler(400, step_tokens=200, chunk_tokens=200)
-        assert scheduler.step_guard(now_ns=0) is None
+    def test_a_step_takes_a_tenth_of_a_target_while_its_class_is_about_and_never_more_than_all(self) -> None:
+        """A millisecond a token, half a second for premium's first."""
+        cost = StepCostModel.from_coefficients(CostCoefficients(0, 1e6, 0, 0))
+        config = SchedulerConfig(step_tokens=2000, chunk_tokens=2000)
+        scheduler = Scheduler(config, KVCacheManager(BlockPool(400)), 4096, cost)
+        assert scheduler.step_guard(now_ns=0) == StepGuard(0, 500)
         scheduler.add(request(1, 10, PREMIUM), now_ns=5)
-        guard = scheduler.step_guard(now_ns=6)
-        assert guard is not None
-        assert guard.rank == 0
-        assert 1 <= guard.prefill_tokens <= 200
-        assert scheduler.step_guard(now_ns=5 + TARGET_MEMORY_NS) is None
+        assert scheduler.step_guard(now_ns=6) == StepGuard(0, 50)
+        assert scheduler.step_guard(now_ns=5 + TARGET_MEMORY_NS) == StepGuard(0, 500)
+        scheduler.abort("p1")
+        scheduler.add(request(2, 1900), now_ns=5 + TARGET_MEMORY_NS)
+        plan = scheduler.schedule(guard=scheduler.step_guard(now_ns=5 + TARGET_MEMORY_NS))
+        assert plan is not None
+        assert plan.total_tokens == 500
+
+    def test_steps_are_not_guarded_for_nobody(self) -> None:
+        scheduler = make_scheduler(classes=(ServiceClass("premium", priority=0), STANDARD))
+        scheduler.add(request(1, 10, PREMIUM))
+        assert scheduler.step_guard(now_ns=0) is None
 
     def test_a_running_request_gets_a_token_whatever_the_budget(self) -> None:
         scheduler = make_scheduler(200)

@@ -195,7 +195,7 @@ MUTANTS = [
         from_seed=130,
     ),
     Mutant("the speed of a device never comes back", StepCostModel, "_learn", "error < -max(limit, 0.5)", "False"),
-    Mutant("steps are kept short for ever", TargetWatch, "guard", "now_ns - last_ns < TARGET_MEMORY_NS", "True"),
+    Mutant("steps are kept short for ever", TargetWatch, "_is_about", "now_ns - last_ns < TARGET_MEMORY_NS", "True"),
     Mutant(
         "the guard is not heeded", Planner, "_prefill_limit", "min(limit, guard.prefill_tokens)", "limit", from_seed=50
     ),
