@@ -1,7 +1,7 @@
 """What the real scheduler's snapshots say of waits, and what they become: overload in virtual time."""
 
 from bisect import bisect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import pytest
@@ -44,8 +44,10 @@ CPU = Machine(SMALL_CPU, 16, 512, (40, 110), (8, 24), 45, 1)
 H200 = Machine(H200_LLAMA_8B, 256, 2048, (200, 3000), (50, 400), 150, 4)
 
 
-def overload(machine: Machine, premium: bool, bound_ns: int, seconds: int) -> list[Arrival]:
-    """All that came; a standard request that would wait for more than the bound is turned away."""
+def overload(
+    machine: Machine, premium: bool, bound_ns: int, seconds: int, bounded: ServiceClass = STANDARD
+) -> list[Arrival]:
+    """All that came; a request of the bounded class that would wait for more than the bound is turned away."""
     rng = Random(1)
     config = SchedulerConfig(
         max_running=machine.slots, step_tokens=machine.step_tokens, chunk_tokens=machine.step_tokens
@@ -63,7 +65,9 @@ def overload(machine: Machine, premium: bool, bound_ns: int, seconds: int) -> li
     while due and now_ns < seconds * 1e9:
         while due and due[0][0] <= now_ns:
             at_ns, index = due.pop(0)
-            arrivals.append(_arrive(scheduler, rates[index][0], at_ns, len(arrivals), machine, bound_ns, rng))
+            service_class = rates[index][0]
+            most_ns = bound_ns if service_class is bounded else None
+            arrivals.append(_arrive(scheduler, service_class, at_ns, len(arrivals), machine, most_ns, rng))
         plan = scheduler.schedule(now_ns, guard=scheduler.step_guard(now_ns))
         if plan is None:
             now_ns = due[0][0] if due else seconds * 10**9
@@ -85,14 +89,14 @@ def _arrive(
     at_ns: int,
     number: int,
     machine: Machine,
-    bound_ns: int,
+    bound_ns: int | None,
     rng: Random,
 ) -> Arrival:
     prompt, answer = rng.randint(*machine.prompt_tokens), rng.randint(*machine.answer_tokens)
     snapshot, rank, cost = scheduler.snapshot(), scheduler.rank_of(service_class.name), scheduler.cost_model
     predicted_ns = predict_first_token_ns(snapshot, rank, prompt, cost)
     retry_ms = retry_after_ms(predict_drain_ns(snapshot, rank, cost), rng.random())
-    if service_class is PREMIUM or predicted_ns <= bound_ns:
+    if bound_ns is None or predicted_ns <= bound_ns:
         params = SamplingParams(max_tokens=answer, ignore_eos=True)
         scheduler.add(
             make_request(
@@ -136,3 +140,22 @@ def test_the_wait_and_the_time_to_come_back_are_right_to_within_half(machine: Ma
     ]
     assert len(drains) > 500
     assert share_within_half(drains) >= 0.9
+
+
+@pytest.mark.parametrize("standard_per_s", [1, 30])
+@pytest.mark.parametrize("machine", [CPU, H200], ids=["cpu", "h200"])
+def test_premiums_own_wait_is_right_to_within_half_when_it_is_premium_that_is_too_much(
+    machine: Machine, standard_per_s: int
+) -> None:
+    """It waits for its own kind alone, with a reserve that it has long outgrown; standard hardly gets in at all."""
+    flooded = replace(machine, premium_rate=machine.standard_rate, standard_rate=standard_per_s)
+    seconds = 30
+    arrivals = overload(flooded, True, 3 * 10**9, seconds, bounded=PREMIUM)
+    steady = [
+        each for each in arrivals if each.service_class is PREMIUM and 0.3 * seconds < each.at_ns / 1e9 < 0.8 * seconds
+    ]
+    waits = [(each.predicted_ns, each.first_token_ns - each.at_ns) for each in steady if each.first_token_ns]
+    assert len(waits) > 100
+    assert len(waits) < len(steady), "nobody was turned away: no overload"
+    assert sum(real for _, real in waits) / len(waits) > 2e9
+    assert share_within_half(waits) >= 0.9
