@@ -6,6 +6,7 @@ import gc
 import shlex
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from engine.config import EngineConfig, SchedulerConfig
 from engine.engine import Engine
 from engine.models.config import UnsupportedCheckpoint
 from engine.worker import InsufficientMemory
+from gateway.analytics.opening import preload
 from gateway.api.service_classes import TierClasses, engine_classes_of
 from gateway.app import create_app
 from gateway.catalog import DEFAULT_MODEL, fetch_model
@@ -48,8 +50,13 @@ def run(settings: Settings, listener: socket.socket, *, demo: bool = False) -> N
     secrets = (*settings.secret_values(), pepper.decode(errors="replace"))
     configure_logging(settings.log_level, settings.log_format, secrets)
     asyncio.run(upgrade(settings.database_url.get_secret_value()))
-    with progress() as report:
-        engine = load_engine(settings, report)
+    preloading = threading.Thread(target=preload, args=(settings.analytics_url.get_secret_value(),), name="preload")
+    preloading.start()
+    try:
+        with progress() as report:
+            engine = load_engine(settings, report)
+    finally:
+        preloading.join()
     # What is there now stays: a full collection that walked it again took up to 40 ms of everybody's time.
     gc.collect()
     gc.freeze()

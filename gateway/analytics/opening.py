@@ -1,5 +1,6 @@
 """From a URL to a store."""
 
+import importlib
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -41,3 +42,11 @@ def open_analytics(url: str) -> Analytics:
     if scheme != "chdb" or not folder.startswith("/") or "?" in folder:
         raise InvalidAnalyticsURL("must be http(s)://user:password@host:port/database or chdb:///absolute/folder")
     return EmbeddedClickHouse(Path(folder))
+
+
+def preload(url: str) -> None:
+    """Import what a store at `url` needs. The embedded engine is 500 MB of library, and whoever imports it holds the
+    interpreter for a good part of a second: better before requests come than with the first of them."""
+    if url.startswith("chdb://"):
+        importlib.import_module("gateway.analytics.embedded")
+        importlib.import_module("chdb")
