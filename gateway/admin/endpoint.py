@@ -85,7 +85,7 @@ class Resource:
         if route.read is not None:
             value = await route.read(Call(administrator, path, query, None))
             return _answer_of(route, value)
-        members = (await read_json(scope, receive, MAX_JSON_DEPTH)).rest() if _has_body(scope) else {}
+        members = await _read_members(route, scope, receive)
         call = Call(administrator, path, query, (route.body or _NOTHING).read(members, ""))
         return await self._change(route, call, scope, members)
 
@@ -143,6 +143,15 @@ def _read_query(route: Route, query_string: bytes) -> Mapping[str, Any]:
     return Record("Query", dict, route.query).read(members, "")
 
 
-def _has_body(scope: Scope) -> bool:
+async def _read_members(route: Route, scope: Scope, receive: Receive) -> Mapping[str, Any]:
+    """The body's. A route that takes none can do without a body.
+
+    Raises:
+        APIError: 400, 408, 413 or 415, it is missing or not one JSON object.
+    """
     headers = Headers(scope=scope)
-    return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+    if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
+        return (await read_json(scope, receive, MAX_JSON_DEPTH)).rest()
+    if route.body is not None:
+        raise invalid(None, "The body must be a JSON object, `{}` at least.", "missing_body")
+    return {}
