@@ -23,12 +23,12 @@ from gateway.metering.destination import Destination
 from gateway.metering.journal import Journal
 from gateway.metering.kafka_cluster import KafkaCluster
 from gateway.metering.kafka_destination import KafkaDestination
+from gateway.metering.metrics import RelayCollector
 from gateway.metering.relay import Relay
 from gateway.service_classes import unserved_tiers
 from gateway.services import Services
 from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics
-from gateway.telemetry.usage_metrics import UsageCollector
 from gateway.tenancy import Authenticator, TenantStore
 from gateway.tenancy.tiers import count_tenants_by_tier
 
@@ -53,7 +53,7 @@ async def open_services(settings: Settings, engine: Engine, database: AsyncEngin
     relay = Relay(journal, _destination(settings, analytics))
     limiter = open_limiter(settings)
     metrics = Metrics(engine.stats, limiter.counts)
-    metrics.registry.register(UsageCollector(journal, relay))
+    metrics.registry.register(RelayCollector(journal, relay))
     await restore_spending(limiter, journal, await store.lineages())
     return Services(
         engine=engine,

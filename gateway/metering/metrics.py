@@ -34,6 +34,11 @@ class RelayCollector(Collector):
             "turnpike_usage_journal_trouble", "1 while usage cannot be written", float(journal.trouble is not None)
         )
         yield CounterMetricFamily("turnpike_usage_journalled_events", "Events ever written", journal.last_sequence)
+        yield CounterMetricFamily(
+            "turnpike_usage_commits", "Since the start, each for all streams", journal.commits_total
+        )
+        yield CounterMetricFamily("turnpike_usage_commit_seconds", "That they took", journal.commit_ns_total * 1e-9)
+        yield CounterMetricFamily("turnpike_usage_commit_failures", "Since the start", journal.failures_total)
         yield CounterMetricFamily("turnpike_usage_delivered_events", "Since the start", relay.delivered_total)
         yield CounterMetricFamily("turnpike_usage_delivery_failures", "Since the start", relay.failures_total)
 
