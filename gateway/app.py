@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gateway.admin.app import AdminDoor
+from gateway.admin.self_service import OwnLimits, OwnUsage
 from gateway.api.chat import CHAT
 from gateway.api.completions import COMPLETIONS
 from gateway.api.endpoint import GenerationEndpoint
@@ -19,6 +20,7 @@ from gateway.api.errors import as_api_error
 from gateway.api.health import Healthz, Readyz, Scrape
 from gateway.api.middleware import Authorisation, BodyLimit, Envelope
 from gateway.api.models import ListModels, RetrieveModel
+from gateway.api.service_classes import TierClasses
 from gateway.api.tokenization import Detokenize, Tokenize
 from gateway.services import Services
 from gateway.settings import Settings
@@ -55,6 +57,8 @@ def _routes(settings: Settings, services: Services) -> list[Route]:
         Route("/v1/models/{id:path}", RetrieveModel(engine), methods=["GET"]),
         Route("/v1/tokenize", Tokenize(engine, depth), methods=["POST"]),
         Route("/v1/detokenize", Detokenize(engine, depth), methods=["POST"]),
+        Route("/v1/usage", OwnUsage(services.analytics), methods=["GET"]),
+        Route("/v1/limits", OwnLimits(services.limiter, TierClasses(settings)), methods=["GET"]),
         Route("/healthz", Healthz(), methods=["GET"]),
         Route("/readyz", Readyz(engine, services.journal), methods=["GET"]),
         Route("/metrics", Scrape(services.metrics), methods=["GET"]),

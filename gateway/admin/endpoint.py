@@ -14,7 +14,7 @@ from gateway.admin.errors import as_admin_error, not_found
 from gateway.admin.idempotency import HEADER, keep, kept_answer, repetition_of
 from gateway.admin.roles import Administrator
 from gateway.admin.routes import PATH_KINDS, Call, Document, Route
-from gateway.admin.schema import Record, without_secrets
+from gateway.admin.schema import Member, Record, without_secrets
 from gateway.api.errors import APIError, invalid
 from gateway.api.exchange import exchange_of
 from gateway.api.json_body import read_json
@@ -81,7 +81,7 @@ class Resource:
 
     async def _answer(self, route: Route, administrator: Administrator, scope: Scope, receive: Receive) -> _Answer:
         path = _read_path(scope["path_params"])
-        query = _read_query(route, scope["query_string"])
+        query = read_query(route.query, scope["query_string"])
         if route.read is not None:
             value = await route.read(Call(administrator, path, query, None))
             return _answer_of(route, value)
@@ -124,8 +124,9 @@ def _read_path(given: Mapping[str, str]) -> Mapping[str, str]:
         raise not_found() from None
 
 
-def _read_query(route: Route, query_string: bytes) -> Mapping[str, Any]:
-    """
+def read_query(members: Mapping[str, Member], query_string: bytes) -> Mapping[str, Any]:
+    """The parameters of a query, None for those that are absent.
+
     Raises:
         APIError: 400 naming the parameter: unknown, twice, missing or of another kind.
     """
@@ -135,12 +136,12 @@ def _read_query(route: Route, query_string: bytes) -> Mapping[str, Any]:
         raise invalid(None, "The query must be UTF-8, percent-encoded.") from None
     if len(query_string) > MAX_QUERY_CHARS:
         raise invalid(None, f"The query must not be over {MAX_QUERY_CHARS} characters.")
-    members: dict[str, object] = {}
+    values: dict[str, object] = {}
     for name, text in pairs:
-        if name in members:
+        if name in values:
             raise invalid(name[:64], f"{name[:64]} is given twice.")
-        members[name] = route.query[name].kind.from_text(text) if name in route.query else text
-    return Record("Query", dict, route.query).read(members, "")
+        values[name] = members[name].kind.from_text(text) if name in members else text
+    return Record("Query", dict, members).read(values, "")
 
 
 async def _read_members(route: Route, scope: Scope, receive: Receive) -> Mapping[str, Any]:
