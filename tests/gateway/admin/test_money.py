@@ -1,0 +1,260 @@
+"""Prices, usage, invoices, credit and costs through the API, over real stores."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gateway.analytics import Analytics, open_analytics
+from gateway.analytics.prepared import PreparedAnalytics
+from gateway.billing.prices import Price
+from gateway.metering.event import COLUMNS, UsageEvent
+from gateway.metering.journal import Journal
+from tests.gateway.admin.conftest import NOON, Admin, AwayAnalytics, Clock
+from tests.gateway.billing.fakes import an_event
+
+pytestmark = pytest.mark.anyio
+DECEMBER = datetime(2025, 12, 15, 12, 30, tzinfo=UTC)
+TERMS = {"model": "m", "input": "0.15", "cached_input": "0.075", "output": "0.6", "multipliers": []}
+
+
+@pytest.fixture
+async def analytics(tmp_path: Path, anyio_backend: str) -> AsyncIterator[Analytics]:
+    store = PreparedAnalytics(open_analytics(f"chdb://{tmp_path / 'analytics'}"))
+    yield store
+    await store.aclose()
+
+
+async def store(analytics: Analytics, *events: UsageEvent) -> None:
+    rows = [[getattr(event, name) for name in COLUMNS] for event in events]
+    column = COLUMNS.index("recompute_ns")
+    for row in rows:
+        row[column] = dict(row[column])
+    await analytics.insert("usage_events", COLUMNS, rows)
+
+
+async def priced(admin: Admin) -> tuple[str, Price]:
+    """A tenant, and what a model has cost since before December."""
+    tenant = await admin.post("/tenants", {"name": "acme", "tier": "standard"})
+    version = await admin.post("/prices", TERMS | {"effective_from": "2025-11-01T00:00:00Z"}, role="billing")
+    return tenant["id"], Price(version["id"], 150, 75, 600)
+
+
+async def test_a_price_is_told_exactly_and_never_changed(admin: Admin) -> None:
+    first = await admin.post("/prices", TERMS, role="billing")
+    assert (first["model"], first["input_nanodollars_per_token"], first["input_dollars_per_million"]) == (
+        "m",
+        150,
+        "0.15",
+    )
+    assert first["effective_from"].startswith("2026-01-02T12:00:00.")
+    assert {each["tier"]: each["multiplier"] for each in first["multipliers"]}["premium"] == "3"
+    past = TERMS | {"effective_from": "2025-01-01T00:00:00Z"}
+    error = await admin.refused(409, "POST", "/prices", json=past)
+    assert (error["code"], error["param"]) == ("price_refused", "effective_from")
+    later = await admin.post("/prices", TERMS | {"effective_from": "2026-02-01T00:00:00Z", "output": "1"})
+    other = await admin.post("/prices", TERMS | {"model": "a"})
+    assert await admin.every("/prices", 1) == [other, first, later]
+    assert (await admin.get("/prices", params={"model": "m"}))["data"] == [first, later]
+    told = (await admin.get("/audit", params={"resource": "price"}))["data"]
+    assert [each["after"] for each in told] == [other, later, first]
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "param"),
+    [
+        ({"input": "0.15001"}, 400, "input"),
+        ({"input": "-1"}, 400, "input"),
+        ({"input": 0.15}, 400, "input"),
+        ({"input": "1e3"}, 400, "input"),
+        ({"cached_input": "0.3"}, 400, "cached_input"),
+        ({"multipliers": [{"tier": "premium", "multiplier": "1.3333333"}]}, 400, "multipliers"),
+        ({"multipliers": [{"tier": "premium", "multiplier": "2"}] * 2}, 400, "multipliers"),
+        ({"multipliers": [{"tier": "premium"}]}, 400, "multipliers[0].multiplier"),
+        ({"model": ""}, 400, "model"),
+        ({"model": "declared"}, 409, None),
+    ],
+)
+async def test_a_price_that_cannot_be(admin: Admin, changes: dict, status: int, param: str | None) -> None:
+    error = await admin.refused(status, "POST", "/prices", json=TERMS | changes)
+    assert error["param"] == param
+    assert (await admin.get("/prices"))["data"] == []
+
+
+async def test_usage_is_summed_and_told_apart(admin: Admin, analytics: Analytics) -> None:
+    at = NOON - timedelta(minutes=20)
+    price = Price("m@1", 150, 75, 600)
+    await store(
+        analytics,
+        an_event("t1", at, price, (10, 0, 1), key_id="k1"),
+        an_event("t1", at - timedelta(hours=2), price, (20, 0, 2), key_id="k2"),
+        an_event("t2", at, Price("n@1", 1, 1, 1), (40, 0, 4), key_id="k3"),
+        an_event("t2", at - timedelta(days=3), price, (80, 0, 8), key_id="k3"),
+    )
+    day = await admin.get("/usage", "viewer", params={"bucket": "day", "by": "tenant"})
+    assert [(each["start"], each["tenant"], each["prompt_tokens"]) for each in day["data"]] == [
+        ("2026-01-02T00:00:00.000000Z", "t1", 30),
+        ("2026-01-02T00:00:00.000000Z", "t2", 40),
+    ]
+    hours = (await admin.get("/usage"))["data"]
+    assert [(each["start"], each["tenant"], each["events"]) for each in hours] == [
+        ("2026-01-02T09:00:00.000000Z", None, 1),
+        ("2026-01-02T11:00:00.000000Z", None, 2),
+    ]
+    assert hours[0]["cost_dollars"] == "0.0000042"
+    model = (await admin.get("/usage", params={"model": "n", "by": "key,model"}))["data"]
+    assert [(each["key"], each["model"], each["completion_tokens"]) for each in model] == [("k3", "n", 4)]
+
+
+async def test_requests_are_listed_once_each_the_newest_first(admin: Admin, analytics: Analytics) -> None:
+    price = Price("m@1", 150, 75, 600)
+    events = [
+        an_event(f"t{n % 2}", NOON - timedelta(minutes=n // 3), price, (10, 5, n), sequence=n) for n in range(10, 30)
+    ]
+    await store(analytics, *events)
+    listed = await admin.every("/requests", 3)
+    assert sorted(each["completion_tokens"] for each in listed) == list(range(10, 30))
+    moments = [each["occurred_at"] for each in listed]
+    assert moments == sorted(moments, reverse=True)
+    one = listed[0]
+    assert one["cost_nanodollars"] == 5 * 150 + 5 * 75 + one["completion_tokens"] * 600
+    assert (one["model"], one["finish_reason"]) == ("m", "stop")
+    page = await admin.get("/requests", params={"tenant_id": "00000000-0000-0000-0000-000000000000"})
+    assert page == {"data": [], "next_cursor": None}
+    cursor = (await admin.get("/requests", params={"limit": 1}))["next_cursor"]
+    error = await admin.refused(400, "GET", "/requests", params={"cursor": cursor, "model": "m"})
+    assert error["param"] == "cursor"
+
+
+async def test_a_month_is_drafted_finalised_read_and_credited(admin: Admin, analytics: Analytics) -> None:
+    tenant_id, price = await priced(admin)
+    await store(analytics, an_event(tenant_id, DECEMBER, price, (1000, 200, 100)))
+    total = 800 * 150 + 200 * 75 + 100 * 600
+    of_tenant = f"/tenants/{tenant_id}/invoices"
+    draft = await admin.get(f"{of_tenant}/2025-12/draft", "viewer")
+    assert (draft["number"], draft["total_nanodollars"], draft["discrepancies"]) == (None, total, [])
+    early = await admin.refused(409, "POST", of_tenant, json={"month": "2026-01"})
+    assert (early["code"], early["param"]) == ("month_is_open", "month")
+
+    made = await admin.post(of_tenant, {"month": "2025-12"}, 200, role="billing")
+    invoice = made["invoice"]
+    assert (invoice["total_nanodollars"], invoice["due_nanodollars"], len(invoice["lines"])) == (total, total, 1)
+    assert await admin.post(of_tenant, {"month": "2025-12"}, 200) == made
+    final = await admin.refused(409, "GET", f"{of_tenant}/2025-12/draft")
+    assert final["code"] == "month_is_final"
+    one = f"/invoices/{invoice['number']}"
+    assert await admin.get(one) == invoice
+
+    body = {"nanodollars": 5000, "reason": "a slow day", "line": 1}
+    note = await admin.post(f"{one}/credit-notes", body, role="billing")
+    assert (note["invoice"], note["line"], note["amount_nanodollars"]) == (invoice["number"], 1, 5000)
+    error = await admin.refused(409, "POST", f"{one}/credit-notes", json=body | {"nanodollars": total})
+    assert error["code"] == "credit_too_large"
+    (listed,) = (await admin.get("/invoices", params={"tenant_id": tenant_id}))["data"]
+    assert (listed["number"], listed["due_nanodollars"]) == (invoice["number"], total - 5000)
+    assert (await admin.get("/invoices", params={"month": "2025-11"}))["data"] == []
+
+    csv = await admin.request("GET", one, params={"format": "csv"})
+    assert csv.headers["content-type"] == "text/csv; charset=utf-8"
+    assert csv.text.splitlines()[1].startswith(f"{invoice['number']},usage,1,2025-12,m,")
+    html = await admin.request("GET", one, params={"format": "html"})
+    assert html.headers["content-type"] == "text/html; charset=utf-8"
+    assert invoice["number"] in html.text
+
+    told = (await admin.get("/audit", params={"resource": "invoice", "tenant_id": tenant_id}))["data"]
+    assert [(each["action"], each["resource_id"]) for each in told] == [
+        ("credit", invoice["number"]),
+        ("finalise", invoice["number"]),
+    ]
+
+
+async def test_many_who_finalise_and_credit_at_once_do_it_once(admin: Admin, analytics: Analytics) -> None:
+    tenant_id, price = await priced(admin)
+    await store(analytics, an_event(tenant_id, DECEMBER, price, (1000, 0, 0)))
+    path = f"/tenants/{tenant_id}/invoices"
+    made = await asyncio.gather(*(admin.post(path, {"month": "2025-12"}, 200) for _ in range(10)))
+    assert len({each["invoice"]["number"] for each in made}) == 1
+    one = f"/invoices/{made[0]['invoice']['number']}"
+    body = {"nanodollars": 20_000, "reason": "x"}
+    notes = await asyncio.gather(
+        *(
+            admin.request("POST", f"{one}/credit-notes", json=body, headers={"idempotency-key": f"k{n % 10}"})
+            for n in range(30)
+        )
+    )
+    # 150,000 nanodollars have room for seven; each of those has three answers.
+    assert sorted(each.status_code for each in notes).count(201) == 21
+    assert (await admin.get(one))["due_nanodollars"] == 10_000
+
+
+async def test_a_month_without_usage_and_what_is_not_there(admin: Admin) -> None:
+    tenant_id, _ = await priced(admin)
+    path = f"/tenants/{tenant_id}/invoices"
+    assert await admin.post(path, {"month": "2025-12"}, 200) == {"invoice": None}
+    nobody = path.replace(tenant_id, "00000000-0000-0000-0000-000000000000")
+    assert (await admin.refused(404, "POST", nobody, json={"month": "2025-12"}))["code"] == "tenant_not_found"
+    assert (await admin.refused(404, "GET", "/invoices/INV-1"))["code"] == "invoice_not_found"
+    error = await admin.refused(400, "POST", path, json={"month": "1999-12"})
+    assert error["param"] == "month"
+
+
+async def test_credit_is_granted_corrected_and_used_up(admin: Admin, analytics: Analytics, clock: Clock) -> None:
+    tenant_id, price = await priced(admin)
+    one = f"/tenants/{tenant_id}"
+    postpaid = await admin.get(f"{one}/balance")
+    assert (postpaid["prepaid"], postpaid["left_dollars"], postpaid["month_spent_dollars"]) == (False, None, "0.00")
+    entries = [
+        await admin.post(f"{one}/credit", {"nanodollars": amount, "reason": "wire"}, role="billing")
+        for amount in (10**9, -(10**8))
+    ]
+    await admin.request("PUT", f"{one}/limits", json={"kind": "tenant", "nanodollars_per_month": 5 * 10**9})
+    await store(
+        analytics,
+        an_event(tenant_id, clock.now - timedelta(hours=1), price, (1000, 0, 0)),
+        an_event(tenant_id, DECEMBER, price, (1000, 0, 0)),
+    )
+    balance = await admin.get(f"{one}/balance", "viewer")
+    assert balance["prepaid"] is True
+    assert (balance["granted_dollars"], balance["spent_dollars"], balance["left_dollars"]) == (
+        "0.90",
+        "0.0003",
+        "0.8997",
+    )
+    assert (balance["month"], balance["month_spent_dollars"], balance["month_budget_dollars"]) == (
+        "2026-01",
+        "0.00015",
+        "5.00",
+    )
+    assert await admin.every(f"{one}/credit", 1) == entries
+    for body, param in (
+        ({"nanodollars": 0, "reason": "x"}, "nanodollars"),
+        ({"nanodollars": 1, "reason": ""}, "reason"),
+    ):
+        assert (await admin.refused(400, "POST", f"{one}/credit", json=body))["param"] == param
+
+
+async def test_costs_and_reconciliation(admin: Admin, analytics: Analytics, tmp_path: Path) -> None:
+    at = NOON - timedelta(minutes=20)
+    await store(analytics, an_event("t1", at, Price("m@1", 150, 75, 600), (10, 0, 1), engine_ns=3_600_000_000_000))
+    (row,) = (await admin.get("/costs"))["data"]
+    assert (row["tenant_id"], row["cost_dollars"], row["revenue_dollars"]) == ("t1", "2.00", "0.0000021")
+    assert row["margin_nanodollars"] == 2100 - 2 * 10**9
+    error = await admin.refused(503, "GET", "/reconciliation")
+    assert "journal" in error["message"]
+    await Journal(tmp_path / "journal.db", min_free_bytes=0).aclose()
+    found = await admin.get("/reconciliation")
+    assert found["drift"] is False
+    assert found["journal"]["events"] == 0
+
+
+class TestAway:
+    @pytest.fixture
+    def analytics(self) -> Analytics:
+        return AwayAnalytics()
+
+    @pytest.mark.parametrize("path", ["/usage", "/requests", "/costs"])
+    async def test_while_the_store_of_usage_is_away(self, admin: Admin, path: str) -> None:
+        error = await admin.refused(503, "GET", path)
+        assert error["code"] == "service_unavailable"
