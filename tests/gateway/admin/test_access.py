@@ -4,6 +4,7 @@ from typing import Any
 
 import httpx
 import pytest
+import structlog
 
 from gateway.admin.admin_keys import AdminKeyStore
 from gateway.admin.app import with_description
@@ -190,3 +191,12 @@ async def test_a_body_that_is_no_json_object(admin: Admin, content: bytes, heade
 async def test_a_query_that_cannot_be(admin: Admin, query: str, param: str | None) -> None:
     error = await admin.refused(400, "GET", f"/tenants?{query}")
     assert error["param"] == param
+
+
+async def test_the_access_log_says_which_administrator_and_holds_no_secret(admin: Admin) -> None:
+    with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
+        await admin.post("/tenants", {"name": "acme", "tier": "premium"})
+    [line] = lines
+    assert (line["key_id"], line["role"]) == (admin.keys["admin"].split("-")[1], "admin")
+    assert (line["path"], line["status"]) == ("/admin/v1/tenants", 201)
+    assert admin.keys["admin"].rpartition("-")[2] not in str(lines)

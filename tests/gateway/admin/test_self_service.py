@@ -71,7 +71,7 @@ def client(serving, tmp_path: Path) -> Iterator[TestClient]:
     events = [
         an_event("tenant-1", at, price, (100, 10, 5), sequence=1, key_id="pubid1"),
         an_event("tenant-1", at, price, (200, 0, 7), sequence=2, key_id="other"),
-        an_event("tenant-2", at, price, (1000, 0, 1000), sequence=3, key_id="pubid2"),
+        an_event("tenant-2", at, price, (1000, 0, 1000), sequence=3, key_id="theirkey0000"),
     ]
     with serving(analytics) as client:
         assert client.portal is not None
@@ -97,12 +97,14 @@ def test_usage_is_told_apart_and_filtered(client: TestClient) -> None:
 def test_another_tenants_usage_cannot_be_asked_for(client: TestClient) -> None:
     assert error_of(client.get("/v1/usage?tenant_id=tenant-2", headers=MINE), 400)["param"] == "tenant_id"
     assert error_of(client.get("/v1/usage?by=tenant", headers=MINE), 400)["param"] == "by[0]"
+    assert client.get("/v1/usage?key_id=theirkey0000", headers=MINE).json()["data"] == []
+    assert len(client.get("/v1/usage?key_id=theirkey0000", headers=THEIRS).json()["data"]) == 1
     text = "".join(
         client.get(f"/v1/usage?{query}", headers=MINE).text
         for query in ("", "by=key", "by=key,model,tier", "bucket=day", "model=m")
     )
     assert "tenant-2" not in text
-    assert "pubid2" not in text
+    assert "theirkey0000" not in text
 
 
 @pytest.mark.parametrize(
