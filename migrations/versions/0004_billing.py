@@ -2,8 +2,8 @@
 
 Revision 0004, after 0003.
 
-Triggers refuse every change of a row. A later revision that rebuilds one of these tables on SQLite must make its triggers
-again.
+Triggers refuse every change of a row. A later revision that rebuilds one of these tables on SQLite must make its
+triggers again.
 """
 
 import sqlalchemy as sa
