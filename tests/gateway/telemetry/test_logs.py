@@ -9,7 +9,7 @@ import structlog
 
 from gateway.telemetry.logs import configure_logging
 from gateway.telemetry.redaction import REDACTED, Redactor, without_secret_fields
-from gateway.tenancy.keys import new_key
+from gateway.tenancy.keys import ADMIN_PREFIX, TENANT_PREFIX, new_key
 
 PASSWORD = "hunter2hunter2"
 
@@ -61,12 +61,13 @@ def test_configuring_again_replaces(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(lines(capsys)) == 1
 
 
+@pytest.mark.parametrize("prefix", [TENANT_PREFIX, ADMIN_PREFIX])
 @pytest.mark.parametrize("log_format", ["json", "console"])
-def test_no_secret_gets_out(log_format: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_secret_gets_out(log_format: str, prefix: str, capsys: pytest.CaptureFixture[str]) -> None:
     """By a field, in a message, in a traceback, from a local variable, of our loggers or of others'."""
     configure_logging("debug", log_format, [PASSWORD])  # type: ignore[arg-type]
-    key = new_key()
-    secret = key.plaintext[16:]
+    key = new_key(prefix)
+    secret = key.plaintext.rpartition("-")[2]
     log = structlog.get_logger("turnpike.x")
     log.info("field", api_key=key.plaintext, prompt=f"my {PASSWORD}", nested={"messages": ["a private thing"]})
     log.info(f"text {key.plaintext}", url=f"postgresql://u:{PASSWORD}@db/d", other=[key.plaintext])
