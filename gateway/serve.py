@@ -23,6 +23,7 @@ from gateway.analytics.opening import preload
 from gateway.api.service_classes import TierClasses, engine_classes_of
 from gateway.app import create_app
 from gateway.catalog import DEFAULT_MODEL, fetch_model
+from gateway.connection import server_config
 from gateway.errors import OperatorError
 from gateway.listener import local_url
 from gateway.opening import open_services
@@ -135,16 +136,7 @@ async def _serve(
     try:
         services = await open_services(settings, engine, database, pepper)
         app = create_app(settings, services)
-        config = uvicorn.Config(
-            app,
-            http="httptools",
-            ws="none",
-            lifespan="on",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=settings.shutdown_deadline_s,
-        )
+        config = server_config(app, shutdown_deadline_s=settings.shutdown_deadline_s)
         await _Server(config, on_ready).serve(sockets=[listener])
     finally:
         await database.dispose()

@@ -32,5 +32,8 @@ MAX_INLINE_CHARS = 16 * 1024
 MAX_PENDING_DELTAS = 256
 """Deltas held for one client that reads slowly; its streams are not read further until some are sent."""
 
+MAX_WRITTEN_DELTAS = 64
+"""Deltas that are written at a time: what was written counts as sent, whether or not it is taken."""
+
 MAX_STALLED_SECONDS = 30.0
 """A client that leaves so many unread for so long is given up."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from starlette.types import Receive
 
 from engine.request import TextDelta
-from gateway.api.bounds import MAX_PENDING_DELTAS, MAX_STALLED_SECONDS
+from gateway.api.bounds import MAX_PENDING_DELTAS, MAX_STALLED_SECONDS, MAX_WRITTEN_DELTAS
 from gateway.api.errors import ClientGone
 
 
@@ -20,7 +20,7 @@ class ChoiceDelta(NamedTuple):
 
 
 class DeltaStream:
-    """Deltas of all prompts in the order they are ready, as many at a time as are ready.
+    """Deltas of all prompts in the order they are ready, many at a time where many are ready.
 
     One task pumps each engine stream. Invariants: at most `MAX_PENDING_DELTAS` (and one more for each pump) are
     held, the pumps wait while there are as many; after `cancel` every engine stream is closed. One reader.
@@ -37,7 +37,7 @@ class DeltaStream:
         ]
 
     async def next_batch(self) -> list[ChoiceDelta]:
-        """What is ready, at least one delta; empty once, at the end.
+        """What is ready, at least one delta and at most `MAX_WRITTEN_DELTAS`; empty once, at the end.
 
         Raises:
             ClientGone: `abandon` was called, or the reader has let deltas lie for `MAX_STALLED_SECONDS`.
@@ -46,8 +46,9 @@ class DeltaStream:
         if not self._pending and self._live and self._failure is None:
             self._ready.clear()
             await self._ready.wait()
-        batch, self._pending = self._pending, []
-        self._room.set()
+        batch, self._pending = self._pending[:MAX_WRITTEN_DELTAS], self._pending[MAX_WRITTEN_DELTAS:]
+        if len(self._pending) < MAX_PENDING_DELTAS:
+            self._room.set()
         if not batch and self._failure is not None:
             raise self._failure
         return batch

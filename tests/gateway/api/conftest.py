@@ -1,7 +1,6 @@
 """The application with a fake engine and fake keys: in-process, and on a loopback port."""
 
 import contextlib
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +14,8 @@ from starlette.testclient import TestClient
 
 from gateway.admission import Limiter, MemoryStore
 from gateway.app import create_app
+from gateway.connection import server_config
+from gateway.listener import bind
 from gateway.metering.journal import Journal
 from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics
@@ -114,10 +115,9 @@ class Server:
 
 @pytest.fixture
 def server(app: Starlette) -> Iterator[Server]:
-    """A real uvicorn on a free port, in a thread of its own."""
-    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        config = uvicorn.Config(app, ws="none", log_config=None, access_log=False, lifespan="on")
-        uvicorn_server = uvicorn.Server(config)
+    """The real server on a free port, in a thread of its own."""
+    with contextlib.closing(bind("127.0.0.1", 0)) as listener:
+        uvicorn_server = uvicorn.Server(server_config(app, shutdown_deadline_s=10))
         thread = threading.Thread(target=uvicorn_server.run, kwargs={"sockets": [listener]})
         thread.start()
         until(lambda: uvicorn_server.started)

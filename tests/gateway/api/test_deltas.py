@@ -75,6 +75,21 @@ async def test_a_reader_that_is_slow_bounds_what_is_held(monkeypatch):
         assert len(await everything(deltas)) == 1000
 
 
+async def test_what_is_held_is_bounded_with_many_streams_and_small_writes(monkeypatch):
+    monkeypatch.setattr(module, "MAX_PENDING_DELTAS", 10)
+    monkeypatch.setattr(module, "MAX_WRITTEN_DELTAS", 3)
+    sources = [Source(100) for _ in range(8)]
+    async with reading([source.stream() for source in sources], 1, never) as deltas:
+        read = 0
+        while batch := await deltas.next_batch():
+            assert len(batch) <= 3
+            read += len(batch)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert sum(source.produced for source in sources) - read <= 10 + len(sources)
+    assert read == 800
+
+
 async def test_a_failure_comes_after_what_was_ready_and_ends_the_others():
     waiting, failing = Source(1, waits=True), Source(2, fails=True)
     async with reading([waiting.stream(), failing.stream()], 1, never) as deltas:
