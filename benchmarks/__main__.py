@@ -5,7 +5,7 @@ import sys
 
 ALL = (
     *("scheduler_step", "fairness", "memory_waste", "start", "prefix", "step_share", "admission", "class_cost"),
-    *("premium", "overload", "serving"),
+    *("journal", "premium", "overload", "serving"),
 )
 
 for name in ALL:

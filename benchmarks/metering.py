@@ -20,6 +20,7 @@ from pathlib import Path
 import uvloop
 from kafka import KafkaConsumer, KafkaProducer
 
+from benchmarks.disk import fsync_ms
 from gateway.analytics import Analytics, migrate, open_analytics
 from gateway.metering.event import Ending, UsageEvent, new_event_id
 from gateway.metering.intake import Intake
@@ -37,7 +38,6 @@ from tests.servers import ServerMissing
 
 STREAMS = (1, 16, 64)
 ENDS_EACH = 200
-FSYNCS = 200
 FLOW_EVENTS = 60_000
 OUTAGE_EVENTS = 120_000
 ALONE_EVENTS = 30_000
@@ -79,17 +79,6 @@ def line(what: str, took_ms: Sequence[float], note: str = "") -> str:
 
 
 # The journal
-
-
-def fsync_ms(folder: Path) -> list[float]:
-    took = []
-    with (folder / "probe").open("wb", buffering=0) as file:
-        for _ in range(FSYNCS):
-            started = time.perf_counter()
-            file.write(b"x" * 4096)
-            os.fsync(file.fileno())
-            took.append((time.perf_counter() - started) * 1e3)
-    return took
 
 
 async def stream(journal: Journal, first: int, took_ms: list[float]) -> None:
