@@ -15,6 +15,7 @@ from gateway.admin.wire import money, money_members
 from gateway.analytics.sums import Window
 from gateway.billing.analytics_usage import AnalyticsUsage
 from gateway.billing.cost_view import CostRow, cost_view
+from gateway.billing.invoicing import invoiced_months
 from gateway.metering.event import unix_ms, utc_from_ms
 from gateway.metering.reconciliation import Reconciliation, reconcile
 
@@ -41,7 +42,7 @@ _SUMS_MEMBERS: dict[str, Member | Kind] = {
     "completion_tokens": _AMOUNT,
 }
 _SUMS = answer("ReconciledSums", _SUMS_MEMBERS | money_members("cost"))
-_FINDINGS = ("missing", "doubled", "altered", "copies", "missing_ranges", "hours", "months")
+_FINDINGS = ("missing", "doubled", "altered", "copies", "missing_ranges", "hours", "months", "late")
 RECONCILIATION = answer(
     "Reconciliation",
     {
@@ -72,7 +73,13 @@ class Operations:
         start, end = window_of(call.query, now)
         window = Window(unix_ms(start), unix_ms(end))
         try:
-            found = await reconcile(self._context.journal_path, self._context.analytics, window, now_ms=unix_ms(now))
+            found = await reconcile(
+                self._context.journal_path,
+                self._context.analytics,
+                window,
+                now_ms=unix_ms(now),
+                invoiced=invoiced_months(self._context.database),
+            )
         except sqlite3.Error:
             raise unavailable("The journal cannot be read.") from None
         return _reconciled(found)

@@ -91,6 +91,21 @@ async def charged(
     return add_up((line.key, line.usage) for line in lines)
 
 
+async def charged_by_tenant(connection: AsyncConnection, month: Month) -> Mapping[str, int]:
+    """Of each tenant whose invoice of a month is final: the nanodollars of all invoice lines for usage of that month,
+    on later invoices too."""
+    final = select(InvoiceRow.tenant_id).where(InvoiceRow.month == str(month))
+    lines = (
+        select(InvoiceRow.tenant_id, func.sum(InvoiceLineRow.amount_nanodollars))
+        .join(InvoiceLineRow, InvoiceLineRow.invoice_number == InvoiceRow.number)
+        .where(InvoiceLineRow.usage_month == str(month))
+        .group_by(InvoiceRow.tenant_id)
+    )
+    # PostgreSQL sums integers to a decimal number, exactly.
+    amounts = {tenant_id: int(amount) for tenant_id, amount in (await connection.execute(lines)).all()}
+    return {tenant_id: amounts.get(tenant_id, 0) for tenant_id in (await connection.scalars(final)).all()}
+
+
 async def _next_sequence(
     connection: AsyncConnection, table: type[InvoiceRow] | type[CreditNoteRow], month: Month
 ) -> int:

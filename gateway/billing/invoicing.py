@@ -1,6 +1,6 @@
 """Drafts, final invoices and credit notes: from usage and the books to the books."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -9,7 +9,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.billing.books import TenantName, check_text, find_tenant, reading, writing
 from gateway.billing.errors import CreditTooLarge, InvalidAmount, MonthIsFinal, MonthIsOpen, UnknownInvoice
-from gateway.billing.invoice_rows import charged, find_invoices, insert_credit_note, insert_invoice, months_invoiced
+from gateway.billing.invoice_rows import (
+    charged,
+    charged_by_tenant,
+    find_invoices,
+    insert_credit_note,
+    insert_invoice,
+    months_invoiced,
+)
 from gateway.billing.invoices import CreditNote, Draft, Invoice, Reckoning, Statement, reckon, select_months
 from gateway.billing.money import dollars
 from gateway.billing.month import Month
@@ -58,6 +65,16 @@ class Invoices:
         """As `credit_invoice`."""
         async with writing(self._database) as connection:
             return await credit_invoice(connection, number, amount_nanodollars, reason, line, self._now())
+
+
+def invoiced_months(database: AsyncEngine) -> Callable[[str], Awaitable[Mapping[str, int]]]:
+    """For reconciliation: a month, as `2026-11`, to what final invoices charge each tenant for its usage."""
+
+    async def invoiced(month: str) -> Mapping[str, int]:
+        async with reading(database) as connection:
+            return await charged_by_tenant(connection, Month.parse(month))
+
+    return invoiced
 
 
 class Invoicing:

@@ -1,6 +1,5 @@
 """turnpike reconcile"""
 
-import asyncio
 import dataclasses
 import sqlite3
 import time
@@ -11,8 +10,11 @@ import typer
 
 from gateway.cli.options import AsJson, DataDir, settings_from
 from gateway.cli.output import print_json
+from gateway.cli.store import with_database
 
 if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
     from gateway.metering.reconciliation import Reconciliation
     from gateway.settings import Settings
 
@@ -35,7 +37,8 @@ def reconcile(
     start_ms = end_ms - DAY_MS if start is None else parse_time(start)
     if start_ms >= end_ms:
         raise typer.BadParameter("--from must be before --to")
-    found = asyncio.run(_reconciled(settings_from(data_dir=data_dir), start_ms, end_ms, now_ms))
+    settings = settings_from(data_dir=data_dir)
+    found = with_database(settings, lambda database: _reconciled(settings, database, start_ms, end_ms, now_ms))
     if as_json:
         print_json({"drift": found.drift, **dataclasses.asdict(found)})
     else:
@@ -58,16 +61,20 @@ def parse_time(text: str) -> int:
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-async def _reconciled(settings: "Settings", start_ms: int, end_ms: int, now_ms: int) -> "Reconciliation":
+async def _reconciled(
+    settings: "Settings", database: "AsyncEngine", start_ms: int, end_ms: int, now_ms: int
+) -> "Reconciliation":
     from gateway.analytics import migrate, open_analytics
     from gateway.analytics.sums import Window
+    from gateway.billing.invoicing import invoiced_months
     from gateway.errors import OperatorError
     from gateway.metering.reconciliation import reconcile
 
     analytics = open_analytics(settings.analytics_url.get_secret_value())
     try:
         await migrate(analytics)
-        return await reconcile(settings.journal_path, analytics, Window(start_ms, end_ms), now_ms=now_ms)
+        window, invoiced = Window(start_ms, end_ms), invoiced_months(database)
+        return await reconcile(settings.journal_path, analytics, window, now_ms=now_ms, invoiced=invoiced)
     except sqlite3.Error as error:
         raise OperatorError(f"the journal {settings.journal_path} cannot be read: {error}") from error
     finally:
@@ -93,6 +100,11 @@ def _lines(found: "Reconciliation") -> list[str]:
             f"nanodollars {hour.journal.cost_nanodollars} != {hour.stored.cost_nanodollars} + "
             f"{hour.pending.cost_nanodollars}"
         )
+    lines += [
+        f"late: month {each.month}, tenant {each.tenant_id}: "
+        f"{each.used_nanodollars - each.invoiced_nanodollars} nanodollars for the next invoice"
+        for each in found.late
+    ]
     lines += [
         f"drift: month {each.month}, tenant {each.tenant_id}: used {each.used_nanodollars} nanodollars, "
         f"invoiced {each.invoiced_nanodollars}"

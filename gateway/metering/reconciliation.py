@@ -28,7 +28,7 @@ SETTLED_AFTER_MS = 5 * 60_000
 """An event may be this long under way, in Kafka for example, before it is called missing."""
 
 Invoiced = Callable[[str], Awaitable[Mapping[str, int]]]
-"""Month (`2026-11`) -> tenant -> nanodollars of its invoice lines; empty for a month that is not closed."""
+"""Month (`2026-11`) -> tenant whose invoice of it is final -> nanodollars of all invoice lines for its usage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class HourFinding:
 
 @dataclass(frozen=True, slots=True)
 class MonthFinding:
-    """A closed month in which a tenant's invoice is not what its events cost."""
+    """A month whose invoice is final, and whose invoice lines are not what its events cost."""
 
     month: str
     tenant_id: str
@@ -62,7 +62,8 @@ class MonthFinding:
 
 @dataclass(slots=True)
 class Reconciliation:
-    """What came of it. `copies` are events that lie in the store more than once and are counted once: no drift."""
+    """What came of it. No drift: `copies`, events that lie in the store more than once and are counted once; `late`,
+    months with usage that came after their invoice and is for the next one."""
 
     source: str
     window: Window
@@ -76,6 +77,7 @@ class Reconciliation:
     missing_ranges: list[MissingRange] = field(default_factory=list)
     hours: list[HourFinding] = field(default_factory=list)
     months: list[MonthFinding] = field(default_factory=list)
+    late: list[MonthFinding] = field(default_factory=list)
 
     @property
     def drift(self) -> bool:
@@ -125,7 +127,7 @@ async def reconcile(
         if gap.first < snapshot.first  # the others were named one by one
     ]
     if invoiced is not None:
-        found.months = await _compare_months(analytics, window, invoiced)
+        await _compare_months(analytics, window, invoiced, found)
     return found
 
 
@@ -215,8 +217,7 @@ async def _compare_hours(
             found.hours.append(HourFinding(hour_ms, *sides))
 
 
-async def _compare_months(analytics: Analytics, window: Window, invoiced: Invoiced) -> list[MonthFinding]:
-    findings = []
+async def _compare_months(analytics: Analytics, window: Window, invoiced: Invoiced, found: Reconciliation) -> None:
     for month, span in _months(window):
         stated = await invoiced(month)
         if not stated:
@@ -224,12 +225,10 @@ async def _compare_months(analytics: Analytics, window: Window, invoiced: Invoic
         used: dict[str, int] = {}
         for total in await totals(analytics, span):
             used[total.tenant_id] = used.get(total.tenant_id, 0) + total.sums.cost_nanodollars
-        findings += [
-            MonthFinding(month, tenant, used.get(tenant, 0), stated.get(tenant, 0))
-            for tenant in sorted({*used, *stated})
-            if used.get(tenant, 0) != stated.get(tenant, 0)
-        ]
-    return findings
+        for tenant, charged in sorted(stated.items()):
+            finding = MonthFinding(month, tenant, used.get(tenant, 0), charged)
+            if finding.used_nanodollars != charged:
+                (found.late if finding.used_nanodollars > charged else found.months).append(finding)
 
 
 def _months(window: Window) -> list[tuple[str, Window]]:

@@ -18,7 +18,7 @@ from gateway.billing.errors import (
     UnknownInvoice,
 )
 from gateway.billing.invoices import Invoice
-from gateway.billing.invoicing import Invoices, Invoicing
+from gateway.billing.invoicing import Invoices, Invoicing, invoiced_months
 from gateway.billing.month import Month
 from gateway.billing.price_store import PriceStore
 from gateway.billing.prices import Price, PriceTerms
@@ -178,6 +178,22 @@ async def test_what_comes_late_is_on_the_next_invoice(world: World) -> None:
     assert (line.key.usage_month, line.amount_nanodollars) == (OCTOBER, later.cost_nanodollars)
     total = sum(invoice.statement.total_nanodollars for invoice in await world.invoices.list())
     assert total == await world.usage.spent_nanodollars(world.tenant_id)
+
+
+async def test_what_was_invoiced_of_a_month_is_told_for_reconciliation(world: World) -> None:
+    invoiced = invoiced_months(world.database)
+    event = an_event(world.tenant_id, IN_OCTOBER, world.price, (10, 0, 0))
+    world.usage.record(event)
+    assert await invoiced("2026-10") == {}
+    await world.final(OCTOBER)
+    assert await invoiced("2026-10") == {world.tenant_id: event.cost_nanodollars}
+    late = an_event(world.tenant_id, IN_OCTOBER, world.price, (3, 0, 1))
+    own = an_event(world.tenant_id, IN_NOVEMBER, world.price, (5, 0, 0))
+    world.usage.record(late, own)
+    assert await invoiced("2026-10") == {world.tenant_id: event.cost_nanodollars}
+    await world.final(NOVEMBER)
+    assert await invoiced("2026-10") == {world.tenant_id: event.cost_nanodollars + late.cost_nanodollars}
+    assert await invoiced("2026-11") == {world.tenant_id: own.cost_nanodollars}
 
 
 async def test_books_that_differ_are_not_closed(world: World) -> None:

@@ -172,12 +172,21 @@ async def test_a_closed_month_is_held_against_its_invoices(path: Path, analytics
 
     async def invoiced(of: str) -> Mapping[str, int]:
         assert of == month
-        return used | {"t2": 0}
+        return {"t0": used["t0"], "t1": used["t1"] + 1, "t2": 0}
 
     found = await reconcile(path, analytics, WINDOW, now_ms=LATER_MS, invoiced=invoiced)
-    (finding,) = found.months
-    assert (finding.month, finding.tenant_id, finding.invoiced_nanodollars) == (month, "t2", 0)
-    assert finding.used_nanodollars == used["t2"] > 0
+    (too_much,), (late,) = found.months, found.late
+    assert (too_much.month, too_much.tenant_id, too_much.invoiced_nanodollars) == (month, "t1", used["t1"] + 1)
+    assert too_much.used_nanodollars == used["t1"]
+    assert found.drift
+    assert (late.tenant_id, late.used_nanodollars, late.invoiced_nanodollars) == ("t2", used["t2"], 0)
+
+    async def without_t1(_: str) -> Mapping[str, int]:
+        return {"t0": used["t0"], "t2": 0}
+
+    found = await reconcile(path, analytics, WINDOW, now_ms=LATER_MS, invoiced=without_t1)
+    assert not found.drift, "what came late is for the next invoice"
+    assert found.late == [late]
 
     async def open_month(_: str) -> Mapping[str, int]:
         return {}
