@@ -1,6 +1,5 @@
 """The admin API over a real database, SQLite and PostgreSQL, called in-process."""
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -21,8 +20,7 @@ from gateway.admin.routes import PREFIX
 from gateway.analytics import Analytics, AnalyticsAway
 from gateway.api.errors import APIError
 from gateway.api.middleware import Envelope
-from gateway.tenancy import TenantStore, open_database
-from gateway.tenancy.schema import upgrade
+from gateway.tenancy import TenantStore
 
 PEPPER = b"a pepper for tests, of 32 bytes."
 TIERS = ("premium", "standard")
@@ -45,19 +43,6 @@ def _silent_log() -> Iterator[None]:
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     yield
     structlog.reset_defaults()
-
-
-@pytest.fixture
-def database_url(empty_database_url: str) -> str:
-    asyncio.run(upgrade(empty_database_url))
-    return empty_database_url
-
-
-@pytest.fixture
-async def database(database_url: str, anyio_backend: str) -> AsyncIterator[AsyncEngine]:
-    engine = open_database(database_url)
-    yield engine
-    await engine.dispose()
 
 
 @pytest.fixture
