@@ -5,7 +5,7 @@ import sys
 
 ALL = (
     *("scheduler_step", "fairness", "memory_waste", "start", "prefix", "step_share", "admission", "class_cost"),
-    *("journal", "premium", "overload", "serving"),
+    *("journal", "metering", "dashboards", "premium", "overload", "serving"),
 )
 
 for name in ALL:
