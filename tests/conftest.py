@@ -1,6 +1,7 @@
 """Fixtures for every test."""
 
 import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,10 @@ from tests.servers import (
 # A shared machine stalls; how long an example takes says nothing about the code.
 hypothesis.settings.register_profile("turnpike", deadline=None)
 hypothesis.settings.load_profile("turnpike")
+
+# Each time that ClickHouse's engine is opened in this process, it leaves files of /proc open.
+_, _most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (_most_files, _most_files))
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 import json
 import os
 import re
-import select
+import selectors
 import shlex
 import signal
 import socket
@@ -45,8 +45,9 @@ class Gateway:
 
     def _read_curl(self) -> list[str]:
         assert self.process.stdout is not None
-        readable, _, _ = select.select([self.process.stdout], [], [], 30)
-        assert readable, self.log.read_text()
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            assert selector.select(30), self.log.read_text()
         for line in self.process.stdout:
             if line.startswith("curl "):
                 return shlex.split(line)
