@@ -18,6 +18,8 @@ FETCH_BYTES = 8 * 1024**2
 REQUEST_TIMEOUT_MS = 10_000
 COMMIT_TIMEOUT_MS = 10_000
 CLOSE_TIMEOUT_MS = 2_000
+METADATA_MS = 5_000
+"""How often the client looks whether the topic has other partitions."""
 
 T = TypeVar("T")
 
@@ -73,6 +75,7 @@ class KafkaSource:
     def _connected(self) -> "KafkaConsumer":
         if self._consumer is None:
             from kafka import KafkaConsumer
+            from kafka.errors import UnknownTopicOrPartitionError
 
             self._consumer = self._cluster.connect(
                 KafkaConsumer,
@@ -82,9 +85,14 @@ class KafkaSource:
                 max_poll_records=FETCH_MESSAGES,
                 fetch_max_bytes=FETCH_BYTES,
                 request_timeout_ms=REQUEST_TIMEOUT_MS,
+                metadata_max_age_ms=METADATA_MS,
                 reconnect_backoff_max_ms=1_000,
                 allow_auto_create_topics=False,
             )
+            # A leader that does not know the topic yet would divide it among nobody, and might not notice.
+            if not self._consumer.partitions_for_topic(self._topic):
+                self._discard()
+                raise UnknownTopicOrPartitionError(self._topic)
             self._consumer.subscribe([self._topic])
         return self._consumer
 
