@@ -22,6 +22,7 @@ from kafka import KafkaConsumer, KafkaProducer
 
 from benchmarks.disk import fsync_ms
 from gateway.analytics import Analytics, migrate, open_analytics
+from gateway.billing.prices import Price
 from gateway.metering.event import Ending, UsageEvent, new_event_id
 from gateway.metering.intake import Intake
 from gateway.metering.journal import Journal
@@ -60,10 +61,7 @@ def an_opening(n: int) -> Opening:
         requested_model="smollm2",
         served_model="smollm2",
         model_version="sha256:0123456789abcdef",
-        price_version="2026-11",
-        prompt_nanodollars=150,
-        cached_nanodollars=75,
-        completion_nanodollars=600,
+        price=Price("2026-11", 150, 75, 600),
         opened_ms=now_ms,
     )
 

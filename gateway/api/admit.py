@@ -102,8 +102,8 @@ async def admitted(
         quotas,
         prompt_tokens=sum(lengths),
         choices=len(prompts) * choices_each,
-        prompt_nanodollars=opening.prompt_nanodollars * sum(lengths),
-        token_nanodollars=opening.completion_nanodollars,
+        prompt_nanodollars=opening.price.of(sum(lengths), 0, 0),
+        token_nanodollars=opening.price.completion,
     )
     least = min(wanted, max(1, prompts[0].params.min_tokens))
     hold = await limiter.hold(opening.request_id, demands, minimum_tokens=least, desired_tokens=wanted)

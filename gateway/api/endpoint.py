@@ -84,7 +84,6 @@ class GenerationEndpoint:
     def _opening(self, header: Header, caller: Principal, tier_served: Tier, model: ServedModel) -> Opening:
         """What is billed, to whom, at the prices of this moment."""
         now = datetime.now(UTC)
-        price = self._services.prices.price_of(model.name, tier_served, now)
         return Opening(
             event_id=new_event_id(),
             request_id=header.id,
@@ -95,10 +94,7 @@ class GenerationEndpoint:
             requested_model=header.model,
             served_model=model.name,
             model_version=model.version,
-            price_version=price.version,
-            prompt_nanodollars=price.prompt,
-            cached_nanodollars=price.cached_prompt,
-            completion_nanodollars=price.completion,
+            price=self._services.prices.price_of(model.name, tier_served, now),
             opened_ms=unix_ms(now),
         )
 

@@ -7,13 +7,14 @@ from uuid import UUID
 
 import orjson
 
+from gateway.billing.prices import Price
 from gateway.metering.event import Ending, UsageEvent, utc_from_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """What was fixed when a request was admitted. Prices are nanodollars a token, those of `price_version` for the
-    tier that serves it; `opened_ms` is Unix time."""
+    """What was fixed when a request was admitted. `price` is that of the moment, in the tier that serves it;
+    `opened_ms` is Unix time."""
 
     event_id: UUID
     request_id: str
@@ -24,20 +25,12 @@ class Opening:
     requested_model: str
     served_model: str
     model_version: str
-    price_version: str
-    prompt_nanodollars: int
-    cached_nanodollars: int
-    completion_nanodollars: int
+    price: Price
     opened_ms: int
 
     def cost(self, progress: "Progress") -> int:
         """Nanodollars."""
-        uncached_tokens = progress.prompt_tokens - progress.cached_tokens
-        return (
-            self.prompt_nanodollars * uncached_tokens
-            + self.cached_nanodollars * progress.cached_tokens
-            + self.completion_nanodollars * progress.completion_tokens
-        )
+        return self.price.of(progress.prompt_tokens, progress.cached_tokens, progress.completion_tokens)
 
     def to_json(self) -> bytes:
         return orjson.dumps(self)
@@ -45,7 +38,7 @@ class Opening:
     @classmethod
     def from_json(cls, data: bytes) -> Self:
         stated = orjson.loads(data)
-        return cls(**stated | {"event_id": UUID(stated["event_id"])})
+        return cls(**stated | {"event_id": UUID(stated["event_id"]), "price": Price(**stated["price"])})
 
 
 class Progress(NamedTuple):
@@ -91,7 +84,7 @@ def event_of(opening: Opening, progress: Progress, work: Work, ending: Ending, e
         ttft_ms=progress.ttft_ms,
         total_latency_ms=max(0, ended_ms - opening.opened_ms),
         finish_reason=ending,
-        price_version=opening.price_version,
+        price_version=opening.price.version,
         cost_nanodollars=opening.cost(progress),
         occurred_at=utc_from_ms(ended_ms),
         **engine,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.billing.prices import Price
 from gateway.metering.event import Ending, UsageEvent, new_event_id, unix_ms
 from gateway.metering.journal import Journal, JournalInUse, JournalUnavailable
 from gateway.metering.journal_file import HOUR_MS, JournalFile
@@ -43,10 +44,7 @@ def an_opening(request_id: str = "r1", **changes: object) -> Opening:
         "requested_model": "m",
         "served_model": "m",
         "model_version": "1",
-        "price_version": "p1",
-        "prompt_nanodollars": 5,
-        "cached_nanodollars": 2,
-        "completion_nanodollars": 7,
+        "price": Price("p1", 5, 2, 7),
         "opened_ms": NOW_MS,
     }
     return Opening(**stated | changes)  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from gateway.analytics import Analytics, migrate, open_analytics
+from gateway.billing.prices import Price
 from gateway.metering.event import Ending, UsageEvent, new_event_id
 from gateway.metering.journal import Journal
 from gateway.metering.journal_file import JournalFile, JournalRow
@@ -29,10 +30,7 @@ def an_opening(request_id: str, tenant_id: str = "t0", opened_ms: int = NOW_MS) 
         requested_model="m",
         served_model="m",
         model_version="1",
-        price_version="p1",
-        prompt_nanodollars=5,
-        cached_nanodollars=2,
-        completion_nanodollars=7,
+        price=Price("p1", 5, 2, 7),
         opened_ms=opened_ms,
     )
 
