@@ -7,6 +7,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+import torch
 
 from engine.models.catalog import DownloadError, fetch
 from gateway.settings import ENV_PREFIX, Settings, normalise_database_url
@@ -24,6 +25,10 @@ from tests.servers import (
 # A shared machine stalls; how long an example takes says nothing about the code.
 hypothesis.settings.register_profile("turnpike", deadline=None)
 hypothesis.settings.load_profile("turnpike")
+
+# Kernels are interpreted where there is no GPU; Triton decides when it decorates them.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # Each time that ClickHouse's engine is opened in this process, it leaves files of /proc open.
 _, _most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
