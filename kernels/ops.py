@@ -47,6 +47,23 @@ class RopeRows:
 
 
 @dataclass(frozen=True, slots=True)
+class HeadNorms:
+    """RMS norms of each query head and each key head before they are rotated: weights [D]."""
+
+    query: Tensor
+    key: Tensor
+    eps: float
+
+
+@dataclass(frozen=True, slots=True)
+class KVScales:
+    """How KV is kept in fp8 e4m3: what is stored is the key or value divided by its scale, one for all layers."""
+
+    key: float
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
 class LogitEdits:
     """Sparse changes to a step's logits, as coordinate lists. Empty lists change nothing.
 
@@ -109,8 +126,6 @@ class Ops(Protocol):
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]: ...
 
-    def apply_rope(self, heads: Tensor, rope: RopeRows) -> Tensor: ...
-
     def silu_mul(self, gate_up: Tensor) -> Tensor: ...
 
     def allocate_kv(self, num_layers: int, num_blocks: int, num_kv_heads: int, head_dim: int) -> Tensor: ...
@@ -119,7 +134,9 @@ class Ops(Protocol):
 
     def copy_blocks(self, kv: Tensor, sources: Tensor, targets: Tensor) -> None: ...
 
-    def write_kv(self, kv_layer: Tensor, keys_values: Tensor, slot_mapping: Tensor) -> None: ...
+    def rotate_and_store(
+        self, qkv: Tensor, norms: HeadNorms | None, rope: RopeRows, kv_layer: Tensor, slot_mapping: Tensor
+    ) -> Tensor: ...
 
     def plan_attention(self, metadata: AttentionMetadata) -> "AttentionPlan": ...
 
@@ -133,7 +150,10 @@ class Ops(Protocol):
 
 
 class AttentionPlan(Protocol):
-    """What a backend works out once a step from the metadata and uses in every layer."""
+    """What a backend works out once a step and uses in every layer. Positions and slots as in the metadata."""
 
     @property
-    def metadata(self) -> AttentionMetadata: ...
+    def positions(self) -> Tensor: ...
+
+    @property
+    def slot_mapping(self) -> Tensor: ...

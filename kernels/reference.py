@@ -15,6 +15,7 @@ from kernels.noise import GOLDEN_32, MASK_32, MURMUR_A, MURMUR_B
 from kernels.ops import (
     AttentionMetadata,
     AttentionPlan,
+    HeadNorms,
     Linear,
     LogitEdits,
     RopeRows,
@@ -62,6 +63,21 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 def write_kv(kv_layer: Tensor, keys_values: Tensor, slot_mapping: Tensor) -> None:
     """Put keys_values [T, 2, Hkv, D] into kv_layer [N, 16, 2, Hkv, D] at each token's slot."""
     kv_layer.flatten(0, 1)[slot_mapping] = keys_values
+
+
+def rotate_and_store(
+    qkv: Tensor, norms: HeadNorms | None, rope: RopeRows, kv_layer: Tensor, slot_mapping: Tensor
+) -> Tensor:
+    """Norm and rotate the heads of qkv [T, Hq + 2 Hkv, D], store its keys and values; gives the query [T, Hq, D].
+
+    Heads lie query, key, value. Keys and values go into kv_layer [N, 16, 2, Hkv, D]. `qkv` may be overwritten.
+    """
+    kv_heads = kv_layer.shape[3]
+    query, keys, values = torch.split(qkv, [qkv.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
+    if norms is not None:
+        query, keys = rms_norm(query, norms.query, norms.eps), rms_norm(keys, norms.key, norms.eps)
+    write_kv(kv_layer, torch.stack((apply_rope(keys, rope), values), dim=1), slot_mapping)
+    return apply_rope(query, rope)
 
 
 def attend(query: Tensor, kv_layer: Tensor, metadata: AttentionMetadata, window: int | None) -> Tensor:
@@ -173,6 +189,14 @@ class ReferencePlan:
     def __init__(self, metadata: AttentionMetadata) -> None:
         self.metadata = metadata
 
+    @property
+    def positions(self) -> Tensor:
+        return self.metadata.positions
+
+    @property
+    def slot_mapping(self) -> Tensor:
+        return self.metadata.slot_mapping
+
 
 class ReferenceOps:
     """The op table of this file, for any device. Backends override what they do better."""
@@ -195,9 +219,6 @@ class ReferenceOps:
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         return add_rms_norm(x, residual, weight, eps)
 
-    def apply_rope(self, heads: Tensor, rope: RopeRows) -> Tensor:
-        return apply_rope(heads, rope)
-
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         return silu_mul(gate_up)
 
@@ -211,13 +232,16 @@ class ReferenceOps:
     def copy_blocks(self, kv: Tensor, sources: Tensor, targets: Tensor) -> None:
         kv.index_copy_(1, targets, kv.index_select(1, sources))
 
-    def write_kv(self, kv_layer: Tensor, keys_values: Tensor, slot_mapping: Tensor) -> None:
-        write_kv(kv_layer, keys_values, slot_mapping)
+    def rotate_and_store(
+        self, qkv: Tensor, norms: HeadNorms | None, rope: RopeRows, kv_layer: Tensor, slot_mapping: Tensor
+    ) -> Tensor:
+        return rotate_and_store(qkv, norms, rope, kv_layer, slot_mapping)
 
     def plan_attention(self, metadata: AttentionMetadata) -> AttentionPlan:
         return ReferencePlan(metadata)
 
     def attend(self, query: Tensor, kv_layer: Tensor, plan: AttentionPlan, window: int | None) -> Tensor:
+        assert isinstance(plan, ReferencePlan)
         return attend(query, kv_layer, plan.metadata, window)
 
     def edit_logits(self, logits: Tensor, edits: LogitEdits) -> None:

@@ -44,7 +44,7 @@ class ModelRunner:
             self._slots.update(row)
         inputs = prepare_inputs(plan, self._slots)
         self._prepare_blocks(plan.copies, inputs.rows)
-        hidden = self._model.forward(inputs.token_ids, inputs.metadata, self._kv)
+        hidden = self._model.forward(inputs.token_ids, self._ops.plan_attention(inputs.metadata), self._kv)
         results = self._results(inputs, hidden)
         in_plan_order = [RowResult()] * len(results)
         for position, result in zip(inputs.order, results, strict=True):

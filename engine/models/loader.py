@@ -9,7 +9,7 @@ from engine.models.checkpoint import Checkpoint
 from engine.models.config import ModelConfig, UnsupportedCheckpoint
 from engine.models.rope import RopeTable
 from engine.models.transformer import LayerWeights, ModelWeights, Transformer
-from kernels.ops import Linear, Ops
+from kernels.ops import HeadNorms, Linear, Ops
 
 Progress = Callable[[int, int], None]
 """Called with (bytes read so far, bytes in all)."""
@@ -100,17 +100,19 @@ class _Assembler:
 
     def _layer(self, index: int) -> LayerWeights:
         prefix = f"model.layers.{index}"
-        normed = self._config.qk_norm
         return LayerWeights(
             attention_norm=self._take(f"{prefix}.input_layernorm.weight"),
             qkv=self._fused[f"{prefix}.qkv"],
-            q_norm=self._take(f"{prefix}.self_attn.q_norm.weight") if normed else None,
-            k_norm=self._take(f"{prefix}.self_attn.k_norm.weight") if normed else None,
+            head_norms=self._head_norms(f"{prefix}.self_attn") if self._config.qk_norm else None,
             output=self._fused[f"{prefix}.output"],
             mlp_norm=self._take(f"{prefix}.post_attention_layernorm.weight"),
             gate_up=self._fused[f"{prefix}.gate_up"],
             down=self._fused[f"{prefix}.down"],
         )
+
+    def _head_norms(self, prefix: str) -> HeadNorms:
+        query, key = self._take(f"{prefix}.q_norm.weight"), self._take(f"{prefix}.k_norm.weight")
+        return HeadNorms(query, key, self._config.rms_norm_eps)
 
     def _take(self, name: str) -> Tensor:
         if name not in self._loose:

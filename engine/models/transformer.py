@@ -1,7 +1,7 @@
 """The model: a dense decoder-only transformer of the Llama shape, over a paged KV cache.
 
 What differs between families (biases, QK norm, windows, rope) is in the config and the weights, not in branches by
-family. Nothing here knows requests: a step is token ids and an `AttentionMetadata`.
+family. Nothing here knows requests: a step is token ids and an `AttentionPlan`.
 """
 
 from collections.abc import Sequence
@@ -11,17 +11,16 @@ from torch import Tensor
 
 from engine.models.config import ModelConfig
 from engine.models.rope import RopeTable
-from kernels.ops import AttentionMetadata, AttentionPlan, Linear, Ops, RopeRows
+from kernels.ops import AttentionPlan, HeadNorms, Linear, Ops, RopeRows
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One layer. `qkv` is q, k and v fused by rows, `gate_up` gate and up; the norms of q and k are per head."""
+    """One layer. `qkv` is q, k and v fused by rows, `gate_up` gate and up."""
 
     attention_norm: Tensor
     qkv: Linear
-    q_norm: Tensor | None
-    k_norm: Tensor | None
+    head_norms: HeadNorms | None
     output: Linear
     mlp_norm: Tensor
     gate_up: Linear
@@ -52,11 +51,13 @@ class Transformer:
         config = self.config
         return self.ops.allocate_kv(config.num_layers, num_blocks, config.num_kv_heads, config.head_dim)
 
-    def forward(self, token_ids: Tensor, metadata: AttentionMetadata, kv: Tensor) -> Tensor:
-        """Hidden states [T, H] of a step's tokens, normed for the head. Writes their KV into `kv`."""
+    def forward(self, token_ids: Tensor, plan: AttentionPlan, kv: Tensor) -> Tensor:
+        """Hidden states [T, H] of a step's tokens, normed for the head. Writes their KV into `kv`.
+
+        `plan` is this backend's: `ops.plan_attention` of the step's metadata.
+        """
         ops, eps = self.ops, self.config.rms_norm_eps
-        plan = ops.plan_attention(metadata)
-        rope = self._rope.rows(metadata.positions)
+        rope = self._rope.rows(plan.positions)
         residual = ops.embed(self._weights.embedding, token_ids)
         layers = self._weights.layers
         normed = ops.rms_norm(residual, layers[0].attention_norm, eps)
@@ -82,15 +83,6 @@ class Transformer:
         window: int | None,
     ) -> Tensor:
         config, ops = self.config, self.ops
-        queries, kv_heads = config.num_heads, config.num_kv_heads
-        qkv = layer.qkv(normed).view(-1, queries + 2 * kv_heads, config.head_dim)
-        rotated = qkv[:, : queries + kv_heads]
-        if layer.q_norm is not None and layer.k_norm is not None:
-            rotated[:, :queries] = ops.rms_norm(rotated[:, :queries], layer.q_norm, config.rms_norm_eps)
-            rotated[:, queries:] = ops.rms_norm(rotated[:, queries:], layer.k_norm, config.rms_norm_eps)
-        rotated = ops.apply_rope(rotated, rope)
-        keys_values = qkv[:, queries:].view(-1, 2, kv_heads, config.head_dim)
-        keys_values[:, 0] = rotated[:, queries:]
-        ops.write_kv(kv_layer, keys_values, plan.metadata.slot_mapping)
-        attended = ops.attend(rotated[:, :queries], kv_layer, plan, window)
-        return layer.output(attended.flatten(1))
+        qkv = layer.qkv(normed).view(-1, config.num_heads + 2 * config.num_kv_heads, config.head_dim)
+        query = ops.rotate_and_store(qkv, layer.head_norms, rope, kv_layer, plan.slot_mapping)
+        return layer.output(ops.attend(query, kv_layer, plan, window).flatten(1))

@@ -64,6 +64,14 @@ class CpuAttentionPlan:
     dtype: torch.dtype
     _by_window: dict[int | None, WindowPlan] = field(default_factory=dict)
 
+    @property
+    def positions(self) -> Tensor:
+        return self.metadata.positions
+
+    @property
+    def slot_mapping(self) -> Tensor:
+        return self.metadata.slot_mapping
+
     def under(self, window: int | None) -> WindowPlan:
         plan = self._by_window.get(window)
         if plan is None:

@@ -9,8 +9,8 @@ from kernels.cpu.linear import PackedLinear, PlainLinear
 from kernels.cpu.memory import keep_freed_memory, lazy_zeros
 from kernels.cpu.probe import CpuProfile
 from kernels.layout import BLOCK_TOKENS
-from kernels.ops import AttentionMetadata, AttentionPlan, Linear, RopeRows, SamplingColumns
-from kernels.reference import ReferenceOps
+from kernels.ops import AttentionMetadata, AttentionPlan, HeadNorms, Linear, RopeRows, SamplingColumns
+from kernels.reference import ReferenceOps, apply_rope
 
 
 class CpuOps(ReferenceOps):
@@ -47,16 +47,6 @@ class CpuOps(ReferenceOps):
         residual.add_(x)
         return self.rms_norm(residual, weight, eps), residual
 
-    def apply_rope(self, heads: Tensor, rope: RopeRows) -> Tensor:
-        half = rope.cos.shape[-1]
-        if 2 * half != heads.shape[-1]:
-            return super().apply_rope(heads, rope)
-        first, second = heads[..., :half], heads[..., half:]
-        rotated = torch.empty_like(heads)
-        torch.mul(first, rope.cos, out=rotated[..., :half]).addcmul_(second, rope.sin, value=-1)
-        torch.mul(second, rope.cos, out=rotated[..., half:]).addcmul_(first, rope.sin)
-        return rotated
-
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         gate, up = gate_up.chunk(2, dim=-1)
         return functional.silu(gate).mul_(up)
@@ -64,8 +54,20 @@ class CpuOps(ReferenceOps):
     def allocate_kv(self, num_layers: int, num_blocks: int, num_kv_heads: int, head_dim: int) -> Tensor:
         return lazy_zeros((num_layers, num_blocks, BLOCK_TOKENS, 2, num_kv_heads, head_dim), self.dtype)
 
-    def write_kv(self, kv_layer: Tensor, keys_values: Tensor, slot_mapping: Tensor) -> None:
+    def rotate_and_store(
+        self, qkv: Tensor, norms: HeadNorms | None, rope: RopeRows, kv_layer: Tensor, slot_mapping: Tensor
+    ) -> Tensor:
+        kv_heads = kv_layer.shape[3]
+        queries = qkv.shape[1] - 2 * kv_heads
+        heads = qkv[:, : queries + kv_heads]
+        if norms is not None:
+            heads[:, :queries] = self.rms_norm(heads[:, :queries], norms.query, norms.eps)
+            heads[:, queries:] = self.rms_norm(heads[:, queries:], norms.key, norms.eps)
+        rotated = _rotate(heads, rope)
+        keys_values = qkv[:, queries:].view(-1, 2, kv_heads, qkv.shape[2])
+        keys_values[:, 0] = rotated[:, queries:]
         kv_layer.flatten(0, 1).index_copy_(0, slot_mapping, keys_values)
+        return rotated[:, :queries]
 
     def plan_attention(self, metadata: AttentionMetadata) -> AttentionPlan:
         return attention.CpuAttentionPlan(metadata, self.dtype)
@@ -76,3 +78,15 @@ class CpuOps(ReferenceOps):
 
     def sample(self, logits: Tensor, columns: SamplingColumns) -> Tensor:
         return sampling.sample(logits, columns)
+
+
+def _rotate(heads: Tensor, rope: RopeRows) -> Tensor:
+    """`kernels.reference.apply_rope`, without its copies where all dimensions rotate."""
+    half = rope.cos.shape[-1]
+    if 2 * half != heads.shape[-1]:
+        return apply_rope(heads, rope)
+    first, second = heads[..., :half], heads[..., half:]
+    rotated = torch.empty_like(heads)
+    torch.mul(first, rope.cos, out=rotated[..., :half]).addcmul_(second, rope.sin, value=-1)
+    torch.mul(second, rope.cos, out=rotated[..., half:]).addcmul_(first, rope.sin)
+    return rotated

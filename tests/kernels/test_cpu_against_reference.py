@@ -12,7 +12,7 @@ from kernels import reference
 from kernels.cpu.ops import CpuOps
 from kernels.cpu.probe import CpuProfile
 from kernels.layout import BLOCK_TOKENS
-from kernels.ops import AttentionMetadata, LogitEdits, RopeRows, SamplingColumns
+from kernels.ops import AttentionMetadata, HeadNorms, LogitEdits, RopeRows, SamplingColumns
 from kernels.reference import ReferenceOps
 
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 3e-2}
@@ -58,11 +58,22 @@ def test_norms(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rotated", [64, 32])
-def test_rope(dtype: torch.dtype, rotated: int) -> None:
-    heads = random(9, 5, 64, dtype=dtype)[:, 1:4]
+@pytest.mark.parametrize("normed", [True, False])
+def test_rotate_and_store(dtype: torch.dtype, rotated: int, normed: bool) -> None:
+    qkv = random(9, 7, 64, dtype=dtype)  # three query heads, two of keys, two of values
     angles = random(9, 1, rotated // 2, dtype=torch.float32, seed=1)
     rope = RopeRows(angles.cos().to(dtype), angles.sin().to(dtype))
-    assert_close(cpu_ops(dtype).apply_rope(heads, rope), reference.apply_rope(heads, rope), dtype)
+    weights = random(2, 64, dtype=dtype, seed=2)
+    norms = HeadNorms(weights[0], weights[1], 1e-5) if normed else None
+    slots = torch.randperm(3 * BLOCK_TOKENS, generator=torch.Generator().manual_seed(3))[:9]
+    mine, expected = (torch.full((3, BLOCK_TOKENS, 2, 2, 64), math.nan, dtype=dtype) for _ in range(2))
+    wanted = reference.rotate_and_store(qkv.clone(), norms, rope, expected, slots)
+    assert_close(cpu_ops(dtype).rotate_and_store(qkv, norms, rope, mine, slots), wanted, dtype)
+    written = expected.flatten(0, 1)[slots]
+    assert written.isfinite().all()
+    assert_close(mine.flatten(0, 1)[slots], written, dtype)
+    mine.flatten(0, 1)[slots] = math.nan
+    assert mine.isnan().all(), "slots of nobody stay as they were"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -130,14 +141,14 @@ def test_kv_memory(dtype: torch.dtype) -> None:
     ops, plain = cpu_ops(dtype), ReferenceOps(torch.device("cpu"), dtype)
     mine, expected = (o.allocate_kv(2, 5, 2, 16) for o in (ops, plain))
     assert torch.equal(mine, expected)
-    metadata, _ = paged_step([(1, 4), (20, 20)], 2, 16, dtype)
-    keys_values = random(21, 2, 2, 16, dtype=dtype)
+    written = random(2, 5, BLOCK_TOKENS, 2, 2, 16, dtype=dtype)
     for o, kv in ((ops, mine), (plain, expected)):
-        o.write_kv(kv[1], keys_values, metadata.slot_mapping)
+        kv.copy_(written)
         o.copy_blocks(kv, torch.tensor([1, 2]), torch.tensor([0, 4]))
         o.clear_blocks(kv, torch.tensor([2]))
     assert torch.equal(mine, expected)
-    assert mine.abs().sum() > 0
+    assert torch.equal(mine[:, [0, 4]], written[:, [1, 2]])
+    assert mine[:, 2].abs().sum() == 0
 
 
 VOCAB = 3000
