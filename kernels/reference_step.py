@@ -1,0 +1,66 @@
+"""What preparing a step on the device means, in plain torch and on the host: the oracle of `kernels.triton.step`.
+
+Written to be read: rows and runs one at a time.
+"""
+
+from torch import Tensor
+
+from kernels.layout import BLOCK_TOKENS
+from kernels.step import Counting, Row, Sequences, StepTensors
+
+
+def scatter_runs(words: Tensor, upload: Tensor, runs: int) -> None:
+    """Write what an upload int32 [2 x runs + W] holds into `words` int32 [N], run by run.
+
+    It begins with where each run starts among the W words that end it, then has where each goes. Runs do not overlap.
+    """
+    starts, targets, payload = upload[:runs].tolist(), upload[runs : 2 * runs].tolist(), upload[2 * runs :]
+    for start, end, target in zip(starts, [*starts[1:], len(payload)], targets, strict=True):
+        words[target : target + end - start] = payload[start:end]
+
+
+def derive(rows: Tensor, sequences: Sequences, out: StepTensors) -> None:
+    """Fill `out` from lines of rows int32 [R, 8]; see `Row` and `StepTensors`."""
+    for index, row in enumerate(_rows(rows)):
+        end = row.first + row.tokens
+        out.query_starts[index], out.query_starts[index + 1] = row.first, end
+        out.ends[index] = end - 1
+        filling = row.slot < 0
+        context = 0 if filling else row.start + row.tokens
+        out.context_lens[index] = out.draw_positions[index] = context
+        out.row_slots[index] = 0 if filling else row.slot
+        for offset in range(row.tokens):
+            position, at = row.start + offset, row.first + offset
+            if filling:
+                out.token_ids[at], out.positions[at], out.slot_mapping[at] = 0, 0, -1
+                continue
+            draft = offset - (row.tokens - row.drafts)
+            known, drafts = sequences.tokens[row.slot], sequences.drafts[row.slot]
+            out.token_ids[at] = known[position] if draft < 0 else drafts[draft]
+            out.positions[at] = position
+            block = sequences.block_tables[row.slot, position // BLOCK_TOKENS]
+            out.slot_mapping[at] = block * BLOCK_TOKENS + position % BLOCK_TOKENS
+
+
+def store_drawn(rows: Tensor, drawn: Tensor, tokens: Tensor) -> None:
+    """Put drawn int64 [R] into tokens int32 [S, L] behind what each row that draws computed, if there is room."""
+    for row, token in zip(_rows(rows), drawn.tolist(), strict=True):
+        position = row.start + row.tokens
+        if row.slot >= 0 and row.draws and position < tokens.shape[1]:
+            tokens[row.slot, position] = token
+
+
+def count_tokens(counts: Tensor, tokens: Tensor, countings: Tensor) -> None:
+    """Count tokens of sequences into counts int32 [S, V]: bit 0 for the prompt's, 2 for each in the output."""
+    for line in countings.tolist():
+        counting = Counting(*line)
+        for position in range(counting.first, counting.end):
+            token = int(tokens[counting.slot, position])
+            if position < counting.prompt_tokens:
+                counts[counting.slot, token] |= 1
+            else:
+                counts[counting.slot, token] += 2
+
+
+def _rows(rows: Tensor) -> list[Row]:
+    return [Row(*line[: len(Row._fields)]) for line in rows.tolist()]

@@ -1,0 +1,132 @@
+"""The values that preparing a step on the device takes and makes: rows, slots, what is derived of both.
+
+Rows of running requests live in slots on the device between steps. A step names its rows, uploads what is new of
+their slots, and the device derives the rest: what each op means is in `kernels.reference_step`. Letters in shapes are
+those of `kernels.ops`; S slots, L tokens of the longest sequence, K drafts of a slot.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+ROW_WORDS = 8
+"""Words of a row's line: the fields of `Row`, then room."""
+
+COUNTING_WORDS = 4
+"""Words of a line of tokens to count: the fields of `Counting`."""
+
+
+class Row(NamedTuple):
+    """One row of a step, as its line int32 [8] says it to the device.
+
+    The row's tokens are `tokens` ones of the slot's sequence from `start` on; the last `drafts` of them are not in the
+    sequence but the slot's first drafts. `first` is where they begin in the step's tensors. Rows that `draw` get the
+    token that is sampled put into their sequence, behind what they computed.
+
+    A row with a negative slot is there to fill a step up to a size: it has no context, reads and writes no KV.
+    """
+
+    slot: int
+    start: int
+    tokens: int
+    drafts: int
+    draws: int
+    first: int
+
+    def words(self) -> tuple[int, ...]:
+        return (*self, *(0,) * (ROW_WORDS - len(self)))
+
+
+class Counting(NamedTuple):
+    """Tokens [first, end) of a slot's sequence that are to be counted; those before `prompt_tokens` are the prompt."""
+
+    slot: int
+    first: int
+    end: int
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """What the host knows of a step's size, and what decides which kernels are launched with what grids.
+
+    Of `rows` rows with `tokens` tokens in all, the first `decode_rows` have at most `decode_queries` tokens each, the
+    others at most `extend_queries`. No row's context is longer than `most_context` tokens.
+    """
+
+    rows: int
+    tokens: int
+    decode_rows: int
+    decode_queries: int
+    extend_queries: int
+    most_context: int
+
+    @property
+    def most_queries(self) -> int:
+        return max(self.decode_queries, self.extend_queries)
+
+
+@dataclass(frozen=True, slots=True)
+class StepTensors:
+    """What is derived of a step's rows.
+
+    token_ids, positions, slot_mapping: int64 [T]; a slot in KV memory is block id x 16 + offset, -1: nowhere.
+    query_starts: int32 [R + 1]. context_lens, row_slots: int32 [R]; a filling row's slot is 0 here.
+    ends: int64 [R], index of each row's last token. draw_positions: int64 [R], index in its sequence of the token that
+    is drawn from it.
+    """
+
+    token_ids: Tensor
+    positions: Tensor
+    slot_mapping: Tensor
+    query_starts: Tensor
+    context_lens: Tensor
+    row_slots: Tensor
+    ends: Tensor
+    draw_positions: Tensor
+
+    @classmethod
+    def empty(cls, rows: int, tokens: int, device: torch.device) -> Self:
+        def wide(count: int) -> Tensor:
+            return torch.empty(count, dtype=torch.int64, device=device)
+
+        def narrow(count: int) -> Tensor:
+            return torch.empty(count, dtype=torch.int32, device=device)
+
+        return cls(
+            token_ids=wide(tokens),
+            positions=wide(tokens),
+            slot_mapping=wide(tokens),
+            query_starts=narrow(rows + 1),
+            context_lens=narrow(rows),
+            row_slots=narrow(rows),
+            ends=wide(rows),
+            draw_positions=wide(rows),
+        )
+
+    def first(self, rows: int, tokens: int) -> Self:
+        """The same memory for a smaller step."""
+        return type(self)(
+            self.token_ids[:tokens],
+            self.positions[:tokens],
+            self.slot_mapping[:tokens],
+            self.query_starts[: rows + 1],
+            self.context_lens[:rows],
+            self.row_slots[:rows],
+            self.ends[:rows],
+            self.draw_positions[:rows],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """The sequences of all slots.
+
+    tokens: int32 [S, L]. block_tables: int32 [S, B]. drafts: int32 [S, K].
+    """
+
+    tokens: Tensor
+    block_tables: Tensor
+    drafts: Tensor

@@ -1,0 +1,121 @@
+"""Preparing a step equals its meaning: uploads, what is derived of rows, what is kept of draws."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+import pytest
+import torch
+
+from kernels import reference_step
+from kernels.layout import BLOCK_TOKENS
+from kernels.step import Counting, Row, Sequences, StepTensors
+from kernels.triton import step
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+SLOTS, LENGTH, DRAFTS, VOCAB = 5, 160, 4, 300
+
+
+def sequences(generator: torch.Generator) -> Sequences:
+    """Slots full of different numbers, so that a wrong place is a wrong value."""
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randint(0, VOCAB, shape, dtype=torch.int32, generator=generator).to(DEVICE)
+
+    return Sequences(random(SLOTS, LENGTH), random(SLOTS, LENGTH // BLOCK_TOKENS), random(SLOTS, DRAFTS))
+
+
+def table(rows: Sequence[Row]) -> torch.Tensor:
+    return torch.tensor([row.words() for row in rows], dtype=torch.int32, device=DEVICE)
+
+
+def laid_out(*rows: tuple[int, int, int, int, int]) -> list[Row]:
+    """Rows (slot, start, tokens, drafts, draws), one after another."""
+    first, lines = 0, []
+    for row in rows:
+        lines.append(Row(*row, first=first))
+        first += row[2]
+    return lines
+
+
+@pytest.mark.parametrize("lengths", [[1], [7], [1, 1, 1], [3, 600, 1, 1], [1] * 37, [513, 511, 2]])
+def test_scatter_writes_each_run_to_its_place_and_nothing_else(lengths: list[int]) -> None:
+    generator = torch.Generator().manual_seed(len(lengths))
+    words = torch.randint(-1000, 0, (4000,), dtype=torch.int32, generator=generator).to(DEVICE)
+    starts = [sum(lengths[:index]) for index in range(len(lengths))]
+    # Runs lie apart from one another and in another order than in the upload.
+    targets = [(start + 3 * index + 2) for index, start in enumerate(starts)]
+    targets = [3900 - target - length for target, length in zip(targets, lengths, strict=True)]
+    payload = range(1, sum(lengths) + 1)
+    upload = torch.tensor([*starts, *targets, *payload], dtype=torch.int32, device=DEVICE)
+    expected = words.cpu().clone()
+    reference_step.scatter_runs(expected, upload.cpu(), len(lengths))
+    step.scatter_runs(words, upload, len(lengths))
+    assert torch.equal(words.cpu(), expected)
+    assert int((expected > 0).sum()) == sum(lengths)
+
+
+ROWS = {
+    "decode": laid_out((3, 40, 1, 0, 1), (0, 0, 1, 0, 1), (4, 159, 1, 0, 1)),
+    "drafts": laid_out((3, 40, 3, 2, 1), (1, 15, 5, 4, 1), (0, 7, 3, 2, 0)),
+    "mixed": laid_out((2, 31, 1, 0, 1), (1, 12, 148, 0, 1), (0, 0, 17, 0, 0)),
+    "filled": laid_out((2, 31, 2, 1, 1), (-1, 0, 2, 0, 0), (-1, 0, 2, 0, 0)),
+    "one long row": laid_out((4, 0, 160, 0, 1)),
+}
+
+
+@pytest.mark.parametrize("rows", ROWS.values(), ids=ROWS.keys())
+def test_derived_tensors(rows: list[Row]) -> None:
+    slots = sequences(torch.Generator().manual_seed(1))
+    tokens = sum(row.tokens for row in rows)
+    derived, expected = (StepTensors.empty(len(rows), tokens, device) for device in (DEVICE, torch.device("cpu")))
+    on_host = Sequences(slots.tokens.cpu(), slots.block_tables.cpu(), slots.drafts.cpu())
+    reference_step.derive(table(rows).cpu(), on_host, expected)
+    step.derive(table(rows), slots, derived, max(row.tokens for row in rows))
+    for field in fields(StepTensors):
+        assert torch.equal(getattr(derived, field.name).cpu(), getattr(expected, field.name)), field.name
+
+
+def test_a_verified_row_takes_its_first_token_from_its_sequence_and_the_rest_from_its_drafts() -> None:
+    slots = sequences(torch.Generator().manual_seed(2))
+    derived = StepTensors.empty(1, 4, DEVICE)
+    step.derive(table(laid_out((3, 40, 4, 3, 1))), slots, derived, 4)
+    assert derived.token_ids.tolist() == [int(slots.tokens[3, 40]), *slots.drafts[3, :3].tolist()]
+    assert derived.positions.tolist() == [40, 41, 42, 43]
+
+
+def test_filling_rows_have_no_context_and_write_nowhere() -> None:
+    derived = StepTensors.empty(2, 2, DEVICE)
+    step.derive(table(laid_out((-1, 0, 1, 0, 0), (-1, 0, 1, 0, 0))), sequences(torch.Generator()), derived, 1)
+    assert derived.slot_mapping.tolist() == [-1, -1]
+    assert derived.context_lens.tolist() == [0, 0]
+    assert derived.query_starts.tolist() == [0, 1, 2]
+
+
+def test_what_was_drawn_is_kept_for_rows_that_draw_where_there_is_room() -> None:
+    rows = laid_out((3, 40, 1, 0, 1), (0, 3, 4, 0, 0), (-1, 0, 1, 0, 1), (4, 159, 1, 0, 1), (2, 0, 9, 0, 1))
+    rows += [Row(1, 20 + index, 1, 0, 1, 0) for index in range(40)]
+    tokens = sequences(torch.Generator().manual_seed(3)).tokens
+    drawn = torch.arange(1000, 1000 + len(rows), dtype=torch.int64, device=DEVICE)
+    expected = tokens.cpu().clone()
+    reference_step.store_drawn(table(rows).cpu(), drawn.cpu(), expected)
+    before = tokens.clone()
+    step.store_drawn(table(rows), drawn, tokens)
+    assert torch.equal(tokens.cpu(), expected)
+    assert (tokens[3, 41], tokens[2, 9]) == (1000, 1004)
+    assert int((tokens != before).sum()) == 42  # neither the one that does not draw, nor filling, nor past the end
+
+
+def test_counts_of_prompts_and_outputs() -> None:
+    tokens = sequences(torch.Generator().manual_seed(4)).tokens
+    tokens[2, 3:9] = 17  # a token that comes again and again, on both sides of the border
+    lines = [Counting(2, 0, 30, 6), Counting(0, 50, 51, 20), Counting(4, 0, 160, 160), Counting(1, 3, 3, 9)]
+    countings = torch.tensor(lines, dtype=torch.int32, device=DEVICE)
+    counts = torch.zeros(SLOTS, VOCAB, dtype=torch.int32, device=DEVICE)
+    expected = counts.cpu().clone()
+    reference_step.count_tokens(expected, tokens.cpu(), countings.cpu())
+    step.count_tokens(counts, tokens, countings)
+    assert torch.equal(counts.cpu(), expected)
+    assert int(counts[2, 17]) & 1 == 1
+    assert int(counts[2, 17]) >> 1 >= 3
+    assert int(counts[4].max()) == 1
+    assert not counts[1].any()
