@@ -1,0 +1,159 @@
+"""Compile a variant for Hopper on any machine, and see what became of it.
+
+Triton compiles for a GPU that is not there if it is told which; the cubin and the PTX then say what a profiler would
+say of the code without running it. Only where kernels are not interpreted: a process with TRITON_INTERPRET set has no
+kernels to compile.
+"""
+
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import triton
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from kernels.triton.ptx import PtxFacts, read_ptx
+from kernels.triton.variants import KernelVariant
+
+_HOPPER = GPUTarget("cuda", 90, 32)
+
+# Of one multiprocessor of compute capability 9.0: CUDA C++ Programming Guide, technical specifications.
+_REGISTERS = 64 * 1024
+_REGISTERS_GRANTED_AT_ONCE = 256
+_WARPS = 64
+_PROGRAMS = 32
+_SHARED_BYTES = 228 * 1024
+_SHARED_BYTES_OF_THE_SYSTEM = 1024  # for each program
+_WARP_THREADS = 32
+SHARED_BYTES_LIMIT = 227 * 1024
+"""Shared memory that one program may have."""
+
+LEAST_WIDE_SHARE = 0.75
+"""Share of bytes that wide loads bring in a kernel that promises them. The rest is ids and lengths; a tile that comes
+in narrow loads is more than that."""
+
+_RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+)")
+_SERIALISED = re.compile(r"wgmma\.mma_async instructions are serialized")
+
+
+class CompilationError(Exception):
+    """A variant does not compile; says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledVariant:
+    """What became of a variant.
+
+    registers, local_bytes: of one thread. Local memory is device memory: spilled registers are there, nothing else
+        of ours is.
+    shared_bytes: of one program.
+    serialised: the compiler made warp group products wait for one another.
+    """
+
+    name: str
+    num_warps: int
+    registers: int
+    local_bytes: int
+    shared_bytes: int
+    serialised: bool
+    ptx: PtxFacts
+
+    @property
+    def programs(self) -> int:
+        """Programs that a multiprocessor holds at once; 0 if not even one fits."""
+        if self.shared_bytes > SHARED_BYTES_LIMIT:
+            return 0
+        granted = -(-self.registers * _WARP_THREADS // _REGISTERS_GRANTED_AT_ONCE) * _REGISTERS_GRANTED_AT_ONCE
+        return min(
+            _REGISTERS // (granted * self.num_warps),
+            _SHARED_BYTES // (self.shared_bytes + _SHARED_BYTES_OF_THE_SYSTEM),
+            _WARPS // self.num_warps,
+            _PROGRAMS,
+        )
+
+
+def compile_variant(variant: KernelVariant) -> CompiledVariant:
+    """Compile for sm_90. Raises CompilationError. About a second, less if Triton's cache on disk has it."""
+    if not isinstance(variant.kernel, triton.JITFunction):
+        raise CompilationError(f"{variant.name}: kernels are interpreted in this process")
+    options = {"num_warps": variant.num_warps, "num_stages": variant.num_stages}
+    try:
+        compiled = triton.compile(_source(variant), target=_HOPPER, options=options)
+    except Exception as error:  # the compiler has no error of its own that covers all of its stages
+        raise CompilationError(f"{variant.name}: {type(error).__name__}: {error}") from error
+    facts = read_ptx(compiled.asm["ptx"])
+    registers, local_bytes = _resources(compiled.asm["cubin"])
+    return CompiledVariant(
+        name=variant.name,
+        num_warps=compiled.metadata.num_warps,
+        registers=registers,
+        local_bytes=local_bytes,
+        shared_bytes=compiled.metadata.shared,
+        serialised=facts.warpgroup_products > 0 and _is_serialised(compiled.asm["ptx"]),
+        ptx=facts,
+    )
+
+
+def broken_promises(variant: KernelVariant, compiled: CompiledVariant) -> Iterator[str]:
+    """What a variant does not keep: of what every kernel owes, and of what this one promises."""
+    facts = compiled.ptx
+    if compiled.local_bytes:
+        yield f"{compiled.local_bytes} bytes of local memory a thread: registers are spilled"
+    if compiled.shared_bytes > SHARED_BYTES_LIMIT:
+        yield f"{compiled.shared_bytes} bytes of shared memory, and a program may have {SHARED_BYTES_LIMIT}"
+    if variant.wide_loads and facts.wide_share < LEAST_WIDE_SHARE:
+        yield f"{facts.wide_share:.0%} of bytes come 16 at a time; loads by width: {dict(sorted(facts.loads.items()))}"
+    if variant.pipelined_loads and not _is_pipelined(facts):
+        yield f"loads are not a tile ahead: {facts.loops or 'no loop copies what it computes on'}"
+    if variant.warpgroup_matmul and (facts.warpgroup_products == 0 or facts.warp_products > 0):
+        yield f"{facts.warpgroup_products} products of warp groups, {facts.warp_products} of single warps"
+    if variant.warpgroup_matmul and compiled.serialised:
+        yield "products of warp groups wait for one another"
+
+
+def _is_pipelined(facts: PtxFacts) -> bool:
+    """Whether every loop computes on one tile while the next is on its way, by copies for the most part."""
+    return bool(facts.loops) and all(
+        loop.trips_ahead >= 1 and loop.direct_bytes < loop.copied_bytes for loop in facts.loops
+    )
+
+
+def _source(variant: KernelVariant) -> Any:
+    names = variant.kernel.arg_names
+    return ASTSource(
+        variant.kernel,
+        {name: variant.signature.get(name, "constexpr") for name in names},
+        dict(variant.constexprs),
+        {(names.index(name),): [["tt.divisibility", 16]] for name in variant.aligned},
+    )
+
+
+def _resources(cubin: bytes) -> tuple[int, int]:
+    """Registers and bytes of local memory of one thread, over the kernel and the functions that it calls."""
+    listing = _run_on(cubin, lambda path: [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", path])
+    usage = [(int(registers), int(stack)) for registers, stack in _RESOURCES.findall(listing)]
+    return max(registers for registers, _ in usage), max(stack for _, stack in usage)
+
+
+def _is_serialised(ptx: str) -> bool:
+    """Whether the assembler complains that products of warp groups cannot overlap; Triton keeps its words to itself."""
+    target = re.search(r"^\.target (\w+)", ptx, re.MULTILINE)
+    assert target is not None, "PTX names its target"
+    command = [knobs.nvidia.ptxas.path, "-v", f"--gpu-name={target[1]}", "-o", os.devnull]
+    return _SERIALISED.search(_run_on(ptx.encode(), lambda path: [*command, path])) is not None
+
+
+def _run_on(content: bytes, command: Callable[[str], list[str]]) -> str:
+    """What a tool of the compiler writes, standard error too, about a file of this content."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(content)
+        file.flush()
+        return subprocess.run(
+            command(file.name), check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ).stdout

@@ -1,0 +1,42 @@
+"""Every variant that is shipped compiles for the GPU that it is meant for and keeps what is promised of it."""
+
+import pytest
+
+from tests.kernels.triton.compiling import compile_in_child
+
+
+@pytest.fixture(scope="module")
+def flaws() -> dict[str, list[str]]:
+    return compile_in_child("tests.kernels.triton.flawed:flawed_variants")
+
+
+def test_a_sound_variant_has_no_faults(flaws: dict[str, list[str]]) -> None:
+    assert flaws["sound"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("spilled", "registers are spilled"),
+        ("spilled", "products of warp groups wait for one another"),
+        ("single-buffered", "loads are not a tile ahead"),
+        ("not-pipelined", "no loop copies what it computes on"),
+        ("narrow", "0% of bytes come 16 at a time"),
+        ("too-much-shared", "bytes of shared memory, and a program may have 232448"),
+        ("single-warps", "0 products of warp groups"),
+        ("refused", "a side that no kernel has"),
+    ],
+)
+def test_a_flaw_is_found(flaws: dict[str, list[str]], name: str, fault: str) -> None:
+    assert any(fault in found for found in flaws[name])
+
+
+def test_a_flaw_is_the_only_fault(flaws: dict[str, list[str]]) -> None:
+    """What is found is the flaw and not the kernel that all of these variants share."""
+    assert [name for name, found in flaws.items() if len(found) == 1] == [
+        "single-buffered",
+        "not-pipelined",
+        "too-much-shared",
+        "single-warps",
+        "refused",
+    ]
