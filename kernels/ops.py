@@ -150,7 +150,10 @@ class Ops(Protocol):
 
 
 class AttentionPlan(Protocol):
-    """What a backend works out once a step and uses in every layer. Positions and slots as in the metadata."""
+    """What a backend works out once a step and uses in every layer.
+
+    Positions and slots are as in the metadata; a token with a negative slot fills up a step and is stored nowhere.
+    """
 
     @property
     def positions(self) -> Tensor: ...

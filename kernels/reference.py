@@ -16,6 +16,7 @@ from kernels.ops import (
     AttentionMetadata,
     AttentionPlan,
     HeadNorms,
+    KVScales,
     Linear,
     LogitEdits,
     RopeRows,
@@ -60,23 +61,57 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     return functional.silu(gate) * up
 
 
-def write_kv(kv_layer: Tensor, keys_values: Tensor, slot_mapping: Tensor) -> None:
-    """Put keys_values [T, 2, Hkv, D] into kv_layer [N, 16, 2, Hkv, D] at each token's slot."""
-    kv_layer.flatten(0, 1)[slot_mapping] = keys_values
+def clear_blocks(kv: Tensor, block_ids: Tensor) -> None:
+    """Zero blocks block_ids int64 [n] of kv [L, N, 16, 2, Hkv, D]."""
+    kv.index_fill_(1, block_ids, 0)
+
+
+def copy_blocks(kv: Tensor, sources: Tensor, targets: Tensor) -> None:
+    """Copy blocks `sources` int64 [n] of kv [L, N, 16, 2, Hkv, D] to `targets`, of which none is a source too."""
+    kv.index_copy_(1, targets, kv.index_select(1, sources))
+
+
+def gather_blocks(kv: Tensor, block_ids: Tensor, staging: Tensor) -> None:
+    """Copy blocks block_ids int64 [n] of kv [L, N, 16, 2, Hkv, D] into staging [n, L, 16, 2, Hkv, D]."""
+    staging.copy_(kv.index_select(1, block_ids).transpose(0, 1))
+
+
+def scatter_blocks(staging: Tensor, kv: Tensor, block_ids: Tensor) -> None:
+    """Copy staging [n, L, 16, 2, Hkv, D] into the different blocks block_ids int64 [n] of kv [L, N, 16, 2, Hkv, D]."""
+    kv.index_copy_(1, block_ids, staging.transpose(0, 1))
+
+
+def write_kv(kv_layer: Tensor, keys_values: Tensor, slot_mapping: Tensor, scales: KVScales | None = None) -> None:
+    """Put keys_values [T, 2, Hkv, D] into kv_layer [N, 16, 2, Hkv, D] at each token's slot; a negative one: nowhere.
+
+    With scales the layer is fp8 e4m3, and gets each number over its scale, the largest finite one where that is more.
+    """
+    if scales is not None:
+        divisors = torch.tensor([scales.key, scales.value], device=keys_values.device)[:, None, None]
+        largest = torch.finfo(kv_layer.dtype).max
+        keys_values = (keys_values.float() / divisors).clamp(-largest, largest).to(kv_layer.dtype)
+    stored = slot_mapping >= 0
+    kv_layer.flatten(0, 1)[slot_mapping[stored]] = keys_values[stored]
 
 
 def rotate_and_store(
-    qkv: Tensor, norms: HeadNorms | None, rope: RopeRows, kv_layer: Tensor, slot_mapping: Tensor
+    qkv: Tensor,
+    norms: HeadNorms | None,
+    rope: RopeRows,
+    kv_layer: Tensor,
+    slot_mapping: Tensor,
+    scales: KVScales | None = None,
 ) -> Tensor:
     """Norm and rotate the heads of qkv [T, Hq + 2 Hkv, D], store its keys and values; gives the query [T, Hq, D].
 
-    Heads lie query, key, value. Keys and values go into kv_layer [N, 16, 2, Hkv, D]. `qkv` may be overwritten.
+    Heads lie query, key, value. Keys and values go into kv_layer [N, 16, 2, Hkv, D], as `write_kv` says. `qkv` may be
+    overwritten.
     """
     kv_heads = kv_layer.shape[3]
     query, keys, values = torch.split(qkv, [qkv.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
     if norms is not None:
         query, keys = rms_norm(query, norms.query, norms.eps), rms_norm(keys, norms.key, norms.eps)
-    write_kv(kv_layer, torch.stack((apply_rope(keys, rope), values), dim=1), slot_mapping)
+    write_kv(kv_layer, torch.stack((apply_rope(keys, rope), values), dim=1), slot_mapping, scales)
     return apply_rope(query, rope)
 
 
@@ -112,6 +147,13 @@ def edit_logits(logits: Tensor, edits: LogitEdits) -> None:
     penalised = torch.where(repeated > 0, repeated / edits.repeat_penalties, repeated * edits.repeat_penalties)
     logits[edits.repeat_rows, edits.repeat_tokens] = penalised
     logits.index_put_((edits.add_rows, edits.add_tokens), edits.add_values, accumulate=True)
+
+
+def mask_logits(logits: Tensor, bitmask: Tensor) -> None:
+    """Forbid tokens of logits [R, V] in place: those whose bit of int32 [R, ceil(V / 32)] is 0, from bit 0 on."""
+    tokens = torch.arange(logits.shape[1], device=logits.device)
+    allowed = bitmask[:, tokens // 32] >> (tokens % 32) & 1
+    logits.masked_fill_(allowed == 0, -math.inf)
 
 
 def gumbel_noise(keys: Tensor, vocab_size: int) -> Tensor:
@@ -165,6 +207,16 @@ def sample(logits: Tensor, columns: SamplingColumns) -> Tensor:
     kept = scaled >= threshold(scaled, columns)
     noise = gumbel_noise(columns.keys, logits.shape[-1]) * columns.noise_scale[:, None]
     return (scaled + noise).masked_fill(~kept, -math.inf).argmax(dim=-1)
+
+
+def token_logprobs(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of one token (int64 [R]) a row of [R, V]: log-sum-exp of the row, the token's log-probability, both float32
+    [R], and its rank, int64 [R], 1 for the most likely; of equal ones each has the best rank of them.
+    """
+    wide = logits.float()
+    normalisers = wide.logsumexp(dim=-1)
+    chosen = wide.gather(1, tokens[:, None])
+    return normalisers, chosen[:, 0] - normalisers, (wide > chosen).sum(dim=-1) + 1
 
 
 def finite_rows(logits: Tensor) -> Tensor:
@@ -227,10 +279,10 @@ class ReferenceOps:
         return torch.zeros(shape, dtype=self.dtype, device=self.device)
 
     def clear_blocks(self, kv: Tensor, block_ids: Tensor) -> None:
-        kv.index_fill_(1, block_ids, 0)
+        clear_blocks(kv, block_ids)
 
     def copy_blocks(self, kv: Tensor, sources: Tensor, targets: Tensor) -> None:
-        kv.index_copy_(1, targets, kv.index_select(1, sources))
+        copy_blocks(kv, sources, targets)
 
     def rotate_and_store(
         self, qkv: Tensor, norms: HeadNorms | None, rope: RopeRows, kv_layer: Tensor, slot_mapping: Tensor

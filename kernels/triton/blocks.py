@@ -1,0 +1,112 @@
+"""Whole blocks of KV memory: clear them, copy them within the pool, move them to a staging buffer and back.
+
+To a kernel a block of one layer is a run of 8-byte words, so that every dtype is the same code. The staging buffer
+[n, L, 16, 2, Hkv, D] has what a host tier moves at once: each block with all its layers in one piece.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.triton.tiles import require_contiguous, warps_for
+
+_TILE = 1024
+"""Words of a program: 8 KiB."""
+
+
+@triton.jit
+def move_blocks_kernel(
+    source,
+    target,
+    source_ids,
+    target_ids,
+    source_block_stride,
+    source_layer_stride,
+    target_block_stride,
+    target_layer_stride,
+    WORDS: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Copy blocks of WORDS int64 words, all layers: block source_ids[i] of source to block target_ids[i] of target.
+
+    ids: int64 [n], or None where block i is meant. Strides are in words. Grid (n, L, tiles of WORDS). The order of the
+    copies is not defined. Oracles: `kernels.reference.copy_blocks`, `gather_blocks`, `scatter_blocks`.
+    """
+    index = tl.program_id(0).to(tl.int64)
+    layer = tl.program_id(1).to(tl.int64)
+    word = tl.program_id(2) * TILE + tl.arange(0, TILE)
+    exists = word < WORDS
+    source_block = index
+    if source_ids is not None:
+        source_block = tl.load(source_ids + index)
+    target_block = index
+    if target_ids is not None:
+        target_block = tl.load(target_ids + index)
+    words = tl.load(source + source_block * source_block_stride + layer * source_layer_stride + word, mask=exists)
+    tl.store(target + target_block * target_block_stride + layer * target_layer_stride + word, words, mask=exists)
+
+
+@triton.jit
+def clear_blocks_kernel(kv, block_ids, block_stride, layer_stride, WORDS: tl.constexpr, TILE: tl.constexpr):
+    """Zero blocks block_ids int64 [n] of WORDS int64 words in all layers of kv. Grid (n, L, tiles of WORDS).
+
+    Oracle: `kernels.reference.clear_blocks`.
+    """
+    layer = tl.program_id(1).to(tl.int64)
+    word = tl.program_id(2) * TILE + tl.arange(0, TILE)
+    block = tl.load(block_ids + tl.program_id(0))
+    zeros = tl.zeros([TILE], dtype=tl.int64)
+    tl.store(kv + block * block_stride + layer * layer_stride + word, zeros, mask=word < WORDS)
+
+
+def clear_blocks(kv: Tensor, block_ids: Tensor) -> None:
+    """Zero blocks block_ids int64 [n] of kv [L, N, 16, 2, Hkv, D]."""
+    words = _words(kv)
+    layers, _, count = words.shape
+    grid = (block_ids.shape[0], layers, triton.cdiv(count, _TILE))
+    clear_blocks_kernel[grid](
+        words, block_ids, words.stride(1), words.stride(0), WORDS=count, TILE=_TILE, num_warps=warps_for(_TILE)
+    )
+
+
+def copy_blocks(kv: Tensor, sources: Tensor, targets: Tensor) -> None:
+    """Copy blocks `sources` int64 [n] of kv [L, N, 16, 2, Hkv, D] to `targets`, of which none is a source too."""
+    words = _words(kv).transpose(0, 1)
+    _move(words, words, sources, targets)
+
+
+def gather_blocks(kv: Tensor, block_ids: Tensor, staging: Tensor) -> None:
+    """Copy blocks block_ids int64 [n] of kv [L, N, 16, 2, Hkv, D] into staging [n, L, 16, 2, Hkv, D]."""
+    _move(_words(kv).transpose(0, 1), _words(staging), block_ids, None)
+
+
+def scatter_blocks(staging: Tensor, kv: Tensor, block_ids: Tensor) -> None:
+    """Copy staging [n, L, 16, 2, Hkv, D] into the different blocks block_ids int64 [n] of kv [L, N, 16, 2, Hkv, D]."""
+    _move(_words(staging), _words(kv).transpose(0, 1), None, block_ids)
+
+
+def _words(blocks: Tensor) -> Tensor:
+    """int64 [., ., words]: the two outer dimensions as they are, and what a block has of each layer as words."""
+    require_contiguous(blocks[0, 0])
+    return blocks.flatten(2).view(torch.int64)
+
+
+def _move(source: Tensor, target: Tensor, source_ids: Tensor | None, target_ids: Tensor | None) -> None:
+    """Between two of int64 [blocks, L, words]."""
+    ids = source_ids if source_ids is not None else target_ids
+    assert ids is not None, "one side of a move names its blocks"
+    _, layers, words = source.shape
+    move_blocks_kernel[(ids.shape[0], layers, triton.cdiv(words, _TILE))](
+        source,
+        target,
+        source_ids,
+        target_ids,
+        source.stride(0),
+        source.stride(1),
+        target.stride(0),
+        target.stride(1),
+        WORDS=words,
+        TILE=_TILE,
+        num_warps=warps_for(_TILE),
+    )

@@ -1,0 +1,77 @@
+"""RMS norms of rows, alone and together with the residual sum before them: one program a row, which it reads once."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.triton.tiles import require_contiguous, tile_above, warps_for
+
+_MOST_WIDTH = 16_384
+"""Elements of a row that the registers of one program hold."""
+
+
+@triton.jit
+def normed(wide, weight, eps, WIDTH: tl.constexpr):
+    """float32 rows [..., TILE], zero past WIDTH, over their root mean square, times `weight`.
+
+    As in the reference, the normalised value is rounded to the weight's dtype before the weight is applied.
+    """
+    scale = tl.rsqrt(tl.sum(wide * wide, axis=-1, keep_dims=True) / WIDTH + eps)
+    return (wide * scale).to(weight.dtype).to(tl.float32) * weight.to(tl.float32)
+
+
+@triton.jit
+def rms_norm_kernel(x, weight, output, eps, WIDTH: tl.constexpr, TILE: tl.constexpr):
+    """Norm of the rows of x [T, WIDTH] into output. Grid (T). Oracle: `kernels.reference.rms_norm`."""
+    column = tl.arange(0, TILE)
+    exists = column < WIDTH
+    at = tl.program_id(0).to(tl.int64) * WIDTH + column
+    row = tl.load(x + at, mask=exists, other=0.0).to(tl.float32)
+    weights = tl.load(weight + column, mask=exists, other=0.0)
+    tl.store(output + at, normed(row, weights, eps, WIDTH).to(output.dtype.element_ty), mask=exists)
+
+
+@triton.jit
+def add_rms_norm_kernel(x, residual, weight, output, eps, WIDTH: tl.constexpr, TILE: tl.constexpr):
+    """Add the rows of x [T, WIDTH] to `residual`, in place, and norm the sums into output.
+
+    Grid (T). The sum is rounded to its dtype before it is normed. Oracle: `kernels.reference.add_rms_norm`.
+    """
+    column = tl.arange(0, TILE)
+    exists = column < WIDTH
+    at = tl.program_id(0).to(tl.int64) * WIDTH + column
+    total = tl.load(residual + at, mask=exists, other=0.0).to(tl.float32)
+    total += tl.load(x + at, mask=exists, other=0.0).to(tl.float32)
+    rounded = total.to(residual.dtype.element_ty)
+    tl.store(residual + at, rounded, mask=exists)
+    weights = tl.load(weight + column, mask=exists, other=0.0)
+    tl.store(output + at, normed(rounded.to(tl.float32), weights, eps, WIDTH).to(output.dtype.element_ty), mask=exists)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """`kernels.reference.rms_norm` of x [..., H], H up to 16,384."""
+    require_contiguous(x, weight)
+    width = _width(x)
+    output = torch.empty_like(x)
+    tile = tile_above(width)
+    grid = (x.numel() // width,)
+    rms_norm_kernel[grid](x, weight, output, eps, WIDTH=width, TILE=tile, num_warps=warps_for(tile))
+    return output
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """`kernels.reference.add_rms_norm` of x [..., H], H up to 16,384; the sum overwrites `residual`."""
+    require_contiguous(x, residual, weight)
+    width = _width(x)
+    output = torch.empty_like(x)
+    tile = tile_above(width)
+    grid = (x.numel() // width,)
+    add_rms_norm_kernel[grid](x, residual, weight, output, eps, WIDTH=width, TILE=tile, num_warps=warps_for(tile))
+    return output, residual
+
+
+def _width(x: Tensor) -> int:
+    if x.shape[-1] > _MOST_WIDTH:
+        raise ValueError(f"a norm of {x.shape[-1]} elements: one program holds {_MOST_WIDTH}")
+    return x.shape[-1]

@@ -1,0 +1,169 @@
+"""From the fused projection to attention: norm and rotate heads, store keys and values. One kernel, one pass.
+
+A program takes a tile of the heads of one token, whichever of query, key and value they are, as three parts: the two
+halves that rotate into one another, and the dimensions past them, where there are any.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.layout import BLOCK_TOKENS
+from kernels.ops import HeadNorms, KVScales, RopeRows
+from kernels.triton.tiles import require_contiguous, tile_above, warps_for
+
+_HEADS = 16
+"""Heads of a program. With 128 dimensions its four warps have four loads of 16 bytes a thread in flight."""
+
+BLOCK = tl.constexpr(BLOCK_TOKENS)
+LARGEST_FP8 = tl.constexpr(448.0)
+
+
+@triton.jit
+def load_part(heads, exists, dim, START: tl.constexpr, COUNT: tl.constexpr):
+    """Dimensions [START, START + COUNT) of each head, float32 [HEADS, part]; zeros elsewhere.
+
+    heads: pointers to each head's first dimension. dim: int32 [part], from 0.
+    """
+    return tl.load(heads[:, None] + (START + dim)[None, :], mask=exists[:, None] & (dim < COUNT)[None, :], other=0.0)
+
+
+@triton.jit
+def norm_part(part, scale, is_query, query_weight, key_weight, dim, START: tl.constexpr, COUNT: tl.constexpr):
+    """A part times each head's scale, rounded, times its weight, rounded: as the reference does, in float32."""
+    inside = dim < COUNT
+    of_query = tl.load(query_weight + START + dim, mask=inside, other=0.0)
+    of_key = tl.load(key_weight + START + dim, mask=inside, other=0.0)
+    weight = tl.where(is_query[:, None], of_query[None, :], of_key[None, :])
+    return ((part * scale).to(weight.dtype).to(tl.float32) * weight.to(tl.float32)).to(weight.dtype).to(tl.float32)
+
+
+@triton.jit
+def store_part(
+    part, query, kv, query_at, kv_at, is_query, is_kv, kv_scale, dim, START: tl.constexpr, COUNT: tl.constexpr
+):
+    """A part of each head to its place in the query or in KV memory; in fp8 scaled, and the largest where too large."""
+    inside = (dim < COUNT)[None, :]
+    at = (START + dim)[None, :]
+    rounded = part.to(query.dtype.element_ty)
+    tl.store(query + query_at[:, None] + at, rounded, mask=is_query[:, None] & inside)
+    if kv_scale is None:
+        kept = rounded
+    else:
+        kept = tl.div_rn(rounded.to(tl.float32), kv_scale[:, None])
+        # A NaN stays one, so that it is found where finite rows are asked for.
+        kept = tl.where(kept > LARGEST_FP8, LARGEST_FP8, tl.where(kept < -LARGEST_FP8, -LARGEST_FP8, kept))
+    tl.store(kv + kv_at[:, None] + at, kept.to(kv.dtype.element_ty), mask=is_kv[:, None] & inside)
+
+
+@triton.jit
+def rotate_and_store_kernel(
+    qkv,
+    query_weight,
+    key_weight,
+    cos,
+    sin,
+    slot_mapping,
+    query,
+    kv,
+    eps,
+    block_stride,
+    key_scale,
+    value_scale,
+    QUERIES: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    HALF: tl.constexpr,
+    HEADS: tl.constexpr,
+    HALF_TILE: tl.constexpr,
+    REST_TILE: tl.constexpr,
+):
+    """Norm, rotate and place the heads of qkv [T, QUERIES + 2 KV_HEADS, DIM].
+
+    query [T, QUERIES, DIM] gets the queries; kv, a layer [N, 16, 2, KV_HEADS, DIM] whose blocks are `block_stride`
+    elements apart, the keys and values at slot_mapping int64 [T], unless that is negative. cos, sin: [T, HALF].
+    The weights [DIM] are None where heads are not normed, the scales None where KV is not fp8. Grid (T, tiles of
+    HEADS heads). Oracle: `kernels.reference.rotate_and_store`.
+    """
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
+    is_query = head < QUERIES
+    is_value = head >= QUERIES + KV_HEADS
+    exists = head < QUERIES + 2 * KV_HEADS
+    heads = qkv + (token * (QUERIES + 2 * KV_HEADS) + head) * DIM
+    dim = tl.arange(0, HALF_TILE)
+    first = load_part(heads, exists, dim, 0, HALF).to(tl.float32)
+    second = load_part(heads, exists, dim, HALF, HALF).to(tl.float32)
+    if REST_TILE:
+        rest_dim = tl.arange(0, REST_TILE)
+        rest = load_part(heads, exists, rest_dim, 2 * HALF, DIM - 2 * HALF).to(tl.float32)
+
+    plain_first, plain_second = first, second
+    if query_weight is not None:
+        squares = tl.sum(first * first + second * second, axis=1)
+        if REST_TILE:
+            squares += tl.sum(rest * rest, axis=1)
+        scale = tl.rsqrt(squares / DIM + eps)[:, None]
+        first = norm_part(first, scale, is_query, query_weight, key_weight, dim, 0, HALF)
+        second = norm_part(second, scale, is_query, query_weight, key_weight, dim, HALF, HALF)
+        if REST_TILE:
+            normed = norm_part(rest, scale, is_query, query_weight, key_weight, rest_dim, 2 * HALF, DIM - 2 * HALF)
+            rest = tl.where(is_value[:, None], rest, normed)
+
+    turn_cos = tl.load(cos + token * HALF + dim, mask=dim < HALF, other=0.0).to(tl.float32)[None, :]
+    turn_sin = tl.load(sin + token * HALF + dim, mask=dim < HALF, other=0.0).to(tl.float32)[None, :]
+    turned_first = tl.where(is_value[:, None], plain_first, first * turn_cos - second * turn_sin)
+    turned_second = tl.where(is_value[:, None], plain_second, second * turn_cos + first * turn_sin)
+
+    slot = tl.load(slot_mapping + token)
+    is_kv = exists & (head >= QUERIES) & (slot >= 0)
+    query_at = (token * QUERIES + head) * DIM
+    # Keys and values of a slot lie one after the other, as they do behind the queries.
+    kv_at = (slot // BLOCK) * block_stride + ((slot % BLOCK) * (2 * KV_HEADS) + head - QUERIES) * DIM
+    kv_scale = None
+    if key_scale is not None:
+        kv_scale = tl.where(is_value, value_scale, key_scale)
+    store_part(turned_first, query, kv, query_at, kv_at, is_query, is_kv, kv_scale, dim, 0, HALF)
+    store_part(turned_second, query, kv, query_at, kv_at, is_query, is_kv, kv_scale, dim, HALF, HALF)
+    if REST_TILE:
+        store_part(rest, query, kv, query_at, kv_at, is_query, is_kv, kv_scale, rest_dim, 2 * HALF, DIM - 2 * HALF)
+
+
+def rotate_and_store(
+    qkv: Tensor,
+    norms: HeadNorms | None,
+    rope: RopeRows,
+    kv_layer: Tensor,
+    slot_mapping: Tensor,
+    scales: KVScales | None = None,
+) -> Tensor:
+    """`kernels.reference.rotate_and_store`; `scales` where kv_layer is fp8 e4m3. A negative slot stores nowhere."""
+    require_contiguous(qkv, rope.cos, rope.sin, slot_mapping, kv_layer[0])
+    tokens, heads, dim = qkv.shape
+    kv_heads, half = kv_layer.shape[3], rope.cos.shape[-1]
+    query = torch.empty((tokens, heads - 2 * kv_heads, dim), dtype=qkv.dtype, device=qkv.device)
+    half_tile, rest = tile_above(half), dim - 2 * half
+    rotate_and_store_kernel[(tokens, triton.cdiv(heads, _HEADS))](
+        qkv,
+        norms.query if norms else None,
+        norms.key if norms else None,
+        rope.cos,
+        rope.sin,
+        slot_mapping,
+        query,
+        kv_layer,
+        norms.eps if norms else 0.0,
+        kv_layer.stride(0),
+        scales.key if scales else None,
+        scales.value if scales else None,
+        QUERIES=heads - 2 * kv_heads,
+        KV_HEADS=kv_heads,
+        DIM=dim,
+        HALF=half,
+        HEADS=_HEADS,
+        HALF_TILE=half_tile,
+        REST_TILE=tile_above(rest) if rest else 0,
+        num_warps=warps_for(_HEADS * half_tile),
+    )
+    return query

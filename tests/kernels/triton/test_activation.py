@@ -1,0 +1,33 @@
+"""The MLP's gate equals the reference."""
+
+import pytest
+import torch
+
+from kernels import reference
+from kernels.triton import activation
+from tests.kernels.triton.tensors import DTYPES, assert_close, random
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("rows", "width"), [(1, 8), (6, 40), (3, 1023), (2, 1025), (5, 2048), (1, 5001), (0, 64)])
+def test_silu_mul(dtype: torch.dtype, rows: int, width: int) -> None:
+    gate_up = random(rows, 2 * width, dtype=dtype) * 4
+    actual = activation.silu_mul(gate_up)
+    assert actual.shape == (rows, width)
+    assert_close(actual, reference.silu_mul(gate_up))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gates_far_out(dtype: torch.dtype) -> None:
+    """exp overflows on one side and vanishes on the other; neither gives a NaN."""
+    gates = torch.tensor([-60_000.0, -200.0, -88.0, -17.0, 0.0, 17.0, 88.0, 200.0])
+    gate_up = torch.cat((gates, torch.full((8,), 0.5)))[None].to(random(1, dtype=dtype))
+    actual = activation.silu_mul(gate_up)
+    assert actual.isfinite().all()
+    assert_close(actual, reference.silu_mul(gate_up))
+
+
+def test_broken_numbers_stay_where_they_are() -> None:
+    gate_up = random(2, 12, dtype=torch.float32)
+    gate_up[0, 1], gate_up[1, 6 + 4] = torch.nan, torch.nan
+    assert activation.silu_mul(gate_up).isnan().nonzero().tolist() == [[0, 1], [1, 4]]
