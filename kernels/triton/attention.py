@@ -1,0 +1,131 @@
+"""Paged attention on a GPU: the launches of one layer, for every row of a step."""
+
+import math
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from kernels.layout import BLOCK_TOKENS
+from kernels.ops import KVScales
+from kernels.triton.decode import decode, merge
+from kernels.triton.extend import extend
+from kernels.triton.plan import TritonPlan
+from kernels.triton.tuning import AttentionShape, decode_launch, decode_programs, extend_launch, merge_launch
+
+_NO_SCALES = KVScales(key=1.0, value=1.0)
+_INTERPRETED_PROGRAMS = 3
+
+
+def attend(
+    query: Tensor, kv_layer: Tensor, plan: TritonPlan, window: int | None, scales: KVScales = _NO_SCALES
+) -> Tensor:
+    """Causal attention of query [T, Hq, D] over the paged KV [N, 16, 2, Hkv, D]; gives [T, Hq, D].
+
+    Meaning: `kernels.reference.attend` on stored values times their scales; 0 for the tokens of a row with context 0.
+    Nothing here waits for the device, and what is launched depends on the plan's plain numbers alone: a CUDA graph of
+    it holds for any contexts within them.
+
+    Raises:
+        ValueError: a layout that the kernels do not read: D no multiple of 16, gaps within a block.
+    """
+    _check_layout(query, kv_layer)
+    output = torch.empty_like(query)
+    kv_heads, head_dim = kv_layer.shape[-2:]
+    shape = AttentionShape(kv_heads, query.shape[1] // kv_heads, head_dim, window or 0, kv_layer.element_size())
+    scale = math.log2(math.e) / math.sqrt(head_dim) * scales.key
+    if plan.decode_rows:
+        _decode(query, kv_layer, output, plan, shape, scale, scales.value)
+    if plan.extend_rows:
+        _extend(query, kv_layer, output, plan, shape, scale, scales.value)
+    return output
+
+
+def _check_layout(query: Tensor, kv_layer: Tensor) -> None:
+    _, block_tokens, _, kv_heads, head_dim = kv_layer.shape
+    token = 2 * kv_heads * head_dim
+    if kv_layer.stride()[1:] != (token, token // 2, head_dim, 1) or block_tokens != BLOCK_TOKENS:
+        raise ValueError(f"a block's KV has to be dense [16, 2, Hkv, D], not strides {kv_layer.stride()}")
+    if head_dim % 16 or kv_layer.stride(0) % 16:
+        raise ValueError(f"KV has to lie at multiples of 16 elements, not strides {kv_layer.stride()}")
+    if query.shape[-1] != head_dim or query.shape[1] % kv_heads or not query.is_contiguous():
+        raise ValueError(f"queries {tuple(query.shape)} do not go with {kv_heads} KV heads of {head_dim}, or have gaps")
+
+
+def _decode(
+    query: Tensor,
+    kv_layer: Tensor,
+    output: Tensor,
+    plan: TritonPlan,
+    shape: AttentionShape,
+    scale: float,
+    value_scale: float,
+) -> None:
+    _, heads, head_dim = query.shape
+    partials = query.new_empty((plan.split_capacity, plan.decode_queries, heads, head_dim), dtype=torch.float32)
+    partial_sums = query.new_empty(partials.shape[:-1], dtype=torch.float32)
+    decode[(_programs(query.device, decode_programs(shape)),)](
+        query,
+        kv_layer,
+        output,
+        partials,
+        partial_sums,
+        plan.block_tables,
+        plan.row_slots,
+        plan.query_starts,
+        plan.context_lens,
+        plan.split_starts,
+        plan.decode_rows,
+        plan.decode_queries,
+        plan.block_tables.stride(0),
+        kv_layer.stride(0),
+        scale,
+        value_scale,
+        **decode_launch(shape, plan.decode_queries).options,
+    )
+    merge[(plan.decode_rows, plan.decode_queries, heads)](
+        output,
+        partials,
+        partial_sums,
+        plan.query_starts,
+        plan.context_lens,
+        plan.split_starts,
+        plan.decode_queries,
+        **merge_launch(shape).options,
+    )
+
+
+def _extend(
+    query: Tensor,
+    kv_layer: Tensor,
+    output: Tensor,
+    plan: TritonPlan,
+    shape: AttentionShape,
+    scale: float,
+    value_scale: float,
+) -> None:
+    launch = extend_launch(shape)
+    query_tiles = -(-plan.extend_queries * shape.group // launch.constexprs["QUERY_TILE"])
+    extend[(shape.kv_heads, query_tiles, plan.extend_rows)](
+        query,
+        kv_layer,
+        output,
+        plan.block_tables,
+        plan.row_slots,
+        plan.query_starts,
+        plan.context_lens,
+        plan.decode_rows,
+        plan.block_tables.stride(0),
+        kv_layer.stride(0),
+        scale,
+        value_scale,
+        **launch.options,
+    )
+
+
+@lru_cache
+def _programs(device: torch.device, per_multiprocessor: int) -> int:
+    """Programs of a kernel that walks over its work: as many as a GPU runs at once, a few under the interpreter."""
+    if device.type != "cuda":
+        return _INTERPRETED_PROGRAMS
+    return per_multiprocessor * torch.cuda.get_device_properties(device).multi_processor_count

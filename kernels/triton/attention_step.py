@@ -1,0 +1,136 @@
+"""What decode and extend share: query rows, tiles of paged KV, and one step of the online softmax.
+
+Both kernels lay a row's queries out the same way. The query heads that share a KV head become rows of one matrix,
+token after token, so that each K and V is read once for the whole group:
+
+    packed row i  =  query token i // GROUP,  query head kv_head * GROUP + i % GROUP
+
+Softmax is in base 2, with log2(e) folded into the scale of the scores, and in float32 throughout. Maxima start at a
+number that is low but finite, so that a row which sees nothing needs no case of its own: its sum stays 0.
+"""
+
+import triton
+import triton.language as tl
+
+from kernels.layout import BLOCK_TOKENS
+
+BLOCK = tl.constexpr(BLOCK_TOKENS)
+LOWEST = tl.constexpr(-1.0e30)
+
+
+@triton.jit
+def load_query(
+    query,
+    first_token,
+    tokens,
+    packed,
+    kv_head,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    DIM: tl.constexpr,
+):
+    """Packed rows of a row's queries from query [T, Hq, D].
+
+    Gives the queries [M, DIM], their element offsets (the output's too), and which of those exist.
+    """
+    token = packed // GROUP
+    head = kv_head * GROUP + packed % GROUP
+    dim = tl.arange(0, DIM)
+    line = (first_token + token).to(tl.int64) * (KV_HEADS * GROUP) + head
+    offsets = line[:, None] * HEAD_DIM + dim[None, :]
+    exists = (token < tokens)[:, None] & (dim < HEAD_DIM)[None, :]
+    return tl.load(query + offsets, mask=exists, other=0.0), offsets, exists
+
+
+@triton.jit
+def start_softmax(ROWS: tl.constexpr, DIM: tl.constexpr):
+    """(largest score, sum of weights, weighted sum of values) of no keys."""
+    highest = tl.full((ROWS,), LOWEST, tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    mixed = tl.zeros((ROWS, DIM), tl.float32)
+    return highest, total, mixed
+
+
+@triton.jit
+def attention_step(
+    softmax,
+    query,
+    query_at,
+    kv_head_keys,
+    block_table,
+    start,
+    first_key,
+    stop,
+    block_stride,
+    scale,
+    WINDOW: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    TILE: tl.constexpr,
+    EDGE: tl.constexpr,
+):
+    """Take the keys at positions [start, start + TILE) into `softmax`, as `start_softmax` gives it.
+
+    query [M, DIM] stands at positions query_at [M]; kv_head_keys points at the head's key in slot 0 of block 0.
+    Without EDGE every query sees every key of the tile. With it, only keys in [first_key, stop) are read, and each
+    query sees those up to its own position, and with a WINDOW only so many. No address outside them is touched.
+    `start` is a multiple of TILE and TILE of BLOCK: block ids are read once a block.
+    """
+    highest, total, mixed = softmax
+    DIM: tl.constexpr = query.shape[1]
+    TOKEN_STRIDE: tl.constexpr = 2 * KV_HEADS * HEAD_DIM
+
+    columns = start // BLOCK + tl.arange(0, TILE // BLOCK)
+    key_at = start + tl.arange(0, TILE)
+    dim = tl.arange(0, DIM)
+    readable = (dim < HEAD_DIM)[None, :]
+    if EDGE:
+        used = (columns * BLOCK < stop) & (columns * BLOCK + BLOCK > first_key)
+        blocks = tl.load(block_table + columns, mask=used, other=0)
+        readable = readable & ((key_at >= first_key) & (key_at < stop))[:, None]
+    else:
+        blocks = tl.load(block_table + columns)
+    slots = blocks.to(tl.int64)[:, None] * block_stride + (tl.arange(0, BLOCK) * TOKEN_STRIDE)[None, :]
+    # The compiler does not follow divisibility through a reshape, and needs it for 16-byte loads.
+    offsets = tl.multiple_of(tl.reshape(slots, (TILE,)), 16)[:, None] + dim[None, :]
+    whole: tl.constexpr = HEAD_DIM == DIM and not EDGE
+    keys = _load_tile(kv_head_keys + offsets, readable, whole).to(query.dtype)
+    scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
+    if EDGE:
+        visible = (key_at < stop)[None, :] & (key_at[None, :] <= query_at[:, None])
+        if WINDOW > 0:
+            visible &= key_at[None, :] > query_at[:, None] - WINDOW
+        scores = tl.where(visible, scores, float("-inf"))
+    raised = tl.maximum(highest, tl.max(scores, axis=1))
+    kept = tl.exp2(highest - raised)
+    weights = tl.exp2(scores - raised[:, None])
+    values = _load_tile(kv_head_keys + KV_HEADS * HEAD_DIM + offsets, readable, whole).to(query.dtype)
+    total = total * kept + tl.sum(weights, axis=1)
+    mixed = tl.dot(weights.to(query.dtype), values, mixed * kept[:, None], input_precision="ieee")
+    return raised, total, mixed
+
+
+@triton.jit
+def _load_tile(pointers, readable, WHOLE: tl.constexpr):
+    if WHOLE:
+        return tl.load(pointers)
+    else:
+        return tl.load(pointers, mask=readable, other=0.0)
+
+
+@triton.jit
+def finish_softmax(softmax):
+    """The weighted mean of the values [M, DIM], 0 where nothing was seen, and log2 of the sum of weights [M]."""
+    highest, total, mixed = softmax
+    total = tl.where(total > 0.0, total, 1.0)
+    return mixed / total[:, None], highest + tl.log2(total)
+
+
+@triton.jit
+def first_visible(context, tokens, WINDOW: tl.constexpr):
+    """Position of the first key that any of a row's queries sees."""
+    if WINDOW > 0:
+        return tl.maximum(context - tokens + 1 - WINDOW, 0)
+    else:
+        return 0

@@ -1,0 +1,162 @@
+"""Attention of rows with many queries: chunks of a prompt over what came before them and over themselves.
+
+The work is arithmetic, so it is cut where queries are: tiles of packed rows large enough for the tensor cores' widest
+instruction, each with its keys from the first to the last that it sees, in one piece.
+"""
+
+import triton
+import triton.language as tl
+
+from kernels.triton.attention_step import attention_step, finish_softmax, first_visible, load_query, start_softmax
+
+
+@triton.jit
+def _steps(
+    softmax,
+    query,
+    query_at,
+    kv_head_keys,
+    block_table,
+    start,
+    end,
+    first_key,
+    stop,
+    block_stride,
+    scale,
+    WINDOW: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    TILE: tl.constexpr,
+    EDGE: tl.constexpr,
+):
+    """`attention_step` for each tile from `start` (a multiple of TILE) to before `end`."""
+    for first in range(start, end, TILE):
+        softmax = attention_step(
+            softmax,
+            query,
+            query_at,
+            kv_head_keys,
+            block_table,
+            first,
+            first_key,
+            stop,
+            block_stride,
+            scale,
+            WINDOW,
+            KV_HEADS,
+            HEAD_DIM,
+            TILE,
+            EDGE,
+        )
+    return softmax
+
+
+@triton.jit(do_not_specialize=["first_row"])
+def extend(
+    query,
+    kv_layer,
+    output,
+    block_tables,
+    row_slots,
+    query_starts,
+    context_lens,
+    first_row,
+    table_stride,
+    block_stride,
+    scale,
+    value_scale,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    DIM: tl.constexpr,
+    WINDOW: tl.constexpr,
+    QUERY_TILE: tl.constexpr,
+    KEY_TILE: tl.constexpr,
+):
+    """Attend with the queries of rows first_row and on; output [T, Hq, D] like query, 0 in a row with context 0.
+
+    kv_layer [N, 16, 2, Hkv, D], dense within a block. scale: of scores, in base 2.
+    Grid: (Hkv, most tiles of QUERY_TILE packed rows in a row, rows). The last tiles see most keys and start first.
+    Oracle: `kernels.reference.attend`.
+    """
+    kv_head = tl.program_id(0)
+    first_packed = (tl.num_programs(1) - 1 - tl.program_id(1)) * QUERY_TILE
+    row = first_row + tl.program_id(2)
+    first_token = tl.load(query_starts + row)
+    tokens = tl.load(query_starts + row + 1) - first_token
+    if first_packed < tokens * GROUP:
+        context = tl.load(context_lens + row)
+        packed = first_packed + tl.arange(0, QUERY_TILE)
+        q, offsets, exists = load_query(query, first_token, tokens, packed, kv_head, KV_HEADS, GROUP, HEAD_DIM, DIM)
+        query_at = context - tokens + packed // GROUP
+        block_table = block_tables + tl.load(row_slots + row).to(tl.int64) * table_stride
+        kv_head_keys = kv_layer + kv_head * HEAD_DIM
+
+        # The tile's first and last token see the keys up to their own. Between the tiles that some see in part, at
+        # both ends, are those that all see whole.
+        first_token_stop = tl.minimum(context - tokens + first_packed // GROUP + 1, context)
+        last_token = tl.minimum((first_packed + QUERY_TILE - 1) // GROUP, tokens - 1)
+        stop = tl.minimum(context - tokens + last_token + 1, context)
+        first_key = first_visible(first_token_stop, 1, WINDOW)
+        start = first_key // KEY_TILE * KEY_TILE
+        softmax = start_softmax(QUERY_TILE, DIM)
+        if WINDOW > 0:
+            whole = tl.minimum(tl.cdiv(first_visible(stop, 1, WINDOW), KEY_TILE) * KEY_TILE, stop)
+            softmax = _steps(
+                softmax,
+                q,
+                query_at,
+                kv_head_keys,
+                block_table,
+                start,
+                whole,
+                first_key,
+                stop,
+                block_stride,
+                scale,
+                WINDOW,
+                KV_HEADS,
+                HEAD_DIM,
+                KEY_TILE,
+                True,
+            )
+            start = whole
+        diagonal = tl.maximum(first_token_stop // KEY_TILE * KEY_TILE, start)
+        softmax = _steps(
+            softmax,
+            q,
+            query_at,
+            kv_head_keys,
+            block_table,
+            start,
+            diagonal,
+            first_key,
+            stop,
+            block_stride,
+            scale,
+            WINDOW,
+            KV_HEADS,
+            HEAD_DIM,
+            KEY_TILE,
+            False,
+        )
+        softmax = _steps(
+            softmax,
+            q,
+            query_at,
+            kv_head_keys,
+            block_table,
+            diagonal,
+            stop,
+            first_key,
+            stop,
+            block_stride,
+            scale,
+            WINDOW,
+            KV_HEADS,
+            HEAD_DIM,
+            KEY_TILE,
+            True,
+        )
+        mean, _ = finish_softmax(softmax)
+        tl.store(output + offsets, (mean * value_scale).to(output.dtype.element_ty), mask=exists)

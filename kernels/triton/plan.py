@@ -1,0 +1,110 @@
+"""The plan of a step's attention on the device, and how rows are cut into splits of KV."""
+
+from dataclasses import dataclass
+from itertools import accumulate, takewhile
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.ops import AttentionMetadata
+
+SPLIT_TOKENS = 512
+"""Tokens of KV in one split. A multiple of every key tile; it shapes how results are rounded, so it is a constant."""
+
+_ROWS_AT_ONCE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class TritonPlan:
+    """What the attention of a step needs, on the device but for what decides how kernels are launched.
+
+    Letters as in `kernels.ops`; S lines of the block tables. Rows of few queries (decode, or a token and its drafts)
+    lie before all others. A row of context 0 is padding: nothing is read for it and its output is 0.
+
+    positions: int64 [T], position of each token in its sequence.
+    slot_mapping: int64 [T], where its KV goes: block id x 16 + offset.
+    block_tables: int32 [S, B]; entries past a row's context are never read.
+    row_slots: int32 [R], each row's line of the block tables.
+    query_starts: int32 [R + 1], where each row's tokens start; the last is where they end.
+    context_lens: int32 [R], tokens of each row up to and including this step's.
+    decode_rows: leading rows whose attention is split over their context.
+    decode_queries: the most tokens that one of those has.
+    extend_queries: the most tokens that one of the others has.
+    split_starts: int32 [decode_rows + 1], splits of all decode rows before each one, see `number_splits`.
+    split_capacity: at least split_starts[-1]. Attention makes room for so many partial results, in each layer anew.
+    """
+
+    positions: Tensor
+    slot_mapping: Tensor
+    block_tables: Tensor
+    row_slots: Tensor
+    query_starts: Tensor
+    context_lens: Tensor
+    decode_rows: int
+    decode_queries: int
+    extend_queries: int
+    split_starts: Tensor
+    split_capacity: int
+
+    @property
+    def extend_rows(self) -> int:
+        return self.context_lens.numel() - self.decode_rows
+
+
+@triton.jit(do_not_specialize=["rows"])
+def count_splits(context_lens, split_starts, rows, SPLIT: tl.constexpr, ROWS: tl.constexpr):
+    """Number the splits of a step: split_starts int32 [rows + 1] from context_lens int32 [rows].
+
+    Row r's splits are split_starts[r] to split_starts[r + 1] - 1, one for every SPLIT tokens begun, none for a context
+    of 0. Grid: (1,), ROWS rows at a time. Oracle: `splits_of`, added up.
+    """
+    before = 0
+    tl.store(split_starts, 0)
+    for first in range(0, rows, ROWS):
+        row = first + tl.arange(0, ROWS)
+        splits = tl.cdiv(tl.load(context_lens + row, mask=row < rows, other=0), SPLIT)
+        tl.store(split_starts + 1 + row, before + tl.cumsum(splits, axis=0), mask=row < rows)
+        before += tl.sum(splits, axis=0)
+
+
+def number_splits(context_lens: Tensor, split_starts: Tensor) -> None:
+    """Fill split_starts int32 [R + 1] from context_lens int32 [R], without waiting for the device."""
+    rows = split_starts.numel() - 1
+    count_splits[(1,)](context_lens, split_starts, rows, SPLIT_TOKENS, _ROWS_AT_ONCE)
+
+
+def splits_of(context_len: int) -> int:
+    """Splits of a row, or of any row with no longer a context."""
+    return -(-context_len // SPLIT_TOKENS)
+
+
+def plan_from_metadata(metadata: AttentionMetadata, device: torch.device, decode_queries: int = 1) -> TritonPlan:
+    """The plan of a step known on the host. Leading rows of at most `decode_queries` tokens are decode rows.
+
+    A decode row's result is its own whatever else is in the step; for this to hold for rows of few tokens, they have
+    to come first, and `decode_queries` to be the same in every step.
+    """
+    lens, contexts = metadata.query_lens, metadata.context_lens
+    decode_rows = len(list(takewhile(lambda tokens: tokens <= decode_queries, lens)))
+
+    def on_device(values: list[int] | tuple[int, ...]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int32).to(device, non_blocking=True)
+
+    context_lens = on_device(contexts)
+    split_starts = torch.empty(decode_rows + 1, dtype=torch.int32, device=device)
+    number_splits(context_lens, split_starts)
+    return TritonPlan(
+        positions=metadata.positions.to(device),
+        slot_mapping=metadata.slot_mapping.to(device),
+        block_tables=metadata.block_tables.to(device, torch.int32),
+        row_slots=torch.arange(len(lens), dtype=torch.int32, device=device),
+        query_starts=on_device(list(accumulate(lens, initial=0))),
+        context_lens=context_lens,
+        decode_rows=decode_rows,
+        decode_queries=max(lens[:decode_rows], default=0),
+        extend_queries=max(lens[decode_rows:], default=0),
+        split_starts=split_starts,
+        split_capacity=sum(map(splits_of, contexts[:decode_rows])),
+    )

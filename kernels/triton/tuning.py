@@ -1,0 +1,141 @@
+"""How the attention kernels are launched on a Hopper GPU: tiles, warps and stages as data, and launches made of them.
+
+`num_stages` counts the stages of the loop over keys. Block ids take two before keys and values get any: 5 gives each
+of those two buffers, 3 only one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from kernels.triton.plan import SPLIT_TOKENS
+
+FEW_QUERY_ROWS, MANY_QUERY_ROWS = 16, 32
+"""Packed rows of a decode kernel: the smallest tile of the tensor cores, and that of rows with drafts."""
+
+_MERGED_SPLITS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeTile:
+    """A decode kernel: tokens of KV at a time, warps, stages, and how many programs share a multiprocessor."""
+
+    key_tile: int
+    num_warps: int
+    num_stages: int
+    programs: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExtendTile:
+    """An extend kernel: packed rows, tokens of KV at a time, warps and stages."""
+
+    query_tile: int
+    key_tile: int
+    num_warps: int
+    num_stages: int
+
+
+# Both by (padded head dimension, bytes of a stored number).
+DECODE = {
+    (64, 1): DecodeTile(64, 4, 5, 4),
+    (64, 2): DecodeTile(64, 4, 5, 4),
+    (64, 4): DecodeTile(32, 4, 5, 2),
+    (128, 1): DecodeTile(64, 4, 5, 2),
+    (128, 2): DecodeTile(64, 4, 5, 2),
+    (128, 4): DecodeTile(32, 4, 5, 2),
+    (256, 1): DecodeTile(32, 4, 5, 2),
+    (256, 2): DecodeTile(32, 4, 5, 2),
+    (256, 4): DecodeTile(16, 4, 5, 1),
+}
+EXTEND = {
+    (64, 1): ExtendTile(128, 64, 8, 5),
+    (64, 2): ExtendTile(128, 64, 8, 5),
+    (64, 4): ExtendTile(64, 32, 4, 5),
+    (128, 1): ExtendTile(128, 64, 8, 5),
+    (128, 2): ExtendTile(128, 64, 8, 5),
+    (128, 4): ExtendTile(64, 32, 8, 5),
+    (256, 1): ExtendTile(64, 32, 8, 5),
+    (256, 2): ExtendTile(64, 32, 8, 5),
+    (256, 4): ExtendTile(64, 16, 8, 5),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """What is fixed about the attention of a layer.
+
+    group: query heads that share a KV head. window: tokens that a query sees, 0 for all. kv_bytes: of a stored number.
+    """
+
+    kv_heads: int
+    group: int
+    head_dim: int
+    window: int
+    kv_bytes: int
+
+    @property
+    def padded_dim(self) -> int:
+        return 1 << (self.head_dim - 1).bit_length()
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A kernel's compile-time arguments and how it is compiled."""
+
+    constexprs: Mapping[str, int]
+    num_warps: int
+    num_stages: int
+
+    @property
+    def options(self) -> dict[str, int]:
+        """All of it, as the keyword arguments of a launch."""
+        return {**self.constexprs, "num_warps": self.num_warps, "num_stages": self.num_stages}
+
+
+@lru_cache
+def decode_launch(shape: AttentionShape, most_queries: int) -> Launch:
+    """Rows of up to `most_queries` tokens. Packed rows that do not fit a tile go over several, each reading KV."""
+    tile = DECODE[shape.padded_dim, shape.kv_bytes]
+    few = shape.group * most_queries <= FEW_QUERY_ROWS
+    constexprs = _heads(shape) | {
+        "WINDOW": shape.window,
+        "SPLIT": SPLIT_TOKENS,
+        "QUERY_TILE": FEW_QUERY_ROWS if few else MANY_QUERY_ROWS,
+        "KEY_TILE": tile.key_tile,
+    }
+    return Launch(constexprs, tile.num_warps, tile.num_stages)
+
+
+def decode_programs(shape: AttentionShape) -> int:
+    """Programs of the decode kernel on one multiprocessor."""
+    return DECODE[shape.padded_dim, shape.kv_bytes].programs
+
+
+@lru_cache
+def merge_launch(shape: AttentionShape) -> Launch:
+    constexprs = {
+        "HEADS": shape.kv_heads * shape.group,
+        "HEAD_DIM": shape.head_dim,
+        "DIM": shape.padded_dim,
+        "WINDOW": shape.window,
+        "SPLIT": SPLIT_TOKENS,
+        "SPLITS": _MERGED_SPLITS,
+    }
+    return Launch(constexprs, num_warps=1, num_stages=1)
+
+
+@lru_cache
+def extend_launch(shape: AttentionShape) -> Launch:
+    tile = EXTEND[shape.padded_dim, shape.kv_bytes]
+    constexprs = _heads(shape) | {"WINDOW": shape.window, "QUERY_TILE": tile.query_tile, "KEY_TILE": tile.key_tile}
+    return Launch(constexprs, tile.num_warps, tile.num_stages)
+
+
+def _heads(shape: AttentionShape) -> dict[str, int]:
+    return {
+        "KV_HEADS": shape.kv_heads,
+        "GROUP": shape.group,
+        "HEAD_DIM": shape.head_dim,
+        "DIM": shape.padded_dim,
+    }

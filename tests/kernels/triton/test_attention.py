@@ -1,0 +1,141 @@
+"""Attention on a GPU against its meaning, under Triton's interpreter."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kernels import reference
+from kernels.ops import KVScales
+from kernels.triton.attention import attend
+from kernels.triton.plan import SPLIT_TOKENS, plan_from_metadata
+from tests.kernels.triton.attention_cases import Heads, Step, in_fp8, make_step, only_row
+
+DRAFTED = 8
+"""The most tokens of a row that is decoded."""
+
+TOLERANCES = {torch.float32: 2e-6, torch.float16: 2e-3}
+LONG = 2 * SPLIT_TOKENS + 75
+
+
+def attended(step: Step, window: int | None = None, scales: KVScales | None = None) -> Tensor:
+    plan = plan_from_metadata(step.metadata, step.query.device, DRAFTED)
+    if scales is None:
+        return attend(step.query, step.kv_layer, plan, window)
+    return attend(step.query, step.kv_layer, plan, window, scales)
+
+
+def check(step: Step, window: int | None = None) -> None:
+    # The reference multiplies what no token sees by 0.
+    expected = reference.attend(step.query, step.kv_layer.nan_to_num(0.0), step.metadata, window)
+    assert expected.isfinite().all()
+    tolerance = TOLERANCES[step.query.dtype]
+    torch.testing.assert_close(attended(step, window), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dim", [64, 80, 96, 128, 256])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_any_head_dimension(dim: int, dtype: torch.dtype) -> None:
+    check(make_step([1, 2, 20], [33, 17, 70], Heads(kv=2, group=2, dim=dim), dtype=dtype))
+
+
+@pytest.mark.parametrize("group", range(1, 9))
+def test_any_group_of_query_heads(group: int) -> None:
+    # 5 tokens of 8 heads are more packed rows than a tile has.
+    check(make_step([1, 5, 19], [9, 40, 45], Heads(kv=2, group=group)))
+
+
+@pytest.mark.parametrize("context", [1, 15, 16, 17, 64, 65, SPLIT_TOKENS, SPLIT_TOKENS + 1, LONG])
+def test_contexts_of_decode_rows(context: int) -> None:
+    check(make_step([1, 1], [context, 3], Heads()))
+
+
+@pytest.mark.parametrize("tokens", [2, 4, 8])
+@pytest.mark.parametrize("context", [8, SPLIT_TOKENS + 3])
+def test_drafts_see_those_before_them(tokens: int, context: int) -> None:
+    # Of a context of SPLIT_TOKENS + 3, the last split holds nothing that the first of 8 tokens may see.
+    check(make_step([tokens], [context], Heads(kv=1, group=4)))
+
+
+@pytest.mark.parametrize(("tokens", "context"), [(17, 17), (17, 100), (64, 64), (64, 80), (130, 130), (130, 333)])
+def test_chunks(tokens: int, context: int) -> None:
+    check(make_step([tokens], [context], Heads(kv=2, group=3)))
+
+
+@pytest.mark.parametrize("window", [1, 16, 50, SPLIT_TOKENS, 5000])
+def test_windows(window: int) -> None:
+    # In the long rows, splits and tiles lie before the window: all NaN.
+    lens, contexts = [1, 1, 3, 20, 70], [40, LONG, SPLIT_TOKENS + 2, 20, 300]
+    check(make_step(lens, contexts, Heads(kv=1, group=2), window=window), window)
+
+
+def test_rows_of_many_kinds_with_shared_blocks() -> None:
+    lens, contexts = [1, 1, 4, 1, 9, 40], [70, LONG, 90, 64, 60, 104]
+    check(make_step(lens, contexts, Heads(kv=2, group=4), dtype=torch.float16, shared_blocks=3))
+
+
+def test_padding_rows_become_zero() -> None:
+    step = make_step([1, 1, 2, 1, 30, 12], [0, 35, 0, 0, 30, 0], Heads())
+    check(step)
+    output = attended(step)
+    assert not output[[0, 2, 3, 4]].any()
+    assert not output[-12:].any()
+    check(make_step([1, 1], [0, 0], Heads()))
+
+
+@pytest.mark.parametrize("window", [None, 40])
+def test_a_row_does_not_depend_on_its_neighbours(window: int | None) -> None:
+    lens, contexts = [1, 6, 1, 1, 33, 150], [LONG, SPLIT_TOKENS + 40, 0, 9, 90, 150]
+    step = make_step(lens, contexts, Heads(kv=2, group=3), dtype=torch.float16, window=window)
+    together = attended(step, window).split(lens)
+    for row, mine in enumerate(together):
+        assert torch.equal(attended(only_row(step, row), window), mine)
+
+
+@pytest.mark.parametrize("dim", [64, 80])
+def test_kv_in_fp8(dim: int) -> None:
+    scales = KVScales(key=0.37, value=1.9)
+    lens, contexts = [1, 1, 5, 30], [SPLIT_TOKENS + 20, 0, 21, 75]
+    stored, meant = in_fp8(make_step(lens, contexts, Heads(dim=dim), dtype=torch.float16), scales)
+    expected = reference.attend(meant.query, meant.kv_layer, meant.metadata, None)
+    torch.testing.assert_close(attended(stored, scales=scales), expected, rtol=5e-3, atol=5e-3)
+
+
+def test_layers_that_lie_apart_within_blocks() -> None:
+    """A pool [N, L, 16, 2, Hkv, D] keeps all layers of a block together: each layer's blocks have gaps."""
+    step = make_step([1, 20], [40, 50], Heads())
+    pool = torch.full((len(step.kv_layer), 3, *step.kv_layer.shape[1:]), math.nan)
+    pool[:, 1] = step.kv_layer
+    check(Step(step.query, pool[:, 1], step.metadata))
+
+
+def test_large_scores_stay_finite() -> None:
+    step = make_step([1, 20], [40, 50], Heads())
+    check(Step(step.query * 1e4, step.kv_layer, step.metadata))
+
+
+def test_layouts_that_kernels_do_not_read_are_refused() -> None:
+    step = make_step([1], [5], Heads())
+    with pytest.raises(ValueError, match="dense"):
+        attended(Step(step.query, step.kv_layer.transpose(1, 2).contiguous().transpose(1, 2), step.metadata))
+    with pytest.raises(ValueError, match="multiples of 16"):
+        attended(make_step([1], [5], Heads(dim=72)))
+    with pytest.raises(ValueError, match="do not go with"):
+        attended(Step(step.query[:, :3].contiguous(), step.kv_layer, step.metadata))
+
+
+@settings(max_examples=15)
+@given(data=st.data())
+def test_any_step(data: st.DataObject) -> None:
+    rows = data.draw(st.lists(st.tuples(st.integers(1, 24), st.integers(0, 90)), min_size=1, max_size=4))
+    rows.sort()
+    lens = [tokens for tokens, _ in rows]
+    contexts = [tokens + earlier for tokens, earlier in rows]
+    heads = Heads(kv=data.draw(st.integers(1, 3)), group=data.draw(st.integers(1, 8)))
+    window = data.draw(st.none() | st.integers(1, 120))
+    dtype = data.draw(st.sampled_from(list(TOLERANCES)))
+    step = make_step(lens, contexts, heads, dtype=dtype, window=window, seed=data.draw(st.integers(0, 99)))
+    check(step, window)
