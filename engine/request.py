@@ -44,6 +44,10 @@ class EngineError(RuntimeError):
     """A request failed inside the engine, or the engine went away under it."""
 
 
+class OutOfDeviceMemory(EngineError):
+    """There was no room on the device for what a step needs. Nothing came of the step, and a smaller one may."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServiceClass:
     """A class of service. A smaller `priority` is served first (this is the one place that says so).
