@@ -5,9 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.triton.tiles import require_contiguous, warps_for
-
-_TILE = 1024
+from kernels.triton.tiles import MOVED_TILE, require_contiguous, warps_for
 
 
 @triton.jit
@@ -36,6 +34,6 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     require_contiguous(gate_up)
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
     output = torch.empty((rows, width), dtype=gate_up.dtype, device=gate_up.device)
-    grid = (rows, triton.cdiv(width, _TILE))
-    silu_mul_kernel[grid](gate_up, output, WIDTH=width, TILE=_TILE, num_warps=warps_for(_TILE))
+    grid = (rows, triton.cdiv(width, MOVED_TILE))
+    silu_mul_kernel[grid](gate_up, output, WIDTH=width, TILE=MOVED_TILE, num_warps=warps_for(MOVED_TILE))
     return output

@@ -9,10 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.triton.tiles import require_contiguous, warps_for
-
-_TILE = 1024
-"""Words of a program: 8 KiB."""
+from kernels.triton.tiles import MOVED_TILE, require_contiguous, warps_for
 
 
 @triton.jit
@@ -64,9 +61,15 @@ def clear_blocks(kv: Tensor, block_ids: Tensor) -> None:
     """Zero blocks block_ids int64 [n] of kv [L, N, 16, 2, Hkv, D]."""
     words = _words(kv)
     layers, _, count = words.shape
-    grid = (block_ids.shape[0], layers, triton.cdiv(count, _TILE))
+    grid = (block_ids.shape[0], layers, triton.cdiv(count, MOVED_TILE))
     clear_blocks_kernel[grid](
-        words, block_ids, words.stride(1), words.stride(0), WORDS=count, TILE=_TILE, num_warps=warps_for(_TILE)
+        words,
+        block_ids,
+        words.stride(1),
+        words.stride(0),
+        WORDS=count,
+        TILE=MOVED_TILE,
+        num_warps=warps_for(MOVED_TILE),
     )
 
 
@@ -97,7 +100,7 @@ def _move(source: Tensor, target: Tensor, source_ids: Tensor | None, target_ids:
     ids = source_ids if source_ids is not None else target_ids
     assert ids is not None, "one side of a move names its blocks"
     _, layers, words = source.shape
-    move_blocks_kernel[(ids.shape[0], layers, triton.cdiv(words, _TILE))](
+    move_blocks_kernel[(ids.shape[0], layers, triton.cdiv(words, MOVED_TILE))](
         source,
         target,
         source_ids,
@@ -107,6 +110,6 @@ def _move(source: Tensor, target: Tensor, source_ids: Tensor | None, target_ids:
         target.stride(0),
         target.stride(1),
         WORDS=words,
-        TILE=_TILE,
-        num_warps=warps_for(_TILE),
+        TILE=MOVED_TILE,
+        num_warps=warps_for(MOVED_TILE),
     )

@@ -5,9 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.triton.tiles import require_contiguous, warps_for
-
-_TILE = 1024
+from kernels.triton.tiles import MOVED_TILE, require_contiguous, warps_for
 
 
 @triton.jit
@@ -29,6 +27,6 @@ def embed(table: Tensor, token_ids: Tensor) -> Tensor:
     require_contiguous(table, token_ids)
     rows, width = token_ids.shape[0], table.shape[1]
     output = torch.empty((rows, width), dtype=table.dtype, device=table.device)
-    grid = (rows, triton.cdiv(width, _TILE))
-    embed_kernel[grid](table, token_ids, output, WIDTH=width, TILE=_TILE, num_warps=warps_for(_TILE))
+    grid = (rows, triton.cdiv(width, MOVED_TILE))
+    embed_kernel[grid](table, token_ids, output, WIDTH=width, TILE=MOVED_TILE, num_warps=warps_for(MOVED_TILE))
     return output

@@ -143,7 +143,6 @@ def rotate_and_store(
     tokens, heads, dim = qkv.shape
     kv_heads, half = kv_layer.shape[3], rope.cos.shape[-1]
     query = torch.empty((tokens, heads - 2 * kv_heads, dim), dtype=qkv.dtype, device=qkv.device)
-    half_tile, rest = tile_above(half), dim - 2 * half
     rotate_and_store_kernel[(tokens, triton.cdiv(heads, _HEADS))](
         qkv,
         norms.query if norms else None,
@@ -157,13 +156,27 @@ def rotate_and_store(
         kv_layer.stride(0),
         scales.key if scales else None,
         scales.value if scales else None,
-        QUERIES=heads - 2 * kv_heads,
-        KV_HEADS=kv_heads,
-        DIM=dim,
-        HALF=half,
-        HEADS=_HEADS,
-        HALF_TILE=half_tile,
-        REST_TILE=tile_above(rest) if rest else 0,
-        num_warps=warps_for(_HEADS * half_tile),
+        **shape_of(heads - 2 * kv_heads, kv_heads, dim, half),
+        num_warps=warps_of(dim, half),
     )
     return query
+
+
+def shape_of(queries: int, kv_heads: int, dim: int, half: int) -> dict[str, int]:
+    """What is fixed when the kernel is compiled, for heads of `dim` dimensions of which twice `half` rotate."""
+    rest = dim - 2 * half
+    return {
+        "QUERIES": queries,
+        "KV_HEADS": kv_heads,
+        "DIM": dim,
+        "HALF": half,
+        "HEADS": _HEADS,
+        "HALF_TILE": tile_above(half),
+        "REST_TILE": tile_above(rest) if rest else 0,
+    }
+
+
+def warps_of(dim: int, half: int) -> int:
+    """Warps whose threads load a half 16 bytes at a time, and do not have to hold too much of the rest."""
+    rest = dim - 2 * half
+    return warps_for(_HEADS * max(tile_above(half), tile_above(rest) // 4 if rest else 0))

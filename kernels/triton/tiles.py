@@ -2,6 +2,9 @@
 
 from torch import Tensor
 
+MOVED_TILE = 1024
+"""Elements of a program that takes a part of a row: 16 bytes a thread of four warps in 16 bits."""
+
 _LANE_ELEMENTS = 8
 """Elements a thread loads at a time: 16 bytes of a 16-bit dtype."""
 _WARP_THREADS = 32
