@@ -8,6 +8,10 @@ with SplitMix64. Every backend computes the same bits.
 MASK_32 = (1 << 32) - 1
 _MASK_64 = (1 << 64) - 1
 
+SPLITMIX_STEP = 0x9E3779B97F4A7C15
+SPLITMIX_A = 0xBF58476D1CE4E5B9
+SPLITMIX_B = 0x94D049BB133111EB
+
 GOLDEN_32 = 0x9E3779B1
 MURMUR_A = 0x85EBCA6B
 MURMUR_B = 0xC2B2AE35
@@ -15,9 +19,9 @@ MURMUR_B = 0xC2B2AE35
 
 def _splitmix64(x: int) -> int:
     """One output of SplitMix64 (Steele, Lea, Flood 2014) for state x."""
-    x = (x + 0x9E3779B97F4A7C15) & _MASK_64
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK_64
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK_64
+    x = (x + SPLITMIX_STEP) & _MASK_64
+    x = ((x ^ (x >> 30)) * SPLITMIX_A) & _MASK_64
+    x = ((x ^ (x >> 27)) * SPLITMIX_B) & _MASK_64
     return x ^ (x >> 31)
 
 

@@ -98,6 +98,31 @@ class SamplingColumns:
     keys: Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class SlotSampling:
+    """How requests are sampled, where a device keeps it between steps: a line a slot, a column a parameter.
+
+    S is the number of slots. Meanings and neutral values are those of `SamplingColumns`, but that a draw's key comes
+    from the slot's seed and the position.
+
+    inverse_temperature, noise_scale, top_p, min_p: float32 [S]. top_k: int32 [S]. seeds: int64 [S].
+    repetition_penalty, presence_penalty, frequency_penalty: float32 [S]; 1, 0 and 0 where off.
+    counts: int32 [S, V]; bit 0 says that a token is in the prompt, the bits above it how often it came in the output.
+        Lines of slots without penalties mean nothing.
+    """
+
+    inverse_temperature: Tensor
+    noise_scale: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    seeds: Tensor
+    repetition_penalty: Tensor
+    presence_penalty: Tensor
+    frequency_penalty: Tensor
+    counts: Tensor
+
+
 class Linear(Protocol):
     """A weight made ready for its backend. Takes [T, in_features], gives [T, out_features]."""
 

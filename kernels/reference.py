@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels.layout import BLOCK_TOKENS
-from kernels.noise import GOLDEN_32, MASK_32, MURMUR_A, MURMUR_B
+from kernels.noise import GOLDEN_32, MASK_32, MURMUR_A, MURMUR_B, noise_key
 from kernels.ops import (
     AttentionMetadata,
     AttentionPlan,
@@ -21,6 +21,7 @@ from kernels.ops import (
     LogitEdits,
     RopeRows,
     SamplingColumns,
+    SlotSampling,
 )
 
 
@@ -149,6 +150,23 @@ def edit_logits(logits: Tensor, edits: LogitEdits) -> None:
     logits.index_put_((edits.add_rows, edits.add_tokens), edits.add_values, accumulate=True)
 
 
+def penalise(logits: Tensor, columns: SlotSampling, row_slots: Tensor) -> None:
+    """Apply penalties to logits [R, V] in place, in float32, by what each row's slot (int32 [R]) has counted.
+
+    Tokens of prompt or output: a positive logit is divided by the repetition penalty, a negative one multiplied. Then
+    tokens of the output lose the presence penalty, and the frequency penalty once for each time that they came.
+    """
+    slots = row_slots.long()
+    counts = columns.counts[slots]
+    repetition, presence, frequency = (
+        column[slots][:, None]
+        for column in (columns.repetition_penalty, columns.presence_penalty, columns.frequency_penalty)
+    )
+    wide, times = logits.float(), counts >> 1
+    wide = torch.where(counts == 0, wide, torch.where(wide > 0, wide / repetition, wide * repetition))
+    logits.copy_(torch.where(times == 0, wide, wide - (presence + frequency * times)))
+
+
 def mask_logits(logits: Tensor, bitmask: Tensor) -> None:
     """Forbid tokens of logits [R, V] in place: those whose bit of int32 [R, ceil(V / 32)] is 0, from bit 0 on."""
     tokens = torch.arange(logits.shape[1], device=logits.device)
@@ -207,6 +225,31 @@ def sample(logits: Tensor, columns: SamplingColumns) -> Tensor:
     kept = scaled >= threshold(scaled, columns)
     noise = gumbel_noise(columns.keys, logits.shape[-1]) * columns.noise_scale[:, None]
     return (scaled + noise).masked_fill(~kept, -math.inf).argmax(dim=-1)
+
+
+def sample_slots(
+    logits: Tensor, columns: SlotSampling, row_slots: Tensor, positions: Tensor, bitmask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Draw one token a row from logits [R, V] by the columns of its slot: (ids int64 [R], which are sound, bool [R]).
+
+    Row i is sampled by line `row_slots[i]` (int32); `positions[i]` (int64) is the index of the drawn token in its
+    sequence. The logits are edited in place. A row is sound if `finite_rows` says so of what it is drawn from; the id
+    of one that is not means nothing.
+    """
+    penalise(logits, columns, row_slots)
+    if bitmask is not None:
+        mask_logits(logits, bitmask)
+    slots = row_slots.long()
+    keys = [noise_key(*pair) for pair in zip(columns.seeds[slots].tolist(), positions.tolist(), strict=True)]
+    chosen = SamplingColumns(
+        inverse_temperature=columns.inverse_temperature[slots],
+        noise_scale=columns.noise_scale[slots],
+        top_k=columns.top_k[slots].long(),
+        top_p=columns.top_p[slots],
+        min_p=columns.min_p[slots],
+        keys=torch.tensor(keys, dtype=torch.int64, device=logits.device).reshape(-1, 2),
+    )
+    return sample(logits.float(), chosen), finite_rows(logits)
 
 
 def token_logprobs(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
