@@ -6,10 +6,12 @@ those of `kernels.ops`; S slots, L tokens of the longest sequence, K drafts of a
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
+
+from kernels.ops import AttentionPlan
 
 ROW_WORDS = 8
 """Words of a row's line: the fields of `Row`, then room."""
@@ -52,8 +54,8 @@ class Counting(NamedTuple):
 class StepShape:
     """What the host knows of a step's size, and what decides which kernels are launched with what grids.
 
-    Of `rows` rows with `tokens` tokens in all, the first `decode_rows` have at most `decode_queries` tokens each, the
-    others at most `extend_queries`. No row's context is longer than `most_context` tokens.
+    Of `rows` rows with `tokens` tokens in all, the first `decode_rows` have at most `decode_queries` tokens each and at
+    most `decode_context_tokens` of context together, the others at most `extend_queries` tokens each.
     """
 
     rows: int
@@ -61,7 +63,7 @@ class StepShape:
     decode_rows: int
     decode_queries: int
     extend_queries: int
-    most_context: int
+    decode_context_tokens: int
 
     @property
     def most_queries(self) -> int:
@@ -130,3 +132,55 @@ class Sequences:
     tokens: Tensor
     block_tables: Tensor
     drafts: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class SlotColumns:
+    """How each slot is sampled, neutral where its request does not use a parameter: one column each, [S].
+
+    inverse_temperature, noise_scale, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty: float32.
+    top_k: int32, the size of the vocabulary where off. seeds: int64.
+    """
+
+    inverse_temperature: Tensor
+    noise_scale: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    repetition_penalty: Tensor
+    presence_penalty: Tensor
+    frequency_penalty: Tensor
+    top_k: Tensor
+    seeds: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """What a step's rows are sampled by.
+
+    row_slots: int32 [R], a row's line of the columns and of the counts. positions: int64 [R], index in its sequence of
+    the token that is drawn. `thresholds`: some row uses top-k, top-p or min-p. `counts`: int32 [S, V] where penalties
+    are to be applied: bit 0 for the tokens of the prompt, 2 for each time that a token came in the output.
+    """
+
+    row_slots: Tensor
+    positions: Tensor
+    thresholds: bool
+    counts: Tensor | None
+
+
+class StepOps(Protocol):
+    """What a device does around a model's forward pass. Meanings: `kernels.reference_step`."""
+
+    def scatter_runs(self, words: Tensor, upload: Tensor, runs: int) -> None: ...
+
+    def derive(self, rows: Tensor, sequences: Sequences, out: StepTensors, most_queries: int) -> None: ...
+
+    def plan_attention(self, step: StepTensors, block_tables: Tensor, shape: StepShape) -> AttentionPlan: ...
+
+    def penalise(self, logits: Tensor, columns: SlotColumns, row_slots: Tensor, counts: Tensor) -> None: ...
+
+    def sample_slots(self, logits: Tensor, columns: SlotColumns, draw: Draw) -> tuple[Tensor, Tensor]: ...
+
+    def store_drawn(self, rows: Tensor, drawn: Tensor, tokens: Tensor) -> None: ...
+
+    def count_tokens(self, counts: Tensor, tokens: Tensor, countings: Tensor) -> None: ...
