@@ -1,12 +1,17 @@
 """The one thread on which an engine computes."""
 
+import os
 import queue
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+_NICENESS = 10
+"""Of the thread that computes, and of the workers that it starts."""
 
 
 class EngineThread:
@@ -16,6 +21,9 @@ class EngineThread:
     thread that enters OpenMP gets a team of workers of its own, and once the teams outnumber the cores libgomp puts
     workers to sleep between any two ops. With one team more, a decode step of half a billion parameters took a third
     longer.
+
+    They give way to the process's other threads: those need a core for less than a millisecond at a time, to turn a
+    request away or to hand out a token, and would else wait for the operating system's next tick to have one.
     """
 
     def __init__(self) -> None:
@@ -34,9 +42,16 @@ class EngineThread:
         self._thread.join()
 
     def _run(self) -> None:
+        _give_way()
         while (item := self._calls.get()) is not None:
             call, future = item
             try:
                 future.set_result(call())
             except BaseException as error:
                 future.set_exception(error)
+
+
+def _give_way() -> None:
+    """Lower the calling thread's priority; threads that it starts from now on inherit that. Linux alone has it so."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.nice(0) + _NICENESS)

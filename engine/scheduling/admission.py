@@ -66,9 +66,9 @@ class Admission:
         first victim goes.
         """
         rank = request.rank
-        kept_slots = min(held_back.slots, max(self._roster.slots.room(rank), 0))
+        kept_slots = min(held_back.slots, max(self._roster.slot_room(rank), 0))
         missing_blocks = self._cache.shortage(request, demand, self._blocks_to_leave(rank, held_back))
-        missing_slots = max(0, 1 + kept_slots - self._roster.slots.room(rank))
+        missing_slots = max(0, 1 + kept_slots - self._roster.slot_room(rank))
         if not missing_blocks and not missing_slots:
             return []
         running = self._roster.running.ranks

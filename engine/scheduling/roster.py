@@ -7,6 +7,7 @@ from engine.request import Phase, Request, ServiceClass
 from engine.scheduling.fair_queue import FairQueue
 from engine.scheduling.ledger import Ledger
 from engine.scheduling.order import RankedQueue
+from engine.scheduling.presence import Presence
 from engine.scheduling.service_window import ServiceWindow
 from engine.scheduling.slots import SequenceSlots
 from engine.scheduling.wait import LoadSums
@@ -20,10 +21,16 @@ class Roster:
     """
 
     def __init__(
-        self, classes: Sequence[ServiceClass], max_running: int, cache: KVCacheManager, ledger: Ledger
+        self,
+        classes: Sequence[ServiceClass],
+        max_running: int,
+        cache: KVCacheManager,
+        ledger: Ledger,
+        presence: Presence,
     ) -> None:
         self._cache = cache
         self._ledger = ledger
+        self._presence = presence
         self._requests: dict[str, Request] = {}
         self._forks: dict[str, list[Request]] = {}
         """Requests that wait for the prompt of the one they fork, by the id of that one."""
@@ -56,6 +63,11 @@ class Roster:
             if request.phase is Phase.WAITING:
                 waiting[request.rank].append(request)
         return waiting
+
+    def slot_room(self, rank: int) -> int:
+        """How many slots a class may take in the step under way. Can be negative."""
+        absent = [above for above in range(rank) if not self._presence.is_about(above, self.now_ns)]
+        return self.slots.room(rank, absent)
 
     def add(self, request: Request) -> None:
         """A new request waits for its turn; a fork whose parent has yet to compute the prompt, beside the queue."""

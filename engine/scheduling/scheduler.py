@@ -13,6 +13,7 @@ from engine.scheduling.ledger import Ledger
 from engine.scheduling.order import RankedQueue, order_key
 from engine.scheduling.plan import StepPlan, StepResult
 from engine.scheduling.planner import Planner
+from engine.scheduling.presence import Presence
 from engine.scheduling.roster import Roster
 from engine.scheduling.stats import SchedulerStats, class_stats
 from engine.scheduling.wait import ClassRoom, QueueSnapshot
@@ -47,10 +48,11 @@ class Scheduler:
         self.cost_model = cost_model or StepCostModel()
         """What steps cost on this machine, learnt from them."""
         self._ledger = Ledger([each.name for each in classes], self.cost_model)
-        self._roster = Roster(classes, config.max_running, cache, self._ledger)
+        self._presence = Presence(len(classes))
+        self._roster = Roster(classes, config.max_running, cache, self._ledger, self._presence)
         self._planner = Planner(config, classes, cache, self._roster)
         self._committer = Committer(self._roster, cache, self._ledger, self._windows)
-        self._targets = TargetWatch(classes, config.step_tokens, self.cost_model)
+        self._targets = TargetWatch(classes, config.step_tokens, self.cost_model, self._presence)
         self._in_flight: StepPlan | None = None
 
     @property
@@ -101,7 +103,7 @@ class Scheduler:
         request.rank = rank
         request.service_class = self._classes[rank]
         request.arrived_ns = request.waiting_since_ns = now_ns
-        self._targets.note_arrival(rank, now_ns)
+        self._presence.note_arrival(rank, now_ns)
         self._roster.add(request)
 
     def _too_long(self, prompt_tokens: int, rank: int) -> str:
@@ -165,7 +167,7 @@ class Scheduler:
         beside_running = self._config.step_tokens - len(self._roster.running)
         rooms = tuple(
             ClassRoom(
-                max(self._roster.slots.room(rank), 0),
+                max(self._roster.slot_room(rank), 0),
                 max(self._cache.room(rank), 0),
                 min(self._planner.mean_prefill_limits[rank], beside_running),
                 sum(self._planner.mean_running[:rank]),

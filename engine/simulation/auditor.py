@@ -10,6 +10,7 @@ from engine.request import FinishReason, Phase, Request, ServiceClass, TokenDelt
 from engine.scheduling import Scheduler, StepPlan
 from engine.scheduling.guard import StepGuard
 from engine.scheduling.order import TurnKey, order_key, turn_key
+from engine.scheduling.presence import PRESENCE_NS
 from engine.scheduling.victims import MAX_PREEMPTIONS
 
 
@@ -99,6 +100,10 @@ class Auditor:
         self._longest = 0
         self._counters: dict[tuple[int, str], float] = {}
         self._tables: dict[str, list[int]] = {}
+        self._last_arrival_ns: dict[int, int] = {}
+
+    def arrived(self, request: Request, now_ns: int) -> None:
+        self._last_arrival_ns[request.rank] = now_ns
 
     def before_step(self, alive: Sequence[Request], step: int) -> None:
         self._step = step
@@ -130,13 +135,13 @@ class Auditor:
             unused[request.rank] = max(0, unused[request.rank] - 1)
         return True
 
-    def after_schedule(self, plan: StepPlan | None, budget_tokens: int, guard: StepGuard | None = None) -> None:
+    def after_schedule(self, plan: StepPlan | None, budget_tokens: int, guard: StepGuard | None, now_ns: int) -> None:
         victims = [seen for seen in self._running if seen.request.phase is Phase.WAITING]
         admitted = [request for request in self._waiting if request.phase is Phase.RUNNING]
         self._check_victims(victims, admitted)
         if admitted:
             self._check_turns(admitted, victims)
-            self._check_slots(admitted)
+            self._check_slots(admitted, now_ns)
         if plan is not None:
             self._check_budget(plan, admitted, budget_tokens, guard)
         if admitted:
@@ -193,11 +198,17 @@ class Auditor:
         """The key of its turn, were it the first of its tenant."""
         return turn_key(self._scheduler.waiting_queues[request.rank].counter(request.tenant), request)
 
-    def _check_slots(self, admitted: list[Request]) -> None:
-        """The one inequality of reserves, for slots."""
+    def _check_slots(self, admitted: list[Request], now_ns: int) -> None:
+        """The one inequality of reserves, for slots, as long as a class is about."""
         left = [seen.request for seen in self._running if seen.request.phase is Phase.RUNNING]
         held = Counter(request.rank for request in [*left, *admitted])
-        reserved = [int(each.reserved_fraction * self._config.max_running) for each in self._classes]
+        absent_since_ns = now_ns - PRESENCE_NS
+        reserved = [
+            int(each.reserved_fraction * self._config.max_running)
+            if self._last_arrival_ns.get(rank, absent_since_ns) > absent_since_ns
+            else 0
+            for rank, each in enumerate(self._classes)
+        ]
         for rank in {request.rank: None for request in admitted}:
             kept = sum(max(0, reserved[above] - held[above]) for above in range(rank))
             free = self._config.max_running - sum(held.values())

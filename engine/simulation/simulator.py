@@ -150,7 +150,7 @@ class _Simulation:
         if self._check_every == 1:
             self._scheduler.check()
         most = self._traffic.config.step_tokens
-        self._auditor.after_schedule(plan, min(most, max(budget, running + 1)), guard)
+        self._auditor.after_schedule(plan, min(most, max(budget, running + 1)), guard, self._now_ns)
         return plan
 
     def _run_step(self, plan: StepPlan) -> None:
@@ -219,6 +219,7 @@ class _Simulation:
             assert fits, f"{arrival.id} was not refused"
             self._alive.append(request)
             self._transcripts[arrival.id] = Transcript()
+            self._auditor.arrived(request, self._now_ns)
             self._time_auditor.arrived(request, self._now_ns)
         self._record(f"{arrival.id} arrives")
 

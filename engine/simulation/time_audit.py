@@ -7,7 +7,8 @@ from engine.config import BLOCK_TOKENS, SchedulerConfig
 from engine.request import Phase, Request
 from engine.scheduling import Scheduler, StepPlan
 from engine.scheduling.cost import SLOW_STREAK, StepWork, row_work, total
-from engine.scheduling.guard import STEPS_TO_FIRST_TOKEN, TARGET_MEMORY_NS, StepGuard
+from engine.scheduling.guard import STEPS_TO_FIRST_TOKEN, StepGuard
+from engine.scheduling.presence import PRESENCE_NS
 from engine.scheduling.wait import ClassLoad, predict_drain_ns, predict_first_token_ns
 from engine.simulation.device import StepTime
 
@@ -53,7 +54,7 @@ class TimeAuditor:
 
     def _bound_ns(self, rank: int, target_ns: int, now_ns: int) -> int:
         last_ns = self._last_arrival_ns.get(rank)
-        is_about = last_ns is not None and now_ns - last_ns < TARGET_MEMORY_NS
+        is_about = last_ns is not None and now_ns - last_ns < PRESENCE_NS
         return target_ns // STEPS_TO_FIRST_TOKEN if is_about else target_ns
 
     def _step_ns(self, prefill_tokens: int) -> int:

@@ -7,7 +7,8 @@ from engine.memory import BlockPool, KVCacheManager
 from engine.request import PREMIUM, STANDARD, Phase, Request, SamplingParams, ServiceClass, UnservableRequest
 from engine.scheduling import RowResult, Scheduler, StepPlan, StepResult
 from engine.scheduling.cost import CostCoefficients, StepCostModel
-from engine.scheduling.guard import TARGET_MEMORY_NS, StepGuard
+from engine.scheduling.guard import StepGuard
+from engine.scheduling.presence import PRESENCE_NS
 from engine.simulation import FakeExecutor, make_request, run_to_completion
 
 FOREVER = SamplingParams(max_tokens=100_000, ignore_eos=True)
@@ -51,9 +52,9 @@ def request(
     )
 
 
-def step(scheduler: Scheduler, elapsed_ns: int = 0, budget: int | None = None) -> dict[str, int]:
+def step(scheduler: Scheduler, elapsed_ns: int = 0, budget: int | None = None, now_ns: int = 0) -> dict[str, int]:
     """Tokens of each row, by request."""
-    plan = scheduler.schedule(budget=budget)
+    plan = scheduler.schedule(now_ns, budget=budget)
     assert plan is not None
     commit(scheduler, plan, elapsed_ns)
     return {row.request.id: row.tokens for row in plan.rows}
@@ -65,8 +66,8 @@ def commit(scheduler: Scheduler, plan: StepPlan, elapsed_ns: int = 0) -> None:
     scheduler.check()
 
 
-def running(scheduler: Scheduler) -> list[str]:
-    return sorted(step(scheduler))
+def running(scheduler: Scheduler, now_ns: int = 0) -> list[str]:
+    return sorted(step(scheduler, now_ns=now_ns))
 
 
 class TestReserve:
@@ -80,12 +81,29 @@ class TestReserve:
 
     def test_slots_follow_the_same_rule(self) -> None:
         scheduler = make_scheduler(200)
+        scheduler.add(request(100, 4, PREMIUM))
+        scheduler.abort("p100")
         for number in range(12):
             scheduler.add(request(number, 4))
         assert len(step(scheduler)) == 7
         for number in range(12, 16):
             scheduler.add(request(number, 4, PREMIUM))
         assert [name for name in running(scheduler) if name.startswith("p")] == ["p12", "p13", "p14", "p15"]
+
+    def test_slots_are_not_kept_for_a_class_that_does_not_come(self) -> None:
+        """When it comes, it gets its slots at once, and they are kept for it until it has been gone for a while."""
+        scheduler = make_scheduler(200)
+        for number in range(12):
+            scheduler.add(request(number, 4))
+        assert len(step(scheduler)) == 10
+        for number in range(12, 14):
+            scheduler.add(request(number, 4, PREMIUM), now_ns=1)
+        assert running(scheduler, now_ns=1) == ["p12", "p13", *(f"s{number}" for number in range(8))]
+        for number in range(4):
+            scheduler.abort(f"s{number}")
+        scheduler.abort("p12")
+        assert len(running(scheduler, now_ns=2)) == 1 + 7
+        assert len(running(scheduler, now_ns=1 + PRESENCE_NS)) == 1 + 8
 
     def test_what_premium_holds_of_its_reserve_is_not_kept_twice(self) -> None:
         scheduler = make_scheduler()
@@ -278,10 +296,10 @@ class TestStep:
         assert scheduler.step_guard(now_ns=0) == StepGuard(0, 500)
         scheduler.add(request(1, 10, PREMIUM), now_ns=5)
         assert scheduler.step_guard(now_ns=6) == StepGuard(0, 50)
-        assert scheduler.step_guard(now_ns=5 + TARGET_MEMORY_NS) == StepGuard(0, 500)
+        assert scheduler.step_guard(now_ns=5 + PRESENCE_NS) == StepGuard(0, 500)
         scheduler.abort("p1")
-        scheduler.add(request(2, 1900), now_ns=5 + TARGET_MEMORY_NS)
-        plan = scheduler.schedule(guard=scheduler.step_guard(now_ns=5 + TARGET_MEMORY_NS))
+        scheduler.add(request(2, 1900), now_ns=5 + PRESENCE_NS)
+        plan = scheduler.schedule(guard=scheduler.step_guard(now_ns=5 + PRESENCE_NS))
         assert plan is not None
         assert plan.total_tokens == 500
 

@@ -17,10 +17,10 @@ from engine.scheduling.admission import Admission
 from engine.scheduling.commit import Committer
 from engine.scheduling.cost import StepCostModel
 from engine.scheduling.fair_queue import FairQueue
-from engine.scheduling.guard import TargetWatch
 from engine.scheduling.ledger import Ledger
 from engine.scheduling.planner import Planner
 from engine.scheduling.preemption_budget import PreemptionBudget
+from engine.scheduling.presence import Presence
 from engine.scheduling.roster import Roster
 from engine.scheduling.slots import SequenceSlots
 from engine.scheduling.wait import LoadSums
@@ -130,8 +130,8 @@ MUTANTS = [
         "a reserve of slots is ignored",
         SequenceSlots,
         "room",
-        "self._reservation.unused_above(rank)",
-        "0",
+        "if above not in absent",
+        "if False",
         from_seed=35,
     ),
     Mutant("sharing uses up a reserve", BlockPool, "acquire", "rank > self._rank_of[block]", "False"),
@@ -195,7 +195,8 @@ MUTANTS = [
         from_seed=130,
     ),
     Mutant("the speed of a device never comes back", StepCostModel, "_learn", "error < -max(limit, 0.5)", "False"),
-    Mutant("steps are kept short for ever", TargetWatch, "_is_about", "now_ns - last_ns < TARGET_MEMORY_NS", "True"),
+    Mutant("steps are kept short for ever", Presence, "is_about", "now_ns - last_ns < PRESENCE_NS", "True"),
+    Mutant("a class's slots are taken while it is about", Roster, "slot_room", "not self._presence", "self._presence"),
     Mutant(
         "the guard is not heeded", Planner, "_prefill_limit", "min(limit, guard.prefill_tokens)", "limit", from_seed=50
     ),
