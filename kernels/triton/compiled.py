@@ -9,7 +9,8 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,9 +36,12 @@ SHARED_BYTES_LIMIT = 227 * 1024
 """Shared memory that one program may have."""
 
 LEAST_WIDE_SHARE = 0.75
-"""Share of bytes that wide loads bring in a kernel that promises them. The rest is ids and lengths; a tile that comes
-in narrow loads is more than that."""
+"""Share of a tile's bytes that wide loads bring in a kernel that promises them. The rest is ids and lengths; a tile of
+values that comes in narrow loads is more than that."""
 
+_WIDE_BYTES = 16
+# A load of the intermediate code that gives one number, the same to every thread: no tile, however narrow.
+_SCALAR_LOAD = re.compile(r"\btt\.load\b[^:]*: !tt\.ptr<[a-z]+(\d+)")
 _RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+)")
 _SERIALISED = re.compile(r"wgmma\.mma_async instructions are serialized")
 
@@ -53,6 +57,7 @@ class CompiledVariant:
     registers, local_bytes: of one thread. Local memory is device memory: spilled registers are there, nothing else
         of ours is.
     shared_bytes: of one program.
+    tile_loads: instructions that read tiles from device memory, by the bytes that each brings to a thread.
     serialised: the compiler made warp group products wait for one another.
     """
 
@@ -61,8 +66,16 @@ class CompiledVariant:
     registers: int
     local_bytes: int
     shared_bytes: int
+    tile_loads: Mapping[int, int]
     serialised: bool
     ptx: PtxFacts
+
+    @property
+    def wide_share(self) -> float:
+        """The share of bytes of tiles that come 16 at a time; 0 where no tile is read."""
+        total = sum(width * count for width, count in self.tile_loads.items())
+        wide = sum(width * count for width, count in self.tile_loads.items() if width >= _WIDE_BYTES)
+        return wide / total if total else 0.0
 
     @property
     def programs(self) -> int:
@@ -95,6 +108,7 @@ def compile_variant(variant: KernelVariant) -> CompiledVariant:
         registers=registers,
         local_bytes=local_bytes,
         shared_bytes=compiled.metadata.shared,
+        tile_loads=facts.loads - _scalar_loads(compiled.asm["ttgir"]),
         serialised=facts.warpgroup_products > 0 and _is_serialised(compiled.asm["ptx"]),
         ptx=facts,
     )
@@ -107,8 +121,9 @@ def broken_promises(variant: KernelVariant, compiled: CompiledVariant) -> Iterat
         yield f"{compiled.local_bytes} bytes of local memory a thread: registers are spilled"
     if compiled.shared_bytes > SHARED_BYTES_LIMIT:
         yield f"{compiled.shared_bytes} bytes of shared memory, and a program may have {SHARED_BYTES_LIMIT}"
-    if variant.wide_loads and facts.wide_share < LEAST_WIDE_SHARE:
-        yield f"{facts.wide_share:.0%} of bytes come 16 at a time; loads by width: {dict(sorted(facts.loads.items()))}"
+    if variant.wide_loads and compiled.wide_share < LEAST_WIDE_SHARE:
+        loads = dict(sorted(compiled.tile_loads.items()))
+        yield f"{compiled.wide_share:.0%} of tiles' bytes come 16 at a time; loads by width: {loads}"
     if variant.pipelined_loads and not _is_pipelined(facts):
         yield f"loads are not a tile ahead: {facts.loops or 'no loop copies what it computes on'}"
     if variant.warpgroup_matmul and (facts.warpgroup_products == 0 or facts.warp_products > 0):
@@ -132,6 +147,11 @@ def _source(variant: KernelVariant) -> Any:
         dict(variant.constexprs),
         {(names.index(name),): [["tt.divisibility", 16]] for name in variant.aligned},
     )
+
+
+def _scalar_loads(ttgir: str) -> Counter[int]:
+    """Loads of single numbers, by their bytes."""
+    return Counter(int(bits) // 8 for bits in _SCALAR_LOAD.findall(ttgir))
 
 
 def _resources(cubin: bytes) -> tuple[int, int]:

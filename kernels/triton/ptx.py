@@ -6,7 +6,7 @@ Copies are cp.async; the bulk tensor copies of Hopper have no form here, as a pa
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -55,17 +55,10 @@ class PtxFacts:
     warp_products, warpgroup_products: matrix instructions of one warp (mma.sync) and of four (wgmma).
     """
 
-    loads: Mapping[int, int]
+    loads: Counter[int]
     loops: tuple[CopyLoop, ...]
     warp_products: int
     warpgroup_products: int
-
-    @property
-    def wide_share(self) -> float:
-        """The share of bytes read from device memory that come 16 at a time; 1 where nothing is read."""
-        total = sum(width * count for width, count in self.loads.items())
-        wide = sum(width * count for width, count in self.loads.items() if width >= 16)
-        return wide / total if total else 1.0
 
 
 def read_ptx(text: str) -> PtxFacts:

@@ -1,7 +1,10 @@
 """Every variant that is shipped compiles for the GPU that it is meant for and keeps what is promised of it."""
 
+from collections import Counter
+
 import pytest
 
+from kernels.triton.report import shipped_variants
 from tests.kernels.triton.compiling import compile_in_child
 
 
@@ -21,7 +24,7 @@ def test_a_sound_variant_has_no_faults(flaws: dict[str, list[str]]) -> None:
         ("spilled", "products of warp groups wait for one another"),
         ("single-buffered", "loads are not a tile ahead"),
         ("not-pipelined", "no loop copies what it computes on"),
-        ("narrow", "0% of bytes come 16 at a time"),
+        ("narrow", "0% of tiles' bytes come 16 at a time"),
         ("too-much-shared", "bytes of shared memory, and a program may have 232448"),
         ("single-warps", "0 products of warp groups"),
         ("refused", "a side that no kernel has"),
@@ -40,3 +43,17 @@ def test_a_flaw_is_the_only_fault(flaws: dict[str, list[str]]) -> None:
         "single-warps",
         "refused",
     ]
+
+
+@pytest.fixture(scope="module")
+def shipped() -> dict[str, list[str]]:
+    return compile_in_child("kernels.triton.report:shipped_variants")
+
+
+def test_shipped_variants_have_names_of_their_own() -> None:
+    assert [name for name, count in Counter(each.name for each in shipped_variants()).items() if count > 1] == []
+
+
+@pytest.mark.parametrize("name", [each.name for each in shipped_variants()])
+def test_a_shipped_variant_keeps_what_is_promised(shipped: dict[str, list[str]], name: str) -> None:
+    assert shipped[name] == []

@@ -1,0 +1,71 @@
+"""What became of every variant that is shipped: `python -m kernels.triton.report [PART OF A NAME]...`
+
+Compiles for Hopper, which takes no GPU, and prints a line a variant: registers and local memory of a thread, shared
+memory of a program, programs that a multiprocessor holds, the share of tiles' bytes that come 16 at a time, how many
+trips ahead its loops copy, its kind of matrix product, how long it took to compile; then what it does not keep. Exits
+with 1 if there is anything of that.
+"""
+
+import sys
+import time
+from collections.abc import Sequence
+
+from kernels.triton.compiled import CompilationError, CompiledVariant, broken_promises, compile_variant
+from kernels.triton.elementwise import elementwise_variants
+from kernels.triton.variants import KernelVariant
+
+_HEADINGS = ("variant", "warps", "stages", "regs", "local", "shared", "programs", "wide", "ahead", "product", "seconds")
+
+
+def shipped_variants() -> tuple[KernelVariant, ...]:
+    """All of them, each under a name of its own."""
+    return (*elementwise_variants(),)
+
+
+def main(parts: Sequence[str]) -> int:
+    """Report the variants whose name has any of `parts` in it, all if there are none; the exit status."""
+    chosen = [each for each in shipped_variants() if not parts or any(part in each.name for part in parts)]
+    width = max((len(each.name) for each in chosen), default=0)
+    _print_row(_HEADINGS, width)
+    faulty = 0
+    for variant in chosen:
+        started = time.perf_counter()
+        try:
+            compiled = compile_variant(variant)
+        except CompilationError as error:
+            faults = [str(error)]
+        else:
+            _print_row(_row(variant, compiled, time.perf_counter() - started), width)
+            faults = list(broken_promises(variant, compiled))
+        for fault in faults:
+            print(f"    {fault}")
+        faulty += bool(faults)
+    print(f"{len(chosen)} variants, {faulty} with faults")
+    return int(faulty > 0)
+
+
+def _row(variant: KernelVariant, compiled: CompiledVariant, seconds: float) -> tuple[str, ...]:
+    facts = compiled.ptx
+    product = "wgmma" if facts.warpgroup_products else "mma" if facts.warp_products else "-"
+    ahead = min((loop.trips_ahead for loop in facts.loops), default=None)
+    return (
+        variant.name,
+        str(variant.num_warps),
+        str(variant.num_stages),
+        str(compiled.registers),
+        str(compiled.local_bytes),
+        f"{compiled.shared_bytes / 1024:.1f}K",
+        str(compiled.programs),
+        f"{compiled.wide_share:.0%}",
+        "-" if ahead is None else f"{ahead:g}",
+        product,
+        f"{seconds:.2f}",
+    )
+
+
+def _print_row(cells: Sequence[str], width: int) -> None:
+    print(cells[0].ljust(width), *(cell.rjust(8) for cell in cells[1:]), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
