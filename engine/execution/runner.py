@@ -6,14 +6,12 @@ import torch
 from torch import Tensor
 
 from engine.execution.inputs import StepInputs, prepare_inputs
+from engine.execution.logprobs import LOGPROB_ROWS, predicted_prompt_tokens
 from engine.execution.sampler import Sampler, token_logprobs
 from engine.execution.slots import SlotTable, entered_blocks, index_tensor
 from engine.models.transformer import Transformer
-from engine.request import Request, TokenLogprob
+from engine.request import TokenLogprob
 from engine.scheduling.plan import BlockCopy, RowResult, ScheduledRow, StepPlan, StepResult
-
-_LOGPROB_ROWS = 64
-"""Prompt positions whose logits are held at a time: [64, V] float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +79,16 @@ class ModelRunner:
 
     def _prompt_logprobs(self, row: ScheduledRow, hidden: Tensor) -> tuple[TokenLogprob, ...]:
         """Log-probabilities of the prompt tokens that this row's positions predict, where asked for."""
-        request = row.request
-        count = request.params.prompt_logprobs
+        count = row.request.params.prompt_logprobs
         if count is None:
             return ()
-        predicted = _predicted_prompt_tokens(request, row)
+        predicted = predicted_prompt_tokens(row)
         entries: list[TokenLogprob] = []
-        for start in range(0, len(predicted), _LOGPROB_ROWS):
-            tokens = predicted[start : start + _LOGPROB_ROWS]
+        for start in range(0, len(predicted), LOGPROB_ROWS):
+            tokens = predicted[start : start + LOGPROB_ROWS]
             logits = self._model.logits(hidden[start : start + len(tokens)])
             entries += token_logprobs(logits, tokens, [count] * len(tokens))
         return tuple(entries)
-
-
-def _predicted_prompt_tokens(request: Request, row: ScheduledRow) -> list[int]:
-    last = min(row.start + row.tokens + 1, request.prompt_tokens)
-    return request.tokens[row.start + 1 : last]
 
 
 def _finite_rows(hidden: Tensor, inputs: StepInputs) -> list[bool]:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from engine.execution.logprobs import measure
 from engine.execution.slots import SlotTable, index_tensor
-from engine.request import Alternative, Request, TokenLogprob
+from engine.request import Request, TokenLogprob
 from kernels.noise import noise_key
 from kernels.ops import LogitEdits, Ops, SamplingColumns
 
@@ -88,16 +89,4 @@ def _coordinates(entries: list[tuple[int, int, float]]) -> tuple[Tensor, Tensor,
 
 def token_logprobs(logits: Tensor, tokens: Sequence[int], counts: Sequence[int]) -> list[TokenLogprob]:
     """Log-probability of one token a row of float32 [R, V], and of the row's `counts[i]` most likely ones."""
-    normaliser = logits.logsumexp(dim=-1)
-    chosen = (logits[torch.arange(len(tokens)), index_tensor(list(tokens))] - normaliser).tolist()
-    top = logits.topk(max(counts), dim=-1)
-    top_values = (top.values - normaliser[:, None]).tolist()
-    top_tokens = top.indices.tolist()
-    return [
-        TokenLogprob(
-            token,
-            chosen[row],
-            tuple(map(Alternative, top_tokens[row][: counts[row]], top_values[row][: counts[row]])),
-        )
-        for row, token in enumerate(tokens)
-    ]
+    return measure(logits, index_tensor(list(tokens)), max(counts)).entries(counts)

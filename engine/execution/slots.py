@@ -70,7 +70,7 @@ class SlotTable:
         slot = self._slots[request.slot]
         if not slot.belongs_to(request):
             slot.request, slot.preemptions, slot.blocks = request, request.preemptions, 0
-            slot.counts = TokenCounts() if _uses_counts(request.params) else None
+            slot.counts = TokenCounts() if uses_counts(request.params) else None
             self._load_columns(request.slot, request.params)
         self._load_blocks(request.slot, slot, request.block_table)
         if slot.counts is not None and row.samples:
@@ -99,7 +99,8 @@ class SlotTable:
         slot.blocks, slot.last_block = len(block_table), block_table[-1]
 
 
-def _uses_counts(params: SamplingParams) -> bool:
+def uses_counts(params: SamplingParams) -> bool:
+    """Whether a penalty looks at how often tokens came."""
     return bool(params.frequency_penalty or params.presence_penalty or params.repetition_penalty != 1.0)
 
 

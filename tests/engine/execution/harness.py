@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -15,6 +16,7 @@ from engine.models.checkpoint import open_checkpoint
 from engine.models.loader import load_model
 from engine.models.transformer import Transformer
 from engine.request import STANDARD, Request, SamplingParams, TokenDelta
+from engine.scheduling.plan import Executor
 from engine.scheduling.scheduler import Scheduler
 from kernels.cpu.ops import CpuOps
 from kernels.cpu.probe import CpuProfile
@@ -36,8 +38,18 @@ class Generated:
     deltas: list[TokenDelta] = field(default_factory=list)
 
 
+class Runner(Executor, Protocol):
+    """An executor with KV memory of its own."""
+
+    _kv: torch.Tensor
+
+
+class MakeRunner(Protocol):
+    def __call__(self, model: Transformer, *, num_blocks: int, num_slots: int, max_model_len: int) -> Runner: ...
+
+
 class Harness:
-    """Scheduler and runner over one pool. `step_hook` is called with the scheduler before each step."""
+    """Scheduler and runner over one pool."""
 
     def __init__(
         self,
@@ -49,13 +61,14 @@ class Harness:
         chunk_tokens: int = 512,
         prefix_cache: bool = True,
         poison: bool = True,
+        make_runner: MakeRunner = ModelRunner,
     ) -> None:
         config = SchedulerConfig(max_running=max_running, step_tokens=step_tokens, chunk_tokens=chunk_tokens)
         self.pool = BlockPool(num_blocks)
         self.scheduler = Scheduler(
             config, KVCacheManager(self.pool, prefix_cache=prefix_cache), model.config.max_position
         )
-        self.runner = ModelRunner(
+        self.runner = make_runner(
             model, num_blocks=num_blocks, num_slots=max_running, max_model_len=self.scheduler.window_tokens
         )
         if poison:

@@ -1,0 +1,71 @@
+"""The state that uploads change, as one memory of words, so that one kernel applies whatever changed."""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+_ALIGNMENT_WORDS = 64
+
+
+@dataclass(slots=True)
+class Changes:
+    """Runs of words and where in the arena each goes. No two may overlap: they are written in no order."""
+
+    starts: list[int] = field(default_factory=list)
+    targets: list[int] = field(default_factory=list)
+    payload: list[int] = field(default_factory=list)
+
+    def put(self, target: int, words: Sequence[int]) -> None:
+        if words:
+            self.starts.append(len(self.payload))
+            self.targets.append(target)
+            self.payload += words
+
+    @property
+    def runs(self) -> int:
+        return len(self.starts)
+
+    def words(self) -> list[int]:
+        """As `kernels.reference_step.scatter_runs` takes them."""
+        return [*self.starts, *self.targets, *self.payload]
+
+
+class Arena:
+    """Tables of one int32 memory on the device; each begins where any kernel may load wide.
+
+    `shapes` are lines and words a line of each.
+    """
+
+    def __init__(self, shapes: Sequence[tuple[int, int]], device: torch.device) -> None:
+        self._shapes = list(shapes)
+        self._offsets: list[int] = []
+        total = 0
+        for lines, words in shapes:
+            self._offsets.append(total)
+            total += -(-lines * words // _ALIGNMENT_WORDS) * _ALIGNMENT_WORDS
+        assert total < 2**31, "places in the arena have 32 bits"
+        self.words = torch.zeros(total, dtype=torch.int32, device=device)
+
+    def table(self, index: int) -> Tensor:
+        """A view of a table, int32 [lines, words]."""
+        (lines, words), offset = self._shapes[index], self._offsets[index]
+        return self.words[offset : offset + lines * words].view(lines, words)
+
+    def place(self, index: int, line: int, word: int = 0) -> int:
+        """Where in the arena a word of a table is."""
+        return self._offsets[index] + line * self._shapes[index][1] + word
+
+
+def float_word(value: float) -> int:
+    """The bits of a float32 as a word."""
+    word: int = struct.unpack("<i", struct.pack("<f", value))[0]
+    return word
+
+
+def long_words(value: int) -> tuple[int, int]:
+    """The low 64 bits of a number as two words."""
+    low, high = struct.unpack("<ii", struct.pack("<Q", value & (2**64 - 1)))
+    return low, high

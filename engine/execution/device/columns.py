@@ -1,0 +1,47 @@
+"""How each slot is sampled, on the device: one column a parameter, see `kernels.step.SlotColumns`."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from engine.execution.device.arena import float_word, long_words
+from engine.request import Request
+from kernels.step import SlotColumns
+
+_DTYPES = {
+    "inverse_temperature": torch.float32,
+    "noise_scale": torch.float32,
+    "top_k": torch.int32,
+    "top_p": torch.float32,
+    "min_p": torch.float32,
+    "seeds": torch.int64,
+    "repetition_penalty": torch.float32,
+    "presence_penalty": torch.float32,
+    "frequency_penalty": torch.float32,
+}
+
+COLUMN_WORDS: Mapping[str, int] = {name: dtype.itemsize // 4 for name, dtype in _DTYPES.items()}
+"""Words of a slot in each column."""
+
+
+def view_columns(tables: Mapping[str, Tensor]) -> SlotColumns:
+    """The columns in their tables, int32 [S, words]."""
+    return SlotColumns(**{name: table.view(_DTYPES[name]).squeeze(1) for name, table in tables.items()})
+
+
+def request_words(request: Request, vocab_size: int) -> dict[str, tuple[int, ...]]:
+    """A request's words of each column. A greedy one has no temperature and no noise."""
+    params = request.params
+    greedy = params.temperature == 0
+    return {
+        "inverse_temperature": (float_word(1.0 if greedy else 1.0 / params.temperature),),
+        "noise_scale": (float_word(0.0 if greedy else 1.0),),
+        "top_k": (min(params.top_k or vocab_size, vocab_size),),
+        "top_p": (float_word(params.top_p),),
+        "min_p": (float_word(params.min_p),),
+        "seeds": long_words(request.seed),
+        "repetition_penalty": (float_word(params.repetition_penalty),),
+        "presence_penalty": (float_word(params.presence_penalty),),
+        "frequency_penalty": (float_word(params.frequency_penalty),),
+    }

@@ -1,0 +1,71 @@
+"""A plan's rows as the kernels want them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.execution.device.graphs import GraphKey, GraphSizes
+from engine.scheduling.plan import ScheduledRow
+from kernels.step import Row, StepShape
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """A step as it is launched.
+
+    rows: the plan's rows in the order that the kernels want: single tokens by context length, then longer chunks.
+    order: where each of them stands in the plan. lines: as the device knows them, filling rows behind.
+    """
+
+    rows: list[ScheduledRow]
+    order: list[int]
+    lines: list[Row]
+    shape: StepShape
+    key: GraphKey | None
+
+
+def arrange(planned: Sequence[ScheduledRow], graphs: GraphSizes) -> StepInputs:
+    """Put a plan's rows in order, and fill them up to a graph's size where they fit one."""
+    order = sorted(range(len(planned)), key=lambda i: (planned[i].tokens > 1, planned[i].start + planned[i].tokens))
+    rows = [planned[i] for i in order]
+    decoding = [row for row in rows if row.tokens == 1]
+    context_tokens = sum(row.start + row.tokens for row in decoding)
+    key = graphs.key_for(len(rows), 1, context_tokens) if len(decoding) == len(rows) else None
+    if key is not None:
+        return StepInputs(rows, order, _lines(rows) + filling(key)[len(rows) :], replayed_shape(key, graphs), key)
+    shape = StepShape(
+        rows=len(rows),
+        tokens=sum(row.tokens for row in rows),
+        decode_rows=len(decoding),
+        decode_queries=min(len(decoding), 1),
+        extend_queries=max((row.tokens for row in rows[len(decoding) :]), default=0),
+        decode_context_tokens=context_tokens,
+    )
+    return StepInputs(rows, order, _lines(rows), shape, None)
+
+
+def replayed_shape(key: GraphKey, graphs: GraphSizes) -> StepShape:
+    """The shape of every step that replays a graph."""
+    return StepShape(
+        rows=key.rows,
+        tokens=key.rows * key.tokens_each,
+        decode_rows=key.rows,
+        decode_queries=key.tokens_each,
+        extend_queries=0,
+        decode_context_tokens=graphs.context_tokens,
+    )
+
+
+def filling(key: GraphKey) -> list[Row]:
+    """Lines of a step with nothing but filling rows."""
+    each = key.tokens_each
+    return [Row(slot=-1, start=0, tokens=each, drafts=0, draws=0, first=index * each) for index in range(key.rows)]
+
+
+def _lines(rows: Sequence[ScheduledRow]) -> list[Row]:
+    lines, first = [], 0
+    for row in rows:
+        slot = row.request.slot
+        assert slot is not None
+        lines.append(Row(slot, row.start, row.tokens, 0, int(row.samples), first))
+        first += row.tokens
+    return lines

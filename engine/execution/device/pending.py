@@ -1,0 +1,56 @@
+"""A step on its way: what it brings is copied to the host behind it, and read when somebody asks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from engine.execution.device.inputs import StepInputs
+from engine.execution.device.staging import Fence
+from engine.execution.logprobs import Scores
+from engine.request import TokenLogprob
+from engine.scheduling.plan import RowResult, StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class PromptScores:
+    """Scores of tokens of a row's prompt, with the `top` most likely ones in the place of each."""
+
+    row: int
+    top: int
+    scores: Scores
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStep:
+    """All tensors are on the host once the fence is passed, with lines for filling rows behind the others.
+
+    tokens: int64 [R]. finite: bool [R]. scores: of rows `scored`, each with its `tops[i]` most likely tokens.
+    """
+
+    inputs: StepInputs
+    tokens: Tensor
+    finite: Tensor
+    scored: Sequence[int]
+    tops: Sequence[int]
+    scores: Scores | None
+    prompt_scores: Sequence[PromptScores]
+    fence: Fence
+
+    def result(self) -> StepResult:
+        """Wait for the step, and for none after it."""
+        self.fence.synchronize()
+        rows = self.inputs.rows
+        logprobs: list[TokenLogprob | None] = [None] * len(rows)
+        if self.scores is not None:
+            for index, entry in zip(self.scored, self.scores.entries(self.tops), strict=True):
+                logprobs[index] = entry
+        prompt_logprobs: list[tuple[TokenLogprob, ...]] = [()] * len(rows)
+        for each in self.prompt_scores:
+            prompt_logprobs[each.row] += tuple(each.scores.entries([each.top] * len(each.scores.tokens)))
+        in_plan_order = [RowResult()] * len(rows)
+        tokens, finite = self.tokens.tolist(), self.finite.tolist()
+        for index, (row, place) in enumerate(zip(rows, self.inputs.order, strict=True)):
+            token = tokens[index] if row.samples else None
+            in_plan_order[place] = RowResult(token, logprobs[index], prompt_logprobs[index], finite[index])
+        return StepResult(tuple(in_plan_order))

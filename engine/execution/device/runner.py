@@ -1,0 +1,177 @@
+"""Runs a plan on a GPU, without waiting for it: the executor behind the scheduler."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.execution.device.graphs import NO_GRAPHS, Capture, GraphKey, GraphSizes, row_sizes
+from engine.execution.device.inputs import StepInputs, arrange, filling, replayed_shape
+from engine.execution.device.pending import DeviceStep, PromptScores
+from engine.execution.device.sampler import NO_NEEDS, DeviceSampler, Drawn, SamplingNeeds, sampling_needs
+from engine.execution.device.slots import DeviceSlots
+from engine.execution.device.staging import fences_of, on_device
+from engine.execution.logprobs import LOGPROB_ROWS, measure, predicted_prompt_tokens, to_host
+from engine.models.transformer import Transformer
+from engine.request import OutOfDeviceMemory
+from engine.scheduling.plan import BlockCopy, StepPlan
+from kernels.layout import BLOCK_TOKENS
+from kernels.step import StepOps, StepShape, StepTensors
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarded:
+    """What the model made of a step.
+
+    hidden: [T, H]. finite: bool [R], whether each row's hidden states are. logits: float32 [R, V], behind each row's
+    last token.
+    """
+
+    tensors: StepTensors
+    hidden: Tensor
+    finite: Tensor
+    logits: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedStep:
+    """The two halves of a recorded step; rows that ask for more than the second does are drawn from another way."""
+
+    forward: Callable[[], Forwarded]
+    draw: Callable[[], Drawn]
+
+
+class DeviceRunner:
+    """One model, its KV memory, and a slot for each running request, all on one device.
+
+    A step may be launched before the result of the one before it is known: the token that a row starts from is then
+    on the device alone. Steps run one after another, so whatever a later one writes, earlier ones have read.
+
+    Unlike the CPU's, the device's attention reads nothing past a row's context: blocks are not cleared.
+    """
+
+    def __init__(
+        self, model: Transformer, step_ops: StepOps, *, num_blocks: int, num_slots: int, max_model_len: int
+    ) -> None:
+        self._model, self._ops, self._step_ops = model, model.ops, step_ops
+        self._device = model.ops.device
+        self._num_slots = num_slots
+        self._context_tokens = min(num_blocks * BLOCK_TOKENS, num_slots * max_model_len)
+        self._new_fence = fences_of(self._device)
+        with torch.inference_mode():
+            self._kv = model.allocate_kv(num_blocks)
+            self._slots = DeviceSlots(
+                step_ops,
+                self._device,
+                num_slots=num_slots,
+                num_rows=max(num_slots, row_sizes(num_slots)[-1]),
+                max_model_len=max_model_len,
+                vocab_size=model.config.vocab_size,
+            )
+        self._sampler = DeviceSampler(model.ops, step_ops, self._slots)
+        self._graph_sizes = NO_GRAPHS
+        self._graphs: dict[GraphKey, ReplayedStep] = {}
+
+    @property
+    def ahead(self) -> int:
+        return 1
+
+    @torch.inference_mode()
+    def capture_graphs(self, capture: Capture) -> None:
+        """Record decode steps of all sizes. Between steps only, and once."""
+        sizes = GraphSizes(row_sizes(self._num_slots), (1,), self._context_tokens)
+        tokens = max(key.rows * key.tokens_each for key in sizes.keys)
+        tensors = StepTensors.empty(sizes.rows[-1], tokens, self._device)
+        for key in sizes.keys:
+            self._slots.load((), filling(key))
+            self._graphs[key] = self._capture(capture, tensors, replayed_shape(key, sizes))
+        self._graph_sizes = sizes
+
+    @torch.inference_mode()
+    def execute(self, plan: StepPlan) -> DeviceStep:
+        """Launch the plan's rows and the draws of those that sample.
+
+        Raises:
+            OutOfDeviceMemory: there was no room for what the step needs. A step of the same requests may follow.
+        """
+        try:
+            return self._launch(plan)
+        except torch.OutOfMemoryError as error:
+            raise OutOfDeviceMemory(str(error)) from error
+
+    def _launch(self, plan: StepPlan) -> DeviceStep:
+        inputs = arrange(plan.rows, self._graph_sizes)
+        self._copy_blocks(plan.copies)  # first, as a step that fails leaves them to nobody
+        self._slots.load(inputs.rows, inputs.lines)
+        needs = sampling_needs(inputs.rows)
+        if inputs.key is None:
+            tensors = StepTensors.empty(inputs.shape.rows, inputs.shape.tokens, self._device)
+            forwarded, draw = self._forward(tensors, inputs.shape), None
+        else:
+            replayed = self._graphs[inputs.key]
+            forwarded, draw = replayed.forward(), replayed.draw if needs.plain else None
+        prompt_scores = self._prompt_scores(inputs, forwarded.hidden)
+        drawn = self._draw(forwarded, inputs.shape, needs) if draw is None else draw()
+        self._slots.note_drawn(inputs.rows)
+        fence = self._new_fence()
+        step = DeviceStep(
+            inputs=inputs,
+            tokens=to_host(drawn.tokens),
+            finite=to_host(forwarded.finite & drawn.sound),
+            scored=needs.logprobs,
+            tops=needs.tops,
+            scores=None if drawn.scores is None else drawn.scores.on_host(),
+            prompt_scores=prompt_scores,
+            fence=fence,
+        )
+        fence.record()
+        return step
+
+    def _capture(self, capture: Capture, tensors: StepTensors, shape: StepShape) -> ReplayedStep:
+        """Record a step of that shape over `tensors`, drawn from by the columns of the slots alone."""
+        own = tensors.first(shape.rows, shape.tokens)
+        forward = capture(lambda: self._forward(own, shape))
+        forwarded = forward()
+        return ReplayedStep(forward, capture(lambda: self._draw(forwarded, shape, NO_NEEDS)))
+
+    def _draw(self, forwarded: Forwarded, shape: StepShape, needs: SamplingNeeds) -> Drawn:
+        return self._sampler.draw(self._slots.rows[: shape.rows], forwarded.logits, forwarded.tensors, needs)
+
+    def _forward(self, tensors: StepTensors, shape: StepShape) -> Forwarded:
+        """Launch the model on the rows whose lines are in place. Only `shape` decides what is launched."""
+        sequences = self._slots.sequences
+        self._step_ops.derive(self._slots.rows[: shape.rows], sequences, tensors, shape.most_queries)
+        plan = self._step_ops.plan_attention(tensors, sequences.block_tables, shape)
+        hidden = self._model.forward(tensors.token_ids, plan, self._kv)
+        logits = self._model.logits(hidden[tensors.ends])
+        return Forwarded(tensors, hidden, _finite_rows(hidden, tensors), logits)
+
+    def _copy_blocks(self, copies: tuple[BlockCopy, ...]) -> None:
+        if copies:
+            sources = on_device([copy.source for copy in copies], torch.int64, self._device)
+            targets = on_device([copy.target for copy in copies], torch.int64, self._device)
+            self._ops.copy_blocks(self._kv, sources, targets)
+
+    def _prompt_scores(self, inputs: StepInputs, hidden: Tensor) -> list[PromptScores]:
+        """Scores of the prompt tokens that the rows' positions predict, where asked for."""
+        pieces = []
+        for index, row in enumerate(inputs.rows):
+            top = row.request.params.prompt_logprobs
+            if top is None:
+                continue
+            first = inputs.lines[index].first
+            predicted = on_device(predicted_prompt_tokens(row), torch.int64, self._device)
+            for start in range(0, len(predicted), LOGPROB_ROWS):
+                tokens = predicted[start : start + LOGPROB_ROWS]
+                logits = self._model.logits(hidden[first + start : first + start + len(tokens)])
+                pieces.append(PromptScores(index, top, measure(logits, tokens, top).on_host()))
+        return pieces
+
+
+def _finite_rows(hidden: Tensor, tensors: StepTensors) -> Tensor:
+    """Whether all hidden states of each row are finite, bool [R]. A sum is not where any of its terms is not."""
+    broken = (~hidden.sum(dim=-1, dtype=torch.float32).isfinite()).cumsum(0)
+    starts = tensors.query_starts[:-1].long()
+    before = torch.where(starts > 0, broken[starts - 1], 0)
+    return broken[tensors.ends] == before

@@ -1,0 +1,173 @@
+"""Slots of running requests on the device. The host keeps account of what a slot holds and uploads what is new."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from engine.config import BLOCK_TOKENS
+from engine.execution.device.arena import Arena, Changes
+from engine.execution.device.columns import COLUMN_WORDS, request_words, view_columns
+from engine.execution.device.staging import Staging, fences_of
+from engine.execution.slots import uses_counts
+from engine.request import Request
+from engine.scheduling.plan import ScheduledRow
+from kernels.step import COUNTING_WORDS, ROW_WORDS, Counting, Row, Sequences, StepOps
+
+
+class _Table(IntEnum):
+    """The tables of the arena, in their order. The columns are the last, one after another."""
+
+    ROWS = 0
+    COUNTINGS = 1
+    TOKENS = 2
+    BLOCK_TABLES = 3
+    DRAFTS = 4
+    FIRST_COLUMN = 5
+
+
+class SlotState(NamedTuple):
+    """What a slot holds on the device.
+
+    `preemptions` tells a request from itself before a preemption, when it had other blocks. The first `tokens` tokens
+    of its sequence are there, and `blocks` blocks, the last of them `last_block`; the first `counted` tokens are in the
+    counts.
+    """
+
+    request: Request
+    preemptions: int
+    tokens: int = 0
+    blocks: int = 0
+    last_block: int = -1
+    counted: int = 0
+
+    def belongs_to(self, request: Request) -> bool:
+        return self.request is request and self.preemptions == request.preemptions
+
+
+@dataclass(slots=True)
+class _Update:
+    """What a step changes: words for the arena, states to note once they are on their way, slots to count in."""
+
+    changes: Changes = field(default_factory=Changes)
+    states: dict[int, SlotState] = field(default_factory=dict)
+    countings: list[Counting] = field(default_factory=list)
+    new_counts: list[int] = field(default_factory=list)
+
+
+class DeviceSlots:
+    """The slots of one model.
+
+    A slot's line holds its request's tokens up to the end of the rows computed so far and one more where that was
+    drawn; the last may be on the device before it is in `request.tokens`.
+
+    rows: int32 [row lines, 8], the lines of the step under way. sequences, columns: what the ops take. counts: int32
+    [S, V], from the first request with a penalty on.
+    """
+
+    def __init__(
+        self, ops: StepOps, device: torch.device, *, num_slots: int, num_rows: int, max_model_len: int, vocab_size: int
+    ) -> None:
+        self._ops = ops
+        self._vocab_size = vocab_size
+        self._states: list[SlotState | None] = [None] * num_slots
+        shapes = {
+            _Table.ROWS: (num_rows, ROW_WORDS),
+            _Table.COUNTINGS: (num_slots, COUNTING_WORDS),
+            _Table.TOKENS: (num_slots, max_model_len),
+            _Table.BLOCK_TABLES: (num_slots, -(-max_model_len // BLOCK_TOKENS)),
+            _Table.DRAFTS: (num_slots, 1),
+        }
+        self._arena = Arena([*shapes.values(), *((num_slots, words) for words in COLUMN_WORDS.values())], device)
+        self.rows = self._arena.table(_Table.ROWS)
+        self._countings = self._arena.table(_Table.COUNTINGS)
+        self.sequences = Sequences(
+            self._arena.table(_Table.TOKENS),
+            self._arena.table(_Table.BLOCK_TABLES),
+            self._arena.table(_Table.DRAFTS),
+        )
+        self._column_tables = {name: _Table.FIRST_COLUMN + index for index, name in enumerate(COLUMN_WORDS)}
+        tables = {name: self._arena.table(table) for name, table in self._column_tables.items()}
+        self.columns = view_columns(tables)
+        self.counts: Tensor | None = None
+        self._staging = Staging(device, fences_of(device))
+
+    def load(self, rows: Sequence[ScheduledRow], lines: Sequence[Row]) -> None:
+        """Bring the slots of a step's rows up to date, and put the step's lines in place.
+
+        Where this fails for want of memory, all is as before.
+        """
+        update = _Update()
+        update.changes.put(self._arena.place(_Table.ROWS, 0), [word for line in lines for word in line.words()])
+        for row in rows:
+            self._load_row(row, update)
+        if update.countings:
+            words = [word for counting in update.countings for word in counting]
+            update.changes.put(self._arena.place(_Table.COUNTINGS, 0), words)
+            counts = self._counts()
+        self._ops.scatter_runs(self._arena.words, self._staging.upload(update.changes.words()), update.changes.runs)
+        for slot, state in update.states.items():
+            self._states[slot] = state
+        if update.countings:
+            for slot in update.new_counts:
+                counts[slot].zero_()
+            self._ops.count_tokens(counts, self.sequences.tokens, self._countings[: len(update.countings)])
+
+    def note_drawn(self, rows: Iterable[ScheduledRow]) -> None:
+        """The tokens drawn for these rows are on the device, or will be before whatever is launched next."""
+        for row in rows:
+            slot = row.request.slot
+            assert slot is not None
+            state = self._states[slot]
+            assert state is not None
+            if row.samples:
+                self._states[slot] = state._replace(tokens=row.start + row.tokens + 1)
+
+    def _load_row(self, row: ScheduledRow, update: _Update) -> None:
+        request = row.request
+        slot = request.slot
+        assert slot is not None
+        state = self._states[slot]
+        if state is None or not state.belongs_to(request):
+            state = SlotState(request, request.preemptions)
+            for name, words in request_words(request, self._vocab_size).items():
+                update.changes.put(self._arena.place(self._column_tables[name], slot), words)
+        end = row.start + row.tokens
+        state = self._load_tokens(slot, state, end, update.changes)
+        state = self._load_blocks(slot, state, update.changes)
+        if row.samples and uses_counts(request.params):
+            if state.counted == 0:
+                update.new_counts.append(slot)
+            update.countings.append(Counting(slot, state.counted, end, request.prompt_tokens))
+            state = state._replace(counted=end)
+        update.states[slot] = state
+
+    def _load_tokens(self, slot: int, state: SlotState, end: int, changes: Changes) -> SlotState:
+        """Copy those up to the row's end. One that was drawn in the step before may not be known here, but there."""
+        known = state.tokens
+        if end <= known:
+            return state
+        words = state.request.tokens[known:end]
+        assert known + len(words) == end, f"{state.request.id} has tokens that are neither here nor on the device"
+        changes.put(self._arena.place(_Table.TOKENS, slot, known), words)
+        return state._replace(tokens=end)
+
+    def _load_blocks(self, slot: int, state: SlotState, changes: Changes) -> SlotState:
+        """Copy what changed: new blocks at the end, or the last known one where a copy on write replaced it."""
+        block_table, known = state.request.block_table, state.blocks
+        if known and block_table[known - 1] != state.last_block:
+            known -= 1
+        if known < len(block_table):
+            changes.put(self._arena.place(_Table.BLOCK_TABLES, slot, known), block_table[known:])
+        elif len(block_table) == state.blocks:
+            return state
+        return state._replace(blocks=len(block_table), last_block=block_table[-1])
+
+    def _counts(self) -> Tensor:
+        if self.counts is None:
+            shape = (len(self._states), self._vocab_size)
+            self.counts = torch.zeros(shape, dtype=torch.int32, device=self._arena.words.device)
+        return self.counts

@@ -1,0 +1,79 @@
+"""The way of a step's words from the host to the device."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+_LEAST_WORDS = 4096
+
+
+class Fence(Protocol):
+    """A point in the device's queue of work."""
+
+    def record(self) -> None:
+        """The point is behind all that has been launched so far."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has come past the point, where there is one."""
+
+
+class NoFence:
+    """For a device on which launching is computing."""
+
+    def record(self) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+
+def fences_of(device: torch.device) -> Callable[[], Fence]:
+    return torch.cuda.Event if device.type == "cuda" else NoFence
+
+
+def on_device(values: Sequence[int] | Sequence[float], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor [N] of a few values that a step needs once, without waiting for the device."""
+    host = torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda")
+    return host.to(device, non_blocking=True)
+
+
+class Staging:
+    """Two buffers on the host that take turns, so that words on their way are never written over.
+
+    The buffer on the device is one: what was uploaded is to be used by what is launched before the next upload.
+    """
+
+    def __init__(self, device: torch.device, new_fence: Callable[[], Fence]) -> None:
+        self._device = device
+        self._pinned = device.type == "cuda"
+        self._hosts = [self._host(_LEAST_WORDS) for _ in range(2)]
+        self._fences = [new_fence() for _ in range(2)]
+        self._words = torch.empty(_LEAST_WORDS, dtype=torch.int32, device=device)
+        self._turn = 0
+
+    def upload(self, words: Sequence[int]) -> Tensor:
+        """The words, each of 32 bits with a sign, as int32 [N] on the device."""
+        count = len(words)
+        turn = self._turn
+        self._fences[turn].synchronize()
+        # What can fail for want of memory comes first.
+        if count > len(self._words):
+            self._words = torch.empty(_room_for(count), dtype=torch.int32, device=self._device)
+        if count > len(self._hosts[turn]):
+            self._hosts[turn] = self._host(_room_for(count))
+        host, device = self._hosts[turn][:count], self._words[:count]
+        host.copy_(torch.tensor(words, dtype=torch.int32))
+        device.copy_(host, non_blocking=True)
+        self._fences[turn].record()
+        self._turn = 1 - turn
+        return device
+
+    def _host(self, words: int) -> Tensor:
+        return torch.empty(words, dtype=torch.int32, pin_memory=self._pinned)
+
+
+def _room_for(words: int) -> int:
+    """The next power of two: a buffer grows seldom."""
+    return 1 << (words - 1).bit_length()
