@@ -3,6 +3,7 @@
 Written to be read: rows and runs one at a time.
 """
 
+from dataclasses import replace
 from itertools import pairwise
 
 import torch
@@ -10,9 +11,8 @@ from torch import Tensor
 
 from kernels import reference
 from kernels.layout import BLOCK_TOKENS
-from kernels.noise import noise_key
-from kernels.ops import AttentionMetadata, AttentionPlan, SamplingColumns
-from kernels.step import Counting, Draw, Row, Sequences, SlotColumns, StepShape, StepTensors
+from kernels.ops import AttentionMetadata, AttentionPlan, SlotSampling
+from kernels.step import Counting, Row, Sequences, StepShape, StepTensors
 
 
 def scatter_runs(words: Tensor, upload: Tensor, runs: int) -> None:
@@ -81,44 +81,8 @@ def plan_attention(step: StepTensors, block_tables: Tensor, shape: StepShape) ->
     return reference.ReferencePlan(metadata)
 
 
-def penalise(logits: Tensor, columns: SlotColumns, row_slots: Tensor, counts: Tensor) -> None:
-    """Apply the penalties of each row's slot to logits float32 [R, V] in place, by counts int32 [S, V].
-
-    A token that came, in prompt or output, has a positive logit divided and a negative one multiplied; then one that
-    came in the output loses the presence penalty, and the frequency penalty for each time.
-    """
-    slots = row_slots.long()
-    counted = counts[slots]
-    repetition = torch.where(counted > 0, columns.repetition_penalty[slots][:, None], 1.0)
-    repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
-    times = counted >> 1
-    presence = torch.where(times > 0, columns.presence_penalty[slots][:, None], 0.0)
-    logits.copy_(repeated - (presence + columns.frequency_penalty[slots][:, None] * times))
-
-
-def sample_slots(logits: Tensor, columns: SlotColumns, draw: Draw) -> tuple[Tensor, Tensor]:
-    """Draw one token a row from logits float32 [R, V], which it edits in place: (ids int64 [R], sound bool [R]).
-
-    A row is not sound where `reference.finite_rows` says so of what it is drawn from.
-    """
-    if draw.counts is not None:
-        penalise(logits, columns, draw.row_slots, draw.counts)
-    slots = draw.row_slots.long()
-    seeds = columns.seeds[slots].tolist()
-    keys = [noise_key(seed, position) for seed, position in zip(seeds, draw.positions.tolist(), strict=True)]
-    chosen = SamplingColumns(
-        inverse_temperature=columns.inverse_temperature[slots],
-        noise_scale=columns.noise_scale[slots],
-        top_k=columns.top_k[slots].long(),
-        top_p=columns.top_p[slots],
-        min_p=columns.min_p[slots],
-        keys=torch.tensor(keys, dtype=torch.int64, device=logits.device),
-    )
-    return reference.sample(logits, chosen), reference.finite_rows(logits)
-
-
 class ReferenceStepOps:
-    """The functions of this file, for any device."""
+    """The functions of this file and of `kernels.reference`, for any device."""
 
     def scatter_runs(self, words: Tensor, upload: Tensor, runs: int) -> None:
         scatter_runs(words, upload, runs)
@@ -129,11 +93,22 @@ class ReferenceStepOps:
     def plan_attention(self, step: StepTensors, block_tables: Tensor, shape: StepShape) -> AttentionPlan:
         return plan_attention(step, block_tables, shape)
 
-    def penalise(self, logits: Tensor, columns: SlotColumns, row_slots: Tensor, counts: Tensor) -> None:
-        penalise(logits, columns, row_slots, counts)
+    def penalise(self, logits: Tensor, columns: SlotSampling, row_slots: Tensor) -> None:
+        reference.penalise(logits, columns, row_slots)
 
-    def sample_slots(self, logits: Tensor, columns: SlotColumns, draw: Draw) -> tuple[Tensor, Tensor]:
-        return sample_slots(logits, columns, draw)
+    def sample_slots(
+        self,
+        logits: Tensor,
+        columns: SlotSampling,
+        row_slots: Tensor,
+        positions: Tensor,
+        *,
+        uses_thresholds: bool,
+        uses_penalties: bool,
+    ) -> tuple[Tensor, Tensor]:
+        if not uses_penalties:
+            columns = replace(columns, counts=torch.zeros_like(columns.counts))
+        return reference.sample_slots(logits, columns, row_slots, positions)
 
     def store_drawn(self, rows: Tensor, drawn: Tensor, tokens: Tensor) -> None:
         store_drawn(rows, drawn, tokens)

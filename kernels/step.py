@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol, Self
 import torch
 from torch import Tensor
 
-from kernels.ops import AttentionPlan
+from kernels.ops import AttentionPlan, SlotSampling
 
 ROW_WORDS = 8
 """Words of a row's line: the fields of `Row`, then room."""
@@ -134,42 +134,12 @@ class Sequences:
     drafts: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class SlotColumns:
-    """How each slot is sampled, neutral where its request does not use a parameter: one column each, [S].
-
-    inverse_temperature, noise_scale, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty: float32.
-    top_k: int32, the size of the vocabulary where off. seeds: int64.
-    """
-
-    inverse_temperature: Tensor
-    noise_scale: Tensor
-    top_p: Tensor
-    min_p: Tensor
-    repetition_penalty: Tensor
-    presence_penalty: Tensor
-    frequency_penalty: Tensor
-    top_k: Tensor
-    seeds: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """What a step's rows are sampled by.
-
-    row_slots: int32 [R], a row's line of the columns and of the counts. positions: int64 [R], index in its sequence of
-    the token that is drawn. `thresholds`: some row uses top-k, top-p or min-p. `counts`: int32 [S, V] where penalties
-    are to be applied: bit 0 for the tokens of the prompt, 2 for each time that a token came in the output.
-    """
-
-    row_slots: Tensor
-    positions: Tensor
-    thresholds: bool
-    counts: Tensor | None
-
-
 class StepOps(Protocol):
-    """What a device does around a model's forward pass. Meanings: `kernels.reference_step`."""
+    """What a device does around a model's forward pass.
+
+    Meanings: `kernels.reference_step`, and `kernels.reference` for what is done to logits. What no row uses need not be
+    looked at: thresholds are top-k, top-p and min-p.
+    """
 
     def scatter_runs(self, words: Tensor, upload: Tensor, runs: int) -> None: ...
 
@@ -177,9 +147,18 @@ class StepOps(Protocol):
 
     def plan_attention(self, step: StepTensors, block_tables: Tensor, shape: StepShape) -> AttentionPlan: ...
 
-    def penalise(self, logits: Tensor, columns: SlotColumns, row_slots: Tensor, counts: Tensor) -> None: ...
+    def penalise(self, logits: Tensor, columns: SlotSampling, row_slots: Tensor) -> None: ...
 
-    def sample_slots(self, logits: Tensor, columns: SlotColumns, draw: Draw) -> tuple[Tensor, Tensor]: ...
+    def sample_slots(
+        self,
+        logits: Tensor,
+        columns: SlotSampling,
+        row_slots: Tensor,
+        positions: Tensor,
+        *,
+        uses_thresholds: bool,
+        uses_penalties: bool,
+    ) -> tuple[Tensor, Tensor]: ...
 
     def store_drawn(self, rows: Tensor, drawn: Tensor, tokens: Tensor) -> None: ...
 

@@ -1,4 +1,4 @@
-"""How each slot is sampled, on the device: one column a parameter, see `kernels.step.SlotColumns`."""
+"""How each slot is sampled, on the device: one column a parameter, see `kernels.ops.SlotSampling`."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from engine.execution.device.arena import float_word, long_words
 from engine.request import Request
-from kernels.step import SlotColumns
+from kernels.ops import SlotSampling
 
 _DTYPES = {
     "inverse_temperature": torch.float32,
@@ -25,9 +25,10 @@ COLUMN_WORDS: Mapping[str, int] = {name: dtype.itemsize // 4 for name, dtype in 
 """Words of a slot in each column."""
 
 
-def view_columns(tables: Mapping[str, Tensor]) -> SlotColumns:
-    """The columns in their tables, int32 [S, words]."""
-    return SlotColumns(**{name: table.view(_DTYPES[name]).squeeze(1) for name, table in tables.items()})
+def view_columns(tables: Mapping[str, Tensor], counts: Tensor) -> SlotSampling:
+    """The columns in their tables int32 [S, words], beside counts int32 [S, V]."""
+    columns = {name: table.view(_DTYPES[name]).squeeze(1) for name, table in tables.items()}
+    return SlotSampling(**columns, counts=counts)
 
 
 def request_words(request: Request, vocab_size: int) -> dict[str, tuple[int, ...]]:

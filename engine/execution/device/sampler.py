@@ -13,7 +13,7 @@ from engine.execution.logprobs import Scores, measure
 from engine.execution.slots import uses_counts
 from engine.scheduling.plan import ScheduledRow
 from kernels.ops import LogitEdits, Ops
-from kernels.step import Draw, StepOps, StepTensors
+from kernels.step import StepOps, StepTensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +62,20 @@ class DeviceSampler:
         asking = on_device(needs.logprobs, torch.int64, logits.device) if needs.logprobs else None
         raw = None if asking is None else logits[asking]
         columns = self._slots.columns
-        counts = self._slots.counts if needs.penalties else None
+        penalties = needs.penalties
         if needs.additions:
-            if counts is not None:  # a penalty scales what the model said, not what was added
-                self._step_ops.penalise(logits, columns, step.row_slots, counts)
-                counts = None
+            if penalties:  # a penalty scales what the model said, not what was added
+                self._step_ops.penalise(logits, columns, step.row_slots)
+                penalties = False
             self._ops.edit_logits(logits, _edits(needs.additions, logits.device))
-        draw = Draw(step.row_slots, step.draw_positions, needs.thresholds, counts)
-        tokens, sound = self._step_ops.sample_slots(logits, columns, draw)
+        tokens, sound = self._step_ops.sample_slots(
+            logits,
+            columns,
+            step.row_slots,
+            step.draw_positions,
+            uses_thresholds=needs.thresholds,
+            uses_penalties=penalties,
+        )
         self._step_ops.store_drawn(lines, tokens, self._slots.sequences.tokens)
         if raw is None:
             return Drawn(tokens, sound)

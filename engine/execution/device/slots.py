@@ -1,7 +1,7 @@
 """Slots of running requests on the device. The host keeps account of what a slot holds and uploads what is new."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -64,8 +64,8 @@ class DeviceSlots:
     A slot's line holds its request's tokens up to the end of the rows computed so far and one more where that was
     drawn; the last may be on the device before it is in `request.tokens`.
 
-    rows: int32 [row lines, 8], the lines of the step under way. sequences, columns: what the ops take. counts: int32
-    [S, V], from the first request with a penalty on.
+    rows: int32 [row lines, 8], the lines of the step under way. sequences, columns: what the ops take; counts take
+    memory from the first request with a penalty on.
     """
 
     def __init__(
@@ -91,8 +91,10 @@ class DeviceSlots:
         )
         self._column_tables = {name: _Table.FIRST_COLUMN + index for index, name in enumerate(COLUMN_WORDS)}
         tables = {name: self._arena.table(table) for name, table in self._column_tables.items()}
-        self.columns = view_columns(tables)
-        self.counts: Tensor | None = None
+        # One line for all slots, until a request has a penalty.
+        no_counts = torch.zeros((1, vocab_size), dtype=torch.int32, device=device).expand(num_slots, -1)
+        self.columns = view_columns(tables, no_counts)
+        self._counting = False
         self._staging = Staging(device, fences_of(device))
 
     def load(self, rows: Sequence[ScheduledRow], lines: Sequence[Row]) -> None:
@@ -167,7 +169,7 @@ class DeviceSlots:
         return state._replace(blocks=len(block_table), last_block=block_table[-1])
 
     def _counts(self) -> Tensor:
-        if self.counts is None:
-            shape = (len(self._states), self._vocab_size)
-            self.counts = torch.zeros(shape, dtype=torch.int32, device=self._arena.words.device)
-        return self.counts
+        if not self._counting:
+            counts = torch.zeros(self.columns.counts.shape, dtype=torch.int32, device=self._arena.words.device)
+            self.columns, self._counting = replace(self.columns, counts=counts), True
+        return self.columns.counts
