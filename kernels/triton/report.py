@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from kernels.triton.compiled import CompilationError, CompiledVariant, broken_promises, compile_variant
 from kernels.triton.elementwise import elementwise_variants
+from kernels.triton.step_variants import step_variants
 from kernels.triton.variants import KernelVariant
 
 _HEADINGS = ("variant", "warps", "stages", "regs", "local", "shared", "programs", "wide", "ahead", "product", "seconds")
@@ -19,7 +20,7 @@ _HEADINGS = ("variant", "warps", "stages", "regs", "local", "shared", "programs"
 
 def shipped_variants() -> tuple[KernelVariant, ...]:
     """All of them, each under a name of its own."""
-    return (*elementwise_variants(),)
+    return (*elementwise_variants(), *step_variants())
 
 
 def main(parts: Sequence[str]) -> int:

@@ -11,10 +11,10 @@ from torch import Tensor
 from kernels.layout import BLOCK_TOKENS
 from kernels.step import COUNTING_WORDS, ROW_WORDS, Sequences, StepTensors
 
-_SCATTER_TILE = 512
-_TOKEN_TILE = 128
-_ROW_TILE = 32
-_COUNT_TILE = 256
+SCATTER_TILE = 512
+TOKEN_TILE = 128
+ROW_TILE = 32
+COUNT_TILE = 256
 
 
 @triton.jit(do_not_specialize=["runs", "length"])
@@ -127,13 +127,13 @@ def count_tokens_kernel(
 def scatter_runs(words: Tensor, upload: Tensor, runs: int) -> None:
     """See the oracle."""
     length = upload.shape[0] - 2 * runs
-    grid = (triton.cdiv(length, _SCATTER_TILE),)
-    scatter_runs_kernel[grid](words, upload, runs, length, TILE=_SCATTER_TILE)
+    grid = (triton.cdiv(length, SCATTER_TILE),)
+    scatter_runs_kernel[grid](words, upload, runs, length, TILE=SCATTER_TILE)
 
 
 def derive(rows: Tensor, sequences: Sequences, out: StepTensors, most_queries: int) -> None:
     """See the oracle. No row has more than `most_queries` tokens."""
-    grid = (rows.shape[0], triton.cdiv(most_queries, _TOKEN_TILE))
+    grid = (rows.shape[0], triton.cdiv(most_queries, TOKEN_TILE))
     derive_kernel[grid](
         rows,
         sequences.tokens,
@@ -152,20 +152,20 @@ def derive(rows: Tensor, sequences: Sequences, out: StepTensors, most_queries: i
         sequences.drafts.stride(0),
         ROW=ROW_WORDS,
         BLOCK=BLOCK_TOKENS,
-        TILE=_TOKEN_TILE,
+        TILE=TOKEN_TILE,
     )
 
 
 def store_drawn(rows: Tensor, drawn: Tensor, tokens: Tensor) -> None:
     """See the oracle."""
     count = rows.shape[0]
-    store_drawn_kernel[(triton.cdiv(count, _ROW_TILE),)](
-        rows, drawn, tokens, count, tokens.shape[1], tokens.stride(0), ROW=ROW_WORDS, TILE=_ROW_TILE
+    store_drawn_kernel[(triton.cdiv(count, ROW_TILE),)](
+        rows, drawn, tokens, count, tokens.shape[1], tokens.stride(0), ROW=ROW_WORDS, TILE=ROW_TILE
     )
 
 
 def count_tokens(counts: Tensor, tokens: Tensor, countings: Tensor) -> None:
     """See the oracle."""
     count_tokens_kernel[(countings.shape[0],)](
-        counts, tokens, countings, counts.stride(0), tokens.stride(0), WORDS=COUNTING_WORDS, TILE=_COUNT_TILE
+        counts, tokens, countings, counts.stride(0), tokens.stride(0), WORDS=COUNTING_WORDS, TILE=COUNT_TILE
     )

@@ -1,0 +1,57 @@
+"""The shipped forms of the kernels that prepare a step, as `kernels.triton.variants` describes them: one of each."""
+
+from kernels.layout import BLOCK_TOKENS
+from kernels.step import COUNTING_WORDS, ROW_WORDS
+from kernels.triton import step
+from kernels.triton.variants import KernelVariant
+
+
+def step_variants() -> list[KernelVariant]:
+    """All of them."""
+    return [
+        KernelVariant(
+            name="step-scatter-runs",
+            kernel=step.scatter_runs_kernel,
+            signature={"words": "*i32", "upload": "*i32", "runs": "i32", "length": "i32"},
+            constexprs={"TILE": step.SCATTER_TILE},
+            aligned=frozenset({"words", "upload"}),
+        ),
+        KernelVariant(
+            name="step-derive",
+            kernel=step.derive_kernel,
+            signature={
+                **dict.fromkeys(("rows", "tokens", "block_tables", "drafts"), "*i32"),
+                **dict.fromkeys(("token_ids", "positions", "slot_mapping", "ends", "draw_positions"), "*i64"),
+                **dict.fromkeys(("query_starts", "context_lens", "row_slots"), "*i32"),
+                **dict.fromkeys(("tokens_stride", "blocks_stride"), "i32"),
+            },
+            constexprs={
+                "drafts_stride": 1,
+                "ROW": ROW_WORDS,
+                "BLOCK": BLOCK_TOKENS,
+                "TILE": step.TOKEN_TILE,
+            },
+            aligned=frozenset({"rows", "tokens", "block_tables", "drafts"}),
+        ),
+        KernelVariant(
+            name="step-store-drawn",
+            kernel=step.store_drawn_kernel,
+            signature={
+                **dict.fromkeys(("rows", "tokens"), "*i32"),
+                "drawn": "*i64",
+                **dict.fromkeys(("count", "length", "tokens_stride"), "i32"),
+            },
+            constexprs={"ROW": ROW_WORDS, "TILE": step.ROW_TILE},
+            aligned=frozenset({"rows", "tokens", "drawn"}),
+        ),
+        KernelVariant(
+            name="step-count-tokens",
+            kernel=step.count_tokens_kernel,
+            signature={
+                **dict.fromkeys(("counts", "tokens", "countings"), "*i32"),
+                **dict.fromkeys(("counts_stride", "tokens_stride"), "i32"),
+            },
+            constexprs={"WORDS": COUNTING_WORDS, "TILE": step.COUNT_TILE},
+            aligned=frozenset({"counts", "tokens", "countings"}),
+        ),
+    ]
