@@ -8,6 +8,7 @@ from engine.request import MAX_RESERVED_FRACTION, PREMIUM, STANDARD, ServiceClas
 from kernels.layout import BLOCK_TOKENS as BLOCK_TOKENS
 
 DType = Literal["auto", "bfloat16", "float32"]
+Device = Literal["auto", "cpu", "cuda"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +51,11 @@ class SchedulerConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """`kv_cache_bytes` of KV memory a model (None: a share of what is free). `max_model_len` bounds prompt and
-    answer together (None: the model's own window). `threads` None leaves the choice to the start-up probe."""
+    answer together (None: the model's own window). `device` auto is a GPU where one can be used, else the CPU, whose
+    `threads` (None) and `dtype` (auto) the start-up probe then chooses."""
 
     scheduler: SchedulerConfig = SchedulerConfig()
+    device: Device = "auto"
     dtype: DType = "auto"
     kv_cache_bytes: int | None = None
     max_model_len: int | None = None

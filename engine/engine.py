@@ -84,6 +84,7 @@ class Engine:
         Raises:
             UnsupportedCheckpoint: a checkpoint cannot be served; the message names the key or the tensor.
             InsufficientMemory: there is not enough KV memory.
+            DeviceUnavailable: the device that the config asks for cannot be used.
         """
         config = config or EngineConfig()
         thread = EngineThread()
@@ -260,7 +261,7 @@ def _load_all(
     models: Mapping[str, Path | str], config: EngineConfig, progress: LoadProgress | None
 ) -> tuple[list[LoadedModel], dict[str, str | int | float]]:
     """Runs on the engine thread."""
-    ops = select_ops(_DTYPES[config.dtype], config.threads)
+    ops = select_ops(_DTYPES[config.dtype], config.threads, config.device)
     loaded = [load(name, Path(path), ops, config, 1 / len(models), progress) for name, path in models.items()]
     return loaded, ops.describe()
 

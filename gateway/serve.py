@@ -32,6 +32,7 @@ from gateway.settings import Settings
 from gateway.telemetry.logs import configure_logging
 from gateway.tenancy import TenantExists, TenantStore, load_pepper, open_database
 from gateway.tenancy.schema import upgrade
+from kernels.dispatch import DeviceUnavailable
 
 DEMO_TENANT = "demo"
 DEMO_QUESTION = "What is the capital of France?"
@@ -80,7 +81,7 @@ def load_engine(settings: Settings, report: Report) -> Engine:
     """The engine with the models of the settings, or with the default model where they name none.
 
     Raises:
-        OperatorError: a model is missing, cannot be served, or does not fit.
+        OperatorError: a model is missing, cannot be served, or does not fit; or the device is not there.
     """
     models: Mapping[str, Path] = settings.models
     for name, path in models.items():
@@ -94,6 +95,7 @@ def load_engine(settings: Settings, report: Report) -> Engine:
             step_tokens=max(SchedulerConfig().step_tokens, settings.max_running),
             classes=engine_classes_of(settings),
         ),
+        device=settings.device,
         dtype=settings.dtype,
         kv_cache_bytes=settings.kv_cache_bytes,
         max_model_len=settings.max_model_len,
@@ -102,7 +104,7 @@ def load_engine(settings: Settings, report: Report) -> Engine:
     )
     try:
         return Engine.load(models, config, progress=lambda name, done, total: report(f"loading {name}", done, total))
-    except (UnsupportedCheckpoint, InsufficientMemory) as error:
+    except (UnsupportedCheckpoint, InsufficientMemory, DeviceUnavailable) as error:
         raise OperatorError(str(error)) from error
 
 

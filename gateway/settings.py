@@ -116,6 +116,8 @@ class Settings(BaseSettings):
         default_factory=lambda: dict(DEFAULT_CLASSES)
     )
     """All of them by name, in place of the default ones. A tenant's tier is one of these names."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: a GPU where one can be used, the CPU otherwise."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
     kv_cache_bytes: ByteSize | None = Field(default=None, ge=1024**2)
     """KV memory of each model; `4GiB` is understood. None: a share of what is free."""

@@ -1,12 +1,45 @@
 """The only place that chooses between backends."""
 
+from importlib.util import find_spec
+from typing import Literal
+
 import torch
 
 from kernels.cpu.ops import CpuOps
 from kernels.cpu.probe import probe
 from kernels.ops import Ops
 
+Device = Literal["auto", "cpu", "cuda"]
 
-def select_ops(dtype: torch.dtype | None = None, threads: int | None = None) -> Ops:
-    """The op table for this machine. `dtype` None leaves the choice to the start-up probe."""
-    return CpuOps(probe(dtype, threads))
+
+class DeviceUnavailable(RuntimeError):
+    """The device that was asked for cannot be used here; says what is missing."""
+
+
+def select_ops(dtype: torch.dtype | None = None, threads: int | None = None, device: Device = "auto") -> Ops:
+    """The op table for this machine: of its GPU where it can be used, unless `device` says which.
+
+    `dtype` None is bfloat16 on a GPU; on a CPU it leaves the choice to the start-up probe. `threads` are the CPU's.
+
+    Raises:
+        DeviceUnavailable: `device` is "cuda", and there is no GPU, or nothing that compiles kernels for it.
+    """
+    if device == "cpu" or (device == "auto" and _missing_for_cuda()):
+        return CpuOps(probe(dtype, threads))
+    if missing := _missing_for_cuda():
+        raise DeviceUnavailable(f"device cuda needs {missing}")
+    # Only here: nothing else needs triton to be there.
+    from kernels.triton.ops import TritonOps
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return TritonOps(torch.device("cuda", torch.cuda.current_device()), dtype or torch.bfloat16)
+
+
+def _missing_for_cuda() -> str | None:
+    """What there would have to be for kernels to run on a GPU; None where nothing is missing."""
+    if not torch.cuda.is_available():
+        return "a GPU, its driver and a torch that is built for CUDA: torch finds none here"
+    if find_spec("triton") is None:
+        return "triton: pip install 'turnpike[gpu]'"
+    return None

@@ -303,7 +303,7 @@ class ReferenceOps:
         return {"backend": "reference", "dtype": str(self.dtype).removeprefix("torch.")}
 
     def pack_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
-        return ReferenceLinear(weight, bias)
+        return ReferenceLinear(weight.to(self.device), None if bias is None else bias.to(self.device))
 
     def embed(self, table: Tensor, token_ids: Tensor) -> Tensor:
         return functional.embedding(token_ids, table)

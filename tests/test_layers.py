@@ -12,18 +12,25 @@ MAY_NOT_IMPORT = {
     "kernels": {"engine", "gateway", "migrations"},
     "engine": {"gateway", "migrations"},
 }
+ON_A_GPU = "kernels/triton/"
+MAY_NAME_IT = {"kernels/dispatch.py"}
+"""What may import Triton kernels: they are not to be needed, nor triton, where there is no GPU."""
 TEST_ONLY = {"transformers", "pytest", "hypothesis", "httpx", "openai", "tests"}
 FILES = [path for package in ("gateway", "engine", "kernels", "migrations") for path in (ROOT / package).rglob("*.py")]
 
 
-def imported_packages(path: Path) -> set[str]:
+def imported_modules(path: Path) -> set[str]:
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[0] for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.add(node.module.split(".")[0])
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     return names
+
+
+def imported_packages(path: Path) -> set[str]:
+    return {module.split(".")[0] for module in imported_modules(path)}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -42,5 +49,38 @@ for module in pkgutil.walk_packages(package.__path__, {package!r} + "."):
     if not module.name.endswith("__main__"):
         importlib.import_module(module.name)
 assert "torch" not in sys.modules, "torch came in"
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_only_the_gpus_kernels_need_triton(path: Path) -> None:
+    name = path.relative_to(ROOT).as_posix()
+    if name.startswith(ON_A_GPU):
+        return
+    modules = imported_modules(path)
+    assert not any(module.split(".")[0] == "triton" for module in modules)
+    assert name in MAY_NAME_IT or not any(module.startswith("kernels.triton") for module in modules)
+
+
+def test_everything_but_the_gpus_kernels_is_imported_without_triton() -> None:
+    program = f"""
+import importlib, importlib.abc, pkgutil, sys
+
+class NoTriton(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.split(".")[0] == "triton":
+            raise ModuleNotFoundError("there is no triton here", name=name)
+
+sys.meta_path.insert(0, NoTriton())
+count = 0
+for root in ("gateway", "engine", "kernels"):
+    package = importlib.import_module(root)
+    for module in pkgutil.walk_packages(package.__path__, root + "."):
+        if module.name.endswith("__main__") or (module.name + ".").startswith({ON_A_GPU.replace("/", ".")!r}):
+            continue
+        importlib.import_module(module.name)
+        count += 1
+assert count > 150, count
 """
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)

@@ -39,7 +39,7 @@ def load_model(checkpoint: Checkpoint, ops: Ops, max_positions: int, progress: P
                 read = min(read + tensor.nbytes, total)
                 progress(read, total)
         weights = assembler.finish()
-        rope = RopeTable(config.rope, config.head_dim, max_positions, ops.dtype)
+        rope = RopeTable(config.rope, config.head_dim, max_positions, ops.dtype, ops.device)
     if progress is not None:
         progress(total, total)
     return Transformer(config, weights, rope, ops)
@@ -118,4 +118,4 @@ class _Assembler:
         if name not in self._loose:
             raise UnsupportedCheckpoint(f"tensor {name} is missing")
         # A copy of its own: small tensors must not keep a whole memory-mapped file alive.
-        return self._loose.pop(name).clone()
+        return self._loose.pop(name).to(self._ops.device, copy=True)

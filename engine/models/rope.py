@@ -12,11 +12,13 @@ from kernels.ops import RopeRows
 class RopeTable:
     """cos and sin for every position of the window, gathered once a step and shared by all layers."""
 
-    def __init__(self, config: RopeConfig, head_dim: int, max_positions: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self, config: RopeConfig, head_dim: int, max_positions: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
         angles = _angles(config, config.rotary_dim or head_dim, max_positions)
         scale = attention_factor(config)
-        self._cos = (angles.cos() * scale).to(dtype)
-        self._sin = (angles.sin() * scale).to(dtype)
+        self._cos = (angles.cos() * scale).to(device, dtype)
+        self._sin = (angles.sin() * scale).to(device, dtype)
 
     def rows(self, positions: Tensor) -> RopeRows:
         """Factors of tokens at `positions` int64 [T]."""

@@ -20,6 +20,7 @@ def serve(
             "[default: smollm2, fetched when it is missing]",
         ),
     ] = None,
+    device: Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda. [default: auto]")] = None,
     dtype: Annotated[str | None, typer.Option("--dtype", help="auto, bfloat16 or float32. [default: auto]")] = None,
     kv_cache_bytes: Annotated[
         str | None, typer.Option("--kv-cache-bytes", help="KV memory of each model, as in 4GiB.")
@@ -41,6 +42,7 @@ def serve(
         port=port,
         data_dir=data_dir,
         models=parse_models(model or []),
+        device=device,
         dtype=dtype,
         kv_cache_bytes=kv_cache_bytes,
         max_model_len=max_model_len,

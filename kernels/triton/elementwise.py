@@ -100,7 +100,7 @@ def _by_width(dtype: str, width: int) -> list[KernelVariant]:
 def _rotary(dtype: str, kv_dtype: str, heads: _Heads) -> KernelVariant:
     rows = f"*{dtype}"
     signature = {
-        **{name: rows for name in ("qkv", "cos", "sin", "query")},
+        **dict.fromkeys(("qkv", "cos", "sin", "query"), rows),
         "slot_mapping": "*i64",
         "kv": f"*{kv_dtype}",
         "eps": "fp32",

@@ -176,6 +176,7 @@ class TestServeRefuses:
             (["--model", "a=/nowhere", "--port", "0"], 1, "model a: there is no /nowhere"),
             (["--port", "99999"], 1, "port: "),
             (["--port", "http"], 2, "--port"),
+            (["--device", "tpu"], 1, "device: "),
             (["--dtype", "int8"], 1, "dtype: "),
             (["--kv-cache-bytes", "lots"], 1, "kv_cache_bytes: "),
             (["--max-running", "0"], 1, "max_running: "),
@@ -186,6 +187,12 @@ class TestServeRefuses:
     ) -> None:
         monkeypatch.setattr("gateway.serve.configure_logging", lambda *_: None)
         assert complaint in failure(code, "serve", *arguments)
+
+    def test_a_gpu_that_is_not_there_is_one_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("gateway.serve.configure_logging", lambda *_: None)
+        monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+        arguments = ("serve", "--device", "cuda", "--model", "a=.", "--port", "0")
+        assert "device cuda needs a GPU" in failure(1, *arguments)
 
     def test_a_bad_file_is_one_line(self) -> None:
         Path("turnpike.toml").write_text("prot = 1")

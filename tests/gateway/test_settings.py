@@ -109,6 +109,7 @@ def test_the_data_directory_cannot_move_itself(data_dir: Path) -> None:
         (b"port = 99999", "port: Input should be less than or equal to 65535"),
         (b"data_dir = 3", "data_dir: "),
         (b"[models]\n'a b' = '/x'", "models: the model name 'a b'"),
+        (b"device = 'tpu'", "device: "),
         (b"dtype = 'int8'", "dtype: "),
         (b"kv_cache_bytes = 10", "kv_cache_bytes: "),
         (b"max_running = 0", "max_running: "),

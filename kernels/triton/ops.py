@@ -1,0 +1,67 @@
+"""A CUDA device's op table: cuBLAS for products, this package's kernels for the rest."""
+
+import torch
+from torch import Tensor
+
+from kernels.layout import BLOCK_TOKENS
+from kernels.ops import AttentionMetadata, AttentionPlan, HeadNorms, KVScales, RopeRows
+from kernels.reference import ReferenceOps
+from kernels.triton import activation, attention, blocks, embedding, norms, rotary
+from kernels.triton.plan import TritonPlan, plan_from_metadata
+
+_UNSCALED = KVScales(key=1.0, value=1.0)
+
+
+class TritonOps(ReferenceOps):
+    """Ops on a GPU in one dtype, or on the CPU where Triton's kernels are interpreted.
+
+    With `kv_scales` KV is kept in fp8 e4m3.
+    """
+
+    def __init__(self, device: torch.device, dtype: torch.dtype, kv_scales: KVScales | None = None) -> None:
+        super().__init__(device, dtype)
+        self.kv_scales = kv_scales
+        self.kv_dtype = torch.float8_e4m3fn if kv_scales else dtype
+
+    def describe(self) -> dict[str, str | int | float]:
+        on_gpu = self.device.type == "cuda"
+        return {
+            "backend": "triton",
+            "device": torch.cuda.get_device_name(self.device) if on_gpu else "interpreter",
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "kv dtype": str(self.kv_dtype).removeprefix("torch."),
+        }
+
+    def embed(self, table: Tensor, token_ids: Tensor) -> Tensor:
+        return embedding.embed(table, token_ids)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return norms.rms_norm(x, weight, eps)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        return norms.add_rms_norm(x, residual, weight, eps)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        return activation.silu_mul(gate_up)
+
+    def allocate_kv(self, num_layers: int, num_blocks: int, num_kv_heads: int, head_dim: int) -> Tensor:
+        shape = (num_layers, num_blocks, BLOCK_TOKENS, 2, num_kv_heads, head_dim)
+        return torch.zeros(shape, dtype=self.kv_dtype, device=self.device)
+
+    def clear_blocks(self, kv: Tensor, block_ids: Tensor) -> None:
+        blocks.clear_blocks(kv, block_ids)
+
+    def copy_blocks(self, kv: Tensor, sources: Tensor, targets: Tensor) -> None:
+        blocks.copy_blocks(kv, sources, targets)
+
+    def rotate_and_store(
+        self, qkv: Tensor, norms: HeadNorms | None, rope: RopeRows, kv_layer: Tensor, slot_mapping: Tensor
+    ) -> Tensor:
+        return rotary.rotate_and_store(qkv, norms, rope, kv_layer, slot_mapping, self.kv_scales)
+
+    def plan_attention(self, metadata: AttentionMetadata) -> AttentionPlan:
+        return plan_from_metadata(metadata, self.device)
+
+    def attend(self, query: Tensor, kv_layer: Tensor, plan: AttentionPlan, window: int | None) -> Tensor:
+        assert isinstance(plan, TritonPlan)
+        return attention.attend(query, kv_layer, plan, window, self.kv_scales or _UNSCALED)
