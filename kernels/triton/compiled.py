@@ -95,6 +95,8 @@ def compile_variant(variant: KernelVariant) -> CompiledVariant:
     """Compile for sm_90. Raises CompilationError. About a second, less if Triton's cache on disk has it."""
     if not isinstance(variant.kernel, triton.JITFunction):
         raise CompilationError(f"{variant.name}: kernels are interpreted in this process")
+    if unseen := variant.aligned & _unspecialised(variant.kernel):
+        raise CompilationError(f"{variant.name}: aligned, but the launcher is told not to look: {sorted(unseen)}")
     options = {"num_warps": variant.num_warps, "num_stages": variant.num_stages}
     try:
         compiled = triton.compile(_source(variant), target=_HOPPER, options=options)
@@ -121,6 +123,8 @@ def broken_promises(variant: KernelVariant, compiled: CompiledVariant) -> Iterat
         yield f"{compiled.local_bytes} bytes of local memory a thread: registers are spilled"
     if compiled.shared_bytes > SHARED_BYTES_LIMIT:
         yield f"{compiled.shared_bytes} bytes of shared memory, and a program may have {SHARED_BYTES_LIMIT}"
+    elif compiled.programs < variant.programs:
+        yield f"{compiled.programs} programs fit a multiprocessor, and the launch counts on {variant.programs}"
     if variant.wide_loads and compiled.wide_share < LEAST_WIDE_SHARE:
         loads = dict(sorted(compiled.tile_loads.items()))
         yield f"{compiled.wide_share:.0%} of tiles' bytes come 16 at a time; loads by width: {loads}"
@@ -137,6 +141,11 @@ def _is_pipelined(facts: PtxFacts) -> bool:
     return bool(facts.loops) and all(
         loop.trips_ahead >= 1 and loop.direct_bytes < loop.copied_bytes for loop in facts.loops
     )
+
+
+def _unspecialised(kernel: Any) -> set[str]:
+    """Arguments whose values the launcher does not look at to specialise the kernel."""
+    return {each.name for each in kernel.params if each.do_not_specialize or each.do_not_specialize_on_alignment}
 
 
 def _source(variant: KernelVariant) -> Any:

@@ -1,5 +1,7 @@
 """Variants of one small kernel, a sound one and others with one flaw each, to test what finds flaws."""
 
+from dataclasses import replace
+
 import triton
 import triton.language as tl
 
@@ -20,41 +22,39 @@ def product_kernel(left, right, output, depth, M: tl.constexpr, N: tl.constexpr,
     tl.store(output + rows * N + columns, total)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["output"])
 def refused_kernel(output, SIDE: tl.constexpr):
-    """Never compiles."""
+    """Compiles with a side of 0 alone."""
     tl.static_assert(SIDE == 0, "a side that no kernel has")
     tl.store(output, SIDE)
 
 
-ALIGNED = frozenset({"left", "right", "output", "depth"})
+def tiles(m: int, n: int, k: int) -> dict[str, int]:
+    return {"M": m, "N": n, "K": k}
 
 
-def product(
-    name: str, m: int, n: int, k: int = 64, *, aligned: frozenset[str] = ALIGNED, warps: int = 4, stages: int = 3
-) -> KernelVariant:
-    return KernelVariant(
-        name,
-        product_kernel,
-        {"left": "*bf16", "right": "*bf16", "output": "*fp32", "depth": "i32"},
-        {"M": m, "N": n, "K": k},
-        aligned,
-        num_warps=warps,
-        num_stages=stages,
-        wide_loads=True,
-        pipelined_loads=True,
-        warpgroup_matmul=True,
-    )
+SOUND = KernelVariant(
+    "sound",
+    product_kernel,
+    {"left": "*bf16", "right": "*bf16", "output": "*fp32", "depth": "i32"},
+    tiles(64, 64, 64),
+    frozenset({"left", "right", "output", "depth"}),
+    wide_loads=True,
+    pipelined_loads=True,
+    warpgroup_matmul=True,
+)
 
 
 def flawed_variants() -> tuple[KernelVariant, ...]:
     return (
-        product("sound", 64, 64),
-        product("spilled", 256, 256),
-        product("single-buffered", 64, 64, stages=2),
-        product("not-pipelined", 64, 64, stages=1),
-        product("narrow", 64, 64, aligned=frozenset({"output"})),
-        product("too-much-shared", 128, 256, 128, warps=8, stages=4),
-        product("single-warps", 16, 64),
+        SOUND,
+        replace(SOUND, name="spilled", constexprs=tiles(256, 256, 64)),
+        replace(SOUND, name="single-buffered", num_stages=2),
+        replace(SOUND, name="not-pipelined", num_stages=1),
+        replace(SOUND, name="narrow", aligned=frozenset({"output"})),
+        replace(SOUND, name="too-much-shared", constexprs=tiles(128, 256, 128), num_warps=8, num_stages=4),
+        replace(SOUND, name="single-warps", constexprs=tiles(16, 64, 64)),
+        replace(SOUND, name="crowded", programs=9),
+        KernelVariant("aligned-in-vain", refused_kernel, {"output": "*i32"}, {"SIDE": 0}, frozenset({"output"})),
         KernelVariant("refused", refused_kernel, {"output": "*i32"}, {"SIDE": 1}),
     )

@@ -27,6 +27,8 @@ def test_a_sound_variant_has_no_faults(flaws: dict[str, list[str]]) -> None:
         ("narrow", "0% of tiles' bytes come 16 at a time"),
         ("too-much-shared", "bytes of shared memory, and a program may have 232448"),
         ("single-warps", "0 products of warp groups"),
+        ("crowded", "programs fit a multiprocessor, and the launch counts on 9"),
+        ("aligned-in-vain", "the launcher is told not to look: ['output']"),
         ("refused", "a side that no kernel has"),
     ],
 )
@@ -41,6 +43,8 @@ def test_a_flaw_is_the_only_fault(flaws: dict[str, list[str]]) -> None:
         "not-pipelined",
         "too-much-shared",
         "single-warps",
+        "crowded",
+        "aligned-in-vain",
         "refused",
     ]
 
