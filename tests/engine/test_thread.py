@@ -1,0 +1,44 @@
+"""The engine's thread among the others of its process."""
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from engine.thread import EngineThread
+
+
+@pytest.fixture
+def engine_thread() -> Iterator[EngineThread]:
+    thread = EngineThread()
+    yield thread
+    thread.close()
+
+
+def niceness(thread_id: int) -> int:
+    return os.getpriority(os.PRIO_PROCESS, thread_id)
+
+
+def multiply() -> list[int]:
+    """Enough for OpenMP to start workers; returns the niceness of each thread that there is."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    torch.randn(1500, 1500) @ torch.randn(1500, 1500)
+    torch.set_num_threads(before)
+    return [niceness(int(task)) for task in os.listdir("/proc/self/task")]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="priorities of threads are Linux's")
+class TestPriority:
+    def test_it_gives_way_to_the_other_threads_of_its_process(self, engine_thread: EngineThread) -> None:
+        own = niceness(threading.get_native_id())
+        assert engine_thread.submit(lambda: niceness(threading.get_native_id())).result() > own
+        assert niceness(threading.get_native_id()) == own
+
+    def test_so_do_the_workers_that_it_starts(self, engine_thread: EngineThread) -> None:
+        own = niceness(threading.get_native_id())
+        others = engine_thread.submit(multiply).result()
+        assert len([each for each in others if each > own]) >= 2
