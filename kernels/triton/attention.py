@@ -11,7 +11,7 @@ from kernels.ops import KVScales
 from kernels.triton.decode import decode, merge
 from kernels.triton.extend import extend
 from kernels.triton.plan import TritonPlan
-from kernels.triton.tuning import AttentionShape, decode_launch, decode_programs, extend_launch, merge_launch
+from kernels.triton.tuning import AttentionShape, decode_launch, extend_launch, merge_launch
 
 _NO_SCALES = KVScales(key=1.0, value=1.0)
 _INTERPRETED_PROGRAMS = 3
@@ -22,7 +22,9 @@ def attend(
 ) -> Tensor:
     """Causal attention of query [T, Hq, D] over the paged KV [N, 16, 2, Hkv, D]; gives [T, Hq, D].
 
-    Meaning: `kernels.reference.attend` on stored values times their scales; 0 for the tokens of a row with context 0.
+    Meaning: `kernels.reference.attend` on stored values times their scales; 0 for the tokens of a row with context 0,
+    and whatever the memory held for those of no row.
+
     Nothing here waits for the device, and what is launched depends on the plan's plain numbers alone: a CUDA graph of
     it holds for any contexts within them.
 
@@ -64,7 +66,8 @@ def _decode(
     _, heads, head_dim = query.shape
     partials = query.new_empty((plan.split_capacity, plan.decode_queries, heads, head_dim), dtype=torch.float32)
     partial_sums = query.new_empty(partials.shape[:-1], dtype=torch.float32)
-    decode[(_programs(query.device, decode_programs(shape)),)](
+    launch = decode_launch(shape, plan.decode_queries)
+    decode[(_programs(query.device, launch.programs),)](
         query,
         kv_layer,
         output,
@@ -81,7 +84,7 @@ def _decode(
         kv_layer.stride(0),
         scale,
         value_scale,
-        **decode_launch(shape, plan.decode_queries).options,
+        **launch.options,
     )
     merge[(plan.decode_rows, plan.decode_queries, heads)](
         output,

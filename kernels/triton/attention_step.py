@@ -15,6 +15,9 @@ import triton.language as tl
 from kernels.layout import BLOCK_TOKENS
 
 BLOCK = tl.constexpr(BLOCK_TOKENS)
+STEP_TENSORS = ["block_tables", "row_slots", "query_starts", "context_lens", "split_starts"]
+"""Arguments that may point into a larger buffer: kernels are the same wherever it is, so none is compiled late."""
+
 LOWEST = tl.constexpr(-1.0e30)
 
 
@@ -106,6 +109,10 @@ def attention_step(
     kept = tl.exp2(highest - raised)
     weights = tl.exp2(scores - raised[:, None])
     values = _load_tile(kv_head_keys + KV_HEADS * HEAD_DIM + offsets, readable, whole).to(query.dtype)
+    if kv_head_keys.dtype.element_ty.primitive_bitwidth == 8:
+        # A sum of one number each. A product's second operand has its tokens side by side; the compiler would see to
+        # that before it widens the bytes, and read them from shared memory one by one, but not across a sum.
+        values = tl.sum(tl.reshape(values, (TILE, 1, DIM)), axis=1)
     total = total * kept + tl.sum(weights, axis=1)
     mixed = tl.dot(weights.to(query.dtype), values, mixed * kept[:, None], input_precision="ieee")
     return raised, total, mixed

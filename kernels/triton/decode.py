@@ -12,6 +12,7 @@ import triton.language as tl
 
 from kernels.triton.attention_step import (
     LOWEST,
+    STEP_TENSORS,
     attention_step,
     finish_softmax,
     first_visible,
@@ -32,7 +33,7 @@ def _row_of(split, split_starts, rows):
     return low
 
 
-@triton.jit(do_not_specialize=["rows", "most_queries"])
+@triton.jit(do_not_specialize=["rows", "most_queries", "table_stride"], do_not_specialize_on_alignment=STEP_TENSORS)
 def decode(
     query,
     kv_layer,
@@ -117,7 +118,7 @@ def decode(
                 tl.store(partial_sums + line, sums, mask=packed < tokens * GROUP)
 
 
-@triton.jit(do_not_specialize=["most_queries"])
+@triton.jit(do_not_specialize=["most_queries"], do_not_specialize_on_alignment=STEP_TENSORS)
 def merge(
     output,
     partials,

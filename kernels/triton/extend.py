@@ -7,7 +7,14 @@ instruction, each with its keys from the first to the last that it sees, in one 
 import triton
 import triton.language as tl
 
-from kernels.triton.attention_step import attention_step, finish_softmax, first_visible, load_query, start_softmax
+from kernels.triton.attention_step import (
+    STEP_TENSORS,
+    attention_step,
+    finish_softmax,
+    first_visible,
+    load_query,
+    start_softmax,
+)
 
 
 @triton.jit
@@ -51,7 +58,7 @@ def _steps(
     return softmax
 
 
-@triton.jit(do_not_specialize=["first_row"])
+@triton.jit(do_not_specialize=["first_row", "table_stride"], do_not_specialize_on_alignment=STEP_TENSORS)
 def extend(
     query,
     kv_layer,

@@ -13,7 +13,8 @@ from kernels.ops import AttentionMetadata
 SPLIT_TOKENS = 512
 """Tokens of KV in one split. A multiple of every key tile; it shapes how results are rounded, so it is a constant."""
 
-_ROWS_AT_ONCE = 256
+COUNTED_ROWS = 256
+"""Rows whose splits are counted at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class TritonPlan:
         return self.context_lens.numel() - self.decode_rows
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["context_lens", "split_starts"])
 def count_splits(context_lens, split_starts, rows, SPLIT: tl.constexpr, ROWS: tl.constexpr):
     """Number the splits of a step: split_starts int32 [rows + 1] from context_lens int32 [rows].
 
@@ -72,7 +73,7 @@ def count_splits(context_lens, split_starts, rows, SPLIT: tl.constexpr, ROWS: tl
 def number_splits(context_lens: Tensor, split_starts: Tensor) -> None:
     """Fill split_starts int32 [R + 1] from context_lens int32 [R], without waiting for the device."""
     rows = split_starts.numel() - 1
-    count_splits[(1,)](context_lens, split_starts, rows, SPLIT_TOKENS, _ROWS_AT_ONCE)
+    count_splits[(1,)](context_lens, split_starts, rows, SPLIT_TOKENS, COUNTED_ROWS)
 
 
 def splits_of(context_len: int) -> int:

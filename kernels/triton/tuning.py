@@ -18,12 +18,18 @@ _MERGED_SPLITS = 16
 
 @dataclass(frozen=True, slots=True)
 class DecodeTile:
-    """A decode kernel: tokens of KV at a time, warps, stages, and how many programs share a multiprocessor."""
+    """A decode kernel: tokens of KV at a time, warps and stages, the same for few and many packed rows.
+
+    They shape how sums are rounded, and a row's result must not depend on whether its neighbours have drafts.
+    few_programs, many_programs: programs that share a multiprocessor; no more than it holds, or the last would start
+    when the others are done.
+    """
 
     key_tile: int
     num_warps: int
     num_stages: int
-    programs: int
+    few_programs: int
+    many_programs: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,26 +44,26 @@ class ExtendTile:
 
 # Both by (padded head dimension, bytes of a stored number).
 DECODE = {
-    (64, 1): DecodeTile(64, 4, 5, 4),
-    (64, 2): DecodeTile(64, 4, 5, 4),
-    (64, 4): DecodeTile(32, 4, 5, 2),
-    (128, 1): DecodeTile(64, 4, 5, 2),
-    (128, 2): DecodeTile(64, 4, 5, 2),
-    (128, 4): DecodeTile(32, 4, 5, 2),
-    (256, 1): DecodeTile(32, 4, 5, 2),
-    (256, 2): DecodeTile(32, 4, 5, 2),
-    (256, 4): DecodeTile(16, 4, 5, 1),
+    (64, 1): DecodeTile(64, 4, 5, 5, 3),
+    (64, 2): DecodeTile(64, 4, 5, 5, 3),
+    (64, 4): DecodeTile(32, 4, 5, 4, 4),
+    (128, 1): DecodeTile(64, 4, 5, 3, 2),
+    (128, 2): DecodeTile(64, 4, 5, 2, 2),
+    (128, 4): DecodeTile(32, 4, 5, 2, 2),
+    (256, 1): DecodeTile(32, 4, 5, 3, 2),
+    (256, 2): DecodeTile(32, 4, 5, 2, 2),
+    (256, 4): DecodeTile(16, 8, 5, 1, 1),
 }
 EXTEND = {
     (64, 1): ExtendTile(128, 64, 8, 5),
     (64, 2): ExtendTile(128, 64, 8, 5),
-    (64, 4): ExtendTile(64, 32, 4, 5),
+    (64, 4): ExtendTile(32, 16, 4, 5),
     (128, 1): ExtendTile(128, 64, 8, 5),
     (128, 2): ExtendTile(128, 64, 8, 5),
-    (128, 4): ExtendTile(64, 32, 8, 5),
+    (128, 4): ExtendTile(32, 16, 8, 5),
     (256, 1): ExtendTile(64, 32, 8, 5),
-    (256, 2): ExtendTile(64, 32, 8, 5),
-    (256, 4): ExtendTile(64, 16, 8, 5),
+    (256, 2): ExtendTile(128, 32, 8, 5),
+    (256, 4): ExtendTile(16, 16, 8, 5),
 }
 
 
@@ -81,11 +87,12 @@ class AttentionShape:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A kernel's compile-time arguments and how it is compiled."""
+    """A kernel's compile-time arguments, how it is compiled, and how many programs a multiprocessor is counted on."""
 
     constexprs: Mapping[str, int]
     num_warps: int
     num_stages: int
+    programs: int = 1
 
     @property
     def options(self) -> dict[str, int]:
@@ -104,12 +111,8 @@ def decode_launch(shape: AttentionShape, most_queries: int) -> Launch:
         "QUERY_TILE": FEW_QUERY_ROWS if few else MANY_QUERY_ROWS,
         "KEY_TILE": tile.key_tile,
     }
-    return Launch(constexprs, tile.num_warps, tile.num_stages)
-
-
-def decode_programs(shape: AttentionShape) -> int:
-    """Programs of the decode kernel on one multiprocessor."""
-    return DECODE[shape.padded_dim, shape.kv_bytes].programs
+    programs = tile.few_programs if few else tile.many_programs
+    return Launch(constexprs, tile.num_warps, tile.num_stages, programs)
 
 
 @lru_cache

@@ -1,6 +1,7 @@
 """Attention on a GPU against its meaning, under Triton's interpreter."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,8 +12,8 @@ from torch import Tensor
 from kernels import reference
 from kernels.ops import KVScales
 from kernels.triton.attention import attend
-from kernels.triton.plan import SPLIT_TOKENS, plan_from_metadata
-from tests.kernels.triton.attention_cases import Heads, Step, in_fp8, make_step, only_row
+from kernels.triton.plan import SPLIT_TOKENS, number_splits, plan_from_metadata
+from tests.kernels.triton.attention_cases import FAR_AWAY, Heads, Step, in_fp8, make_step, only_row
 
 DRAFTED = 8
 """The most tokens of a row that is decoded."""
@@ -93,6 +94,25 @@ def test_a_row_does_not_depend_on_its_neighbours(window: int | None) -> None:
     together = attended(step, window).split(lens)
     for row, mine in enumerate(together):
         assert torch.equal(attended(only_row(step, row), window), mine)
+
+
+def test_a_plan_holds_for_other_rows_within_its_numbers() -> None:
+    """As a CUDA graph replays it: the same tensors with other contents, and room to spare."""
+    step = make_step([1, 3, 20], [LONG, 30, 50], Heads())
+    plan = plan_from_metadata(step.metadata, step.query.device, DRAFTED)
+    roomy = replace(plan, split_capacity=plan.split_capacity + 9, decode_queries=DRAFTED, extend_queries=100)
+    assert torch.equal(attend(step.query, step.kv_layer, roomy, None), attended(step))
+
+    other = make_step([2, 2, 20], [SPLIT_TOKENS + 1, 5, 31], Heads(), seed=1)
+    lines = torch.tensor([2, 0, 1])
+    tables = torch.full((4, other.metadata.block_tables.shape[1]), FAR_AWAY, dtype=torch.int32)
+    tables[lines] = other.metadata.block_tables.int()
+    roomy = replace(roomy, block_tables=tables)
+    roomy.row_slots.copy_(lines)
+    roomy.query_starts.copy_(torch.tensor([0, 2, 4, 24]))
+    roomy.context_lens.copy_(torch.tensor(other.metadata.context_lens))
+    number_splits(roomy.context_lens[: roomy.decode_rows], roomy.split_starts)
+    assert torch.equal(attend(other.query, other.kv_layer, roomy, None), attended(other))
 
 
 @pytest.mark.parametrize("dim", [64, 80])

@@ -1,0 +1,127 @@
+"""The shipped forms of the attention kernels, as `kernels.triton.variants` describes them.
+
+What is compiled depends on a model's heads and window. Listed is one form for each way that the code can go: every
+head dimension with a KV of the model's dtype and of fp8, rows with and without drafts, and a window.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kernels.triton.decode import decode, merge
+from kernels.triton.extend import extend
+from kernels.triton.plan import COUNTED_ROWS, SPLIT_TOKENS, count_splits
+from kernels.triton.tuning import (
+    FEW_QUERY_ROWS,
+    AttentionShape,
+    Launch,
+    decode_launch,
+    extend_launch,
+    merge_launch,
+)
+from kernels.triton.variants import KernelVariant
+
+_BF16, _FP16, _FP8 = "bf16", "fp16", "fp8e4nv"
+_BYTES = {_BF16: 2, _FP16: 2, _FP8: 1}
+
+_TYPES = {
+    "partials": "*fp32",
+    "partial_sums": "*fp32",
+    "block_tables": "*i32",
+    "row_slots": "*i32",
+    "query_starts": "*i32",
+    "context_lens": "*i32",
+    "split_starts": "*i32",
+    "rows": "i32",
+    "first_row": "i32",
+    "most_queries": "i32",
+    "table_stride": "i32",
+    "block_stride": "i32",
+    "scale": "fp32",
+    "value_scale": "fp32",
+}
+_ALIGNED = frozenset({"query", "kv_layer", "output", "partials", "partial_sums", "block_stride"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """A model's attention: its dtype, that of its KV, and its heads."""
+
+    dtype: str
+    stored: str
+    shape: AttentionShape
+
+    def __str__(self) -> str:
+        stored = "-kv8" if self.stored == _FP8 else ""
+        return f"{self.dtype}{stored}-d{self.shape.head_dim}" + ("-window" if self.shape.window else "")
+
+
+def _model(dtype: str, stored: str, kv_heads: int, group: int, head_dim: int, window: int = 0) -> _Model:
+    return _Model(dtype, stored, AttentionShape(kv_heads, group, head_dim, window, _BYTES[stored]))
+
+
+_WHOLE = (
+    _model(_BF16, _BF16, 3, 3, 64),
+    _model(_BF16, _BF16, 8, 4, 128),
+    _model(_BF16, _BF16, 4, 2, 256),
+)
+"""Models whose every kernel is listed."""
+
+_PLAIN = (
+    _model(_BF16, _BF16, 32, 1, 80),
+    _model(_BF16, _BF16, 32, 1, 96),
+    _model(_BF16, _BF16, 8, 4, 128, window=4096),
+    _model(_BF16, _BF16, 4, 2, 256, window=1024),
+    _model(_FP16, _FP16, 8, 4, 128),
+    _model(_BF16, _FP8, 3, 3, 64),
+    _model(_BF16, _FP8, 32, 1, 80),
+    _model(_BF16, _FP8, 8, 4, 128),
+    _model(_BF16, _FP8, 4, 2, 256),
+)
+"""Models of which what reads KV for one token and for chunks is listed; the rest is like another model's."""
+
+
+def attention_variants() -> list[KernelVariant]:
+    """All of them."""
+    return [
+        _counting(),
+        *(variant for model in _WHOLE + _PLAIN for variant in _readers(model)),
+        *(variant for model in _WHOLE for variant in _others(model)),
+    ]
+
+
+def _readers(model: _Model) -> Iterator[KernelVariant]:
+    yield _reader(f"decode-{model}", decode, decode_launch(model.shape, 1), model)
+    yield _reader(f"extend-{model}", extend, extend_launch(model.shape), model, warpgroup_matmul=True)
+
+
+def _others(model: _Model) -> Iterator[KernelVariant]:
+    more_than_few = FEW_QUERY_ROWS // model.shape.group + 1
+    yield _reader(f"decode-drafts-{model}", decode, decode_launch(model.shape, more_than_few), model)
+    yield _variant(f"merge-{model}", merge, merge_launch(model.shape), {"output": f"*{model.dtype}"}, wide_loads=True)
+
+
+def _reader(name: str, kernel: Any, launch: Launch, model: _Model, **promises: bool) -> KernelVariant:
+    types = {"query": f"*{model.dtype}", "output": f"*{model.dtype}", "kv_layer": f"*{model.stored}"}
+    return _variant(name, kernel, launch, types, wide_loads=True, pipelined_loads=True, **promises)
+
+
+def _counting() -> KernelVariant:
+    launch = Launch({"SPLIT": SPLIT_TOKENS, "ROWS": COUNTED_ROWS}, num_warps=4, num_stages=3)
+    return _variant("count-splits", count_splits, launch, {})
+
+
+def _variant(name: str, kernel: Any, launch: Launch, types: Mapping[str, str], **promises: bool) -> KernelVariant:
+    known = {**_TYPES, **types}
+    signature = {argument: known[argument] for argument in kernel.arg_names if argument not in launch.constexprs}
+    return KernelVariant(
+        name,
+        kernel,
+        signature,
+        launch.constexprs,
+        frozenset(_ALIGNED & signature.keys()),
+        launch.num_warps,
+        launch.num_stages,
+        launch.programs,
+        **promises,
+    )
