@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from kernels.layout import BLOCK_TOKENS
-from kernels.ops import AttentionMetadata, AttentionPlan, HeadNorms, KVScales, RopeRows
+from kernels.ops import AttentionMetadata, AttentionPlan, HeadNorms, KVScales, RopeRows, SamplingColumns
 from kernels.reference import ReferenceOps
-from kernels.triton import activation, attention, blocks, embedding, norms, rotary
+from kernels.triton import activation, attention, blocks, embedding, norms, rotary, sampling
 from kernels.triton.plan import TritonPlan, plan_from_metadata
 
 _UNSCALED = KVScales(key=1.0, value=1.0)
@@ -65,3 +65,6 @@ class TritonOps(ReferenceOps):
     def attend(self, query: Tensor, kv_layer: Tensor, plan: AttentionPlan, window: int | None) -> Tensor:
         assert isinstance(plan, TritonPlan)
         return attention.attend(query, kv_layer, plan, window, self.kv_scales or _UNSCALED)
+
+    def sample(self, logits: Tensor, columns: SamplingColumns) -> Tensor:
+        return sampling.sample(logits, columns)

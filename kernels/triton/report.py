@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from kernels.triton.compiled import CompilationError, CompiledVariant, broken_promises, compile_variant
 from kernels.triton.elementwise import elementwise_variants
+from kernels.triton.sampling_variants import sampling_variants
 from kernels.triton.step_variants import step_variants
 from kernels.triton.variants import KernelVariant
 
@@ -20,7 +21,7 @@ _HEADINGS = ("variant", "warps", "stages", "regs", "local", "shared", "programs"
 
 def shipped_variants() -> tuple[KernelVariant, ...]:
     """All of them, each under a name of its own."""
-    return (*elementwise_variants(), *step_variants())
+    return (*elementwise_variants(), *sampling_variants(), *step_variants())
 
 
 def main(parts: Sequence[str]) -> int:

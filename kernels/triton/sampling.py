@@ -1,0 +1,173 @@
+"""Drawing a step's tokens: Gumbel-max over tiles of the vocabulary, then over the tiles.
+
+Oracles: `kernels.reference.sample_slots` and `kernels.reference.finite_rows`. Nothing here waits for the device or
+depends on what is in its memory but through masks and branches inside kernels, so all of it can be captured in a
+graph. A row's token does not depend on the other rows: what is reduced is compared, or summed in integers.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.ops import SamplingColumns, SlotSampling
+from kernels.triton.bitmask import mask_logits
+from kernels.triton.exact import load_scaled
+from kernels.triton.noise import gumbel_noise, noise_key
+from kernels.triton.penalties import penalise
+from kernels.triton.thresholds import find_thresholds
+
+TILE = 2048
+
+_EMPTY = tl.constexpr(0)
+_SOUND = tl.constexpr(1)
+_BROKEN = tl.constexpr(2)
+"""What a tile's logits are: all -inf; finite ones among them; NaN or +inf among them. The row is the worst of them."""
+
+
+@triton.jit
+def draw_tiles_kernel(
+    logits,
+    row_slots,
+    inverse_temperature,
+    noise_scale,
+    seeds,
+    positions,
+    keys,
+    thresholds,
+    scores,
+    tokens,
+    states,
+    logits_stride,
+    scores_stride,
+    vocab_size,
+    TILE: tl.constexpr,
+):
+    """The best score of each tile of logits [R, V], its token, and the tile's state, all [R, tiles].
+
+    A score is the scaled logit plus noise. Noise comes from keys int64 [R, 2], or where there are none from the
+    slot's seed and positions int64 [R]. Tokens below thresholds float32 [R] have no score; without thresholds all
+    have one. Grid: (tiles of V, R).
+    """
+    row, tile = tl.program_id(1).to(tl.int64), tl.program_id(0)
+    slot = tl.load(row_slots + row)
+    token = tile * TILE + tl.arange(0, TILE)
+    inside = token < vocab_size
+    row_logits = logits + row * logits_stride
+    plain = tl.load(row_logits + token, mask=inside, other=float("-inf")).to(tl.float32)
+    broken = (plain != plain) | (plain == float("inf"))
+    state = tl.where(broken, _BROKEN, tl.where(plain > float("-inf"), _SOUND, _EMPTY))
+    score = load_scaled(row_logits, token, inside, tl.load(inverse_temperature + slot))
+    if thresholds is not None:
+        score = tl.where(score >= tl.load(thresholds + row), score, float("-inf"))
+    scale = tl.load(noise_scale + slot)
+    # Noise is most of the work: greedy rows need none, nor do tiles of which nothing is kept.
+    if (scale != 0.0) & (tl.max(score) > float("-inf")):
+        if keys is not None:
+            first_word, second_word = tl.load(keys + row * 2).to(tl.uint32), tl.load(keys + row * 2 + 1).to(tl.uint32)
+        else:
+            first_word, second_word = noise_key(tl.load(seeds + slot), tl.load(positions + row))
+        score += gumbel_noise(token, first_word, second_word) * scale
+    best = tl.max(score)
+    # The smallest id wins a tie. What lies past the vocabulary never does: ids in it are smaller.
+    place = row * scores_stride + tile
+    tl.store(scores + place, best)
+    tl.store(tokens + place, tl.min(tl.where(score == best, token, 2147483647)))
+    tl.store(states + place, tl.max(state))
+
+
+@triton.jit
+def draw_rows_kernel(scores, tokens, states, ids, finite, tiles, TILES: tl.constexpr):
+    """The token of each row, int64 [R], and whether it is sound, from its tiles [R, tiles]. Grid: (R,)."""
+    row = tl.program_id(0).to(tl.int64)
+    tile = tl.arange(0, TILES)
+    inside = tile < tiles
+    place = row * tiles + tile
+    score = tl.load(scores + place, mask=inside, other=float("-inf"))
+    token = tl.load(tokens + place, mask=inside, other=2147483647)
+    state = tl.max(tl.load(states + place, mask=inside, other=_EMPTY))
+    tl.store(ids + row, tl.min(tl.where(score == tl.max(score), token, 2147483647)).to(tl.int64))
+    tl.store(finite + row, state == _SOUND)
+
+
+def sample_slots(
+    logits: Tensor,
+    columns: SlotSampling,
+    row_slots: Tensor,
+    positions: Tensor,
+    *,
+    uses_thresholds: bool,
+    uses_penalties: bool,
+    bitmask: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`kernels.reference.sample_slots` of logits [R, V], any float dtype, rows at any stride.
+
+    What no row uses is not launched: `uses_thresholds` is whether a request of the step has top-k, top-p or min-p,
+    `uses_penalties` whether one has a penalty. The id of a row that is not sound is some token of the vocabulary.
+    """
+    if uses_penalties:
+        penalise(logits, columns, row_slots)
+    if bitmask is not None:
+        mask_logits(logits, bitmask)
+    thresholds = find_thresholds(logits, columns, row_slots) if uses_thresholds else None
+    return _draw(logits, columns, row_slots, positions, None, thresholds)
+
+
+def sample(logits: Tensor, columns: SamplingColumns) -> Tensor:
+    """`kernels.reference.sample`: as the op table has it, with keys that are given and a line of columns a row."""
+    rows = logits.shape[0]
+    neutral = torch.zeros(rows, device=logits.device)
+    row_slots = torch.arange(rows, dtype=torch.int32, device=logits.device)
+    slots = SlotSampling(
+        inverse_temperature=columns.inverse_temperature,
+        noise_scale=columns.noise_scale,
+        top_p=columns.top_p,
+        min_p=columns.min_p,
+        repetition_penalty=neutral + 1,
+        presence_penalty=neutral,
+        frequency_penalty=neutral,
+        top_k=columns.top_k.int(),
+        seeds=columns.keys[:, 0],
+        counts=neutral.int().expand(1, rows),
+    )
+    # Whether a row has thresholds is known to the device alone; rows without leave their kernels at once.
+    thresholds = find_thresholds(logits, slots, row_slots)
+    return _draw(logits, slots, row_slots, None, columns.keys, thresholds)[0]
+
+
+def _draw(
+    logits: Tensor,
+    columns: SlotSampling,
+    row_slots: Tensor,
+    positions: Tensor | None,
+    keys: Tensor | None,
+    thresholds: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    rows, vocab_size = logits.shape
+    tiles = triton.cdiv(vocab_size, TILE)
+    scores = torch.empty((rows, tiles), dtype=torch.float32, device=logits.device)
+    tokens, states = torch.empty((2, rows, tiles), dtype=torch.int32, device=logits.device).unbind()
+    ids = torch.empty(rows, dtype=torch.int64, device=logits.device)
+    finite = torch.empty(rows, dtype=torch.bool, device=logits.device)
+    draw_tiles_kernel[(tiles, rows)](
+        logits,
+        row_slots,
+        columns.inverse_temperature,
+        columns.noise_scale,
+        columns.seeds,
+        positions,
+        keys,
+        thresholds,
+        scores,
+        tokens,
+        states,
+        logits.stride(0),
+        tiles,
+        vocab_size,
+        TILE=TILE,
+        # Products fused with sums would round otherwise in one form of the kernel than in another, and which one
+        # a row gets depends on whether some other row has a threshold.
+        enable_fp_fusion=False,
+    )
+    draw_rows_kernel[(rows,)](scores, tokens, states, ids, finite, tiles, TILES=triton.next_power_of_2(tiles))
+    return ids, finite

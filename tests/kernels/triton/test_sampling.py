@@ -1,0 +1,155 @@
+"""Drawn tokens are the reference's, whatever the rows ask for, and those of a row alone are those of a full step."""
+
+import math
+
+import pytest
+import torch
+
+from kernels import reference
+from kernels.ops import SamplingColumns
+from kernels.triton.sampling import sample, sample_slots
+from tests.kernels.triton.sampling_cases import (
+    MARGIN,
+    VOCABULARIES,
+    by_rows,
+    every_kind,
+    margins,
+    random_bitmask,
+    random_logits,
+    slot_columns,
+)
+from tests.kernels.triton.tensors import DEVICE, DTYPES
+
+ROW_SLOTS = torch.tensor([3, 0, 6, 1, 7, 2, 2, 5, 4], dtype=torch.int32, device=DEVICE)
+POSITIONS = torch.tensor([1, 2, 3, 40, 131_072, 8, 9, 2**33, 77], device=DEVICE)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("vocab_size", VOCABULARIES)
+def test_steps_of_every_kind(vocab_size: int, dtype: torch.dtype) -> None:
+    columns, bitmask = every_kind(vocab_size), random_bitmask(9, vocab_size)
+    logits = random_logits(9, vocab_size, dtype)
+    expected_logits = logits.clone()
+    expected, _ = reference.sample_slots(expected_logits, columns, ROW_SLOTS, POSITIONS, bitmask)
+    ids, finite = sample_slots(
+        logits, columns, ROW_SLOTS, POSITIONS, uses_thresholds=True, uses_penalties=True, bitmask=bitmask
+    )
+    clear = margins(expected_logits, by_rows(columns, ROW_SLOTS, POSITIONS)) > MARGIN
+    if dtype == torch.float32:  # greedy rows tie in narrow ones
+        assert int(clear.sum()) >= 8
+    assert ids[clear].tolist() == expected[clear].tolist()
+    assert finite.all()
+
+
+def test_plain_steps() -> None:
+    """Without thresholds and penalties only the columns of the draw itself matter."""
+    columns = slot_columns(8, 5003, inverse_temperature=[0.5] * 8, noise_scale=[1.0, 0.0] * 4)
+    logits = random_logits(9, 5003)
+    expected, _ = reference.sample_slots(logits, columns, ROW_SLOTS, POSITIONS)
+    ids, finite = sample_slots(logits, columns, ROW_SLOTS, POSITIONS, uses_thresholds=False, uses_penalties=False)
+    assert margins(logits, by_rows(columns, ROW_SLOTS, POSITIONS)).min() > MARGIN
+    assert ids.tolist() == expected.tolist()
+    assert finite.all()
+
+
+def test_op_table() -> None:
+    columns = by_rows(every_kind(1025), ROW_SLOTS, POSITIONS)
+    logits = random_logits(9, 1025)
+    assert margins(logits, columns).min() > MARGIN
+    assert sample(logits, columns).tolist() == reference.sample(logits, columns).tolist()
+
+
+def test_the_smallest_id_wins_a_tie() -> None:
+    """Within a tile and among tiles, greedy or where only one score is left."""
+    columns = slot_columns(2, 5003, noise_scale=[0.0, 1.0])
+    logits = random_logits(3, 5003).clamp(max=4)
+    logits[0, [4999, 2100, 2050]] = 9.0
+    logits[1, [17, 3000]] = 9.0
+    logits[2] = -math.inf
+    ids, finite = _draw_plainly(logits, columns, [0, 0, 1])
+    assert ids == [2050, 17, 0]
+    assert finite == [True, True, False]
+
+
+def test_rows_that_are_not_sound_are_told_and_harm_no_other() -> None:
+    vocab_size = 2500
+    columns = slot_columns(1, vocab_size, top_p=[0.9])
+    logits = random_logits(6, vocab_size)
+    sound = logits.clone()
+    logits[1, 2400], logits[2], logits[3, 0], logits[5] = math.nan, math.nan, math.inf, -math.inf
+    drawn = [
+        sample_slots(
+            each,
+            columns,
+            torch.zeros(6, dtype=torch.int32, device=DEVICE),
+            torch.arange(6, device=DEVICE),
+            uses_thresholds=True,
+            uses_penalties=False,
+        )
+        for each in (logits, sound)
+    ]
+    (ids, finite), (sound_ids, all_finite) = drawn
+    assert finite.tolist() == reference.finite_rows(logits).tolist() == [True, False, False, False, True, False]
+    assert all_finite.all()
+    assert ids[finite].tolist() == sound_ids[finite].tolist()
+    assert int(ids.min()) >= 0
+    assert int(ids.max()) < vocab_size
+
+
+def test_a_row_does_not_depend_on_its_neighbours() -> None:
+    columns = every_kind(1025)
+    logits = random_logits(9, 1025)
+    together, _ = sample_slots(logits.clone(), columns, ROW_SLOTS, POSITIONS, uses_thresholds=True, uses_penalties=True)
+    for row in (0, 3, 4, 8):
+        one = slice(row, row + 1)
+        alone, _ = sample_slots(
+            logits[one].clone(),
+            columns,
+            ROW_SLOTS[one],
+            POSITIONS[one],
+            uses_thresholds=True,
+            uses_penalties=True,
+        )
+        assert alone.tolist() == together[one].tolist()
+
+
+def test_rows_further_apart_than_32_bits_count() -> None:
+    stride, vocab_size = 2**31, 31
+    # Only the pages of the two rows are ever touched.
+    logits = torch.empty(stride + vocab_size, dtype=torch.float16, device=DEVICE).as_strided(
+        (2, vocab_size), (stride, 1)
+    )
+    logits.copy_(random_logits(2, vocab_size, torch.float16))
+    columns, bitmask = every_kind(vocab_size), random_bitmask(2, vocab_size)
+    near = logits.clone()
+    rows, flags = ROW_SLOTS[3:5], {"uses_thresholds": True, "uses_penalties": True, "bitmask": bitmask}
+    expected, _ = sample_slots(near, columns, rows, POSITIONS[3:5], **flags)
+    ids, finite = sample_slots(logits, columns, rows, POSITIONS[3:5], **flags)
+    assert ids.tolist() == expected.tolist()
+    assert finite.all()
+    assert torch.equal(logits, near)
+
+
+def test_draws_follow_the_softmax() -> None:
+    """Pearson's statistic of 300 draws of one request stays below the 99.9th percentile of chi-square."""
+    draws, temperature = 300, 0.8
+    logits = torch.tensor([1.0, 0.0, -0.5, 0.7, -1.0, 0.2], device=DEVICE)
+    columns = slot_columns(1, 6, inverse_temperature=[1 / temperature], seeds=[2024])
+    ids, _ = sample_slots(
+        logits.repeat(draws, 1),
+        columns,
+        torch.zeros(draws, dtype=torch.int32, device=DEVICE),
+        torch.arange(draws, device=DEVICE),
+        uses_thresholds=False,
+        uses_penalties=False,
+    )
+    expected = (logits / temperature).softmax(dim=-1) * draws
+    statistic = ((torch.bincount(ids, minlength=6) - expected).square() / expected).sum()
+    assert float(statistic) < 20.5  # five degrees of freedom
+
+
+def _draw_plainly(logits: torch.Tensor, columns: SamplingColumns, slots: list[int]) -> tuple[list[int], list[bool]]:
+    row_slots = torch.tensor(slots, dtype=torch.int32, device=DEVICE)
+    positions = torch.arange(len(slots), device=DEVICE)
+    ids, finite = sample_slots(logits, columns, row_slots, positions, uses_thresholds=False, uses_penalties=False)
+    return ids.tolist(), finite.tolist()
