@@ -97,7 +97,11 @@ def compile_variant(variant: KernelVariant) -> CompiledVariant:
         raise CompilationError(f"{variant.name}: kernels are interpreted in this process")
     if unseen := variant.aligned & _unspecialised(variant.kernel):
         raise CompilationError(f"{variant.name}: aligned, but the launcher is told not to look: {sorted(unseen)}")
-    options = {"num_warps": variant.num_warps, "num_stages": variant.num_stages}
+    options = {
+        "num_warps": variant.num_warps,
+        "num_stages": variant.num_stages,
+        "enable_fp_fusion": variant.fused_products,
+    }
     try:
         compiled = triton.compile(_source(variant), target=_HOPPER, options=options)
     except Exception as error:  # the compiler has no error of its own that covers all of its stages

@@ -65,6 +65,7 @@ def _draw_tiles(dtype: str, filtered: bool, given_keys: bool = False) -> KernelV
         dict.fromkeys(sorted(absent)) | {"TILE": sampling.TILE},
         aligned=_ALIGNED_LOGITS,
         wide_loads=True,
+        fused_products=False,
     )
 
 

@@ -33,6 +33,7 @@ class KernelVariant:
     wide_loads: its bulk of bytes is read from device memory 16 bytes a thread.
     pipelined_loads: its main loop has the next tile's loads in flight while it computes on this one's.
     warpgroup_matmul: its matrix products run on whole warp groups (wgmma), not warp by warp.
+    fused_products: a product and a sum may become one instruction, which rounds once.
     """
 
     name: str
@@ -46,6 +47,7 @@ class KernelVariant:
     wide_loads: bool = False
     pipelined_loads: bool = False
     warpgroup_matmul: bool = False
+    fused_products: bool = True
 
     def __post_init__(self) -> None:
         given = [*self.signature, *self.constexprs]
