@@ -93,6 +93,7 @@ def _by_width(dtype: str, width: int) -> list[KernelVariant]:
             constexprs=tiled,
             aligned=frozenset({"table", "output"}),
             num_warps=warps_for(MOVED_TILE),
+            wide_loads=True,
         ),
     ]
 

@@ -82,7 +82,9 @@ class AttentionShape:
 
     @property
     def padded_dim(self) -> int:
-        return 1 << (self.head_dim - 1).bit_length()
+        """Dimensions of a tile, a power of two; what is past the head's is masked. 64 at the least: tiles of fewer are
+        not tuned, as no model of a size to serve has heads so small."""
+        return max(64, 1 << (self.head_dim - 1).bit_length())
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ import torch
 
 from kernels import reference
 from kernels.triton import norms
-from tests.kernels.triton.tensors import DTYPES, assert_close, random
+from tests.kernels.triton.tensors import DEVICE, DTYPES, assert_close, random
 
 SHAPES = [(1, 64), (7, 96), (3, 1), (5, 3, 80), (2, 2048), (1, 5000), (2, 16_384)]
 
@@ -30,18 +30,18 @@ def test_add_rms_norm(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
 
 def test_the_sum_is_rounded_before_it_is_normed() -> None:
     """1 + 2^-11 is 1 in float16, and normed alone gives the weight; the sum that was not rounded would not."""
-    residual = torch.ones(1, 16, dtype=torch.float16)
-    x = torch.zeros(1, 16, dtype=torch.float16)
+    residual = torch.ones(1, 16, dtype=torch.float16, device=DEVICE)
+    x = torch.zeros_like(residual)
     x[0, :8] = 2.0**-11
-    weight = torch.full((16,), 2048.0, dtype=torch.float16)
-    normed, total = norms.add_rms_norm(x.to(residual), residual, weight, 0.0)
+    weight = torch.full_like(residual[0], 2048.0)
+    normed, total = norms.add_rms_norm(x, residual, weight, 0.0)
     assert torch.equal(total, torch.ones_like(total))
     assert torch.equal(normed, weight[None])
 
 
 def test_the_normed_value_is_rounded_before_the_weight() -> None:
-    x = torch.tensor([[1.0, 1.0009765625]], dtype=torch.float16)
-    weight = torch.tensor([3.0, 3.0], dtype=torch.float16)
+    x = torch.tensor([[1.0, 1.0009765625]], dtype=torch.float16, device=DEVICE)
+    weight = torch.full_like(x[0], 3.0)
     assert torch.equal(norms.rms_norm(x, weight, 0.0), reference.rms_norm(x, weight, 0.0))
 
 

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-import triton.language as tl
-from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from kernels import reference
 from kernels.layout import BLOCK_TOKENS
 from kernels.ops import HeadNorms, KVScales, RopeRows
 from kernels.triton.rotary import rotate_and_store
+from tests.kernels.triton.interpreter import round_to_fp8_as_a_gpu
 from tests.kernels.triton.tensors import DEVICE, DTYPES, assert_close, random
 
 NUM_BLOCKS = 3
@@ -96,28 +95,11 @@ def test_blocks_of_a_layer_may_lie_apart() -> None:
     assert pool[:, 0].isnan().all()
 
 
-@pytest.fixture
-def exact_fp8(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interpreter loses the carry where a rounding to fp8 reaches the next power of two: torch rounds in its place.
-
-    A GPU rounds to the nearest, ties to even, and so does torch.
-    """
-    convert = InterpreterBuilder.create_fp_to_fp
-
-    def exact(self: InterpreterBuilder, source: TensorHandle, target: object, rounding: object) -> TensorHandle:
-        if target.scalar != tl.float8e4nv:  # type: ignore[attr-defined]
-            return convert(self, source, target, rounding)
-        rounded = torch.from_numpy(source.data).to(torch.float8_e4m3fn)
-        return TensorHandle(rounded.view(torch.uint8).numpy(), tl.float8e4nv)
-
-    monkeypatch.setattr(InterpreterBuilder, "create_fp_to_fp", exact)
-
-
-@pytest.mark.usefixtures("exact_fp8")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", [CASES[0], CASES[1], CASES[6]], ids=str)
-def test_kv_in_fp8(case: Case, dtype: torch.dtype) -> None:
+def test_kv_in_fp8(case: Case, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stored numbers are the reference's, or next to them where a rounding before decides."""
+    round_to_fp8_as_a_gpu(monkeypatch)
     scales = KVScales(key=0.25, value=0.5)
     qkv, norms, rope = inputs(case, 3, dtype)
     slots = torch.tensor([40, 0, 15], device=DEVICE)
@@ -134,9 +116,9 @@ def test_kv_in_fp8(case: Case, dtype: torch.dtype) -> None:
     assert stored.float().flatten(0, 1)[untouched].isnan().all()
 
 
-@pytest.mark.usefixtures("exact_fp8")
-def test_fp8_saturates_and_keeps_nans() -> None:
+def test_fp8_saturates_and_keeps_nans(monkeypatch: pytest.MonkeyPatch) -> None:
     """e4m3 ends at 448: what is larger becomes that, of its sign, and not the NaN that follows it."""
+    round_to_fp8_as_a_gpu(monkeypatch)
     case = Case(1, 1, 8, 8)
     qkv = torch.zeros(1, 3, 8, device=DEVICE)
     values = [1e6, -1e6, 465.0 * 2, -465.0 * 2, 449.0 * 2, -447.0 * 2, math.nan, 2.0**-8]

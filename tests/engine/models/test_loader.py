@@ -1,0 +1,37 @@
+"""Loading puts every weight where the ops compute."""
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.models.checkpoint import open_checkpoint
+from engine.models.loader import load_model
+from kernels.reference import ReferenceLinear, ReferenceOps
+from tests.engine.models.tiny import TinyFamily, make_checkpoint
+
+
+def tensors_of(value: object) -> Iterator[torch.Tensor]:
+    """All tensors in weights, however deep."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, ReferenceLinear):
+        yield from tensors_of(list(vars(value).values()))
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from tensors_of(each)
+    elif is_dataclass(value):
+        yield from tensors_of([getattr(value, field.name) for field in fields(value)])
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])  # plain, with biases and tied, with norms of heads
+def test_weights_and_rope_lie_on_the_device_of_the_ops(family: TinyFamily, tmp_path: Path) -> None:
+    device = torch.device("meta")  # a device like any other, and on every machine
+    checkpoint = open_checkpoint(make_checkpoint(tmp_path / "model", family))
+    model = load_model(checkpoint, ReferenceOps(device, torch.float32), 64)
+    weights = list(tensors_of(model._weights))
+    assert len(weights) > 10
+    rope = model._rope.rows(torch.empty(3, dtype=torch.int64, device=device))
+    assert {tensor.device for tensor in (*weights, rope.cos, rope.sin)} == {device}

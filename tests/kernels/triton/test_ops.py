@@ -1,0 +1,128 @@
+"""The op table: models computed with it equal the same models on the CPU, through prefill, chunks and decode."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.models.checkpoint import open_checkpoint
+from engine.models.loader import load_model
+from engine.models.transformer import Transformer
+from kernels.layout import BLOCK_TOKENS
+from kernels.ops import AttentionMetadata, KVScales, Ops, SamplingColumns
+from kernels.reference import ReferenceOps
+from kernels.triton.ops import TritonOps
+from tests.engine.models.tiny import VOCAB_SIZE, TinyFamily, make_checkpoint
+from tests.kernels.triton.interpreter import round_to_fp8_as_a_gpu
+from tests.kernels.triton.tensors import DEVICE, random
+
+NUM_BLOCKS = 9
+
+STEPS = [
+    ((17, 0),),  # (tokens, computed before) of each row
+    ((1, 17), (3, 0)),
+    ((1, 18), (1, 3)),
+]
+"""Two sequences: the prefill of one, a step in which it decodes beside the other's chunk, and one that decodes both."""
+
+BLOCKS = ((4, 8), (0, 7))
+
+
+CASES = [
+    ("mistral", torch.float32, 1e-4),  # with windows
+    ("qwen2", torch.float32, 1e-4),  # with biases
+    ("qwen3", torch.float16, 2e-2),  # with norms of heads
+]
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("on-gpu")
+    families: tuple[TinyFamily, ...] = ("mistral", "qwen2", "qwen3")
+    return {family: make_checkpoint(root / family, family) for family in families}
+
+
+def loaded(folder: Path, ops: Ops) -> Transformer:
+    return load_model(open_checkpoint(folder), ops, 64)
+
+
+def metadata(step: Sequence[tuple[int, int]]) -> AttentionMetadata:
+    tables = torch.tensor(BLOCKS[: len(step)])
+    positions = [torch.arange(before, before + tokens) for tokens, before in step]
+    slots = [tables[row, at // BLOCK_TOKENS] * BLOCK_TOKENS + at % BLOCK_TOKENS for row, at in enumerate(positions)]
+    return AttentionMetadata(
+        positions=torch.cat(positions).to(DEVICE),
+        slot_mapping=torch.cat(slots).to(DEVICE),
+        block_tables=tables.to(DEVICE),
+        query_lens=tuple(tokens for tokens, _ in step),
+        context_lens=tuple(before + tokens for tokens, before in step),
+    )
+
+
+@torch.inference_mode()
+def logits_of(model: Transformer) -> torch.Tensor:
+    """Logits of all tokens of the steps, one step after another on one KV pool, poisoned before."""
+    kv = model.allocate_kv(NUM_BLOCKS)
+    kv.copy_(torch.full_like(kv, torch.nan, dtype=torch.float32))
+    generator = torch.Generator().manual_seed(1)
+    collected = []
+    for step in STEPS:
+        count = sum(tokens for tokens, _ in step)
+        token_ids = torch.randint(0, VOCAB_SIZE, (count,), generator=generator).to(model.ops.device)
+        hidden = model.forward(token_ids, model.ops.plan_attention(metadata(step)), kv)
+        collected.append(model.logits(hidden))
+    return torch.cat(collected).cpu()
+
+
+@pytest.mark.parametrize(("family", "dtype", "tolerance"), CASES)
+def test_a_model_computes_the_same_logits(
+    family: str, dtype: torch.dtype, tolerance: float, folders: dict[str, Path]
+) -> None:
+    expected = logits_of(loaded(folders[family], ReferenceOps(DEVICE, dtype)))
+    actual = logits_of(loaded(folders[family], TritonOps(DEVICE, dtype)))
+    torch.testing.assert_close(actual, expected, atol=tolerance, rtol=tolerance)
+
+
+def test_kv_in_fp8_changes_logits_a_little(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys and values keep four bits of their fraction: logits move, by far less than they differ among themselves."""
+    round_to_fp8_as_a_gpu(monkeypatch)
+    folder = folders["qwen2"]
+    ops = TritonOps(DEVICE, torch.float32, KVScales(key=0.05, value=0.02))
+    assert ops.allocate_kv(1, 2, 2, 16).dtype == torch.float8_e4m3fn
+    plain = logits_of(loaded(folder, ReferenceOps(DEVICE, torch.float32)))
+    coarse = logits_of(loaded(folder, ops))
+    moved = float((coarse - plain).square().mean().sqrt() / plain.std())
+    assert 1e-3 < moved < 0.1
+
+
+def test_blocks_of_the_pool() -> None:
+    ops = TritonOps(DEVICE, torch.float16)
+    kv = ops.allocate_kv(2, 4, 2, 16)
+    assert kv.shape == (2, 4, BLOCK_TOKENS, 2, 2, 16)
+    assert not kv.any()
+    kv[:, 1] = 1.0
+    ops.copy_blocks(kv, torch.tensor([1], device=DEVICE), torch.tensor([3], device=DEVICE))
+    ops.clear_blocks(kv, torch.tensor([1], device=DEVICE))
+    assert kv.sum(dim=(0, 2, 3, 4, 5)).tolist() == [0, 0, 0, kv[:, 3].numel()]
+
+
+def test_tokens_are_drawn_as_the_reference_draws_them() -> None:
+    rows, vocab_size = 3, 300
+    columns = SamplingColumns(
+        inverse_temperature=torch.tensor([1.0, 1.0, 2.0], device=DEVICE),
+        noise_scale=torch.tensor([0.0, 1.0, 1.0], device=DEVICE),
+        top_k=torch.tensor([vocab_size, vocab_size, 5], device=DEVICE),
+        top_p=torch.tensor([1.0, 1.0, 0.9], device=DEVICE),
+        min_p=torch.zeros(rows, device=DEVICE),
+        keys=torch.tensor([[0, 0], [7, 11], [13, 17]], device=DEVICE),
+    )
+    logits = random(rows, vocab_size, dtype=torch.float32)
+    expected = ReferenceOps(DEVICE, torch.float32).sample(logits.clone(), columns)
+    assert torch.equal(TritonOps(DEVICE, torch.float32).sample(logits, columns), expected)
+
+
+def test_it_says_what_it_is() -> None:
+    said = TritonOps(DEVICE, torch.float16, KVScales(key=1.0, value=1.0)).describe()
+    assert said["backend"] == "triton"
+    assert (said["dtype"], said["kv dtype"]) == ("float16", "float8_e4m3fn")
