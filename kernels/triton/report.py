@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from kernels.triton.attention_variants import attention_variants
 from kernels.triton.compiled import CompilationError, CompiledVariant, broken_promises, compile_variant
 from kernels.triton.elementwise import elementwise_variants
 from kernels.triton.sampling_variants import sampling_variants
@@ -21,7 +22,7 @@ _HEADINGS = ("variant", "warps", "stages", "regs", "local", "shared", "programs"
 
 def shipped_variants() -> tuple[KernelVariant, ...]:
     """All of them, each under a name of its own."""
-    return (*elementwise_variants(), *sampling_variants(), *step_variants())
+    return (*attention_variants(), *elementwise_variants(), *sampling_variants(), *step_variants())
 
 
 def main(parts: Sequence[str]) -> int:
