@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from itertools import takewhile
 from typing import NamedTuple
 
 import torch
@@ -33,15 +34,13 @@ class SlotState(NamedTuple):
     """What a slot holds on the device.
 
     `preemptions` tells a request from itself before a preemption, when it had other blocks. The first `tokens` tokens
-    of its sequence are there, and `blocks` blocks, the last of them `last_block`; the first `counted` tokens are in the
-    counts.
+    of its sequence are there, and these blocks; the first `counted` tokens are in the counts.
     """
 
     request: Request
     preemptions: int
     tokens: int = 0
-    blocks: int = 0
-    last_block: int = -1
+    blocks: tuple[int, ...] = ()
     counted: int = 0
 
     def belongs_to(self, request: Request) -> bool:
@@ -139,7 +138,7 @@ class DeviceSlots:
                 update.changes.put(self._arena.place(self._column_tables[name], slot), words)
         end = row.start + row.tokens
         state = self._load_tokens(slot, state, end, update.changes)
-        state = self._load_blocks(slot, state, update.changes)
+        state = self._load_blocks(slot, state, row.start, update.changes)
         if row.samples and uses_counts(request.params):
             if state.counted == 0:
                 update.new_counts.append(slot)
@@ -157,16 +156,16 @@ class DeviceSlots:
         changes.put(self._arena.place(_Table.TOKENS, slot, known), words)
         return state._replace(tokens=end)
 
-    def _load_blocks(self, slot: int, state: SlotState, changes: Changes) -> SlotState:
-        """Copy what changed: new blocks at the end, or the last known one where a copy on write replaced it."""
-        block_table, known = state.request.block_table, state.blocks
-        if known and block_table[known - 1] != state.last_block:
-            known -= 1
-        if known < len(block_table):
-            changes.put(self._arena.place(_Table.BLOCK_TABLES, slot, known), block_table[known:])
-        elif len(block_table) == state.blocks:
+    def _load_blocks(self, slot: int, state: SlotState, start: int, changes: Changes) -> SlotState:
+        """Copy what changed: blocks that hold computed tokens stay, those after them may come, go and be replaced."""
+        known = state.blocks
+        first = min(start // BLOCK_TOKENS, len(known))
+        tail, known_tail = tuple(state.request.block_table[first:]), known[first:]
+        if tail == known_tail:
             return state
-        return state._replace(blocks=len(block_table), last_block=block_table[-1])
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(tail, known_tail, strict=False)))
+        changes.put(self._arena.place(_Table.BLOCK_TABLES, slot, first + same), tail[same:])
+        return state._replace(blocks=known[:first] + tail)
 
     def _counts(self) -> Tensor:
         if not self._counting:

@@ -1,0 +1,65 @@
+"""What a CUDA device does around a model's forward pass: the op table of this package's kernels."""
+
+import torch
+from torch import Tensor
+
+from kernels.ops import AttentionPlan, SlotSampling
+from kernels.step import Sequences, StepShape, StepTensors
+from kernels.triton import penalties, sampling, step
+from kernels.triton.plan import SPLIT_TOKENS, TritonPlan, number_splits
+
+
+class TritonStepOps:
+    """See `kernels.step.StepOps`. Nothing here waits for the device."""
+
+    def scatter_runs(self, words: Tensor, upload: Tensor, runs: int) -> None:
+        step.scatter_runs(words, upload, runs)
+
+    def derive(self, rows: Tensor, sequences: Sequences, out: StepTensors, most_queries: int) -> None:
+        step.derive(rows, sequences, out, most_queries)
+
+    def plan_attention(self, step: StepTensors, block_tables: Tensor, shape: StepShape) -> AttentionPlan:
+        split_starts = torch.empty(shape.decode_rows + 1, dtype=torch.int32, device=block_tables.device)
+        number_splits(step.context_lens, split_starts)
+        return TritonPlan(
+            positions=step.positions,
+            slot_mapping=step.slot_mapping,
+            block_tables=block_tables,
+            row_slots=step.row_slots,
+            query_starts=step.query_starts,
+            context_lens=step.context_lens,
+            decode_rows=shape.decode_rows,
+            decode_queries=shape.decode_queries,
+            extend_queries=shape.extend_queries,
+            split_starts=split_starts,
+            # Each row begins one split, and fills as many as its context is long.
+            split_capacity=shape.decode_rows + shape.decode_context_tokens // SPLIT_TOKENS,
+        )
+
+    def penalise(self, logits: Tensor, columns: SlotSampling, row_slots: Tensor) -> None:
+        penalties.penalise(logits, columns, row_slots)
+
+    def sample_slots(
+        self,
+        logits: Tensor,
+        columns: SlotSampling,
+        row_slots: Tensor,
+        positions: Tensor,
+        *,
+        uses_thresholds: bool,
+        uses_penalties: bool,
+    ) -> tuple[Tensor, Tensor]:
+        return sampling.sample_slots(
+            logits,
+            columns,
+            row_slots,
+            positions,
+            uses_thresholds=uses_thresholds,
+            uses_penalties=uses_penalties,
+        )
+
+    def store_drawn(self, rows: Tensor, drawn: Tensor, tokens: Tensor) -> None:
+        step.store_drawn(rows, drawn, tokens)
+
+    def count_tokens(self, counts: Tensor, tokens: Tensor, countings: Tensor) -> None:
+        step.count_tokens(counts, tokens, countings)

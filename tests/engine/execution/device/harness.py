@@ -1,0 +1,97 @@
+"""Device runners on this machine: in plain torch, or with Triton's kernels, interpreted where there is no GPU."""
+
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from engine.execution.device.runner import DeviceRunner
+from engine.models.checkpoint import open_checkpoint
+from engine.models.loader import load_model
+from engine.models.transformer import Transformer
+from engine.request import PREMIUM, Request, SamplingParams
+from kernels.ops import Ops
+from kernels.reference import ReferenceOps
+from kernels.reference_step import ReferenceStepOps
+from kernels.step import StepOps
+from kernels.triton.ops import TritonOps
+from kernels.triton.step_ops import TritonStepOps
+from tests.engine.execution.harness import MakeRunner
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+Output = TypeVar("Output")
+
+
+def load_on(ops: Ops, folder: Path) -> Transformer:
+    checkpoint = open_checkpoint(folder)
+    return load_model(checkpoint, ops, checkpoint.config.max_position)
+
+
+def load_reference(folder: Path) -> Transformer:
+    return load_on(ReferenceOps(torch.device("cpu"), torch.float32), folder)
+
+
+def load_triton(folder: Path) -> Transformer:
+    return load_on(TritonOps(DEVICE, torch.float32), folder)
+
+
+def rerun(compute: Callable[[], Output]) -> Callable[[], Output]:
+    """What a CUDA graph does, without one: each replay leaves its results in the tensors of the first."""
+    first = compute()
+
+    def replay() -> Output:
+        _overwrite(first, compute())
+        return first
+
+    return replay
+
+
+def runners(step_ops: type[StepOps], *, graphs: bool = False) -> MakeRunner:
+    """Makes device runners; with `graphs` decode steps are replayed."""
+
+    def make(model: Transformer, *, num_blocks: int, num_slots: int, max_model_len: int) -> DeviceRunner:
+        runner = DeviceRunner(
+            model, step_ops(), num_blocks=num_blocks, num_slots=num_slots, max_model_len=max_model_len
+        )
+        if graphs:
+            runner.capture_graphs(rerun)
+        return runner
+
+    return make
+
+
+REFERENCE = runners(ReferenceStepOps)
+REFERENCE_GRAPHS = runners(ReferenceStepOps, graphs=True)
+TRITON = runners(TritonStepOps)
+TRITON_GRAPHS = runners(TritonStepOps, graphs=True)
+
+
+def running_request(
+    tokens: list[int], slot: int, blocks: list[int], params: SamplingParams | None = None, seed: int = 1
+) -> Request:
+    """A request as the scheduler leaves it when it has admitted it."""
+    request = Request(
+        id=f"in slot {slot}",
+        tokens=tokens,
+        prompt_tokens=len(tokens),
+        params=params or SamplingParams(temperature=0),
+        seed=seed,
+        max_tokens=100,
+        eos_token_ids=(2,),
+        arrival=slot,
+        service_class=PREMIUM,
+    )
+    request.slot, request.block_table = slot, blocks
+    return request
+
+
+def _overwrite(target: object, source: object) -> None:
+    """Copy each tensor of a result into its place in another."""
+    if isinstance(target, Tensor) and isinstance(source, Tensor):
+        target.copy_(source)
+    elif is_dataclass(target):
+        for field in fields(target):
+            _overwrite(getattr(target, field.name), getattr(source, field.name))

@@ -1,0 +1,76 @@
+"""Which steps replay a graph, and what a step is filled up to."""
+
+import pytest
+
+from engine.execution.device.graphs import GraphKey, GraphSizes, row_sizes
+from engine.execution.device.inputs import arrange, filling, replayed_shape
+from engine.scheduling.plan import ScheduledRow
+from kernels.step import Row
+from tests.engine.execution.device.harness import running_request
+
+SIZES = GraphSizes(row_sizes(16), (1, 4), context_tokens=1000)
+
+
+def test_row_sizes() -> None:
+    assert row_sizes(1) == (1,)
+    assert row_sizes(3) == (1, 2, 4)
+    assert row_sizes(9) == (1, 2, 4, 8, 16)
+    assert row_sizes(64) == (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64)
+    assert row_sizes(1000)[-1] == 256
+
+
+@pytest.mark.parametrize(
+    ("rows", "tokens_each", "context", "key"),
+    [
+        (1, 1, 1, GraphKey(1, 1)),
+        (3, 1, 30, GraphKey(4, 1)),
+        (9, 4, 90, GraphKey(16, 4)),
+        (16, 1, 1000, GraphKey(16, 1)),
+        (17, 1, 17, None),
+        (2, 2, 20, None),
+        (2, 1, 1001, None),
+    ],
+)
+def test_the_smallest_graph_that_fits(rows: int, tokens_each: int, context: int, key: GraphKey | None) -> None:
+    assert SIZES.key_for(rows, tokens_each, context) == key
+
+
+def test_the_largest_is_captured_first() -> None:
+    tokens = [key.rows * key.tokens_each for key in SIZES.keys]
+    assert tokens == sorted(tokens, reverse=True)
+    assert len(set(SIZES.keys)) == 10
+
+
+def rows(*starts_and_tokens: tuple[int, int]) -> list[ScheduledRow]:
+    return [
+        ScheduledRow(running_request([5] * (start + tokens), slot, [0]), start, tokens, True)
+        for slot, (start, tokens) in enumerate(starts_and_tokens)
+    ]
+
+
+def test_decode_rows_by_context_before_longer_ones() -> None:
+    inputs = arrange(rows((30, 1), (0, 7), (9, 1), (4, 3)), SIZES)
+    assert inputs.order == [2, 0, 1, 3]
+    assert inputs.key is None
+    assert inputs.lines == [
+        Row(2, 9, 1, 0, 1, 0),
+        Row(0, 30, 1, 0, 1, 1),
+        Row(1, 0, 7, 0, 1, 2),
+        Row(3, 4, 3, 0, 1, 9),
+    ]
+    shape = inputs.shape
+    assert (shape.rows, shape.tokens, shape.decode_rows) == (4, 12, 2)
+    assert (shape.decode_queries, shape.extend_queries, shape.decode_context_tokens) == (1, 7, 41)
+
+
+def test_a_step_of_decode_rows_is_filled_up() -> None:
+    inputs = arrange(rows((30, 1), (9, 1), (4, 1)), SIZES)
+    assert inputs.key == GraphKey(4, 1)
+    assert inputs.lines[3] == Row(slot=-1, start=0, tokens=1, drafts=0, draws=0, first=3)
+    assert inputs.shape == replayed_shape(GraphKey(4, 1), SIZES), "a replay launches what was recorded"
+    assert len(inputs.rows) == 3
+
+
+def test_filling_lies_row_after_row() -> None:
+    assert [row.first for row in filling(GraphKey(3, 4))] == [0, 4, 8]
+    assert {row.tokens for row in filling(GraphKey(3, 4))} == {4}

@@ -1,0 +1,199 @@
+"""The device's runner gives the text of the CPU's, under every toggle, and ahead of its own results."""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.execution.device.runner import DeviceRunner
+from engine.models.transformer import Transformer
+from engine.request import OutOfDeviceMemory, Request, SamplingParams, TokenLogprob
+from engine.scheduling.plan import ScheduledRow, StepPlan
+from kernels.reference_step import ReferenceStepOps
+from tests.engine.execution.device.harness import (
+    REFERENCE,
+    REFERENCE_GRAPHS,
+    load_reference,
+    rerun,
+    running_request,
+)
+from tests.engine.execution.harness import GREEDY, Harness, MakeRunner, load_tiny
+from tests.engine.execution.test_golden import prompt
+
+SEEDED = SamplingParams(temperature=0.9, top_p=0.9, top_k=100, ignore_eos=True)
+EVERYTHING = SamplingParams(
+    temperature=1.0,
+    min_p=0.01,
+    min_tokens=6,
+    frequency_penalty=0.4,
+    presence_penalty=0.3,
+    repetition_penalty=1.2,
+    logit_bias={5: 4.0, 7: -100.0},
+    logprobs=2,
+    prompt_logprobs=3,
+    stop_token_ids=(5,),
+)
+
+TOGGLES: dict[str, dict[str, object]] = {
+    "plain": {},
+    "chunked": {"step_tokens": 24, "chunk_tokens": 5, "max_running": 9},
+    "tiny pool": {"num_blocks": 12, "max_running": 14},
+    "preempted": {},
+}
+
+
+@cache
+def _models(folder: Path) -> tuple[Transformer, Transformer]:
+    return load_tiny(folder), load_reference(folder)
+
+
+def _run(model: Transformer, make_runner: MakeRunner | None, toggle: str, fill: Callable[[Harness], None]) -> Harness:
+    settings = TOGGLES[toggle]
+    harness = Harness(model, **settings, **({} if make_runner is None else {"make_runner": make_runner}))  # type: ignore[arg-type]
+    fill(harness)
+    harness.run(preempt_every=3 if toggle == "preempted" else None)
+    return harness
+
+
+def _mixed(harness: Harness) -> None:
+    """Greedy, seeded and laden requests of all lengths, some with a common prefix, and two forks."""
+    for index, length in enumerate((1, 16, 17, 70)):
+        parent = harness.add(prompt(length), SEEDED if index % 2 else GREEDY, max_tokens=20, seed=index)
+        harness.add(prompt(length, seed=index % 3), EVERYTHING, max_tokens=16, seed=10 + index)
+        if index > 1:
+            harness.add(prompt(length), SEEDED, max_tokens=6, seed=20 + index, fork_of=parent)
+    for index in range(5):
+        harness.add(prompt(14, seed=index), GREEDY, max_tokens=30)
+
+
+def _outcome(harness: Harness) -> dict[str, tuple[list[int], list[TokenLogprob], list[TokenLogprob | None]]]:
+    return {
+        name: (
+            generated.tokens,
+            [entry for delta in generated.deltas for entry in delta.logprobs],
+            [entry for delta in generated.deltas for entry in delta.prompt_logprobs],
+        )
+        for name, generated in harness.results.items()
+    }
+
+
+@pytest.mark.parametrize("toggle", TOGGLES)
+@pytest.mark.parametrize(("family", "make_runner"), [("llama", REFERENCE), ("mistral", REFERENCE_GRAPHS)])
+def test_text_and_logprobs_are_those_of_the_cpu(
+    tiny_folders: dict[str, Path], family: str, toggle: str, make_runner: MakeRunner
+) -> None:
+    on_cpu, on_device = _models(tiny_folders[family])
+    expected = _run(on_cpu, None, toggle, _mixed)
+    harness = _run(on_device, make_runner, toggle, _mixed)
+    if toggle in ("preempted", "tiny pool"):
+        assert harness.scheduler.stats().preemptions_total > 0
+    assert harness.scheduler.stats().cached_tokens_total > 0
+    outcome = _outcome(harness)
+    for name, (tokens, logprobs, prompt_logprobs) in _outcome(expected).items():
+        assert outcome[name][0] == tokens
+        assert_same_logprobs(outcome[name][1], logprobs)
+        assert_same_logprobs(outcome[name][2], prompt_logprobs)
+
+
+def assert_same_logprobs(
+    entries: list[TokenLogprob] | list[TokenLogprob | None], expected: list[TokenLogprob] | list[TokenLogprob | None]
+) -> None:
+    assert len(entries) == len(expected)
+    for entry, other in zip(entries, expected, strict=True):
+        assert (entry is None) == (other is None)
+        if entry is not None and other is not None:
+            assert entry.token_id == other.token_id
+            assert entry.logprob == pytest.approx(other.logprob, abs=1e-4)
+            assert [each.token_id for each in entry.top] == [each.token_id for each in other.top]
+            assert [each.logprob for each in entry.top] == pytest.approx([each.logprob for each in other.top], abs=1e-4)
+
+
+@pytest.fixture
+def model(tiny_folders: dict[str, Path]) -> Transformer:
+    return _models(tiny_folders["qwen3"])[1]
+
+
+@pytest.fixture
+def runner(model: Transformer) -> DeviceRunner:
+    return DeviceRunner(model, ReferenceStepOps(), num_blocks=16, num_slots=4, max_model_len=200)
+
+
+def _plan(*rows: tuple[Request, int, int, bool]) -> StepPlan:
+    return StepPlan(1, tuple(ScheduledRow(*row) for row in rows))
+
+
+@pytest.mark.parametrize("graphs", [False, True], ids=["eager", "replayed"])
+def test_a_chain_of_steps_whose_results_nobody_has_read(model: Transformer, graphs: bool) -> None:
+    """Each step starts from a token that is on the device alone."""
+    runner = DeviceRunner(model, ReferenceStepOps(), num_blocks=16, num_slots=4, max_model_len=200)
+    if graphs:
+        runner.capture_graphs(rerun)
+    params = (GREEDY, SEEDED, SamplingParams(temperature=0.7, presence_penalty=1.0, min_tokens=9, logprobs=0))
+    lengths = (20, 7, 33)
+    requests = [
+        running_request(prompt(length), slot, [3 * slot, 3 * slot + 1, 3 * slot + 2], each, seed=slot)
+        for slot, (length, each) in enumerate(zip(lengths, params, strict=True))
+    ]
+    steps = [runner.execute(_plan(*((request, 0, len(request.tokens), True) for request in requests)))]
+    for ahead in range(10):
+        steps.append(runner.execute(_plan(*((request, len(request.tokens) + ahead, 1, True) for request in requests))))
+    results = [step.result() for step in steps]
+
+    harness = Harness(model, make_runner=REFERENCE)
+    for slot, (length, each) in enumerate(zip(lengths, params, strict=True)):
+        harness.add(prompt(length), each, max_tokens=11, seed=slot)
+    expected = harness.run()
+    for row in range(3):
+        assert [result.rows[row].token for result in results] == expected[str(row)].tokens
+
+
+def test_results_come_in_the_order_of_the_plan(runner: DeviceRunner) -> None:
+    long, short = running_request(prompt(40), 0, [0, 1, 2]), running_request(prompt(1), 1, [3])
+    alone = [
+        runner.execute(_plan((running_request(prompt(40), 2, [4, 5, 6]), 0, 40, True))).result().rows[0].token,
+        runner.execute(_plan((running_request(prompt(1), 3, [7]), 0, 1, True))).result().rows[0].token,
+    ]
+    result = runner.execute(_plan((long, 0, 40, True), (short, 0, 1, True))).result()
+    assert [row.token for row in result.rows] == alone
+    assert alone[0] != alone[1]
+
+
+def test_a_row_that_does_not_sample_has_no_token(runner: DeviceRunner) -> None:
+    request = running_request(prompt(20), 0, [0, 1])
+    assert runner.execute(_plan((request, 0, 16, False))).result().rows[0].token is None
+
+
+@pytest.mark.parametrize("where", ["keys", "last hidden state"])
+def test_a_row_that_is_not_finite_is_the_only_one(runner: DeviceRunner, where: str) -> None:
+    sound, broken = running_request(prompt(17), 0, [0, 1]), running_request(prompt(20), 1, [2, 3])
+    runner.execute(_plan((sound, 0, 16, False), (broken, 0, 16, False))).result()
+    with torch.inference_mode():
+        runner._kv[:, 2].fill_(torch.nan if where == "keys" else 1e38)
+    rows = runner.execute(_plan((broken, 16, 4, True), (sound, 16, 1, True))).result().rows
+    assert [row.finite for row in rows] == [False, True]
+
+
+def test_a_chunk_that_does_not_sample_is_looked_at_too(runner: DeviceRunner) -> None:
+    request = running_request(prompt(40), 0, [0, 1, 2])
+    runner.execute(_plan((request, 0, 16, False))).result()
+    with torch.inference_mode():
+        runner._kv[:, 0].fill_(torch.nan)
+    assert not runner.execute(_plan((request, 16, 16, False))).result().rows[0].finite
+
+
+def test_out_of_memory_is_named_and_the_step_may_be_tried_again(
+    runner: DeviceRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object) -> torch.Tensor:
+        raise torch.OutOfMemoryError("no room for 12 GiB")
+
+    request = running_request(prompt(40), 0, [0, 1, 2])
+    expected = runner.execute(_plan((running_request(prompt(40), 1, [3, 4, 5]), 0, 40, True))).result().rows[0]
+    with monkeypatch.context() as patched:
+        patched.setattr(runner._model, "forward", full)
+        with pytest.raises(OutOfDeviceMemory, match="no room for 12 GiB"):
+            runner.execute(_plan((request, 0, 40, True)))
+    runner.execute(_plan((request, 0, 20, False)))
+    assert runner.execute(_plan((request, 20, 20, True))).result().rows[0] == expected
