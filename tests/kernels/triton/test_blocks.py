@@ -34,8 +34,8 @@ def ids(*values: int) -> torch.Tensor:
 def test_clear(dtype: torch.dtype, kv_heads: int, head_dim: int) -> None:
     kv = pool(dtype, kv_heads, head_dim)
     expected = bits(kv).clone()
-    reference.clear_blocks(expected, ids(6, 0, 3))
-    blocks.clear_blocks(kv, ids(6, 0, 3))
+    reference.clear_blocks(expected, ids(6, 0, 3, 0))
+    blocks.clear_blocks(kv, ids(6, 0, 3, 0))
     assert torch.equal(bits(kv), expected)
 
 
