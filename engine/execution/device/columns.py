@@ -26,8 +26,11 @@ COLUMN_WORDS: Mapping[str, int] = {name: dtype.itemsize // 4 for name, dtype in 
 
 
 def view_columns(tables: Mapping[str, Tensor], counts: Tensor) -> SlotSampling:
-    """The columns in their tables int32 [S, words], beside counts int32 [S, V]."""
+    """The columns in their tables int32 [S, words], beside counts int32 [S, V]; neutral, as filling rows read them."""
     columns = {name: table.view(_DTYPES[name]).squeeze(1) for name, table in tables.items()}
+    for name in ("inverse_temperature", "top_p", "repetition_penalty"):
+        columns[name].fill_(1.0)
+    columns["top_k"].fill_(counts.shape[1])
     return SlotSampling(**columns, counts=counts)
 
 

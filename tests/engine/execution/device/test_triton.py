@@ -1,0 +1,44 @@
+"""The whole engine on Triton's kernels: the CPU's text, whatever shares the steps."""
+
+from pathlib import Path
+
+import pytest
+
+from engine.request import SamplingParams
+from tests.engine.execution.device.harness import TRITON, TRITON_GRAPHS, load_triton
+from tests.engine.execution.harness import GREEDY, Harness, MakeRunner, load_tiny
+from tests.engine.execution.test_golden import prompt
+from tests.engine.models.tiny import TinyFamily, make_checkpoint
+
+LADEN = SamplingParams(
+    temperature=0.8,
+    top_p=0.95,
+    frequency_penalty=0.4,
+    repetition_penalty=1.2,
+    min_tokens=4,
+    logit_bias={5: 4.0},
+    logprobs=1,
+    stop_token_ids=(5,),
+)
+SEEDED = SamplingParams(temperature=0.9, ignore_eos=True)
+
+
+def _generate(harness: Harness) -> list[list[int]]:
+    """A prompt in chunks, a hit on it, a fork of it, and one that uses whatever there is; then one is preempted."""
+    parent = harness.add(prompt(19), GREEDY, max_tokens=5)
+    harness.add(prompt(19), SEEDED, max_tokens=3, seed=7, fork_of=parent)
+    harness.add(prompt(4), LADEN, max_tokens=4, seed=8)
+    harness.step()
+    harness.step()
+    harness.scheduler.preempt(parent.id)
+    return [generated.tokens for generated in harness.run().values()]
+
+
+@pytest.mark.parametrize(("family", "make_runner"), [("qwen3", TRITON), ("mistral", TRITON_GRAPHS)])
+def test_text_is_that_of_the_cpu(tmp_path: Path, family: TinyFamily, make_runner: MakeRunner) -> None:
+    folder = make_checkpoint(tmp_path / "model", family, num_hidden_layers=1)
+    expected = _generate(Harness(load_tiny(folder), chunk_tokens=17, max_running=3))
+    harness = Harness(load_triton(folder), chunk_tokens=17, max_running=3, make_runner=make_runner)
+    assert _generate(harness) == expected
+    assert harness.scheduler.stats().cached_tokens_total > 0
+    assert harness.scheduler.stats().preemptions_total == 1
