@@ -30,6 +30,8 @@ def sampling_variants() -> list[KernelVariant]:
         *(_draw_tiles(dtype, filtered) for dtype, filtered in product(_DTYPES, (False, True))),
         _draw_tiles("fp32", filtered=True, given_keys=True),
         *(_strip_maxima(dtype) for dtype in _DTYPES),
+        *(_coarse_masses("fp32", vocab_size) for vocab_size in _VOCABULARIES),
+        *(_coarse_masses(dtype, 128_256) for dtype in ("bf16", "fp16")),
         *(_search("fp32", vocab_size) for vocab_size in _VOCABULARIES),
         *(_search(dtype, 128_256) for dtype in ("bf16", "fp16")),
         *(_penalise(dtype) for dtype in _DTYPES),
@@ -101,25 +103,48 @@ def _strip_maxima(dtype: str) -> KernelVariant:
     )
 
 
-def _search(dtype: str, vocab_size: int) -> KernelVariant:
+def _coarse_masses(dtype: str, vocab_size: int) -> KernelVariant:
     signature = _COLUMNS | {
         "logits": f"*{dtype}",
         "maxima": "*i32",
-        "listed": "*i32",
-        "thresholds": "*fp32",
+        "masses": "*i64",
         "logits_stride": "i32",
         "strips": "i32",
         "vocab_size": "i32",
     }
     strips = _power_above(vocab_size, thresholds.STRIP.value)
-    constexprs = {"STRIPS": strips, "TILE": thresholds.TILE}
+    return KernelVariant(
+        f"coarse-masses-{dtype}-{strips}",
+        thresholds.coarse_masses_kernel,
+        signature,
+        {"STRIPS": strips, "TILE": thresholds.COARSE_TILE},
+        aligned=_ALIGNED_LOGITS,
+        fused_products=False,
+    )
+
+
+def _search(dtype: str, vocab_size: int) -> KernelVariant:
+    signature = _COLUMNS | {
+        "logits": f"*{dtype}",
+        "maxima": "*i32",
+        "masses": "*i64",
+        "listed": "*i32",
+        "thresholds": "*fp32",
+        "logits_stride": "i32",
+        "strips": "i32",
+        "tiles": "i32",
+        "vocab_size": "i32",
+    }
+    strips = _power_above(vocab_size, thresholds.STRIP.value)
+    tiles = _power_above(vocab_size, thresholds.COARSE_TILE)
     return KernelVariant(
         f"search-{dtype}-{strips}",
         thresholds.search_kernel,
         signature,
-        constexprs,
+        {"STRIPS": strips, "TILES": tiles, "TILE": thresholds.TILE},
         aligned=_ALIGNED_LOGITS,
         num_warps=thresholds.SEARCH_WARPS,
+        fused_products=False,
     )
 
 

@@ -5,10 +5,10 @@ logit weighing 1 and the target k, or each its probability and the target p of a
 search counts the weight above eight pivots and goes on between the two around the answer, from at most 2^32 keys to
 one in eleven rounds. Keys and weights are integers (`kernels.triton.exact`), so the search ends at the answer itself.
 
-A round reads little of a row. The vocabulary lies in strips of 64 tokens, of which a first kernel finds the largest
-logits, all strips in parallel; a round reads only strips whose largest logit is not below where the answer can be.
-The first bound is the k-th largest of those, or, for top-p, so far below the largest logit that all tokens together
-have no mass that matters.
+A round is one program's work, so it must read little of a row. The vocabulary lies in strips of 64 tokens, of which
+a first kernel finds the largest logits, all strips in parallel; a round reads only strips whose largest logit is not
+below where the answer can be. For top-k that is the k-th largest of those. For top-p alone a second kernel makes the
+first round, in parallel too, with pivots where the answer mostly is: near the largest logit.
 """
 
 import torch
@@ -23,7 +23,8 @@ STRIP = tl.constexpr(64)
 PIVOTS = tl.constexpr(8)
 
 STRIPS_OF_PROGRAM = 64
-TILE = 1024
+COARSE_TILE = 2048
+TILE = 2048
 SEARCH_WARPS = 16
 
 
@@ -64,6 +65,40 @@ def strip_maxima_kernel(
 
 
 @triton.jit
+def coarse_masses_kernel(
+    logits,
+    row_slots,
+    inverse_temperature,
+    noise_scale,
+    top_k,
+    top_p,
+    min_p,
+    maxima,
+    masses,
+    logits_stride,
+    strips,
+    vocab_size,
+    STRIPS: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """The mass of each tile of logits [R, V] from each of the coarse pivots on: masses int64 [R, tiles, 8].
+
+    Grid: (tiles of V, R). Rows of which the whole mass is not asked for are left out.
+    """
+    row, tile = tl.program_id(1).to(tl.int64), tl.program_id(0)
+    slot = tl.load(row_slots + row)
+    whole = (tl.load(top_k + slot) >= vocab_size) & (tl.load(top_p + slot) < 1.0)
+    if whole & uses_threshold(slot, noise_scale, top_k, top_p, min_p, vocab_size):
+        largest = key_value(tl.max(_load_tops(maxima + row * strips, strips, STRIPS)))
+        token = tile * TILE + tl.arange(0, TILE)
+        inside = token < vocab_size
+        scaled = load_scaled(logits + row * logits_stride, token, inside, tl.load(inverse_temperature + slot))
+        reached = ordered_key(scaled)[None, :] >= _coarse_pivots(largest)[:, None]
+        sums = tl.sum(tl.where(reached, fixed_mass(scaled, largest)[None, :], 0), axis=1)
+        tl.store(masses + (row * tl.num_programs(0) + tile) * PIVOTS + tl.arange(0, PIVOTS), sums)
+
+
+@triton.jit
 def search_kernel(
     logits,
     row_slots,
@@ -73,17 +108,21 @@ def search_kernel(
     top_p,
     min_p,
     maxima,
+    masses,
     listed,
     thresholds,
     logits_stride,
     strips,
+    tiles,
     vocab_size,
     STRIPS: tl.constexpr,
+    TILES: tl.constexpr,
     TILE: tl.constexpr,
 ):
     """The threshold of each row of logits [R, V], float32 [R]; -inf where it needs none. Grid: (R,).
 
-    maxima: int32 [R, strips] as `strip_maxima_kernel` leaves it. listed: int32 [R, strips], room for lists of strips.
+    maxima: int32 [R, strips] as `strip_maxima_kernel` leaves it, masses: int64 [R, tiles, 8] as `coarse_masses_kernel`
+    does. listed: int32 [R, strips], room for lists of strips.
     """
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(row_slots + row)
@@ -92,26 +131,32 @@ def search_kernel(
         logits, listed = logits + row * logits_stride, listed + row * strips
         scale = tl.load(inverse_temperature + slot)
         k, p, least = tl.load(top_k + slot), tl.load(top_p + slot), tl.load(min_p + slot)
-        strip = tl.arange(0, STRIPS)
-        tops = tl.load(maxima + row * strips + strip, mask=strip < strips, other=NO_KEY)
-        highest = tl.max(tops).to(tl.int64)
-        largest = key_value(highest.to(tl.int32))
-        low, start = tl.full([], LOWEST_KEY, tl.int64), tl.full([], LOWEST_KEY, tl.int64)
-        tied = tl.full([], 0, tl.int64)
+        tops = _load_tops(maxima + row * strips, strips, STRIPS)
+        highest = tl.max(tops)
+        largest = key_value(highest)
+        low, high = tl.full([], LOWEST_KEY, tl.int64), highest.to(tl.int64) + 1
+        above, nothing = tl.zeros_like(low), tl.zeros_like(low)
         if k < vocab_size:
             if k <= strips:
-                low = _kth_largest(tops, k, low, highest + 1)
-            low, above = _search(logits, scale, largest, vocab_size, tops, listed, low, highest + 1, k, False, TILE)
+                low = _kth_largest(tops, k, low, high)
+            low, above = _search(logits, scale, largest, vocab_size, tops, listed, low, high, nothing, k, False, TILE)
             threshold = key_value(low.to(tl.int32))
-            # Of the logits that equal the k-th, top-k's mass has as many as bring it to k.
-            start, tied = low + 1, (k - above) * fixed_mass(threshold, largest)
         if p < 1.0:
-            whole = tied + _mass_from(logits, scale, largest, vocab_size, tops, listed, start, TILE)
-            target = tl.maximum(tl.ceil(p.to(tl.float64) * whole.to(tl.float64)).to(tl.int64), 1)
+            if k < vocab_size:
+                # Of the logits that equal the k-th, top-k's mass has as many as bring it to k.
+                tied = (k - above) * fixed_mass(threshold, largest)
+                more = _mass_above(logits, scale, largest, vocab_size, tops, listed, low, TILE)
+                target = _share(p, more + tied)
+                above = nothing
+            else:
+                pivots = _coarse_pivots(largest)
+                sums = _coarse_sums(masses + row * tiles * PIVOTS, tiles, TILES)
+                target = _share(p, tl.max(sums))
+                low, high, above = _narrow(pivots, high, nothing, sums, target)
             # All tokens further below the largest have less than 1 - p of its own mass together.
-            far = ordered_key(largest - tl.log(vocab_size / (1.0 - p)) - 1.0).to(tl.int64)
-            low = tl.maximum(low, tl.minimum(far, highest))
-            low, above = _search(logits, scale, largest, vocab_size, tops, listed, low, highest + 1, target, True, TILE)
+            far = ordered_key(largest - tl.log(vocab_size / (1.0 - p)) - 1.0)
+            low = tl.maximum(low, tl.minimum(far, highest).to(tl.int64))
+            low, above = _search(logits, scale, largest, vocab_size, tops, listed, low, high, above, target, True, TILE)
             threshold = key_value(low.to(tl.int32))
         if least > 0.0:
             threshold = tl.maximum(threshold, largest + tl.log(least))
@@ -119,12 +164,41 @@ def search_kernel(
 
 
 @triton.jit
+def _load_tops(maxima, strips, STRIPS: tl.constexpr):
+    """The largest keys of a row's strips, NO_KEY past them."""
+    strip = tl.arange(0, STRIPS)
+    return tl.load(maxima + strip, mask=strip < strips, other=NO_KEY)
+
+
+@triton.jit
+def _share(p, whole):
+    """The least mass that is p of the whole, at least one unit."""
+    return tl.maximum(tl.ceil(p.to(tl.float64) * whole.to(tl.float64)).to(tl.int64), 1)
+
+
+@triton.jit
+def _coarse_pivots(largest):
+    """The lowest key, then keys ever nearer to that of the largest logit: 9.19, 6.75, ... 0.75, 0.19 below it."""
+    pivot = tl.arange(0, PIVOTS)
+    steps = (pivot - PIVOTS).to(tl.float32)
+    return tl.where(pivot == 0, LOWEST_KEY, ordered_key(largest - steps * steps * 0.1875))
+
+
+@triton.jit
+def _coarse_sums(masses, tiles, TILES: tl.constexpr):
+    """A row's mass from each coarse pivot on, from that of its tiles."""
+    tile = tl.arange(0, TILES)[:, None]
+    return tl.sum(tl.load(masses + tile * PIVOTS + tl.arange(0, PIVOTS)[None, :], mask=tile < tiles, other=0), axis=0)
+
+
+@triton.jit
 def _kth_largest(keys, k, low, high):
     """The k-th largest of a tile of keys, which lies in [low, high), as int64."""
     above = tl.zeros_like(low)
     while high - low > 1:
-        sums = tl.sum((keys[None, :] >= _pivots(low, high)[:, None]).to(tl.int32), axis=1)
-        low, high, above = _narrow(low, high, above, sums.to(tl.int64), k)
+        pivots = _even_pivots(low, high)
+        sums = tl.sum((keys[None, :] >= pivots[:, None]).to(tl.int32), axis=1)
+        low, high, above = _narrow(pivots, high, above, sums.to(tl.int64), k)
     return low
 
 
@@ -138,50 +212,51 @@ def _search(
     listed,
     low,
     high,
+    above,
     target,
     BY_MASS: tl.constexpr,
     TILE: tl.constexpr,
 ):
     """The smallest key of a row above which there is less weight than the target, and that weight, both int64.
 
-    The key lies in [low, high), and no key of the row is higher. `tops` are the largest keys of its strips.
+    The key lies in [low, high), and `above` is the weight from `high` on. `tops` are the largest keys of the strips.
     """
-    above = tl.zeros_like(low)
     while high - low > 1:
         count = _list_strips(tops, low, listed)
-        pivots = _pivots(low, high)
+        pivots = _even_pivots(low, high)
         sums = above + _weights(logits, scale, largest, vocab_size, listed, count, pivots, high, BY_MASS, TILE)
-        low, high, above = _narrow(low, high, above, sums, target)
+        low, high, above = _narrow(pivots, high, above, sums, target)
     return low, above
 
 
 @triton.jit
-def _mass_from(logits, scale, largest, vocab_size, tops, listed, start, TILE: tl.constexpr):
-    """The mass of a row's keys from `start` on."""
-    count = _list_strips(tops, start, listed)
-    pivot = start.to(tl.int32) + tl.zeros([1], tl.int32)
+def _mass_above(logits, scale, largest, vocab_size, tops, listed, key, TILE: tl.constexpr):
+    """The mass of a row's keys above one."""
+    count = _list_strips(tops, key + 1, listed)
+    pivot = tl.full([1], 1, tl.int32) + key.to(tl.int32)
     end = tl.full([], 2**31 - 1, tl.int64)
     return tl.sum(_weights(logits, scale, largest, vocab_size, listed, count, pivot, end, True, TILE))
 
 
 @triton.jit
-def _pivots(low, high):
+def _even_pivots(low, high):
     """Eight keys int32 from `low` on, at equal distances below `high`; both int64."""
     return (low + (high - low) * tl.arange(0, PIVOTS) // PIVOTS).to(tl.int32)
 
 
 @triton.jit
-def _narrow(low, high, above, sums, target):
-    """The part of [low, high) between two pivots in which the answer lies, and the weight from its end on.
+def _narrow(pivots, high, above, sums, target):
+    """Between which two of the pivots and `high` the answer lies, and the weight from the upper one on; all int64.
 
-    `sums` int64 [8] is the weight from each pivot on, `above` that from `high` on. The answer is not below a pivot
-    from which on the weight reaches the target, and below any other; it is never below the first one.
+    `sums` [8] is the weight from each pivot on, `above` that from `high` on. The answer is not below a pivot from
+    which on the weight reaches the target, and below any other; it is never below the first one.
     """
-    width = high - low
-    reached = tl.maximum(tl.sum((sums >= target).to(tl.int64)), 1)
-    next_sum = tl.sum(tl.where(tl.arange(0, PIVOTS) == reached, sums, 0))
-    above = tl.where(reached == PIVOTS, above, next_sum)
-    return low + width * (reached - 1) // PIVOTS, low + width * reached // PIVOTS, above
+    index = tl.arange(0, PIVOTS)
+    reached = tl.maximum(tl.sum((sums >= target).to(tl.int32)), 1)
+    low = tl.sum(tl.where(index == reached - 1, pivots, 0)).to(tl.int64)
+    next_pivot = tl.sum(tl.where(index == reached, pivots, 0)).to(tl.int64)
+    next_sum = tl.sum(tl.where(index == reached, sums, 0))
+    return low, tl.where(reached == PIVOTS, high, next_pivot), tl.where(reached == PIVOTS, above, next_sum)
 
 
 @triton.jit
@@ -210,7 +285,7 @@ def _weights(
     TILE: tl.constexpr,
 ):
     """The weight in [pivot, end) of the first `count` strips of the list, int64, for each pivot int32."""
-    sums = tl.zeros([pivots.shape[0], TILE], tl.int64)
+    sums = tl.zeros([pivots.shape[0]], tl.int64)
     for first in range(0, count * STRIP, TILE):
         place = first + tl.arange(0, TILE)
         live = place < count * STRIP
@@ -220,31 +295,47 @@ def _weights(
         key = ordered_key(scaled)
         weight = fixed_mass(scaled, largest) if BY_MASS else tl.full([TILE], 1, tl.int64)
         weight = tl.where(inside & (key < end.to(tl.int32)), weight, 0)
-        sums += tl.where(key[None, :] >= pivots[:, None], weight[None, :], 0)
-    return tl.sum(sums, axis=1)
+        sums += tl.sum(tl.where(key[None, :] >= pivots[:, None], weight[None, :], 0), axis=1)
+    return sums
 
 
 def find_thresholds(logits: Tensor, columns: SlotSampling, row_slots: Tensor) -> Tensor:
     """The smallest scaled logit that each row of [R, V] keeps, float32 [R]; -inf for all, and for greedy rows."""
     rows, vocab_size = logits.shape
-    strips = triton.cdiv(vocab_size, STRIP.value)
-    maxima, listed = torch.empty((2, rows, strips), dtype=torch.int32, device=logits.device).unbind()
-    thresholds = torch.empty(rows, dtype=torch.float32, device=logits.device)
-    filters = (columns.inverse_temperature, columns.noise_scale, columns.top_k, columns.top_p, columns.min_p)
-    sizes = (logits.stride(0), strips, vocab_size)
+    strips, tiles = triton.cdiv(vocab_size, STRIP.value), triton.cdiv(vocab_size, COARSE_TILE)
+    device = logits.device
+    maxima, listed = torch.empty((2, rows, strips), dtype=torch.int32, device=device).unbind()
+    masses = torch.empty((rows, tiles, PIVOTS.value), dtype=torch.int64, device=device)
+    thresholds = torch.empty(rows, dtype=torch.float32, device=device)
+    columns_of_filters = (columns.inverse_temperature, columns.noise_scale, columns.top_k, columns.top_p, columns.min_p)
+    row_arguments = (logits, row_slots, *columns_of_filters, maxima)
+    stride, all_strips = logits.stride(0), triton.next_power_of_2(strips)
     strip_maxima_kernel[(triton.cdiv(strips, STRIPS_OF_PROGRAM), rows)](
-        logits, row_slots, *filters, maxima, *sizes, STRIPS=STRIPS_OF_PROGRAM
+        *row_arguments, stride, strips, vocab_size, STRIPS=STRIPS_OF_PROGRAM
+    )
+    coarse_masses_kernel[(tiles, rows)](
+        *row_arguments,
+        masses,
+        stride,
+        strips,
+        vocab_size,
+        STRIPS=all_strips,
+        TILE=COARSE_TILE,
+        enable_fp_fusion=False,  # a logit weighs the same in both kernels to the last bit
     )
     search_kernel[(rows,)](
-        logits,
-        row_slots,
-        *filters,
-        maxima,
+        *row_arguments,
+        masses,
         listed,
         thresholds,
-        *sizes,
-        STRIPS=triton.next_power_of_2(strips),
+        stride,
+        strips,
+        tiles,
+        vocab_size,
+        STRIPS=all_strips,
+        TILES=triton.next_power_of_2(tiles),
         TILE=TILE,
         num_warps=SEARCH_WARPS,
+        enable_fp_fusion=False,
     )
     return thresholds
