@@ -11,7 +11,7 @@ from kernels.ops import KVScales
 from kernels.triton.decode import decode, merge
 from kernels.triton.extend import extend
 from kernels.triton.plan import TritonPlan
-from kernels.triton.tuning import AttentionShape, decode_launch, extend_launch, merge_launch
+from kernels.triton.tuning import MAX_HEAD_DIM, AttentionShape, decode_launch, extend_launch, merge_launch
 
 _NO_SCALES = KVScales(key=1.0, value=1.0)
 _INTERPRETED_PROGRAMS = 3
@@ -29,7 +29,7 @@ def attend(
     it holds for any contexts within them.
 
     Raises:
-        ValueError: a layout that the kernels do not read: D no multiple of 16, gaps within a block.
+        ValueError: what the kernels do not read: D no multiple of 16 or over MAX_HEAD_DIM, gaps within a block.
     """
     _check_layout(query, kv_layer)
     output = torch.empty_like(query)
@@ -48,6 +48,8 @@ def _check_layout(query: Tensor, kv_layer: Tensor) -> None:
     token = 2 * kv_heads * head_dim
     if kv_layer.stride()[1:] != (token, token // 2, head_dim, 1) or block_tokens != BLOCK_TOKENS:
         raise ValueError(f"a block's KV has to be dense [16, 2, Hkv, D], not strides {kv_layer.stride()}")
+    if head_dim > MAX_HEAD_DIM:
+        raise ValueError(f"a head has {MAX_HEAD_DIM} dimensions at the most, not {head_dim}")
     if head_dim % 16 or kv_layer.stride(0) % 16:
         raise ValueError(f"KV has to lie at multiples of 16 elements, not strides {kv_layer.stride()}")
     if query.shape[-1] != head_dim or query.shape[1] % kv_heads or not query.is_contiguous():

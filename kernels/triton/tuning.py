@@ -13,6 +13,8 @@ from kernels.triton.plan import SPLIT_TOKENS
 FEW_QUERY_ROWS, MANY_QUERY_ROWS = 16, 32
 """Packed rows of a decode kernel: the smallest tile of the tensor cores, and that of rows with drafts."""
 
+MAX_HEAD_DIM = 256
+
 _MERGED_SPLITS = 16
 
 
