@@ -263,7 +263,7 @@ def _load_all(
     """Runs on the engine thread."""
     ops = select_ops(_DTYPES[config.dtype], config.threads, config.device)
     loaded = [load(name, Path(path), ops, config, 1 / len(models), progress) for name, path in models.items()]
-    return loaded, ops.describe()
+    return loaded, ops.describe() | {f"kv memory of {each.served.name}": str(each.pool) for each in loaded}
 
 
 def _max_tokens(served: ServedModel, prompt: Sequence[int], params: SamplingParams, service_class: ServiceClass) -> int:

@@ -1,34 +1,46 @@
 """Makes a model ready to serve: opens its checkpoint, loads its weights, sizes its KV pool, warms it up."""
 
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.config import BLOCK_TOKENS, EngineConfig
+import torch
+
+from engine.config import EngineConfig
+from engine.execution.device.placement import measure_memory, place
 from engine.execution.runner import ModelRunner
+from engine.kv_memory import (
+    InsufficientMemory,
+    KVPool,
+    block_bytes_of,
+    chosen_budget,
+    device_budget,
+    host_budget,
+    size_pool,
+)
 from engine.memory.block_pool import BlockPool
 from engine.memory.kv_cache import KVCacheManager
 from engine.models.checkpoint import open_checkpoint
 from engine.models.config import ModelConfig
 from engine.models.loader import load_model
+from engine.models.transformer import Transformer
 from engine.models.version import checkpoint_version
-from engine.request import Request, SamplingParams
+from engine.request import OutOfDeviceMemory, Request, SamplingParams
+from engine.scheduling.plan import Executor
 from engine.scheduling.scheduler import Scheduler
 from engine.text.processor import TextProcessor
+from kernels.dispatch import select_step_ops
 from kernels.ops import Ops
+
+logger = logging.getLogger(__name__)
 
 LoadProgress = Callable[[str, int, int], None]
 """Called with (model name, bytes of weights ready, bytes in all)."""
 
-_MEMORY_SHARE = 0.25
-_MAX_DEFAULT_KV_BYTES = 4 * 2**30
 _WARM_UP_PROMPT_TOKENS = 24
-
-
-class InsufficientMemory(RuntimeError):
-    """The KV memory asked for cannot hold a useful number of tokens; the message has the arithmetic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +67,8 @@ class LoadedModel:
 
     served: ServedModel
     scheduler: Scheduler
-    runner: ModelRunner
+    runner: Executor
+    pool: KVPool
 
 
 def load(
@@ -65,22 +78,22 @@ def load(
 
     Raises:
         UnsupportedCheckpoint: the checkpoint cannot be served.
-        InsufficientMemory: the KV memory holds less than two blocks.
+        InsufficientMemory: the KV memory holds less than two blocks, or there is not as much as configured.
     """
     checkpoint = open_checkpoint(path, config.weight_cache)
     model_config = checkpoint.config
-    block_bytes = kv_block_bytes(model_config, ops.dtype.itemsize)
-    window = min(config.max_model_len or model_config.max_position, model_config.max_position)
-    num_blocks = _num_blocks(config, block_bytes, window, share)
+    window = _window(config, model_config)
+    on_gpu = ops.device.type == "cuda"
+    host_pool = None if on_gpu else _host_pool(config, model_config, ops.dtype.itemsize, share)
     text = checkpoint.text_processor()
     report = None if progress is None else lambda done, total: progress(name, done, total)
     model = load_model(checkpoint, ops, window, report)
-    cache = KVCacheManager(BlockPool(num_blocks), prefix_cache=config.prefix_cache)
+    pool = host_pool or _device_pool(config, model, share)
+    logger.info("%s has KV memory for %s", name, pool)
+    cache = KVCacheManager(BlockPool(pool.num_blocks), prefix_cache=config.prefix_cache)
     scheduler = Scheduler(config.scheduler, cache, window)
-    runner = ModelRunner(
-        model, num_blocks=num_blocks, num_slots=config.scheduler.max_running, max_model_len=scheduler.window_tokens
-    )
-    _warm_up(runner, num_blocks, config, scheduler.window_tokens)
+    runner = _runner(model, pool, config, scheduler.window_tokens)
+    _warm_up(runner, pool.num_blocks, config, scheduler.window_tokens)
     served = ServedModel(
         name,
         text,
@@ -91,32 +104,48 @@ def load(
         int(time.time()),
         checkpoint_version(path),
     )
-    return LoadedModel(served, scheduler, runner)
+    return LoadedModel(served, scheduler, runner, pool)
 
 
-def kv_block_bytes(config: ModelConfig, element_bytes: int) -> int:
-    """Bytes of KV in one block: K and V of 16 tokens in every layer."""
-    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * element_bytes * BLOCK_TOKENS
+def _host_pool(config: EngineConfig, model_config: ModelConfig, element_bytes: int, share: float) -> KVPool:
+    """KV memory on the host, which is known before the model is loaded."""
+    limit = host_budget(_available_bytes(), share)
+    budget = limit if config.kv_cache_bytes is None else chosen_budget(config.kv_cache_bytes)
+    block_bytes = block_bytes_of(model_config, element_bytes)
+    return size_pool(budget, block_bytes, slots=config.scheduler.max_running, window=_window(config, model_config))
 
 
-def _num_blocks(config: EngineConfig, block_bytes: int, window: int, share: float) -> int:
-    """Blocks that the KV memory holds, and no more than full windows in every slot would use."""
-    kv_bytes = config.kv_cache_bytes or int(min(_available_bytes() * _MEMORY_SHARE, _MAX_DEFAULT_KV_BYTES) * share)
-    useful = config.scheduler.max_running * -(-window // BLOCK_TOKENS)
-    num_blocks = min(kv_bytes // block_bytes, useful)
-    if num_blocks < 2:
-        raise InsufficientMemory(
-            f"{kv_bytes} bytes of KV memory hold {num_blocks} blocks of {block_bytes} bytes "
-            f"({BLOCK_TOKENS} tokens each); at least 2 are needed"
-        )
-    return num_blocks
+def _device_pool(config: EngineConfig, model: Transformer, share: float) -> KVPool:
+    """KV memory on a GPU: what the loaded model and its largest steps leave."""
+    window = _window(config, model.config)
+    try:
+        memory = measure_memory(model, select_step_ops(model.ops), config.scheduler, window)
+    except OutOfDeviceMemory as error:
+        raise InsufficientMemory(f"the GPU has no room for the model's largest steps: {error}") from error
+    limit = device_budget(memory, share)
+    budget = limit if config.kv_cache_bytes is None else chosen_budget(config.kv_cache_bytes, limit)
+    with torch.inference_mode():
+        block_bytes = model.allocate_kv(1).nbytes
+    return size_pool(budget, block_bytes, slots=config.scheduler.max_running, window=window)
+
+
+def _runner(model: Transformer, pool: KVPool, config: EngineConfig, window: int) -> Executor:
+    slots = config.scheduler.max_running
+    if model.ops.device.type == "cuda":
+        step_ops = select_step_ops(model.ops)
+        return place(model, step_ops, num_blocks=pool.num_blocks, num_slots=slots, max_model_len=window)
+    return ModelRunner(model, num_blocks=pool.num_blocks, num_slots=slots, max_model_len=window)
+
+
+def _window(config: EngineConfig, model_config: ModelConfig) -> int:
+    return min(config.max_model_len or model_config.max_position, model_config.max_position)
 
 
 def _available_bytes() -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def _warm_up(runner: ModelRunner, num_blocks: int, config: EngineConfig, window: int) -> None:
+def _warm_up(runner: Executor, num_blocks: int, config: EngineConfig, window: int) -> None:
     """Run one short request through a scheduler of its own, so that the first customer pays for no first times."""
     scheduler = Scheduler(config.scheduler, KVCacheManager(BlockPool(num_blocks)), window)
     prompt = [0] * max(1, min(_WARM_UP_PROMPT_TOKENS, window - 2))

@@ -17,8 +17,8 @@ import uvloop
 
 from engine.config import EngineConfig, SchedulerConfig
 from engine.engine import Engine
+from engine.kv_memory import InsufficientMemory
 from engine.models.config import UnsupportedCheckpoint
-from engine.worker import InsufficientMemory
 from gateway.analytics.opening import preload
 from gateway.api.service_classes import TierClasses, engine_classes_of
 from gateway.app import create_app

@@ -8,6 +8,7 @@ import torch
 from kernels.cpu.ops import CpuOps
 from kernels.cpu.probe import probe
 from kernels.ops import Ops
+from kernels.step import StepOps
 
 Device = Literal["auto", "cpu", "cuda"]
 
@@ -34,6 +35,14 @@ def select_ops(dtype: torch.dtype | None = None, threads: int | None = None, dev
     if threads is not None:
         torch.set_num_threads(threads)
     return TritonOps(torch.device("cuda", torch.cuda.current_device()), dtype or torch.bfloat16)
+
+
+def select_step_ops(ops: Ops) -> StepOps:
+    """What goes around a forward pass on the GPU that this op table is for."""
+    assert ops.device.type == "cuda", f"steps are not prepared on {ops.device}"
+    from kernels.triton.step_ops import TritonStepOps
+
+    return TritonStepOps()
 
 
 def _missing_for_cuda() -> str | None:

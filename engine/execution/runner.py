@@ -35,6 +35,10 @@ class ModelRunner:
         self._slots = SlotTable(num_slots, max_model_len, model.config.vocab_size)
         self._sampler = Sampler(model.ops, self._slots)
 
+    @property
+    def ahead(self) -> int:
+        return 0
+
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> FinishedStep:
         """Compute the plan's rows and draw the tokens of those that sample."""

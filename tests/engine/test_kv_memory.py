@@ -1,0 +1,86 @@
+"""How much KV memory a model gets, and what is said where it is not enough."""
+
+import pytest
+
+from engine.kv_memory import (
+    DEVICE_SHARE,
+    DeviceMemory,
+    InsufficientMemory,
+    KVBudget,
+    block_bytes_of,
+    chosen_budget,
+    device_budget,
+    host_budget,
+    size_pool,
+)
+from engine.models.config import ModelConfig, RopeConfig
+
+GIB = 2**30
+
+
+def test_bytes_of_a_block() -> None:
+    """2 (K and V) x 16 tokens x layers x KV heads x head dimension x bytes of an element."""
+    config = ModelConfig(
+        family="llama",
+        vocab_size=128_256,
+        hidden_size=4096,
+        intermediate_size=14_336,
+        num_layers=32,
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=128,
+        max_position=8192,
+        rms_norm_eps=1e-5,
+        rope=RopeConfig(theta=500_000.0),
+        windows=(None,) * 32,
+    )
+    assert block_bytes_of(config, 2) == 16 * 131_072
+
+
+def test_a_gpu_gives_what_weights_and_steps_leave_of_the_engines_part() -> None:
+    memory = DeviceMemory(total_bytes=141 * GIB, taken_bytes=17 * GIB, step_bytes=3 * GIB)
+    expected = int(141 * GIB * DEVICE_SHARE) - 20 * GIB
+    assert device_budget(memory, 1.0).kv_bytes == expected
+    assert device_budget(memory, 0.5).kv_bytes == expected // 2
+    reason = device_budget(memory, 0.5).reason
+    assert reason.startswith("50% of: 92% of the GPU's 141.00 GiB, less 17.00 GiB taken")
+    assert "3.00 GiB for the largest steps" in reason
+
+
+def test_a_gpu_that_is_full_gives_nothing() -> None:
+    memory = DeviceMemory(total_bytes=16 * GIB, taken_bytes=15 * GIB, step_bytes=3 * GIB)
+    budget = device_budget(memory, 1.0)
+    assert budget.kv_bytes == 0
+    with pytest.raises(
+        InsufficientMemory, match=r"0 bytes .*16\.00 GiB, less 15\.00 GiB .* hold 0 blocks of 4096 bytes"
+    ):
+        size_pool(budget, 4096, slots=4, window=100)
+
+
+def test_a_host_gives_a_quarter_and_no_more_than_four_gib() -> None:
+    assert host_budget(8 * GIB, 1.0).kv_bytes == 2 * GIB
+    assert host_budget(800 * GIB, 0.5).kv_bytes == 2 * GIB
+
+
+def test_what_is_configured_has_to_be_there() -> None:
+    limit = KVBudget(10 * GIB, "what is left")
+    assert chosen_budget(9 * GIB, limit).kv_bytes == 9 * GIB
+    assert chosen_budget(90 * GIB).kv_bytes == 90 * GIB
+    with pytest.raises(InsufficientMemory, match=r"11\.00 GiB .* are configured; there are 10\.00 GiB: what is left"):
+        chosen_budget(11 * GIB, limit)
+
+
+def test_a_pool_is_no_larger_than_full_windows_in_every_slot() -> None:
+    budget = KVBudget(1000 * 4096, "as configured")
+    assert size_pool(budget, 4096, slots=100, window=1000).num_blocks == 1000
+    assert size_pool(budget, 4096, slots=4, window=33).num_blocks == 4 * 3
+
+
+def test_a_pool_in_words() -> None:
+    pool = size_pool(KVBudget(3 * GIB, "as configured"), GIB // 4, slots=64, window=4096)
+    assert str(pool) == "192 tokens in 3.00 GiB (as configured)"
+
+
+def test_two_blocks_at_least() -> None:
+    with pytest.raises(InsufficientMemory, match="at least 2"):
+        size_pool(KVBudget(4096, "as configured"), 4096, slots=4, window=100)
