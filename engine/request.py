@@ -239,10 +239,14 @@ class Request:
     """The state of one choice in the engine: its tokens, how far its KV is computed, and the blocks that hold it.
     The scheduler and its `KVCacheManager` are its only writers.
 
-    `arrival` is a number that the engine gives out in order of submission; it is kept through preemption.
-    `computed` counts leading tokens whose KV is in `block_table`. `slot` is the row of per-sequence state in the
-    executor while running. `salt` separates prefix caches (one for each tenant). A request with `fork_of` set
-    waits until that sequence's prompt is computed and then shares its blocks.
+    `computed` counts leading tokens whose KV is in `block_table`, `scheduled` those that are computed or in flight, in
+    steps that were launched and have not landed. A step may be launched before the result of the last is known, so
+    `scheduled` can reach the end of `tokens`: the next one is being drawn then, and only the device will know it. An
+    answer that runs to its length ends when `computed` is `computed_at_end`.
+
+    `arrival` is a number that the engine gives out in order of submission; it is kept through preemption. `slot` is the
+    row of per-sequence state in the executor while running. `salt` separates prefix caches (one for each tenant). A
+    request with `fork_of` set waits until that sequence's prompt is computed and then shares its blocks.
 
     `waiting_since_ns` is when it arrived or, if that is later, was preempted last.
 
@@ -266,6 +270,8 @@ class Request:
 
     phase: Phase = Phase.WAITING
     computed: int = 0
+    scheduled: int = 0
+    computed_at_end: int = 0
     block_table: list[int] = field(default_factory=list)
     block_hashes: list[bytes] = field(default_factory=list)
     slot: int | None = None

@@ -40,6 +40,10 @@ class KVCacheManager:
     So a block that is shared or published is never written, and only `fork`, which shares a block that is still
     being filled, has to copy one. Tables and tokens are append-only while a request runs; a request that does not
     run holds no blocks.
+
+    Blocks are published when the step that filled them has landed, never while it is in flight. Blocks that are given
+    back while a step in flight writes to them are not published, and can be had at once: whoever gets them writes in a
+    later step.
     """
 
     def __init__(self, pool: BlockPool, *, prefix_cache: bool = True) -> None:
@@ -185,7 +189,7 @@ class KVCacheManager:
             self._pool.forget(request.block_table)
         self._pool.release(reversed(request.block_table), request.rank)
         request.block_table.clear()
-        request.computed = 0
+        request.computed = request.scheduled = 0
 
     def check(self, requests: Iterable[Request]) -> None:
         """State what holds between any two steps; `requests` are all that are not finished."""
@@ -194,7 +198,8 @@ class KVCacheManager:
         for request in requests:
             table, full = request.block_table, request.computed // BLOCK_TOKENS
             assert len(set(table)) == len(table), f"{request.id} holds a block twice"
-            assert request.computed <= len(table) * BLOCK_TOKENS, f"{request.id} has computed KV without a block"
+            reached = max(request.computed, request.scheduled)
+            assert reached <= len(table) * BLOCK_TOKENS, f"{request.id} has computed KV without a block"
             assert request.computed <= len(request.tokens), f"{request.id} has computed more than its tokens"
             assert len(request.block_hashes) <= len(request.tokens) // BLOCK_TOKENS, f"{request.id} hashed ahead"
             for block in table:
@@ -213,7 +218,7 @@ class KVCacheManager:
 
     def _begin(self, request: Request, block_table: list[int], *, computed: int) -> None:
         request.block_table.extend(block_table)
-        request.computed = computed
+        request.computed = request.scheduled = computed
         if request.preemptions == 0:  # a later hit repeats the request's own work and is not a saving
             request.cached_tokens = computed
 

@@ -7,10 +7,11 @@ from functools import partial
 from typing import Any
 
 from engine.memory.kv_cache import KVCacheManager
-from engine.request import FinishReason, Phase, Request, TokenDelta, TokenLogprob
+from engine.request import FinishReason, Request, TokenDelta, TokenLogprob
 from engine.scheduling.fair_queue import INPUT_SERVICE, OUTPUT_SERVICE
+from engine.scheduling.flight import Fate, Flight
 from engine.scheduling.ledger import Ledger
-from engine.scheduling.plan import RowResult, ScheduledRow, StepPlan, StepResult
+from engine.scheduling.plan import RowResult, ScheduledRow, StepResult
 from engine.scheduling.roster import Roster
 from engine.scheduling.stopping import stop_after_token
 
@@ -43,7 +44,7 @@ class _Tally:
 
 
 class Committer:
-    """Rows of requests that have left or been preempted since the step was planned are dropped.
+    """Rows of requests that have left or been preempted since the step was planned are dropped: see `Flight`.
 
     A step costs O(its rows + blocks that are published). `windows` are the most tokens of a request, by rank.
     """
@@ -55,21 +56,21 @@ class Committer:
         self._windows = windows
         self.failures_total = 0
 
-    def commit(self, plan: StepPlan, result: StepResult, elapsed_ns: int) -> list[TokenDelta]:
+    def commit(self, flight: Flight, result: StepResult, elapsed_ns: int) -> list[TokenDelta]:
         """Book the step, and move each request past what its row computed."""
-        self._ledger.charge(plan.rows, elapsed_ns)
+        self._ledger.charge(flight, elapsed_ns)
         tallies = [_Tally() for _ in self._roster.ranks]
         decoding = [tally.decoding for tally in tallies]
         deltas = []
-        running, advance, take_token = Phase.RUNNING, self._cache.commit, self._take_token
-        for row, outcome in zip(plan.rows, result.rows, strict=True):
+        dropped, advance, take_token = flight.dropped, self._cache.commit, self._take_token
+        for row, outcome in zip(flight.plan.rows, result.rows, strict=True):
             request, start, tokens, samples = row
             decodes = tokens == 1 and samples and start >= request.prompt_tokens
-            if decodes and outcome.finite and request.phase is running:
+            if decodes and outcome.finite and not (dropped and request in dropped):
                 decoding[request.rank].append(request.tenant)
                 advance(request, 1)
                 deltas.append(take_token(request, outcome))
-            elif (delta := self._take_in(row, outcome, tallies[request.rank])) is not None:
+            elif (delta := self._take_in(row, outcome, tallies[request.rank], dropped.get(request))) is not None:
                 deltas.append(delta)
         for tally in tallies:
             tally.close()
@@ -79,19 +80,18 @@ class Committer:
             load.advance(tally.computed, tally.sampled)
         return deltas
 
-    def fail(self, plan: StepPlan, error: str, elapsed_ns: int) -> list[TokenDelta]:
+    def fail(self, flight: Flight, error: str, elapsed_ns: int) -> list[TokenDelta]:
         """Book a step that could not be computed: all requests in it end, and nothing that it wrote is reused."""
-        self._ledger.charge(plan.rows, elapsed_ns)
-        return [self._fail(row.request, error) for row in plan.rows if row.request.phase is Phase.RUNNING]
+        self._ledger.charge(flight, elapsed_ns)
+        return [self._fail(row.request, error) for row in flight.plan.rows if row.request not in flight.dropped]
 
-    def _take_in(self, row: ScheduledRow, outcome: RowResult, tally: _Tally) -> TokenDelta | None:
-        """Any row; None where there is nothing to hand out."""
+    def _take_in(self, row: ScheduledRow, outcome: RowResult, tally: _Tally, fate: Fate | None) -> TokenDelta | None:
+        """Any row; None where there is nothing to hand out. `fate` of one that was dropped."""
         request, _, tokens, samples = row
-        phase = request.phase
-        if phase is Phase.WAITING:
-            return None  # what was lost to a preemption is not service
+        if fate is not None and fate is not Fate.ABORTED:
+            return None
         tally.serve(request.tenant, _input_service(row) + (OUTPUT_SERVICE if samples else 0))
-        if phase is not Phase.RUNNING:
+        if fate is not None:
             return None
         if not outcome.finite:
             return self._fail(request, "the model's output is not finite")
@@ -136,7 +136,7 @@ class Committer:
         logprobs: tuple[TokenLogprob, ...] = (),
         stop_token: int | None = None,
     ) -> TokenDelta:
-        self._roster.remove(request)
+        self._roster.remove(request, Fate.SURPLUS)
         return TokenDelta(
             request.id,
             token_ids,
@@ -149,7 +149,7 @@ class Committer:
 
     def _fail(self, request: Request, error: str) -> TokenDelta:
         self.failures_total += 1
-        self._roster.remove(request, forget=True)
+        self._roster.remove(request, Fate.SURPLUS, forget=True)
         return TokenDelta(request.id, finish_reason=FinishReason.ERROR, usage=request.usage, error=error)
 
 

@@ -26,6 +26,9 @@ class ScheduledRow(NamedTuple):
     A prefill chunk and a decode token are the same thing: `request.tokens[start : start + tokens]`. `samples`
     says that the row reaches the request's last token and the next one is to be drawn from its logits; a request
     for no token at all (`max_tokens=0`) has rows that reach the end of its prompt and do not sample.
+
+    In a step that is launched while the one before it is in flight, a row can end one past `request.tokens`: its last
+    token is the one that the row before it in the same slot draws. The executor has it and nobody else does.
     """
 
     request: Request
@@ -80,6 +83,16 @@ class PendingStep(Protocol):
 
 
 class Executor(Protocol):
-    """Runs steps: the model runner, or a fake one in tests and simulation."""
+    """Runs steps, in the order in which they are launched: the model runner, or a fake one in tests and simulation.
+
+    All that a step does to memory comes after all that those launched before it do. So blocks and slots that are given
+    back while a step is in flight can be had by the next one at once.
+    """
+
+    @property
+    def ahead(self) -> int:
+        """How many steps it takes beyond the one whose result is waited for: 0, or 1 where it works beside its
+        caller and keeps the tokens that it draws."""
+        ...
 
     def execute(self, plan: StepPlan) -> PendingStep: ...

@@ -11,6 +11,7 @@ from engine.scheduling.growth import grow_running
 from engine.scheduling.guard import StepGuard
 from engine.scheduling.plan import ScheduledRow, StepPlan, scheduled_row
 from engine.scheduling.roster import Roster
+from engine.scheduling.stopping import ends_in_flight
 
 MEAN_STEPS = 256
 """So many steps, the latest, make the means that waits are predicted with."""
@@ -55,12 +56,17 @@ class Planner:
         """How many requests of each class the latest steps had."""
 
     def plan(self, budget: int | None, guard: StepGuard | None) -> StepPlan | None:
-        """The next step, all its blocks allocated; None where there is nothing to compute.
+        """The next step, all its blocks allocated; None where there is nothing to compute, or not before what is in
+        flight has landed.
 
         `budget` lowers the tokens of the step, not below one for each running request and one more.
         """
         open_ranks = grow_running(self._roster, self._cache)
+        if open_ranks is None:
+            return None
         running = len(self._roster.running)
+        if self._roster.flights:
+            running -= sum(map(ends_in_flight, self._roster.running))
         most = self._config.step_tokens
         budget_tokens = most if budget is None else min(max(budget, running + 1), most)
         draft = _Draft(budget_tokens, budget_tokens - running, open_ranks, guard)
@@ -77,6 +83,9 @@ class Planner:
     def _plan_running(self, draft: _Draft, rank: int) -> int:
         """Rows for the running requests of a class: one token each, then what more they want, in order.
 
+        What a request wants is what is neither computed nor in flight. Where that is nothing, its next token is being
+        drawn and will be there when the step runs; if the request ends with it, there is nothing to do.
+
         Returns how many tokens of prefill the class may still have in this step.
         """
         limit = self._prefill_limit(draft, rank)
@@ -86,13 +95,17 @@ class Planner:
         spare = min(draft.spare_tokens, limit)
         unspent, chunk_tokens, rows = spare, self._config.chunk_tokens, draft.rows
         for request in self._roster.running.ranks[rank]:
-            start = request.computed
+            start = request.scheduled
             wanted = len(request.tokens) - start
-            if wanted == 1:
+            if wanted < 2:
+                if not wanted and ends_in_flight(request):
+                    continue
+                request.scheduled = start + 1
                 rows.append(scheduled_row((request, start, 1, request.max_tokens > 0)))
                 continue
             tokens = min(wanted, chunk_tokens, 1 + spare)
             spare -= tokens - 1
+            request.scheduled = start + tokens
             rows.append(scheduled_row((request, start, tokens, tokens == wanted and request.max_tokens > 0)))
         draft.spare_tokens -= unspent - spare
         return limit - (unspent - spare)
@@ -130,6 +143,7 @@ class Planner:
         wanted = len(request.tokens) - request.computed
         tokens = min(wanted, self._config.chunk_tokens, draft.spare_tokens, limit)
         draft.spare_tokens -= tokens
+        request.scheduled += tokens
         samples = tokens == wanted and request.max_tokens > 0
         draft.rows.append(scheduled_row((request, request.computed, tokens, samples)))
         return tokens

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from engine.memory.kv_cache import KVCacheManager
 from engine.request import Phase, Request, ServiceClass
 from engine.scheduling.fair_queue import FairQueue
+from engine.scheduling.flight import Fate, Flights
 from engine.scheduling.ledger import Ledger
 from engine.scheduling.order import RankedQueue
 from engine.scheduling.presence import Presence
@@ -17,7 +18,8 @@ class Roster:
     """Each request waits in the queue of its class, or beside it for the prompt that it forks, or runs.
 
     The moves between the three, `add`, `start`, `preempt`, `remove` and `release_forks`, are the only way to change
-    that, and keep slots, blocks and the sums of the load in step. The queues are there for others to read.
+    that, and keep slots, blocks, the sums of the load and what is in flight in step. The queues are there for others to
+    read.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class Roster:
         self._forks: dict[str, list[Request]] = {}
         """Requests that wait for the prompt of the one they fork, by the id of that one."""
         self.ranks = range(len(classes))
+        self.flights = Flights()
         self.running = RankedQueue(len(classes))
         self.waiting = [FairQueue(each.weight) for each in classes]
         self.loads = [LoadSums() for _ in classes]
@@ -93,8 +96,13 @@ class Roster:
             self.cached_tokens_total += request.cached_tokens
             request.queue_ns = self.now_ns - request.arrived_ns
 
-    def preempt(self, request: Request, *, cause: int) -> None:
-        """Take away a running request's slot and blocks, for the sake of a rank; it keeps its place."""
+    def preempt(self, request: Request, *, cause: int, fate: Fate = Fate.PREEMPTED) -> None:
+        """Take away a running request's slot and blocks, for the sake of a rank; it keeps its place.
+
+        What is in flight of it is dropped, a token that is being drawn included. Nobody has seen that; it will be the
+        same when it is drawn again, and costs little, as the request computes its last token again in any case.
+        """
+        self.flights.drop(request, fate)
         self.running.remove(request)
         self._give_back_slot(request)
         load = self.loads[request.rank]
@@ -112,8 +120,12 @@ class Roster:
         self.waiting[request.rank].add(request)
         self._ledger.preempted(request.rank, cause)
 
-    def remove(self, request: Request, *, forget: bool = False) -> None:
-        """The one way out, from wherever it stands. `forget`: nothing that it computed is to be reused."""
+    def remove(self, request: Request, fate: Fate, *, forget: bool = False) -> None:
+        """The one way out, from wherever it stands. `fate` is that of what is in flight of it.
+
+        `forget`: nothing that it computed is to be reused.
+        """
+        self.flights.drop(request, fate)
         parent = request.fork_of
         load = self.loads[request.rank]
         if request.phase is Phase.RUNNING:
@@ -160,13 +172,14 @@ class Roster:
         for request in (*waiting, *forks):
             assert request.phase is Phase.WAITING
             assert request.slot is None, f"{request.id} waits with a slot"
-            assert request.computed == 0, f"{request.id} waits with computed tokens"
+            assert request.computed == request.scheduled == 0, f"{request.id} waits with computed tokens"
             assert not request.block_table, f"{request.id} waits with blocks"
         for request in forks:
             assert self._awaits_prompt(request), f"{request.id} waits for a prompt that is there, or never comes"
         self.slots.check(
             [[request.slot for request in queue if request.slot is not None] for queue in self.running.ranks]
         )
+        self.flights.check(running)
         self._cache.check(here)
         for rank, load in enumerate(self.loads):
             load.check()

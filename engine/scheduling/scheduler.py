@@ -8,6 +8,7 @@ from engine.request import Phase, Request, TokenDelta, UnservableRequest
 from engine.scheduling.commit import Committer
 from engine.scheduling.cost import StepCostModel, StepWork
 from engine.scheduling.fair_queue import FairQueue
+from engine.scheduling.flight import Fate
 from engine.scheduling.guard import StepGuard, TargetWatch
 from engine.scheduling.ledger import Ledger
 from engine.scheduling.order import RankedQueue, order_key
@@ -16,17 +17,21 @@ from engine.scheduling.planner import Planner
 from engine.scheduling.presence import Presence
 from engine.scheduling.roster import Roster
 from engine.scheduling.stats import SchedulerStats, class_stats
+from engine.scheduling.stopping import computed_at_end
 from engine.scheduling.wait import ClassRoom, QueueSnapshot
 
 
 class Scheduler:
-    """Owns the requests of one model from `add` to their last delta. Single-threaded; one plan in flight.
+    """Owns the requests of one model from `add` to their last delta. Single-threaded.
 
     There is no prefill phase and no decode phase: a request has `tokens`, of which the KV of the first `computed`
     is there, and a step hands out a budget of tokens so that the second number catches up with the first.
 
     Classes are ranks here, 0 the highest; there is a queue of each kind for each. `Roster` holds the requests and
     moves them, `Planner` makes a step's plan of them, `Committer` takes in what came of it.
+
+    Beside the plan whose result is waited for, `ahead` more may be in flight: none, or one, as a plan has to know all
+    tokens of a request but the last. They land in the order of their launch.
 
     It reads no clock, draws no random number and iterates ordered containers only: equal calls give equal plans.
     """
@@ -53,7 +58,8 @@ class Scheduler:
         self._planner = Planner(config, classes, cache, self._roster)
         self._committer = Committer(self._roster, cache, self._ledger, self._windows)
         self._targets = TargetWatch(classes, config.step_tokens, self.cost_model, self._presence)
-        self._in_flight: StepPlan | None = None
+        self.ahead = 0
+        """How many plans may be in flight beside the one whose result is waited for: as many as the executor takes."""
 
     @property
     def window_tokens(self) -> int:
@@ -82,6 +88,11 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(len(self._roster))
 
+    @property
+    def in_flight(self) -> int:
+        """How many plans are neither committed nor failed."""
+        return len(self._roster.flights)
+
     def add(self, request: Request, now_ns: int = 0) -> None:
         """Let a new request wait for its turn. A fork comes after the request that it forks.
 
@@ -102,6 +113,7 @@ class Scheduler:
             raise UnservableRequest(self._too_long(request.prompt_tokens, rank))
         request.rank = rank
         request.service_class = self._classes[rank]
+        request.computed_at_end = computed_at_end(request, self._windows[rank])
         request.arrived_ns = request.waiting_since_ns = now_ns
         self._presence.note_arrival(rank, now_ns)
         self._roster.add(request)
@@ -119,7 +131,7 @@ class Scheduler:
         request = self._roster.get(request_id)
         if request is None:
             return False
-        self._roster.remove(request)
+        self._roster.remove(request, Fate.ABORTED)
         return True
 
     def preempt(self, request_id: str) -> bool:
@@ -127,7 +139,7 @@ class Scheduler:
         request = self._roster.get(request_id)
         if request is None or request.phase is not Phase.RUNNING:
             return False
-        self._roster.preempt(request, cause=request.rank)
+        self._roster.preempt(request, cause=request.rank, fate=Fate.PAUSED)
         return True
 
     def step_guard(self, now_ns: int) -> StepGuard | None:
@@ -139,28 +151,31 @@ class Scheduler:
     def schedule(
         self, now_ns: int = 0, *, budget: int | None = None, guard: StepGuard | None = None
     ) -> StepPlan | None:
-        """The next step, or None where there is nothing to compute. `commit` or `fail` it before the next.
+        """The next step, or None where there is nothing to compute, or not before a step in flight has landed.
+
+        `commit` or `fail` it before the next; with `ahead`, before the one after that.
 
         `budget` lowers the tokens of this step; each running request gets one in any case. `guard` bounds the prefill
         of lower classes.
         """
-        assert self._in_flight is None, "the last plan is neither committed nor failed"
+        assert self.in_flight <= self.ahead, "the last plan is neither committed nor failed"
         self._roster.now_ns = now_ns
-        self._in_flight = self._planner.plan(budget, guard)
-        return self._in_flight
+        plan = self._planner.plan(budget, guard)
+        if plan is not None:
+            self._roster.flights.launch(plan)
+        return plan
 
     def commit(self, plan: StepPlan, result: StepResult, *, elapsed_ns: int = 0) -> list[TokenDelta]:
         """Take in what a step computed. Rows of requests that have left or been preempted since are dropped.
 
-        `elapsed_ns` is the time that it took: the cost model learns from it and it is divided among the rows.
+        `elapsed_ns` is the time that it took, from its launch or the end of the step before it, whichever is later: the
+        cost model learns from it and it is divided among the rows.
         """
-        self._land(plan)
-        return self._committer.commit(plan, result, elapsed_ns)
+        return self._committer.commit(self._roster.flights.land(plan), result, elapsed_ns)
 
     def fail(self, plan: StepPlan, error: str, *, elapsed_ns: int = 0) -> list[TokenDelta]:
         """The step could not be computed: all requests in it end, and nothing that it wrote is reused."""
-        self._land(plan)
-        return self._committer.fail(plan, error, elapsed_ns)
+        return self._committer.fail(self._roster.flights.land(plan), error, elapsed_ns)
 
     def snapshot(self) -> QueueSnapshot:
         """The load of each class, for predicting waits. O(classes)."""
@@ -195,6 +210,7 @@ class Scheduler:
             cached_tokens_total=self._roster.cached_tokens_total,
             preemptions_total=sum(each.preemptions_suffered for each in classes),
             failures_total=self._committer.failures_total,
+            wasted_rows_total=sum(each.wasted_rows for each in classes),
             classes=classes,
         )
 
@@ -204,7 +220,3 @@ class Scheduler:
         for request in self._roster:
             assert len(request.tokens) < self._windows[request.rank] or request.max_tokens == 0
         assert self._cache.free_blocks >= self._cache.unused_reserve(0), "blocks kept for the highest class are taken"
-
-    def _land(self, plan: StepPlan) -> None:
-        assert plan is self._in_flight, "this is not the plan in flight"
-        self._in_flight = None

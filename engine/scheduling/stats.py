@@ -18,7 +18,8 @@ class ClassStats:
     them, `recompute_ns` went into computing again the `recomputed_tokens` that this class took from others by
     preemption. `cached_blocks` are free blocks whose content it was the last to use; `reserved_blocks` are what of its
     reserve it does not hold, out of reach of the classes below. `queue_age_ns` is how long a request has waited by now,
-    since it came or was preempted last: the longest of all.
+    since it came or was preempted last: the longest of all. `wasted_rows` were computed for nobody, as their requests
+    had ended by then; their time, `wasted_ns`, is in `attributed_ns` and in no request's.
 
     `fairness` is Jain's index of the service in the last minute (as `fair_queue` counts it) over the `active_tenants`:
     those that were served within it or wait now. It judges between tenants that want all they can get: one that asks
@@ -39,6 +40,8 @@ class ClassStats:
     preemptions_suffered: int
     active_tenants: int
     fairness: float
+    wasted_rows: int
+    wasted_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,7 @@ class SchedulerStats:
     cached_tokens_total: int
     preemptions_total: int
     failures_total: int
+    wasted_rows_total: int
     classes: tuple[ClassStats, ...] = ()
 
 
@@ -94,4 +98,6 @@ def _class_stats(
         preemptions_suffered=account.preemptions_suffered,
         active_tenants=len(active),
         fairness=jain_index([served[tenant] for tenant in active]),
+        wasted_rows=account.wasted_rows,
+        wasted_ns=account.wasted_ns,
     )

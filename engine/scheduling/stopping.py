@@ -12,6 +12,16 @@ class Stop(NamedTuple):
     token: int | None = None
 
 
+def computed_at_end(request: Request, window_tokens: int) -> int:
+    """How many of its tokens are computed when the request has run to its length: all but the last of its answer."""
+    return max(request.prompt_tokens, min(request.prompt_tokens + request.max_tokens, window_tokens) - 1)
+
+
+def ends_in_flight(request: Request) -> bool:
+    """Will a running request end by its length, at the latest, when what is in flight has landed?"""
+    return request.scheduled >= request.computed_at_end
+
+
 def stop_after_token(request: Request, window_tokens: int) -> Stop | None:
     """Does the request end with the token that was just drawn, the last of its tokens?
 

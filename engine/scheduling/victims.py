@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from engine.memory.kv_cache import BlockDemand, KVCacheManager
 from engine.request import Request
 from engine.scheduling.order import OrderedQueue
+from engine.scheduling.stopping import ends_in_flight
 
 MAX_PREEMPTIONS = 3
 """A request that was preempted so often is taken again only when nothing else is left."""
@@ -40,13 +41,14 @@ def victims_for_waiting(
     """Requests of strictly lower classes whose leaving lets the newcomer in; none if that of all would not.
 
     In order: those that are not immune, of the lowest class, that free the most blocks, have computed least.
-    Blocks are freed that no one else holds; two victims can free what they share.
+    Blocks are freed that no one else holds; two victims can free what they share. One that ends in flight is left to:
+    it gives everything back when that has landed.
     """
     candidates: list[tuple[bool, int, int, int, int, Request]] = []
     nothing: Counter[int] = Counter()
     for queue in running[newcomer.rank + 1 :]:
         for request in queue:
-            if request is newcomer.fork_of:
+            if request is newcomer.fork_of or ends_in_flight(request):
                 continue
             freed = len(cache.freed_by(request, demand, nothing)) if missing_blocks else len(request.block_table)
             immune = is_immune(request, queue)

@@ -12,6 +12,7 @@ from engine.scheduling.guard import StepGuard
 from engine.scheduling.order import TurnKey, order_key, turn_key
 from engine.scheduling.presence import PRESENCE_NS
 from engine.scheduling.victims import MAX_PREEMPTIONS
+from engine.simulation.flight_audit import FlightAuditor, Standing
 
 
 class AuditedPool(BlockPool):
@@ -66,6 +67,7 @@ class _Seen:
 
     request: Request
     outgrown: bool
+    ends: bool
     immune: bool
 
 
@@ -80,10 +82,12 @@ class _Race:
 class Auditor:
     """Follows one run. `before_step`, `after_schedule`, `before_commit`, `after_commit`: once a step, in this order."""
 
-    def __init__(self, config: SchedulerConfig, scheduler: Scheduler, pool: BlockPool) -> None:
+    def __init__(self, config: SchedulerConfig, scheduler: Scheduler, pool: BlockPool, flights: FlightAuditor) -> None:
         self._config = config
         self._scheduler = scheduler
         self._pool = pool
+        self._flights = flights
+        self._standings: dict[str, Standing] = {}
         self._classes: list[ServiceClass] = sorted(config.classes, key=lambda each: each.priority)
         self._running: list[_Seen] = []
         self._waiting: list[Request] = []
@@ -95,6 +99,8 @@ class Auditor:
         """The step, and the lowest rank of those admitted in it: nobody of that rank or above gives way soon."""
         self._caused: dict[str, deque[tuple[int, int]]] = {}
         self._reached: dict[str, int] = {}
+        self._lost_from: dict[str, int] = {}
+        """Where a row that was lost ended: with one that goes on from there, no more was lost."""
         self._service: Counter[tuple[int, str]] = Counter()
         self._races: dict[tuple[int, str, str], _Race] = {}
         self._longest = 0
@@ -115,7 +121,8 @@ class Auditor:
         self._running = [
             _Seen(
                 request,
-                outgrown=len(request.tokens) > len(request.block_table) * BLOCK_TOKENS,
+                outgrown=self._flights.outgrown(request) and not self._ends(request),
+                ends=self._ends(request),
                 immune=request.preemptions >= MAX_PREEMPTIONS or request is oldest[request.rank],
             )
             for request in running
@@ -144,8 +151,21 @@ class Auditor:
             self._check_slots(admitted, now_ns)
         if plan is not None:
             self._check_budget(plan, admitted, budget_tokens, guard)
+        else:
+            self._check_pause()
         if admitted:
             self._last_admission = self._step, max(request.rank for request in admitted)
+
+    def _ends(self, request: Request) -> bool:
+        return self._flights.ends(request, self._scheduler.window_tokens_of(request.service_class.name))
+
+    def _check_pause(self) -> None:
+        """Nothing is scheduled though requests run: all will have ended, or one will, and its blocks are needed."""
+        if not all(seen.ends for seen in self._running):
+            assert self._lacking, "what runs is kept waiting"
+            assert any(seen.ends for seen in self._running), (
+                "what runs is kept waiting for blocks that nobody gives back"
+            )
 
     def _check_victims(self, victims: list[_Seen], admitted: list[Request]) -> None:
         if not victims:
@@ -153,9 +173,14 @@ class Auditor:
         highest = min(seen.request.rank for seen in victims)
         assert all(request.rank < highest for request in admitted), "one is admitted while its like has to give way"
         assert admitted or self._lacking, "someone gave way in vain"
+        assert not any(seen.ends for seen in victims), "one gave way that would have ended with what is in flight"
+        soon = self._lacking and any(seen.ends for seen in self._running)
+        assert not soon, "someone gave way for blocks that are given back when a step in flight lands"
         for seen in victims:
             peers = [other for other in self._running if other.request.rank == seen.request.rank]
-            spared = [other for other in peers if other.request.phase is Phase.RUNNING and not other.immune]
+            spared = [
+                other for other in peers if other.request.phase is Phase.RUNNING and not (other.immune or other.ends)
+            ]
             assert not (seen.immune and spared), f"{seen.request.id} is immune and others are not"
         if self._lacking:
             left = [seen.request.rank for seen in self._running if seen.request.phase is Phase.RUNNING]
@@ -237,6 +262,7 @@ class Auditor:
     def before_commit(self, plan: StepPlan) -> None:
         self._counters = self._tenant_counters()
         self._tables = {row.request.id: row.request.block_table.copy() for row in plan.rows}
+        self._standings = self._flights.landed(plan)
 
     def _tenant_counters(self) -> dict[tuple[int, str], float]:
         """Each tenant's counter, of those that have requests waiting and so are not lifted."""
@@ -252,6 +278,7 @@ class Auditor:
                 table = self._tables[delta.request_id]
                 found = [block for block in table if self._pool.hash_of(block) is not None]
                 assert not found, f"{delta.request_id} has failed, and its blocks {found} can be found"
+        self._flights.unwanted(delta.request_id for delta in deltas if delta.finish_reason is not None)
         self._check_service(plan, failed=failed)
         self._check_races()
 
@@ -261,12 +288,16 @@ class Auditor:
         for request, start, tokens, samples in plan.rows:
             end = start + tokens
             self._longest = max(self._longest, end)
-            if failed or request.phase is Phase.WAITING:
+            standing, reached = self._standings[request.id], self._reached.get(request.id, 0)
+            if standing is Standing.LOST and self._lost_from.get(request.id) != start:
+                self._reached[request.id] = max(reached, start)  # as much it had, be it from the cache
+                self._lost_from[request.id] = end
+            if failed or standing in (Standing.LOST, Standing.SURPLUS):
                 continue
-            first = max(start, self._reached.get(request.id, 0))
+            first = max(start, reached)
             count = max(0, min(end, request.prompt_tokens) - first) + 2 * samples
             served[request.rank, request.tenant] += count
-            self._reached[request.id] = max(self._reached.get(request.id, 0), end)
+            self._reached[request.id] = max(reached, end)
         queues = self._scheduler.waiting_queues
         for (rank, tenant), counter in self._counters.items():
             charged = (queues[rank].counter(tenant) - counter) * self._classes[rank].weight

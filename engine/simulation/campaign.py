@@ -70,13 +70,13 @@ class _Outcome:
     failure: str = ""
 
 
-def run_campaign(first_seed: int, limits: Limits, jobs: int = 1) -> CampaignReport:
+def run_campaign(first_seed: int, limits: Limits, jobs: int = 1, *, ahead: int = 0) -> CampaignReport:
     """Run seeds in their order until a limit is reached or one fails. Seeds are counted whole.
 
     A seed that another process runs ahead of the one that fails, or that reaches the limit, is not counted.
     """
     started_s = time.monotonic()
-    outcomes = _in_turn(first_seed, limits) if jobs == 1 else _in_parallel(first_seed, limits, jobs)
+    outcomes = _in_turn(first_seed, limits, ahead) if jobs == 1 else _in_parallel(first_seed, limits, jobs, ahead)
     faults: Counter[str] = Counter()
     patterns: Counter[str] = Counter()
     reports: list[SimulationReport] = []
@@ -123,15 +123,15 @@ def _reached(limits: Limits, seeds: int, steps: int, elapsed_s: float) -> bool:
     )
 
 
-def _outcome(seed: int) -> _Outcome:
+def _outcome(seed: int, ahead: int) -> _Outcome:
     try:
-        return _Outcome(seed, simulate(seed))
+        return _Outcome(seed, simulate(seed, ahead=ahead))
     except SimulationFailure as failure:
         return _Outcome(seed, None, str(failure))
 
 
-def _outcomes(seeds: range) -> list[_Outcome]:
-    return [_outcome(seed) for seed in seeds]
+def _outcomes(seeds: range, ahead: int) -> list[_Outcome]:
+    return [_outcome(seed, ahead) for seed in seeds]
 
 
 def _tasks(first_seed: int, limits: Limits) -> Iterator[range]:
@@ -144,12 +144,12 @@ def _tasks(first_seed: int, limits: Limits) -> Iterator[range]:
         yield range(start, stop)
 
 
-def _in_turn(first_seed: int, limits: Limits) -> Generator[_Outcome]:
+def _in_turn(first_seed: int, limits: Limits, ahead: int) -> Generator[_Outcome]:
     for seeds in _tasks(first_seed, limits):
-        yield from map(_outcome, seeds)
+        yield from (_outcome(seed, ahead) for seed in seeds)
 
 
-def _in_parallel(first_seed: int, limits: Limits, jobs: int) -> Generator[_Outcome]:
+def _in_parallel(first_seed: int, limits: Limits, jobs: int, ahead: int) -> Generator[_Outcome]:
     """Outcomes in the order of the seeds, with a few tasks ahead of the one that is waited for."""
     tasks = _tasks(first_seed, limits)
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
@@ -157,7 +157,7 @@ def _in_parallel(first_seed: int, limits: Limits, jobs: int) -> Generator[_Outco
         try:
             while True:
                 while len(pending) < 2 * jobs and (seeds := next(tasks, None)) is not None:
-                    pending.append(pool.submit(_outcomes, seeds))
+                    pending.append(pool.submit(_outcomes, seeds, ahead))
                 if not pending:
                     return
                 yield from pending.pop(0).result()

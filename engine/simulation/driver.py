@@ -1,5 +1,6 @@
 """Runs a scheduler on an executor, and gathers what it hands out."""
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -13,7 +14,7 @@ from engine.request import (
     TokenLogprob,
     Usage,
 )
-from engine.scheduling.plan import Executor
+from engine.scheduling.plan import Executor, PendingStep, StepPlan
 from engine.scheduling.scheduler import Scheduler
 
 DEFAULT_MAX_TOKENS = 16
@@ -78,16 +79,24 @@ def make_request(
 def run_to_completion(
     scheduler: Scheduler, executor: Executor, requests: Iterable[Request] = (), *, max_steps: int = 10_000
 ) -> dict[str, Transcript]:
-    """Add the requests, then step until nothing is left; every invariant is checked after each step."""
+    """Add the requests, then step until nothing is left; every invariant is checked after each step.
+
+    As many steps are in flight as the scheduler and the executor allow.
+    """
+    in_flight: deque[tuple[StepPlan, PendingStep]] = deque()
     transcripts: dict[str, Transcript] = {}
     for request in requests:
         scheduler.add(request)
     for _ in range(max_steps):
         plan = scheduler.schedule()
-        if plan is None:
+        if plan is not None:
+            in_flight.append((plan, executor.execute(plan)))
+        elif not in_flight:
             assert not scheduler.has_work, "requests are left and nothing is scheduled"
             return transcripts
-        for delta in scheduler.commit(plan, executor.execute(plan).result()):
-            transcripts.setdefault(delta.request_id, Transcript()).add(delta)
+        if plan is None or len(in_flight) > scheduler.ahead:
+            landed, pending = in_flight.popleft()
+            for delta in scheduler.commit(landed, pending.result()):
+                transcripts.setdefault(delta.request_id, Transcript()).add(delta)
         scheduler.check()
     raise AssertionError(f"not done after {max_steps} steps")

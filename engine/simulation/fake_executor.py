@@ -1,11 +1,12 @@
 """An executor without a model, that notices when a request reads KV that is not its own."""
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from engine.config import BLOCK_TOKENS
 from engine.request import Request, TokenLogprob
-from engine.scheduling.plan import PendingStep, RowResult, ScheduledRow, StepPlan, StepResult
+from engine.scheduling.plan import RowResult, ScheduledRow, StepPlan, StepResult
 
 _MASK = 2**64 - 1
 _UNWRITTEN = -1
@@ -29,22 +30,35 @@ class DeviceFailure(RuntimeError):
     """The step could not be computed. What it has written until then is worth nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class CompletedStep:
-    """A `PendingStep` that is not pending."""
+_Run = tuple[str, int]
+"""A request from its admission to its end, or to its next preemption: by its id, and how many it has had."""
 
-    outcome: StepResult
+
+@dataclass(slots=True)
+class LaunchedStep:
+    """A `PendingStep` whose outcome is there and shows only when it is waited for. None: the device gave up on it.
+
+    `spoiled` are the runs of requests of which it has left rubbish. Nobody knows before they have `seen` the outcome.
+    """
+
+    outcome: StepResult | None
+    spoiled: list[_Run]
+    seen: bool = False
 
     def result(self) -> StepResult:
+        self.seen = True
+        if self.outcome is None:
+            raise DeviceFailure("the simulated device failed")
         return self.outcome
 
 
 @dataclass(frozen=True, slots=True)
-class FailedStep:
-    """A `PendingStep` that shows only when it is waited for that the device gave up on it."""
+class _Drawn:
+    """The last token drawn in a slot: whose it is, and where it stands."""
 
-    def result(self) -> StepResult:
-        raise DeviceFailure("the simulated device failed")
+    request: Request
+    position: int
+    token: int
 
 
 @dataclass(slots=True)
@@ -63,62 +77,105 @@ class FakeExecutor:
     missing, stale, overwritten or another's ends in an AssertionError at the step that reads it. Slots are
     checked the same way: no two requests of a step share one.
 
+    With `ahead=1` a row may end one past its request's tokens, as it may on a device. The token is then that which
+    was drawn last in the row's slot, and has to be this request's, for that place.
+
     `is_poisoned` picks the rows whose output is not finite; what they write is poison to whoever reads it. So is all
-    that is written by a step that fails, as `fail_next` asks for.
+    that is written by a step that fails, as `fail_next` asks for. A row that comes behind such a one, launched before
+    anybody has seen what came of that, reads the poison and comes to rubbish that looks like any token: it must not be
+    used.
     """
 
     def __init__(
-        self, num_blocks: int, vocab_size: int = 1000, *, is_poisoned: Callable[[ScheduledRow], bool] | None = None
+        self,
+        num_blocks: int,
+        vocab_size: int = 1000,
+        *,
+        ahead: int = 0,
+        is_poisoned: Callable[[ScheduledRow], bool] | None = None,
     ) -> None:
         self.vocab_size = vocab_size
+        self.ahead = ahead
         self._memory = [[_UNWRITTEN] * BLOCK_TOKENS for _ in range(num_blocks)]
         self._is_poisoned = is_poisoned or (lambda row: False)
         self._digests: dict[str, _Digests] = {}
+        self._drawn: dict[int, _Drawn] = {}
+        self._launched: deque[LaunchedStep] = deque()
         self._fails = False
 
     def fail_next(self) -> None:
         """The next step writes rubbish where it was to write, and raises."""
         self._fails = True
 
-    def execute(self, plan: StepPlan) -> PendingStep:
+    def execute(self, plan: StepPlan) -> LaunchedStep:
+        while self._launched and self._launched[0].seen:
+            self._launched.popleft()
+        assert len(self._launched) <= self.ahead, "a step is launched too early"
         for source, target in plan.copies:
             self._memory[target] = self._memory[source].copy()
         slots = [row.request.slot for row in plan.rows]
         assert None not in slots, "a row has no slot"
         assert len(set(slots)) == len(slots), "two rows have one slot"
+        spoiled = {run for step in self._launched for run in step.spoiled}
+        unsound = {row.request.id for row in plan.rows if _run_of(row) in spoiled}
+        sound = [row for row in plan.rows if row.request.id not in unsound]
         # All rows write before any reads, as the kernels of one layer do: a write that does not belong shows.
-        self._digests = {row.request.id: self._digests_of(row.request) for row in plan.rows}
-        digests = [self._write(row) for row in plan.rows]
-        for row, expected in zip(plan.rows, digests, strict=True):
-            self._verify(row, expected)
-        if self._fails:
-            self._fails = False
-            return FailedStep()
-        return CompletedStep(StepResult(tuple(map(self._outcome, plan.rows, digests))))
+        self._digests = {row.request.id: self._digests_of(row) for row in sound}
+        digests = {row.request.id: self._write(row) for row in sound}
+        for row in plan.rows:
+            if row.request.id in unsound:
+                self._spoil(row)
+        for row in sound:
+            self._verify(row, digests[row.request.id])
+        outcomes = [
+            self._outcome(row, digests[row.request.id]) if row.request.id in digests else _rubbish(row)
+            for row in plan.rows
+        ]
+        self._keep_drawn(plan, outcomes)
+        spoils = [_run_of(row) for row in plan.rows if row.request.id in unsound or self._spoils(row)]
+        step = LaunchedStep(None if self._fails else StepResult(tuple(outcomes)), spoils)
+        self._fails = False
+        self._launched.append(step)
+        return step
 
     def next_token(self, request: Request, digest: int) -> int:
         """The token that follows a prefix with this digest."""
         return prefix_digest(digest, request.seed) % self.vocab_size
 
+    def _spoils(self, row: ScheduledRow) -> bool:
+        return self._fails or self._is_poisoned(row)
+
     def _write(self, row: ScheduledRow) -> list[int]:
         """Write the row's part of the KV; returns the digests of all prefixes up to its end."""
         request, end = row.request, row.start + row.tokens
-        assert 0 < row.tokens <= len(request.tokens) - row.start, "a row computes nothing, or past the tokens"
-        assert end <= len(request.block_table) * BLOCK_TOKENS, "a row writes past its blocks"
         digests = self._digests[request.id].values[:end]
-        poisoned = self._fails or self._is_poisoned(row)
+        assert row.tokens > 0, "a row computes nothing"
+        assert end == len(digests), "a row computes past the tokens"
+        assert end <= len(request.block_table) * BLOCK_TOKENS, "a row writes past its blocks"
+        spoils = self._spoils(row)
         for position in range(row.start, end):
             block = request.block_table[position // BLOCK_TOKENS]
-            self._memory[block][position % BLOCK_TOKENS] = _POISON if poisoned else digests[position]
+            self._memory[block][position % BLOCK_TOKENS] = _POISON if spoils else digests[position]
         return digests
 
-    def _digests_of(self, request: Request) -> _Digests:
-        """The digests of all prefixes of the request's tokens; those of the step before are extended."""
+    def _spoil(self, row: ScheduledRow) -> None:
+        for position in range(row.start, row.start + row.tokens):
+            self._memory[row.request.block_table[position // BLOCK_TOKENS]][position % BLOCK_TOKENS] = _POISON
+
+    def _digests_of(self, row: ScheduledRow) -> _Digests:
+        """The digests of all prefixes of the tokens known to the device; those of the step before are extended."""
+        request = row.request
+        tokens = request.tokens
+        if row.start + row.tokens > len(tokens):
+            drawn = self._drawn.get(request.slot or 0)
+            assert drawn is not None, "a row needs a token that nobody draws"
+            assert (drawn.request, drawn.position) == (request, len(tokens)), "a row needs a token that is not there"
+            tokens = [*tokens, drawn.token]
         digests = self._digests.get(request.id)
-        if digests is None or digests.tokens != request.tokens[: len(digests.tokens)]:
+        if digests is None or digests.tokens != tokens[: len(digests.tokens)]:
             digests = _Digests()
         before = digests.values[-1] if digests.values else int.from_bytes(request.salt[:8], "little")
-        for token in request.tokens[len(digests.tokens) :]:
+        for token in tokens[len(digests.tokens) :]:
             before = prefix_digest(before, token)
             digests.tokens.append(token)
             digests.values.append(before)
@@ -126,7 +183,7 @@ class FakeExecutor:
 
     def _verify(self, row: ScheduledRow, digests: list[int]) -> None:
         """The KV before the row's end, as its block table gives it, is that of the request's own prefix."""
-        readable = row.start if self._fails or self._is_poisoned(row) else row.start + row.tokens
+        readable = row.start if self._spoils(row) else row.start + row.tokens
         for index, block in enumerate(row.request.block_table):
             expected = digests[index * BLOCK_TOKENS : min((index + 1) * BLOCK_TOKENS, readable)]
             assert self._memory[block][: len(expected)] == expected, (
@@ -146,3 +203,18 @@ class FakeExecutor:
         token = self.next_token(request, digests[-1])
         logprob = None if request.params.logprobs is None else prefix_logprob(token, digests[-1])
         return RowResult(token, logprob, prompt_logprobs)
+
+    def _keep_drawn(self, plan: StepPlan, outcomes: list[RowResult]) -> None:
+        """The next row in the same slot may need the token before its request knows it."""
+        for row, outcome in zip(plan.rows, outcomes, strict=True):
+            if outcome.token is not None:
+                self._drawn[row.request.slot or 0] = _Drawn(row.request, row.start + row.tokens, outcome.token)
+
+
+def _run_of(row: ScheduledRow) -> _Run:
+    return row.request.id, row.request.preemptions
+
+
+def _rubbish(row: ScheduledRow) -> RowResult:
+    """Looks like a result."""
+    return RowResult(token=1 if row.samples else None)

@@ -13,12 +13,11 @@ _PREMIUM = ServiceClass("premium", priority=0, reserved_fraction=0.3, ttft_targe
 _STANDARD = ServiceClass("standard", priority=10, step_share=0.5)
 
 
-def traffic_from_seed(seed: int) -> Traffic:
-    """Two seeds in three mix everything; the others are one of the patterns."""
+def traffic_from_seed(seed: int, *, ahead: int = 0) -> Traffic:
+    """Two seeds in three mix everything; the others are one of the patterns. `ahead`: the same on another device."""
     rng = Random(seed)
-    if seed % 3 == 2:
-        return rng.choice(_PATTERNS)(seed, rng)
-    return _mixture(seed, rng)
+    traffic = rng.choice(_PATTERNS)(seed, rng) if seed % 3 == 2 else _mixture(seed, rng)
+    return replace(traffic, ahead=ahead)
 
 
 def _mixture(seed: int, rng: Random) -> Traffic:

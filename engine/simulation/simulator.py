@@ -9,12 +9,13 @@ from random import Random
 
 from engine.memory import KVCacheManager
 from engine.request import Phase, Request, UnservableRequest
-from engine.scheduling import ScheduledRow, Scheduler, StepPlan
-from engine.scheduling.cost import row_work, total
+from engine.scheduling import PendingStep, ScheduledRow, Scheduler, StepPlan
+from engine.scheduling.cost import StepWork, row_work, total
 from engine.simulation.auditor import AuditedPool, Auditor
-from engine.simulation.device import Device
+from engine.simulation.device import Device, StepTime
 from engine.simulation.driver import Transcript, make_request
 from engine.simulation.fake_executor import DeviceFailure, FakeExecutor
+from engine.simulation.flight_audit import FlightAuditor
 from engine.simulation.oracle import check_transcript
 from engine.simulation.patterns import traffic_from_seed
 from engine.simulation.time_audit import TimeAuditor
@@ -61,14 +62,14 @@ class SimulationReport:
     trace_hash: str
 
 
-def simulate(seed: int) -> SimulationReport:
+def simulate(seed: int, *, ahead: int = 0) -> SimulationReport:
     """Run the seed's traffic: faults while requests arrive, then none until the last one is done.
 
     Raises:
         SimulationFailure: an invariant broke, a token stream differs from that of the same request alone, or
             something is left when all are done.
     """
-    return simulate_traffic(traffic_from_seed(seed))
+    return simulate_traffic(traffic_from_seed(seed, ahead=ahead))
 
 
 def simulate_traffic(traffic: Traffic, *, check_every: int = FULL_CHECK_EVERY) -> SimulationReport:
@@ -80,6 +81,18 @@ def simulate_traffic(traffic: Traffic, *, check_every: int = FULL_CHECK_EVERY) -
         raise SimulationFailure(traffic, simulation.step, error, simulation.events) from error
 
 
+@dataclass(frozen=True, slots=True)
+class _Launched:
+    """A step in flight: its work, what the device took for it, after so many good steps in a row, and until when."""
+
+    plan: StepPlan
+    pending: PendingStep
+    work: StepWork
+    time: StepTime
+    good_steps: int
+    ends_ns: int
+
+
 class _Simulation:
     def __init__(self, traffic: Traffic, check_every: int) -> None:
         self.step = 0
@@ -89,16 +102,21 @@ class _Simulation:
         self._pool = AuditedPool(traffic.num_blocks)
         cache = KVCacheManager(self._pool, prefix_cache=traffic.prefix_cache)
         self._scheduler = Scheduler(traffic.config, cache, traffic.max_model_len)
+        self._scheduler.ahead = traffic.ahead
         self._poisoned_at = {arrival.id: arrival.poisoned_at for arrival in traffic.arrivals}
-        self._executor = FakeExecutor(traffic.num_blocks, VOCAB_SIZE, is_poisoned=self._is_poisoned)
+        self._executor = FakeExecutor(
+            traffic.num_blocks, VOCAB_SIZE, ahead=traffic.ahead, is_poisoned=self._is_poisoned
+        )
+        self._launched: deque[_Launched] = deque()
         self._device = Device(traffic.seed, traffic.device_speed)
         self._arrivals, self._faults = deque(traffic.arrivals), deque(traffic.faults)
-        self._in_flight: list[Fault] = []
+        self._faults_in_flight: list[Fault] = []
         self._requests: dict[str, Request] = {}
         self._alive: list[Request] = []
         self._aborted: dict[str, Transcript] = {}
         self._transcripts: dict[str, Transcript] = {}
-        self._auditor = Auditor(traffic.config, self._scheduler, self._pool)
+        self._flight_auditor = FlightAuditor()
+        self._auditor = Auditor(traffic.config, self._scheduler, self._pool, self._flight_auditor)
         self._time_auditor = TimeAuditor(traffic.config, self._scheduler)
         self._now_ns = 0
         self._draws = Random(traffic.seed)
@@ -106,17 +124,20 @@ class _Simulation:
         self._trace = sha256()
 
     def run(self) -> SimulationReport:
-        while self._arrivals or self._faults or self._scheduler.has_work:
+        while self._arrivals or self._faults or self._launched or self._scheduler.has_work:
             assert self.step < MAX_STEPS, "the queue does not drain"
             self._take_arrivals()
             self._take_faults()
             self._alive = [request for request in self._alive if request.phase is not Phase.FINISHED]
             plan = self._schedule()
             if plan is not None:
-                self._run_step(plan)
-                self.step += 1
-            else:
+                self._launch(plan)
+            if len(self._launched) > self._traffic.ahead or (plan is None and self._launched):
+                self._land(self._launched.popleft())
+            elif plan is None:
                 self._sleep()
+            if plan is not None:
+                self.step += 1
         self._check_state()
         self._check_end()
         stats = self._scheduler.stats()
@@ -136,7 +157,7 @@ class _Simulation:
     def _sleep(self) -> None:
         """There is nothing to do until something comes."""
         assert not self._scheduler.has_work, "requests are left and nothing is scheduled"
-        self._in_flight.clear()
+        self._faults_in_flight.clear()
         nexts = [events[0].at_ns for events in (self._arrivals, self._faults) if events]
         self._now_ns = max(self._now_ns, min(nexts, default=0))
 
@@ -151,10 +172,10 @@ class _Simulation:
             self._scheduler.check()
         most = self._traffic.config.step_tokens
         self._auditor.after_schedule(plan, min(most, max(budget, running + 1)), guard, self._now_ns)
+        self._check_plan(plan)
         return plan
 
-    def _run_step(self, plan: StepPlan) -> None:
-        self._check_plan(plan)
+    def _launch(self, plan: StepPlan) -> None:
         self._time_auditor.check_start(plan, self._now_ns)
         self._record(
             f"step {plan.step}: {plan.copies} "
@@ -165,23 +186,30 @@ class _Simulation:
             )
         )
         pending = self._executor.execute(plan)
+        self._flight_auditor.launched(plan)
         work = total(row_work(row.start, row.tokens) for row in plan.rows)
         time = self._device.run(work)
-        self._now_ns += time.elapsed_ns
-        self._time_auditor.after_step(work, time, self._device.good_steps)
-        for fault in self._in_flight:
+        begins_ns = max(self._now_ns, self._launched[-1].ends_ns) if self._launched else self._now_ns
+        ends_ns = begins_ns + time.elapsed_ns
+        self._launched.append(_Launched(plan, pending, work, time, self._device.good_steps, ends_ns))
+
+    def _land(self, step: _Launched) -> None:
+        plan, elapsed_ns = step.plan, step.time.elapsed_ns
+        self._now_ns = max(self._now_ns, step.ends_ns)
+        self._time_auditor.after_step(step.work, step.time, step.good_steps)
+        for fault in self._faults_in_flight:
             self._strike(fault)
-        self._in_flight.clear()
+        self._faults_in_flight.clear()
         if self._draws.random() < 0.2:
             self._take_arrivals()  # else those that came meanwhile are taken in after the step
         self._auditor.before_commit(plan)
         try:
-            result = pending.result()
+            result = step.pending.result()
         except DeviceFailure as error:
-            deltas = self._scheduler.fail(plan, str(error), elapsed_ns=time.elapsed_ns)
+            deltas = self._scheduler.fail(plan, str(error), elapsed_ns=elapsed_ns)
             self._auditor.after_commit(plan, deltas, failed=True)
         else:
-            deltas = self._scheduler.commit(plan, result, elapsed_ns=time.elapsed_ns)
+            deltas = self._scheduler.commit(plan, result, elapsed_ns=elapsed_ns)
             self._auditor.after_commit(plan, deltas, failed=False)
         for delta in deltas:
             self._transcripts[delta.request_id].add(delta)
@@ -227,7 +255,7 @@ class _Simulation:
         while self._faults and self._faults[0].at_ns <= self._now_ns:
             fault = self._faults.popleft()
             if fault.in_flight and fault.kind in (FaultKind.ABORT, FaultKind.PREEMPT):
-                self._in_flight.append(fault)
+                self._faults_in_flight.append(fault)
             else:
                 self._strike(fault)
 
@@ -262,18 +290,25 @@ class _Simulation:
             self._struck[f"preempt {when}"] += 1
         self._record(f"{fault.kind.name.lower()} of {victim.id}")
 
-    def _check_plan(self, plan: StepPlan) -> None:
+    def _check_plan(self, plan: StepPlan | None) -> None:
         config = self._traffic.config
+        if plan is None:
+            return
         assert all(0 < row.tokens <= config.chunk_tokens for row in plan.rows), "a chunk is over its limit"
         computing = [row.request.id for row in plan.rows]
         assert len(set(computing)) == len(computing), "a request has two rows"
-        running = [request.id for request in self._alive if request.phase is Phase.RUNNING]
+        running = [request.id for request in self._alive if request.phase is Phase.RUNNING and not self._ends(request)]
         assert sorted(computing) == sorted(running), "a request that runs is left out, or one that does not is in"
         numbers = [request.arrival for request in self._alive]
         assert numbers == sorted(set(numbers)), "a request has lost its place"
 
+    def _ends(self, request: Request) -> bool:
+        """Is all that there is to compute of it in flight?"""
+        return self._flight_auditor.ends(request, self._traffic.window_tokens_of(request.service_class))
+
     def _check_end(self) -> None:
         stats = self._scheduler.stats()
+        assert stats.wasted_rows_total == self._flight_auditor.wasted_rows, "wasted rows are miscounted"
         assert stats.free_blocks == stats.num_blocks, "blocks are lost"
         assert stats.running == stats.waiting == 0, "requests are lost"
         for arrival in self._traffic.arrivals:
@@ -282,6 +317,7 @@ class _Simulation:
                 ended = self._transcripts[arrival.id]
                 assert ended.finish_reason is not None, f"{arrival.id} never ended"
                 check_transcript(arrival, ended, window_tokens)
+                assert ended.usage == self._requests[arrival.id].usage, f"{arrival.id} is charged after its end"
             elif arrival.id in self._aborted:
                 check_transcript(arrival, self._aborted[arrival.id], window_tokens)
 

@@ -100,6 +100,7 @@ class TimeAuditor:
         assert sum(each.attributed_ns for each in classes) == self._elapsed_ns, "time is lost, or charged twice"
         assert all(0 <= each.recompute_ns <= each.attributed_ns for each in classes)
         charged_ns = sum(request.engine_ns + sum(request.recompute_ns.values()) for request in requests)
+        charged_ns += sum(each.wasted_ns for each in classes)
         assert charged_ns == self._elapsed_ns, "the requests' time is not that of the steps"
 
     def check_loads(self, alive: Sequence[Request]) -> None:

@@ -69,8 +69,9 @@ class Fault:
 class Traffic:
     """A pool, a scheduler, and all that happens to them. `arrivals` and `faults` are in order of their time.
 
-    `device_speed` is how many times as long as the reference device this one takes for a step. `only` made what is
-    `reduced_to` some arrivals and some faults, by their index.
+    `device_speed` is how many times as long as the reference device this one takes for a step, `ahead` how many steps
+    it takes beyond the one that is waited for. `only` made what is `reduced_to` some arrivals and some faults, by their
+    index.
     """
 
     seed: int
@@ -82,12 +83,13 @@ class Traffic:
     device_speed: float
     arrivals: tuple[Arrival, ...]
     faults: tuple[Fault, ...]
+    ahead: int = 0
     reduced_to: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
     @property
     def command(self) -> str:
         """What runs it again."""
-        command = f"python -m engine.simulation --seed {self.seed}"
+        command = f"python -m engine.simulation --seed {self.seed}" + (" --ahead" if self.ahead else "")
         if self.reduced_to is None:
             return command
         arrivals, faults = (",".join(map(str, indices)) for indices in self.reduced_to)

@@ -187,7 +187,10 @@ class KVCacheMachine(RuleBasedStateMachine):
     def evict(self, rank: int, tenant: str, count: int) -> None:
         """Something else takes blocks, as many as its class may have at most, writes to them, and is gone."""
         rank = min(rank, len(self.classes) - 1)
-        blocks = self.pool.allocate(max(0, min(count, self.pool.may_take(rank))), rank, tenant)
+        room = self.pool.may_take(rank)
+        if room < 0:
+            return  # a class above shares so much that what is kept for it is more than what is free
+        blocks = self.pool.allocate(min(count, room), rank, tenant)
         for block in blocks:
             self.content.pop(block, None)
         self.pool.release(blocks, rank)

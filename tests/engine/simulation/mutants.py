@@ -76,7 +76,9 @@ MUTANTS = [
     Mutant("idle hits count as free", BlockPool, "room", "free -= 1", "pass", from_seed=50),
     Mutant("a logprobs prompt is not computed", KVCacheManager, "match", "is not None", "== 99"),
     Mutant("a block is published before it is full", KVCacheManager, "commit", "full = ", "full = 1 + "),
-    Mutant("computed survives preemption", KVCacheManager, "release", "request.computed = 0", "pass"),
+    Mutant(
+        "computed survives preemption", KVCacheManager, "release", "request.computed = request.scheduled = 0", "pass"
+    ),
     Mutant("blocks leak", KVCacheManager, "release", "reversed(request.block_table)", "request.block_table[:-1]"),
     Mutant("a fork writes to its parent's block", KVCacheManager, "fork", "return [", "return [] and ["),
     Mutant(
@@ -92,7 +94,7 @@ MUTANTS = [
     Mutant("the hash forgets the tokens", kv_cache_module, "block_hash", "*tokens)", "*tokens[:1] * 16)"),
     Mutant("the hash forgets the salt", kv_cache_module, "_hash_next_block", "if request.salt else", "if 0 else"),
     Mutant("a poisoned row goes on", Committer, "_take_in", "if not outcome.finite:", "if 0:"),
-    Mutant("an aborted row is committed", Committer, "_take_in", "if phase is not Phase.RUNNING", "if False"),
+    Mutant("an aborted row is committed", Committer, "_take_in", "if fate is not None:", "if False:"),
     Mutant("a slot leaks", SequenceSlots, "give_back", "heappush(self._free, slot)", "pass"),
     Mutant("a slot is given twice", SequenceSlots, "take", "heappop(self._free)", "self._free[0]"),
     Mutant("a step is over its budget", Planner, "_plan_running", "spare -= tokens - 1", "pass"),
@@ -185,7 +187,7 @@ MUTANTS = [
     Mutant("time is rounded away", Ledger, "charge", "share_ns -= self", "_ = self"),
     # bad days
     Mutant("a failed step's blocks stay cached", Committer, "_fail", "forget=True", "forget=False"),
-    Mutant("a failed step is free of charge", Committer, "fail", "self._ledger.charge(plan.rows, elapsed_ns)", "pass"),
+    Mutant("a failed step is free of charge", Committer, "fail", "self._ledger.charge(flight, elapsed_ns)", "pass"),
     Mutant(
         "a hang is believed",
         StepCostModel,
