@@ -137,8 +137,7 @@ def search_kernel(
         low, high = tl.full([], LOWEST_KEY, tl.int64), highest.to(tl.int64) + 1
         above, nothing = tl.zeros_like(low), tl.zeros_like(low)
         if k < vocab_size:
-            if k <= strips:
-                low = _kth_largest(tops, k, low, high)
+            low = _kth_largest(tops, k, low, high)
             low, above = _search(logits, scale, largest, vocab_size, tops, listed, low, high, nothing, k, False, TILE)
             threshold = key_value(low.to(tl.int32))
         if p < 1.0:
@@ -193,7 +192,7 @@ def _coarse_sums(masses, tiles, TILES: tl.constexpr):
 
 @triton.jit
 def _kth_largest(keys, k, low, high):
-    """The k-th largest of a tile of keys, which lies in [low, high), as int64."""
+    """The k-th largest of a tile of keys, none of which is at or above `high`; `low` where fewer than k reach it."""
     above = tl.zeros_like(low)
     while high - low > 1:
         pivots = _even_pivots(low, high)

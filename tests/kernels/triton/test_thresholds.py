@@ -74,6 +74,14 @@ def test_narrow_logits(dtype: torch.dtype) -> None:
     assert_same_thresholds(random_logits(5, 1000, dtype), filters(1000))
 
 
+def test_top_p_takes_as_many_of_equal_logits_as_top_k_leaves() -> None:
+    """Of one 3 and six 2s, top-k of 3 keeps a mass of 1 + 2/e: 0.9 of it is more than the 3 alone has, 0.45 is not."""
+    logits = torch.tensor([[2.0, 2.0, 3.0, 2.0, 2.0, 2.0, 2.0, 1.0]] * 2, device=DEVICE)
+    columns = slot_columns(2, 8, top_k=[3, 3], top_p=[0.9, 0.45])
+    assert expected_thresholds(logits, columns).tolist() == [2.0, 3.0]
+    assert_same_thresholds(logits, columns)
+
+
 def test_min_p() -> None:
     columns = slot_columns(3, 1000, min_p=[0.05, 0.3, 1.0], top_k=[1000, 2, 1000])
     logits = random_logits(3, 1000)
