@@ -14,6 +14,9 @@ from engine.config import BLOCK_TOKENS
 from engine.request import Request, SamplingParams
 from engine.scheduling.plan import ScheduledRow
 
+_LOWEST_TEMPERATURE = 1e-6
+"""Noise is nothing beside a difference of logits here already, and the inverse of the lowest number is no number."""
+
 
 @dataclass(slots=True)
 class TokenCounts:
@@ -82,9 +85,8 @@ class SlotTable:
         return self._slots[request.slot].counts
 
     def _load_columns(self, index: int, params: SamplingParams) -> None:
-        greedy = params.temperature == 0
-        self.inverse_temperature[index] = 1.0 if greedy else 1.0 / params.temperature
-        self.noise_scale[index] = 0.0 if greedy else 1.0
+        self.inverse_temperature[index] = inverse_temperature(params)
+        self.noise_scale[index] = 0.0 if params.temperature == 0 else 1.0
         self.top_k[index] = params.top_k or self._vocab_size
         self.top_p[index] = params.top_p
         self.min_p[index] = params.min_p
@@ -97,6 +99,11 @@ class SlotTable:
         if known < len(block_table):
             self.block_tables[index, known : len(block_table)] = torch.tensor(block_table[known:])
         slot.blocks, slot.last_block = len(block_table), block_table[-1]
+
+
+def inverse_temperature(params: SamplingParams) -> float:
+    """What logits are multiplied with before noise is added; 1 for a greedy request, which has no noise."""
+    return 1.0 / max(params.temperature, _LOWEST_TEMPERATURE) if params.temperature else 1.0
 
 
 def uses_counts(params: SamplingParams) -> bool:

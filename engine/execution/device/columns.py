@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from engine.execution.device.arena import float_word, long_words
+from engine.execution.slots import inverse_temperature
 from engine.request import Request
 from kernels.ops import SlotSampling
 
@@ -35,12 +36,11 @@ def view_columns(tables: Mapping[str, Tensor], counts: Tensor) -> SlotSampling:
 
 
 def request_words(request: Request, vocab_size: int) -> dict[str, tuple[int, ...]]:
-    """A request's words of each column. A greedy one has no temperature and no noise."""
+    """A request's words of each column."""
     params = request.params
-    greedy = params.temperature == 0
     return {
-        "inverse_temperature": (float_word(1.0 if greedy else 1.0 / params.temperature),),
-        "noise_scale": (float_word(0.0 if greedy else 1.0),),
+        "inverse_temperature": (float_word(inverse_temperature(params)),),
+        "noise_scale": (float_word(0.0 if params.temperature == 0 else 1.0),),
         "top_k": (min(params.top_k or vocab_size, vocab_size),),
         "top_p": (float_word(params.top_p),),
         "min_p": (float_word(params.min_p),),

@@ -179,3 +179,13 @@ def test_seeded_text_alone_and_in_a_batch(folder: Path, toggle: str) -> None:
     batch.run(preempt_every=2 if toggle == "preempted" else None)
     assert batch.results[together.id].tokens == expected
     assert len({tuple(generated.tokens) for generated in batch.results.values()}) > 10, "seeds must matter"
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-40, 1e-7])
+def test_the_lowest_temperatures_are_greedy(folder: Path, temperature: float) -> None:
+    """Their inverse is no float32, and must not fail the step that others share."""
+    harness = Harness(_loaded(folder)[0])
+    harness.add(prompt(17), SamplingParams(temperature=temperature, ignore_eos=True), max_tokens=NEW_TOKENS)
+    harness.add(prompt(40), max_tokens=NEW_TOKENS)
+    results = harness.run()
+    assert [results[name].tokens for name in "01"] == [_expected(folder, 17), _expected(folder, 40)]

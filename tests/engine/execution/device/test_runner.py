@@ -15,6 +15,7 @@ from kernels.reference_step import ReferenceStepOps
 from tests.engine.execution.device.harness import (
     REFERENCE,
     REFERENCE_GRAPHS,
+    Output,
     load_reference,
     rerun,
     running_request,
@@ -147,6 +148,37 @@ def test_a_chain_of_steps_whose_results_nobody_has_read(model: Transformer, grap
     expected = harness.run()
     for row in range(3):
         assert [result.rows[row].token for result in results] == expected[str(row)].tokens
+
+
+def test_steps_of_nothing_but_decoding_are_replayed(model: Transformer) -> None:
+    replays: list[str] = []
+    recorded: list[str] = []
+
+    def capture(compute: Callable[[], Output]) -> Callable[[], Output]:
+        replay = rerun(compute)
+        name = f"graph {len(recorded)}"
+        recorded.append(name)
+
+        def counted() -> Output:
+            replays.append(name)
+            return replay()
+
+        return counted
+
+    runner = DeviceRunner(model, ReferenceStepOps(), num_blocks=16, num_slots=4, max_model_len=200)
+    runner.capture_graphs(capture)
+    assert len(recorded) == 6, "sizes 4, 2 and 1, a forward pass and a draw each"
+    replays.clear()
+    plain, laden = (
+        running_request(prompt(20), 0, [0, 1]),
+        running_request(prompt(7), 1, [2], SamplingParams(logprobs=1)),
+    )
+    runner.execute(_plan((plain, 0, 20, True), (laden, 0, 7, True)))
+    assert replays == []
+    runner.execute(_plan((plain, 20, 1, True)))
+    assert replays == ["graph 4", "graph 5"]
+    runner.execute(_plan((plain, 21, 1, True), (laden, 7, 1, True)))
+    assert replays[2:] == ["graph 2"], "what a row asks for beyond temperature is not in the graph of a draw"
 
 
 def test_results_come_in_the_order_of_the_plan(runner: DeviceRunner) -> None:

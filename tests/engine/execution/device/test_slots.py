@@ -148,6 +148,12 @@ def test_columns_are_those_of_the_request(slots: DeviceSlots) -> None:
     assert columns.seeds[2] == -(2**62) + 3
 
 
+@pytest.mark.parametrize("temperature", [5e-324, 1e-40])
+def test_the_lowest_temperatures_have_an_inverse(slots: DeviceSlots, temperature: float) -> None:
+    step(slots, (running_request([3], 2, [7], SamplingParams(temperature=temperature)), 0, 1, True))
+    assert 1e5 < slots.columns.inverse_temperature[2].item() < 1e9
+
+
 def test_tokens_are_counted_once_and_those_on_the_device_too(slots: DeviceSlots) -> None:
     request = running_request([3, 4, 4], 1, [7], SamplingParams(presence_penalty=1.0))
     step(slots, (request, 0, 2, False))

@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from engine.execution.device.placement import place
+from engine.models.transformer import Transformer
 from engine.request import SamplingParams
-from tests.engine.execution.device.harness import TRITON, TRITON_GRAPHS, load_triton
-from tests.engine.execution.harness import GREEDY, Harness, MakeRunner, load_tiny
+from kernels.triton.step_ops import TritonStepOps
+from tests.engine.execution.device.harness import DEVICE, TRITON, TRITON_GRAPHS, load_triton
+from tests.engine.execution.harness import GREEDY, Harness, MakeRunner, Runner, load_tiny
 from tests.engine.execution.test_golden import prompt
 from tests.engine.models.tiny import TinyFamily, make_checkpoint
 
@@ -23,6 +26,11 @@ LADEN = SamplingParams(
 SEEDED = SamplingParams(temperature=0.9, ignore_eos=True)
 
 
+def place_on_gpu(model: Transformer, *, num_blocks: int, num_slots: int, max_model_len: int) -> Runner:
+    """With real graphs."""
+    return place(model, TritonStepOps(), num_blocks=num_blocks, num_slots=num_slots, max_model_len=max_model_len)
+
+
 def _generate(harness: Harness) -> list[list[int]]:
     """A prompt in chunks, a hit on it, a fork of it, and one that uses whatever there is; then one is preempted."""
     parent = harness.add(prompt(19), GREEDY, max_tokens=5)
@@ -34,7 +42,14 @@ def _generate(harness: Harness) -> list[list[int]]:
     return [generated.tokens for generated in harness.run().values()]
 
 
-@pytest.mark.parametrize(("family", "make_runner"), [("qwen3", TRITON), ("mistral", TRITON_GRAPHS)])
+@pytest.mark.parametrize(
+    ("family", "make_runner"),
+    [
+        ("qwen3", TRITON),
+        ("mistral", TRITON_GRAPHS),
+        pytest.param("llama", place_on_gpu, marks=pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a GPU")),
+    ],
+)
 def test_text_is_that_of_the_cpu(tmp_path: Path, family: TinyFamily, make_runner: MakeRunner) -> None:
     folder = make_checkpoint(tmp_path / "model", family, num_hidden_layers=1)
     expected = _generate(Harness(load_tiny(folder), chunk_tokens=17, max_running=3))
