@@ -1,5 +1,6 @@
 """A tiny model with its runner and scheduler, stepped by hand."""
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from engine.models.checkpoint import open_checkpoint
 from engine.models.loader import load_model
 from engine.models.transformer import Transformer
 from engine.request import STANDARD, Request, SamplingParams, TokenDelta
-from engine.scheduling.plan import Executor
+from engine.scheduling.plan import Executor, PendingStep, StepPlan
 from engine.scheduling.scheduler import Scheduler
 from kernels.cpu.ops import CpuOps
 from kernels.cpu.probe import CpuProfile
@@ -75,6 +76,9 @@ class Harness:
             # What no request has written must never reach a result.
             with torch.inference_mode():
                 self.runner._kv.fill_(torch.nan)
+        self.scheduler.ahead = self.runner.ahead
+        self.launched: deque[tuple[StepPlan, PendingStep]] = deque()
+        self.most_in_flight = 0
         self.arrivals = 0
         self.results: dict[str, Generated] = {}
 
@@ -108,12 +112,18 @@ class Harness:
         return request
 
     def step(self) -> bool:
+        """Launch a step, and take in the one that the executor may not be ahead of. False: there is nothing left."""
         plan = self.scheduler.schedule()
-        if plan is None:
+        if plan is not None:
+            self.launched.append((plan, self.runner.execute(plan)))
+            self.most_in_flight = max(self.most_in_flight, len(self.launched))
+        elif not self.launched:
             return False
-        for delta in self.scheduler.commit(plan, self.runner.execute(plan).result()):
-            self.results[delta.request_id].tokens += delta.token_ids
-            self.results[delta.request_id].deltas.append(delta)
+        if plan is None or len(self.launched) > self.scheduler.ahead:
+            landed, pending = self.launched.popleft()
+            for delta in self.scheduler.commit(landed, pending.result()):
+                self.results[delta.request_id].tokens += delta.token_ids
+                self.results[delta.request_id].deltas.append(delta)
         self.scheduler.check()
         return True
 

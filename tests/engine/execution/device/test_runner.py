@@ -91,6 +91,7 @@ def test_text_and_logprobs_are_those_of_the_cpu(
     if toggle in ("preempted", "tiny pool"):
         assert harness.scheduler.stats().preemptions_total > 0
     assert harness.scheduler.stats().cached_tokens_total > 0
+    assert harness.most_in_flight == 2
     outcome = _outcome(harness)
     for name, (tokens, logprobs, prompt_logprobs) in _outcome(expected).items():
         assert outcome[name][0] == tokens
