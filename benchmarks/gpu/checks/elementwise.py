@@ -1,0 +1,164 @@
+"""The kernels around attention: norms, gate, embedding, rotation and storing, moves of blocks."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from benchmarks.gpu.checks import TOLERANCE, poisoned_memory, share_that_differs, worst_row_error
+from benchmarks.gpu.stage import Stage
+from kernels import reference
+from kernels.layout import BLOCK_TOKENS
+from kernels.ops import HeadNorms, KVScales, RopeRows
+from kernels.triton import activation, blocks, embedding, norms, rotary
+
+_EPS = 1e-5
+_SCALES = KVScales(key=0.25, value=0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rotation:
+    """Heads, their dimension, how much of it rotates, and whether heads are normed."""
+
+    queries: int
+    kv_heads: int
+    dim: int
+    rotated: int
+    normed: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.queries}/{self.kv_heads} heads of {self.dim}, {self.rotated} rotated" + ", normed" * self.normed
+
+
+_ROTATIONS = (
+    _Rotation(32, 8, 128, 128),
+    _Rotation(32, 8, 128, 128, True),
+    _Rotation(9, 3, 64, 32),
+    _Rotation(4, 4, 96, 96),
+)
+_WIDTHS = (576, 2048, 4096)
+
+
+def run(stage: Stage) -> None:
+    rows = 3 if stage.scale.chunk < 100 else 300
+    for dtype in stage.scale.dtypes:
+        named = str(dtype).removeprefix("torch.")
+        for width in _WIDTHS[:1] if rows == 3 else _WIDTHS:
+            for name, check in _ROW_CHECKS.items():
+                title = f"{name} of {width}, {named}"
+                stage.attempt(title, partial(check, stage, title, rows, width, dtype))
+        for case in _ROTATIONS:
+            title = f"rotate and store, {case}, {named}"
+            stage.attempt(title, partial(_check_rotation, stage, title, case, rows, dtype, None))
+    if stage.scale.fp8_stores:
+        title = f"rotate and store in fp8, {_ROTATIONS[0]}"
+        stage.attempt(
+            title, partial(_check_rotation, stage, title, _ROTATIONS[0], rows, stage.scale.dtypes[0], _SCALES)
+        )
+    for kv_dtype in (stage.scale.dtypes[0], torch.float8_e4m3fn):
+        title = f"moves of blocks, {str(kv_dtype).removeprefix('torch.')}"
+        stage.attempt(title, partial(_check_blocks, stage, title, kv_dtype))
+
+
+def _random(stage: Stage, *shape: int, dtype: torch.dtype) -> Tensor:
+    return torch.randn(shape, generator=stage.generator, device=stage.device).to(dtype)
+
+
+def _check_rms_norm(stage: Stage, title: str, rows: int, width: int, dtype: torch.dtype) -> None:
+    x, weight = _random(stage, rows, width, dtype=dtype), _random(stage, width, dtype=dtype)
+    with poisoned_memory():
+        output = norms.rms_norm(x, weight, _EPS)
+    stage.checked(
+        title, worst_row_error(output, reference.rms_norm(x.double(), weight.double(), _EPS)), TOLERANCE[dtype]
+    )
+
+
+def _check_add_rms_norm(stage: Stage, title: str, rows: int, width: int, dtype: torch.dtype) -> None:
+    x, residual = (_random(stage, rows, width, dtype=dtype) for _ in range(2))
+    weight = _random(stage, width, dtype=dtype)
+    total = residual.double() + x.double()
+    with poisoned_memory():
+        normed, kept = norms.add_rms_norm(x, residual, weight, _EPS)
+    stage.checked(title, worst_row_error(normed, reference.rms_norm(total, weight.double(), _EPS)), TOLERANCE[dtype])
+    stage.checked(f"{title}, the sum", worst_row_error(kept, total), TOLERANCE[dtype])
+
+
+def _check_silu_mul(stage: Stage, title: str, rows: int, width: int, dtype: torch.dtype) -> None:
+    gate_up = _random(stage, rows, 2 * width, dtype=dtype)
+    with poisoned_memory():
+        output = activation.silu_mul(gate_up)
+    stage.checked(title, worst_row_error(output, reference.silu_mul(gate_up.double())), TOLERANCE[dtype])
+
+
+def _check_embed(stage: Stage, title: str, rows: int, width: int, dtype: torch.dtype) -> None:
+    table = _random(stage, 1000, width, dtype=dtype)
+    ids = torch.randint(0, 1000, (rows,), generator=stage.generator, device=stage.device)
+    with poisoned_memory():
+        output = embedding.embed(table, ids)
+    stage.checked(title, share_that_differs(output, table[ids]), 0.0, "must be the same")
+
+
+_ROW_CHECKS: dict[str, Callable[[Stage, str, int, int, torch.dtype], None]] = {
+    "norm": _check_rms_norm,
+    "sum and norm": _check_add_rms_norm,
+    "gate": _check_silu_mul,
+    "embedding": _check_embed,
+}
+
+
+def _check_rotation(
+    stage: Stage, title: str, case: _Rotation, tokens: int, dtype: torch.dtype, scales: KVScales | None
+) -> None:
+    device, heads = stage.device, case.queries + 2 * case.kv_heads
+    qkv = _random(stage, tokens, heads, case.dim, dtype=dtype)
+    angles = 3 * _random(stage, tokens, 1, case.rotated // 2, dtype=torch.float32)
+    rope = RopeRows(angles.cos().to(dtype), angles.sin().to(dtype))
+    weights = _random(stage, 2, case.dim, dtype=dtype)
+    head_norms = HeadNorms(weights[0], weights[1], _EPS) if case.normed else None
+    num_blocks = tokens // BLOCK_TOKENS + 3
+    slots = torch.randperm(num_blocks * BLOCK_TOKENS, generator=stage.generator, device=device)[:tokens]
+    slots[tokens // 2] = -1
+    shape = (num_blocks, BLOCK_TOKENS, 2, case.kv_heads, case.dim)
+    stored = torch.full(shape, math.nan, device=device).to(torch.float8_e4m3fn if scales else dtype)
+    with poisoned_memory():
+        query = rotary.rotate_and_store(qkv, head_norms, rope, stored, slots, scales)
+    kept = torch.zeros(shape, dtype=torch.float64, device=device)
+    wide_norms = HeadNorms(weights[0].double(), weights[1].double(), _EPS) if case.normed else None
+    wide_rope = RopeRows(rope.cos.double(), rope.sin.double())
+    expected = reference.rotate_and_store(qkv.double(), wide_norms, wide_rope, kept, slots)
+    written = slots[slots >= 0]
+    actual = stored.float().flatten(0, 1)[written].double()
+    tolerance = TOLERANCE[dtype]
+    if scales is not None:
+        actual *= torch.tensor([scales.key, scales.value], device=device, dtype=torch.float64)[:, None, None]
+        tolerance = 5e-2  # three bits of mantissa
+    stage.checked(title, worst_row_error(query, expected), TOLERANCE[dtype])
+    stage.checked(f"{title}, what is kept", worst_row_error(actual, kept.flatten(0, 1)[written]), tolerance)
+    untouched = torch.ones(num_blocks * BLOCK_TOKENS, dtype=torch.bool, device=device)
+    untouched[written] = False
+    strays = stored.float().flatten(0, 1)[untouched].isfinite().double().mean()
+    stage.checked(f"{title}, slots of nobody", float(strays), 0.0, "must stay as they were")
+
+
+def _check_blocks(stage: Stage, title: str, dtype: torch.dtype) -> None:
+    layers, count, shape = 3, 40, (BLOCK_TOKENS, 2, 2, 64)
+    kv = _random(stage, layers, count, *shape, dtype=dtype)
+    order = torch.randperm(count, generator=stage.generator, device=stage.device)
+    sources, targets, cleared = order[:7], order[7:14], order[14:17]
+    # Plain torch has no indexing of fp8; its bytes are moved in its place.
+    expected = kv.clone().view(torch.uint8)
+    reference.copy_blocks(expected, sources, targets)
+    reference.clear_blocks(expected, cleared)
+    blocks.copy_blocks(kv, sources, targets)
+    blocks.clear_blocks(kv, cleared)
+    stage.checked(f"{title}: copied and cleared", share_that_differs(kv.view(torch.uint8), expected), 0.0)
+    staging = torch.empty((7, layers, *shape), dtype=dtype, device=stage.device)
+    blocks.gather_blocks(kv, sources, staging)
+    gathered = expected[:, sources].transpose(0, 1)
+    stage.checked(f"{title}: gathered", share_that_differs(staging.view(torch.uint8), gathered), 0.0)
+    blocks.scatter_blocks(staging, kv, order[20:27])
+    scattered = share_that_differs(kv.view(torch.uint8)[:, order[20:27]], expected[:, sources])
+    stage.checked(f"{title}: scattered", scattered, 0.0)

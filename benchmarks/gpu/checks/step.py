@@ -1,0 +1,123 @@
+"""Preparing a step equals its meaning exactly: uploads, what is derived of rows, what is kept of draws, counts."""
+
+import random
+from dataclasses import fields
+
+import torch
+from torch import Tensor
+
+from benchmarks.gpu.checks import share_that_differs
+from benchmarks.gpu.stage import Stage
+from kernels import reference_step
+from kernels.layout import BLOCK_TOKENS
+from kernels.step import Counting, Row, Sequences, StepTensors
+from kernels.triton import step
+from kernels.triton.plan import SPLIT_TOKENS, number_splits, splits_of
+
+_SLOTS, _DRAFTS, _VOCAB = 70, 4, 300
+
+
+def run(stage: Stage) -> None:
+    stage.attempt("scattered runs", lambda: _check_scatter(stage))
+    stage.attempt("derived tensors", lambda: _check_derive(stage))
+    stage.attempt("kept draws", lambda: _check_store(stage))
+    stage.attempt("counted tokens", lambda: _check_counts(stage))
+    stage.attempt("numbered splits", lambda: _check_splits(stage))
+
+
+def _length(stage: Stage) -> int:
+    """Tokens of the longest sequence, whole blocks of them."""
+    return stage.scale.long_context // BLOCK_TOKENS * BLOCK_TOKENS
+
+
+def _sequences(stage: Stage) -> tuple[Sequences, Sequences]:
+    """On the device and on the host: slots full of different numbers, so that a wrong place is a wrong value."""
+    length = _length(stage)
+    shapes = ((_SLOTS, length), (_SLOTS, length // BLOCK_TOKENS), (_SLOTS, _DRAFTS))
+    tables = [
+        torch.randint(0, _VOCAB, shape, dtype=torch.int32, generator=stage.generator, device=stage.device)
+        for shape in shapes
+    ]
+    return Sequences(*tables), Sequences(*(table.cpu() for table in tables))
+
+
+def _rows(stage: Stage, rng: random.Random) -> list[Row]:
+    """Single tokens, tokens with drafts, filling rows and chunks, each row in a slot of its own."""
+    length, chunk = _length(stage), stage.scale.chunk
+    slots = rng.sample(range(_SLOTS), _SLOTS)
+    shapes = [(1, 0)] * 40 + [(1 + _DRAFTS, _DRAFTS), (3, 2)] * 3 + [(chunk, 0), (129, 0), (length, 0)]
+    rows: list[Row] = []
+    first = 0
+    for slot, (tokens, drafts) in zip(slots, shapes, strict=False):
+        filling = tokens == 1 and rng.random() < 0.2
+        start = 0 if filling else rng.randrange(length - tokens + 1)
+        rows.append(Row(-1 if filling else slot, start, tokens, drafts, int(not filling and rng.random() < 0.8), first))
+        first += tokens
+    return rows
+
+
+def _table(rows: list[Row], device: torch.device) -> Tensor:
+    return torch.tensor([row.words() for row in rows], dtype=torch.int32, device=device)
+
+
+def _check_scatter(stage: Stage) -> None:
+    rng = stage.rng
+    lengths = [rng.choice((1, 8, 40, 600)) for _ in range(60)]
+    gaps = [length + rng.randrange(4) for length in lengths]
+    places = [sum(gaps[:index]) for index in range(len(gaps))]
+    rng.shuffle(order := list(range(len(lengths))))
+    starts, targets, payload = [], [], list[int]()
+    for run_index in order:
+        starts.append(len(payload))
+        targets.append(places[run_index])
+        payload += [rng.randrange(-(2**31), 2**31) for _ in range(lengths[run_index])]
+    upload = torch.tensor([*starts, *targets, *payload], dtype=torch.int32)
+    words = torch.zeros(sum(gaps) + 9, dtype=torch.int32)
+    on_device = words.to(stage.device)
+    reference_step.scatter_runs(words, upload, len(lengths))
+    step.scatter_runs(on_device, upload.to(stage.device), len(lengths))
+    stage.checked("scattered runs", share_that_differs(on_device.cpu(), words), 0.0, f"{len(lengths)} runs")
+
+
+def _check_derive(stage: Stage) -> None:
+    rows = _rows(stage, stage.rng)
+    on_device, on_host = _sequences(stage)
+    tokens = sum(row.tokens for row in rows)
+    derived = StepTensors.empty(len(rows), tokens, stage.device)
+    expected = StepTensors.empty(len(rows), tokens, torch.device("cpu"))
+    for field in fields(StepTensors):
+        getattr(derived, field.name).fill_(-77)
+    reference_step.derive(_table(rows, torch.device("cpu")), on_host, expected)
+    step.derive(_table(rows, stage.device), on_device, derived, max(row.tokens for row in rows))
+    for field in fields(StepTensors):
+        differs = share_that_differs(getattr(derived, field.name).cpu(), getattr(expected, field.name))
+        stage.checked(f"derived {field.name}", differs, 0.0)
+
+
+def _check_store(stage: Stage) -> None:
+    rows = _rows(stage, stage.rng)
+    on_device, on_host = _sequences(stage)
+    drawn = torch.arange(1000, 1000 + len(rows))
+    reference_step.store_drawn(_table(rows, torch.device("cpu")), drawn, on_host.tokens)
+    step.store_drawn(_table(rows, stage.device), drawn.to(stage.device), on_device.tokens)
+    stage.checked("kept draws", share_that_differs(on_device.tokens.cpu(), on_host.tokens), 0.0)
+
+
+def _check_counts(stage: Stage) -> None:
+    on_device, on_host = _sequences(stage)
+    length, device = _length(stage), stage.device
+    lines = [Counting(2, 0, 30, 6), Counting(0, 50, 51, 20), Counting(4, 0, length, length // 2), Counting(1, 3, 3, 9)]
+    counts = torch.zeros((_SLOTS, _VOCAB), dtype=torch.int32)
+    counted = counts.to(device)
+    reference_step.count_tokens(counts, on_host.tokens, torch.tensor(lines, dtype=torch.int32))
+    step.count_tokens(counted, on_device.tokens, torch.tensor(lines, dtype=torch.int32, device=device))
+    stage.checked("counted tokens", share_that_differs(counted.cpu(), counts), 0.0)
+
+
+def _check_splits(stage: Stage) -> None:
+    rng = stage.rng
+    contexts = [rng.choice((0, 1, SPLIT_TOKENS, SPLIT_TOKENS + 1, rng.randrange(100_000))) for _ in range(600)]
+    starts = torch.full((len(contexts) + 1,), -77, dtype=torch.int32, device=stage.device)
+    number_splits(torch.tensor(contexts, dtype=torch.int32, device=stage.device), starts)
+    expected = torch.tensor([0, *map(splits_of, contexts)]).cumsum(0).int()
+    stage.checked("numbered splits", share_that_differs(starts.cpu(), expected), 0.0, f"{len(contexts)} rows")

@@ -1,0 +1,172 @@
+"""Greedy text equals transformers' in float32, under every toggle, and logits are as near to the truth in 16 bits.
+
+On tiny checkpoints with random weights, one of each family.
+"""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.gpu.checks import worst_row_error
+from benchmarks.gpu.stage import Stage
+from benchmarks.gpu.stepping import Stepper, blocks_for
+from engine import Engine, EngineConfig, SamplingParams
+from engine.execution.device.graphs import Capture
+from engine.models.checkpoint import open_checkpoint
+from engine.models.loader import load_model
+from engine.models.transformer import Transformer
+from kernels.layout import BLOCK_TOKENS
+from kernels.ops import AttentionMetadata
+from kernels.triton.ops import TritonOps
+
+_SLOTS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class _Toggle:
+    """A way to come to the same text: chunks of so many tokens, preemptions every so many steps, a pool too small."""
+
+    name: str
+    chunk_tokens: int = 512
+    preempt_every: int | None = None
+    blocks: int | None = None
+
+
+_TOGGLES = (
+    _Toggle("whole prompts"),
+    _Toggle("chunks of 7", chunk_tokens=7),
+    _Toggle("preempted", preempt_every=3),
+    _Toggle("a small pool", blocks=24),
+)
+
+
+def run(stage: Stage, families: Sequence[str] | None = None, capture: Capture | None = None) -> None:
+    from tests.engine.models.tiny import FAMILIES
+
+    with tempfile.TemporaryDirectory() as root:
+        for family in families or FAMILIES:
+            stage.attempt(family, partial(_check_family, stage, family, Path(root) / family, capture))
+
+
+def _check_family(stage: Stage, family: str, folder: Path, capture: Capture | None) -> None:
+    from tests.engine.models.tiny import make_checkpoint, reference_model
+
+    make_checkpoint(folder, family)  # type: ignore[arg-type]
+    oracle = reference_model(folder).to(stage.device)
+    model = _load(folder, stage, torch.float32)
+    prompts = [_prompt(stage, length, model.config.vocab_size) for length in stage.scale.golden_prompts]
+    new_tokens = stage.scale.golden_tokens
+    expected = [_greedy(oracle, prompt, new_tokens) for prompt in prompts]
+    for toggle in (each for each in _TOGGLES if each.name in stage.scale.golden_toggles):
+        name = f"{family}, greedy text, {toggle.name}"
+        stage.attempt(name, partial(_check_text, stage, name, model, prompts, expected, toggle, capture))
+    name = f"{family}, greedy text through the engine"
+    stage.attempt(name, partial(_check_engine, stage, name, folder, prompts, expected))
+    for dtype in stage.scale.dtypes:
+        name = f"{family}, logits in {str(dtype).removeprefix('torch.')}"
+        stage.attempt(name, partial(_check_logits, stage, name, folder, oracle, prompts[-1], dtype))
+
+
+def _load(folder: Path, stage: Stage, dtype: torch.dtype) -> Transformer:
+    checkpoint = open_checkpoint(folder)
+    return load_model(checkpoint, TritonOps(stage.device, dtype), checkpoint.config.max_position)
+
+
+def _prompt(stage: Stage, length: int, vocab_size: int) -> list[int]:
+    """Without the first tokens, which are special."""
+    ids = torch.randint(3, vocab_size, (length,), generator=stage.generator, device=stage.device)
+    return list(map(int, ids))
+
+
+def _greedy(oracle: Any, prompt: list[int], new_tokens: int) -> list[int]:
+    ids = torch.tensor([prompt], device=oracle.device)
+    output = oracle.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=False,
+        max_new_tokens=new_tokens,
+        min_new_tokens=new_tokens,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    return list(map(int, output[0, len(prompt) :]))
+
+
+def _check_text(
+    stage: Stage,
+    name: str,
+    model: Transformer,
+    prompts: list[list[int]],
+    expected: list[list[int]],
+    toggle: _Toggle,
+    capture: Capture | None,
+) -> None:
+    """Every prompt twice, the second time behind the first: it finds what the first left in the prefix cache."""
+    window = model.config.max_position
+    stepper = Stepper(
+        model,
+        slots=_SLOTS,
+        num_blocks=toggle.blocks or blocks_for(_SLOTS, 128),
+        window=window,
+        step_tokens=512,
+        chunk_tokens=toggle.chunk_tokens,
+        capture=capture,
+    )
+    with torch.inference_mode():
+        stepper.runner._kv.fill_(torch.nan)
+    wrong = []
+    for turn in ("computed", "found again"):
+        requests = [stepper.add(prompt, stage.scale.golden_tokens) for prompt in prompts]
+        tokens = stepper.run(toggle.preempt_every)
+        wrong += [
+            f"{len(prompt)} tokens, {turn}"
+            for request, prompt, text in zip(requests, prompts, expected, strict=True)
+            if tokens[request.id] != text
+        ]
+    assert stepper.pool.free_blocks == stepper.pool.num_blocks, "blocks leaked"
+    hits = stepper.scheduler.stats().cached_tokens_total
+    assert hits >= BLOCK_TOKENS, "nothing was found again"
+    if toggle.preempt_every or toggle.blocks:
+        assert stepper.scheduler.stats().preemptions_total, "nobody was preempted"
+    stage.checked(name, len(wrong), 0, "; ".join(wrong[:3]))
+
+
+def _check_engine(stage: Stage, name: str, folder: Path, prompts: list[list[int]], expected: list[list[int]]) -> None:
+    """As a caller has it: `Engine.load` on this device."""
+    config = EngineConfig(device="cuda" if stage.on_gpu else "cpu", dtype="float32", kv_cache_bytes=64 << 20)
+    params = SamplingParams(temperature=0, max_tokens=stage.scale.golden_tokens, ignore_eos=True)
+    with Engine.load({"model": folder}, config) as engine:
+        texts = [completions[0].token_ids for completions in engine.generate("model", prompts, params)]
+        backend = f"{engine.hardware}"
+    wrong = sum(list(text) != tokens for text, tokens in zip(texts, expected, strict=True))
+    stage.checked(name, wrong, 0, backend)
+
+
+def _check_logits(stage: Stage, name: str, folder: Path, oracle: Any, prompt: list[int], dtype: torch.dtype) -> None:
+    """No further from transformers in float32 than transformers in the same dtype is, or hardly."""
+    from tests.engine.models.tiny import reference_model
+
+    ids = torch.tensor([prompt], device=stage.device)
+    with torch.inference_mode():
+        truth = oracle(ids).logits[0]
+        peer = reference_model(folder, dtype).to(stage.device)(ids).logits[0]
+        ours = _logits(_load(folder, stage, dtype), prompt, stage.device)
+    theirs = worst_row_error(peer, truth)
+    stage.checked(name, worst_row_error(ours, truth), max(1.5 * theirs, 1e-4), f"transformers has {theirs:.2g}")
+
+
+def _logits(model: Transformer, prompt: list[int], device: torch.device) -> Tensor:
+    """Of all positions of a prompt, computed in one piece."""
+    tokens = len(prompt)
+    blocks = -(-tokens // BLOCK_TOKENS)
+    kv = model.allocate_kv(blocks).fill_(torch.nan)
+    positions = torch.arange(tokens, device=device)
+    tables = torch.arange(blocks, device=device)[None]
+    plan = model.ops.plan_attention(AttentionMetadata(positions, positions, tables, (tokens,), (tokens,)))
+    return model.logits(model.forward(torch.tensor(prompt, device=device), plan, kv))

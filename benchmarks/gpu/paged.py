@@ -1,0 +1,90 @@
+"""Steps to attend in: random queries, and rows over a paged KV in which all that must not be read is NaN."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.layout import BLOCK_TOKENS
+from kernels.ops import AttentionMetadata, KVScales
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """KV heads, query heads of each, and their dimension."""
+
+    kv: int
+    group: int
+    dim: int
+
+    def __str__(self) -> str:
+        return f"{self.kv * self.group}/{self.kv} heads of {self.dim}"
+
+
+@dataclass(frozen=True, slots=True)
+class PagedStep:
+    """query [T, Hq, D]; kv_layer [N, 16, 2, Hkv, D]; the metadata is on the device."""
+
+    query: Tensor
+    kv_layer: Tensor
+    metadata: AttentionMetadata
+
+    def only_row(self, row: int) -> "PagedStep":
+        """The same step with one of its rows alone."""
+        metadata = self.metadata
+        first = sum(metadata.query_lens[:row])
+        tokens = slice(first, first + metadata.query_lens[row])
+        alone = AttentionMetadata(
+            metadata.positions[tokens],
+            metadata.slot_mapping[tokens],
+            metadata.block_tables[row : row + 1],
+            (metadata.query_lens[row],),
+            (metadata.context_lens[row],),
+        )
+        return PagedStep(self.query[tokens].clone(), self.kv_layer, alone)
+
+
+def make_step(
+    query_lens: Sequence[int],
+    context_lens: Sequence[int],
+    heads: Heads,
+    dtype: torch.dtype,
+    generator: torch.Generator,
+    *,
+    window: int | None = None,
+) -> PagedStep:
+    """Rows with blocks in random order.
+
+    NaN: slots past a context, those that fell out of the window of all a row's tokens, and a block of nobody, which
+    is what entries of a block table past its row's context name.
+    """
+    device = generator.device
+    counts = [math.ceil(context / BLOCK_TOKENS) for context in context_lens]
+    order = torch.randperm(sum(counts) + 1, generator=generator, device=device)
+    tables = order[-1].repeat(len(counts), max(counts) + 1)
+    kv = torch.full((len(order), BLOCK_TOKENS, 2, heads.kv, heads.dim), math.nan, dtype=dtype, device=device)
+    slots = kv.flatten(0, 1)
+    first = 0
+    for row, (tokens, context, count) in enumerate(zip(query_lens, context_lens, counts, strict=True)):
+        tables[row, :count] = order[first : first + count]
+        first += count
+        visible = 0 if window is None else max(0, context - tokens + 1 - window)
+        position = torch.arange(visible, context, device=device)
+        written = tables[row, position // BLOCK_TOKENS] * BLOCK_TOKENS + position % BLOCK_TOKENS
+        slots[written] = _normal((len(position), 2, heads.kv, heads.dim), dtype, generator)
+    query = _normal((sum(query_lens), heads.kv * heads.group, heads.dim), dtype, generator)
+    nowhere = torch.zeros(len(query), dtype=torch.int64, device=device)
+    return PagedStep(query, kv, AttentionMetadata(nowhere, nowhere, tables, tuple(query_lens), tuple(context_lens)))
+
+
+def in_fp8(step: PagedStep, scales: KVScales) -> tuple[PagedStep, PagedStep]:
+    """The step with its KV in fp8 e4m3, and with what that stands for, in float32."""
+    by_part = torch.tensor([scales.key, scales.value], device=step.kv_layer.device)[:, None, None]
+    stored = (step.kv_layer.float() / by_part).to(torch.float8_e4m3fn)
+    return PagedStep(step.query, stored, step.metadata), PagedStep(step.query, stored.float() * by_part, step.metadata)
+
+
+def _normal(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> Tensor:
+    return torch.randn(shape, generator=generator, device=generator.device).to(dtype)

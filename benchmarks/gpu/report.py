@@ -1,0 +1,162 @@
+"""The figures beside what was expected of them, and where they were taken."""
+
+import json
+import platform
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from benchmarks.gpu import end_to_end, limits, peers
+from benchmarks.gpu.attention import decode_name, extend_name
+from benchmarks.gpu.scale import Scale
+from benchmarks.gpu.stage import Outcome
+
+LIMITS, ATTENTION, SERVED, PEER = "limits", "attention", "serve", "transformers"
+"""Names of stages that are looked up here; those of one model have its name behind."""
+
+_LARGEST = "llama-3.1-8b"
+_DECODE_FROM = (8, 8192)
+"""Batch and context from which decode attention is expected to be limited by memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A ratio of two figures, or a figure, and the least that is expected of it. None where one is missing."""
+
+    name: str
+    figure: str
+    ratio: float | None
+    expected: float | None
+
+    @property
+    def verdict(self) -> str:
+        if self.ratio is None:
+            return "not measured"
+        if self.expected is None:
+            return ""
+        return "as expected" if self.ratio >= self.expected else "BELOW"
+
+
+class Figures:
+    """What was measured, by stage and name."""
+
+    def __init__(self, outcomes: Sequence[Outcome]) -> None:
+        self._values = {(each.stage, each.name): each for each in outcomes if each.status == "measured"}
+
+    def value(self, stage: str, name: str) -> float | None:
+        outcome = self._values.get((stage, name))
+        return None if outcome is None else outcome.value
+
+    def shown(self, stage: str, name: str) -> str:
+        outcome = self._values.get((stage, name))
+        return "" if outcome is None else f"{outcome.value:.4g} {outcome.unit}"
+
+
+def served(model: str) -> str:
+    return f"{SERVED} {model}"
+
+
+def peer(model: str) -> str:
+    return f"{PEER} {model}"
+
+
+def rows_of(figures: Figures, scale: Scale) -> Iterator[Row]:
+    """Every ratio of the run."""
+    copy, matmul = figures.value(LIMITS, limits.COPY), figures.value(LIMITS, limits.MATMUL)
+    for context in scale.decode_contexts:
+        for batch in scale.decode_batches:
+            name = decode_name(batch, context)
+            bound = batch >= _DECODE_FROM[0] and context >= _DECODE_FROM[1]
+            share = _over(figures.value(ATTENTION, name), copy)
+            yield Row(f"{name}, of copy", figures.shown(ATTENTION, name), share, 0.80 if bound else None)
+    for tokens in scale.extend_tokens:
+        for earlier in (0, scale.extend_tokens[-1]):
+            name = extend_name(tokens, earlier)
+            share = _over(figures.value(ATTENTION, name), matmul)
+            expected = 0.55 if tokens == 8192 else None
+            yield Row(f"{name}, of matmul", figures.shown(ATTENTION, name), share, expected)
+    for model in scale.models:
+        yield from _rows_of_model(figures, model, copy, scale)
+
+
+def _rows_of_model(figures: Figures, model: str, copy: float | None, scale: Scale) -> Iterator[Row]:
+    ours, theirs = served(model), peer(model)
+    alone = figures.value(ours, end_to_end.ALONE)
+    most = _over(copy, figures.value(ours, end_to_end.WEIGHTS))
+    shown = figures.shown(ours, end_to_end.ALONE)
+    yield Row(f"{model}, alone, of copy rate / weight bytes", shown, _over(alone, most), 0.70)
+    yield Row(f"{model}, alone, over transformers", shown, _over(alone, figures.value(theirs, peers.ALONE)), None)
+    for tokens in scale.ttft_tokens:
+        name = end_to_end.ttft_name(tokens)
+        yield Row(f"{model}, {name}, ms", figures.shown(ours, name), figures.value(ours, name), None)
+    largest = model == _LARGEST
+    saturated, shown = figures.value(ours, end_to_end.SATURATED), figures.shown(ours, end_to_end.SATURATED)
+    yield Row(f"{model}, saturated, tok/s", shown, saturated, 6500 if largest else None)
+    for name, expected in ((peers.STATIC, 5.0 if largest else None), (peers.CONTINUOUS, None)):
+        value = figures.value(theirs, name)
+        yield Row(f"{model}, saturated, over {name}", figures.shown(theirs, name), _over(saturated, value), expected)
+    for name in (end_to_end.ALONE, end_to_end.SATURATED):
+        for part in ("host", "device idle"):
+            full = f"{name}: {part}"
+            yield Row(f"{model}, {full}", figures.shown(ours, full), figures.value(ours, full), None)
+
+
+def _over(value: float | None, limit: float | None) -> float | None:
+    return None if value is None or not limit else value / limit
+
+
+def table(rows: Sequence[Row]) -> str:
+    width = max((len(row.name) for row in rows), default=0)
+    lines = [f"{'':{width}}  {'figure':>18}  {'ratio':>8}  {'expected':>8}"]
+    for row in rows:
+        ratio = "-" if row.ratio is None else f"{row.ratio:.3g}"
+        expected = "" if row.expected is None else f"{row.expected:.3g}"
+        lines.append(f"{row.name:{width}}  {row.figure:>18}  {ratio:>8}  {expected:>8}  {row.verdict}".rstrip())
+    return "\n".join(lines)
+
+
+def surroundings(seed: int) -> dict[str, str]:
+    """When, where and of what the figures are."""
+    packages = {name: _version(name) for name in ("torch", "triton", "transformers", "numpy")}
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": _output("git", "rev-parse", "HEAD"),
+        "changed files": str(len(_output("git", "status", "--porcelain").splitlines())),
+        "device": _output("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"),
+        "python": platform.python_version(),
+        **packages,
+        "seed": str(seed),
+    }
+
+
+def write(folder: Path, facts: dict[str, str], outcomes: Sequence[Outcome], rows: Sequence[Row]) -> None:
+    """gpu.json with everything, gpu.txt with the table."""
+    folder.mkdir(parents=True, exist_ok=True)
+    everything = {
+        "surroundings": facts,
+        "rows": [asdict(row) | {"verdict": row.verdict} for row in rows],
+        "outcomes": [asdict(outcome) for outcome in outcomes],
+    }
+    # NaN is no JSON.
+    text = json.dumps(everything, indent=1).replace(": NaN", ": null").replace(": Infinity", ": null")
+    (folder / "gpu.json").write_text(text, encoding="utf-8")
+    facts_text = "\n".join(f"{name}: {value}" for name, value in facts.items())
+    (folder / "gpu.txt").write_text(f"{facts_text}\n\n{table(rows)}\n", encoding="utf-8")
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _output(*command: str) -> str:
+    """What a command prints; empty where it is not there or fails."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""

@@ -1,0 +1,140 @@
+"""How large everything is: as a GPU needs it to say something, and as an interpreter on a CPU can bear it."""
+
+from dataclasses import dataclass
+
+import torch
+
+from benchmarks.gpu.paged import Heads
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Candidates of the attention kernels' tables: (key tile, warps, stages), and (query tile, and the same)."""
+
+    decode: tuple[tuple[int, int, int], ...]
+    extend: tuple[tuple[int, int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """dtypes: what kernels are checked in. fp8_stores: whether rounding to fp8 is that of the device.
+
+    kv_bytes: the most KV memory that attention is measured over. rotated_bytes: what a set of inputs has to be larger
+    than, so that no cache holds it from one call to the next.
+    models: which of `benchmarks.gpu.models.SHAPES` are served. slots, prompt_tokens, output_tokens: of the saturated
+    measurement, `steady_seconds` long. peer_tokens: steps that transformers' decoding is timed over.
+    """
+
+    copy_bytes: int
+    matmul_size: int
+    repeats: int
+    dtypes: tuple[torch.dtype, ...]
+    fp8_stores: bool
+    head_dims: tuple[Heads, ...]
+    long_context: int
+    chunk: int
+    vocab_sizes: tuple[int, ...]
+    sampled_rows: int
+    graph_slots: int
+    golden_prompts: tuple[int, ...]
+    golden_tokens: int
+    golden_toggles: tuple[str, ...]
+    attention_heads: Heads
+    decode_batches: tuple[int, ...]
+    decode_contexts: tuple[int, ...]
+    extend_tokens: tuple[int, ...]
+    kv_bytes: int
+    rotated_bytes: int
+    swept_batch: int
+    tuning: Tuning
+    models: tuple[str, ...]
+    slots: int
+    step_tokens: int
+    prompt_tokens: int
+    output_tokens: int
+    steady_seconds: float
+    ttft_tokens: tuple[int, ...]
+    decode_steps: int
+    peer_tokens: int
+
+
+FULL = Scale(
+    copy_bytes=2 << 30,
+    matmul_size=8192,
+    repeats=20,
+    dtypes=(torch.bfloat16, torch.float16, torch.float32),
+    fp8_stores=True,
+    head_dims=(Heads(3, 3, 64), Heads(4, 1, 80), Heads(4, 1, 96), Heads(2, 2, 256)),
+    long_context=5000,
+    chunk=700,
+    vocab_sizes=(5003, 128_256),
+    sampled_rows=24,
+    graph_slots=64,
+    golden_prompts=(1, 5, 16, 17, 40, 70),
+    golden_tokens=24,
+    golden_toggles=("whole prompts", "chunks of 7", "preempted", "a small pool"),
+    attention_heads=Heads(8, 4, 128),
+    decode_batches=(1, 8, 64, 256),
+    decode_contexts=(1024, 8192, 32_768),
+    extend_tokens=(1024, 8192),
+    kv_bytes=40 << 30,
+    rotated_bytes=256 << 20,
+    swept_batch=8,
+    tuning=Tuning(
+        decode=(
+            *((64, 4, stages) for stages in (3, 5, 7)),
+            *((32, 4, stages) for stages in (3, 5, 7)),
+            *((128, 4, stages) for stages in (3, 5)),
+            *((64, 8, 5), (128, 8, 3), (32, 2, 5), (64, 2, 5)),
+        ),
+        extend=(
+            *((128, 64, 8, stages) for stages in (3, 5, 7)),
+            *((128, 128, 8, stages) for stages in (3, 5)),
+            *((64, 64, 4, stages) for stages in (3, 5)),
+            *((128, 32, 8, 5), (128, 64, 4, 3), (256, 64, 8, 3)),
+        ),
+    ),
+    models=("llama-3.2-1b", "llama-3.1-8b"),
+    slots=256,
+    step_tokens=2048,
+    prompt_tokens=1000,
+    output_tokens=1000,
+    steady_seconds=10.0,
+    ttft_tokens=(1024, 8192),
+    decode_steps=200,
+    peer_tokens=24,
+)
+
+SMALL = Scale(
+    copy_bytes=1 << 16,
+    matmul_size=64,
+    repeats=2,
+    dtypes=(torch.float16,),
+    fp8_stores=False,
+    head_dims=(Heads(1, 2, 80),),
+    long_context=530,
+    chunk=20,
+    vocab_sizes=(1000,),
+    sampled_rows=8,
+    graph_slots=2,
+    golden_prompts=(5, 20),
+    golden_tokens=3,
+    golden_toggles=("preempted",),
+    attention_heads=Heads(1, 2, 64),
+    decode_batches=(1, 2),
+    decode_contexts=(40, 600),
+    extend_tokens=(24,),
+    kv_bytes=1 << 18,
+    rotated_bytes=1 << 17,
+    swept_batch=1,
+    tuning=Tuning(decode=((32, 4, 3),), extend=((32, 32, 4, 3),)),
+    models=("tiny",),
+    slots=3,
+    step_tokens=64,
+    prompt_tokens=20,
+    output_tokens=6,
+    steady_seconds=0.2,
+    ttft_tokens=(24,),
+    decode_steps=3,
+    peer_tokens=4,
+)

@@ -1,0 +1,216 @@
+"""What runs on a GPU once in a while runs here each time, small and interpreted, so that it does not rot."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not installed: pip install 'turnpike[gpu]'")
+
+from benchmarks.gpu import __main__ as gpu
+from benchmarks.gpu import attention, end_to_end, golden, limits, peers, report, sweep
+from benchmarks.gpu.checks import attention as attention_checks
+from benchmarks.gpu.checks import elementwise, graphs, sampling, share_that_differs, step, worst_row_error
+from benchmarks.gpu.models import SHAPES, weight_count, weights_per_step
+from benchmarks.gpu.scale import FULL, SMALL
+from benchmarks.gpu.stage import Outcome, Stage, Status, read_outcomes
+from engine.models.hf_config import config_from_json
+from kernels.triton import tuning
+from tests.engine.execution.device.harness import rerun
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage("stage", CPU, SMALL, seconds=600, seed=7)
+
+
+def assert_all(stage: Stage, status: Status, at_least: int) -> None:
+    assert [outcome.line() for outcome in stage.outcomes if outcome.status != status] == []
+    assert len(stage.outcomes) >= at_least
+
+
+@pytest.mark.parametrize("run", [attention_checks.run_dimensions, elementwise.run, sampling.run, step.run])
+def test_checks_pass_where_kernels_are_right(stage: Stage, run: object) -> None:
+    run(stage)  # type: ignore[operator]
+    assert_all(stage, "passed", 5)
+
+
+def test_a_row_alone_is_checked(stage: Stage) -> None:
+    attention_checks._check_alone(stage, SMALL.attention_heads, torch.float16)
+    assert_all(stage, "passed", 9)
+
+
+def test_replayed_steps_are_checked_for_every_size(stage: Stage) -> None:
+    graphs.run(stage, rerun)
+    assert_all(stage, "passed", 4)
+
+
+def test_a_kernel_that_is_wrong_fails_its_check(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernels.triton.norms.rms_norm", lambda x, weight, eps: torch.zeros_like(x))
+    monkeypatch.setattr("kernels.triton.embedding.embed", lambda table, ids: table[ids - 1])
+    elementwise.run(stage)
+    failed = {outcome.name.split(" of ")[0] for outcome in stage.outcomes if outcome.status == "failed"}
+    assert failed == {"norm", "embedding"}
+
+
+def test_golden_text_and_logits(stage: Stage) -> None:
+    golden.run(stage, ["qwen3"], rerun)
+    assert_all(stage, "passed", 3)
+
+
+def test_limits_and_attention_are_measured(stage: Stage) -> None:
+    limits.run(stage)
+    attention.run(stage)
+    by_status = {status: [each.name for each in stage.outcomes if each.status == status] for status in ("measured",)}
+    assert len(by_status["measured"]) == len(stage.outcomes) - 1
+    assert [each.name for each in stage.outcomes if each.status == "skipped"] == [attention.decode_name(2, 600)]
+    assert all(outcome.value for outcome in stage.outcomes if outcome.status == "measured")
+
+
+def test_candidates_are_checked_and_the_shipped_tile_comes_back(stage: Stage) -> None:
+    before = dict(tuning.DECODE), dict(tuning.EXTEND)
+    sweep.check(stage)
+    assert_all(stage, "passed", 5)
+    sweep._sweep_extend(stage)
+    assert (dict(tuning.DECODE), dict(tuning.EXTEND)) == before
+    assert stage.outcomes[-1].name.endswith("best over shipped")
+
+
+def test_a_model_is_served_from_the_first_step_to_saturation(stage: Stage) -> None:
+    end_to_end.run(stage, "tiny", rerun)
+    assert_all(stage, "measured", 10)
+    names = [outcome.name for outcome in stage.outcomes]
+    assert {end_to_end.ALONE, end_to_end.SATURATED, end_to_end.ttft_name(24)} <= set(names)
+
+
+def test_transformers_runs_the_same_work(stage: Stage) -> None:
+    model = peers.load_peer(SHAPES["tiny"], stage)
+    assert sum(each.numel() for each in model.parameters()) == weight_count(config_from_json(SHAPES["tiny"]))
+    peers._static(stage, peers.STATIC, model, SMALL.slots)
+    assert_all(stage, "measured", 1)
+
+
+def test_output_rate() -> None:
+    assert peers.output_rate(10, 101, prefill_s=5.0, step_s=0.05) == pytest.approx(101.0)
+
+
+def test_weights_of_the_real_shapes() -> None:
+    counts = {name: weight_count(config_from_json(shape)) / 1e9 for name, shape in SHAPES.items()}
+    assert counts["llama-3.2-1b"] == pytest.approx(1.236, abs=1e-3)
+    assert counts["llama-3.1-8b"] == pytest.approx(8.030, abs=1e-3)
+    tied, untied = (config_from_json(SHAPES[name]) for name in ("llama-3.2-1b", "llama-3.1-8b"))
+    assert weights_per_step(tied) == weight_count(tied)
+    assert weight_count(untied) - weights_per_step(untied) == 128_256 * 4096
+
+
+def test_bytes_and_operations_of_attention() -> None:
+    assert attention.kv_bytes(8, 1000, FULL.attention_heads) == 8 * 1000 * 4096
+    assert attention.extend_flop(1, 2, 3, FULL.attention_heads) == 4 * 32 * 128 * (4 + 5)
+
+
+def test_errors_of_rows() -> None:
+    expected = torch.tensor([[3.0, 4.0], [0.0, 0.0], [1.0, 0.0]])
+    assert worst_row_error(expected, expected) == 0
+    assert worst_row_error(torch.tensor([[3.0, 4.5], [0.0, 0.0], [1.0, 0.0]]), expected) == pytest.approx(0.1)
+    assert worst_row_error(torch.tensor([[3.0, 4.0], [1e-9, 0.0], [1.0, 0.0]]), expected) > 1
+    assert math.isnan(worst_row_error(torch.tensor([[3.0, math.nan], [0.0, 0.0], [1.0, 0.0]]), expected))
+    assert share_that_differs(torch.tensor([1, 2, 3, 4]), torch.tensor([1, 2, 0, 4])) == 0.25
+
+
+def test_nan_passes_no_check(stage: Stage) -> None:
+    stage.checked("nan", math.nan, 1.0)
+    stage.checked("exact", 0.0, 0.0)
+    assert [outcome.status for outcome in stage.outcomes] == ["failed", "passed"]
+
+
+def test_a_failure_is_an_outcome_and_the_stage_goes_on(stage: Stage) -> None:
+    assert stage.attempt("first", lambda: 1 // 0) is None
+    assert stage.attempt("second", lambda: 5) == 5
+    assert [(each.name, each.status) for each in stage.outcomes] == [("first", "failed")]
+    assert "ZeroDivisionError" in stage.outcomes[0].detail
+
+
+def test_a_stage_without_time_skips() -> None:
+    stage = Stage("late", CPU, SMALL, seconds=0, seed=1)
+    stage.attempt("anything", lambda: pytest.fail("there was no time for this"))
+    assert_all(stage, "skipped", 1)
+
+
+def test_outcomes_are_kept_of_a_stage_that_is_killed(tmp_path: Path) -> None:
+    file = tmp_path / "stage.jsonl"
+    assert read_outcomes(file) == []
+    stage = Stage("cut", CPU, SMALL, seconds=60, seed=1, file=file)
+    stage.measured("rate", 5.0, "tok/s")
+    with file.open("a", encoding="utf-8") as half_written:
+        half_written.write('{"stage": "cut", "na')
+    assert read_outcomes(file) == stage.outcomes
+
+
+def measured(stage: str, name: str, value: float) -> Outcome:
+    return Outcome(stage, name, "measured", value, "units")
+
+
+def full_run() -> list[Outcome]:
+    served, peer = report.served("llama-3.1-8b"), report.peer("llama-3.1-8b")
+    return [
+        measured("limits", limits.COPY, 4000.0),
+        measured("limits", limits.MATMUL, 800.0),
+        measured("attention", attention.decode_name(8, 8192), 3400.0),
+        measured("attention", attention.decode_name(64, 8192), 2000.0),
+        measured("attention", attention.extend_name(8192, 0), 480.0),
+        measured(served, end_to_end.WEIGHTS, 16.0),
+        measured(served, end_to_end.ALONE, 200.0),
+        measured(served, end_to_end.SATURATED, 7000.0),
+        measured(peer, peers.STATIC, 2000.0),
+    ]
+
+
+def test_the_report_sets_figures_against_limits() -> None:
+    rows = {row.name: row for row in report.rows_of(report.Figures(full_run()), FULL)}
+    decode = rows[f"{attention.decode_name(8, 8192)}, of copy"]
+    assert (decode.ratio, decode.expected, decode.verdict) == (0.85, 0.80, "as expected")
+    assert rows[f"{attention.decode_name(64, 8192)}, of copy"].verdict == "BELOW"
+    assert rows[f"{attention.decode_name(1, 8192)}, of copy"].verdict == "not measured"
+    assert rows[f"{attention.extend_name(8192, 0)}, of matmul"].ratio == pytest.approx(0.6)
+    assert rows["llama-3.1-8b, alone, of copy rate / weight bytes"].ratio == pytest.approx(0.8)
+    assert rows["llama-3.1-8b, saturated, tok/s"].verdict == "as expected"
+    static = rows[f"llama-3.1-8b, saturated, over {peers.STATIC}"]
+    assert (static.ratio, static.verdict) == (3.5, "BELOW")
+
+
+def test_the_report_is_written_as_json_and_as_a_table(tmp_path: Path) -> None:
+    outcomes = [*full_run(), Outcome("check", "broken", "failed", math.nan, "(at most 0.1)")]
+    rows = list(report.rows_of(report.Figures(outcomes), FULL))
+    report.write(tmp_path / "out", report.surroundings(seed=3), outcomes, rows)
+    parsed = json.loads((tmp_path / "out" / "gpu.json").read_text(encoding="utf-8"))
+    assert parsed["surroundings"]["seed"] == "3"
+    assert parsed["outcomes"][-1]["value"] is None
+    assert len(parsed["rows"]) == len(rows)
+    text = (tmp_path / "out" / "gpu.txt").read_text(encoding="utf-8")
+    assert "BELOW" in text
+    assert torch.__version__ in text
+
+
+def test_a_failed_check_is_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
+    passed, failed = Outcome("check", "one", "passed"), Outcome("check", "two", "failed")
+    assert gpu._summary([passed], []) == 0
+    assert gpu._summary([passed, failed], []) == 1
+    assert "1 passed, 0 measured, 0 skipped, 1 failed" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["gpu"])
+    assert gpu.main() == 2
+    assert "needs a GPU" in capsys.readouterr().out
+
+
+def test_stages_fit_the_time_of_a_run() -> None:
+    kinds = list(gpu._stages().values())
+    alone = sum(kind.seconds for kind in kinds if not kind.checks)
+    together = max(kind.seconds for kind in kinds if kind.checks)
+    assert alone + together <= gpu._WHOLE_RUN_S
