@@ -114,20 +114,28 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
 
 
 def test_rows_further_apart_than_32_bits_count() -> None:
-    stride, vocab_size = 2**31, 31
-    # Only the pages of the two rows are ever touched.
-    logits = torch.empty(stride + vocab_size, dtype=torch.float16, device=DEVICE).as_strided(
-        (2, vocab_size), (stride, 1)
-    )
-    logits.copy_(random_logits(2, vocab_size, torch.float16))
-    columns, bitmask = every_kind(vocab_size), random_bitmask(2, vocab_size)
-    near = logits.clone()
-    rows, flags = ROW_SLOTS[3:5], {"uses_thresholds": True, "uses_penalties": True, "bitmask": bitmask}
-    expected, _ = sample_slots(near, columns, rows, POSITIONS[3:5], **flags)
-    ids, finite = sample_slots(logits, columns, rows, POSITIONS[3:5], **flags)
-    assert ids.tolist() == expected.tolist()
-    assert finite.all()
-    assert torch.equal(logits, near)
+    stride, vocab_size = 2**30, 31
+    # Only the pages of the three rows are ever touched; the last one begins at element 2^31.
+    memory = torch.empty(2 * stride + vocab_size, dtype=torch.float16, device=DEVICE)
+    far = memory.as_strided((3, vocab_size), (stride, 1))
+    near = random_logits(3, vocab_size, torch.float16)
+    far.copy_(near)
+    columns, bitmask = every_kind(vocab_size), random_bitmask(3, vocab_size)
+    drawn = [
+        sample_slots(
+            logits,
+            columns,
+            ROW_SLOTS[2:5],
+            POSITIONS[2:5],
+            uses_thresholds=True,
+            uses_penalties=True,
+            bitmask=bitmask,
+        )
+        for logits in (near, far)
+    ]
+    assert drawn[1][0].tolist() == drawn[0][0].tolist()
+    assert drawn[1][1].all()
+    assert torch.equal(far, near)
 
 
 def test_draws_follow_the_softmax() -> None:
