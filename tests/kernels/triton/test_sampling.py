@@ -125,8 +125,8 @@ def test_rows_further_apart_than_32_bits_count() -> None:
         sample_slots(
             logits,
             columns,
-            ROW_SLOTS[2:5],
-            POSITIONS[2:5],
+            ROW_SLOTS[1:4],
+            POSITIONS[1:4],
             uses_thresholds=True,
             uses_penalties=True,
             bitmask=bitmask,
