@@ -102,8 +102,7 @@ def extend(
         # The tile's first and last token see the keys up to their own. Between the tiles that some see in part, at
         # both ends, are those that all see whole.
         first_token_stop = tl.minimum(context - tokens + first_packed // GROUP + 1, context)
-        last_token = tl.minimum((first_packed + QUERY_TILE - 1) // GROUP, tokens - 1)
-        stop = tl.minimum(context - tokens + last_token + 1, context)
+        stop = tl.minimum(context - tokens + (first_packed + QUERY_TILE - 1) // GROUP + 1, context)
         first_key = first_visible(first_token_stop, 1, WINDOW)
         start = first_key // KEY_TILE * KEY_TILE
         softmax = start_softmax(QUERY_TILE, DIM)
