@@ -15,22 +15,19 @@ from functools import partial
 from benchmarks.gpu.models import random_model, weights_per_step
 from benchmarks.gpu.stage import Stage
 from benchmarks.gpu.stepping import DeviceClock, Stepper, StepTimes, blocks_for
-from engine.execution.device.graphs import Capture
 from engine.request import TokenDelta
 from kernels.triton.ops import TritonOps
 
 WEIGHTS, ALONE, SATURATED = "weights read a step", "alone", "saturated"
-_TTFT_ROUNDS = 5
-_WARM_UP_STEPS = 8
+_WARM_UP_STEPS = 4
 
 
 def ttft_name(tokens: int) -> str:
     return f"first token of {tokens}"
 
 
-def run(stage: Stage, model_name: str, capture: Capture | None = None) -> None:
-    """`capture`: None for CUDA graphs."""
-    stepper = stage.attempt("load", lambda: _load(stage, model_name, capture))
+def run(stage: Stage, model_name: str) -> None:
+    stepper = stage.attempt("load", lambda: _load(stage, model_name))
     if stepper is None:
         return
     stage.attempt(ALONE, lambda: _alone(stage, stepper))
@@ -39,7 +36,7 @@ def run(stage: Stage, model_name: str, capture: Capture | None = None) -> None:
     stage.attempt(SATURATED, lambda: _saturated(stage, stepper))
 
 
-def _load(stage: Stage, model_name: str, capture: Capture | None) -> Stepper:
+def _load(stage: Stage, model_name: str) -> Stepper:
     scale = stage.scale
     longest = max(scale.prompt_tokens + scale.output_tokens, *(tokens + 64 for tokens in scale.ttft_tokens))
     started = time.perf_counter()
@@ -52,7 +49,6 @@ def _load(stage: Stage, model_name: str, capture: Capture | None) -> Stepper:
         num_blocks=blocks_for(scale.slots, scale.prompt_tokens + scale.output_tokens) + blocks_for(1, longest),
         window=longest,
         step_tokens=scale.step_tokens,
-        capture=capture,
     )
     stage.synchronize()
     read = weights_per_step(model.config) * scale.dtypes[0].itemsize
@@ -99,7 +95,7 @@ def _note_host(stage: Stage, stepper: Stepper, name: str, times: list[StepTimes]
 def _first_token(stage: Stage, stepper: Stepper, tokens: int) -> None:
     """The median of some rounds, each with a prompt of its own."""
     milliseconds = []
-    for _ in range(_TTFT_ROUNDS + 1):
+    for _ in range(1 + stage.scale.ttft_rounds):
         prompt = _prompt(stage, stepper, tokens)
         stage.synchronize()
         started = time.perf_counter()

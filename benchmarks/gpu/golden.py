@@ -17,7 +17,6 @@ from benchmarks.gpu.checks import worst_row_error
 from benchmarks.gpu.stage import Stage
 from benchmarks.gpu.stepping import Stepper, blocks_for
 from engine import Engine, EngineConfig, SamplingParams
-from engine.execution.device.graphs import Capture
 from engine.models.checkpoint import open_checkpoint
 from engine.models.loader import load_model
 from engine.models.transformer import Transformer
@@ -46,15 +45,15 @@ _TOGGLES = (
 )
 
 
-def run(stage: Stage, families: Sequence[str] | None = None, capture: Capture | None = None) -> None:
+def run(stage: Stage, families: Sequence[str] | None = None) -> None:
     from tests.engine.models.tiny import FAMILIES
 
     with tempfile.TemporaryDirectory() as root:
         for family in families or FAMILIES:
-            stage.attempt(family, partial(_check_family, stage, family, Path(root) / family, capture))
+            stage.attempt(family, partial(_check_family, stage, family, Path(root) / family))
 
 
-def _check_family(stage: Stage, family: str, folder: Path, capture: Capture | None) -> None:
+def _check_family(stage: Stage, family: str, folder: Path) -> None:
     from tests.engine.models.tiny import make_checkpoint, reference_model
 
     make_checkpoint(folder, family)  # type: ignore[arg-type]
@@ -65,7 +64,7 @@ def _check_family(stage: Stage, family: str, folder: Path, capture: Capture | No
     expected = [_greedy(oracle, prompt, new_tokens) for prompt in prompts]
     for toggle in (each for each in _TOGGLES if each.name in stage.scale.golden_toggles):
         name = f"{family}, greedy text, {toggle.name}"
-        stage.attempt(name, partial(_check_text, stage, name, model, prompts, expected, toggle, capture))
+        stage.attempt(name, partial(_check_text, stage, name, model, prompts, expected, toggle))
     name = f"{family}, greedy text through the engine"
     stage.attempt(name, partial(_check_engine, stage, name, folder, prompts, expected))
     for dtype in stage.scale.dtypes:
@@ -105,7 +104,6 @@ def _check_text(
     prompts: list[list[int]],
     expected: list[list[int]],
     toggle: _Toggle,
-    capture: Capture | None,
 ) -> None:
     """Every prompt twice, the second time behind the first: it finds what the first left in the prefix cache."""
     window = model.config.max_position
@@ -116,7 +114,6 @@ def _check_text(
         window=window,
         step_tokens=512,
         chunk_tokens=toggle.chunk_tokens,
-        capture=capture,
     )
     with torch.inference_mode():
         stepper.runner._kv.fill_(torch.nan)

@@ -54,6 +54,7 @@ class Scale:
     output_tokens: int
     steady_seconds: float
     ttft_tokens: tuple[int, ...]
+    ttft_rounds: int
     decode_steps: int
     peer_tokens: int
 
@@ -101,6 +102,7 @@ FULL = Scale(
     output_tokens=1000,
     steady_seconds=10.0,
     ttft_tokens=(1024, 8192),
+    ttft_rounds=5,
     decode_steps=200,
     peer_tokens=24,
 )
@@ -117,8 +119,8 @@ SMALL = Scale(
     vocab_sizes=(1000,),
     sampled_rows=8,
     graph_slots=2,
-    golden_prompts=(5, 20),
-    golden_tokens=3,
+    golden_prompts=(17,),
+    golden_tokens=4,
     golden_toggles=("preempted",),
     attention_heads=Heads(1, 2, 64),
     decode_batches=(1, 2),
@@ -129,12 +131,13 @@ SMALL = Scale(
     swept_batch=1,
     tuning=Tuning(decode=((32, 4, 3),), extend=((32, 32, 4, 3),)),
     models=("tiny",),
-    slots=3,
+    slots=2,
     step_tokens=64,
-    prompt_tokens=20,
-    output_tokens=6,
-    steady_seconds=0.2,
-    ttft_tokens=(24,),
-    decode_steps=3,
+    prompt_tokens=6,
+    output_tokens=4,
+    steady_seconds=0.1,
+    ttft_tokens=(12,),
+    ttft_rounds=1,
+    decode_steps=2,
     peer_tokens=4,
 )

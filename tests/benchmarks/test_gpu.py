@@ -14,9 +14,11 @@ from benchmarks.gpu import attention, end_to_end, golden, limits, peers, report,
 from benchmarks.gpu.checks import attention as attention_checks
 from benchmarks.gpu.checks import elementwise, graphs, sampling, share_that_differs, step, worst_row_error
 from benchmarks.gpu.models import SHAPES, weight_count, weights_per_step
+from benchmarks.gpu.paged import Heads
 from benchmarks.gpu.scale import FULL, SMALL
 from benchmarks.gpu.stage import Outcome, Stage, Status, read_outcomes
 from engine.models.hf_config import config_from_json
+from kernels.ops import KVScales
 from kernels.triton import tuning
 from tests.engine.execution.device.harness import rerun
 
@@ -33,15 +35,17 @@ def assert_all(stage: Stage, status: Status, at_least: int) -> None:
     assert len(stage.outcomes) >= at_least
 
 
-@pytest.mark.parametrize("run", [attention_checks.run_dimensions, elementwise.run, sampling.run, step.run])
+@pytest.mark.parametrize("run", [elementwise.run, sampling.run, step.run])
 def test_checks_pass_where_kernels_are_right(stage: Stage, run: object) -> None:
     run(stage)  # type: ignore[operator]
     assert_all(stage, "passed", 5)
 
 
-def test_a_row_alone_is_checked(stage: Stage) -> None:
-    attention_checks._check_alone(stage, SMALL.attention_heads, torch.float16)
-    assert_all(stage, "passed", 9)
+def test_attention_is_checked_in_every_kind_of_step(stage: Stage) -> None:
+    heads = Heads(1, 1, 64)
+    attention_checks._check(stage, heads, torch.float16, scales=KVScales(key=0.37, value=1.9))
+    attention_checks._check_alone(stage, heads, torch.float16)
+    assert_all(stage, "passed", 4 + 9)
 
 
 def test_replayed_steps_are_checked_for_every_size(stage: Stage) -> None:
@@ -58,7 +62,7 @@ def test_a_kernel_that_is_wrong_fails_its_check(stage: Stage, monkeypatch: pytes
 
 
 def test_golden_text_and_logits(stage: Stage) -> None:
-    golden.run(stage, ["qwen3"], rerun)
+    golden.run(stage, ["qwen3"])
     assert_all(stage, "passed", 3)
 
 
@@ -81,10 +85,10 @@ def test_candidates_are_checked_and_the_shipped_tile_comes_back(stage: Stage) ->
 
 
 def test_a_model_is_served_from_the_first_step_to_saturation(stage: Stage) -> None:
-    end_to_end.run(stage, "tiny", rerun)
+    end_to_end.run(stage, "tiny")
     assert_all(stage, "measured", 10)
     names = [outcome.name for outcome in stage.outcomes]
-    assert {end_to_end.ALONE, end_to_end.SATURATED, end_to_end.ttft_name(24)} <= set(names)
+    assert {end_to_end.ALONE, end_to_end.SATURATED, end_to_end.ttft_name(12)} <= set(names)
 
 
 def test_transformers_runs_the_same_work(stage: Stage) -> None:

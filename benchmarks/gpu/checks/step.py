@@ -10,7 +10,7 @@ from benchmarks.gpu.checks import share_that_differs
 from benchmarks.gpu.stage import Stage
 from kernels import reference_step
 from kernels.layout import BLOCK_TOKENS
-from kernels.step import Counting, Row, Sequences, StepTensors
+from kernels.step import ROW_WORDS, Counting, Row, Sequences, StepTensors
 from kernels.triton import step
 from kernels.triton.plan import SPLIT_TOKENS, number_splits, splits_of
 
@@ -57,7 +57,8 @@ def _rows(stage: Stage, rng: random.Random) -> list[Row]:
 
 
 def _table(rows: list[Row], device: torch.device) -> Tensor:
-    return torch.tensor([row.words() for row in rows], dtype=torch.int32, device=device)
+    room = [0] * (ROW_WORDS - len(Row._fields))
+    return torch.tensor([[*row, *room] for row in rows], dtype=torch.int32, device=device)
 
 
 def _check_scatter(stage: Stage) -> None:
