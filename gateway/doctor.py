@@ -83,7 +83,7 @@ def _compiler(_: Settings) -> Finding:
 def _triton(_: Settings) -> Finding:
     if importlib.util.find_spec("triton") is not None:
         return Finding("Triton", "ok", "installed")
-    return Finding("Triton", "absent", "not installed; only GPUs need it", "pip install triton")
+    return Finding("Triton", "absent", "not installed; only GPUs need it", "pip install 'turnpike[gpu]'")
 
 
 def _cuda(_: Settings) -> Finding:
