@@ -170,14 +170,23 @@ class Stepper:
         """End all requests, and wait for what is in flight."""
         for request in [*self.scheduler.running, *(each for queue in self.scheduler.waiting_queues for each in queue)]:
             self.scheduler.abort(request.id)
+        self._land_all()
+
+    def _launch(self, plan: StepPlan) -> PendingStep:
+        """A step that fails takes its requests with it, so that others can be measured after it."""
+        try:
+            if self.clock is None:
+                return self.runner.execute(plan)
+            return self.clock.around(lambda: self.runner.execute(plan))
+        except Exception as error:
+            self._land_all()
+            self.scheduler.fail(plan, str(error))
+            raise
+
+    def _land_all(self) -> None:
         while self._flights:
             flight = self._flights.popleft()
             self.scheduler.commit(flight.plan, flight.step.result())
-
-    def _launch(self, plan: StepPlan) -> PendingStep:
-        if self.clock is None:
-            return self.runner.execute(plan)
-        return self.clock.around(lambda: self.runner.execute(plan))
 
 
 def blocks_for(requests: int, tokens: int) -> int:
