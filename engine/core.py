@@ -10,15 +10,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from engine.request import EngineError, FinishReason, Request, TokenDelta, UnservableRequest
-from engine.scheduling.cost import step_work
-from engine.scheduling.pace import Pace
-from engine.scheduling.plan import Executor, StepPlan
+from engine.scheduling.plan import Executor
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.stats import SchedulerStats
 from engine.scheduling.wait import QueueSnapshot, predict_drain_ns, predict_first_token_ns
+from engine.stepping import DeviceClock, ModelSteps
 from engine.thread import EngineThread
 
 logger = logging.getLogger(__name__)
@@ -40,9 +39,9 @@ class ModelWorker:
 
     scheduler: Scheduler
     executor: Executor
+    steps: ModelSteps
     sinks: dict[str, Sink]
     load: QueueSnapshot
-    pace: Pace = field(default_factory=Pace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +71,9 @@ class EngineCore:
     """Steps its models on a thread of its own, in turn, as long as there is work; sleeps when there is none."""
 
     def __init__(self, models: Mapping[str, tuple[Scheduler, Executor]], thread: EngineThread) -> None:
+        clock = DeviceClock()
         self._workers = {
-            name: ModelWorker(scheduler, executor, {}, scheduler.snapshot())
+            name: ModelWorker(scheduler, executor, ModelSteps(scheduler, executor, clock), {}, scheduler.snapshot())
             for name, (scheduler, executor) in models.items()
         }
         self._inbox: deque[_Submit | _Abort] = deque()
@@ -125,7 +125,7 @@ class EngineCore:
         with self._wake:
             load = worker.load
         cost, rank = worker.scheduler.cost_model, worker.scheduler.rank_of(service_class)
-        stretch = worker.pace.stretch
+        stretch = worker.steps.pace.stretch
         return PredictedWait(
             int(stretch * predict_first_token_ns(load, rank, prompt_tokens, cost)),
             int(stretch * predict_drain_ns(load, rank, cost)),
@@ -182,23 +182,12 @@ class EngineCore:
         return not self._closing
 
     def _has_work(self) -> bool:
-        return any(worker.scheduler.has_work for worker in self._workers.values())
+        return any(worker.steps.has_work for worker in self._workers.values())
 
     def _step(self, worker: ModelWorker) -> None:
-        now_ns = time.monotonic_ns()
-        plan = worker.scheduler.schedule(now_ns, guard=worker.scheduler.step_guard(now_ns))
-        if plan is None:
+        if not worker.steps.has_work:
             return
-        started_ns = time.monotonic_ns()
-        try:
-            result = worker.executor.execute(plan).result()
-        except Exception:
-            logger.exception("a step of %d rows failed", len(plan.rows))
-            elapsed_ns = time.monotonic_ns() - started_ns
-            deltas = worker.scheduler.fail(plan, "the engine could not compute this step", elapsed_ns=elapsed_ns)
-        else:
-            deltas = worker.scheduler.commit(plan, result, elapsed_ns=time.monotonic_ns() - started_ns)
-        _note_pace(worker, plan, started_ns)
+        deltas = worker.steps.turn()
         self._note_load(worker)
         _deliver(worker, deltas)
 
@@ -209,13 +198,6 @@ class EngineCore:
                 if isinstance(message, _Submit) and self._workers[message.model] is worker:
                     load = _with_submitted(worker, load, message)
             worker.load = load
-
-
-def _note_pace(worker: ModelWorker, plan: StepPlan, started_ns: int) -> None:
-    """After the cost model has learnt from the step: before its first, it knows nothing of this machine."""
-    work = step_work([row.start for row in plan.rows], [row.tokens for row in plan.rows])
-    predicted_ns = worker.scheduler.cost_model.predict_ns(work)
-    worker.pace.observe(predicted_ns, started_ns, time.monotonic_ns(), more=worker.scheduler.has_work)
 
 
 def _with_submitted(worker: ModelWorker, load: QueueSnapshot, message: _Submit) -> QueueSnapshot:

@@ -38,6 +38,7 @@ class CampaignReport:
     preemptions: int
     cached_tokens: int
     failures: int
+    wasted_rows: int
     virtual_s: float
     faults: dict[str, int]
     patterns: dict[str, int]
@@ -50,7 +51,8 @@ class CampaignReport:
         lines = [
             f"{self.seeds} seeds from {self.first_seed} on: {self.steps} steps, {self.requests} requests, "
             f"{self.virtual_s:.0f} s of virtual time",
-            f"{self.preemptions} preemptions, {self.cached_tokens} cached tokens, {self.failures} requests failed",
+            f"{self.preemptions} preemptions, {self.cached_tokens} cached tokens, {self.failures} requests failed, "
+            f"{self.wasted_rows} rows wasted",
             "faults: " + ", ".join(f"{number} {name}" for name, number in self.faults.items()),
             "steps by pattern: " + ", ".join(f"{number} {name}" for name, number in self.patterns.items()),
             f"{self.elapsed_s:.1f} s, {self.steps / max(self.elapsed_s, 1e-9):.0f} steps/s",
@@ -102,6 +104,7 @@ def run_campaign(first_seed: int, limits: Limits, jobs: int = 1, *, ahead: int =
         preemptions=sum(report.preemptions for report in reports),
         cached_tokens=sum(report.cached_tokens for report in reports),
         failures=sum(report.failures for report in reports),
+        wasted_rows=sum(report.wasted_rows for report in reports),
         virtual_s=sum(report.virtual_ns for report in reports) / 1e9,
         faults=dict(sorted(faults.items())),
         patterns=dict(sorted(patterns.items())),

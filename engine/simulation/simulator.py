@@ -57,6 +57,7 @@ class SimulationReport:
     preemptions: int
     cached_tokens: int
     failures: int
+    wasted_rows: int
     virtual_ns: int
     faults: Mapping[str, int]
     trace_hash: str
@@ -149,6 +150,7 @@ class _Simulation:
             preemptions=stats.preemptions_total,
             cached_tokens=stats.cached_tokens_total,
             failures=stats.failures_total,
+            wasted_rows=stats.wasted_rows_total,
             virtual_ns=self._now_ns,
             faults=dict(sorted(self._struck.items())),
             trace_hash=self._trace.hexdigest(),

@@ -1,0 +1,97 @@
+"""The same traffic with plans made a step ahead: nothing breaks, and what could go wrong there is found."""
+
+import os
+
+import pytest
+
+from engine.memory import KVCacheManager
+from engine.scheduling import admission as admission_module
+from engine.scheduling import planner as planner_module
+from engine.scheduling import scheduler as scheduler_module
+from engine.scheduling.commit import Committer
+from engine.scheduling.flight import Flights
+from engine.scheduling.ledger import Ledger
+from engine.scheduling.planner import Planner
+from engine.scheduling.roster import Roster
+from engine.simulation.campaign import CampaignReport, Limits, run_campaign
+from engine.simulation.simulator import SimulationFailure, simulate
+from tests.engine.simulation.mutants import Mutant
+
+SEEDS = 200
+SEEDS_TO_FIND_A_BUG = 100
+
+MUTANTS = [
+    Mutant(
+        "blocks are published in flight",
+        KVCacheManager,
+        "commit",
+        "full = request.computed",
+        "full = request.scheduled",
+    ),
+    Mutant(
+        "what is in flight is computed again",
+        Planner,
+        "_plan_running",
+        "start = request.scheduled",
+        "start = request.computed",
+    ),
+    Mutant(
+        "the drawn token is counted twice",
+        Planner,
+        "_plan_running",
+        "request.scheduled = start + 1",
+        "request.scheduled = start + 2",
+    ),
+    Mutant(
+        "one that ends goes on", Planner, "_plan_running", "if not wanted and ends_in_flight(request):", "if False:"
+    ),
+    Mutant(
+        "the last token is never drawn", scheduler_module, "computed_at_end", "window_tokens) - 1", "window_tokens) - 2"
+    ),
+    Mutant(
+        "growth forgets what is in flight",
+        planner_module,
+        "grow_running",
+        "if request.scheduled >=",
+        "if request.computed >=",
+    ),
+    Mutant("someone gives way to one that ends", planner_module, "grow_running", "return None", "pass", from_seed=110),
+    Mutant("one gives way that ends", admission_module, "victims_for_waiting", "or ends_in_flight(request)", ""),
+    Mutant("a dropped row is committed", Committer, "commit", "not (dropped and request in dropped)", "True"),
+    Mutant("rows outlive a preemption", Roster, "preempt", "self.flights.drop(request, fate)", "pass"),
+    Mutant("rows outlive their request", Roster, "remove", "self.flights.drop(request, fate)", "pass"),
+    Mutant("only the newest step is told", Flights, "drop", "in self._flights:", "in [self._flights[-1]]:"),
+    Mutant("a wasted row is billed", Ledger, "charge", "if dropped and request in dropped:", "if False:"),
+    Mutant("a wasted row is service", Committer, "_take_in", "fate is not Fate.ABORTED", "fate is Fate.PREEMPTED"),
+    Mutant("a lost row is the victim's", Ledger, "_charge_dropped", "case Fate.PREEMPTED:", "case None:"),
+    Mutant("steps land in any order", Flights, "land", "popleft", "pop"),
+]
+
+
+@pytest.fixture(scope="module")
+def campaign() -> CampaignReport:
+    return run_campaign(0, Limits(seeds=SEEDS), jobs=min(2, os.cpu_count() or 1), ahead=1)
+
+
+def test_no_seed_breaks_an_invariant(campaign: CampaignReport) -> None:
+    assert campaign.failed_seed is None, campaign.failure
+    assert campaign.seeds == SEEDS
+
+
+def test_the_silence_means_something(campaign: CampaignReport) -> None:
+    faults = campaign.faults
+    assert min(faults["failure"], faults["preempt in flight"], faults["abort in flight, in decode"]) >= 10
+    assert campaign.preemptions > 150
+    assert campaign.wasted_rows > 300
+
+
+def test_equal_seeds_give_equal_traces_and_running_ahead_is_something_else() -> None:
+    assert simulate(5, ahead=1).trace_hash == simulate(5, ahead=1).trace_hash != simulate(5).trace_hash
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_planted_bug_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant.plant(monkeypatch)
+    with pytest.raises(SimulationFailure, match=r"again with: python -m engine\.simulation --seed \d+ --ahead"):
+        for seed in range(mutant.from_seed, mutant.from_seed + SEEDS_TO_FIND_A_BUG):
+            simulate(seed, ahead=1)

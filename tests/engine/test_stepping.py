@@ -1,0 +1,183 @@
+"""One model's steps: one in flight beyond the one that is waited for, in order, and each for its own time."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from engine import stepping
+from engine.request import FinishReason, SamplingParams, TokenDelta
+from engine.scheduling import RowResult, StepPlan, StepResult
+from engine.simulation import FakeExecutor, make_request
+from engine.stepping import DeviceClock, ModelSteps
+from tests.engine.scheduling.support import make_scheduler, prompts
+
+TEN = SamplingParams(max_tokens=10, ignore_eos=True)
+
+
+@dataclass
+class Clock:
+    """Time as the device makes it pass: nothing else takes any."""
+
+    now_ns: int = 1_000
+
+    def monotonic_ns(self) -> int:
+        return self.now_ns
+
+
+@dataclass
+class Device:
+    """Runs steps of 100 ns one after another, and keeps a diary. `broken` says which steps raise, and where."""
+
+    clock: Clock
+    ahead: int
+    diary: list[str] = field(default_factory=list)
+    broken: dict[str, Exception] = field(default_factory=dict)
+    free_at_ns: int = 0
+
+    def execute(self, plan: StepPlan) -> "Running":
+        self.diary.append(f"launch {plan.step}")
+        if error := self.broken.get(f"launch {plan.step}"):
+            raise error
+        self.free_at_ns = max(self.free_at_ns, self.clock.now_ns) + 100
+        return Running(self, plan, self.free_at_ns)
+
+
+@dataclass
+class Running:
+    device: Device
+    plan: StepPlan
+    ends_ns: int
+
+    def result(self) -> StepResult:
+        clock, step = self.device.clock, f"result {self.plan.step}"
+        clock.now_ns = max(clock.now_ns, self.ends_ns)
+        self.device.diary.append(step)
+        if error := self.device.broken.get(step):
+            raise error
+        return StepResult(tuple(RowResult(token=1 if row.samples else None) for row in self.plan.rows))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(stepping.time, "monotonic_ns", clock.monotonic_ns)
+    return clock
+
+
+class Machine:
+    def __init__(self, clock: Clock, ahead: int, requests: int = 1) -> None:
+        self.clock = clock
+        self.device = Device(clock, ahead)
+        self.scheduler = make_scheduler()
+        self.steps = ModelSteps(self.scheduler, self.device, DeviceClock())
+        for request in prompts(requests, 20, TEN):
+            self.scheduler.add(request)
+
+    def turns(self, most: int = 100) -> list[TokenDelta]:
+        deltas: list[TokenDelta] = []
+        for _ in range(most):
+            if not self.steps.has_work:
+                break
+            deltas += self.steps.turn()
+            self.scheduler.check()
+        return deltas
+
+    @property
+    def charged_ns(self) -> int:
+        return sum(each.attributed_ns for each in self.scheduler.stats().classes)
+
+
+def test_an_executor_that_computes_at_once_is_waited_for(clock: Clock) -> None:
+    machine = Machine(clock, ahead=0)
+    machine.turns(2)
+    assert machine.device.diary == ["launch 1", "result 1", "launch 2", "result 2"]
+
+
+def test_a_device_has_its_next_step_before_it_has_finished_one(clock: Clock) -> None:
+    machine = Machine(clock, ahead=1)
+    deltas = machine.turns(3)
+    assert machine.device.diary == ["launch 1", "launch 2", "result 1", "launch 3", "result 2"]
+    assert [delta.token_ids for delta in deltas] == [(1,), (1,)]
+
+
+def test_what_is_in_flight_lands_when_nothing_is_left_to_launch(clock: Clock) -> None:
+    machine = Machine(clock, ahead=1, requests=2)
+    deltas = machine.turns()
+    assert [delta.finish_reason for delta in deltas].count(FinishReason.LENGTH) == 2
+    assert machine.scheduler.in_flight == 0
+    assert machine.device.diary.count("result 10") == 1
+    assert "launch 11" not in machine.device.diary
+
+
+def test_rows_of_those_that_have_left_are_waited_for_too(clock: Clock) -> None:
+    machine = Machine(clock, ahead=1)
+    machine.turns(3)
+    assert machine.scheduler.abort("r0")
+    assert not machine.scheduler.has_work
+    assert machine.steps.has_work
+    assert machine.turns() == []
+    assert machine.device.diary[-1] == "result 3"
+    assert machine.scheduler.in_flight == 0
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_steps_are_charged_for_the_time_from_their_launch_or_the_end_of_the_one_before(
+    clock: Clock, ahead: int
+) -> None:
+    """So they add up to the time of the device, also when they were launched while others ran."""
+    machine = Machine(clock, ahead)
+    machine.turns()
+    assert machine.charged_ns == 10 * 100
+    assert clock.now_ns == 1_000 + 10 * 100
+
+
+def test_models_that_share_a_device_are_not_charged_for_one_another(clock: Clock) -> None:
+    device, shared = Device(clock, ahead=1), DeviceClock()
+    schedulers = [make_scheduler(), make_scheduler()]
+    both = [ModelSteps(scheduler, device, shared) for scheduler in schedulers]
+    for number, scheduler in enumerate(schedulers):
+        scheduler.add(make_request("r", range(20), params=SamplingParams(max_tokens=5 + 5 * number, ignore_eos=True)))
+    while any(steps.has_work for steps in both):
+        for steps in both:
+            if steps.has_work:
+                steps.turn()
+    charged = [sum(each.attributed_ns for each in scheduler.stats().classes) for scheduler in schedulers]
+    assert charged == [500, 1000]
+
+
+@pytest.mark.parametrize("when", ["launch", "result"])
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_step_that_fails_ends_its_requests_and_the_model_goes_on(clock: Clock, ahead: int, when: str) -> None:
+    machine = Machine(clock, ahead)
+    machine.device.broken[f"{when} 3"] = RuntimeError("no such kernel")
+    ended = machine.turns()
+    assert [delta.finish_reason for delta in ended] == [None, None, FinishReason.ERROR]
+    machine.scheduler.add(make_request("late", range(700, 720), arrival=9, params=TEN))
+    assert machine.turns()[-1].finish_reason is FinishReason.LENGTH
+
+
+def test_nothing_is_launched_behind_a_step_that_never_was(clock: Clock) -> None:
+    machine = Machine(clock, ahead=1)
+    machine.device.broken["launch 3"] = RuntimeError("no such kernel")
+    machine.turns()
+    assert machine.device.diary == ["launch 1", "launch 2", "result 1", "launch 3", "result 2"]
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_answers_are_the_same_on_either_device(ahead: int) -> None:
+    scheduler, executor = make_scheduler(6, max_running=4, chunk_tokens=9), FakeExecutor(6, ahead=ahead)
+    steps = ModelSteps(scheduler, executor, DeviceClock())
+    given: dict[str, list[int]] = {}
+    for request in prompts(5, 30, TEN):
+        scheduler.add(request)
+    while steps.has_work:
+        for delta in steps.turn():
+            given.setdefault(delta.request_id, []).extend(delta.token_ids)
+    alone: dict[str, list[int]] = {}
+    for request in prompts(5, 30, TEN):
+        apart, device = make_scheduler(6), FakeExecutor(6)
+        apart.add(request)
+        while (plan := apart.schedule()) is not None:
+            for delta in apart.commit(plan, device.execute(plan).result()):
+                alone.setdefault(delta.request_id, []).extend(delta.token_ids)
+    assert given == alone
