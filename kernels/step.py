@@ -5,6 +5,7 @@ their slots, and the device derives the rest: what each op means is in `kernels.
 those of `kernels.ops`; S slots, L tokens of the longest sequence, K drafts of a slot.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, Self
 
@@ -37,8 +38,17 @@ class Row(NamedTuple):
     draws: int
     first: int
 
-    def words(self) -> tuple[int, ...]:
-        return (*self, *(0,) * (ROW_WORDS - len(self)))
+
+_ROOM = (0,) * (ROW_WORDS - len(Row._fields))
+
+
+def row_words(rows: Iterable[Row]) -> list[int]:
+    """Rows as their lines, one after another."""
+    words: list[int] = []
+    for row in rows:
+        words += row
+        words += _ROOM
+    return words
 
 
 class Counting(NamedTuple):

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from engine.request import Alternative, TokenLogprob
 from engine.scheduling.plan import ScheduledRow
+from kernels.ops import Ops
 
 LOGPROB_ROWS = 64
 """Prompt positions whose logits are held at a time: [64, V] float32."""
@@ -51,12 +52,11 @@ def to_host(tensor: Tensor) -> Tensor:
     return tensor.to("cpu", non_blocking=True, copy=True)
 
 
-def measure(logits: Tensor, tokens: Tensor, most: int) -> Scores:
+def measure(ops: Ops, logits: Tensor, tokens: Tensor, most: int) -> Scores:
     """Scores of tokens int64 [R] under logits float32 [R, V], with the `most` most likely ones of each row."""
-    normaliser = logits.logsumexp(dim=-1, keepdim=True)
+    normalisers, logprobs, _ = ops.token_logprobs(logits, tokens)
     top = logits.topk(most, dim=-1)
-    chosen = logits.gather(1, tokens[:, None]) - normaliser
-    return Scores(tokens, chosen[:, 0], top.indices, top.values - normaliser)
+    return Scores(tokens, logprobs, top.indices, top.values - normalisers[:, None])
 
 
 def predicted_prompt_tokens(row: ScheduledRow) -> list[int]:

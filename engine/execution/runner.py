@@ -91,7 +91,7 @@ class ModelRunner:
         for start in range(0, len(predicted), LOGPROB_ROWS):
             tokens = predicted[start : start + LOGPROB_ROWS]
             logits = self._model.logits(hidden[start : start + len(tokens)])
-            entries += token_logprobs(logits, tokens, [count] * len(tokens))
+            entries += token_logprobs(self._ops, logits, tokens, [count] * len(tokens))
         return tuple(entries)
 
 

@@ -33,7 +33,8 @@ class Sampler:
         logprobs: list[TokenLogprob | None] = [None] * len(tokens)
         if raw is not None:
             counts = [requests[i].params.logprobs or 0 for i in wanted]
-            for i, entry in zip(wanted, token_logprobs(raw, [tokens[i] for i in wanted], counts), strict=True):
+            entries = token_logprobs(self._ops, raw, [tokens[i] for i in wanted], counts)
+            for i, entry in zip(wanted, entries, strict=True):
                 logprobs[i] = entry
         return tokens, logprobs
 
@@ -87,6 +88,6 @@ def _coordinates(entries: list[tuple[int, int, float]]) -> tuple[Tensor, Tensor,
     )
 
 
-def token_logprobs(logits: Tensor, tokens: Sequence[int], counts: Sequence[int]) -> list[TokenLogprob]:
+def token_logprobs(ops: Ops, logits: Tensor, tokens: Sequence[int], counts: Sequence[int]) -> list[TokenLogprob]:
     """Log-probability of one token a row of float32 [R, V], and of the row's `counts[i]` most likely ones."""
-    return measure(logits, index_tensor(list(tokens)), max(counts)).entries(counts)
+    return measure(ops, logits, index_tensor(list(tokens)), max(counts)).entries(counts)

@@ -25,7 +25,8 @@ class StepInputs:
 
 def arrange(planned: Sequence[ScheduledRow], graphs: GraphSizes) -> StepInputs:
     """Put a plan's rows in order, and fill them up to a graph's size where they fit one."""
-    order = sorted(range(len(planned)), key=lambda i: (planned[i].tokens > 1, planned[i].start + planned[i].tokens))
+    keyed = sorted((row.tokens > 1, row.start + row.tokens, place) for place, row in enumerate(planned))
+    order = [place for _, _, place in keyed]
     rows = [planned[i] for i in order]
     decoding = [row for row in rows if row.tokens == 1]
     context_tokens = sum(row.start + row.tokens for row in decoding)
@@ -63,9 +64,8 @@ def filling(key: GraphKey) -> list[Row]:
 
 def _lines(rows: Sequence[ScheduledRow]) -> list[Row]:
     lines, first = [], 0
-    for row in rows:
-        slot = row.request.slot
-        assert slot is not None
-        lines.append(Row(slot, row.start, row.tokens, 0, int(row.samples), first))
-        first += row.tokens
+    for request, start, tokens, samples in rows:
+        assert request.slot is not None
+        lines.append(Row(request.slot, start, tokens, 0, int(samples), first))
+        first += tokens
     return lines

@@ -165,7 +165,7 @@ class DeviceRunner:
             for start in range(0, len(predicted), LOGPROB_ROWS):
                 tokens = predicted[start : start + LOGPROB_ROWS]
                 logits = self._model.logits(hidden[first + start : first + start + len(tokens)])
-                pieces.append(PromptScores(index, top, measure(logits, tokens, top).on_host()))
+                pieces.append(PromptScores(index, top, measure(self._ops, logits, tokens, top).on_host()))
         return pieces
 
 

@@ -79,7 +79,7 @@ class DeviceSampler:
         self._step_ops.store_drawn(lines, tokens, self._slots.sequences.tokens)
         if raw is None:
             return Drawn(tokens, sound)
-        return Drawn(tokens, sound, measure(raw, tokens[asking], max(needs.tops)))
+        return Drawn(tokens, sound, measure(self._ops, raw, tokens[asking], max(needs.tops)))
 
 
 def sampling_needs(rows: Sequence[ScheduledRow]) -> SamplingNeeds:

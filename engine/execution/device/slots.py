@@ -16,7 +16,7 @@ from engine.execution.device.staging import Staging, fences_of
 from engine.execution.slots import uses_counts
 from engine.request import Request
 from engine.scheduling.plan import ScheduledRow
-from kernels.step import COUNTING_WORDS, ROW_WORDS, Counting, Row, Sequences, StepOps
+from kernels.step import COUNTING_WORDS, ROW_WORDS, Counting, Row, Sequences, StepOps, row_words
 
 
 class _Table(IntEnum):
@@ -102,7 +102,7 @@ class DeviceSlots:
         Where this fails for want of memory, all is as before.
         """
         update = _Update()
-        update.changes.put(self._arena.place(_Table.ROWS, 0), [word for line in lines for word in line.words()])
+        update.changes.put(self._arena.place(_Table.ROWS, 0), row_words(lines))
         for row in rows:
             self._load_row(row, update)
         if update.countings:
@@ -125,7 +125,8 @@ class DeviceSlots:
             state = self._states[slot]
             assert state is not None
             if row.samples:
-                self._states[slot] = state._replace(tokens=row.start + row.tokens + 1)
+                tokens = row.start + row.tokens + 1
+                self._states[slot] = SlotState(state.request, state.preemptions, tokens, state.blocks, state.counted)
 
     def _load_row(self, row: ScheduledRow, update: _Update) -> None:
         request = row.request
@@ -144,7 +145,8 @@ class DeviceSlots:
                 update.new_counts.append(slot)
             update.countings.append(Counting(slot, state.counted, end, request.prompt_tokens))
             state = state._replace(counted=end)
-        update.states[slot] = state
+        if state is not self._states[slot]:
+            update.states[slot] = state
 
     def _load_tokens(self, slot: int, state: SlotState, end: int, changes: Changes) -> SlotState:
         """Copy those up to the row's end. One that was drawn in the step before may not be known here, but there."""

@@ -8,7 +8,7 @@ import torch
 
 from kernels import reference_step
 from kernels.layout import BLOCK_TOKENS
-from kernels.step import Counting, Row, Sequences, StepTensors
+from kernels.step import ROW_WORDS, Counting, Row, Sequences, StepTensors, row_words
 from kernels.triton import step
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -25,7 +25,7 @@ def sequences(generator: torch.Generator) -> Sequences:
 
 
 def table(rows: Sequence[Row]) -> torch.Tensor:
-    return torch.tensor([row.words() for row in rows], dtype=torch.int32, device=DEVICE)
+    return torch.tensor(row_words(rows), dtype=torch.int32, device=DEVICE).view(-1, ROW_WORDS)
 
 
 def laid_out(*rows: tuple[int, int, int, int, int]) -> list[Row]:
