@@ -173,6 +173,8 @@ class Ops(Protocol):
 
     def finite_rows(self, logits: Tensor) -> Tensor: ...
 
+    def token_logprobs(self, logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]: ...
+
 
 class AttentionPlan(Protocol):
     """What a backend works out once a step and uses in every layer.

@@ -347,3 +347,6 @@ class ReferenceOps:
 
     def finite_rows(self, logits: Tensor) -> Tensor:
         return finite_rows(logits)
+
+    def token_logprobs(self, logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return token_logprobs(logits, tokens)

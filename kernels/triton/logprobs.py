@@ -105,9 +105,3 @@ def token_logprobs(logits: Tensor, rows: Tensor, tokens: Tensor) -> TokenLogprob
         TILES=triton.next_power_of_2(tiles),
     )
     return TokenLogprobs(normalisers, logprobs, ranks)
-
-
-def top_logprobs(logits: Tensor, rows: Tensor, normalisers: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` most likely tokens of rows int64 [n], most likely first: (log-probabilities float32, ids int64)."""
-    values, ids = logits[rows].float().topk(count, dim=-1)
-    return values - normalisers[:, None], ids

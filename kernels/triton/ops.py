@@ -6,7 +6,7 @@ from torch import Tensor
 from kernels.layout import BLOCK_TOKENS
 from kernels.ops import AttentionMetadata, AttentionPlan, HeadNorms, KVScales, RopeRows, SamplingColumns
 from kernels.reference import ReferenceOps
-from kernels.triton import activation, attention, blocks, embedding, norms, rotary, sampling
+from kernels.triton import activation, attention, blocks, embedding, logprobs, norms, rotary, sampling
 from kernels.triton.plan import TritonPlan, plan_from_metadata
 
 _UNSCALED = KVScales(key=1.0, value=1.0)
@@ -68,3 +68,8 @@ class TritonOps(ReferenceOps):
 
     def sample(self, logits: Tensor, columns: SamplingColumns) -> Tensor:
         return sampling.sample(logits, columns)
+
+    def token_logprobs(self, logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        rows = torch.arange(len(tokens), device=logits.device)
+        measured = logprobs.token_logprobs(logits, rows, tokens)
+        return measured.normalisers, measured.logprobs, measured.ranks
