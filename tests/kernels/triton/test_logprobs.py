@@ -31,7 +31,6 @@ def test_equal_logits_share_the_best_rank() -> None:
     assert ranks == [5, 1, 1, 4, 1]
 
 
-
 def test_a_row_does_not_depend_on_its_neighbours() -> None:
     wide = random_logits(4, 5100)
     logits = wide[:, :5003]
