@@ -17,7 +17,7 @@ from kernels.ops import AttentionMetadata
 from kernels.triton.attention import attend
 from kernels.triton.plan import TritonPlan, plan_from_metadata
 
-_MOST_SETS = 64
+_MOST_SETS = 128
 
 
 def run(stage: Stage) -> None:
@@ -70,7 +70,7 @@ def extend_flop(rows: int, tokens: int, earlier: int, heads: Heads) -> int:
 def decode_works(stage: Stage, batch: int, context: int) -> list[Callable[[], object]]:
     """A decode step's attention in one layer after another, each with KV of its own."""
     heads = stage.scale.attention_heads
-    sets = min(_MOST_SETS, 1 + ceil(stage.scale.rotated_bytes / kv_bytes(batch, context, heads)))
+    sets = min(_MOST_SETS, ceil(stage.scale.rotated_bytes / kv_bytes(batch, context, heads)))
     return _works(stage, sets, [1] * batch, [context] * batch, heads)
 
 

@@ -9,9 +9,10 @@ from benchmarks.gpu.paged import Heads
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Candidates of the attention kernels' tables: (key tile, warps, stages), and (query tile, and the same)."""
+    """Candidates of the attention kernels' tables: (key tile, warps, stages, programs of a multiprocessor), as many as
+    it has registers and shared memory for, and (query tile, key tile, warps, stages)."""
 
-    decode: tuple[tuple[int, int, int], ...]
+    decode: tuple[tuple[int, int, int, int], ...]
     extend: tuple[tuple[int, int, int, int], ...]
 
 
@@ -79,20 +80,21 @@ FULL = Scale(
     decode_contexts=(1024, 8192, 32_768),
     extend_tokens=(1024, 8192),
     kv_bytes=40 << 30,
-    rotated_bytes=256 << 20,
+    rotated_bytes=1 << 30,
     swept_batch=8,
     tuning=Tuning(
         decode=(
-            *((64, 4, stages) for stages in (3, 5, 7)),
-            *((32, 4, stages) for stages in (3, 5, 7)),
-            *((128, 4, stages) for stages in (3, 5)),
-            *((64, 8, 5), (128, 8, 3), (32, 2, 5), (64, 2, 5)),
+            *((64, 4, 5, programs) for programs in (1, 2, 3)),
+            *((64, 4, stages, 3) for stages in (3, 7)),
+            *((32, 4, stages, 3) for stages in (3, 5, 7)),
+            *((32, 2, stages, 4) for stages in (5, 7)),
+            *((64, 2, 5, 3), (128, 8, 3, 2)),
         ),
         extend=(
             *((128, 64, 8, stages) for stages in (3, 5, 7)),
             *((128, 128, 8, stages) for stages in (3, 5)),
             *((64, 64, 4, stages) for stages in (3, 5)),
-            *((128, 32, 8, 5), (128, 64, 4, 3), (256, 64, 8, 3)),
+            (128, 32, 8, 5),
         ),
     ),
     models=("llama-3.2-1b", "llama-3.1-8b"),
@@ -129,7 +131,7 @@ SMALL = Scale(
     kv_bytes=1 << 18,
     rotated_bytes=1 << 17,
     swept_batch=1,
-    tuning=Tuning(decode=((32, 4, 3),), extend=((32, 32, 4, 3),)),
+    tuning=Tuning(decode=((32, 4, 3, 3),), extend=((32, 32, 4, 3),)),
     models=("tiny",),
     slots=2,
     step_tokens=64,

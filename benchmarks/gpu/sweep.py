@@ -9,6 +9,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
+from triton.runtime.errors import OutOfResources
+
 from benchmarks.gpu import attention
 from benchmarks.gpu.checks import TOLERANCE, worst_row_error
 from benchmarks.gpu.checks.attention import attended, expected_of, rows_of
@@ -19,12 +21,13 @@ from kernels.triton import tuning
 from kernels.triton.tuning import DecodeTile, ExtendTile
 
 _EXTEND_ROWS = 1
+T = TypeVar("T")
 Tile = TypeVar("Tile", DecodeTile, ExtendTile)
 
 
 def check(stage: Stage) -> None:
     for tile in (*_decode_tiles(stage), *_extend_tiles(stage)):
-        stage.attempt(f"{tile}", partial(_check, stage, tile))
+        stage.attempt(f"{tile}", partial(_if_it_fits, stage, f"{tile}", partial(_check, stage, tile)))
 
 
 def run(stage: Stage) -> None:
@@ -63,7 +66,7 @@ def _measure(stage: Stage, name: str, tiles: list[Tile], rate: Callable[[], floa
     rates: dict[Tile, float] = {}
     for tile in tiles:
         with _installed(stage, tile):
-            measured = stage.attempt(f"{name}, {tile}", rate)
+            measured = stage.attempt(f"{name}, {tile}", partial(_if_it_fits, stage, f"{name}, {tile}", rate))
         if measured is not None:
             rates[tile] = measured
             stage.measured(f"{name}, {tile}", measured, unit)
@@ -73,15 +76,22 @@ def _measure(stage: Stage, name: str, tiles: list[Tile], rate: Callable[[], floa
         stage.measured(f"{name}, best over shipped", rates[best] / shipped, "x", f"of {len(rates)}: {best}")
 
 
+def _if_it_fits(stage: Stage, name: str, work: Callable[[], T]) -> T | None:
+    """A candidate that takes more than the device has is no fault."""
+    try:
+        return work()
+    except OutOfResources as error:
+        stage.skipped(name, str(error))
+        return None
+
+
 def _decode_tiles(stage: Stage) -> Iterator[DecodeTile]:
-    """The shipped one, then others that run as many programs a multiprocessor as it, and one more."""
     shipped = tuning.DECODE[_key(stage)]
     yield shipped
-    for key_tile, warps, stages in stage.scale.tuning.decode:
-        tile = replace(shipped, key_tile=key_tile, num_warps=warps, num_stages=stages)
+    for key_tile, warps, stages, programs in stage.scale.tuning.decode:
+        tile = replace(shipped, key_tile=key_tile, num_warps=warps, num_stages=stages, few_programs=programs)
         if tile != shipped:
             yield tile
-    yield replace(shipped, few_programs=shipped.few_programs + 1)
 
 
 def _extend_tiles(stage: Stage) -> Iterator[ExtendTile]:

@@ -14,6 +14,8 @@ from kernels.step import StepTensors
 from kernels.triton.ops import TritonOps
 
 _WINDOW = 2048
+_ANSWER = 150
+"""Tokens that each may generate: more than steps are needed until all have begun."""
 
 
 def run(stage: Stage, capture: Capture | None = None) -> None:
@@ -25,12 +27,17 @@ def _check(stage: Stage, capture: Capture | None) -> None:
     slots, chunk = stage.scale.graph_slots, stage.scale.chunk
     model = random_model("tiny", TritonOps(stage.device, stage.scale.dtypes[0]), _WINDOW)
     stepper = Stepper(
-        model, slots=slots, num_blocks=blocks_for(slots, chunk), window=_WINDOW, step_tokens=512, capture=capture
+        model,
+        slots=slots,
+        num_blocks=blocks_for(slots, chunk + _ANSWER),
+        window=_WINDOW,
+        step_tokens=_WINDOW,
+        capture=capture,
     )
     for _ in range(slots):
         tokens = int(torch.randint(1, chunk, (1,), generator=stage.generator, device=stage.device))
         prompt = torch.randint(0, model.config.vocab_size, (tokens,), generator=stage.generator, device=stage.device)
-        stepper.add(prompt.tolist(), max_tokens=8)
+        stepper.add(prompt.tolist(), max_tokens=_ANSWER)
     while any(not request.output_tokens for request in stepper.scheduler.running) or stepper.scheduler.in_flight == 0:
         assert stepper.step() is not None, "all ended before all had begun"
     stage.synchronize()
