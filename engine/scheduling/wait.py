@@ -18,7 +18,7 @@ MIN_SHARE = 0.1
 """What a class is taken to be left with, at least, by the higher ones."""
 MIN_RETRY_MS = 100
 MAX_RETRY_MS = 600_000
-RETRY_SPREAD = 0.25
+RETRY_SPREAD = 0.1
 """Clients that were turned away together are told to come back over this much more of the wait."""
 
 
