@@ -65,3 +65,9 @@ class EngineConfig:
     """A folder that keeps expanded weights of quantised files, so that the next start maps them; None keeps nothing."""
     salt_key: bytes | None = None
     """Key of the HMAC that turns a tenant into its prefix-cache salt; None draws one at start."""
+    step_timeout_seconds: float = 60.0
+    """A step that takes longer hangs: its requests fail, and the engine is not ready any more."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.step_timeout_seconds < float("inf"):
+            raise ValueError(f"step_timeout_seconds must be positive, got {self.step_timeout_seconds}")

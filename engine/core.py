@@ -19,6 +19,7 @@ from engine.scheduling.stats import SchedulerStats
 from engine.scheduling.wait import QueueSnapshot, predict_drain_ns, predict_first_token_ns
 from engine.stepping import DeviceClock, ModelSteps
 from engine.thread import EngineThread
+from engine.watchdog import StepHung, Watchdog
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +27,8 @@ _SWITCH_INTERVAL_SECONDS = 0.0005
 """How long a thread may keep the interpreter. At CPython's 5 ms a busy event loop would cost each step as much."""
 
 Sink = Callable[[list[TokenDelta]], None]
-"""Takes what one step brought to the requests that were submitted with it. Called on the engine thread; must not
-block."""
+"""Takes what one step brought to the requests that were submitted with it. Called on the engine thread, or on the
+watchdog's where that hangs; must not block."""
 
 
 @dataclass(slots=True)
@@ -70,10 +71,15 @@ class _Abort:
 class EngineCore:
     """Steps its models on a thread of its own, in turn, as long as there is work; sleeps when there is none."""
 
-    def __init__(self, models: Mapping[str, tuple[Scheduler, Executor]], thread: EngineThread) -> None:
+    def __init__(
+        self, models: Mapping[str, tuple[Scheduler, Executor]], thread: EngineThread, *, step_timeout_seconds: float
+    ) -> None:
         clock = DeviceClock()
+        self._watchdog = Watchdog(step_timeout_seconds, self._give_up)
         self._workers = {
-            name: ModelWorker(scheduler, executor, ModelSteps(scheduler, executor, clock), {}, scheduler.snapshot())
+            name: ModelWorker(
+                scheduler, executor, ModelSteps(scheduler, executor, clock, self._watchdog), {}, scheduler.snapshot()
+            )
             for name, (scheduler, executor) in models.items()
         }
         self._inbox: deque[_Submit | _Abort] = deque()
@@ -81,21 +87,27 @@ class EngineCore:
         self._closing = False
         self._thread = thread
         self._running: Future[None] | None = None
+        self._over = threading.Event()
+        """Nobody waits for the engine thread any more: it has ended, or was given up."""
 
     def start(self) -> None:
         sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
+        self._watchdog.start()
         self._running = self._thread.submit(self._run)
 
     @property
     def alive(self) -> bool:
-        return self._running is not None and not self._running.done()
+        return self._running is not None and not self._over.is_set()
 
     def close(self) -> None:
-        """End what runs with `abort` and stop the thread; returns when it has stopped. Idempotent."""
+        """End what runs with `abort` and stop the thread; returns when it has stopped, or was given up. Idempotent."""
         with self._wake:
             self._closing = True
             self._wake.notify()
-        self._thread.close()
+        if self._running is not None:
+            self._over.wait()
+        self._watchdog.close()
+        self._thread.close(wait=not self._watchdog.hung)
 
     def submit(self, model: str, requests: Sequence[Request], sink: Sink) -> None:
         """Let requests in. All that happens to them reaches `sink`, down to their last delta."""
@@ -104,7 +116,8 @@ class EngineCore:
     def abort(self, model: str, request_ids: Sequence[str], done: Callable[[], None]) -> None:
         """End requests before the next step. No delta follows; an id that has left already is no error.
 
-        `done` is called on the engine thread when nothing touches these requests any more. It must not block.
+        `done` is called when nothing touches these requests any more, on the thread that sinks are called on. It must
+        not block.
 
         Raises:
             EngineError: the engine is closed, so nothing touches them.
@@ -146,20 +159,36 @@ class EngineCore:
             while self._take_in():
                 for worker in self._workers.values():
                     self._step(worker)
+        except StepHung:
+            return  # all that is left to do was done by the watchdog
         except Exception:
             logger.critical("the engine thread died", exc_info=True)
-        finally:
-            # Nobody may wait for ever, whether the thread was closed or died.
-            with self._wake:
-                self._closing = True
-                unread = list(self._inbox)
-                self._inbox.clear()
-            for message in unread:
-                if isinstance(message, _Abort):
+        self._end_all(FinishReason.ABORT)
+
+    def _give_up(self) -> None:
+        """A step hangs. Its requests fail, and those that wait behind it. Called on the watchdog's thread, while the
+        engine thread is where it touches nothing."""
+        self._end_all(FinishReason.ERROR, "a step of the engine takes too long, and was given up")
+
+    def _end_all(self, reason: FinishReason, error: str | None = None) -> None:
+        """Nobody may wait for ever, whether the thread was closed, died, or hangs."""
+        self._over.set()
+        with self._wake:
+            self._closing = True
+            unread = list(self._inbox)
+            self._inbox.clear()
+        for message in unread:
+            match message:
+                case _Submit():
+                    worker = self._workers[message.model]
+                    worker.sinks.update((request.id, message.sink) for request in message.requests)
+                case _Abort():
+                    for request_id in message.request_ids:
+                        self._workers[message.model].sinks.pop(request_id, None)
                     message.done()
-            for worker in self._workers.values():
-                left = [*worker.sinks]
-                _deliver(worker, [TokenDelta(request_id, finish_reason=FinishReason.ABORT) for request_id in left])
+        for worker in self._workers.values():
+            left = [*worker.sinks]
+            _deliver(worker, [TokenDelta(each, finish_reason=reason, error=error) for each in left])
 
     def _take_in(self) -> bool:
         """Handle the inbox, waiting for it where there is nothing else to do. False: closing."""

@@ -65,11 +65,15 @@ class Engine:
         thread: EngineThread,
         salt_key: bytes,
         hardware: Mapping[str, str | int | float],
+        *,
+        step_timeout_seconds: float,
     ) -> None:
         self.models: Mapping[str, ServedModel] = MappingProxyType({m.served.name: m.served for m in models})
         self.hardware = hardware
         """What the start-up probe found and chose."""
-        self._core = EngineCore({m.served.name: (m.scheduler, m.runner) for m in models}, thread)
+        self._core = EngineCore(
+            {m.served.name: (m.scheduler, m.runner) for m in models}, thread, step_timeout_seconds=step_timeout_seconds
+        )
         self._arrivals = itertools.count()
         self._salt_key = salt_key
         self._mailboxes: WeakKeyDictionary[asyncio.AbstractEventLoop, Mailbox] = WeakKeyDictionary()
@@ -93,7 +97,8 @@ class Engine:
         except BaseException:
             thread.close()
             raise
-        return cls(loaded, thread, config.salt_key or secrets.token_bytes(32), hardware)
+        salt_key = config.salt_key or secrets.token_bytes(32)
+        return cls(loaded, thread, salt_key, hardware, step_timeout_seconds=config.step_timeout_seconds)
 
     def start(self) -> None:
         """Start the engine thread. Idempotent."""
@@ -118,7 +123,7 @@ class Engine:
 
     @property
     def ready(self) -> bool:
-        """Started and able to serve: models are warm from loading, the engine thread is alive."""
+        """Started and able to serve: models are warm from loading, the engine thread is alive and no step hangs."""
         return self._started and not self._closed and self._core.alive
 
     def stats(self) -> Mapping[str, SchedulerStats]:

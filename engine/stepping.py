@@ -10,6 +10,7 @@ from engine.scheduling.cost import step_work
 from engine.scheduling.pace import Pace
 from engine.scheduling.plan import Executor, PendingStep, StepPlan, StepResult
 from engine.scheduling.scheduler import Scheduler
+from engine.watchdog import StepHung, Watchdog
 
 logger = logging.getLogger(__name__)
 
@@ -42,15 +43,17 @@ class _NeverLaunched:
 class ModelSteps:
     """One model's steps, in turns that a caller takes. Used on the engine thread alone.
 
+    The watchdog watches the executor: nothing else here takes long.
     `pace` says how fast they follow one another, for predicted waits.
     """
 
-    def __init__(self, scheduler: Scheduler, executor: Executor, clock: DeviceClock) -> None:
+    def __init__(self, scheduler: Scheduler, executor: Executor, clock: DeviceClock, watchdog: Watchdog) -> None:
         scheduler.ahead = executor.ahead
         self.pace = Pace()
         self._scheduler = scheduler
         self._executor = executor
         self._clock = clock
+        self._watchdog = watchdog
         self._in_flight: deque[_Launched] = deque()
 
     @property
@@ -61,6 +64,9 @@ class ModelSteps:
         """Launch the next step; wait for the oldest in flight, unless there is room for one more; what it brought.
 
         Behind a step that could not be launched nothing else is, before it has failed.
+
+        Raises:
+            StepHung: the executor took so long that it was given up.
         """
         launched = self._launch()
         if launched is None:
@@ -77,7 +83,10 @@ class ModelSteps:
         launched_ns = time.monotonic_ns()
         pending: PendingStep
         try:
-            pending = self._executor.execute(plan)
+            with self._watchdog:
+                pending = self._executor.execute(plan)
+        except StepHung:
+            raise
         except Exception as error:
             pending = _NeverLaunched(error)
         launched = _Launched(plan, pending, launched_ns)
@@ -88,7 +97,10 @@ class ModelSteps:
         """Wait for the oldest step in flight and take in what came of it."""
         step = self._in_flight.popleft()
         try:
-            result = step.pending.result()
+            with self._watchdog:
+                result = step.pending.result()
+        except StepHung:
+            raise
         except Exception:
             logger.exception("a step of %d rows failed", len(step.plan.rows))
             deltas = self._scheduler.fail(

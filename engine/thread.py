@@ -36,10 +36,11 @@ class EngineThread:
         self._calls.put((call, future))
         return future
 
-    def close(self) -> None:
-        """Stop when all that was submitted has run, and wait for it."""
+    def close(self, *, wait: bool = True) -> None:
+        """Stop when all that was submitted has run, and wait for it, unless that may never be."""
         self._calls.put(None)
-        self._thread.join()
+        if wait:
+            self._thread.join()
 
     def _run(self) -> None:
         _give_way()

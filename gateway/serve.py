@@ -101,6 +101,7 @@ def load_engine(settings: Settings, report: Report) -> Engine:
         max_model_len=settings.max_model_len,
         threads=settings.threads,
         weight_cache=settings.models_dir / "expanded",
+        step_timeout_seconds=settings.step_timeout_s,
     )
     try:
         return Engine.load(models, config, progress=lambda name, done, total: report(f"loading {name}", done, total))

@@ -124,6 +124,8 @@ class Settings(BaseSettings):
     max_model_len: int | None = Field(default=None, ge=2)
     max_running: int = Field(default=64, ge=1, le=4096)
     threads: int | None = Field(default=None, ge=1)
+    step_timeout_s: int = Field(default=60, ge=1, le=3600)
+    """A step of the engine that takes longer hangs: its requests fail, and readiness goes."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "json", "console"] = "auto"

@@ -9,9 +9,15 @@ from engine.request import FinishReason, SamplingParams, TokenDelta
 from engine.scheduling import RowResult, StepPlan, StepResult
 from engine.simulation import FakeExecutor, make_request
 from engine.stepping import DeviceClock, ModelSteps
+from engine.watchdog import Watchdog
 from tests.engine.scheduling.support import make_scheduler, prompts
 
 TEN = SamplingParams(max_tokens=10, ignore_eos=True)
+
+
+def never_late() -> Watchdog:
+    """One that has not been started."""
+    return Watchdog(60.0, lambda: None)
 
 
 @dataclass
@@ -69,7 +75,7 @@ class Machine:
         self.clock = clock
         self.device = Device(clock, ahead)
         self.scheduler = make_scheduler()
-        self.steps = ModelSteps(self.scheduler, self.device, DeviceClock())
+        self.steps = ModelSteps(self.scheduler, self.device, DeviceClock(), never_late())
         for request in prompts(requests, 20, TEN):
             self.scheduler.add(request)
 
@@ -134,7 +140,7 @@ def test_steps_are_charged_for_the_time_from_their_launch_or_the_end_of_the_one_
 def test_models_that_share_a_device_are_not_charged_for_one_another(clock: Clock) -> None:
     device, shared = Device(clock, ahead=1), DeviceClock()
     schedulers = [make_scheduler(), make_scheduler()]
-    both = [ModelSteps(scheduler, device, shared) for scheduler in schedulers]
+    both = [ModelSteps(scheduler, device, shared, never_late()) for scheduler in schedulers]
     for number, scheduler in enumerate(schedulers):
         scheduler.add(make_request("r", range(20), params=SamplingParams(max_tokens=5 + 5 * number, ignore_eos=True)))
     while any(steps.has_work for steps in both):
@@ -166,7 +172,7 @@ def test_nothing_is_launched_behind_a_step_that_never_was(clock: Clock) -> None:
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_answers_are_the_same_on_either_device(ahead: int) -> None:
     scheduler, executor = make_scheduler(6, max_running=4, chunk_tokens=9), FakeExecutor(6, ahead=ahead)
-    steps = ModelSteps(scheduler, executor, DeviceClock())
+    steps = ModelSteps(scheduler, executor, DeviceClock(), never_late())
     given: dict[str, list[int]] = {}
     for request in prompts(5, 30, TEN):
         scheduler.add(request)

@@ -1,6 +1,7 @@
 """The same surface over the real engine and a tiny model: that both sides of the seam mean the same."""
 
 import math
+import threading
 
 import pytest
 from starlette.testclient import TestClient
@@ -79,3 +80,23 @@ def test_tokenize_is_what_chat_counts(client):
     count = post(client, "tokenize", messages=MESSAGES).json()["count"]
     usage = post(client, "chat/completions", messages=MESSAGES, max_tokens=1).json()["usage"]
     assert usage["prompt_tokens"] == count
+
+
+def test_a_step_that_hangs_takes_the_server_out_of_service(tmp_path, monkeypatch):
+    """A client with an answer under way is told so, and none is sent here any more."""
+    folder = make_checkpoint(tmp_path / "model", "llama")
+    config = EngineConfig(dtype="float32", kv_cache_bytes=4 * 2**20, threads=1, step_timeout_seconds=0.5)
+    engine = Engine.load({"tiny": folder}, config)
+    released = threading.Event()
+    runner = engine._core._workers["tiny"].executor
+    monkeypatch.setattr(runner, "execute", lambda plan: released.wait(20))
+    app = create_app(Settings(data_dir=tmp_path / "data"), services_with(folder, engine, FakeAuthenticator()))
+    body = {"model": "tiny", "messages": MESSAGES, "max_tokens": 4}
+    with TestClient(app, headers=AUTHORISED) as client:
+        assert client.get("/readyz").status_code == 200
+        assert client.post("/v1/chat/completions", json=body).status_code == 500
+        assert not released.is_set()
+        assert client.get("/readyz").status_code == 503
+        assert client.post("/v1/chat/completions", json=body).status_code == 503
+        assert client.get("/healthz").status_code == 200
+    released.set()
