@@ -123,5 +123,6 @@ def _variant(name: str, kernel: Any, launch: Launch, types: Mapping[str, str], *
         launch.num_warps,
         launch.num_stages,
         launch.programs,
+        launch.max_registers,
         **promises,
     )

@@ -101,6 +101,7 @@ def compile_variant(variant: KernelVariant) -> CompiledVariant:
         "num_warps": variant.num_warps,
         "num_stages": variant.num_stages,
         "enable_fp_fusion": variant.fused_products,
+        "maxnreg": variant.max_registers,
     }
     try:
         compiled = triton.compile(_source(variant), target=_HOPPER, options=options)

@@ -2,6 +2,8 @@
 
 `num_stages` counts the stages of the loop over keys. Block ids take two before keys and values get any: 5 gives each
 of those two buffers, 3 only one.
+
+Numbers of programs were found by compiling, with Triton 3.6 and 3.7: `python -m kernels.triton.report` says what fits.
 """
 
 from collections.abc import Mapping
@@ -17,6 +19,11 @@ MAX_HEAD_DIM = 256
 
 _MERGED_SPLITS = 16
 
+# Of a multiprocessor, and of a thread at the most: compute capability 9.0.
+_REGISTERS, _REGISTERS_OF_THREAD = 64 * 1024, 255
+_REGISTERS_GRANTED_AT_ONCE = 8
+_WARP_THREADS = 32
+
 
 @dataclass(frozen=True, slots=True)
 class DecodeTile:
@@ -24,7 +31,8 @@ class DecodeTile:
 
     They shape how sums are rounded, and a row's result must not depend on whether its neighbours have drafts.
     few_programs, many_programs: programs that share a multiprocessor; no more than it holds, or the last would start
-    when the others are done.
+    when the others are done. The compiler is held to the registers that they leave each other, and spills none: more
+    programs have more loads in flight, and one's last tile of a split overlaps with another's first.
     """
 
     key_tile: int
@@ -46,19 +54,19 @@ class ExtendTile:
 
 # Both by (padded head dimension, bytes of a stored number).
 DECODE = {
-    (64, 1): DecodeTile(64, 4, 5, 5, 3),
-    (64, 2): DecodeTile(64, 4, 5, 5, 3),
-    (64, 4): DecodeTile(32, 4, 5, 4, 4),
+    (64, 1): DecodeTile(64, 4, 5, 5, 4),
+    (64, 2): DecodeTile(64, 4, 5, 4, 3),
+    (64, 4): DecodeTile(32, 4, 5, 3, 1),
     (128, 1): DecodeTile(64, 4, 5, 3, 2),
-    (128, 2): DecodeTile(64, 4, 5, 2, 2),
-    (128, 4): DecodeTile(32, 4, 5, 2, 2),
+    (128, 2): DecodeTile(64, 4, 5, 3, 2),
+    (128, 4): DecodeTile(32, 4, 5, 1, 1),
     (256, 1): DecodeTile(32, 4, 5, 3, 2),
-    (256, 2): DecodeTile(32, 4, 5, 2, 2),
+    (256, 2): DecodeTile(32, 4, 5, 3, 2),
     (256, 4): DecodeTile(16, 8, 5, 1, 1),
 }
 EXTEND = {
     (64, 1): ExtendTile(128, 64, 8, 5),
-    (64, 2): ExtendTile(128, 64, 8, 5),
+    (64, 2): ExtendTile(128, 64, 4, 5),  # Triton 3.6 makes products of 8 warps wait for one another here
     (64, 4): ExtendTile(32, 16, 4, 5),
     (128, 1): ExtendTile(128, 64, 8, 5),
     (128, 2): ExtendTile(128, 64, 8, 5),
@@ -91,7 +99,11 @@ class AttentionShape:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A kernel's compile-time arguments, how it is compiled, and how many programs a multiprocessor is counted on."""
+    """A kernel's compile-time arguments, and how it is compiled.
+
+    programs: how many a multiprocessor is counted on to hold at once; where that is more than one, the compiler has to
+        make do with the registers that each gets.
+    """
 
     constexprs: Mapping[str, int]
     num_warps: int
@@ -99,9 +111,18 @@ class Launch:
     programs: int = 1
 
     @property
-    def options(self) -> dict[str, int]:
+    def max_registers(self) -> int | None:
+        """The most registers that a thread may use; None leaves it to the compiler."""
+        if self.programs == 1:
+            return None
+        share = _REGISTERS // (self.programs * self.num_warps * _WARP_THREADS)
+        return min(share // _REGISTERS_GRANTED_AT_ONCE * _REGISTERS_GRANTED_AT_ONCE, _REGISTERS_OF_THREAD)
+
+    @property
+    def options(self) -> dict[str, int | None]:
         """All of it, as the keyword arguments of a launch."""
-        return {**self.constexprs, "num_warps": self.num_warps, "num_stages": self.num_stages}
+        compiled = {"num_warps": self.num_warps, "num_stages": self.num_stages, "maxnreg": self.max_registers}
+        return {**self.constexprs, **compiled}
 
 
 @lru_cache

@@ -30,6 +30,7 @@ class KernelVariant:
     aligned: arguments of the signature that are multiples of 16: pointers in bytes, integers in what they count. The
         launcher finds this out from the values; only what holds in every call belongs here.
     programs: how many of its programs the launch counts on a multiprocessor to hold at once.
+    max_registers: the most that a thread may use; None leaves it to the compiler.
     wide_loads: its bulk of bytes is read from device memory 16 bytes a thread.
     pipelined_loads: its main loop has the next tile's loads in flight while it computes on this one's.
     warpgroup_matmul: its matrix products run on whole warp groups (wgmma), not warp by warp.
@@ -44,6 +45,7 @@ class KernelVariant:
     num_warps: int = 4
     num_stages: int = 3
     programs: int = 1
+    max_registers: int | None = None
     wide_loads: bool = False
     pipelined_loads: bool = False
     warpgroup_matmul: bool = False
