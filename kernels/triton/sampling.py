@@ -146,7 +146,9 @@ def _draw(
     rows, vocab_size = logits.shape
     tiles = triton.cdiv(vocab_size, TILE)
     scores = torch.empty((rows, tiles), dtype=torch.float32, device=logits.device)
-    tokens, states = torch.empty((2, rows, tiles), dtype=torch.int32, device=logits.device).unbind()
+    # Each allocated by itself, and so aligned whatever the rows: else a kernel would be compiled anew while serving.
+    tokens = torch.empty((rows, tiles), dtype=torch.int32, device=logits.device)
+    states = torch.empty((rows, tiles), dtype=torch.int32, device=logits.device)
     ids = torch.empty(rows, dtype=torch.int64, device=logits.device)
     finite = torch.empty(rows, dtype=torch.bool, device=logits.device)
     draw_tiles_kernel[(tiles, rows)](

@@ -303,7 +303,9 @@ def find_thresholds(logits: Tensor, columns: SlotSampling, row_slots: Tensor) ->
     rows, vocab_size = logits.shape
     strips, tiles = triton.cdiv(vocab_size, STRIP.value), triton.cdiv(vocab_size, COARSE_TILE)
     device = logits.device
-    maxima, listed = torch.empty((2, rows, strips), dtype=torch.int32, device=device).unbind()
+    # Each allocated by itself, and so aligned whatever the rows: else a kernel would be compiled anew while serving.
+    maxima = torch.empty((rows, strips), dtype=torch.int32, device=device)
+    listed = torch.empty((rows, strips), dtype=torch.int32, device=device)
     masses = torch.empty((rows, tiles, PIVOTS.value), dtype=torch.int64, device=device)
     thresholds = torch.empty(rows, dtype=torch.float32, device=device)
     columns_of_filters = (columns.inverse_temperature, columns.noise_scale, columns.top_k, columns.top_p, columns.min_p)
