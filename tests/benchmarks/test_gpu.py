@@ -237,3 +237,35 @@ def test_a_stage_that_does_not_end_is_stopped(tmp_path: Path) -> None:
     outcomes = gpu._finish(kind, process, deadline=0, file=tmp_path / "none")
     assert [(each.name, each.status) for each in outcomes] == [("the stage", "failed")]
     assert process.returncode == -9
+
+
+def test_stages_run_in_processes_of_their_own_and_checks_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for each stage writes when it began and ended."""
+    program = """
+import json, sys, time
+from pathlib import Path
+outcome = {"stage": sys.argv[1], "name": "began", "status": "measured", "value": time.time()}
+Path(sys.argv[2]).write_text(json.dumps(outcome))
+there = Path(sys.argv[3])
+(there / sys.argv[1]).touch()
+while sys.argv[1] in ("b", "c") and not ((there / "b").exists() and (there / "c").exists()):
+    time.sleep(0.01)
+sys.exit(3 if sys.argv[1] == "d" else 0)
+"""
+
+    def start(kind: gpu._Kind, seconds: float, seed: int, file: Path) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", program, kind.name, str(file), str(tmp_path)]
+        return subprocess.Popen(command, start_new_session=True)
+
+    monkeypatch.setattr(gpu, "_start", start)
+    kinds = [gpu._Kind(name, 60, lambda stage: None, checks=name in "bc") for name in "abcd"]
+    outcomes = gpu._run_all(kinds, 1, tmp_path)
+    assert [(each.stage, each.status) for each in outcomes] == [
+        *((name, "measured") for name in "abcd"),
+        ("d", "failed"),
+    ]
+    began = {each.stage: each.value or 0.0 for each in outcomes if each.status == "measured"}
+    assert began["a"] < min(began["b"], began["c"])
+    assert max(began["b"], began["c"]) < began["d"]
