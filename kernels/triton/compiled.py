@@ -159,7 +159,8 @@ def _source(variant: KernelVariant) -> Any:
         variant.kernel,
         {name: variant.signature.get(name, "constexpr") for name in names},
         dict(variant.constexprs),
-        {(names.index(name),): [["tt.divisibility", 16]] for name in variant.aligned},
+        # In their order: Triton's cache on disk tells sources apart by it.
+        {(place,): [["tt.divisibility", 16]] for place, name in enumerate(names) if name in variant.aligned},
     )
 
 

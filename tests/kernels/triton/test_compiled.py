@@ -3,9 +3,12 @@
 from collections import Counter
 
 import pytest
+import torch
 
+from kernels.triton.compiled import CompilationError, compile_variant
 from kernels.triton.report import shipped_variants
 from tests.kernels.triton.compiling import compile_in_child
+from tests.kernels.triton.flawed import SOUND
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +50,12 @@ def test_a_flaw_is_the_only_fault(flaws: dict[str, list[str]]) -> None:
         "aligned-in-vain",
         "refused",
     ]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are interpreted only where there is no GPU")
+def test_what_is_interpreted_cannot_be_compiled() -> None:
+    with pytest.raises(CompilationError, match="kernels are interpreted in this process"):
+        compile_variant(SOUND)
 
 
 @pytest.fixture(scope="module")
