@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
-from engine.request import EngineError, FinishReason, Request, TokenDelta, UnservableRequest
+from engine.request import DeviceLost, EngineError, FinishReason, Request, TokenDelta, UnservableRequest
 from engine.scheduling.plan import Executor
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.stats import SchedulerStats
@@ -161,6 +161,10 @@ class EngineCore:
                     self._step(worker)
         except StepHung:
             return  # all that is left to do was done by the watchdog
+        except DeviceLost:
+            logger.critical("the device is lost", exc_info=True)
+            self._end_all(FinishReason.ERROR, "the engine lost its device")
+            return
         except Exception:
             logger.critical("the engine thread died", exc_info=True)
         self._end_all(FinishReason.ABORT)

@@ -48,6 +48,10 @@ class OutOfDeviceMemory(EngineError):
     """There was no room on the device for what a step needs. Nothing came of the step, and a smaller one may."""
 
 
+class DeviceLost(EngineError):
+    """The device failed, and will fail every step from now on: this process has lost it."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServiceClass:
     """A class of service. A smaller `priority` is served first (this is the one place that says so).

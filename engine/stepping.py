@@ -5,7 +5,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from engine.request import TokenDelta
+from engine.request import DeviceLost, TokenDelta
 from engine.scheduling.cost import step_work
 from engine.scheduling.pace import Pace
 from engine.scheduling.plan import Executor, PendingStep, StepPlan, StepResult
@@ -67,6 +67,7 @@ class ModelSteps:
 
         Raises:
             StepHung: the executor took so long that it was given up.
+            DeviceLost: no step will be computed any more.
         """
         launched = self._launch()
         if launched is None:
@@ -85,7 +86,7 @@ class ModelSteps:
         try:
             with self._watchdog:
                 pending = self._executor.execute(plan)
-        except StepHung:
+        except (StepHung, DeviceLost):
             raise
         except Exception as error:
             pending = _NeverLaunched(error)
@@ -99,7 +100,7 @@ class ModelSteps:
         try:
             with self._watchdog:
                 result = step.pending.result()
-        except StepHung:
+        except (StepHung, DeviceLost):
             raise
         except Exception:
             logger.exception("a step of %d rows failed", len(step.plan.rows))

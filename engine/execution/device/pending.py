@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from engine.execution.device.inputs import StepInputs
 from engine.execution.device.staging import Fence
 from engine.execution.logprobs import Scores
-from engine.request import TokenLogprob
+from engine.request import DeviceLost, TokenLogprob
 from engine.scheduling.plan import RowResult, StepResult
 
 
@@ -38,8 +39,15 @@ class DeviceStep:
     fence: Fence
 
     def result(self) -> StepResult:
-        """Wait for the step, and for none after it."""
-        self.fence.synchronize()
+        """Wait for the step, and for none after it.
+
+        Raises:
+            DeviceLost: the step, or one before it, broke the device.
+        """
+        try:
+            self.fence.synchronize()
+        except torch.AcceleratorError as error:
+            raise DeviceLost(str(error)) from error
         rows = self.inputs.rows
         logprobs: list[TokenLogprob | None] = [None] * len(rows)
         if self.scores is not None:

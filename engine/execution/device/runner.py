@@ -14,7 +14,7 @@ from engine.execution.device.slots import DeviceSlots
 from engine.execution.device.staging import fences_of, on_device
 from engine.execution.logprobs import LOGPROB_ROWS, measure, predicted_prompt_tokens, to_host
 from engine.models.transformer import Transformer
-from engine.request import OutOfDeviceMemory
+from engine.request import DeviceLost, OutOfDeviceMemory
 from engine.scheduling.plan import BlockCopy, StepPlan
 from kernels.layout import BLOCK_TOKENS
 from kernels.step import StepOps, StepShape, StepTensors
@@ -94,11 +94,14 @@ class DeviceRunner:
 
         Raises:
             OutOfDeviceMemory: there was no room for what the step needs. A step of the same requests may follow.
+            DeviceLost: an earlier step broke the device, or this launch did.
         """
         try:
             return self._launch(plan)
         except torch.OutOfMemoryError as error:
             raise OutOfDeviceMemory(str(error)) from error
+        except torch.AcceleratorError as error:
+            raise DeviceLost(str(error)) from error
 
     def _launch(self, plan: StepPlan) -> DeviceStep:
         inputs = arrange(plan.rows, self._graph_sizes)

@@ -9,7 +9,7 @@ import torch
 
 from engine.execution.device.runner import DeviceRunner
 from engine.models.transformer import Transformer
-from engine.request import OutOfDeviceMemory, Request, SamplingParams, TokenLogprob
+from engine.request import DeviceLost, OutOfDeviceMemory, Request, SamplingParams, TokenLogprob
 from engine.scheduling.plan import ScheduledRow, StepPlan
 from kernels.reference_step import ReferenceStepOps
 from tests.engine.execution.device.harness import (
@@ -214,6 +214,28 @@ def test_a_chunk_that_does_not_sample_is_looked_at_too(runner: DeviceRunner) -> 
     with torch.inference_mode():
         runner._kv[:, 0].fill_(torch.nan)
     assert not runner.execute(_plan((request, 16, 16, False))).result().rows[0].finite
+
+
+def test_a_broken_device_is_named(runner: DeviceRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object) -> torch.Tensor:
+        raise torch.AcceleratorError("an illegal memory access")
+
+    monkeypatch.setattr(runner._model, "forward", broken)
+    with pytest.raises(DeviceLost, match="illegal memory access"):
+        runner.execute(_plan((running_request(prompt(40), 0, [0, 1, 2]), 0, 40, True)))
+
+
+def test_a_device_that_breaks_after_the_launch_is_named(runner: DeviceRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def record(self) -> None: ...
+
+        def synchronize(self) -> None:
+            raise torch.AcceleratorError("an illegal memory access")
+
+    monkeypatch.setattr(runner, "_new_fence", Broken)
+    step = runner.execute(_plan((running_request(prompt(40), 0, [0, 1, 2]), 0, 40, True)))
+    with pytest.raises(DeviceLost, match="illegal memory access"):
+        step.result()
 
 
 def test_out_of_memory_is_named_and_the_step_may_be_tried_again(
