@@ -266,7 +266,7 @@ def _load_all(
     models: Mapping[str, Path | str], config: EngineConfig, progress: LoadProgress | None
 ) -> tuple[list[LoadedModel], dict[str, str | int | float]]:
     """Runs on the engine thread."""
-    ops = select_ops(_DTYPES[config.dtype], config.threads, config.device)
+    ops = select_ops(_DTYPES[config.dtype], config.threads, config.device, config.kv_dtype)
     loaded = [load(name, Path(path), ops, config, 1 / len(models), progress) for name, path in models.items()]
     return loaded, ops.describe() | {f"kv memory of {each.served.name}": str(each.pool) for each in loaded}
 

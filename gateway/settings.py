@@ -119,6 +119,8 @@ class Settings(BaseSettings):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: a GPU where one can be used, the CPU otherwise."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    kv_dtype: Literal["auto", "fp8"] = "auto"
+    """auto: KV as it is computed. fp8: half of the memory, on a GPU only."""
     kv_cache_bytes: ByteSize | None = Field(default=None, ge=1024**2)
     """KV memory of each model; `4GiB` is understood. None: a share of what is free."""
     max_model_len: int | None = Field(default=None, ge=2)

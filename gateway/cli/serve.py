@@ -22,6 +22,7 @@ def serve(
     ] = None,
     device: Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda. [default: auto]")] = None,
     dtype: Annotated[str | None, typer.Option("--dtype", help="auto, bfloat16 or float32. [default: auto]")] = None,
+    kv_dtype: Annotated[str | None, typer.Option("--kv-dtype", help="auto, or fp8 on a GPU. [default: auto]")] = None,
     kv_cache_bytes: Annotated[
         str | None, typer.Option("--kv-cache-bytes", help="KV memory of each model, as in 4GiB.")
     ] = None,
@@ -44,6 +45,7 @@ def serve(
         models=parse_models(model or []),
         device=device,
         dtype=dtype,
+        kv_dtype=kv_dtype,
         kv_cache_bytes=kv_cache_bytes,
         max_model_len=max_model_len,
         max_running=max_running,

@@ -178,6 +178,7 @@ class TestServeRefuses:
             (["--port", "http"], 2, "--port"),
             (["--device", "tpu"], 1, "device: "),
             (["--dtype", "int8"], 1, "dtype: "),
+            (["--kv-dtype", "int8"], 1, "kv_dtype: "),
             (["--kv-cache-bytes", "lots"], 1, "kv_cache_bytes: "),
             (["--max-running", "0"], 1, "max_running: "),
         ],
@@ -193,6 +194,11 @@ class TestServeRefuses:
         monkeypatch.setattr("torch.cuda.is_available", lambda: False)
         arguments = ("serve", "--device", "cuda", "--model", "a=.", "--port", "0")
         assert "device cuda needs a GPU" in failure(1, *arguments)
+
+    def test_fp8_kv_without_a_gpu_is_one_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("gateway.serve.configure_logging", lambda *_: None)
+        arguments = ("serve", "--device", "cpu", "--kv-dtype", "fp8", "--model", "a=.", "--port", "0")
+        assert "kv_dtype fp8 needs a GPU" in failure(1, *arguments)
 
     def test_a_bad_file_is_one_line(self) -> None:
         Path("turnpike.toml").write_text("prot = 1")

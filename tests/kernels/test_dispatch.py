@@ -49,6 +49,15 @@ def test_a_gpu_is_used(device: Device, asked: torch.dtype | None, used: torch.dt
 
 
 @pytest.mark.usefixtures("gpu")
+def test_fp8_kv_is_a_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "a GPU")
+    assert select_ops(None, None, "cuda", "fp8").describe()["kv dtype"] == "float8_e4m3fn"
+    with pytest.raises(DeviceUnavailable, match="kv_dtype fp8 needs a GPU"):
+        select_ops(None, None, "cpu", "fp8")
+
+
+@pytest.mark.usefixtures("gpu")
 def test_threads_are_the_cpus(chosen_threads: list[int]) -> None:
     pytest.importorskip("triton")
     select_ops(None, 3, "cuda")
