@@ -5,7 +5,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from engine.request import DeviceLost, TokenDelta
+from engine.request import DeviceLost, OutOfDeviceMemory, TokenDelta
 from engine.scheduling.cost import step_work
 from engine.scheduling.pace import Pace
 from engine.scheduling.plan import Executor, PendingStep, StepPlan, StepResult
@@ -102,6 +102,11 @@ class ModelSteps:
                 result = step.pending.result()
         except (StepHung, DeviceLost):
             raise
+        except OutOfDeviceMemory as error:
+            logger.warning("there was no room for a step of %d tokens: %s", step.plan.total_tokens, error)
+            deltas = self._scheduler.give_back(
+                step.plan, "there was no room on the device for this request", elapsed_ns=self._elapsed_ns(step)
+            )
         except Exception:
             logger.exception("a step of %d rows failed", len(step.plan.rows))
             deltas = self._scheduler.fail(

@@ -13,6 +13,7 @@ from engine.scheduling.flight import Fate, Flight
 from engine.scheduling.ledger import Ledger
 from engine.scheduling.plan import RowResult, ScheduledRow, StepResult
 from engine.scheduling.roster import Roster
+from engine.scheduling.shortage import StepLimit
 from engine.scheduling.stopping import stop_after_token
 
 _delta: Callable[[tuple[Any, ...]], TokenDelta] = partial(tuple.__new__, TokenDelta)
@@ -49,7 +50,10 @@ class Committer:
     A step costs O(its rows + blocks that are published). `windows` are the most tokens of a request, by rank.
     """
 
-    def __init__(self, roster: Roster, cache: KVCacheManager, ledger: Ledger, windows: Sequence[int]) -> None:
+    def __init__(
+        self, roster: Roster, cache: KVCacheManager, ledger: Ledger, windows: Sequence[int], limit: StepLimit
+    ) -> None:
+        self._limit = limit
         self._roster = roster
         self._cache = cache
         self._ledger = ledger
@@ -59,6 +63,7 @@ class Committer:
     def commit(self, flight: Flight, result: StepResult, elapsed_ns: int) -> list[TokenDelta]:
         """Book the step, and move each request past what its row computed."""
         self._ledger.charge(flight, elapsed_ns)
+        self._limit.note_step()
         tallies = [_Tally() for _ in self._roster.ranks]
         decoding = [tally.decoding for tally in tallies]
         deltas = []
@@ -84,6 +89,25 @@ class Committer:
         """Book a step that could not be computed: all requests in it end, and nothing that it wrote is reused."""
         self._ledger.charge(flight, elapsed_ns)
         return [self._fail(row.request, error) for row in flight.plan.rows if row.request not in flight.dropped]
+
+    def give_back(self, flight: Flight, error: str, elapsed_ns: int) -> list[TokenDelta]:
+        """There was no room for a step: its requests are where they were before it, and the next one is smaller.
+
+        Where it had one token of each, the request with the most KV ends, and the others have its room. A fork whose
+        block may not have been copied starts again, in the ordinary way.
+        """
+        plan = flight.plan
+        self._ledger.waste(plan.rows, elapsed_ns)
+        live = [row for row in plan.rows if row.request not in flight.dropped]
+        copied = {copy.target for copy in plan.copies}
+        for row in live:
+            self._roster.take_back(row.request)
+            if not copied.isdisjoint(row.request.block_table):
+                self._roster.preempt(row.request, cause=row.request.rank)
+        self._limit.lower(plan.total_tokens)
+        if plan.total_tokens > len(live):
+            return []
+        return [self._fail(max(live, key=lambda row: row.start).request, error)]
 
     def _take_in(self, row: ScheduledRow, outcome: RowResult, tally: _Tally, fate: Fate | None) -> TokenDelta | None:
         """Any row; None where there is nothing to hand out. `fate` of one that was dropped."""

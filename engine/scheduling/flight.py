@@ -20,8 +20,8 @@ class Fate(Enum):
 
     `ABORTED`: its request was ended from outside. Its tenant is served, as it was computed for that; but the request
     has been told by then what it consumed, so the time is nobody's.
-    `SURPLUS`: it was planned on what the step before was to bring and did not, as its request ended there. Computed for
-    nobody.
+    `SURPLUS`: it was planned on what the step before was to bring and did not, as its request ended there, or nothing
+    came of that step. Computed for nobody.
     `PREEMPTED`: its request gave way to another. The class that this was for bears the time; nobody is served, as the
     request computes the same again, and is charged for it then.
     `PAUSED`: its request was preempted from outside, and bears the time itself.

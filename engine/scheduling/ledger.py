@@ -64,11 +64,20 @@ class Ledger:
             case Fate.PAUSED:
                 repeats = start < request.high_water_tokens
                 return share_ns - self._charge_repeated(row, share_ns) if repeats else share_ns
+        self._waste(request, share_ns)
+        return 0
+
+    def waste(self, rows: Sequence[ScheduledRow], elapsed_ns: int) -> None:
+        """Book a step of which nothing came. Its time says nothing of what steps take."""
+        starts, tokens = [row[1] for row in rows], [row[2] for row in rows]
+        for row, share_ns in zip(rows, self._cost_model.split_ns(starts, tokens, elapsed_ns), strict=True):
+            self._waste(row[0], share_ns)
+
+    def _waste(self, request: Request, share_ns: int) -> None:
         account = self.accounts[request.rank]
         account.wasted_rows += 1
         account.wasted_ns += share_ns
         account.attributed_ns += share_ns
-        return 0
 
     def _charge_repeated(self, row: ScheduledRow, share_ns: int) -> int:
         """Book the repeated part of a row's time to the class that was the cause, and return it."""

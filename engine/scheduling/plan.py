@@ -95,4 +95,10 @@ class Executor(Protocol):
         caller and keeps the tokens that it draws."""
         ...
 
-    def execute(self, plan: StepPlan) -> PendingStep: ...
+    def execute(self, plan: StepPlan) -> PendingStep:
+        """Launch a step. This, or the result, may raise whatever it likes, and then nothing comes of the step.
+
+        Raises:
+            OutOfDeviceMemory: a smaller step might do. The requests go on, with rows that start where these did.
+        """
+        ...

@@ -11,6 +11,7 @@ from engine.scheduling.growth import grow_running
 from engine.scheduling.guard import StepGuard
 from engine.scheduling.plan import ScheduledRow, StepPlan, scheduled_row
 from engine.scheduling.roster import Roster
+from engine.scheduling.shortage import StepLimit
 from engine.scheduling.stopping import ends_in_flight
 
 MEAN_STEPS = 256
@@ -41,12 +42,18 @@ class Planner:
     """
 
     def __init__(
-        self, config: SchedulerConfig, classes: Sequence[ServiceClass], cache: KVCacheManager, roster: Roster
+        self,
+        config: SchedulerConfig,
+        classes: Sequence[ServiceClass],
+        cache: KVCacheManager,
+        roster: Roster,
+        limit: StepLimit,
     ) -> None:
         self._config = config
         self._classes = classes
         self._cache = cache
         self._roster = roster
+        self._limit = limit
         self._admission = Admission(config, cache, roster)
         self.steps_total = 0
         self.scheduled_tokens_total = 0
@@ -59,7 +66,8 @@ class Planner:
         """The next step, all its blocks allocated; None where there is nothing to compute, or not before what is in
         flight has landed.
 
-        `budget` lowers the tokens of the step, not below one for each running request and one more.
+        `budget` lowers the tokens of the step, not below one for each running request and one more. Where the device
+        had no room for as many, there are fewer, not below one for each running request.
         """
         open_ranks = grow_running(self._roster, self._cache)
         if open_ranks is None:
@@ -69,6 +77,7 @@ class Planner:
             running -= sum(map(ends_in_flight, self._roster.running))
         most = self._config.step_tokens
         budget_tokens = most if budget is None else min(max(budget, running + 1), most)
+        budget_tokens = min(budget_tokens, max(self._limit.tokens, running))
         draft = _Draft(budget_tokens, budget_tokens - running, open_ranks, guard)
         for rank in self._roster.ranks:
             chunk_tokens = self._plan_running(draft, rank)
@@ -97,11 +106,11 @@ class Planner:
         for request in self._roster.running.ranks[rank]:
             start = request.scheduled
             wanted = len(request.tokens) - start
-            if wanted < 2:
-                if not wanted and ends_in_flight(request):
-                    continue
+            if wanted == 1 or not (wanted or ends_in_flight(request)):
                 request.scheduled = start + 1
                 rows.append(scheduled_row((request, start, 1, request.max_tokens > 0)))
+                continue
+            if not wanted:
                 continue
             tokens = min(wanted, chunk_tokens, 1 + spare)
             spare -= tokens - 1

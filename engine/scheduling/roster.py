@@ -120,6 +120,11 @@ class Roster:
         self.waiting[request.rank].add(request)
         self._ledger.preempted(request.rank, cause)
 
+    def take_back(self, request: Request) -> None:
+        """Nothing came of the oldest row in flight of a running request, and so nothing will of the next."""
+        self.flights.drop(request, Fate.SURPLUS)
+        request.scheduled = request.computed
+
     def remove(self, request: Request, fate: Fate, *, forget: bool = False) -> None:
         """The one way out, from wherever it stands. `fate` is that of what is in flight of it.
 

@@ -16,6 +16,7 @@ from engine.scheduling.plan import StepPlan, StepResult
 from engine.scheduling.planner import Planner
 from engine.scheduling.presence import Presence
 from engine.scheduling.roster import Roster
+from engine.scheduling.shortage import StepLimit
 from engine.scheduling.stats import SchedulerStats, class_stats
 from engine.scheduling.stopping import computed_at_end
 from engine.scheduling.wait import ClassRoom, QueueSnapshot
@@ -55,8 +56,9 @@ class Scheduler:
         self._ledger = Ledger([each.name for each in classes], self.cost_model)
         self._presence = Presence(len(classes))
         self._roster = Roster(classes, config.max_running, cache, self._ledger, self._presence)
-        self._planner = Planner(config, classes, cache, self._roster)
-        self._committer = Committer(self._roster, cache, self._ledger, self._windows)
+        limit = StepLimit(config.step_tokens)
+        self._planner = Planner(config, classes, cache, self._roster, limit)
+        self._committer = Committer(self._roster, cache, self._ledger, self._windows, limit)
         self._targets = TargetWatch(classes, config.step_tokens, self.cost_model, self._presence)
         self.ahead = 0
         """How many plans may be in flight beside the one whose result is waited for: as many as the executor takes."""
@@ -153,7 +155,7 @@ class Scheduler:
     ) -> StepPlan | None:
         """The next step, or None where there is nothing to compute, or not before a step in flight has landed.
 
-        `commit` or `fail` it before the next; with `ahead`, before the one after that.
+        `commit`, `fail` or `give_back` it before the next; with `ahead`, before the one after that.
 
         `budget` lowers the tokens of this step; each running request gets one in any case. `guard` bounds the prefill
         of lower classes.
@@ -176,6 +178,11 @@ class Scheduler:
     def fail(self, plan: StepPlan, error: str, *, elapsed_ns: int = 0) -> list[TokenDelta]:
         """The step could not be computed: all requests in it end, and nothing that it wrote is reused."""
         return self._committer.fail(self._roster.flights.land(plan), error, elapsed_ns)
+
+    def give_back(self, plan: StepPlan, error: str, *, elapsed_ns: int = 0) -> list[TokenDelta]:
+        """There was no room on the device for the step: nothing came of it, and what it was for is planned again, in
+        smaller steps. Where it could not be smaller, its largest request ends with the error."""
+        return self._committer.give_back(self._roster.flights.land(plan), error, elapsed_ns)
 
     def snapshot(self) -> QueueSnapshot:
         """The load of each class, for predicting waits. O(classes)."""

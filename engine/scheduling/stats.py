@@ -14,12 +14,13 @@ from engine.scheduling.service_window import jain_index
 class ClassStats:
     """One class: what it holds now, and what came of it since the scheduler was made.
 
-    `attributed_ns` are the class's part of the time of all steps; over all classes they add up to it exactly. Of
-    them, `recompute_ns` went into computing again the `recomputed_tokens` that this class took from others by
-    preemption. `cached_blocks` are free blocks whose content it was the last to use; `reserved_blocks` are what of its
-    reserve it does not hold, out of reach of the classes below. `queue_age_ns` is how long a request has waited by now,
-    since it came or was preempted last: the longest of all. `wasted_rows` were computed for nobody, as their requests
-    had ended by then; their time, `wasted_ns`, is in `attributed_ns` and in no request's.
+    `attributed_ns` are the class's part of the time of all steps; over all classes they add up to it exactly. Of them,
+    `recompute_ns` went into computing again the `recomputed_tokens` that this class took from others by preemption.
+    `cached_blocks` are free blocks whose content it was the last to use; `reserved_blocks` are what of its reserve it
+    does not hold, out of reach of the classes below. `queue_age_ns` is how long a request has waited by now, since it
+    came or was preempted last: the longest of all. `wasted_rows` were computed for nobody, as their requests had ended
+    by then, or were in a step for which there was no room; their time, `wasted_ns`, is in `attributed_ns` and in no
+    request's.
 
     `fairness` is Jain's index of the service in the last minute (as `fair_queue` counts it) over the `active_tenants`:
     those that were served within it or wait now. It judges between tenants that want all they can get: one that asks

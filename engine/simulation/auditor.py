@@ -99,6 +99,8 @@ class Auditor:
         """The step, and the lowest rank of those admitted in it: nobody of that rank or above gives way soon."""
         self._caused: dict[str, deque[tuple[int, int]]] = {}
         self._reached: dict[str, int] = {}
+        self._most_tokens: int | None = None
+        """Of the next step, where there was no room for the last."""
         self._lost_from: dict[str, int] = {}
         """Where a row that was lost ended: with one that goes on from there, no more was lost."""
         self._service: Counter[tuple[int, str]] = Counter()
@@ -243,6 +245,10 @@ class Auditor:
         self, plan: StepPlan, admitted: list[Request], budget_tokens: int, guard: StepGuard | None
     ) -> None:
         assert plan.total_tokens <= budget_tokens, "the step is over its budget"
+        if self._most_tokens is not None:
+            smaller = plan.total_tokens <= max(self._most_tokens, len(plan.rows))
+            assert smaller, "a step is as large as one that there was no room for"
+            self._most_tokens = None
         new = {request.id for request in admitted}
         prefill: Counter[int] = Counter()
         for row in plan.rows:
@@ -281,6 +287,26 @@ class Auditor:
         self._flights.unwanted(delta.request_id for delta in deltas if delta.finish_reason is not None)
         self._check_service(plan, failed=failed)
         self._check_races()
+
+    def after_give_back(self, plan: StepPlan, deltas: Sequence[TokenDelta]) -> None:
+        """Nothing came of a step, and the next is smaller; or it could not be, and the largest request makes room."""
+        live = [row for row in plan.rows if self._standings[row.request.id] is Standing.LIVE]
+        for row in live:
+            if row.request.phase is Phase.RUNNING:
+                assert (row.request.computed, row.request.scheduled) == (row.start, row.start), (
+                    "a row was not given back"
+                )
+            if row.request.phase is Phase.WAITING:
+                self._reached[row.request.id] = max(self._reached.get(row.request.id, 0), row.start)
+        self._flights.came_to_nothing(self._standings)
+        self._most_tokens = plan.total_tokens // 2
+        smallest = plan.total_tokens == len(live)
+        assert len(deltas) == smallest, "a step is not made smaller, or somebody ends for want of room too early"
+        for delta in deltas:
+            assert delta.finish_reason is FinishReason.ERROR
+            ended = next(row for row in live if row.request.id == delta.request_id)
+            assert ended.start == max(row.start for row in live), "it is not the largest request that ends"
+        self._check_service(plan, failed=True)
 
     def _check_service(self, plan: StepPlan, *, failed: bool) -> None:
         """Count the step's service, and compare it with what was charged."""

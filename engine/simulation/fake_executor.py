@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from engine.config import BLOCK_TOKENS
-from engine.request import Request, TokenLogprob
+from engine.request import OutOfDeviceMemory, Request, TokenLogprob
 from engine.scheduling.plan import RowResult, ScheduledRow, StepPlan, StepResult
 
 _MASK = 2**64 - 1
@@ -30,25 +30,35 @@ class DeviceFailure(RuntimeError):
     """The step could not be computed. What it has written until then is worth nothing."""
 
 
+@dataclass(slots=True)
+class _Shortage:
+    """There is no room for more than so many tokens in so many steps more. Noticed at their launch, or afterwards."""
+
+    tokens: int
+    steps: int
+    at_result: bool
+
+
 _Run = tuple[str, int]
 """A request from its admission to its end, or to its next preemption: by its id, and how many it has had."""
 
 
 @dataclass(slots=True)
 class LaunchedStep:
-    """A `PendingStep` whose outcome is there and shows only when it is waited for. None: the device gave up on it.
+    """A `PendingStep` whose outcome is there and shows only when it is waited for.
 
-    `spoiled` are the runs of requests of which it has left rubbish. Nobody knows before they have `seen` the outcome.
+    `spoiled` are the runs of requests of which it has left rubbish, and from which position on. Nobody knows before
+    they have `seen` the outcome.
     """
 
-    outcome: StepResult | None
-    spoiled: list[_Run]
+    outcome: StepResult | Exception
+    spoiled: dict[_Run, int]
     seen: bool = False
 
     def result(self) -> StepResult:
         self.seen = True
-        if self.outcome is None:
-            raise DeviceFailure("the simulated device failed")
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
         return self.outcome
 
 
@@ -83,7 +93,8 @@ class FakeExecutor:
     `is_poisoned` picks the rows whose output is not finite; what they write is poison to whoever reads it. So is all
     that is written by a step that fails, as `fail_next` asks for. A row that comes behind such a one, launched before
     anybody has seen what came of that, reads the poison and comes to rubbish that looks like any token: it must not be
-    used.
+    used. The same holds where there was no room for a step, as `run_short` asks for, but that its requests can go on
+    from where they were before it.
     """
 
     def __init__(
@@ -102,12 +113,22 @@ class FakeExecutor:
         self._drawn: dict[int, _Drawn] = {}
         self._launched: deque[LaunchedStep] = deque()
         self._fails = False
+        self._shortage = _Shortage(0, 0, False)
 
     def fail_next(self) -> None:
         """The next step writes rubbish where it was to write, and raises."""
         self._fails = True
 
+    def run_short(self, tokens: int, steps: int, *, at_result: bool) -> None:
+        """The next steps that have more tokens than that write rubbish, and raise."""
+        self._shortage = _Shortage(tokens, steps, at_result)
+
     def execute(self, plan: StepPlan) -> LaunchedStep:
+        """Raises OutOfDeviceMemory where it runs short, unless that is to show afterwards."""
+        lacks_room = self._shortage.steps > 0 and plan.total_tokens > self._shortage.tokens
+        self._shortage.steps -= 1
+        if lacks_room:
+            return self._give_up(plan)
         while self._launched and self._launched[0].seen:
             self._launched.popleft()
         assert len(self._launched) <= self.ahead, "a step is launched too early"
@@ -116,8 +137,8 @@ class FakeExecutor:
         slots = [row.request.slot for row in plan.rows]
         assert None not in slots, "a row has no slot"
         assert len(set(slots)) == len(slots), "two rows have one slot"
-        spoiled = {run for step in self._launched for run in step.spoiled}
-        unsound = {row.request.id for row in plan.rows if _run_of(row) in spoiled}
+        spoiled = self._spoiled()
+        unsound = {row.request.id for row in plan.rows if row.start > spoiled.get(_run_of(row), row.start)}
         sound = [row for row in plan.rows if row.request.id not in unsound]
         # All rows write before any reads, as the kernels of one layer do: a write that does not belong shows.
         self._digests = {row.request.id: self._digests_of(row) for row in sound}
@@ -132,11 +153,30 @@ class FakeExecutor:
             for row in plan.rows
         ]
         self._keep_drawn(plan, outcomes)
-        spoils = [_run_of(row) for row in plan.rows if row.request.id in unsound or self._spoils(row)]
-        step = LaunchedStep(None if self._fails else StepResult(tuple(outcomes)), spoils)
+        spoils = {_run_of(row): row.start for row in plan.rows if row.request.id in unsound or self._spoils(row)}
+        failure = DeviceFailure("the simulated device failed") if self._fails else None
+        step = LaunchedStep(failure or StepResult(tuple(outcomes)), spoils)
         self._fails = False
         self._launched.append(step)
         return step
+
+    def _give_up(self, plan: StepPlan) -> LaunchedStep:
+        for row in plan.rows:
+            self._spoil(row)
+        error = OutOfDeviceMemory(f"no room for {plan.total_tokens} tokens")
+        if not self._shortage.at_result:
+            raise error
+        step = LaunchedStep(error, {_run_of(row): row.start for row in plan.rows})
+        self._launched.append(step)
+        return step
+
+    def _spoiled(self) -> dict[_Run, int]:
+        """From where on the runs have rubbish that nobody knows of yet. A row that starts there writes all anew."""
+        spoiled: dict[_Run, int] = {}
+        for step in self._launched:
+            for run, start in step.spoiled.items():
+                spoiled[run] = min(start, spoiled.get(run, start))
+        return spoiled
 
     def next_token(self, request: Request, digest: int) -> int:
         """The token that follows a prefix with this digest."""

@@ -9,6 +9,8 @@ _SECOND_NS = 1_000_000_000
 _STORM = 0.3
 """The part of the requests alive that an abort storm takes, of as many as there can be."""
 _MOST_FAULTS = 60
+_EVERYWHERE = tuple(kind for kind in FaultKind if kind is not FaultKind.SHORTAGE)
+"""What can happen on any device. Only one with a memory of its own runs short of it: see `draw_shortages`."""
 
 
 def draw_faults(rng: Random, until_ns: int) -> tuple[Fault, ...]:
@@ -18,7 +20,7 @@ def draw_faults(rng: Random, until_ns: int) -> tuple[Fault, ...]:
             (),
             (FaultKind.ABORT, FaultKind.PREEMPT, FaultKind.PREEMPT, FaultKind.FAILURE),
             (FaultKind.HANG, FaultKind.SLOW, FaultKind.STILL, FaultKind.JUMP),
-            tuple(FaultKind),
+            _EVERYWHERE,
             (FaultKind.ABORT,),
         )
     )
@@ -32,6 +34,24 @@ def draw_faults(rng: Random, until_ns: int) -> tuple[Fault, ...]:
         storm = kind is FaultKind.ABORT and rng.random() < 0.1
         faults += _storm(rng, at_ns) if storm else [_fault(rng, at_ns, kind)]
         at_ns += _pause_ns(rng, pause_ticks)
+    return tuple(faults)
+
+
+def draw_shortages(rng: Random, until_ns: int) -> tuple[Fault, ...]:
+    """How often a device has no room for steps, and how large they may be then. In order of time."""
+    faults: list[Fault] = []
+    at_ns = _pause_ns(rng, 15.0)
+    while at_ns < until_ns and len(faults) < _MOST_FAULTS:
+        faults.append(
+            Fault(
+                at_ns=at_ns,
+                kind=FaultKind.SHORTAGE,
+                in_flight=rng.random() < 0.5,
+                steps=rng.choice((1, 3, 20)),
+                tokens=rng.choice((1, 2, 4, 8, 16)),
+            )
+        )
+        at_ns += _pause_ns(rng, 15.0)
     return tuple(faults)
 
 

@@ -1,7 +1,7 @@
 """Follows the steps in flight from outside: what of a request they hold, and what is to come of each row."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -53,6 +53,13 @@ class FlightAuditor:
         standings = {row.request.id: flight.standing(row.request) for row in plan.rows}
         self.wasted_rows += sum(each in (Standing.SURPLUS, Standing.ABORTED) for each in standings.values())
         return standings
+
+    def came_to_nothing(self, standings: Mapping[str, Standing]) -> None:
+        """The step that has landed did, and so what was launched behind it of the same requests will."""
+        live = [request_id for request_id, standing in standings.items() if standing is Standing.LIVE]
+        lost = [request_id for request_id, standing in standings.items() if standing is Standing.LOST]
+        self.wasted_rows += len(live) + len(lost)
+        self.unwanted(live)
 
     def unwanted(self, request_ids: Iterable[str]) -> None:
         """What is in flight of these came to nothing with the step that has landed."""

@@ -8,8 +8,8 @@ from hashlib import sha256
 from random import Random
 
 from engine.memory import KVCacheManager
-from engine.request import Phase, Request, UnservableRequest
-from engine.scheduling import PendingStep, ScheduledRow, Scheduler, StepPlan
+from engine.request import OutOfDeviceMemory, Phase, Request, UnservableRequest
+from engine.scheduling import PendingStep, ScheduledRow, Scheduler, StepPlan, StepResult
 from engine.scheduling.cost import StepWork, row_work, total
 from engine.simulation.auditor import AuditedPool, Auditor
 from engine.simulation.device import Device, StepTime
@@ -94,6 +94,16 @@ class _Launched:
     ends_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class _NeverLaunched:
+    """A `PendingStep` for which there was no room from the first."""
+
+    error: OutOfDeviceMemory
+
+    def result(self) -> StepResult:
+        raise self.error
+
+
 class _Simulation:
     def __init__(self, traffic: Traffic, check_every: int) -> None:
         self.step = 0
@@ -132,13 +142,14 @@ class _Simulation:
             self._alive = [request for request in self._alive if request.phase is not Phase.FINISHED]
             plan = self._schedule()
             if plan is not None:
-                self._launch(plan)
-            if len(self._launched) > self._traffic.ahead or (plan is None and self._launched):
-                self._land(self._launched.popleft())
-            elif plan is None:
-                self._sleep()
-            if plan is not None:
+                kept = self._traffic.ahead if self._launch(plan) else 0
+                while len(self._launched) > kept:
+                    self._land(self._launched.popleft())
                 self.step += 1
+            elif self._launched:
+                self._land(self._launched.popleft())
+            else:
+                self._sleep()
         self._check_state()
         self._check_end()
         stats = self._scheduler.stats()
@@ -177,7 +188,8 @@ class _Simulation:
         self._check_plan(plan)
         return plan
 
-    def _launch(self, plan: StepPlan) -> None:
+    def _launch(self, plan: StepPlan) -> bool:
+        """False: there is no room for it, so nothing else can be launched before it has shown."""
         self._time_auditor.check_start(plan, self._now_ns)
         self._record(
             f"step {plan.step}: {plan.copies} "
@@ -187,13 +199,18 @@ class _Simulation:
                 for row in plan.rows
             )
         )
-        pending = self._executor.execute(plan)
+        pending: PendingStep
+        try:
+            pending = self._executor.execute(plan)
+        except OutOfDeviceMemory as error:
+            pending = _NeverLaunched(error)
         self._flight_auditor.launched(plan)
         work = total(row_work(row.start, row.tokens) for row in plan.rows)
         time = self._device.run(work)
         begins_ns = max(self._now_ns, self._launched[-1].ends_ns) if self._launched else self._now_ns
         ends_ns = begins_ns + time.elapsed_ns
         self._launched.append(_Launched(plan, pending, work, time, self._device.good_steps, ends_ns))
+        return not isinstance(pending, _NeverLaunched)
 
     def _land(self, step: _Launched) -> None:
         plan, elapsed_ns = step.plan, step.time.elapsed_ns
@@ -207,6 +224,10 @@ class _Simulation:
         self._auditor.before_commit(plan)
         try:
             result = step.pending.result()
+        except OutOfDeviceMemory as error:
+            deltas = self._scheduler.give_back(plan, str(error), elapsed_ns=elapsed_ns)
+            self._auditor.after_give_back(plan, deltas)
+            self._struck["given back"] += 1
         except DeviceFailure as error:
             deltas = self._scheduler.fail(plan, str(error), elapsed_ns=elapsed_ns)
             self._auditor.after_commit(plan, deltas, failed=True)
@@ -269,6 +290,8 @@ class _Simulation:
                 return
             case FaultKind.FAILURE:
                 self._executor.fail_next()
+            case FaultKind.SHORTAGE:
+                self._executor.run_short(fault.tokens, fault.steps, at_result=fault.in_flight)
             case FaultKind.JUMP:
                 self._now_ns += fault.ns
             case _:

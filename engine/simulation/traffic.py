@@ -37,13 +37,16 @@ class Arrival:
 
 class FaultKind(Enum):
     """To a request: `ABORT`, `PREEMPT`. To a step: `FAILURE`, it writes rubbish and raises; `HANG`, it takes
-    `Fault.ns` longer. To time: `SLOW`, the next `Fault.steps` steps take five times as long; `STILL`, the clock does
-    not move while they run; `JUMP`, it leaps forward by `Fault.ns` between two steps."""
+    `Fault.ns` longer; `SHORTAGE`, in the next `Fault.steps` steps the device has no room for more than
+    `Fault.tokens`, which it says at the launch or, with `in_flight`, by the result. To time: `SLOW`, the next
+    `Fault.steps` steps take five times as long; `STILL`, the clock does not move while they run; `JUMP`, it leaps
+    forward by `Fault.ns` between two steps."""
 
     ABORT = auto()
     PREEMPT = auto()
     FAILURE = auto()
     HANG = auto()
+    SHORTAGE = auto()
     SLOW = auto()
     STILL = auto()
     JUMP = auto()
@@ -63,6 +66,7 @@ class Fault:
     in_flight: bool = False
     ns: int = 0
     steps: int = 0
+    tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

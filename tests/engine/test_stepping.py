@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from engine import stepping
-from engine.request import FinishReason, SamplingParams, TokenDelta
+from engine.request import FinishReason, OutOfDeviceMemory, SamplingParams, TokenDelta
 from engine.scheduling import RowResult, StepPlan, StepResult
 from engine.simulation import FakeExecutor, make_request
 from engine.stepping import DeviceClock, ModelSteps
 from engine.watchdog import Watchdog
-from tests.engine.scheduling.support import make_scheduler, prompts
+from tests.engine.scheduling.support import family, make_scheduler, prompts
 
 TEN = SamplingParams(max_tokens=10, ignore_eos=True)
 
@@ -169,21 +169,34 @@ def test_nothing_is_launched_behind_a_step_that_never_was(clock: Clock) -> None:
     assert machine.device.diary == ["launch 1", "launch 2", "result 1", "launch 3", "result 2"]
 
 
+@pytest.mark.parametrize("when", ["launch", "result"])
 @pytest.mark.parametrize("ahead", [0, 1])
-def test_answers_are_the_same_on_either_device(ahead: int) -> None:
-    scheduler, executor = make_scheduler(6, max_running=4, chunk_tokens=9), FakeExecutor(6, ahead=ahead)
+def test_a_step_for_which_there_is_no_room_comes_again_in_smaller_pieces(clock: Clock, ahead: int, when: str) -> None:
+    machine = Machine(clock, ahead)
+    machine.device.broken[f"{when} 1"] = OutOfDeviceMemory("no room for 3 GiB")
+    deltas = machine.turns()
+    assert [delta.finish_reason for delta in deltas] == [None] * 9 + [FinishReason.LENGTH]
+    stats = machine.scheduler.stats()
+    assert (stats.failures_total, stats.wasted_rows_total) == (0, 2 if (when, ahead) == ("result", 1) else 1)
+    assert machine.scheduler.in_flight == 0
+
+
+def given_by(executor: FakeExecutor) -> dict[str, list[int]]:
+    """What each of a few requests gets, some of which are forks, in a pool that is too small for all."""
+    scheduler, given = make_scheduler(6, max_running=4, chunk_tokens=9), dict[str, list[int]]()
     steps = ModelSteps(scheduler, executor, DeviceClock(), never_late())
-    given: dict[str, list[int]] = {}
-    for request in prompts(5, 30, TEN):
+    for request in (*family(3, 30, TEN), *prompts(5, 30, TEN)[3:]):
         scheduler.add(request)
     while steps.has_work:
         for delta in steps.turn():
             given.setdefault(delta.request_id, []).extend(delta.token_ids)
-    alone: dict[str, list[int]] = {}
-    for request in prompts(5, 30, TEN):
-        apart, device = make_scheduler(6), FakeExecutor(6)
-        apart.add(request)
-        while (plan := apart.schedule()) is not None:
-            for delta in apart.commit(plan, device.execute(plan).result()):
-                alone.setdefault(delta.request_id, []).extend(delta.token_ids)
-    assert given == alone
+        scheduler.check()
+    return given
+
+
+@pytest.mark.parametrize("at_result", [False, True])
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_answers_are_the_same_on_any_device(ahead: int, at_result: bool) -> None:
+    executor = FakeExecutor(6, ahead=ahead)
+    executor.run_short(5, 30, at_result=at_result)
+    assert given_by(executor) == given_by(FakeExecutor(6))

@@ -13,6 +13,7 @@ from engine.scheduling.flight import Flights
 from engine.scheduling.ledger import Ledger
 from engine.scheduling.planner import Planner
 from engine.scheduling.roster import Roster
+from engine.scheduling.shortage import StepLimit
 from engine.simulation.campaign import CampaignReport, Limits, run_campaign
 from engine.simulation.simulator import SimulationFailure, simulate
 from tests.engine.simulation.mutants import Mutant
@@ -42,9 +43,7 @@ MUTANTS = [
         "request.scheduled = start + 1",
         "request.scheduled = start + 2",
     ),
-    Mutant(
-        "one that ends goes on", Planner, "_plan_running", "if not wanted and ends_in_flight(request):", "if False:"
-    ),
+    Mutant("one that ends goes on", Planner, "_plan_running", "not (wanted or ends_in_flight(request))", "not wanted"),
     Mutant(
         "the last token is never drawn", scheduler_module, "computed_at_end", "window_tokens) - 1", "window_tokens) - 2"
     ),
@@ -64,6 +63,22 @@ MUTANTS = [
     Mutant("a wasted row is billed", Ledger, "charge", "if dropped and request in dropped:", "if False:"),
     Mutant("a wasted row is service", Committer, "_take_in", "fate is not Fate.ABORTED", "fate is Fate.PREEMPTED"),
     Mutant("a lost row is the victim's", Ledger, "_charge_dropped", "case Fate.PREEMPTED:", "case None:"),
+    # steps for which there is no room
+    Mutant("a step without room counts", Roster, "take_back", "request.scheduled = request.computed", "pass"),
+    Mutant("what is behind it counts", Roster, "take_back", "self.flights.drop(request, Fate.SURPLUS)", "pass"),
+    Mutant("it comes again as large", StepLimit, "lower", "// 2", "// 1"),
+    Mutant("the limit is not heeded", Planner, "plan", "self._limit.tokens", "most"),
+    Mutant("the smallest makes room", Committer, "give_back", "max(live", "min(live"),
+    Mutant("somebody leaves at once", Committer, "give_back", "plan.total_tokens > len(live)", "False"),
+    Mutant(
+        "a fork has a block that nobody copied",
+        Committer,
+        "give_back",
+        "if not copied.isdisjoint(row.request.block_table):",
+        "if False:",
+        from_seed=1420,
+    ),
+    Mutant("its time is lost", Committer, "give_back", "self._ledger.waste(plan.rows, elapsed_ns)", "pass"),
     Mutant("steps land in any order", Flights, "land", "popleft", "pop"),
 ]
 
@@ -80,7 +95,10 @@ def test_no_seed_breaks_an_invariant(campaign: CampaignReport) -> None:
 
 def test_the_silence_means_something(campaign: CampaignReport) -> None:
     faults = campaign.faults
-    assert min(faults["failure"], faults["preempt in flight"], faults["abort in flight, in decode"]) >= 10
+    assert (
+        min(faults["failure"], faults["preempt in flight"], faults["abort in flight, in decode"], faults["given back"])
+        >= 10
+    )
     assert campaign.preemptions > 150
     assert campaign.wasted_rows > 300
 
