@@ -57,6 +57,10 @@ class ClassStats(Protocol):
     def active_tenants(self) -> int: ...
     @property
     def fairness(self) -> float: ...
+    @property
+    def wasted_rows(self) -> int: ...
+    @property
+    def wasted_ns(self) -> int: ...
 
 
 class ModelStats(Protocol):
@@ -175,10 +179,12 @@ _CLASS_COUNTERS = (
     ("recomputed_tokens", "turnpike_class_recomputed_tokens", "Tokens computed again for preemptions it caused"),
     ("preemptions_caused", "turnpike_class_preemptions_caused", "Sequences paused for this class"),
     ("preemptions_suffered", "turnpike_class_preemptions_suffered", "Sequences of this class paused for another"),
+    ("wasted_rows", "turnpike_class_wasted_rows", "Rows of steps that were computed for nobody"),
 )
 _CLASS_SECONDS = (
     ("attributed_ns", "turnpike_class_engine_seconds", "The class's part of the time of all steps"),
     ("recompute_ns", "turnpike_class_recompute_seconds", "Of it, spent on computing again"),
+    ("wasted_ns", "turnpike_class_wasted_seconds", "Of it, spent on rows that were computed for nobody"),
 )
 
 

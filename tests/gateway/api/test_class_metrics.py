@@ -32,6 +32,8 @@ COUNTERS = (
     "turnpike_class_preemptions_suffered_total",
     "turnpike_class_engine_seconds_total",
     "turnpike_class_recompute_seconds_total",
+    "turnpike_class_wasted_rows_total",
+    "turnpike_class_wasted_seconds_total",
 )
 
 
