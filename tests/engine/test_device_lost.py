@@ -46,7 +46,8 @@ async def test_all_requests_fail_and_the_engine_is_not_ready(
         monkeypatch.setattr(engine._core._workers["llama"].executor, "execute", execute)
         async with asyncio.timeout(PATIENCE_SECONDS):
             errors = await asyncio.gather(*(error_of(engine, model) for model in ("llama", "llama", "qwen3")))
-            assert errors[:2] == ["the engine lost its device"] * 2
+            assert errors[0] == "the engine lost its device"
+            assert set(errors) <= {"the engine lost its device", "the engine is closed"}
             while engine.ready:
                 await asyncio.sleep(0.01)
             with pytest.raises(EngineError, match="closed"):
