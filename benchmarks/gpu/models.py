@@ -5,7 +5,6 @@ Random weights measure speed and never quality.
 
 from collections.abc import Iterator, Mapping
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +15,6 @@ from engine.models.hf_config import config_from_json
 from engine.models.layout import EMBEDDING, expected_tensors
 from engine.models.loader import load_model
 from engine.models.transformer import Transformer
-from engine.text.processor import TextProcessor
 from kernels.ops import Ops
 
 _LLAMA_3: dict[str, Any] = {
@@ -86,10 +84,8 @@ SHAPES: Mapping[str, dict[str, Any]] = {
 """config.json of each. `tiny` is for trying the code."""
 
 
-class RandomCheckpoint:
-    """A checkpoint that is nowhere: see `engine.models.checkpoint.Checkpoint`."""
-
-    path = Path("random")
+class RandomWeights:
+    """Weights that are stored nowhere: see `engine.models.checkpoint.WeightSource`."""
 
     def __init__(self, config: ModelConfig, device: torch.device, seed: int = 0) -> None:
         self.config, self._device = config, device
@@ -107,13 +103,10 @@ class RandomCheckpoint:
             else:
                 yield name, tensor.normal_(0.0, shape[-1] ** -0.5, generator=self._generator)
 
-    def text_processor(self) -> TextProcessor:
-        raise NotImplementedError("what is measured here are token ids")
-
 
 def random_model(name: str, ops: Ops, max_positions: int) -> Transformer:
     """A model of one of `SHAPES` on the device of `ops`, ready for positions below `max_positions`."""
-    return load_model(RandomCheckpoint(config_from_json(SHAPES[name]), ops.device), ops, max_positions)
+    return load_model(RandomWeights(config_from_json(SHAPES[name]), ops.device), ops, max_positions)
 
 
 def weight_count(config: ModelConfig) -> int:

@@ -17,11 +17,8 @@ from engine.models.weight_cache import CachedCheckpoint
 from engine.text.processor import TextProcessor
 
 
-class Checkpoint(Protocol):
-    """An opened, validated checkpoint. Opening reads headers only; `tensors` reads the weights."""
-
-    @property
-    def path(self) -> Path: ...
+class WeightSource(Protocol):
+    """A model's weights, wherever they come from: all that loading it takes."""
 
     @property
     def config(self) -> ModelConfig: ...
@@ -34,6 +31,13 @@ class Checkpoint(Protocol):
     def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
         """Every weight once, in no particular order, in `dtype`. May be memory-mapped: do not write to it."""
         ...
+
+
+class Checkpoint(WeightSource, Protocol):
+    """An opened, validated checkpoint. Opening reads headers only; `tensors` reads the weights."""
+
+    @property
+    def path(self) -> Path: ...
 
     def text_processor(self) -> TextProcessor: ...
 

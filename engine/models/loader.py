@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from engine.models.checkpoint import Checkpoint
+from engine.models.checkpoint import WeightSource
 from engine.models.config import ModelConfig, UnsupportedCheckpoint
 from engine.models.rope import RopeTable
 from engine.models.transformer import LayerWeights, ModelWeights, Transformer
@@ -22,18 +22,18 @@ _LAYER_PARTS = {
 }
 
 
-def load_model(checkpoint: Checkpoint, ops: Ops, max_positions: int, progress: Progress | None = None) -> Transformer:
+def load_model(source: WeightSource, ops: Ops, max_positions: int, progress: Progress | None = None) -> Transformer:
     """Read the weights in `ops.dtype` and make the model ready to run positions below `max_positions`.
 
     Raises:
         UnsupportedCheckpoint: a tensor is missing.
     """
-    config = checkpoint.config
+    config = source.config
     assembler = _Assembler(config, ops)
     total = read = 0
-    total = checkpoint.weight_bytes
+    total = source.weight_bytes
     with torch.inference_mode():
-        for name, tensor in checkpoint.tensors(ops.dtype):
+        for name, tensor in source.tensors(ops.dtype):
             assembler.add(name, tensor)
             if progress is not None:
                 read = min(read + tensor.nbytes, total)

@@ -225,7 +225,7 @@ def test_stages_fit_the_time_of_a_run() -> None:
 
 def test_what_transformers_cannot_do_is_no_failure(stage: Stage) -> None:
     def unsupported() -> None:
-        raise NotImplementedError("not here")
+        raise ValueError("this attention does not run in blocks")
 
     peers._where_it_runs(stage, peers.CONTINUOUS, unsupported)
     assert_all(stage, "skipped", 1)
