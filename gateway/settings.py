@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import quote, unquote, urlsplit
 
-from pydantic import BeforeValidator, ByteSize, Field, SecretStr, ValidationError, field_validator
+from pydantic import BeforeValidator, ByteSize, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -105,6 +105,8 @@ class Settings(BaseSettings):
 
     models: dict[str, Path] = Field(default_factory=dict)
     """Served name -> checkpoint: a Hugging Face folder or a GGUF file."""
+    small_models: dict[str, str] = Field(default_factory=dict)
+    """Large model -> the small one beside it, which drafts for it and stands in for it: both by served name."""
     prices: dict[str, tuple[Decimal, ...]] = Field(default_factory=dict)
     """Served name -> dollars per million tokens: [input, output] or [input, cached input, output]. What differs from
     the price in effect is a new version from the start on; by hand, the price of a model that is here is not set."""
@@ -171,6 +173,18 @@ class Settings(BaseSettings):
                     "starting with a letter or digit, at most 128 characters"
                 )
         return {name: path.expanduser().absolute() for name, path in models.items()}
+
+    @field_validator("small_models")
+    @classmethod
+    def _served_pairs(cls, pairs: dict[str, str], known: ValidationInfo) -> dict[str, str]:
+        served = known.data.get("models", {})
+        for large, small in pairs.items():
+            for name in (large, small):
+                if name not in served:
+                    raise ValueError(f"the model {name!r} is not among the served ones")
+            if large == small or small in pairs:
+                raise ValueError(f"{small!r} cannot be the small model of {large!r}: it must be another, without one")
+        return pairs
 
     @field_validator("database_url")
     @classmethod

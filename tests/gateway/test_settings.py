@@ -261,3 +261,19 @@ class TestServiceClasses:
         assert list(load_settings(service_classes={name: {"priority": 1}}).service_classes) == [name]
         with pytest.raises(SettingsError):
             load_settings(service_classes={name + "a": {"priority": 1}})
+
+
+@pytest.mark.parametrize(
+    ("pairs", "complaint"),
+    [
+        ({"large": "absent"}, "small_models: the model 'absent' is not among the served ones"),
+        ({"large": "large"}, "small_models: 'large' cannot be the small model of 'large'"),
+        ({"large": "small", "small": "tiny"}, "small_models: 'small' cannot be the small model of 'large'"),
+    ],
+)
+def test_a_pair_of_models_is_two_served_ones(tmp_path: Path, pairs: dict[str, str], complaint: str) -> None:
+    models = dict.fromkeys(("large", "small", "tiny"), tmp_path)
+    assert load_settings(models=models, small_models={"large": "small"}).small_models == {"large": "small"}
+    with pytest.raises(SettingsError) as caught:
+        load_settings(models=models, small_models=pairs)
+    assert str(caught.value).startswith(complaint)
