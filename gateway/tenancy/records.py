@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Generic, TypeVar
 
+from gateway.routing.policy import NO_POLICY, RoutingPolicy
 from gateway.tenancy.grants import KeyScope
 from gateway.tenancy.limits import ScopedLimits
 
@@ -61,7 +62,7 @@ class Principal:
 
     `key_id` is the key's public id. `lineage` is what limits of the key go by: the public id of the first of a chain
     of rotated keys ("": it is the first). `scopes` and `models`: None is everything. `credit_nanodollars` is all that
-    the tenant ever paid in advance; None: it pays afterwards.
+    the tenant ever paid in advance; None: it pays afterwards. `routing` is the tenant's policy.
     """
 
     tenant_id: str
@@ -73,6 +74,7 @@ class Principal:
     scopes: frozenset[KeyScope] | None = None
     models: frozenset[str] | None = None
     credit_nanodollars: int | None = None
+    routing: RoutingPolicy = NO_POLICY
 
     def may(self, scope: KeyScope) -> bool:
         return self.scopes is None or scope in self.scopes

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from gateway.routing.policy import NO_POLICY
 from gateway.tenancy.changes import KeyGrant, TenantChanges
 from gateway.tenancy.database import answering, writing
 from gateway.tenancy.errors import UnknownTenant
@@ -14,6 +15,7 @@ from gateway.tenancy.limits import limits_of_key, read_limits
 from gateway.tenancy.pepper import pepper_id
 from gateway.tenancy.queries import KEY_COLUMNS, TENANT_COLUMNS, key_record, tenant_record
 from gateway.tenancy.records import ActiveKey, CreatedKey, KeyRecord, Principal, Tenant, Tier
+from gateway.tenancy.routing_policies import read_policies
 from gateway.tenancy.tables import KeyRow, TenantRow
 
 
@@ -81,8 +83,8 @@ class TenantStore:
             return await changes.revoke_key(await changes.key(public_id))
 
     async def active_keys(self, public_ids: Sequence[str]) -> Mapping[str, ActiveKey[Principal]]:
-        """Those of `public_ids` that are neither revoked nor of a suspended tenant, with their limits. Keys that have
-        expired are among them, and say so."""
+        """Those of `public_ids` that are neither revoked nor of a suspended tenant, with their limits and routing
+        policy. Keys that have expired are among them, and say so."""
         query = (
             select(
                 KeyRow.public_id,
@@ -99,7 +101,9 @@ class TenantStore:
         with answering():
             async with self._database.connect() as connection:
                 rows = (await connection.execute(query)).all()
-                stated = await read_limits(connection, {row.id for row in rows})
+                tenant_ids = {row.id for row in rows}
+                stated = await read_limits(connection, tenant_ids)
+                policies = await read_policies(connection, tenant_ids)
         return {
             row.public_id: ActiveKey(
                 row.digest,
@@ -112,6 +116,7 @@ class TenantStore:
                     row.lineage,
                     None if row.scopes is None else frozenset(map(KeyScope, row.scopes)),
                     None if row.models is None else frozenset(row.models),
+                    routing=policies.get(row.id, NO_POLICY),
                 ),
                 row.expires_at,
             )

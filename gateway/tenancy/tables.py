@@ -1,9 +1,21 @@
-"""The SQL tables of tenants, their keys and limits, and of administrators' keys. `migrations/` makes them; a test holds
-the two together."""
+"""The SQL tables of tenants, their keys, limits and routing policies, and of administrators' keys. `migrations/` makes
+them; a test holds the two together."""
 
 from datetime import UTC, datetime
 
-from sqlalchemy import JSON, BigInteger, CheckConstraint, DateTime, Dialect, ForeignKey, LargeBinary, MetaData, String
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    DateTime,
+    Dialect,
+    ForeignKey,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
@@ -103,3 +115,17 @@ class LimitRow(Base):
     concurrent: Mapped[int | None] = mapped_column(BigInteger)
     context_tokens: Mapped[int | None] = mapped_column(BigInteger)
     nanodollars_per_month: Mapped[int | None] = mapped_column(BigInteger)
+
+
+class RoutingPolicyRow(Base):
+    """What is stated for a tenant; `gateway.routing.policy.RoutingPolicy` has the meaning."""
+
+    __tablename__ = "routing_policies"
+    __table_args__ = (CheckConstraint("preference IN ('quality', 'balanced', 'economy')", name="preference"),)
+
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"), primary_key=True)
+    preference: Mapped[str] = mapped_column(String(16))
+    degrade: Mapped[bool] = mapped_column(Boolean)
+    degrade_near_budget: Mapped[bool] = mapped_column(Boolean)
+    cascade_percent: Mapped[int | None] = mapped_column(Integer)
+    aliases: Mapped[dict[str, str]] = mapped_column(JSON)

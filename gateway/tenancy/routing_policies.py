@@ -1,0 +1,88 @@
+"""Tenants' routing policies in the SQL store. As limits do, they are read together with a tenant's keys."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from sqlalchemy import Row, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from gateway.routing.policy import NO_POLICY, Preference, RoutingPolicy
+from gateway.tenancy.database import answering, writing
+from gateway.tenancy.errors import UnknownTenant
+from gateway.tenancy.tables import RoutingPolicyRow, TenantRow
+
+
+class RoutingPolicyTable:
+    """For the command line. Every method raises `StoreUnavailable` when the database does not answer, and
+    `UnknownTenant` where there is no such tenant."""
+
+    def __init__(self, database: AsyncEngine) -> None:
+        self._database = database
+
+    async def policy_of(self, tenant_name: str) -> RoutingPolicy:
+        """What is stated for a tenant, or the default."""
+        with answering():
+            async with self._database.connect() as connection:
+                tenant_id = await _tenant_id(connection, tenant_name)
+                return await read_policy(connection, tenant_id)
+
+    async def change(self, tenant_name: str, changes: Mapping[str, Any]) -> RoutingPolicy:
+        """Change some fields of a tenant's policy, and return all of it.
+
+        Raises:
+            InvalidPolicy: what it would be then cannot be.
+        """
+        async with writing(self._database) as connection:
+            # Locked, the tenant's row makes changes of its policy follow one another.
+            tenant_id = await _tenant_id(connection, tenant_name, lock=True)
+            policy = replace(await read_policy(connection, tenant_id), **changes)
+            await write_policy(connection, tenant_id, policy)
+        return policy
+
+
+async def read_policies(connection: AsyncConnection, tenant_ids: Iterable[str]) -> Mapping[str, RoutingPolicy]:
+    """What is stated for tenants, by tenant id."""
+    query = select(*_COLUMNS).where(RoutingPolicyRow.tenant_id.in_(tuple(tenant_ids)))
+    return {row.tenant_id: _policy(row) for row in (await connection.execute(query)).all()}
+
+
+async def read_policy(connection: AsyncConnection, tenant_id: str) -> RoutingPolicy:
+    return (await read_policies(connection, [tenant_id])).get(tenant_id, NO_POLICY)
+
+
+async def write_policy(connection: AsyncConnection, tenant_id: str, policy: RoutingPolicy) -> None:
+    """State all of a tenant's policy. The caller holds a lock on the tenant."""
+    values = {
+        "preference": policy.preference.value,
+        "degrade": policy.degrade,
+        "degrade_near_budget": policy.degrade_near_budget,
+        "cascade_percent": policy.cascade_percent,
+        "aliases": dict(policy.aliases),
+    }
+    here = RoutingPolicyRow.tenant_id == tenant_id
+    changed = await connection.execute(update(RoutingPolicyRow).where(here).values(values))
+    if not changed.rowcount:
+        await connection.execute(insert(RoutingPolicyRow).values(tenant_id=tenant_id, **values))
+
+
+def _policy(row: Row[*tuple[Any, ...]]) -> RoutingPolicy:
+    return RoutingPolicy(
+        Preference(row.preference),
+        row.degrade,
+        row.degrade_near_budget,
+        row.cascade_percent,
+        MappingProxyType(dict(row.aliases)),
+    )
+
+
+async def _tenant_id(connection: AsyncConnection, tenant_name: str, *, lock: bool = False) -> str:
+    query = select(TenantRow.id).where(TenantRow.name == tenant_name)
+    tenant_id: str | None = await connection.scalar(query.with_for_update() if lock else query)
+    if tenant_id is None:
+        raise UnknownTenant(f"there is no tenant named {tenant_name}")
+    return tenant_id
+
+
+_COLUMNS = tuple(getattr(RoutingPolicyRow, column.name) for column in RoutingPolicyRow.__table__.columns)
