@@ -46,6 +46,7 @@ REFUSED_IN_MESSAGE: dict[str, tuple[object, ...]] = {
     "tool_calls": ([],),
 }
 
+_SESSION_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _VARIABLE_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _RESERVED_VARIABLES = {
     *("self", "messages", "tools", "documents", "add_generation_prompt", "chat_template", "tokenize"),
@@ -62,6 +63,9 @@ def parse_chat(fields: Fields) -> GenerationRequest:
     params = take_sampling(fields, max_tokens=max_tokens, logprobs=logprobs)
     stream, include_usage = take_stream(fields)
     service_tier = take_hints(fields)
+    session_id = fields.string("session_id")
+    if session_id is not None:
+        require_session_id(session_id, "session_id")
     fields.finish(REFUSED_CHAT)
     return GenerationRequest(
         model=model,
@@ -73,7 +77,18 @@ def parse_chat(fields: Fields) -> GenerationRequest:
         stream=stream,
         include_usage=include_usage,
         service_tier=service_tier,
+        session_id=session_id,
     )
+
+
+def is_session_id(text: str) -> bool:
+    return _SESSION_ID.fullmatch(text) is not None
+
+
+def require_session_id(text: str, param: str) -> None:
+    """Raises: APIError, naming `param`."""
+    if not is_session_id(text):
+        raise invalid(param, f"{param} must be 1 to 128 letters, digits and . _ : -")
 
 
 def take_conversation(fields: Fields) -> Conversation:

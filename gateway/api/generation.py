@@ -36,7 +36,8 @@ class GenerationRequest:
 
     `params.max_tokens` is what the client asked for and `limit_param` the name it used, both None when it set no
     limit; then `default_max_tokens` applies as far as the window allows (None: the rest of the window).
-    `prompt_param` names the field that the prompts came from. Choice `i * params.n + j` answers prompt i.
+    `prompt_param` names the field that the prompts came from. Choice `i * params.n + j` answers prompt i. `session_id`
+    is the conversation that the messages go on with, where the body names one.
     """
 
     model: str
@@ -49,3 +50,4 @@ class GenerationRequest:
     include_usage: bool
     service_tier: str | None = None
     echo: bool = False
+    session_id: str | None = None
