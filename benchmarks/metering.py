@@ -59,8 +59,10 @@ def an_opening(n: int) -> Opening:
         tier="standard",
         tier_served="standard",
         requested_model="smollm2",
+        routed_model="smollm2",
         served_model="smollm2",
         model_version="sha256:0123456789abcdef",
+        route_reason="explicit",
         price=Price("2026-11", 150, 75, 600),
         opened_ms=now_ms,
     )

@@ -25,6 +25,7 @@ from gateway.api.shed import shed
 from gateway.api.wire import Header, Wire, new_id
 from gateway.metering.event import new_event_id, unix_ms
 from gateway.metering.opening import Opening
+from gateway.routing.reason import RouteReason
 from gateway.services import Services
 from gateway.settings import Settings
 from gateway.tenancy.records import Principal, Tier
@@ -92,8 +93,10 @@ class GenerationEndpoint:
             tier=caller.tier,
             tier_served=tier_served,
             requested_model=header.model,
+            routed_model=model.name,
             served_model=model.name,
             model_version=model.version,
+            route_reason=RouteReason.EXPLICIT,
             price=self._services.prices.price_of(model.name, tier_served, now),
             opened_ms=unix_ms(now),
         )

@@ -12,7 +12,10 @@ from uuid import UUID
 
 import orjson
 
-SCHEMA_VERSION = 1
+from gateway.routing.reason import RouteReason
+
+SCHEMA_VERSION = 2
+"""Version 1 has no `routed_model` and no `route_reason`: there was no routing."""
 
 
 class Ending(StrEnum):
@@ -37,8 +40,10 @@ class UsageEvent:
     """One request's consumption. The field names are the columns of `usage_events` in ClickHouse.
 
     `event_id` is the identity for de-duplication. `source` is the journal that wrote it, `sequence` its place there:
-    1, 2, 3, ... without a gap. Billed are `prompt_tokens` (of which `cached_tokens` came from the prefix cache) and
-    `completion_tokens`, those that were sent to the client; `undelivered_tokens` were computed for it and not sent.
+    1, 2, 3, ... without a gap. The client asked for `requested_model`; routing chose `routed_model`, for
+    `route_reason`, of which `served_model` is the version that answered. Billed are `prompt_tokens` (of which
+    `cached_tokens` came from the prefix cache) and `completion_tokens`, those that were sent to the client;
+    `undelivered_tokens` were computed for it and not sent.
     `engine_ns` is the request's share of the steps it was in; `recompute_ns` is what it had to repeat after
     preemptions, by the class that each was for. `cost_nanodollars` is final: the tokens at the price version of the
     moment. `occurred_at` is the end of the request, UTC, to the millisecond.
@@ -54,8 +59,10 @@ class UsageEvent:
     tier: str
     tier_served: str
     requested_model: str
+    routed_model: str
     served_model: str
     model_version: str
+    route_reason: str
     adapter_id: str = ""
     prompt_tokens: int
     cached_tokens: int = 0
@@ -76,13 +83,13 @@ class UsageEvent:
 
     def to_json(self) -> bytes:
         """One JSON object, as it travels through the journal and Kafka."""
-        return orjson.dumps({name: getattr(self, name) for name in COLUMNS}, default=dict)
+        return orjson.dumps({name: getattr(self, name) for name in _FIELDS[self.schema_version]}, default=dict)
 
     @classmethod
     def from_json(cls, data: bytes) -> Self:
         """
         Raises:
-            InvalidEvent: not one JSON object with exactly the fields of this version, each of its type and range.
+            InvalidEvent: not one JSON object with exactly the fields of its version, each of its type and range.
         """
         try:
             stated = orjson.loads(data)
@@ -90,14 +97,22 @@ class UsageEvent:
             raise InvalidEvent(f"not JSON: {error}") from None
         if not isinstance(stated, dict):
             raise InvalidEvent("not a JSON object")
-        if stated.get("schema_version") != SCHEMA_VERSION:
-            raise InvalidEvent(f"schema_version is {stated.get('schema_version')!r}, not {SCHEMA_VERSION}")
-        if odd := set(stated) ^ set(COLUMNS):
+        version = stated.get("schema_version")
+        if type(version) is not int or version not in _FIELDS:
+            raise InvalidEvent(f"schema_version is {version!r}, not one of {', '.join(map(str, _FIELDS))}")
+        if odd := set(stated) ^ set(_FIELDS[version]):
             raise InvalidEvent(f"missing or unknown fields: {', '.join(sorted(odd))}")
-        return cls(**{name: _read(name, value) for name, value in stated.items()})
+        values = {name: _read(name, value) for name, value in stated.items()}
+        return cls(**(unrouted(values["served_model"]) | values))
+
+
+def unrouted(model: str) -> dict[str, str]:
+    """What version 1 left unsaid: the model that answered was the one that was named."""
+    return {"routed_model": model, "route_reason": RouteReason.EXPLICIT.value}
 
 
 COLUMNS = tuple(each.name for each in fields(UsageEvent))
+_FIELDS = {1: tuple(name for name in COLUMNS if name not in unrouted("")), SCHEMA_VERSION: COLUMNS}
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_COUNT = 2**63 - 1

@@ -8,7 +8,7 @@ from uuid import UUID
 import orjson
 
 from gateway.billing.prices import Price
-from gateway.metering.event import Ending, UsageEvent, utc_from_ms
+from gateway.metering.event import Ending, UsageEvent, unrouted, utc_from_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +23,10 @@ class Opening:
     tier: str
     tier_served: str
     requested_model: str
+    routed_model: str
     served_model: str
     model_version: str
+    route_reason: str
     price: Price
     opened_ms: int
 
@@ -37,7 +39,9 @@ class Opening:
 
     @classmethod
     def from_json(cls, data: bytes) -> Self:
+        """One that was written before there was routing had no choice but the model that was named."""
         stated = orjson.loads(data)
+        stated = unrouted(stated["served_model"]) | stated
         return cls(**stated | {"event_id": UUID(stated["event_id"]), "price": Price(**stated["price"])})
 
 
@@ -76,8 +80,10 @@ def event_of(opening: Opening, progress: Progress, work: Work, ending: Ending, e
         tier=opening.tier,
         tier_served=opening.tier_served,
         requested_model=opening.requested_model,
+        routed_model=opening.routed_model,
         served_model=opening.served_model,
         model_version=opening.model_version,
+        route_reason=opening.route_reason,
         prompt_tokens=progress.prompt_tokens,
         cached_tokens=progress.cached_tokens,
         completion_tokens=progress.completion_tokens,

@@ -52,6 +52,17 @@ async def test_a_migration_that_was_cut_short_is_repeated(empty_analytics: Analy
     assert await empty_analytics.query("SELECT events FROM usage_by_minute") == [(1,)]
 
 
+async def test_events_of_before_routing_say_that_their_model_was_named(empty_analytics: Analytics) -> None:
+    before = [each for each in shipped_migrations() if each.version < 3]
+    with patch.object(schema, "shipped_migrations", return_value=before):
+        await migrate(empty_analytics)
+    old = {name: value for name, value in event(1).items() if name not in ("routed_model", "route_reason")}
+    await empty_analytics.insert("usage_events", list(old), [list(old.values())])
+    await migrate(empty_analytics)
+    rows = await empty_analytics.query("SELECT routed_model, route_reason FROM usage_events")
+    assert rows == [(old["served_model"], "explicit")]
+
+
 async def test_tables_of_a_newer_program_are_left_alone(analytics: Analytics) -> None:
     await analytics.insert("schema_versions", ["version", "name", "sha256"], [[9999, "future", ""]])
     with pytest.raises(AnalyticsSchemaMismatch, match="9999"):

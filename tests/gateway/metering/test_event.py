@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.metering.event import Ending, InvalidEvent, UsageEvent, new_event_id, unix_ms, utc_from_ms
+from gateway.metering.opening import Opening
+from tests.gateway.metering.usage import an_opening
 
 COUNTS = st.integers(0, 2**63 - 1)
 NAMES = st.text(max_size=20).filter(lambda text: not any("\ud800" <= char <= "\udfff" for char in text))
@@ -26,8 +28,10 @@ def an_event(**changes: object) -> UsageEvent:
         tier="premium",
         tier_served="standard",
         requested_model="auto",
-        served_model="m",
+        routed_model="m",
+        served_model="m-2",
         model_version="v",
+        route_reason="complexity_large",
         prompt_tokens=3,
         completion_tokens=5,
         total_latency_ms=9,
@@ -50,8 +54,10 @@ EVENTS = st.builds(
     tier=NAMES,
     tier_served=NAMES,
     requested_model=NAMES,
+    routed_model=NAMES,
     served_model=NAMES,
     model_version=NAMES,
+    route_reason=NAMES,
     adapter_id=NAMES,
     prompt_tokens=COUNTS,
     cached_tokens=COUNTS,
@@ -97,7 +103,9 @@ def test_a_missing_field_is_named(name: str) -> None:
         ("recompute_ns", {"premium": -1}),
         ("tenant_id", None),
         ("ttft_ms", "1"),
-        ("schema_version", 2),
+        ("schema_version", 3),
+        ("schema_version", [2]),
+        ("schema_version", True),
     ],
 )
 def test_a_wrong_value_is_named(name: str, value: object) -> None:
@@ -110,6 +118,31 @@ def test_a_wrong_value_is_named(name: str, value: object) -> None:
 def test_what_is_no_object_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidEvent):
         UsageEvent.from_json(data)
+
+
+def before_routing() -> dict[str, object]:
+    """An event as version 1 wrote it."""
+    stated = orjson.loads(an_event(schema_version=1, requested_model="m", served_model="m").to_json())
+    assert stated.keys().isdisjoint({"routed_model", "route_reason"})
+    return stated
+
+
+def test_an_event_of_before_routing_is_read_and_passed_on_as_it_was() -> None:
+    event = UsageEvent.from_json(orjson.dumps(before_routing()))
+    assert (event.schema_version, event.routed_model, event.route_reason) == (1, "m", "explicit")
+    assert orjson.loads(event.to_json()) == before_routing() | {"event_id": str(event.event_id)}
+
+
+def test_version_1_has_none_of_the_later_fields() -> None:
+    with pytest.raises(InvalidEvent, match="route_reason"):
+        UsageEvent.from_json(orjson.dumps(before_routing() | {"route_reason": "explicit"}))
+
+
+def test_a_request_of_before_routing_that_a_crash_left_open_can_be_billed() -> None:
+    opening = an_opening("r")
+    stated = orjson.loads(opening.to_json())
+    del stated["routed_model"], stated["route_reason"]
+    assert Opening.from_json(orjson.dumps(stated)) == opening
 
 
 def test_an_unknown_field_is_refused() -> None:

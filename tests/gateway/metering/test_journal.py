@@ -42,8 +42,10 @@ def an_opening(request_id: str = "r1", **changes: object) -> Opening:
         "tier": "premium",
         "tier_served": "premium",
         "requested_model": "m",
+        "routed_model": "m",
         "served_model": "m",
         "model_version": "1",
+        "route_reason": "explicit",
         "price": Price("p1", 5, 2, 7),
         "opened_ms": NOW_MS,
     }

@@ -28,8 +28,10 @@ def an_opening(request_id: str, tenant_id: str = "t0", opened_ms: int = NOW_MS) 
         tier="standard",
         tier_served="standard",
         requested_model="m",
+        routed_model="m",
         served_model="m",
         model_version="1",
+        route_reason="explicit",
         price=Price("p1", 5, 2, 7),
         opened_ms=opened_ms,
     )
