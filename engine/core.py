@@ -17,6 +17,7 @@ from engine.scheduling.plan import Executor
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.stats import SchedulerStats
 from engine.scheduling.wait import QueueSnapshot, predict_drain_ns, predict_first_token_ns
+from engine.speculation.speculator import Speculator
 from engine.stepping import DeviceClock, ModelSteps
 from engine.thread import EngineThread
 from engine.watchdog import StepHung, Watchdog
@@ -72,15 +73,23 @@ class EngineCore:
     """Steps its models on a thread of its own, in turn, as long as there is work; sleeps when there is none."""
 
     def __init__(
-        self, models: Mapping[str, tuple[Scheduler, Executor]], thread: EngineThread, *, step_timeout_seconds: float
+        self,
+        models: Mapping[str, tuple[Scheduler, Executor, Speculator | None]],
+        thread: EngineThread,
+        *,
+        step_timeout_seconds: float,
     ) -> None:
         clock = DeviceClock()
         self._watchdog = Watchdog(step_timeout_seconds, self._give_up)
         self._workers = {
             name: ModelWorker(
-                scheduler, executor, ModelSteps(scheduler, executor, clock, self._watchdog), {}, scheduler.snapshot()
+                scheduler,
+                executor,
+                ModelSteps(scheduler, executor, clock, self._watchdog, speculator),
+                {},
+                scheduler.snapshot(),
             )
-            for name, (scheduler, executor) in models.items()
+            for name, (scheduler, executor, speculator) in models.items()
         }
         self._inbox: deque[_Submit | _Abort] = deque()
         self._wake = threading.Condition()

@@ -72,7 +72,9 @@ class Engine:
         self.hardware = hardware
         """What the start-up probe found and chose."""
         self._core = EngineCore(
-            {m.served.name: (m.scheduler, m.runner) for m in models}, thread, step_timeout_seconds=step_timeout_seconds
+            {m.served.name: (m.scheduler, m.runner, m.speculator) for m in models},
+            thread,
+            step_timeout_seconds=step_timeout_seconds,
         )
         self._arrivals = itertools.count()
         self._salt_key = salt_key

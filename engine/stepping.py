@@ -6,10 +6,12 @@ from collections import deque
 from dataclasses import dataclass
 
 from engine.request import DeviceLost, OutOfDeviceMemory, TokenDelta
-from engine.scheduling.cost import step_work
+from engine.scheduling.cost import StepWork, step_work
 from engine.scheduling.pace import Pace
 from engine.scheduling.plan import Executor, PendingStep, StepPlan, StepResult
 from engine.scheduling.scheduler import Scheduler
+from engine.speculation.policy import SpeculationLoad
+from engine.speculation.speculator import Proposals, Speculator
 from engine.watchdog import StepHung, Watchdog
 
 logger = logging.getLogger(__name__)
@@ -28,6 +30,7 @@ class _Launched:
     plan: StepPlan
     pending: PendingStep
     launched_ns: int
+    proposals: Proposals | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +46,28 @@ class _NeverLaunched:
 class ModelSteps:
     """One model's steps, in turns that a caller takes. Used on the engine thread alone.
 
-    The watchdog watches the executor: nothing else here takes long.
+    The watchdog watches the executor and the drafting: nothing else here takes long.
     `pace` says how fast they follow one another, for predicted waits.
+
+    Drafts follow a request's last token, so nothing may be in flight of those that they are for: while the speculator
+    wants to draft, a step is launched when the one before it has landed, and not earlier.
     """
 
-    def __init__(self, scheduler: Scheduler, executor: Executor, clock: DeviceClock, watchdog: Watchdog) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        executor: Executor,
+        clock: DeviceClock,
+        watchdog: Watchdog,
+        speculator: Speculator | None = None,
+    ) -> None:
         scheduler.ahead = executor.ahead
         self.pace = Pace()
         self._scheduler = scheduler
         self._executor = executor
         self._clock = clock
         self._watchdog = watchdog
+        self._speculator = speculator if executor.takes_drafts else None
         self._in_flight: deque[_Launched] = deque()
 
     @property
@@ -69,6 +83,8 @@ class ModelSteps:
             StepHung: the executor took so long that it was given up.
             DeviceLost: no step will be computed any more.
         """
+        if self._in_flight and self._speculator is not None and self._speculator.wants(self._load(), self._ranks):
+            return self._land()
         launched = self._launch()
         if launched is None:
             return self._land() if self._in_flight else []
@@ -77,8 +93,13 @@ class ModelSteps:
         return self._land() if len(self._in_flight) > self._scheduler.ahead else []
 
     def _launch(self) -> _Launched | None:
+        proposals = self._propose()
         now_ns = time.monotonic_ns()
-        plan = self._scheduler.schedule(now_ns, guard=self._scheduler.step_guard(now_ns))
+        guard = self._scheduler.step_guard(now_ns)
+        if proposals is None:
+            plan = self._scheduler.schedule(now_ns, guard=guard)
+        else:
+            plan = self._scheduler.schedule(now_ns, guard=guard, drafts=proposals.drafts)
         if plan is None:
             return None
         launched_ns = time.monotonic_ns()
@@ -90,9 +111,41 @@ class ModelSteps:
             raise
         except Exception as error:
             pending = _NeverLaunched(error)
-        launched = _Launched(plan, pending, launched_ns)
+        launched = _Launched(plan, pending, launched_ns, proposals)
         self._in_flight.append(launched)
         return launched
+
+    def _propose(self) -> Proposals | None:
+        """Drafts for the next step, their time charged. Without them it is as good a step: where drafting fails, it is
+        over."""
+        if self._speculator is None:
+            return None
+        load = self._load()
+        if self._in_flight:
+            return Proposals(load)
+        try:
+            with self._watchdog:
+                proposals = self._speculator.propose(self._scheduler.running.ranks, load)
+        except (StepHung, DeviceLost):
+            raise
+        except OutOfDeviceMemory as error:
+            logger.warning("there was no room to draft: %s", error)
+            return Proposals(load)
+        except Exception:
+            logger.exception("drafting failed; the model goes on without")
+            self._speculator = None
+            return None
+        for asked in proposals.asked:
+            self._scheduler.charge_drafting(asked.requests, asked.elapsed_ns)
+        return proposals
+
+    def _load(self) -> SpeculationLoad:
+        scheduler = self._scheduler
+        return SpeculationLoad(len(scheduler.running), scheduler.waiting, scheduler.context_tokens)
+
+    @property
+    def _ranks(self) -> int:
+        return len(self._scheduler.running.ranks)
 
     def _land(self) -> list[TokenDelta]:
         """Wait for the oldest step in flight and take in what came of it."""
@@ -113,7 +166,10 @@ class ModelSteps:
                 step.plan, "the engine could not compute this step", elapsed_ns=self._elapsed_ns(step)
             )
         else:
-            deltas = self._scheduler.commit(step.plan, result, elapsed_ns=self._elapsed_ns(step))
+            elapsed_ns = self._elapsed_ns(step)
+            deltas = self._scheduler.commit(step.plan, result, elapsed_ns=elapsed_ns)
+            if self._speculator is not None and step.proposals is not None:
+                self._speculator.observe(step.proposals, step.plan, result, _work_of(step.plan), elapsed_ns)
         self._note_pace(step)
         return deltas
 
@@ -125,6 +181,9 @@ class ModelSteps:
 
     def _note_pace(self, step: _Launched) -> None:
         """After the cost model has learnt from the step: before its first, it knows nothing of this machine."""
-        work = step_work([row.start for row in step.plan.rows], [row.tokens for row in step.plan.rows])
-        predicted_ns = self._scheduler.cost_model.predict_ns(work)
+        predicted_ns = self._scheduler.cost_model.predict_ns(_work_of(step.plan))
         self.pace.observe(predicted_ns, step.launched_ns, time.monotonic_ns(), more=self.has_work)
+
+
+def _work_of(plan: StepPlan) -> StepWork:
+    return step_work([row.start for row in plan.rows], [row.tokens for row in plan.rows])

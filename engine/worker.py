@@ -31,6 +31,7 @@ from engine.models.version import checkpoint_version
 from engine.request import OutOfDeviceMemory, Request, SamplingParams
 from engine.scheduling.plan import Executor
 from engine.scheduling.scheduler import Scheduler
+from engine.speculation.speculator import Speculator
 from engine.text.processor import TextProcessor
 from kernels.dispatch import select_step_ops
 from kernels.ops import Ops
@@ -69,6 +70,7 @@ class LoadedModel:
     scheduler: Scheduler
     runner: Executor
     pool: KVPool
+    speculator: Speculator | None = None
 
 
 def load(

@@ -39,6 +39,10 @@ class ModelRunner:
     def ahead(self) -> int:
         return 0
 
+    @property
+    def takes_drafts(self) -> bool:
+        return False
+
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> FinishedStep:
         """Compute the plan's rows and draw the tokens of those that sample."""

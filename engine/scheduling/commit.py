@@ -14,7 +14,7 @@ from engine.scheduling.ledger import Ledger
 from engine.scheduling.plan import RowResult, ScheduledRow, StepResult
 from engine.scheduling.roster import Roster
 from engine.scheduling.shortage import StepLimit
-from engine.scheduling.stopping import stop_after_token
+from engine.scheduling.stopping import Stop, stop_after_token
 
 _delta: Callable[[tuple[Any, ...]], TokenDelta] = partial(tuple.__new__, TokenDelta)
 """A `TokenDelta` of all its fields, made in half the time that the constructor takes."""
@@ -69,7 +69,7 @@ class Committer:
         deltas = []
         dropped, advance, take_token = flight.dropped, self._cache.commit, self._take_token
         for row, outcome in zip(flight.plan.rows, result.rows, strict=True):
-            request, start, tokens, samples = row
+            request, start, tokens, samples, _ = row
             decodes = tokens == 1 and samples and start >= request.prompt_tokens
             if decodes and outcome.finite and not (dropped and request in dropped):
                 decoding[request.rank].append(request.tenant)
@@ -102,6 +102,8 @@ class Committer:
         copied = {copy.target for copy in plan.copies}
         for row in live:
             self._roster.take_back(row.request)
+            if row.drafts:
+                self._cache.trim(row.request)
             if not copied.isdisjoint(row.request.block_table):
                 self._roster.preempt(row.request, cause=row.request.rank)
         self._limit.lower(plan.total_tokens)
@@ -111,10 +113,13 @@ class Committer:
 
     def _take_in(self, row: ScheduledRow, outcome: RowResult, tally: _Tally, fate: Fate | None) -> TokenDelta | None:
         """Any row; None where there is nothing to hand out. `fate` of one that was dropped."""
-        request, _, tokens, samples = row
+        request, _, tokens, samples, drafts = row
         if fate is not None and fate is not Fate.ABORTED:
             return None
-        tally.serve(request.tenant, _input_service(row) + (OUTPUT_SERVICE if samples else 0))
+        if drafts and fate is None and outcome.finite:
+            return self._take_drafted(row, outcome, tally)
+        drawn = 1 + outcome.accepted if samples else 0
+        tally.serve(request.tenant, _input_service(row) + OUTPUT_SERVICE * drawn)
         if fate is not None:
             return None
         if not outcome.finite:
@@ -146,11 +151,44 @@ class Committer:
         stop = stop_after_token(request, self._windows[request.rank])
         logprobs = () if outcome.logprob is None else (outcome.logprob,)
         if stop is not None:
-            shown = stop.token is None
-            ids = (token,) if shown else ()
-            return self._finish(request, stop.reason, ids, logprobs if shown else (), stop_token=stop.token)
+            return self._stop(request, stop, (token,), logprobs)
         prompt_logprobs = _take_prompt_logprobs(request) if request.prompt_logprobs else ()
         return _delta((request.id, (token,), logprobs, prompt_logprobs, None, None, None, None))
+
+    def _take_drafted(self, row: ScheduledRow, outcome: RowResult, tally: _Tally) -> TokenDelta:
+        """Append the drafts that are what was drawn, and the token behind them, as if they had come one at a time: the
+        request ends where one of them ends it, and gives back what blocks it has beyond its tokens.
+
+        It has only been served what it gets: nobody asked for the rest.
+        """
+        request, window = row.request, self._windows[row.request.rank]
+        assert outcome.token is not None, f"{request.id} was to get a token and did not"
+        drawn = (*row.drafts[: outcome.accepted], outcome.token)
+        taken, stop = 0, None
+        while stop is None and taken < len(drawn):
+            request.tokens.append(drawn[taken])
+            taken += 1
+            stop = stop_after_token(request, window)
+        request.draft_tokens += len(row.drafts)
+        request.accepted_draft_tokens += min(taken, outcome.accepted)
+        tally.serve(request.tenant, OUTPUT_SERVICE * taken)
+        tally.computed += taken
+        tally.sampled += taken
+        self._cache.commit(request, taken)
+        request.scheduled = request.computed
+        self._cache.trim(request)
+        logprobs = () if outcome.logprob is None else (*outcome.draft_logprobs, outcome.logprob)[:taken]
+        if stop is not None:
+            return self._stop(request, stop, drawn[:taken], logprobs)
+        return TokenDelta(request.id, drawn, logprobs)
+
+    def _stop(
+        self, request: Request, stop: Stop, ids: tuple[int, ...], logprobs: tuple[TokenLogprob, ...]
+    ) -> TokenDelta:
+        """End a request with the last of the tokens that a step brought; one that ends text is not shown."""
+        if stop.token is not None:
+            ids, logprobs = ids[:-1], logprobs[:-1]
+        return self._finish(request, stop.reason, ids, logprobs, stop_token=stop.token)
 
     def _finish(
         self,
@@ -179,7 +217,7 @@ class Committer:
 
 def _input_service(row: ScheduledRow) -> int:
     """What the input tokens of a row count as: those that are computed for the first time."""
-    request, start, tokens, _ = row
+    request, start, tokens, _, _ = row
     return INPUT_SERVICE * max(0, min(start + tokens, request.prompt_tokens) - max(start, request.high_water_tokens))
 
 

@@ -50,6 +50,11 @@ class Flights:
     def __len__(self) -> int:
         return len(self._flights)
 
+    @property
+    def have_drafts(self) -> bool:
+        """Is there a row in flight of which nobody knows how far it gets its request?"""
+        return any(flight.plan.draft_tokens for flight in self._flights)
+
     def launch(self, plan: StepPlan) -> None:
         self._flights.append(Flight(plan))
 

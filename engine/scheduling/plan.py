@@ -29,25 +29,32 @@ class ScheduledRow(NamedTuple):
 
     In a step that is launched while the one before it is in flight, a row can end one past `request.tokens`: its last
     token is the one that the row before it in the same slot draws. The executor has it and nobody else does.
+
+    A row with `drafts` computes the request's last token and behind it the drafts, guesses of what comes next, which
+    `tokens` counts. A token is drawn at each of them. Only executors that take drafts are given such rows.
     """
 
     request: Request
     start: int
     tokens: int
     samples: bool
+    drafts: tuple[int, ...] = ()
 
 
-scheduled_row: Callable[[tuple[Request, int, int, bool]], ScheduledRow] = partial(tuple.__new__, ScheduledRow)
+scheduled_row: Callable[[tuple[Request, int, int, bool, tuple[int, ...]]], ScheduledRow]
+scheduled_row = partial(tuple.__new__, ScheduledRow)
 """A `ScheduledRow` of its fields. There is one for each row and step; the constructor takes twice as long."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step of one model. `rows` are in scheduling order; all their blocks are allocated."""
+    """One step of one model. `rows` are in scheduling order; all their blocks are allocated. `draft_tokens` are the
+    drafts of all rows."""
 
     step: int
     rows: tuple[ScheduledRow, ...]
     copies: tuple[BlockCopy, ...] = ()
+    draft_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
@@ -56,6 +63,9 @@ class StepPlan:
 
 class RowResult(NamedTuple):
     """What came of one row. `token` is None where the row did not sample.
+
+    Of a row with drafts, the first `accepted` of them are what was drawn in their places; `token` is what was drawn
+    behind those, the first that is no draft. `draft_logprobs` are those of the accepted ones, where asked for.
 
     `finite=False` says that the row's output held a NaN or an infinity where none belongs: the request fails
     and its blocks are not published. That is asked of every row, as a prefill chunk that does not sample is
@@ -67,6 +77,8 @@ class RowResult(NamedTuple):
     logprob: TokenLogprob | None = None
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     finite: bool = True
+    accepted: int = 0
+    draft_logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +105,11 @@ class Executor(Protocol):
     def ahead(self) -> int:
         """How many steps it takes beyond the one whose result is waited for: 0, or 1 where it works beside its
         caller and keeps the tokens that it draws."""
+        ...
+
+    @property
+    def takes_drafts(self) -> bool:
+        """Whether its rows may have drafts."""
         ...
 
     def execute(self, plan: StepPlan) -> PendingStep:

@@ -1,12 +1,13 @@
 """Makes the plan of a step: rows for what runs, then for those that are admitted, class by class."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engine.config import SchedulerConfig
 from engine.memory.kv_cache import BlockCopy, KVCacheManager
 from engine.request import Phase, Request, ServiceClass
 from engine.scheduling.admission import Admission, HeldBack, Refusal
+from engine.scheduling.drafting import with_drafts
 from engine.scheduling.growth import grow_running
 from engine.scheduling.guard import StepGuard
 from engine.scheduling.plan import ScheduledRow, StepPlan, scheduled_row
@@ -22,13 +23,17 @@ MOST_HELD_BACK = 8
 
 
 @dataclass(slots=True)
-class _Draft:
-    """A step in the making. `open_ranks` is how many classes, from the highest, may still have requests admitted."""
+class _Sketch:
+    """A step in the making. `open_ranks` is how many classes, from the highest, may still have requests admitted.
+
+    `left` is, of each class that has had its turn, how many more of `spare_tokens` it may have.
+    """
 
     budget_tokens: int
     spare_tokens: int
     open_ranks: int
     guard: StepGuard | None
+    left: list[int] = field(default_factory=list)
     rows: list[ScheduledRow] = field(default_factory=list)
     copies: list[BlockCopy] = field(default_factory=list)
     held_back: HeldBack = field(default_factory=HeldBack)
@@ -62,13 +67,18 @@ class Planner:
         self.mean_running = [0.0 for _ in classes]
         """How many requests of each class the latest steps had."""
 
-    def plan(self, budget: int | None, guard: StepGuard | None) -> StepPlan | None:
+    def plan(
+        self, budget: int | None, guard: StepGuard | None, drafts: Mapping[Request, tuple[int, ...]]
+    ) -> StepPlan | None:
         """The next step, all its blocks allocated; None where there is nothing to compute, or not before what is in
         flight has landed.
 
+        `drafts` come into the rows of those that were to have one token anyway, when all others have theirs.
         `budget` lowers the tokens of the step, not below one for each running request and one more. Where the device
         had no room for as many, there are fewer, not below one for each running request.
         """
+        if self._roster.flights.have_drafts:
+            return None  # how far their requests will get, nobody knows
         open_ranks = grow_running(self._roster, self._cache)
         if open_ranks is None:
             return None
@@ -78,18 +88,19 @@ class Planner:
         most = self._config.step_tokens
         budget_tokens = most if budget is None else min(max(budget, running + 1), most)
         budget_tokens = min(budget_tokens, max(self._limit.tokens, running))
-        draft = _Draft(budget_tokens, budget_tokens - running, open_ranks, guard)
+        sketch = _Sketch(budget_tokens, budget_tokens - running, open_ranks, guard)
         for rank in self._roster.ranks:
-            chunk_tokens = self._plan_running(draft, rank)
-            if rank < draft.open_ranks:
-                self._plan_waiting(draft, rank, chunk_tokens)
-        if not draft.rows:
+            sketch.left.append(self._plan_running(sketch, rank))
+            if rank < sketch.open_ranks:
+                self._plan_waiting(sketch, rank)
+        if not sketch.rows:
             return None
+        draft_tokens = self._plan_drafts(sketch, drafts) if drafts else 0
         self.steps_total += 1
-        self.scheduled_tokens_total += draft.budget_tokens - draft.spare_tokens
-        return StepPlan(self.steps_total, tuple(draft.rows), tuple(draft.copies))
+        self.scheduled_tokens_total += sketch.budget_tokens - sketch.spare_tokens
+        return StepPlan(self.steps_total, tuple(sketch.rows), tuple(sketch.copies), draft_tokens)
 
-    def _plan_running(self, draft: _Draft, rank: int) -> int:
+    def _plan_running(self, sketch: _Sketch, rank: int) -> int:
         """Rows for the running requests of a class: one token each, then what more they want, in order.
 
         What a request wants is what is neither computed nor in flight. Where that is nothing, its next token is being
@@ -97,82 +108,103 @@ class Planner:
 
         Returns how many tokens of prefill the class may still have in this step.
         """
-        limit = self._prefill_limit(draft, rank)
+        limit = self._prefill_limit(sketch, rank)
         running = len(self._roster.running.ranks[rank])
         self.mean_prefill_limits[rank] += (limit - self.mean_prefill_limits[rank]) / MEAN_STEPS
         self.mean_running[rank] += (running - self.mean_running[rank]) / MEAN_STEPS
-        spare = min(draft.spare_tokens, limit)
-        unspent, chunk_tokens, rows = spare, self._config.chunk_tokens, draft.rows
+        spare = min(sketch.spare_tokens, limit)
+        unspent, chunk_tokens, rows = spare, self._config.chunk_tokens, sketch.rows
         for request in self._roster.running.ranks[rank]:
             start = request.scheduled
             wanted = len(request.tokens) - start
             if wanted == 1 or not (wanted or ends_in_flight(request)):
                 request.scheduled = start + 1
-                rows.append(scheduled_row((request, start, 1, request.max_tokens > 0)))
+                rows.append(scheduled_row((request, start, 1, request.max_tokens > 0, ())))
                 continue
             if not wanted:
                 continue
             tokens = min(wanted, chunk_tokens, 1 + spare)
             spare -= tokens - 1
             request.scheduled = start + tokens
-            rows.append(scheduled_row((request, start, tokens, tokens == wanted and request.max_tokens > 0)))
-        draft.spare_tokens -= unspent - spare
+            samples = tokens == wanted and request.max_tokens > 0
+            rows.append(scheduled_row((request, start, tokens, samples, ())))
+        sketch.spare_tokens -= unspent - spare
         return limit - (unspent - spare)
 
-    def _prefill_limit(self, draft: _Draft, rank: int) -> int:
+    def _prefill_limit(self, sketch: _Sketch, rank: int) -> int:
         """The tokens of prefill that a class may have in a step, so that one above it is not kept waiting long."""
         running, waiting = self._roster.running.ranks, self._roster.waiting
         contended = any(len(running[above]) or len(waiting[above]) for above in range(rank))
-        limit = max(1, int(self._classes[rank].step_share * draft.budget_tokens)) if contended else draft.budget_tokens
-        guard = draft.guard
+        limit = (
+            max(1, int(self._classes[rank].step_share * sketch.budget_tokens)) if contended else sketch.budget_tokens
+        )
+        guard = sketch.guard
         return limit if guard is None or rank <= guard.rank else min(limit, guard.prefill_tokens)
 
-    def _plan_waiting(self, draft: _Draft, rank: int, limit: int) -> None:
+    def _plan_waiting(self, sketch: _Sketch, rank: int) -> None:
         """Admit waiting requests of a class, in turn, while there are tokens, slots and blocks for them.
 
         The first that does not get in keeps out all behind it and all classes below, but for the one way past a head
         that is held back: see `admission`. Whoever took it is the last of the step, as its victims may have freed
         enough for the head.
         """
-        queue, held_back = self._roster.waiting[rank], draft.held_back
+        queue, held_back = self._roster.waiting[rank], sketch.held_back
         held_back.tenants.clear()
         while (request := queue.head_but(held_back.tenants)) is not None:
-            out_of_tokens = draft.spare_tokens == 0 and self._roster.slots.free  # without a slot, a victim brings one
-            refusal = Refusal.CAPACITY if limit == 0 or out_of_tokens else self._admit(draft, request)
+            out_of_tokens = sketch.spare_tokens == 0 and self._roster.slots.free  # without a slot, a victim brings one
+            refusal = Refusal.CAPACITY if sketch.left[rank] == 0 or out_of_tokens else self._admit(sketch, request)
             if refusal is Refusal.BUDGET and len(held_back.tenants) < MOST_HELD_BACK:
                 continue
             if refusal is None:
-                limit -= self._plan_admitted(draft, request, limit)
+                self._plan_admitted(sketch, request)
             if refusal is not None or held_back.slots:
-                draft.open_ranks = rank
+                sketch.open_ranks = rank
                 return
 
-    def _plan_admitted(self, draft: _Draft, request: Request, limit: int) -> int:
-        """The first row of a request; returns its tokens."""
+    def _plan_admitted(self, sketch: _Sketch, request: Request) -> None:
+        """The first row of a request."""
         wanted = len(request.tokens) - request.computed
-        tokens = min(wanted, self._config.chunk_tokens, draft.spare_tokens, limit)
-        draft.spare_tokens -= tokens
+        tokens = min(wanted, self._config.chunk_tokens, sketch.spare_tokens, sketch.left[request.rank])
+        sketch.spare_tokens -= tokens
+        sketch.left[request.rank] -= tokens
         request.scheduled += tokens
         samples = tokens == wanted and request.max_tokens > 0
-        draft.rows.append(scheduled_row((request, request.computed, tokens, samples)))
-        return tokens
+        sketch.rows.append(scheduled_row((request, request.computed, tokens, samples, ())))
 
-    def _admit(self, draft: _Draft, request: Request) -> Refusal | None:
+    def _plan_drafts(self, sketch: _Sketch, drafts: Mapping[Request, tuple[int, ...]]) -> int:
+        """Put drafts into the rows that can have them, out of what tokens and blocks nobody else has use for in this
+        step; returns how many. They count as prefill does, as they make a step longer for everybody in it.
+        """
+        total = 0
+        for index, row in enumerate(sketch.rows):
+            request = row.request
+            if request not in drafts:
+                continue
+            most = min(sketch.spare_tokens, sketch.left[request.rank], self._config.chunk_tokens - 1)
+            drafted = with_drafts(row, drafts[request][: max(most, 0)], self._cache)
+            count = len(drafted.drafts)
+            sketch.rows[index] = drafted
+            sketch.spare_tokens -= count
+            sketch.left[request.rank] -= count
+            total += count
+        return total
+
+    def _admit(self, sketch: _Sketch, request: Request) -> Refusal | None:
         """Give a waiting request a slot and blocks. Nobody of its victims' classes is admitted in the same step."""
         parent = request.fork_of if request.fork_of is not None and _can_fork(request.fork_of, request) else None
         demand = self._cache.demand(request, parent)
-        victims = self._admission.make_room(request, demand, self.steps_total, draft.held_back)
+        victims = self._admission.make_room(request, demand, self.steps_total, sketch.held_back)
         if isinstance(victims, Refusal):
             if victims is Refusal.BUDGET:
-                self._admission.hold_back(request, demand, draft.held_back)
+                self._admission.hold_back(request, demand, sketch.held_back)
             return victims
         for victim in victims:
-            draft.open_ranks = min(draft.open_ranks, victim.rank)
-            draft.spare_tokens += 1
+            sketch.open_ranks = min(sketch.open_ranks, victim.rank)
+            sketch.spare_tokens += 1
         if parent is not None:
             copied = self._cache.fork(parent, request)
             assert copied is not None, "there was room for a fork and is not"
-            draft.copies += copied
+            sketch.copies += copied
         else:
             admitted = self._cache.admit(request)
             assert admitted, "there was room for a request and is not"

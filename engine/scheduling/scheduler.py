@@ -1,6 +1,7 @@
 """What the rest of the engine sees of scheduling: requests go in, plans come out, results go in, deltas come out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from engine.config import SchedulerConfig
 from engine.memory.kv_cache import KVCacheManager
@@ -20,6 +21,8 @@ from engine.scheduling.shortage import StepLimit
 from engine.scheduling.stats import SchedulerStats, class_stats
 from engine.scheduling.stopping import computed_at_end
 from engine.scheduling.wait import ClassRoom, QueueSnapshot
+
+_NO_DRAFTS: Mapping[Request, tuple[int, ...]] = MappingProxyType({})
 
 
 class Scheduler:
@@ -87,6 +90,16 @@ class Scheduler:
         return self._roster.waiting
 
     @property
+    def context_tokens(self) -> int:
+        """Those whose KV all that run read in a step. O(classes)."""
+        return sum(sums.load().context_tokens for sums in self._roster.loads)
+
+    @property
+    def waiting(self) -> int:
+        """How many requests do not run."""
+        return len(self._roster) - len(self._roster.running)
+
+    @property
     def has_work(self) -> bool:
         return bool(len(self._roster))
 
@@ -147,22 +160,26 @@ class Scheduler:
     def step_guard(self, now_ns: int) -> StepGuard | None:
         """What keeps steps short enough for the class with the tightest target for its first token. O(classes)."""
         running = len(self._roster.running)
-        context = sum(sums.load().context_tokens for sums in self._roster.loads)
-        return self._targets.guard(now_ns, StepWork(running, context, 0, running))
+        return self._targets.guard(now_ns, StepWork(running, self.context_tokens, 0, running))
 
     def schedule(
-        self, now_ns: int = 0, *, budget: int | None = None, guard: StepGuard | None = None
+        self,
+        now_ns: int = 0,
+        *,
+        budget: int | None = None,
+        guard: StepGuard | None = None,
+        drafts: Mapping[Request, tuple[int, ...]] = _NO_DRAFTS,
     ) -> StepPlan | None:
         """The next step, or None where there is nothing to compute, or not before a step in flight has landed.
 
         `commit`, `fail` or `give_back` it before the next; with `ahead`, before the one after that.
 
         `budget` lowers the tokens of this step; each running request gets one in any case. `guard` bounds the prefill
-        of lower classes.
+        of lower classes. `drafts` are guesses of what comes next in running requests: see `drafting`.
         """
         assert self.in_flight <= self.ahead, "the last plan is neither committed nor failed"
         self._roster.now_ns = now_ns
-        plan = self._planner.plan(budget, guard)
+        plan = self._planner.plan(budget, guard, drafts)
         if plan is not None:
             self._roster.flights.launch(plan)
         return plan
@@ -183,6 +200,10 @@ class Scheduler:
         """There was no room on the device for the step: nothing came of it, and what it was for is planned again, in
         smaller steps. Where it could not be smaller, its largest request ends with the error."""
         return self._committer.give_back(self._roster.flights.land(plan), error, elapsed_ns)
+
+    def charge_drafting(self, requests: Sequence[Request], elapsed_ns: int) -> None:
+        """Divide the time that it took to draft for running requests among them."""
+        self._ledger.charge_drafting(requests, elapsed_ns)
 
     def snapshot(self) -> QueueSnapshot:
         """The load of each class, for predicting waits. O(classes)."""
@@ -209,7 +230,7 @@ class Scheduler:
         classes = class_stats(self._classes, self._roster, self._cache, self._ledger, now_ns)
         return SchedulerStats(
             running=running,
-            waiting=len(self._roster) - running,
+            waiting=self.waiting,
             free_blocks=self._cache.free_blocks,
             num_blocks=self._cache.num_blocks,
             steps_total=self._planner.steps_total,

@@ -311,7 +311,7 @@ class Auditor:
     def _check_service(self, plan: StepPlan, *, failed: bool) -> None:
         """Count the step's service, and compare it with what was charged."""
         served: Counter[tuple[int, str]] = Counter()
-        for request, start, tokens, samples in plan.rows:
+        for request, start, tokens, samples, _ in plan.rows:
             end = start + tokens
             self._longest = max(self._longest, end)
             standing, reached = self._standings[request.id], self._reached.get(request.id, 0)

@@ -107,6 +107,7 @@ class FakeExecutor:
     ) -> None:
         self.vocab_size = vocab_size
         self.ahead = ahead
+        self.takes_drafts = False
         self._memory = [[_UNWRITTEN] * BLOCK_TOKENS for _ in range(num_blocks)]
         self._is_poisoned = is_poisoned or (lambda row: False)
         self._digests: dict[str, _Digests] = {}

@@ -36,6 +36,7 @@ class Device:
 
     clock: Clock
     ahead: int
+    takes_drafts: bool = False
     diary: list[str] = field(default_factory=list)
     broken: dict[str, Exception] = field(default_factory=dict)
     free_at_ns: int = 0

@@ -64,8 +64,8 @@ def filling(key: GraphKey) -> list[Row]:
 
 def _lines(rows: Sequence[ScheduledRow]) -> list[Row]:
     lines, first = [], 0
-    for request, start, tokens, samples in rows:
+    for request, start, tokens, samples, drafts in rows:
         assert request.slot is not None
-        lines.append(Row(request.slot, start, tokens, 0, int(samples), first))
+        lines.append(Row(request.slot, start, tokens, len(drafts), int(samples), first))
         first += tokens
     return lines

@@ -77,6 +77,10 @@ class DeviceRunner:
     def ahead(self) -> int:
         return 1
 
+    @property
+    def takes_drafts(self) -> bool:
+        return False
+
     @torch.inference_mode()
     def capture_graphs(self, capture: Capture) -> None:
         """Record decode steps of all sizes. Between steps only, and once."""

@@ -100,7 +100,7 @@ MUTANTS = [
     Mutant("a step is over its budget", Planner, "_plan_running", "spare -= tokens - 1", "pass"),
     Mutant("the caller's budget is ignored", Planner, "plan", "most if budget is None", "most if True"),
     Mutant("admission keeps no reserve", Admission, "_growth_blocks", "others + 1 if others", "0 if others"),
-    Mutant("admission is undone at once", Planner, "plan", "rank < draft.open_ranks", "True"),
+    Mutant("admission is undone at once", Planner, "plan", "rank < sketch.open_ranks", "True"),
     Mutant(
         "the blocked do not hold up those behind",
         Planner,

@@ -1,0 +1,27 @@
+"""Drafts of what a model will say next, for it to check several at once. No torch but in the proposers that compute.
+
+A proposer guesses, the target model draws its own token at every position with that position's own noise, and drafts
+are accepted while they equal those draws. So the text is the target's whatever the proposer is.
+
+    proposer    the protocol: who guesses
+    ngram       guesses what followed the last time
+    policy      how many drafts to ask for: the protocol, and a fixed number
+    speculator  asks the policy, then the proposers in order of preference, and tells the policy what came of it
+"""
+
+from engine.speculation.policy import DepthPolicy, Drafting, FixedDepth, SpeculationLoad, StepOutcome, Verified
+from engine.speculation.proposer import DraftWant, Proposer
+from engine.speculation.speculator import Proposals, Speculator
+
+__all__ = [
+    "DepthPolicy",
+    "DraftWant",
+    "Drafting",
+    "FixedDepth",
+    "Proposals",
+    "Proposer",
+    "SpeculationLoad",
+    "Speculator",
+    "StepOutcome",
+    "Verified",
+]

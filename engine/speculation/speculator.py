@@ -1,0 +1,109 @@
+"""Drafts for a step: whom to ask for how many, and what came of them."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from engine.request import Request
+from engine.scheduling.cost import StepWork
+from engine.scheduling.drafting import useful_drafts
+from engine.scheduling.plan import StepPlan, StepResult
+from engine.speculation.policy import DepthPolicy, Drafting, SpeculationLoad, StepOutcome, Verified
+from engine.speculation.proposer import DraftWant, Proposer
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The requests that one proposer was asked for, and the time that it took."""
+
+    requests: tuple[Request, ...]
+    elapsed_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Proposals:
+    """What was proposed before a step. `by` says whose drafts a request's are."""
+
+    load: SpeculationLoad
+    drafts: Mapping[Request, tuple[int, ...]] = field(default_factory=dict)
+    by: Mapping[Request, str] = field(default_factory=dict)
+    asked: tuple[Asked, ...] = ()
+    drafting: tuple[Drafting, ...] = ()
+
+
+class Speculator:
+    """Asks proposers for drafts, the first of them first; the next are asked for those that it has nothing for.
+
+    Keeps nothing between steps: what was proposed for a step goes with it, and comes back with what came of it.
+    """
+
+    def __init__(
+        self,
+        proposers: Sequence[Proposer],
+        policy: DepthPolicy,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._proposers = proposers
+        self._policy = policy
+        self._now_ns = now_ns
+
+    def wants(self, load: SpeculationLoad, ranks: int) -> bool:
+        """Would anybody be asked at this load? O(proposers x classes)."""
+        return any(self._policy.depth(each.name, rank, load) for each in self._proposers for rank in range(ranks))
+
+    def propose(self, running: Sequence[Iterable[Request]], load: SpeculationLoad) -> Proposals:
+        """Drafts for those of the running requests, by rank, that can have them in their next row."""
+        drafts: dict[Request, tuple[int, ...]] = {}
+        by: dict[Request, str] = {}
+        asked: list[Asked] = []
+        drafting: list[Drafting] = []
+        for proposer in self._proposers:
+            wants = self._wants_of(proposer, running, load, drafts)
+            if not wants:
+                continue
+            lag_tokens = sum(proposer.lag(want.request) for want in wants)
+            started_ns = self._now_ns()
+            proposed = proposer.propose(wants)
+            elapsed_ns = self._now_ns() - started_ns
+            for want, tokens in zip(wants, proposed, strict=True):
+                if tokens:
+                    drafts[want.request] = tuple(tokens)
+                    by[want.request] = proposer.name
+            asked.append(Asked(tuple(want.request for want in wants), elapsed_ns))
+            depth = max(want.depth for want in wants)
+            drafting.append(Drafting(proposer.name, len(wants), depth, lag_tokens, sum(map(len, proposed)), elapsed_ns))
+        return Proposals(load, drafts, by, tuple(asked), tuple(drafting))
+
+    def _wants_of(
+        self,
+        proposer: Proposer,
+        running: Sequence[Iterable[Request]],
+        load: SpeculationLoad,
+        drafted: Mapping[Request, tuple[int, ...]],
+    ) -> list[DraftWant]:
+        """What to ask one proposer for: drafts for those that have none yet, no more than could be of use."""
+        wants: list[DraftWant] = []
+        for rank, requests in enumerate(running):
+            depth = self._policy.depth(proposer.name, rank, load)
+            if depth:
+                wants += [
+                    DraftWant(request, min(depth, most))
+                    for request in requests
+                    if request not in drafted and (most := useful_drafts(request)) > 0
+                ]
+        return wants
+
+    def observe(
+        self, proposals: Proposals, plan: StepPlan, result: StepResult, work: StepWork, elapsed_ns: int
+    ) -> None:
+        """Tell the policy of a step that was computed: its work and time, and what was accepted."""
+        verified = (
+            tuple(
+                Verified(proposals.by[row.request], row.request.rank, len(row.drafts), outcome.accepted)
+                for row, outcome in zip(plan.rows, result.rows, strict=True)
+                if row.drafts
+            )
+            if proposals.drafts
+            else ()
+        )
+        self._policy.observe(StepOutcome(proposals.load, work, proposals.drafting, verified, elapsed_ns))
