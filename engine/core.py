@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
+from engine.forecast import Forecast, PredictedWait
 from engine.request import DeviceLost, EngineError, FinishReason, Request, TokenDelta, UnservableRequest
 from engine.scheduling.plan import Executor
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.stats import SchedulerStats
-from engine.scheduling.wait import QueueSnapshot, predict_drain_ns, predict_first_token_ns
 from engine.speculation.speculator import Speculator
 from engine.stepping import DeviceClock, ModelSteps
 from engine.thread import EngineThread
@@ -36,22 +36,14 @@ watchdog's where that hangs; must not block."""
 class ModelWorker:
     """A model's scheduler and executor, and where its requests' deltas go. Used on the engine thread alone.
 
-    `load` is the scheduler's load after the last step, with what has been submitted since; guarded by the core's lock.
+    `forecast` is changed under the core's lock.
     """
 
     scheduler: Scheduler
     executor: Executor
     steps: ModelSteps
     sinks: dict[str, Sink]
-    load: QueueSnapshot
-
-
-@dataclass(frozen=True, slots=True)
-class PredictedWait:
-    """Nanoseconds until a new request's first token, and until all that wait now in its class have theirs."""
-
-    first_token_ns: int
-    drain_ns: int
+    forecast: Forecast
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +73,10 @@ class EngineCore:
     ) -> None:
         clock = DeviceClock()
         self._watchdog = Watchdog(step_timeout_seconds, self._give_up)
-        self._workers = {
-            name: ModelWorker(
-                scheduler,
-                executor,
-                ModelSteps(scheduler, executor, clock, self._watchdog, speculator),
-                {},
-                scheduler.snapshot(),
-            )
-            for name, (scheduler, executor, speculator) in models.items()
-        }
+        self._workers: dict[str, ModelWorker] = {}
+        for name, (scheduler, executor, speculator) in models.items():
+            steps = ModelSteps(scheduler, executor, clock, self._watchdog, speculator)
+            self._workers[name] = ModelWorker(scheduler, executor, steps, {}, Forecast(scheduler, steps.pace))
         self._inbox: deque[_Submit | _Abort] = deque()
         self._wake = threading.Condition()
         self._closing = False
@@ -143,15 +129,7 @@ class EngineCore:
 
     def predicted_wait(self, model: str, service_class: str, prompt_tokens: int) -> PredictedWait:
         """How long a request that came now would wait. Cheap: O(classes)."""
-        worker = self._workers[model]
-        with self._wake:
-            load = worker.load
-        cost, rank = worker.scheduler.cost_model, worker.scheduler.rank_of(service_class)
-        stretch = worker.steps.pace.stretch
-        return PredictedWait(
-            int(stretch * predict_first_token_ns(load, rank, prompt_tokens, cost)),
-            int(stretch * predict_drain_ns(load, rank, cost)),
-        )
+        return self._workers[model].forecast.predicted_wait(service_class, prompt_tokens)
 
     def _post(self, message: _Submit | _Abort) -> None:
         with self._wake:
@@ -159,8 +137,7 @@ class EngineCore:
                 raise EngineError("the engine is closed")
             self._inbox.append(message)
             if isinstance(message, _Submit):
-                worker = self._workers[message.model]
-                worker.load = _with_submitted(worker, worker.load, message)
+                self._workers[message.model].forecast.submitted(message.requests[0], message.posted_ns)
             self._wake.notify()
 
     def _run(self) -> None:
@@ -230,22 +207,15 @@ class EngineCore:
         if not worker.steps.has_work:
             return
         deltas = worker.steps.turn()
-        self._note_load(worker)
+        self._note_step(worker)
         _deliver(worker, deltas)
 
-    def _note_load(self, worker: ModelWorker) -> None:
-        load = worker.scheduler.snapshot()
+    def _note_step(self, worker: ModelWorker) -> None:
+        load = worker.scheduler.snapshot()  # not under the lock: the event loop would wait for a thread below it
         with self._wake:
-            for message in self._inbox:
-                if isinstance(message, _Submit) and self._workers[message.model] is worker:
-                    load = _with_submitted(worker, load, message)
-            worker.load = load
-
-
-def _with_submitted(worker: ModelWorker, load: QueueSnapshot, message: _Submit) -> QueueSnapshot:
-    """The choices of a request share its prompt: it waits once."""
-    first = message.requests[0]
-    return load.with_waiting(worker.scheduler.rank_of(first.service_class.name), first.prompt_tokens)
+            posted = [each for each in self._inbox if isinstance(each, _Submit)]
+            unseen = [each.requests[0] for each in posted if self._workers[each.model] is worker]
+            worker.forecast.stepped(load, unseen, time.monotonic_ns())
 
 
 def _with_posted(worker: ModelWorker, stats: SchedulerStats, posted: Sequence[_Submit], now_ns: int) -> SchedulerStats:

@@ -15,7 +15,8 @@ from weakref import WeakKeyDictionary
 import torch
 
 from engine.config import EngineConfig
-from engine.core import EngineCore, PredictedWait
+from engine.core import EngineCore
+from engine.forecast import PredictedWait
 from engine.request import (
     STANDARD,
     EngineError,

@@ -21,6 +21,7 @@ from gateway.api.health import Healthz, Readyz, Scrape
 from gateway.api.middleware import Authorisation, BodyLimit, Envelope
 from gateway.api.models import ListModels, RetrieveModel
 from gateway.api.service_classes import TierClasses
+from gateway.api.sessions import OneSession
 from gateway.api.tokenization import Detokenize, Tokenize
 from gateway.services import Services
 from gateway.settings import Settings
@@ -57,6 +58,7 @@ def _routes(settings: Settings, services: Services) -> list[Route]:
         Route("/v1/models/{id:path}", RetrieveModel(engine), methods=["GET"]),
         Route("/v1/tokenize", Tokenize(engine, depth), methods=["POST"]),
         Route("/v1/detokenize", Detokenize(engine, depth), methods=["POST"]),
+        Route("/v1/sessions/{id:path}", OneSession(services.sessions), methods=["GET", "DELETE"]),
         Route("/v1/usage", OwnUsage(services.analytics), methods=["GET"]),
         Route("/v1/limits", OwnLimits(services.limiter, TierClasses(settings)), methods=["GET"]),
         Route("/healthz", Healthz(), methods=["GET"]),
@@ -77,6 +79,7 @@ def _lifespan(services: Services) -> Callable[[Starlette], AbstractAsyncContextM
         finally:
             await asyncio.to_thread(services.engine.close)
             await services.limiter.aclose()
+            await services.sessions.aclose()
             await services.prices.aclose()
             if services.relay is not None:
                 await services.relay.aclose(RELAY_DEADLINE_S)

@@ -27,6 +27,8 @@ from gateway.metering.metrics import RelayCollector
 from gateway.metering.relay import Relay
 from gateway.service_classes import unserved_tiers
 from gateway.services import Services
+from gateway.sessions.metrics import SessionCollector
+from gateway.sessions.opening import open_sessions
 from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import Authenticator, TenantStore
@@ -52,8 +54,10 @@ async def open_services(settings: Settings, engine: Engine, database: AsyncEngin
     journal = open_journal(settings)
     relay = Relay(journal, _destination(settings, analytics))
     limiter = open_limiter(settings)
+    sessions = open_sessions(settings)
     metrics = Metrics(engine.stats, limiter.counts)
     metrics.registry.register(RelayCollector(journal, relay))
+    metrics.registry.register(SessionCollector(sessions.counts))
     await restore_spending(limiter, journal, await store.lineages())
     return Services(
         engine=engine,
@@ -63,6 +67,7 @@ async def open_services(settings: Settings, engine: Engine, database: AsyncEngin
         journal=journal,
         analytics=analytics,
         relay=relay,
+        sessions=sessions,
         metrics=metrics,
         admin=AdminApp(
             AdminContext(

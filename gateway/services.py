@@ -9,6 +9,7 @@ from gateway.api.engine_client import EngineClient
 from gateway.billing.price_book import PriceBook
 from gateway.metering.journal import Journal
 from gateway.metering.relay import Relay
+from gateway.sessions import Sessions
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy.authenticator import Authenticator
 from gateway.tenancy.records import Principal
@@ -28,5 +29,6 @@ class Services:
     journal: Journal
     analytics: Analytics
     relay: Relay | None
+    sessions: Sessions
     metrics: Metrics
     admin: AdminApp | None = None

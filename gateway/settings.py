@@ -31,6 +31,7 @@ from gateway.billing.prices import declared_terms
 from gateway.errors import OperatorError
 from gateway.metering.kafka_cluster import KafkaCluster
 from gateway.service_classes import DEFAULT_CLASSES, StatedClass, check_classes, decode_classes
+from gateway.sessions.policy import SessionWindow
 
 CONFIG_FILE = "turnpike.toml"
 ENV_PREFIX = "TURNPIKE_"
@@ -74,6 +75,13 @@ class Settings(BaseSettings):
     """Where replicas share what is used of limits. None: each counts for itself."""
     limits_local_share: float = Field(default=0.2, gt=0, le=1)
     """How much of each limit a replica gives out by itself while Redis is away."""
+
+    session_max_bytes: ByteSize = Field(default=ByteSize(256 * 1024), ge=1024)
+    """Of a session's history, as JSON. Over it, the oldest turns go. An answer more may be stored."""
+    session_wait_s: float = Field(default=5.0, ge=0, le=60)
+    """How long a turn on a session waits for another one to end, before it is refused (409)."""
+    session_window: SessionWindow = SessionWindow.SLIDING
+    """What becomes of turns that a session's window has no room for, for tenants of which nothing is stated."""
 
     journal_path: Path = Field(default_factory=lambda known: known["data_dir"] / "usage" / "journal.db")
     """Where usage is written before a client sees the end of its answer. On a disk that outlives this process, and of

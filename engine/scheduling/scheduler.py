@@ -75,6 +75,11 @@ class Scheduler:
         """The same for one class: the model's window, or what of the pool is not reserved above it."""
         return self._windows[self._rank_of[service_class]]
 
+    @property
+    def ranks(self) -> range:
+        """Of its classes."""
+        return self._roster.ranks
+
     def rank_of(self, service_class: str) -> int:
         """A class's place among the classes, 0 the highest."""
         return self._rank_of[service_class]

@@ -16,6 +16,7 @@ SCOPES_BY_PATH: Mapping[str, frozenset[KeyScope]] = {
     "/v1/embeddings": frozenset({KeyScope.EMBEDDINGS}),
     "/v1/tokenize": _GENERATION,
     "/v1/detokenize": _GENERATION,
+    "/v1/sessions/": frozenset({KeyScope.CHAT}),
     "/v1/usage": frozenset({KeyScope.USAGE}),
     "/v1/limits": frozenset({KeyScope.USAGE}),
     "/v1/models": ANY_KEY,

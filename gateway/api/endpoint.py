@@ -17,10 +17,11 @@ from gateway.api.fields import Fields
 from gateway.api.generation import GenerationRequest
 from gateway.api.json_body import read_json
 from gateway.api.measurement import measuring
-from gateway.api.prepare import PreparedPrompt, prepare
+from gateway.api.prepare import PreparedPrompt
 from gateway.api.rate_headers import rate_headers
 from gateway.api.serve import Answer, serve
 from gateway.api.service_classes import TierClasses, echoed
+from gateway.api.session_stage import SessionStage, SessionTurn
 from gateway.api.shed import shed
 from gateway.api.wire import Header, Wire, new_id
 from gateway.metering.event import new_event_id, unix_ms
@@ -50,11 +51,19 @@ class GenerationEndpoint:
         self._engine = services.engine
         self._max_json_depth = settings.max_json_depth
         self._classes = TierClasses(settings)
+        self._sessions = SessionStage(services, settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         operation = self._operation
         caller = exchange_of(scope).caller()
         request = operation.parse(await read_json(scope, receive, self._max_json_depth))
+        async with self._sessions.joined(request, scope, caller) as (request, turn):
+            await self._answer(request, turn, caller, receive, send)
+
+    async def _answer(
+        self, request: GenerationRequest, turn: SessionTurn | None, caller: Principal, receive: Receive, send: Send
+    ) -> None:
+        operation = self._operation
         model = find_model(self._engine, request.model, caller)
         serving = self._classes.serving(caller.tier, request.service_tier)
         with measuring(self._services.metrics, (operation.name, model.name, serving.name)) as measurement:
@@ -63,7 +72,9 @@ class GenerationEndpoint:
             spread = random.random()
             # A full server does not tokenise what it turns away, whatever its length.
             shed(self._engine, model.name, serving, 1, spread)
-            prompts = await prepare(request, model, limits.context_tokens)
+            prompts = await self._sessions.prepare(
+                request, turn, model, limits.context_tokens, caller, serving, receive
+            )
             prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
             shed(self._engine, model.name, serving, prompt_tokens, spread)
             header = Header(new_id(operation.id_prefix), request.model, echoed(serving, request.service_tier))
@@ -79,6 +90,7 @@ class GenerationEndpoint:
                     operation.wire(header, request, model, admission.prompts),
                     measurement,
                     rate_headers(admission.hold.states),
+                    turn,
                 )
                 await serve(answer, self._engine, receive, send)
 

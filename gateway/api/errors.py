@@ -13,6 +13,7 @@ from gateway.api.rate_headers import rate_headers, retry_headers
 from gateway.api.responses import send_body
 from gateway.billing.errors import NoPrice
 from gateway.metering.journal import JournalUnavailable
+from gateway.sessions.errors import SessionBusy, SessionStoreAway, UnreadableHistory
 from gateway.tenancy.errors import InvalidKey, StoreUnavailable
 
 INVALID_REQUEST = "invalid_request_error"
@@ -116,6 +117,30 @@ def as_api_error(error: Exception) -> APIError | None:
                 type=SERVER_ERROR,
                 code="service_unavailable",
                 headers={"retry-after": "5"},
+            )
+        case SessionBusy():
+            return APIError(
+                409,
+                "Another turn of this session is under way. Retry when it has ended.",
+                param="session_id",
+                code="session_busy",
+                headers=retry_headers(1000),
+            )
+        case SessionStoreAway():
+            return APIError(
+                503,
+                "Sessions cannot be read at the moment. Retry in a few seconds.",
+                type=SERVER_ERROR,
+                code="service_unavailable",
+                headers={"retry-after": "5"},
+            )
+        case UnreadableHistory():
+            return APIError(
+                500,
+                "What is stored of this session cannot be read. Delete it to begin anew.",
+                type=SERVER_ERROR,
+                param="session_id",
+                code="session_unreadable",
             )
         case HTTPException():
             return _routing_error(error)

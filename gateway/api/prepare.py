@@ -36,8 +36,15 @@ async def prepare(request: GenerationRequest, model: ServedModel, window: int) -
         APIError: 400, `context_length_exceeded` where prompt and answer do not fit the window.
         ChatTemplateError: the model has no template, or it refuses these messages.
     """
+    return limited(request, await encode(request.prompts, model.text), model, window)
+
+
+def limited(
+    request: GenerationRequest, encoded: Sequence[Sequence[int]], model: ServedModel, window: int
+) -> list[PreparedPrompt]:
+    """As `prepare`, from the token ids of each prompt."""
     prepared = []
-    for prompt, ids in zip(request.prompts, await encode(request.prompts, model.text), strict=True):
+    for prompt, ids in zip(request.prompts, encoded, strict=True):
         params = _limit(request, len(ids), window)
         echo = _echo(prompt, model.text) if request.echo else None
         prepared.append(PreparedPrompt(ids, params, echo, not isinstance(prompt, Conversation)))

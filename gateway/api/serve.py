@@ -16,6 +16,7 @@ from gateway.api.generation import GenerationRequest
 from gateway.api.measurement import Measurement
 from gateway.api.prepare import PreparedPrompt
 from gateway.api.responses import encoded_headers, send_body
+from gateway.api.session_stage import SessionTurn
 from gateway.api.usage import UsageTotal
 from gateway.api.wire import Wire
 
@@ -38,6 +39,8 @@ class Answer:
     wire: Wire
     measurement: Measurement
     headers: Mapping[str, str]
+    turn: SessionTurn | None = None
+    """Of the session that it goes on with, if it does."""
 
     @property
     def prompts(self) -> Sequence[PreparedPrompt]:
@@ -50,6 +53,10 @@ class Answer:
     @property
     def choices(self) -> int:
         return len(self.prompts) * self.request.params.n
+
+    def sent_headers(self) -> dict[str, str]:
+        """With what is known of the session's turn when they are sent."""
+        return {**self.headers, **({} if self.turn is None else self.turn.headers())}
 
 
 async def serve(answer: Answer, engine: EngineClient, receive: Receive, send: Send) -> None:
@@ -99,7 +106,7 @@ async def _send_stream(answer: Answer, deltas: DeltaStream, send: Send) -> None:
     """Server-sent events, all that is ready in each write. What fails before the first is an HTTP error, what
     fails later the last event."""
     batch = await deltas.next_batch()
-    headers = [*_STREAM_HEADERS, *encoded_headers(answer.headers)]
+    headers = [*_STREAM_HEADERS, *encoded_headers(answer.sent_headers())]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     try:
         while batch:
@@ -116,6 +123,8 @@ async def _send_stream(answer: Answer, deltas: DeltaStream, send: Send) -> None:
         await send({"type": "http.response.body", "body": _event(_last_word(error).envelope())})
         raise
     end = _event(answer.wire.usage_chunk(answer.usage)) if answer.request.include_usage else b""
+    if answer.turn is not None and not answer.turn.kept:
+        end = b": session turn not kept\n\n" + end
     await send({"type": "http.response.body", "body": end + b"data: [DONE]\n\n"})
 
 
@@ -127,23 +136,28 @@ async def _send_whole(answer: Answer, deltas: DeltaStream, send: Send) -> None:
             by_choice[choice].append(delta)
     await _finish(answer)
     choices = [_joined(choice, parts) for choice, parts in enumerate(by_choice)]
-    await send_body(send, 200, answer.wire.body(choices, answer.usage), answer.headers)
+    await send_body(send, 200, answer.wire.body(choices, answer.usage), answer.sent_headers())
 
 
 def _count(answer: Answer, batch: Sequence[ChoiceDelta]) -> None:
     answer.measurement.saw(batch)
     for choice, delta in batch:
         answer.usage.saw(choice, delta)
+        if answer.turn is not None:
+            answer.turn.saw(delta)
     answer.usage.ttft_ms = answer.measurement.ttft_ms
 
 
 async def _finish(answer: Answer) -> None:
-    """The streams ended: so must have all choices. It is billed, and what was held is free, before the client knows."""
+    """The streams ended: so must have all choices. It is billed, what was held is free, and a session's turn is stored,
+    before the client knows."""
     ended = len(answer.usage.ended)
     if ended != answer.choices:
         raise RuntimeError(f"the engine ended {ended} of {answer.choices} choices")
     answer.measurement.used(answer.usage)
     await answer.admission.complete()
+    if answer.turn is not None:
+        await answer.turn.keep()
 
 
 def _last_word(error: Exception | asyncio.CancelledError) -> APIError:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from engine.core import PredictedWait
+from engine.forecast import PredictedWait
 from engine.request import (
     STANDARD,
     Alternative,

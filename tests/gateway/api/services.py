@@ -14,6 +14,8 @@ from gateway.billing.price_book import PriceBook
 from gateway.billing.prices import PriceTerms, PriceVersion
 from gateway.metering.journal import Journal
 from gateway.services import Services
+from gateway.sessions import Sessions
+from gateway.sessions.memory import MemorySessionStore
 from gateway.telemetry.metrics import Metrics
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
@@ -51,6 +53,7 @@ def services_with(folder: Path, engine: EngineClient, authenticator: Any, **othe
         "journal": others.get("journal") or Journal(folder / "journal.db", min_free_bytes=0),
         "analytics": open_analytics("chdb://memory"),
         "relay": None,
+        "sessions": Sessions(MemorySessionStore(), wait_s=0.2),
         "metrics": others.get("metrics") or Metrics(stats),
     }
     return Services(engine=engine, authenticator=authenticator, **made | others)

@@ -1,0 +1,96 @@
+"""What of a session's conversation a model is shown: all of it, or what its window takes."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+
+from engine.text.processor import TextProcessor
+from gateway.api.errors import ClientGone, invalid
+from gateway.api.generation import Conversation
+from gateway.api.prepare import encode
+from gateway.api.session_summary import Summary
+from gateway.sessions import History
+from gateway.sessions.history import Message
+from gateway.sessions.policy import SessionWindow
+from gateway.sessions.window import Size, Window, turns_to_drop
+
+SUMMARY_FAILED = "summary_failed"
+
+Summarise = Callable[[str | None, Sequence[Message]], Awaitable[Summary]]
+"""From the former summary, and the messages that go to a new one."""
+
+_log = structlog.get_logger("turnpike.sessions")
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """`history` with what the client has just sent, and the prompt that it is. `how` the window was kept: one of
+    `SessionWindow` or `SUMMARY_FAILED`, or None where nothing had to go. `summary` was written for it."""
+
+    history: History
+    token_ids: Sequence[int]
+    size: Size
+    how: str | None = None
+    summary: Summary | None = None
+
+
+class Fitter:
+    """Fits one conversation to one model. `droppable` of its oldest turns may go. `like` says how to render it."""
+
+    def __init__(self, joined: History, droppable: int, like: Conversation, text: TextProcessor) -> None:
+        self._joined = joined
+        self._droppable = droppable
+        self._like = like
+        self._text = text
+        self._tried: dict[int, Shown] = {}
+
+    async def fit(self, window: Window, summarise: Summarise | None) -> Shown:
+        """All of it where that is within the window's limit; else without the oldest turns, and with a summary of them
+        if `summarise` writes one that fits.
+
+        A prompt that is still over the limit is left to whoever holds it against the model's window.
+
+        Raises:
+            APIError: 400, what the client has sent is more than a session may have, or as `encode`.
+            ClientGone: while the summary was written.
+        """
+        whole = await self._without(0)
+        if whole.size.within(window.limit):
+            return whole
+        dropped = await turns_to_drop(self._droppable, window, self._size_without)
+        shown = await self._without(dropped)
+        if shown.size.bytes > window.limit.bytes:
+            raise invalid("messages", "The messages are larger than a session may be.", "session_too_large")
+        if not dropped:
+            return shown
+        if summarise is None:
+            return replace(shown, how=SessionWindow.SLIDING)
+        return await self._summed_up(dropped, window, summarise) or replace(shown, how=SUMMARY_FAILED)
+
+    async def _summed_up(self, dropped: int, window: Window, summarise: Summarise) -> Shown | None:
+        """Without these turns, and with a summary that stands for them. None: there is none, or it does not fit."""
+        gone = [message for turn in self._joined.turns[:dropped] for message in turn]
+        try:
+            summary = await summarise(self._joined.summary, gone)
+        except ClientGone:
+            raise
+        except Exception as error:  # of whatever kind: the turn goes on without it
+            _log.warning("no summary of a session's oldest turns", reason=type(error).__name__)
+            return None
+        shown = await self._show(self._joined.without(dropped, summary.text))
+        if not shown.size.within(window.limit):
+            return None
+        return replace(shown, how=SessionWindow.SUMMARY, summary=summary)
+
+    async def _size_without(self, turns: int) -> Size:
+        return (await self._without(turns)).size
+
+    async def _without(self, turns: int) -> Shown:
+        if turns not in self._tried:
+            self._tried[turns] = await self._show(self._joined.without(turns))
+        return self._tried[turns]
+
+    async def _show(self, history: History) -> Shown:
+        [token_ids] = await encode([replace(self._like, messages=history.prompt)], self._text)
+        return Shown(history, token_ids, Size(len(token_ids), len(history.to_json())))

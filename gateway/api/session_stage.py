@@ -1,0 +1,176 @@
+"""A chat that goes on with a session: what is stored goes in front, and what was said is stored behind.
+
+A turn on a session passes here three times: `SessionStage.joined` before the model is chosen, `SessionStage.prepare`
+when it is, as the window is counted in its tokens, and `SessionTurn.keep` when its answer has ended well. A turn that
+ends in any other way leaves the session as it was.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+from starlette.datastructures import Headers
+from starlette.types import Receive, Scope
+
+from engine.request import TextDelta
+from gateway.api.chat_schema import require_session_id
+from gateway.api.engine_client import ServedModel
+from gateway.api.errors import invalid
+from gateway.api.generation import Conversation, GenerationRequest
+from gateway.api.prepare import PreparedPrompt, limited, prepare
+from gateway.api.service_classes import TierClass
+from gateway.api.session_fit import Fitter, Shown, Summarise
+from gateway.api.session_summary import Summariser
+from gateway.services import Services
+from gateway.sessions import History, OpenTurn, SessionKey
+from gateway.sessions.history import Message
+from gateway.sessions.policy import SessionWindow
+from gateway.sessions.window import Window
+from gateway.settings import Settings
+from gateway.tenancy.records import Principal
+
+SESSION_HEADER = "x-turnpike-session"
+
+
+@dataclass(slots=True)
+class SessionTurn:
+    """One turn on a session. `droppable` of the turns in `joined` were stored before; the others came just now."""
+
+    id: str
+    joined: History
+    droppable: int
+    _open: OpenTurn
+    _shown: Shown | None = field(default=None, init=False)
+    _text: list[str] = field(default_factory=list, init=False)
+    kept: bool | None = field(default=None, init=False)
+
+    @classmethod
+    def begun(cls, id: str, turn: OpenTurn, new: Sequence[Message]) -> "SessionTurn":
+        joined = turn.history.joined(new)
+        droppable = end = 0
+        for each in joined.turns:
+            end += len(each)
+            droppable += end <= len(turn.history.messages)
+        return cls(id, joined, droppable, turn)
+
+    @property
+    def shown(self) -> Shown:
+        assert self._shown is not None, "a session's turn is fitted to its model before it is answered"
+        return self._shown
+
+    async def fit(self, like: Conversation, model: ServedModel, window: Window, summarise: Summarise | None) -> Shown:
+        """Settle what this model is shown; the last model that it is settled for counts."""
+        self._shown = await Fitter(self.joined, self.droppable, like, model.text).fit(window, summarise)
+        return self._shown
+
+    def saw(self, delta: TextDelta) -> None:
+        """A part of the answer, on its way to the client."""
+        self._text.append(delta.text)
+
+    async def keep(self) -> None:
+        """The answer has ended well, and is billed: remember it. Where that fails the answer is the client's all the
+        same, and `kept` says so."""
+        self.kept = await self._open.keep(self.shown.history.answered("".join(self._text)))
+
+    def headers(self) -> dict[str, str]:
+        """Which session, and how many of its former turns the model was shown and how many not. Whether this one was
+        kept is known when the answer has ended."""
+        history = self.shown.history
+        shown_turns = self.droppable - (history.dropped_turns - self.joined.dropped_turns)
+        headers = {
+            SESSION_HEADER: self.id,
+            f"{SESSION_HEADER}-turns": str(shown_turns),
+            f"{SESSION_HEADER}-dropped-turns": str(history.dropped_turns),
+        }
+        if self.shown.how is not None:
+            headers[f"{SESSION_HEADER}-window"] = self.shown.how
+        if self.shown.summary is not None:
+            headers[f"{SESSION_HEADER}-summary-id"] = self.shown.summary.request_id
+        if self.kept is not None:
+            headers[f"{SESSION_HEADER}-kept"] = "true" if self.kept else "false"
+        return headers
+
+
+class SessionStage:
+    """Opens the turns of requests that name a session, and fits them to the model that answers."""
+
+    def __init__(self, services: Services, settings: Settings) -> None:
+        self._sessions = services.sessions
+        self._summariser = Summariser(services, settings)
+        self._max_bytes = settings.session_max_bytes
+        self._window = settings.session_window
+
+    @asynccontextmanager
+    async def joined(
+        self, request: GenerationRequest, scope: Scope, caller: Principal
+    ) -> AsyncIterator[tuple[GenerationRequest, SessionTurn | None]]:
+        """The request with the session's conversation in front, and the turn; as it is where it names no session.
+
+        Raises:
+            APIError: 400, sessions and this request do not go together.
+            SessionBusy, SessionStoreAway, UnreadableHistory: as `Sessions.turn`.
+        """
+        session_id = _session_id(request, Headers(scope=scope).get(SESSION_HEADER))
+        if session_id is None:
+            yield request, None
+            return
+        conversation = _conversation(request)
+        async with self._sessions.turn(SessionKey(caller.tenant_id, session_id)) as opened:
+            turn = SessionTurn.begun(session_id, opened, conversation.messages)
+            whole = replace(conversation, messages=turn.joined.prompt)
+            yield replace(request, prompts=(whole,), session_id=session_id), turn
+
+    async def prepare(
+        self,
+        request: GenerationRequest,
+        turn: SessionTurn | None,
+        model: ServedModel,
+        context_tokens: int,
+        caller: Principal,
+        serving: TierClass,
+        receive: Receive,
+    ) -> list[PreparedPrompt]:
+        """As `gateway.api.prepare.prepare`, with a session's turn fitted to `context_tokens`, the model's window for
+        this caller.
+
+        Raises:
+            APIError, ChatTemplateError: as `prepare`, and 400 for messages that are larger than a session may be.
+            ClientGone: while a summary was written.
+        """
+        if turn is None:
+            return await prepare(request, model, context_tokens)
+        window = Window.of(context_tokens, request.params.max_tokens, self._max_bytes)
+        wants_summary = self._window is SessionWindow.SUMMARY
+        summarise = self._summariser.of(model, caller, serving, receive) if wants_summary else None
+        shown = await turn.fit(_conversation(request), model, window, summarise)
+        return limited(request, [shown.token_ids], model, context_tokens)
+
+
+def _session_id(request: GenerationRequest, stated: str | None) -> str | None:
+    """The session that the body or the header names.
+
+    Raises:
+        APIError: 400, they differ, or there can be no session here.
+    """
+    if stated is not None:
+        require_session_id(stated, SESSION_HEADER)
+        if request.session_id not in (None, stated):
+            raise invalid("session_id", f"session_id and the header {SESSION_HEADER} differ.")
+    session_id = request.session_id if stated is None else stated
+    if session_id is None:
+        return None
+    if request.prompt_param != "messages":
+        raise invalid(SESSION_HEADER, "Only chats have sessions.", "unsupported_parameter")
+    if request.params.n > 1:
+        raise invalid("n", "n must be 1 in a session, which goes on with one answer.", "unsupported_parameter")
+    if not _conversation(request).add_generation_prompt:
+        raise invalid(
+            "add_generation_prompt", "A session's turn ends with an answer of its own.", "unsupported_parameter"
+        )
+    return session_id
+
+
+def _conversation(request: GenerationRequest) -> Conversation:
+    [prompt] = request.prompts
+    assert isinstance(prompt, Conversation)
+    return prompt

@@ -1,0 +1,174 @@
+"""A summary of a session's oldest turns, written by a model: a request of its own, held, metered and billed."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from starlette.types import Receive
+
+from engine.request import SamplingParams
+from gateway.admission.book import limits_for
+from gateway.api.admit import Admission, admitted
+from gateway.api.deltas import reading
+from gateway.api.engine_client import ServedModel
+from gateway.api.generation import Conversation
+from gateway.api.prepare import PreparedPrompt, encode
+from gateway.api.service_classes import TierClass, TierClasses
+from gateway.api.shed import shed
+from gateway.api.wire import new_id
+from gateway.metering.event import new_event_id, unix_ms
+from gateway.metering.opening import Opening
+from gateway.routing.reason import RouteReason
+from gateway.services import Services
+from gateway.sessions.history import Message
+from gateway.settings import Settings
+from gateway.tenancy.records import Principal
+
+SUMMARY_TOKENS = 256
+SUMMARY_DEADLINE_S = 30.0
+SUMMARY_ID_PREFIX = "sessionsum"
+"""What the id of a summary's usage event begins with."""
+
+_INSTRUCTION = (
+    "You keep the memory of a conversation between a user and an assistant. Write a summary of the part that follows, "
+    "in at most 120 words: names, facts, numbers, what was decided and what is still open. Write nothing else."
+)
+
+
+class NoSummary(Exception):
+    """The model wrote nothing, or its window takes nothing of what there is to sum up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """`request_id` is that of its usage event."""
+
+    text: str
+    request_id: str
+
+
+class Summariser:
+    """Has summaries written by the small model that stands beside the one that serves, or else by that one itself; for
+    a key that may not use the small one, too."""
+
+    def __init__(self, services: Services, settings: Settings) -> None:
+        self._services = services
+        self._small_models = settings.small_models
+        self._classes = TierClasses(settings)
+
+    def of(
+        self, model: ServedModel, caller: Principal, serving: TierClass, receive: Receive
+    ) -> Callable[[str | None, Sequence[Message]], Awaitable[Summary]]:
+        """What sums up for this caller, in the class that serves it, as long as its client is there."""
+
+        async def summarise(former: str | None, messages: Sequence[Message]) -> Summary:
+            """
+            Raises:
+                ClientGone: nobody waits for it any more.
+                Exception: whatever a request may fail with; TimeoutError, NoSummary.
+            """
+            async with asyncio.timeout(SUMMARY_DEADLINE_S):
+                return await self._write(self._writer(model, caller), former, messages, caller, serving, receive)
+
+        return summarise
+
+    def _writer(self, model: ServedModel, caller: Principal) -> ServedModel:
+        small = self._services.engine.models.get(self._small_models.get(model.name, ""))
+        return small if small is not None and caller.may_use(small.name) else model
+
+    async def _write(
+        self,
+        model: ServedModel,
+        former: str | None,
+        messages: Sequence[Message],
+        caller: Principal,
+        serving: TierClass,
+        receive: Receive,
+    ) -> Summary:
+        own = self._classes.of_tier(caller.tier)
+        limits = limits_for(caller, model.name, model.windows[serving.name], own.limits)
+        token_ids = await _prompt(model, former, messages, limits.context_tokens - SUMMARY_TOKENS)
+        shed(self._services.engine, model.name, serving, len(token_ids), random.random())
+        params = SamplingParams(max_tokens=SUMMARY_TOKENS, temperature=0.0)
+        prompt = PreparedPrompt(token_ids, params, None, continues_text=False)
+        opening = self._opening(caller, serving, model)
+        limiter, journal = self._services.limiter, self._services.journal
+        async with admitted(limiter, journal, opening, limits.quotas, [prompt], 1) as admission:
+            text = await self._answer(admission, opening, serving, receive)
+            await admission.complete()
+        if not text.strip():
+            raise NoSummary
+        return Summary(text.strip(), opening.request_id)
+
+    async def _answer(self, admission: Admission, opening: Opening, serving: TierClass, receive: Receive) -> str:
+        [prompt] = admission.prompts
+        stream = self._services.engine.stream(
+            opening.served_model,
+            prompt.token_ids,
+            prompt.params,
+            request_id=opening.request_id,
+            tenant=opening.tenant_id,
+            service_class=serving.engine_class,
+            on_abort=admission.aborted,
+        )
+        admission.started()
+        text = []
+        async with reading([stream], 1, receive) as deltas:
+            while batch := await deltas.next_batch():
+                for choice, delta in batch:
+                    admission.usage.saw(choice, delta)
+                    text.append(delta.text)
+        if not admission.usage.ended:
+            raise NoSummary
+        return "".join(text)
+
+    def _opening(self, caller: Principal, serving: TierClass, model: ServedModel) -> Opening:
+        now = datetime.now(UTC)
+        return Opening(
+            event_id=new_event_id(),
+            request_id=new_id(SUMMARY_ID_PREFIX),
+            tenant_id=caller.tenant_id,
+            key_id=caller.key_id,
+            tier=caller.tier,
+            tier_served=serving.name,
+            requested_model=model.name,
+            routed_model=model.name,
+            served_model=model.name,
+            model_version=model.version,
+            route_reason=RouteReason.EXPLICIT,
+            price=self._services.prices.price_of(model.name, serving.name, now),
+            opened_ms=unix_ms(now),
+        )
+
+
+async def _prompt(
+    model: ServedModel, former: str | None, messages: Sequence[Message], room_tokens: int
+) -> Sequence[int]:
+    """What is to be summed up, as far as the model's window takes it: the newest half, quarter, ... of the messages.
+
+    Raises:
+        NoSummary: it takes nothing.
+    """
+    while messages:
+        [token_ids] = await encode([_conversation(former, messages)], model.text)
+        if len(token_ids) <= room_tokens:
+            return token_ids
+        messages = messages[(len(messages) + 1) // 2 :]
+    raise NoSummary
+
+
+def _conversation(former: str | None, messages: Sequence[Message]) -> Conversation:
+    parts = [] if former is None else [f"Summary of what came before: {former}"]
+    parts += [f"{message['role']}: {_text_of(message['content'])}" for message in messages]
+    return Conversation(
+        messages=({"role": "system", "content": _INSTRUCTION}, {"role": "user", "content": "\n\n".join(parts)})
+    )
+
+
+def _text_of(content: Any) -> str:
+    if isinstance(content, list):
+        return "\n".join(part["text"] for part in content)
+    return content or ""

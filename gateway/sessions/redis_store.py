@@ -1,0 +1,98 @@
+"""Sessions in Redis, for replicas that share them: one Lua script, and so one atomic step, for each call.
+
+Redis' clock counts, and Redis 7.0 is enough. A session is one hash, `ctx:{tenant}:{session}`; what Redis loses by a
+restart or by eviction is a session that begins anew.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from typing import Any
+
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from gateway.sessions.errors import SessionStoreAway
+from gateway.sessions.store import SESSION_TTL_MS, TURN_TTL_MS, Begun, SessionKey, Stored
+
+DEADLINE_S = 0.5
+"""A history may be hundreds of kilobytes. Whoever waits so long for it is told that it cannot be read."""
+MAX_CONNECTIONS = 32
+_SCRIPTS = ("begin", "extend", "store", "release", "read", "delete")
+
+
+class RedisSessionStore:
+    """A `SessionStore` in Redis. No call takes longer than `deadline_s`.
+
+    `clock` gives Unix milliseconds in tests; None: Redis' TIME.
+    """
+
+    def __init__(
+        self, client: Redis, clock: Callable[[], int] | None = None, *, deadline_s: float = DEADLINE_S
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._deadline_s = deadline_s
+        prelude = _source("prelude")
+        self._scripts = {name: client.register_script(prelude + _source(name)) for name in _SCRIPTS}
+
+    @classmethod
+    def open(cls, url: str) -> "RedisSessionStore":
+        """A store at a `redis://`, `rediss://` or `unix://` URL. Connects on first use.
+
+        One retry, at once: a connection that was idle while Redis restarted is found dead by its next use, and all
+        scripts can be repeated.
+        """
+        pool = BlockingConnectionPool.from_url(
+            url, max_connections=MAX_CONNECTIONS, timeout=DEADLINE_S, retry=Retry(NoBackoff(), 1)
+        )
+        return cls(Redis.from_pool(pool))
+
+    async def begin(self, key: SessionKey, token: str) -> Begun | None:
+        begun, *value = await self._call("begin", key, token, TURN_TTL_MS, SESSION_TTL_MS)
+        return Begun(value[0] if value else None) if begun else None
+
+    async def extend(self, key: SessionKey, token: str) -> bool:
+        return bool(await self._call("extend", key, token, TURN_TTL_MS))
+
+    async def store(self, key: SessionKey, token: str, value: bytes) -> bool:
+        return bool(await self._call("store", key, token, SESSION_TTL_MS, value))
+
+    async def release(self, key: SessionKey, token: str) -> None:
+        await self._call("release", key, token)
+
+    async def read(self, key: SessionKey) -> Stored | None:
+        found = await self._call("read", key)
+        return Stored(found[1], found[0]) if found else None
+
+    async def delete(self, key: SessionKey) -> bool:
+        return bool(await self._call("delete", key))
+
+    def counts(self) -> dict[str, int]:
+        return {}
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    async def _call(self, script: str, key: SessionKey, *arguments: str | int | bytes) -> Any:
+        now = -1 if self._clock is None else self._clock()
+        async with self._answering():
+            return await self._scripts[script](keys=[f"ctx:{key.tenant_id}:{key.session_id}"], args=[now, *arguments])
+
+    @asynccontextmanager
+    async def _answering(self) -> AsyncIterator[None]:
+        """The client's own text is dropped: it may name hosts and users."""
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                yield
+        except TimeoutError:
+            raise SessionStoreAway("the store of sessions did not answer in time") from None
+        except (RedisError, OSError) as error:
+            raise SessionStoreAway(f"the store of sessions does not answer ({type(error).__name__})") from error
+
+
+def _source(name: str) -> str:
+    return (files("gateway.sessions") / "lua" / f"{name}.lua").read_text(encoding="utf-8")

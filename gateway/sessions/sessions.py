@@ -1,0 +1,204 @@
+"""Sessions as the gateway uses them: open a turn, alone with its history; store it, or leave all as it was."""
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from gateway.sessions.errors import SessionBusy, SessionStoreAway
+from gateway.sessions.history import History, packed, unpacked
+from gateway.sessions.store import SessionKey, SessionStore
+
+HEARTBEAT_S = 10.0
+"""A third of a turn's life in the store: two heartbeats in a row may fail."""
+FIRST_RETRY_S = 0.01
+LAST_RETRY_S = 0.1
+"""How often a turn that waits for another looks whether that is over: at first, and after a while."""
+MAX_WAITING = 4
+"""Turns that wait for one session; more are refused at once."""
+MAX_INLINE_BYTES = 32 * 1024
+"""Values up to this size are packed and unpacked on the event loop, larger ones on a thread."""
+
+_log = logging.getLogger(__name__)
+
+
+class Outcome(StrEnum):
+    """What became of a turn. `dropped`: it failed, or its client went away; `overtaken`: its session was deleted from
+    under it, or the turn's time in the store was over; `store_away`: it was answered, and could not be stored. The last
+    two never began: `unavailable` as the history could not be read."""
+
+    KEPT = "kept"
+    DROPPED = "dropped"
+    OVERTAKEN = "overtaken"
+    STORE_AWAY = "store_away"
+    BUSY = "busy"
+    UNAVAILABLE = "unavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredHistory:
+    """`expires_in_ms` without a turn; `bytes` is what it takes in the store."""
+
+    history: History
+    expires_in_ms: int
+    bytes: int
+
+
+@dataclass(slots=True)
+class OpenTurn:
+    """A turn that no other one is beside. `history` is what was stored when it began."""
+
+    history: History
+    _key: SessionKey
+    _token: str
+    _store: SessionStore
+    outcome: Outcome = field(default=Outcome.DROPPED, init=False)
+
+    async def keep(self, history: History) -> bool:
+        """Store what the conversation is now, and end the turn. False: it is not stored, and the history is what it
+        was, or what others have made of it since."""
+        try:
+            stored = await self._store.store(self._key, self._token, await _packed(history))
+        except SessionStoreAway as error:
+            _log.warning("a session's turn is not kept: %s", error)
+            self.outcome = Outcome.STORE_AWAY
+            return False
+        self.outcome = Outcome.KEPT if stored else Outcome.OVERTAKEN
+        return stored
+
+
+class Sessions:
+    """Opens turns and keeps them alive. One per process, on one event loop.
+
+    `wait_s`: how long a turn waits for another on the same session before it is refused.
+    """
+
+    def __init__(self, store: SessionStore, *, wait_s: float) -> None:
+        self._store = store
+        self._wait_s = wait_s
+        self._waiting: Counter[SessionKey] = Counter()
+        self._open: dict[str, SessionKey] = {}
+        self._heart: asyncio.Task[None] | None = None
+        self._releasing: set[asyncio.Task[None]] = set()
+        self._outcomes: Counter[Outcome] = Counter()
+
+    @asynccontextmanager
+    async def turn(self, key: SessionKey) -> AsyncIterator[OpenTurn]:
+        """One turn, for the time of the block. What is not stored in it leaves the history as it was.
+
+        Raises:
+            SessionBusy: another turn is under way, and was for all the time that this one may wait.
+            SessionStoreAway: the history cannot be read. UnreadableHistory: nor will it ever be.
+        """
+        token = uuid.uuid4().hex
+        turn = await self._begin(key, token)
+        try:
+            yield turn
+        finally:
+            self._open.pop(token, None)
+            self._outcomes[turn.outcome] += 1
+            if turn.outcome is not Outcome.KEPT:
+                await self._release(key, token)
+
+    async def read(self, key: SessionKey) -> StoredHistory | None:
+        """Raises: SessionStoreAway, UnreadableHistory."""
+        stored = await self._store.read(key)
+        if stored is None:
+            return None
+        return StoredHistory(await _unpacked(stored.value), stored.expires_in_ms, len(stored.value))
+
+    async def delete(self, key: SessionKey) -> bool:
+        """Forget it all, a turn under way included: that one is answered, and not stored. False: there is none.
+
+        Raises: SessionStoreAway.
+        """
+        return await self._store.delete(key)
+
+    def counts(self) -> Mapping[str, int]:
+        """For metrics: turns since the start by what became of them; those under way, and what the store holds."""
+        return {
+            "open": len(self._open),
+            **{outcome.value: self._outcomes[outcome] for outcome in Outcome},
+            **self._store.counts(),
+        }
+
+    async def aclose(self) -> None:
+        if self._heart is not None:
+            self._heart.cancel()
+            await asyncio.wait([self._heart])
+        if self._releasing:
+            await asyncio.wait(self._releasing)
+        await self._store.aclose()
+
+    async def _begin(self, key: SessionKey, token: str) -> OpenTurn:
+        try:
+            value = await self._begin_in_time(key, token)
+            history = History() if value is None else await _unpacked(value)
+        except BaseException as error:
+            self._outcomes[Outcome.BUSY if isinstance(error, SessionBusy) else Outcome.UNAVAILABLE] += 1
+            # It may have begun all the same: in the store before it answered too late.
+            await self._release(key, token)
+            raise
+        self._open[token] = key
+        if self._heart is None:
+            self._heart = asyncio.create_task(self._beat())
+        return OpenTurn(history, key, token, self._store)
+
+    async def _begin_in_time(self, key: SessionKey, token: str) -> bytes | None:
+        """Begin a turn as soon as there is none."""
+        if self._waiting[key] >= MAX_WAITING:
+            raise SessionBusy
+        loop = asyncio.get_running_loop()
+        until, pause_s = loop.time() + self._wait_s, FIRST_RETRY_S
+        self._waiting[key] += 1
+        try:
+            while (begun := await self._store.begin(key, token)) is None:
+                if loop.time() >= until:
+                    raise SessionBusy
+                await asyncio.sleep(min(pause_s, max(0.0, until - loop.time())))
+                pause_s = min(2 * pause_s, LAST_RETRY_S)
+        finally:
+            self._waiting[key] -= 1
+            if not self._waiting[key]:
+                del self._waiting[key]
+        return begun.value
+
+    async def _release(self, key: SessionKey, token: str) -> None:
+        """Completed though the caller be cancelled; where the store is away, the turn ends there by itself."""
+
+        async def release() -> None:
+            with contextlib.suppress(SessionStoreAway):
+                await self._store.release(key, token)
+
+        task = asyncio.create_task(release())
+        self._releasing.add(task)
+        task.add_done_callback(self._releasing.discard)
+        await asyncio.shield(task)
+
+    async def _beat(self) -> None:
+        """Keep what is open alive, as long as something is."""
+        try:
+            while self._open:
+                await asyncio.sleep(HEARTBEAT_S)
+                for token, key in list(self._open.items()):
+                    if token in self._open:
+                        with contextlib.suppress(SessionStoreAway):  # the next beat is within the turn's life
+                            await self._store.extend(key, token)
+        finally:
+            self._heart = None
+
+
+async def _packed(history: History) -> bytes:
+    data = history.to_json()
+    return packed(data) if len(data) <= MAX_INLINE_BYTES else await asyncio.to_thread(packed, data)
+
+
+async def _unpacked(value: bytes) -> History:
+    if len(value) <= MAX_INLINE_BYTES:
+        return History.from_json(unpacked(value))
+    return await asyncio.to_thread(lambda: History.from_json(unpacked(value)))

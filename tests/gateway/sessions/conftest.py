@@ -1,0 +1,31 @@
+from collections.abc import AsyncIterator
+
+import pytest
+from redis.asyncio import Redis
+
+from gateway.sessions import SessionStore
+from gateway.sessions.memory import MemorySessionStore
+from gateway.sessions.redis_store import RedisSessionStore
+from tests.gateway.admission.stores import Clock
+from tests.servers import RedisServer
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=["memory", "redis"])
+async def store(request: pytest.FixtureRequest, clock: Clock, anyio_backend: str) -> AsyncIterator[SessionStore]:
+    """Each of the stores, empty, by a clock that the test moves."""
+    if request.param == "memory":
+        store = MemorySessionStore(clock)
+        yield store
+        store.check()
+    else:
+        server: RedisServer = request.getfixturevalue("redis_server")
+        client = Redis.from_url(server.url)
+        await client.flushall()
+        redis_store = RedisSessionStore(client, clock)
+        yield redis_store
+        await redis_store.aclose()

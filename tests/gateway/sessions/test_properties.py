@@ -1,0 +1,113 @@
+"""Whatever happens in whatever order: both stores do the same, and no turn is lost or interleaved."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from redis.asyncio import Redis
+
+from gateway.sessions import SessionKey, SessionStore
+from gateway.sessions.memory import MemorySessionStore
+from gateway.sessions.redis_store import RedisSessionStore
+from gateway.sessions.store import SESSION_TTL_MS, TURN_TTL_MS
+from tests.gateway.admission.stores import Clock
+from tests.servers import RedisServer
+
+KEYS = (SessionKey("acme", "a"), SessionKey("acme", "b"), SessionKey("globex", "a"))
+keys = st.sampled_from(KEYS)
+tokens = st.sampled_from(["1", "2", "3"])
+moves = st.one_of(
+    st.tuples(st.sampled_from(["begin", "extend", "store", "release"]), keys, tokens),
+    st.tuples(st.sampled_from(["read", "delete"]), keys),
+    st.tuples(
+        st.just("wait"),
+        st.sampled_from([0, 1, TURN_TTL_MS - 1, TURN_TTL_MS, SESSION_TTL_MS - 1, SESSION_TTL_MS, SESSION_TTL_MS + 1]),
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def runner(redis_server: RedisServer) -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+async def apply(store: SessionStore, step: tuple, number: int) -> object:
+    match step:
+        case ("begin", key, token):
+            return await store.begin(key, token)
+        case ("extend", key, token):
+            return await store.extend(key, token)
+        case ("store", key, token):
+            return await store.store(key, token, f"{number}".encode())
+        case ("release", key, token):
+            return await store.release(key, token)
+        case ("read", key):
+            return await store.read(key)
+        case ("delete", key):
+            return await store.delete(key)
+    raise AssertionError(step)
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(moves, max_size=50))
+def test_both_stores_do_the_same(runner: asyncio.Runner, redis_server: RedisServer, steps: list[tuple]) -> None:
+    """Step by step the same answers, and the same sessions after each."""
+
+    async def run() -> None:
+        clock = Clock()
+        async with Redis.from_url(redis_server.url) as client:
+            await client.flushall()
+            memory, redis = MemorySessionStore(clock), RedisSessionStore(client, clock, deadline_s=5)
+            for number, step in enumerate(steps):
+                if step[0] == "wait":
+                    clock.now_ms += step[1]
+                    continue
+                assert await apply(memory, step, number) == await apply(redis, step, number), step
+                for key in KEYS:
+                    assert await memory.read(key) == await redis.read(key)
+                memory.check()
+
+    runner.run(run())
+
+
+@settings(max_examples=200)
+@given(steps=st.lists(moves, max_size=60))
+def test_no_turn_is_lost_or_interleaved(steps: list[tuple]) -> None:
+    """Each turn writes what it began with and one entry more: a history is the turns that were stored, in order."""
+
+    async def run() -> None:
+        clock = Clock()
+        store = MemorySessionStore(clock)
+        begun_with: dict[tuple[SessionKey, str], bytes] = {}
+        history: dict[SessionKey, bytes] = {}
+        for number, step in enumerate(steps):
+            match step:
+                case ("wait", ms):
+                    clock.now_ms += ms
+                case ("begin", key, token):
+                    # A token is one turn's: a second turn has another one.
+                    if (key, token) not in begun_with and (begun := await store.begin(key, token)) is not None:
+                        assert begun.value in (history.get(key), None)
+                        begun_with[key, token] = begun.value or b""
+                case ("store", key, token) if (key, token) in begun_with:
+                    before = begun_with[key, token]
+                    entry = before + f"{number},".encode()
+                    stored = await store.read(key)
+                    if await store.store(key, token, entry):
+                        assert (stored.value if stored else b"") in (before, b"")
+                        history[key] = entry
+                        del begun_with[key, token]
+                case ("release", key, token) if (key, token) in begun_with:
+                    await store.release(key, token)
+                    del begun_with[key, token]
+                case ("delete", key):
+                    await store.delete(key)
+                    history.pop(key, None)
+            for key in KEYS:
+                found = await store.read(key)
+                assert found is None or found.value == history[key]
+
+    asyncio.run(run())
