@@ -6,14 +6,24 @@ are accepted while they equal those draws. So the text is the target's whatever 
     proposer    the protocol: who guesses
     ngram       guesses what followed the last time
     policy      how many drafts to ask for: the protocol, and a fixed number
+    controller  the policy that asks for as many as pay, by measured acceptance and times
     speculator  asks the policy, then the proposers in order of preference, and tells the policy what came of it
 """
 
-from engine.speculation.policy import DepthPolicy, Drafting, FixedDepth, SpeculationLoad, StepOutcome, Verified
+from engine.speculation.policy import (
+    Candidate,
+    DepthPolicy,
+    Drafting,
+    FixedDepth,
+    SpeculationLoad,
+    StepOutcome,
+    Verified,
+)
 from engine.speculation.proposer import DraftWant, Proposer
 from engine.speculation.speculator import Proposals, Speculator
 
 __all__ = [
+    "Candidate",
     "DepthPolicy",
     "DraftWant",
     "Drafting",

@@ -1,5 +1,6 @@
 """How many drafts to ask for."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -26,8 +27,8 @@ class Candidate(NamedTuple):
 
 
 class Drafting(NamedTuple):
-    """What one proposer was asked for before a step, by how many requests, and the time that it took. `lag_tokens` is
-    what it had to catch up with, `depth` the most that any of them wanted, `proposed` all that it came up with."""
+    """What one proposer did before a step, and the time that it took: for how many requests it had drafts, `depth` at
+    most of one, `proposed` of all. `lag_tokens` is what it caught up with, for these and for others."""
 
     proposer: str
     requests: int
@@ -73,10 +74,14 @@ class DepthPolicy(Protocol):
     """Says how deep to draft, and learns from every step. Used on the engine thread alone."""
 
     def depth(self, proposer: str, rank: int, load: SpeculationLoad) -> int:
-        """The most drafts to ask a proposer for, for each request of a class; 0: it is not asked.
+        """The most drafts that a request of a class may get of a proposer; 0: there is no need to ask for any.
 
         It is a question and changes nothing: until the next `observe` the answer to the same question is the same.
         """
+        ...
+
+    def choose(self, proposer: str, load: SpeculationLoad, candidates: Sequence[Candidate]) -> list[int]:
+        """How many drafts each of them gets, `most` or fewer. Once a step for each proposer, in their order."""
         ...
 
     def observe(self, outcome: StepOutcome) -> None:
@@ -92,6 +97,9 @@ class FixedDepth:
 
     def depth(self, proposer: str, rank: int, load: SpeculationLoad) -> int:
         return self._depth
+
+    def choose(self, proposer: str, load: SpeculationLoad, candidates: Sequence[Candidate]) -> list[int]:
+        return [each.most for each in candidates]
 
     def observe(self, outcome: StepOutcome) -> None:
         pass

@@ -26,6 +26,11 @@ class Proposer(Protocol):
         """What metrics call it."""
         ...
 
+    @property
+    def free(self) -> bool:
+        """Guessing takes next to nothing, so that how many guesses are used is settled when they are there."""
+        ...
+
     def lag(self, request: Request) -> int:
         """How many tokens it would have to compute before it could draft for this request; 0: it can at once."""
         ...

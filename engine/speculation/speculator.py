@@ -8,7 +8,7 @@ from engine.request import Request
 from engine.scheduling.cost import StepWork
 from engine.scheduling.drafting import useful_drafts
 from engine.scheduling.plan import StepPlan, StepResult
-from engine.speculation.policy import DepthPolicy, Drafting, SpeculationLoad, StepOutcome, Verified
+from engine.speculation.policy import Candidate, DepthPolicy, Drafting, SpeculationLoad, StepOutcome, Verified
 from engine.speculation.proposer import DraftWant, Proposer
 
 
@@ -59,19 +59,28 @@ class Speculator:
         drafting: list[Drafting] = []
         for proposer in self._proposers:
             wants = self._wants_of(proposer, running, load, drafts)
+            if wants and not proposer.free:
+                wants = self._chosen_wants(proposer, load, wants)
             if not wants:
                 continue
             lag_tokens = sum(proposer.lag(want.request) for want in wants)
             started_ns = self._now_ns()
             proposed = proposer.propose(wants)
             elapsed_ns = self._now_ns() - started_ns
+            lag_tokens -= sum(proposer.lag(want.request) for want in wants)
+            if proposer.free:
+                proposed = self._chosen_drafts(proposer, load, wants, proposed)
             for want, tokens in zip(wants, proposed, strict=True):
                 if tokens:
                     drafts[want.request] = tuple(tokens)
                     by[want.request] = proposer.name
             asked.append(Asked(tuple(want.request for want in wants), elapsed_ns))
-            depth = max(want.depth for want in wants)
-            drafting.append(Drafting(proposer.name, len(wants), depth, lag_tokens, sum(map(len, proposed)), elapsed_ns))
+            counts = [len(tokens) for tokens in proposed if tokens]
+            drafting.append(
+                Drafting(
+                    proposer.name, len(counts), max(counts, default=0), max(lag_tokens, 0), sum(counts), elapsed_ns
+                )
+            )
         return Proposals(load, drafts, by, tuple(asked), tuple(drafting))
 
     def _wants_of(
@@ -81,7 +90,7 @@ class Speculator:
         load: SpeculationLoad,
         drafted: Mapping[Request, tuple[int, ...]],
     ) -> list[DraftWant]:
-        """What to ask one proposer for: drafts for those that have none yet, no more than could be of use."""
+        """The most to ask one proposer for: drafts for those that have none yet, no more than could be of use."""
         wants: list[DraftWant] = []
         for rank, requests in enumerate(running):
             depth = self._policy.depth(proposer.name, rank, load)
@@ -92,6 +101,20 @@ class Speculator:
                     if request not in drafted and (most := useful_drafts(request)) > 0
                 ]
         return wants
+
+    def _chosen_wants(self, proposer: Proposer, load: SpeculationLoad, wants: list[DraftWant]) -> list[DraftWant]:
+        """Of what could be asked for, that of which the policy says that it pays."""
+        candidates = [_candidate(want.request, want.depth, proposer.lag(want.request)) for want in wants]
+        chosen = self._policy.choose(proposer.name, load, candidates)
+        return [DraftWant(want.request, depth) for want, depth in zip(wants, chosen, strict=True) if depth]
+
+    def _chosen_drafts(
+        self, proposer: Proposer, load: SpeculationLoad, wants: list[DraftWant], proposed: list[Sequence[int]]
+    ) -> list[Sequence[int]]:
+        """Of what was proposed, as much as the policy says that it pays to verify."""
+        candidates = [_candidate(want.request, len(tokens), 0) for want, tokens in zip(wants, proposed, strict=True)]
+        chosen = self._policy.choose(proposer.name, load, candidates)
+        return [tokens[:depth] for tokens, depth in zip(proposed, chosen, strict=True)]
 
     def observe(
         self, proposals: Proposals, plan: StepPlan, result: StepResult, work: StepWork, elapsed_ns: int
@@ -107,3 +130,8 @@ class Speculator:
             else ()
         )
         self._policy.observe(StepOutcome(proposals.load, work, proposals.drafting, verified, elapsed_ns))
+
+
+def _candidate(request: Request, most: int, lag_tokens: int) -> Candidate:
+    answer_tokens = len(request.tokens) - request.prompt_tokens
+    return Candidate(request.rank, most, lag_tokens, answer_tokens, request.max_tokens - answer_tokens)
