@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _NICENESS = 10
-"""Of the thread that computes, and of the workers that it starts."""
+"""Of a thread that computes, and of the workers that it starts."""
 
 
 class EngineThread:
@@ -43,7 +43,7 @@ class EngineThread:
             self._thread.join()
 
     def _run(self) -> None:
-        _give_way()
+        give_way()
         while (item := self._calls.get()) is not None:
             call, future = item
             try:
@@ -52,7 +52,11 @@ class EngineThread:
                 future.set_exception(error)
 
 
-def _give_way() -> None:
-    """Lower the calling thread's priority; threads that it starts from now on inherit that. Linux alone has it so."""
+def give_way() -> None:
+    """Lower the calling thread's priority; threads that it starts from now on inherit that. Linux alone has it so.
+
+    Whatever computes for long has to, and by as much: the engine thread holds the interpreter at times, and the event
+    loop would wait for it while a thread above it has the core.
+    """
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.nice(0) + _NICENESS)

@@ -11,6 +11,7 @@ import clickhouse_connect
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ProgrammingError
 
+from engine.thread import give_way
 from gateway.analytics.answers import answering
 from gateway.analytics.errors import AnalyticsAway, AnalyticsInUse
 from gateway.analytics.store import Parameters, Row, check_batch, insert_settings
@@ -24,12 +25,13 @@ class EmbeddedClickHouse:
     """`Analytics` in a folder, or in memory where `folder` is None.
 
     The engine is synchronous: it has a thread of its own, on which calls wait for one another, and a statement takes
-    one core at most. A folder belongs to one process, and a process has one folder, until `aclose`.
+    one core at most, and that only as far as those who answer requests leave it. A folder belongs to one process, and a
+    process has one folder, until `aclose`.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="turnpike-analytics")
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="turnpike-analytics", initializer=give_way)
         self._client: Client | None = None
 
     async def command(self, sql: str, parameters: Parameters | None = None) -> None:
