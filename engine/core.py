@@ -131,6 +131,10 @@ class EngineCore:
         """How long a request that came now would wait. Cheap: O(classes)."""
         return self._workers[model].forecast.predicted_wait(service_class, prompt_tokens)
 
+    def queue_depth(self, model: str) -> int:
+        """Requests that wait, of all classes. As cheap."""
+        return self._workers[model].forecast.queue_depth
+
     def _post(self, message: _Submit | _Abort) -> None:
         with self._wake:
             if self._closing:

@@ -137,6 +137,10 @@ class Engine:
         """How long a request of this class would wait if it came now, from the queue and the cost model."""
         return self._core.predicted_wait(model, service_class.name, prompt_tokens)
 
+    def queue_depth(self, model: str) -> int:
+        """How many requests wait for a model, of all classes."""
+        return self._core.queue_depth(model)
+
     def stream(
         self,
         model: str,

@@ -23,7 +23,7 @@ class Forecast:
 
     Of the steps that the load takes: each as long as the cost model says, stretched by the pace of the latest, and all
     of it corrected by how fast the class's queue has moved of late. `submitted` and `stepped` take turns;
-    `predicted_wait` may be asked at any time.
+    `predicted_wait` and `queue_depth` may be asked at any time.
     """
 
     def __init__(self, scheduler: Scheduler, pace: Pace) -> None:
@@ -31,6 +31,11 @@ class Forecast:
         self._pace = pace
         self._load = scheduler.snapshot()
         self._hindsights = [Hindsight(rank, self._first_token_ns) for rank in scheduler.ranks]
+
+    @property
+    def queue_depth(self) -> int:
+        """Requests that wait, of all classes."""
+        return sum(each.waiting_requests for each in self._load.classes)
 
     def predicted_wait(self, service_class: str, prompt_tokens: int) -> PredictedWait:
         """Of a request that came now. O(classes)."""

@@ -19,7 +19,8 @@ from gateway.api.endpoint import GenerationEndpoint
 from gateway.api.errors import as_api_error
 from gateway.api.health import Healthz, Readyz, Scrape
 from gateway.api.middleware import Authorisation, BodyLimit, Envelope
-from gateway.api.models import ListModels, RetrieveModel
+from gateway.api.models import ListModels, ModelCards, RetrieveModel
+from gateway.api.route_stage import model_names
 from gateway.api.service_classes import TierClasses
 from gateway.api.sessions import OneSession
 from gateway.api.tokenization import Detokenize, Tokenize
@@ -51,11 +52,12 @@ def create_app(settings: Settings, services: Services) -> Starlette:
 
 def _routes(settings: Settings, services: Services) -> list[Route]:
     engine, depth = services.engine, settings.max_json_depth
+    cards = ModelCards(engine, model_names(engine, settings))
     return [
         Route("/v1/chat/completions", GenerationEndpoint(CHAT, services, settings), methods=["POST"]),
         Route("/v1/completions", GenerationEndpoint(COMPLETIONS, services, settings), methods=["POST"]),
-        Route("/v1/models", ListModels(engine), methods=["GET"]),
-        Route("/v1/models/{id:path}", RetrieveModel(engine), methods=["GET"]),
+        Route("/v1/models", ListModels(cards), methods=["GET"]),
+        Route("/v1/models/{id:path}", RetrieveModel(cards), methods=["GET"]),
         Route("/v1/tokenize", Tokenize(engine, depth), methods=["POST"]),
         Route("/v1/detokenize", Detokenize(engine, depth), methods=["POST"]),
         Route("/v1/sessions/{id:path}", OneSession(services.sessions), methods=["GET", "DELETE"]),

@@ -13,6 +13,7 @@ import os
 import re
 import tomllib
 from decimal import Decimal
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import quote, unquote, urlsplit
@@ -30,6 +31,8 @@ from pydantic_settings import SettingsError as SourceError
 from gateway.billing.prices import declared_terms
 from gateway.errors import OperatorError
 from gateway.metering.kafka_cluster import KafkaCluster
+from gateway.routing.names import is_reserved
+from gateway.routing.policy import MODEL_NAME
 from gateway.service_classes import DEFAULT_CLASSES, StatedClass, check_classes, decode_classes
 from gateway.sessions.policy import SessionWindow
 
@@ -37,7 +40,6 @@ CONFIG_FILE = "turnpike.toml"
 ENV_PREFIX = "TURNPIKE_"
 MIN_PEPPER_CHARS = 32
 
-_MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
 _ASYNC_DRIVERS = {
     "sqlite": "sqlite+aiosqlite",
     "sqlite+aiosqlite": "sqlite+aiosqlite",
@@ -115,6 +117,14 @@ class Settings(BaseSettings):
     """Served name -> checkpoint: a Hugging Face folder or a GGUF file."""
     small_models: dict[str, str] = Field(default_factory=dict)
     """Large model -> the small one beside it, which drafts for it and stands in for it: both by served name."""
+    model_versions: dict[str, dict[str, float]] = Field(default_factory=dict)
+    """Name -> the served models that it stands for, each with its weight: a session, or a tenant, always gets the
+    same one. The name may be that of a served model, too."""
+    saturated_queue: int = Field(default=10, ge=0)
+    """With more requests than these in its queue, the small model stands in for a large one, for tenants that allow it.
+    Requests of classes above standard stay in the queue."""
+    route_weights: Path | None = None
+    """What `turnpike route fit` wrote for this pair of models. None: what comes with the program."""
     prices: dict[str, tuple[Decimal, ...]] = Field(default_factory=dict)
     """Served name -> dollars per million tokens: [input, output] or [input, cached input, output]. What differs from
     the price in effect is a new version from the start on; by hand, the price of a model that is here is not set."""
@@ -166,20 +176,16 @@ class Settings(BaseSettings):
             stated = kept | stated
         return (InitSettingsSource(settings_cls, init_kwargs=stated),)
 
-    @field_validator("data_dir", "models_dir", "journal_path")
+    @field_validator("data_dir", "models_dir", "journal_path", "route_weights")
     @classmethod
-    def _absolute(cls, path: Path) -> Path:
-        return path.expanduser().absolute()
+    def _absolute(cls, path: Path | None) -> Path | None:
+        return None if path is None else path.expanduser().absolute()
 
     @field_validator("models")
     @classmethod
     def _servable_names(cls, models: dict[str, Path]) -> dict[str, Path]:
         for name in models:
-            if not _MODEL_NAME.fullmatch(name):
-                raise ValueError(
-                    f"the model name {name!r} must be letters, digits and . _ : / -, "
-                    "starting with a letter or digit, at most 128 characters"
-                )
+            _require_model_name(name)
         return {name: path.expanduser().absolute() for name, path in models.items()}
 
     @field_validator("small_models")
@@ -193,6 +199,20 @@ class Settings(BaseSettings):
             if large == small or small in pairs:
                 raise ValueError(f"{small!r} cannot be the small model of {large!r}: it must be another, without one")
         return pairs
+
+    @field_validator("model_versions")
+    @classmethod
+    def _weighted_versions(
+        cls, versions: dict[str, dict[str, float]], known: ValidationInfo
+    ) -> dict[str, dict[str, float]]:
+        served = known.data.get("models", {})
+        for name, weights in versions.items():
+            _require_model_name(name)
+            if unknown := next((each for each in weights if each not in served), None):
+                raise ValueError(f"the model {unknown!r} is not among the served ones")
+            if not (all(0 <= weight < inf for weight in weights.values()) and any(weights.values())):
+                raise ValueError(f"the versions of {name!r} need weights of 0 and more, and one above 0")
+        return versions
 
     @field_validator("database_url")
     @classmethod
@@ -289,6 +309,14 @@ def normalise_database_url(url: str) -> str:
     before, question, query = rest.partition("?")
     query = re.sub("(^|&)sslmode=", r"\1ssl=", query)
     return f"{driver}://{before}{question}{query}"
+
+
+def _require_model_name(name: str) -> None:
+    if not re.fullmatch(MODEL_NAME, name) or is_reserved(name):
+        raise ValueError(
+            f"the model name {name!r} must be letters, digits and . _ : / -, "
+            "starting with a letter or digit, at most 128 characters, and not auto"
+        )
 
 
 def _is_redis_url(url: str) -> bool:

@@ -47,7 +47,11 @@ def require_model(principal: Principal, model: str) -> None:
         APIError: 403, the key is for other models.
     """
     if not principal.may_use(model):
-        raise APIError(403, "This API key is not for this model.", param="model", code="model_not_allowed")
+        raise model_not_allowed()
+
+
+def model_not_allowed() -> APIError:
+    return APIError(403, "This API key is not for this model.", param="model", code="model_not_allowed")
 
 
 _STARTS = [(path, scopes) for path, scopes in SCOPES_BY_PATH.items() if path.endswith("/")]

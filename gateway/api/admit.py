@@ -6,11 +6,12 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from engine.request import Usage
-from gateway.admission import Hold, Limiter, Quota
+from gateway.admission import Hold, Limiter, Quota, QuotaExceeded
 from gateway.admission.book import demands_of
 from gateway.api.errors import ClientGone
 from gateway.api.prepare import PreparedPrompt
 from gateway.api.usage import UsageTotal
+from gateway.billing.prices import Price
 from gateway.metering.event import Ending
 from gateway.metering.journal import Journal
 from gateway.metering.meter import Meter
@@ -37,12 +38,48 @@ class Admission:
         """The engine works for it: it will say what each choice consumed."""
         self._running = True
 
+    def reopen(self, opening: Opening) -> None:
+        """What is sent from now on is billed as this says. Nothing has been sent yet.
+
+        Raises:
+            JournalUnavailable: what is used could not be billed.
+        """
+        self._meter.reopen(opening)
+
+    async def hand_over(self, opening: Opening, quotas: Sequence[Quota], prompts: Sequence[PreparedPrompt]) -> None:
+        """Another model answers from now on. Nothing has been sent of what the first one wrote; what it cost the engine
+        stays with the request.
+
+        Raises:
+            QuotaExceeded: there is no room for the other model. The first one's hold is taken again; where that fails
+                too, the request cannot go on, and this is about its own limits.
+            StoreAway, JournalUnavailable: as `admitted`.
+        """
+        await self._last_word()
+        former, choices_each = self.hold, self.usage.choices_each
+        # Both at a time may be more than a limit on concurrency allows.
+        await self._limiter.release(former)
+        try:
+            hold = await _hold(self._limiter, f"{opening.request_id}-2", opening.price, quotas, prompts, choices_each)
+        except QuotaExceeded:
+            tokens = former.granted_tokens
+            self.hold = await self._limiter.hold(
+                f"{opening.request_id}-3", former.demands, minimum_tokens=tokens, desired_tokens=tokens
+            )
+            raise
+        self.hold = hold
+        self._meter.reopen(opening)
+        lengths = [len(prompt.token_ids) for prompt in prompts]
+        self.prompts = [_cut(prompt, hold.granted_tokens) for prompt in prompts]
+        self.usage = UsageTotal(lengths, choices_each, hold.bound_by, self.usage.work)
+        self._running, self._known = False, asyncio.Event()
+
     def sent(self) -> None:
         """All that `usage` has counted was handed to the client's socket."""
         self._meter.advance(self.usage.progress)
 
     def aborted(self, choice: int, usage: Usage) -> None:
-        """What a choice had consumed that was not read to its end."""
+        """What a choice had consumed that was not read to its end, or not sent."""
         self.usage.aborted(choice, usage)
         if self.usage.settled:
             self._known.set()
@@ -58,12 +95,16 @@ class Admission:
 
     async def end(self, ending: Ending) -> None:
         """It ended, early unless it is complete. Idempotent."""
+        await self._last_word()
+        self._meter.abandon(self.usage.progress, self.usage.work, ending)
+        await self._settle()
+
+    async def _last_word(self) -> None:
+        """Wait for the engine to say what each choice consumed, as long as that may take."""
         if self._running and not self.usage.settled:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LAST_WORD_S):
                     await self._known.wait()
-        self._meter.abandon(self.usage.progress, self.usage.work, ending)
-        await self._settle()
 
     async def _settle(self) -> None:
         """Commit what was used and free the rest, once. It is finished even if the caller is cancelled."""
@@ -97,16 +138,7 @@ async def admitted(
         JournalUnavailable: what is used could not be billed.
     """
     lengths = [len(prompt.token_ids) for prompt in prompts]
-    wanted = max(prompt.max_tokens for prompt in prompts)
-    demands = demands_of(
-        quotas,
-        prompt_tokens=sum(lengths),
-        choices=len(prompts) * choices_each,
-        prompt_nanodollars=opening.price.of(sum(lengths), 0, 0),
-        token_nanodollars=opening.price.completion,
-    )
-    least = min(wanted, max(1, prompts[0].params.min_tokens))
-    hold = await limiter.hold(opening.request_id, demands, minimum_tokens=least, desired_tokens=wanted)
+    hold = await _hold(limiter, opening.request_id, opening.price, quotas, prompts, choices_each)
     try:
         meter = Meter(journal, opening)
     except BaseException:
@@ -125,6 +157,27 @@ async def admitted(
         raise
     finally:
         await admission.end(ending)
+
+
+async def _hold(
+    limiter: Limiter,
+    hold_id: str,
+    price: Price,
+    quotas: Sequence[Quota],
+    prompts: Sequence[PreparedPrompt],
+    choices_each: int,
+) -> Hold:
+    prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
+    demands = demands_of(
+        quotas,
+        prompt_tokens=prompt_tokens,
+        choices=len(prompts) * choices_each,
+        prompt_nanodollars=price.of(prompt_tokens, 0, 0),
+        token_nanodollars=price.completion,
+    )
+    wanted = max(prompt.max_tokens for prompt in prompts)
+    least = min(wanted, max(1, prompts[0].params.min_tokens))
+    return await limiter.hold(hold_id, demands, minimum_tokens=least, desired_tokens=wanted)
 
 
 def _cut(prompt: PreparedPrompt, granted_tokens: int) -> PreparedPrompt:

@@ -1,35 +1,31 @@
 """What the generating endpoints share: from a request's first byte to its answer's last."""
 
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from starlette.types import Receive, Scope, Send
 
-from gateway.admission.book import limits_for
-from gateway.api.access import require_model
-from gateway.api.admit import admitted
-from gateway.api.engine_client import EngineClient, ServedModel
-from gateway.api.errors import SERVER_ERROR, APIError
+from engine.request import TextDelta
+from gateway.api.admit import Admission
+from gateway.api.engine_client import ServedModel
 from gateway.api.exchange import exchange_of
 from gateway.api.fields import Fields
 from gateway.api.generation import GenerationRequest
 from gateway.api.json_body import read_json
 from gateway.api.measurement import measuring
+from gateway.api.placing import Asking, Place, Placing
 from gateway.api.prepare import PreparedPrompt
 from gateway.api.rate_headers import rate_headers
-from gateway.api.serve import Answer, serve
+from gateway.api.route_stage import RouteStage, route_headers
+from gateway.api.serve import Answer, deliver, submit
 from gateway.api.service_classes import TierClasses, echoed
 from gateway.api.session_stage import SessionStage, SessionTurn
-from gateway.api.shed import shed
+from gateway.api.trial import escalated, try_out
 from gateway.api.wire import Header, Wire, new_id
-from gateway.metering.event import new_event_id, unix_ms
-from gateway.metering.opening import Opening
-from gateway.routing.reason import RouteReason
+from gateway.routing.router import OnTrial
 from gateway.services import Services
 from gateway.settings import Settings
-from gateway.tenancy.records import Principal, Tier
+from gateway.tenancy.records import Principal
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +48,8 @@ class GenerationEndpoint:
         self._max_json_depth = settings.max_json_depth
         self._classes = TierClasses(settings)
         self._sessions = SessionStage(services, settings)
+        self._routes = RouteStage(services, settings)
+        self._placing = Placing(services, settings, self._sessions)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         operation = self._operation
@@ -64,68 +62,43 @@ class GenerationEndpoint:
         self, request: GenerationRequest, turn: SessionTurn | None, caller: Principal, receive: Receive, send: Send
     ) -> None:
         operation = self._operation
-        model = find_model(self._engine, request.model, caller)
         serving = self._classes.serving(caller.tier, request.service_tier)
-        with measuring(self._services.metrics, (operation.name, model.name, serving.name)) as measurement:
-            own = self._classes.of_tier(caller.tier)
-            limits = limits_for(caller, model.name, model.windows[serving.name], own.limits)
-            spread = random.random()
-            # A full server does not tokenise what it turns away, whatever its length.
-            shed(self._engine, model.name, serving, 1, spread)
-            prompts = await self._sessions.prepare(
-                request, turn, model, limits.context_tokens, caller, serving, receive
-            )
-            prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
-            shed(self._engine, model.name, serving, prompt_tokens, spread)
-            header = Header(new_id(operation.id_prefix), request.model, echoed(serving, request.service_tier))
-            opening = self._opening(header, caller, serving.name, model)
-            limiter, journal = self._services.limiter, self._services.journal
-            async with admitted(limiter, journal, opening, limits.quotas, prompts, request.params.n) as admission:
-                answer = Answer(
-                    header.id,
-                    caller.tenant_id,
-                    serving.engine_class,
-                    request,
-                    admission,
-                    operation.wire(header, request, model, admission.prompts),
-                    measurement,
-                    rate_headers(admission.hold.states),
-                    turn,
-                )
-                await serve(answer, self._engine, receive, send)
+        route = self._routes.route(request, caller, serving)
+        with measuring(self._services.metrics, (operation.name, route.served, serving.name)) as measurement:
+            asking = Asking(new_id(operation.id_prefix), request, turn, caller, serving, measurement, receive)
+            async with self._placing.admitted(route, asking) as (place, admission):
+                streams = None
+                if place.route.trial is not None:
+                    place, streams = await self._cascade(asking, place, place.route.trial, admission)
+                answer = self._spelt(asking, place, admission)
+                if streams is None:
+                    streams = await submit(answer, self._engine, answer.prompts)
+                self._routes.took(place.route)
+                await deliver(answer, streams, receive, send)
+                self._routes.answered(place.route, place.opening, admission.usage.progress)
 
-    def _opening(self, header: Header, caller: Principal, tier_served: Tier, model: ServedModel) -> Opening:
-        """What is billed, to whom, at the prices of this moment."""
-        now = datetime.now(UTC)
-        return Opening(
-            event_id=new_event_id(),
-            request_id=header.id,
-            tenant_id=caller.tenant_id,
-            key_id=caller.key_id,
-            tier=caller.tier,
-            tier_served=tier_served,
-            requested_model=header.model,
-            routed_model=model.name,
-            served_model=model.name,
-            model_version=model.version,
-            route_reason=RouteReason.EXPLICIT,
-            price=self._services.prices.price_of(model.name, tier_served, now),
-            opened_ms=unix_ms(now),
+    async def _cascade(
+        self, asking: Asking, place: Place, on_trial: OnTrial, admission: Admission
+    ) -> tuple[Place, list[AsyncGenerator[TextDelta]] | None]:
+        """Who answers in the end, and with what: the small model's answer is there, the large one's (None) is not."""
+        answer = self._spelt(asking, place, admission)
+        trial = await try_out(answer, self._engine, asking.receive, on_trial.percent)
+        if trial is None or not trial.is_good:
+            place, trial = await escalated(self._placing, asking, admission, place, trial)
+        return place, None if trial is None else trial.streams()
+
+    def _spelt(self, asking: Asking, place: Place, admission: Admission) -> Answer:
+        request, serving = asking.request, asking.serving
+        header = Header(asking.id, place.model.name, echoed(serving, request.service_tier))
+        return Answer(
+            header.id,
+            asking.caller.tenant_id,
+            place.model.name,
+            serving.engine_class,
+            request,
+            admission,
+            self._operation.wire(header, request, place.model, admission.prompts),
+            asking.measurement,
+            rate_headers(admission.hold.states) | route_headers(place.route),
+            asking.turn,
         )
-
-
-def find_model(engine: EngineClient, name: str, caller: Principal) -> ServedModel:
-    """Raises: APIError, 403, 404 or, while nothing can be served, 503."""
-    require_model(caller, name)
-    model = engine.models.get(name)
-    if model is None:
-        raise APIError(404, f"The model `{name[:128]}` does not exist.", param="model", code="model_not_found")
-    if not engine.ready:
-        raise APIError(
-            503,
-            "The server is not ready. Retry in a few seconds.",
-            type=SERVER_ERROR,
-            code="service_unavailable",
-            headers={"retry-after": "5"},
-        )
-    return model

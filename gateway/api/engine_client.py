@@ -64,6 +64,10 @@ class EngineClient(Protocol):
         """How long a request of this class would wait if it came now."""
         ...
 
+    def queue_depth(self, model: str) -> int:
+        """How many requests wait for a model, of all classes."""
+        ...
+
     def stream(
         self,
         model: str,

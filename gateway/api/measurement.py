@@ -22,6 +22,11 @@ class Measurement:
         self._first: dict[int, tuple[float, int]] = {}
         self.ttft_ms: int | None = None
 
+    def serves(self, model: str) -> None:
+        """Another model serves it."""
+        operation, _, tier = self._labels
+        self._labels = (operation, model, tier)
+
     def saw(self, batch: Sequence[ChoiceDelta]) -> None:
         """Note when tokens came. A choice's later tokens are timed from the delta that brought its first."""
         now = time.perf_counter()

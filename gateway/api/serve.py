@@ -33,6 +33,8 @@ class Answer:
 
     id: str
     tenant_id: str
+    model: str
+    """The served one."""
     service_class: ServiceClass
     request: GenerationRequest
     admission: Admission
@@ -59,14 +61,13 @@ class Answer:
         return {**self.headers, **({} if self.turn is None else self.turn.headers())}
 
 
-async def serve(answer: Answer, engine: EngineClient, receive: Receive, send: Send) -> None:
-    """Generate and send. The engine works for it only while the client is there.
+async def deliver(answer: Answer, streams: Sequence[AsyncGenerator[TextDelta]], receive: Receive, send: Send) -> None:
+    """Send what comes from `streams`, one for each prompt, as long as the client is there.
 
     Raises:
         ClientGone: the client hung up.
         Exception: whatever else went wrong. If the stream had begun, its client knows already.
     """
-    streams = await _submit(answer, engine)
     async with reading(streams, answer.request.params.n, receive) as deltas:
         if answer.request.stream:
             await _send_stream(answer, deltas, send)
@@ -74,13 +75,15 @@ async def serve(answer: Answer, engine: EngineClient, receive: Receive, send: Se
             await _send_whole(answer, deltas, send)
 
 
-async def _submit(answer: Answer, engine: EngineClient) -> list[AsyncGenerator[TextDelta]]:
+async def submit(
+    answer: Answer, engine: EngineClient, prompts: Sequence[PreparedPrompt]
+) -> list[AsyncGenerator[TextDelta]]:
     """Submit all prompts, or none."""
     streams: list[AsyncGenerator[TextDelta]] = []
     try:
-        for position, prompt in enumerate(answer.prompts):
+        for position, prompt in enumerate(prompts):
             stream = engine.stream(
-                answer.request.model,
+                answer.model,
                 prompt.token_ids,
                 prompt.params,
                 request_id=f"{answer.id}-{position}",

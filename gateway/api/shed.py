@@ -6,6 +6,11 @@ from gateway.api.errors import RATE_LIMIT, APIError
 from gateway.api.rate_headers import retry_headers
 from gateway.api.service_classes import TierClass
 
+
+class Overloaded(APIError):
+    """429 `overloaded`: the wait is predicted to be too long."""
+
+
 PREDICTION_MARGIN = 1.25
 """A wait may come out so much longer than predicted: whoever is let in is to have a first token within the bound."""
 
@@ -18,12 +23,12 @@ def shed(engine: EngineClient, model: str, serving: TierClass, prompt_tokens: in
     `spread` from [0, 1) parts the returns of those turned away.
 
     Raises:
-        APIError: 429 `overloaded`, with the time in which the queue drains.
+        Overloaded: with the time in which the queue drains.
     """
     wait = engine.predicted_wait(model, serving.engine_class, prompt_tokens)
     if wait.drain_ns == 0 or PREDICTION_MARGIN * wait.first_token_ns <= serving.max_wait_ms * 1_000_000:
         return
-    raise APIError(
+    raise Overloaded(
         429,
         f"The model is busy: this request would wait {wait.first_token_ns / 1e9:.1f} s for its first token.",
         type=RATE_LIMIT,

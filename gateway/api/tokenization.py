@@ -8,7 +8,6 @@ from starlette.types import Receive, Scope, Send
 from gateway.api.bounds import MAX_INLINE_CHARS
 from gateway.api.chat_schema import take_conversation
 from gateway.api.completion_schema import token_ids
-from gateway.api.endpoint import find_model
 from gateway.api.engine_client import EngineClient
 from gateway.api.errors import invalid
 from gateway.api.exchange import exchange_of
@@ -16,6 +15,7 @@ from gateway.api.fields import Fields, as_array, missing
 from gateway.api.generation import Prompt
 from gateway.api.json_body import read_json
 from gateway.api.logprobs import token_label
+from gateway.api.lookup import find_model
 from gateway.api.prepare import encode
 from gateway.api.responses import send_body
 

@@ -17,13 +17,15 @@ _NS_PER_MS = 1_000_000
 class UsageTotal:
     """The usage of every choice added up, at any moment: a prompt counts once, whatever the number of its choices.
 
-    `prompt_lengths` are tokens. `bound_by` is the limit that cut the answers' length, if one did. A choice that has
-    not ended counts with the tokens that were handed out, and its prompt from then on.
+    `prompt_lengths` are tokens. `bound_by` is the limit that cut the answers' length, if one did. `earlier` is what
+    another model did for the request before. A choice that has not ended counts with the tokens that were handed out,
+    and its prompt from then on.
     """
 
     prompt_lengths: Sequence[int]
     choices_each: int
     bound_by: Scope | None = None
+    earlier: Work = field(default_factory=Work)
     ended: set[int] = field(default_factory=set)
     ttft_ms: int | None = None
     _completion_tokens: dict[int, int] = field(default_factory=dict)
@@ -78,12 +80,13 @@ class UsageTotal:
 
     @property
     def work(self) -> Work:
-        """What the engine did for all choices, as far as it is known. It waited as long as the first of them."""
+        """What the engine did for all choices, as far as it is known. It waited as long as the first of them. What
+        another model did before comes on top."""
         recompute_ns: Counter[str] = Counter()
         for usage in self._consumed.values():
             recompute_ns.update(usage.recompute_ns)
         consumed = self._consumed.values()
-        return Work(
+        return self.earlier + Work(
             undelivered_tokens=max(0, sum(each.completion_tokens for each in consumed) - self.completion_tokens),
             queue_ms=min((each.queue_ns for each in consumed), default=0) // _NS_PER_MS,
             engine_ns=sum(each.engine_ns for each in consumed),

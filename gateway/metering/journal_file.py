@@ -147,8 +147,9 @@ class JournalFile:
             self._connection.execute("ROLLBACK")
 
     def open(self, opened: Iterable[OpenRequest]) -> None:
+        """A request that is open already is from now on what this says."""
         rows = [(each.opening.request_id, each.opening.to_json(), *each.progress, each.advanced_ms) for each in opened]
-        self._connection.executemany("INSERT INTO open_requests VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+        self._connection.executemany("INSERT OR REPLACE INTO open_requests VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
 
     def advance(self, progress: Iterable[tuple[str, Progress]], now_ms: int) -> None:
         self._connection.executemany(

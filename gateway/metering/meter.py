@@ -36,6 +36,18 @@ class Meter:
         """For what has been sent so far."""
         return self._opening.cost(self.sent)
 
+    def reopen(self, opening: Opening) -> None:
+        """Another model answers, or for another reason. Nothing has been sent yet.
+
+        Raises:
+            JournalUnavailable: nothing has changed.
+        """
+        assert not self._closed, "a request ends once"
+        assert self.sent == Progress(), "an answer has begun"
+        assert opening.request_id == self._opening.request_id
+        self._journal.begin(opening)
+        self._opening = opening
+
     def advance(self, sent: Progress) -> None:
         self.sent = sent
         self._journal.advance(self._opening.request_id, sent)

@@ -1,7 +1,8 @@
 """What is known of a request while it runs: enough to bill it should the gateway die under it."""
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple, Self
 from uuid import UUID
 
@@ -65,6 +66,11 @@ class Work:
     engine_ns: int = 0
     recompute_ns: Mapping[str, int] | None = None
     preemptions: int = 0
+
+    def __add__(self, later: "Work") -> "Work":
+        sums = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "recompute_ns"}
+        recompute_ns = Counter(self.recompute_ns or {}) + Counter(later.recompute_ns or {})
+        return Work(**{name: amount + getattr(later, name) for name, amount in sums.items()}, recompute_ns=recompute_ns)
 
 
 def event_of(opening: Opening, progress: Progress, work: Work, ending: Ending, ended_ms: int) -> UsageEvent:

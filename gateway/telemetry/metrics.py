@@ -138,6 +138,25 @@ class Metrics:
             registry=self.registry,
         )
 
+        self.routed = Counter(
+            "turnpike_routed_requests",
+            "Requests that a model answered, by why it was this one",
+            [_MODEL, "reason"],
+            registry=self.registry,
+        )
+        self.all_large_dollars = Counter(
+            "turnpike_route_all_large_dollars",
+            "What ended answers would have cost if the large model had written them all, by that model",
+            [_MODEL],
+            registry=self.registry,
+        )
+        self.saved_dollars = Counter(
+            "turnpike_route_saved_dollars",
+            "Of it, what was saved by small models, by the large model in whose place they answered",
+            [_MODEL],
+            registry=self.registry,
+        )
+
     def render(self) -> bytes:
         """The text that `/metrics` answers with, of `CONTENT_TYPE`."""
         return generate_latest(self.registry)

@@ -107,6 +107,8 @@ class FakeEngine:
         self.wait_ms_per_token = 0
         self.drain_ms: int | None = None
         """None: as long as the wait of an empty prompt."""
+        self.queues: dict[str, int] = {}
+        """Requests that wait, by model."""
         self.ready = False
         self.calls: list[Call] = []
         self.live: set[int] = set()
@@ -125,6 +127,9 @@ class FakeEngine:
         drain_ms = self.wait_ms if self.drain_ms is None else self.drain_ms
         wait_ms = self.wait_ms + self.wait_ms_per_token * prompt_tokens
         return PredictedWait(wait_ms * 1_000_000, drain_ms * 1_000_000)
+
+    def queue_depth(self, model: str) -> int:
+        return self.queues.get(model, 0)
 
     def stream(
         self,

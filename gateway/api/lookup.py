@@ -1,0 +1,32 @@
+"""A served model by the name that a client wrote."""
+
+from gateway.api.access import require_model
+from gateway.api.engine_client import EngineClient, ServedModel
+from gateway.api.errors import SERVER_ERROR, APIError
+from gateway.tenancy.records import Principal
+
+
+def find_model(engine: EngineClient, name: str, caller: Principal) -> ServedModel:
+    """Raises: APIError, 403, 404 or, while nothing can be served, 503."""
+    require_model(caller, name)
+    model = engine.models.get(name)
+    if model is None:
+        raise model_not_found(name)
+    require_ready(engine)
+    return model
+
+
+def require_ready(engine: EngineClient) -> None:
+    """Raises: APIError, 503."""
+    if not engine.ready:
+        raise APIError(
+            503,
+            "The server is not ready. Retry in a few seconds.",
+            type=SERVER_ERROR,
+            code="service_unavailable",
+            headers={"retry-after": "5"},
+        )
+
+
+def model_not_found(name: str) -> APIError:
+    return APIError(404, f"The model `{name[:128]}` does not exist.", param="model", code="model_not_found")

@@ -1,0 +1,132 @@
+"""From a route to a model that takes the request: its tokens counted, its limits held, its usage opened."""
+
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from starlette.types import Receive
+
+from gateway.admission import Quota, QuotaExceeded
+from gateway.admission.book import limits_for
+from gateway.api.admit import Admission, admitted
+from gateway.api.engine_client import ServedModel
+from gateway.api.errors import APIError
+from gateway.api.generation import GenerationRequest
+from gateway.api.measurement import Measurement
+from gateway.api.prepare import PreparedPrompt
+from gateway.api.route_stage import refusal_of
+from gateway.api.service_classes import TierClass, TierClasses
+from gateway.api.session_stage import SessionStage, SessionTurn
+from gateway.api.shed import shed
+from gateway.metering.event import new_event_id, unix_ms
+from gateway.metering.opening import Opening
+from gateway.routing.router import Route
+from gateway.services import Services
+from gateway.settings import Settings
+from gateway.tenancy.records import Principal
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A request, whatever model answers it. `spread` parts it from others that are turned away together."""
+
+    id: str
+    request: GenerationRequest
+    turn: SessionTurn | None
+    caller: Principal
+    serving: TierClass
+    measurement: Measurement
+    receive: Receive
+    asked_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    spread: float = field(default_factory=random.random)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A request as one model would run it, and what is billed then."""
+
+    route: Route
+    model: ServedModel
+    opening: Opening
+    quotas: Sequence[Quota]
+    prompts: Sequence[PreparedPrompt]
+
+
+class Placing:
+    """Finds each request a place."""
+
+    def __init__(self, services: Services, settings: Settings, sessions: SessionStage) -> None:
+        self._services = services
+        self._sessions = sessions
+        self._classes = TierClasses(settings)
+
+    @asynccontextmanager
+    async def admitted(self, route: Route, asking: Asking) -> AsyncIterator[tuple[Place, Admission]]:
+        """Admit the request to the route's model or, where that refuses, to the one that the route has instead.
+
+        Raises:
+            APIError, QuotaExceeded: none can take it; what the first one said.
+            Exception: as `admitted`.
+        """
+        async with AsyncExitStack() as admissions:
+            try:
+                place, admission = await self._enter(route, asking, admissions)
+            except (APIError, QuotaExceeded) as error:
+                refusal = refusal_of(error)
+                other = None if refusal is None else route.instead.get(refusal)
+                if other is None:
+                    raise
+                try:
+                    place, admission = await self._enter(other, asking, admissions)
+                except (APIError, QuotaExceeded):
+                    asking.measurement.serves(route.served)
+                    raise error from None
+            yield place, admission
+
+    async def place(self, route: Route, asking: Asking) -> Place:
+        """The request for the route's model, before any limit is asked.
+
+        Raises:
+            APIError, ChatTemplateError: the model is too busy, or cannot serve this.
+        """
+        asking.measurement.serves(route.served)
+        engine, serving, caller = self._services.engine, asking.serving, asking.caller
+        model = engine.models[route.served]
+        own = self._classes.of_tier(caller.tier)
+        limits = limits_for(caller, model.name, model.windows[serving.name], own.limits)
+        # A full server does not tokenise what it turns away, whatever its length.
+        shed(engine, model.name, serving, 1, asking.spread)
+        prompts = await self._sessions.prepare(
+            asking.request, asking.turn, model, limits.context_tokens, caller, serving, asking.receive
+        )
+        shed(engine, model.name, serving, sum(len(prompt.token_ids) for prompt in prompts), asking.spread)
+        return Place(route, model, self._opening(route, asking, model), limits.quotas, prompts)
+
+    async def _enter(self, route: Route, asking: Asking, admissions: AsyncExitStack) -> tuple[Place, Admission]:
+        place = await self.place(route, asking)
+        limiter, journal = self._services.limiter, self._services.journal
+        admission = await admissions.enter_async_context(
+            admitted(limiter, journal, place.opening, place.quotas, place.prompts, asking.request.params.n)
+        )
+        return place, admission
+
+    def _opening(self, route: Route, asking: Asking, model: ServedModel) -> Opening:
+        """What is billed, to whom, at the prices of this moment."""
+        caller, tier_served = asking.caller, asking.serving.name
+        return Opening(
+            event_id=new_event_id(),
+            request_id=asking.id,
+            tenant_id=caller.tenant_id,
+            key_id=caller.key_id,
+            tier=caller.tier,
+            tier_served=tier_served,
+            requested_model=route.requested,
+            routed_model=route.routed,
+            served_model=model.name,
+            model_version=model.version,
+            route_reason=route.reason.value,
+            price=self._services.prices.price_of(model.name, tier_served, asking.asked_at),
+            opened_ms=unix_ms(asking.asked_at),
+        )

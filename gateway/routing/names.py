@@ -1,0 +1,79 @@
+"""What a request may name: served models, names with versions, a tenant's aliases, and `auto` for a pair."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from gateway.routing.versions import version_of
+
+AUTO = "auto"
+"""The first pair of the settings; `auto:LARGE` is the pair of that large model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two names of which routing chooses one. They may have versions."""
+
+    large: str
+    small: str
+
+
+def is_reserved(name: str) -> bool:
+    """Whether no model may have this name."""
+    return name == AUTO or name.startswith(f"{AUTO}:")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelNames:
+    """All names that lead to served models. `small_of`: large model -> small one. `versions`: name -> the weights of
+    the models that it stands for."""
+
+    served: tuple[str, ...]
+    small_of: Mapping[str, str]
+    versions: Mapping[str, Mapping[str, float]]
+
+    def find(self, name: str, aliases: Mapping[str, str]) -> str | Pair | None:
+        """What a name leads to: a served or versioned name, or a pair. None: nothing.
+
+        A model's own name goes before an alias of the same name, and an alias before `auto`. An alias of an alias
+        leads nowhere.
+        """
+        if self._is_model(name):
+            return name
+        name = aliases.get(name, name)
+        return name if self._is_model(name) else self._pair(name)
+
+    def version(self, name: str, who: str) -> str:
+        """The served model that `who` gets by a served or versioned name."""
+        versions = self.versions.get(name)
+        return name if versions is None else version_of(versions, who)
+
+    def smaller(self, name: str) -> str | None:
+        """What may stand in for a large model, or for a name with versions of one."""
+        small = self.small_of.get(name)
+        if small is None and name in self.versions:
+            small = next((self.small_of[each] for each in self.versions[name] if each in self.small_of), None)
+        return small
+
+    def models_of(self, name: str) -> tuple[str, ...]:
+        """The served models that may answer by a served or versioned name."""
+        return tuple(self.versions.get(name, (name,)))
+
+    def all_names(self, aliases: Iterable[str]) -> Iterator[str]:
+        """Each once, served models first."""
+        yield from self.served
+        yield from (name for name in self.versions if name not in self.served)
+        if self.small_of:
+            yield AUTO
+        if len(self.small_of) > 1:
+            yield from (f"{AUTO}:{large}" for large in self.small_of)
+        yield from (alias for alias in aliases if not (self._is_model(alias) or self._pair(alias)))
+
+    def _is_model(self, name: str) -> bool:
+        return name in self.served or name in self.versions
+
+    def _pair(self, name: str) -> Pair | None:
+        if not (self.small_of and is_reserved(name)):
+            return None
+        large = next(iter(self.small_of)) if name == AUTO else name.removeprefix(f"{AUTO}:")
+        small = self.small_of.get(large)
+        return None if small is None else Pair(large, small)

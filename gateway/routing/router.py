@@ -1,0 +1,181 @@
+"""From what a request names to the model that answers it. Nothing here waits or asks a store: it takes microseconds."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from types import MappingProxyType
+from typing import Protocol
+
+from engine.request import ServiceClass
+from gateway.routing.names import ModelNames, Pair
+from gateway.routing.policy import Preference
+from gateway.routing.question import Question
+from gateway.routing.reason import RouteReason
+from gateway.routing.replicas import Replicas
+from gateway.tenancy.records import Principal
+
+
+class UnknownModel(Exception):
+    """The name leads to no served model."""
+
+
+class ModelNotAllowed(Exception):
+    """The key is for other models. Said whether or not there is such a model."""
+
+
+class Refusal(Enum):
+    """Why the model of a route cannot take a request that another one may."""
+
+    OVERLOADED = auto()
+    BUDGET = auto()
+    CONTEXT = auto()
+
+
+class Score(Protocol):
+    """`gateway.routing.score.ComplexityScore`, or a stand-in."""
+
+    @property
+    def thresholds(self) -> Mapping[Preference, float]: ...
+
+    def of(self, question: Question) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What routing looks at. `question` is asked for only where it matters. `service_class` serves the request, and
+    `gives_way` is whether requests of it may be sent from a long queue to the small model. `token_param` names the
+    field that speaks in token ids, if one does: these mean something to one model alone. `who` keeps its version."""
+
+    name: str
+    question: Callable[[], Question]
+    caller: Principal
+    service_class: ServiceClass
+    gives_way: bool
+    token_param: str | None
+    who: str
+
+
+class NeedsModel(Exception):
+    """The request speaks in token ids, so that it has to name the model whose they are. `param` is the field."""
+
+    def __init__(self, param: str) -> None:
+        super().__init__(param)
+        self.param = param
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """`served` answers, a version of `routed`, for `reason`. `instead` are the routes to take where that model refuses;
+    they have none of their own. `large` is what would have answered if nothing but the large model ever did.
+
+    `trial`: the model's answer is to be judged before it is sent.
+    """
+
+    requested: str
+    routed: str
+    served: str
+    reason: RouteReason
+    large: str
+    instead: Mapping[Refusal, "Route"] = field(default_factory=lambda: MappingProxyType({}))
+    trial: "OnTrial | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class OnTrial:
+    """Where the model was less sure of its answer than `percent`, `otherwise` is the route."""
+
+    percent: int
+    otherwise: Route
+
+
+class Router:
+    """One for all requests. `saturated_queue`: with more requests waiting than these, a model's queue is long."""
+
+    def __init__(self, names: ModelNames, score: Score, replicas: Replicas, saturated_queue: int) -> None:
+        self._names = names
+        self._score = score
+        self._replicas = replicas
+        self._saturated_queue = saturated_queue
+
+    def route(self, asked: Asked) -> Route:
+        """
+        Raises:
+            UnknownModel, ModelNotAllowed, NeedsModel
+        """
+        target = self._names.find(asked.name, asked.caller.routing.aliases)
+        may_use = asked.caller.may_use
+        if not isinstance(target, Pair):
+            if not may_use(target or asked.name):
+                raise ModelNotAllowed
+            if target is None:
+                raise UnknownModel
+            return self._named(asked, target)
+        if not (may_use(target.large) or may_use(target.small)):
+            raise ModelNotAllowed
+        if asked.token_param is not None:
+            raise NeedsModel(asked.token_param)
+        for name, other in ((target.large, target.small), (target.small, target.large)):
+            if not may_use(other):
+                return self._route(asked, name, RouteReason.ONLY_ALLOWED)
+        return self._chosen(asked, target)
+
+    def _named(self, asked: Asked, name: str) -> Route:
+        """The model that was named, unless the tenant lets the small one stand in."""
+        reason = RouteReason.VERSION if name in self._names.versions else RouteReason.EXPLICIT
+        small = self._names.smaller(name)
+        if small is None or asked.token_param is not None or not asked.caller.may_use(small):
+            return self._route(asked, name, reason)
+        return self._large(asked, Pair(name, small), reason)
+
+    def _chosen(self, asked: Asked, pair: Pair) -> Route:
+        """By what the tenant wants of routing, and by the question."""
+        policy = asked.caller.routing
+        if policy.cascade_percent is not None:
+            escalated = self._route(asked, pair.large, RouteReason.CASCADE_ESCALATED)
+            trial = OnTrial(policy.cascade_percent, escalated)
+            return self._small(asked, pair, RouteReason.CASCADE_ACCEPTED, trial)
+        if self._score.of(asked.question()) < self._score.thresholds[policy.preference]:
+            return self._small(asked, pair, RouteReason.COMPLEXITY_SMALL)
+        return self._large(asked, pair, RouteReason.COMPLEXITY_LARGE)
+
+    def _small(self, asked: Asked, pair: Pair, reason: RouteReason, trial: OnTrial | None = None) -> Route:
+        """The small model of a pair, and the large one where that cannot: nobody minds."""
+        instead = {
+            Refusal.OVERLOADED: self._route(asked, pair.large, RouteReason.SATURATED),
+            Refusal.CONTEXT: self._route(asked, pair.large, RouteReason.CONTEXT),
+        }
+        return self._route(asked, pair.small, reason, pair.large, instead, trial)
+
+    def _large(self, asked: Asked, pair: Pair, reason: RouteReason) -> Route:
+        """The large model, and the small one as far as the tenant allows that."""
+        policy = asked.caller.routing
+        instead: dict[Refusal, Route] = {}
+        if policy.degrade:
+            instead[Refusal.OVERLOADED] = self._route(asked, pair.small, RouteReason.SATURATED, pair.large)
+        if policy.degrade_near_budget:
+            instead[Refusal.BUDGET] = self._route(asked, pair.small, RouteReason.BUDGET, pair.large)
+        route = self._route(asked, pair.large, reason, instead=instead)
+        smaller = instead.get(Refusal.OVERLOADED)
+        if smaller is not None and asked.gives_way and self._is_shorter(asked, smaller.served, route.served):
+            return smaller
+        return route
+
+    def _is_shorter(self, asked: Asked, model: str, other: str) -> bool:
+        """Whether the other model's queue is long and this one answers sooner."""
+        load = self._replicas.load(other, asked.service_class)
+        if load.queue_depth <= self._saturated_queue:
+            return False
+        return self._replicas.load(model, asked.service_class).first_token_ns < load.first_token_ns
+
+    def _route(
+        self,
+        asked: Asked,
+        name: str,
+        reason: RouteReason,
+        large: str | None = None,
+        instead: Mapping[Refusal, Route] = MappingProxyType({}),
+        trial: OnTrial | None = None,
+    ) -> Route:
+        served = self._names.version(name, asked.who)
+        beside = served if large is None else self._names.version(large, asked.who)
+        return Route(asked.name, name, served, reason, beside, instead, trial)
