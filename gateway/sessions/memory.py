@@ -40,7 +40,7 @@ class MemorySessionStore:
     """A `SessionStore` in memory. For one event loop.
 
     Over `per_tenant` sessions, a tenant's least recently used one goes; over `total_bytes`, that of the tenant that
-    has the most. None of them is one with a turn under way. `clock` gives Unix milliseconds.
+    has the most. None of them is one with a turn under way, nor the one just used. `clock` gives Unix milliseconds.
     """
 
     def __init__(
@@ -99,6 +99,8 @@ class MemorySessionStore:
             session.owner = ""
             if session.value is None:
                 self._remove(key)
+            else:
+                self._make_room(key, self._clock())
 
     async def read(self, key: SessionKey) -> Stored | None:
         now_ms = self._clock()
@@ -112,14 +114,15 @@ class MemorySessionStore:
         session = self._sessions.get(key)
         if session is None:
             return False
+        there = session.lives(now_ms) or session.owned(now_ms)
         self._remove(key)
-        return session.lives(now_ms) or session.owned(now_ms)
+        return there
 
     def counts(self) -> dict[str, int]:
         return {"sessions": len(self._sessions), "bytes": self._bytes_of.total(), "evicted": self._evicted}
 
     async def aclose(self) -> None:
-        self._sessions.clear()
+        """The memory goes with the process."""
 
     def check(self) -> None:
         """The bounds and the sums that every method keeps."""
@@ -129,7 +132,7 @@ class MemorySessionStore:
         assert by_tenant == {tenant: list(keys) for tenant, keys in self._of_tenant.items()}
         for tenant, keys in by_tenant.items():
             assert self._bytes_of[tenant] == sum(self._sessions[key].size for key in keys)
-            assert sum(self._sessions[key].value is not None for key in keys) <= self._per_tenant
+            assert sum(not self._sessions[key].owner for key in keys) <= self._per_tenant
 
     def _use(self, key: SessionKey, session: _Session) -> None:
         self._sessions[key] = session

@@ -1,7 +1,7 @@
 """What of a conversation goes when it outgrows its window.
 
 The oldest turns go, whole; the system prompt and what the client has just sent never do. They go in a large step, down
-to `LOW_WATER` of the window, and then none for as many turns as fill the rest: meanwhile each prompt begins with all of
+to `LOW_WATER` of the limit, and then none for as many turns as fill the rest: meanwhile each prompt begins with all of
 the one before it, and hits the prefix cache. Were one turn dropped at a time, each prompt would begin differently.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 LOW_WATER = 0.5
-"""What a step leaves, as a share of the window."""
+"""What a step leaves, as a share of the limit."""
 MAX_ANSWER_ROOM_TOKENS = 1024
 ANSWER_ROOM = 0.25
 """Room for an answer whose client sets no length: this share of the window, up to `MAX_ANSWER_ROOM_TOKENS`."""
@@ -40,7 +40,7 @@ class Window:
         if room is None:
             room = min(int(context_tokens * ANSWER_ROOM), MAX_ANSWER_ROOM_TOKENS)
         limit = Size(max(0, context_tokens - room), max_bytes)
-        return cls(limit, Size(min(limit.tokens, int(context_tokens * LOW_WATER)), int(max_bytes * LOW_WATER)))
+        return cls(limit, Size(int(limit.tokens * LOW_WATER), int(limit.bytes * LOW_WATER)))
 
 
 async def turns_to_drop(droppable: int, window: Window, size_without: Callable[[int], Awaitable[Size]]) -> int:

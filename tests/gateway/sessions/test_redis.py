@@ -1,0 +1,83 @@
+"""What is Redis' own: the key, its life by Redis' clock, and a server that is away or slow."""
+
+import asyncio
+import contextlib
+
+import pytest
+from redis.asyncio import Redis
+
+from gateway.sessions import SessionKey, SessionStoreAway
+from gateway.sessions.opening import open_sessions
+from gateway.sessions.redis_store import RedisSessionStore
+from gateway.sessions.store import SESSION_TTL_MS, TURN_TTL_MS
+from gateway.settings import Settings
+from tests.servers import RedisServer, free_port
+
+pytestmark = pytest.mark.anyio
+
+KEY = SessionKey("acme", "trip")
+
+
+@pytest.fixture
+async def client(redis_server: RedisServer, anyio_backend: str):
+    async with Redis.from_url(redis_server.url) as client:
+        await client.flushall()
+        yield client
+
+
+async def test_a_session_is_one_key_that_redis_lets_go(client):
+    store = RedisSessionStore(client)
+    await store.begin(KEY, "a")
+    assert await client.keys() == [b"ctx:acme:trip"]
+    assert 0 < await client.pttl("ctx:acme:trip") <= TURN_TTL_MS
+    await store.store(KEY, "a", b"one")
+    assert await client.hget("ctx:acme:trip", "value") == b"one"
+    assert TURN_TTL_MS < await client.pttl("ctx:acme:trip") <= SESSION_TTL_MS
+    await store.begin(KEY, "b")
+    await store.release(KEY, "b")
+    assert TURN_TTL_MS < await client.pttl("ctx:acme:trip") <= SESSION_TTL_MS
+
+
+async def test_a_first_turn_that_is_released_leaves_nothing(client):
+    store = RedisSessionStore(client)
+    await store.begin(KEY, "a")
+    await store.release(KEY, "a")
+    assert await client.keys() == []
+
+
+async def test_two_replicas_share_sessions(client, redis_server, no_settings):
+    settings = Settings(redis_url=redis_server.url)
+    first, second = open_sessions(settings), open_sessions(settings)
+    async with first.turn(KEY) as opened:
+        await opened.keep(opened.history.joined([{"role": "user", "content": "a"}]))
+    async with second.turn(KEY) as opened:
+        assert opened.history.messages == ({"role": "user", "content": "a"},)
+    await first.aclose()
+    await second.aclose()
+
+
+async def test_no_server_is_a_store_that_is_away(anyio_backend):
+    store = RedisSessionStore.open(f"redis://127.0.0.1:{free_port()}")
+    for action in (store.begin(KEY, "a"), store.store(KEY, "a", b""), store.read(KEY), store.delete(KEY)):
+        with pytest.raises(SessionStoreAway):
+            await action
+    await store.aclose()
+
+
+async def test_a_server_that_does_not_answer_is_a_store_that_is_away(anyio_backend):
+    hanging = asyncio.Event()
+
+    async def hang(reader, writer):
+        await hanging.wait()
+        writer.close()
+
+    server = await asyncio.start_server(hang, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    store = RedisSessionStore(Redis(port=port), deadline_s=0.05)
+    with pytest.raises(SessionStoreAway, match="in time"):
+        await store.begin(KEY, "a")
+    hanging.set()
+    with contextlib.suppress(OSError):
+        await store.aclose()
+    server.close()
+    await server.wait_closed()
