@@ -151,6 +151,7 @@ class KVCacheManager:
         self._pool.acquire(shared, child.rank)
         copied = self._allocate(child, demand.fresh)
         self._begin(child, shared + copied, computed=computed)
+        child.block_hashes += parent.block_hashes[len(child.block_hashes) : len(shared)]
         return [BlockCopy(parent.block_table[len(shared)], copied[0])] if computed % BLOCK_TOKENS else []
 
     def blocks_needed(self, request: Request, tokens: int) -> int:
