@@ -67,6 +67,7 @@ class ChatTemplate:
 
     def __init__(self, source: str, special_tokens: Mapping[str, str], *, tool_source: str | None = None) -> None:
         self.source = source
+        self.tool_source = tool_source
         self._special_tokens = dict(special_tokens)
         environment = _environment()
         try:

@@ -8,6 +8,7 @@ from gateway.cli import (
     admin_keys,
     credit,
     database,
+    distill,
     doctor,
     invoices,
     keys,
@@ -24,6 +25,7 @@ from gateway.cli.app import group, root
 app = root("A multi-tenant LLM API gateway with its own inference engine inside.")
 app.command("serve")(serve.serve)
 app.command("doctor")(doctor.doctor)
+app.command("distill")(distill.distill)
 
 tenant = group(app, "tenant", "Tenants, and the tier that each is served in.")
 tenant.command("create")(tenants.create)

@@ -1,0 +1,183 @@
+"""From a teacher and prompts to a student: the stages, each of which goes on where it was stopped."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from engine.distillation.answers import MAX_ANSWER_TOKENS, MAX_PROMPT_TOKENS, Answer, read_answers, write_answers
+from engine.distillation.corpus import frequent_tokens, make_corpus
+from engine.distillation.decoder import Decoder
+from engine.distillation.errors import DistillationError
+from engine.distillation.folder import write_folder
+from engine.distillation.layers import layer_tensors
+from engine.distillation.objective import Agreement
+from engine.distillation.prompts import Prompt, read_prompts
+from engine.distillation.teacher import cache_hidden
+from engine.distillation.trainer import Lesson, Recipe, Trainer
+from engine.models.checkpoint import Checkpoint, open_checkpoint
+from engine.models.layout import EMBEDDING, HEAD
+from engine.models.version import checkpoint_version
+
+MAX_FREQUENT_TOKENS = 16_384
+
+_MAX_POSITIONS = MAX_PROMPT_TOKENS + MAX_ANSWER_TOKENS
+_GLANCE_SEQUENCES = 48
+_GLANCE_S = 180.0
+_SAVE_S = 120.0
+
+Report = Callable[[str, float, float, str], None]
+"""Called with (what is going on, done, of how much, a note on how well it goes)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distillation:
+    """What is asked for. `layers` are the teacher's that the student starts from, in their order.
+
+    Training lasts `minutes` of the clock or, where `steps` is given, exactly that many steps: then the same seed gives
+    the same student on the same machine. `work` keeps what a stopped run has done.
+    """
+
+    teacher: Path
+    prompts: Path
+    layers: tuple[int, ...]
+    output: Path
+    work: Path
+    minutes: float = 0.0
+    steps: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How near the student came on the held-out prompts, and what it took."""
+
+    agreement: Agreement
+    steps: int
+    tokens: int
+    answer_tokens: int
+    minutes: float
+
+
+def distill(task: Distillation, report: Report) -> Result:
+    """Write answers, keep the teacher's hidden states, train, write the student's folder.
+
+    Raises:
+        DistillationError: there is nothing to learn from or to judge by, or `work` belongs to another run.
+        UnsupportedCheckpoint: the teacher cannot be served.
+        PromptError: the file of prompts is malformed.
+    """
+    prompts = read_prompts(task.prompts)
+    teacher = open_checkpoint(task.teacher)
+    _claim_work(task, prompts)
+    write_answers(
+        task.teacher,
+        prompts,
+        task.work / "answers.jsonl",
+        seed=task.seed,
+        progress=partial(_tell, report, "answers"),
+    )
+    answers = {answer.digest: answer for answer in read_answers(task.work / "answers.jsonl")}
+    taught = [answers[each.digest] for each in prompts if each.digest in answers and not each.held_out]
+    judged = [answers[each.digest] for each in prompts if each.digest in answers and each.held_out]
+    if not taught or not judged:
+        raise DistillationError(f"{task.prompts.name}: too few prompts: one in 32 is held out, and none was")
+    return _train(task, teacher, taught, judged, report)
+
+
+def _claim_work(task: Distillation, prompts: list[Prompt]) -> None:
+    task.work.mkdir(parents=True, exist_ok=True)
+    mine = {"teacher": checkpoint_version(task.teacher), "layers": list(task.layers), "seed": task.seed}
+    path = task.work / "run.json"
+    if not path.exists():
+        path.write_text(json.dumps(mine) + "\n", encoding="utf-8")
+    elif json.loads(path.read_text(encoding="utf-8")) != mine:
+        raise DistillationError(
+            f"{task.work} holds a run with another teacher, other layers or another seed: remove it"
+        )
+
+
+def _train(
+    task: Distillation, teacher: Checkpoint, taught: list[Answer], judged: list[Answer], report: Report
+) -> Result:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    weights = {name: tensor.to(device) for name, tensor in teacher.tensors(torch.bfloat16)}
+    embedding = weights[EMBEDDING]
+    head = weights.get(HEAD, embedding)
+    lesson, exam = _lessons(task, teacher, weights, taught, judged, report)
+    config = replace(
+        teacher.config,
+        num_layers=len(task.layers),
+        windows=tuple(teacher.config.windows[layer] for layer in task.layers),
+    )
+    student = Decoder(config, _MAX_POSITIONS)
+    student.load_state_dict(layer_tensors(weights, task.layers))
+    frequent = frequent_tokens(lesson.corpus, MAX_FREQUENT_TOKENS)
+    trainer = Trainer(student.to(device), embedding, head, lesson, frequent, Recipe(seed=task.seed))
+    del weights
+    elapsed_s = _run(task, trainer, exam, report)
+    final = trainer.measure(exam, list(range(len(exam.corpus))))
+    own = {name: tensor.to("cpu", torch.bfloat16) for name, tensor in student.state_dict().items()}
+    shared = {EMBEDDING: embedding.cpu()} | ({} if config.tie_embeddings else {HEAD: head.cpu()})
+    write_folder(task.output, teacher, config, own | shared, frequent)
+    return Result(final, trainer.step, trainer.tokens, lesson.corpus.positions, elapsed_s / 60)
+
+
+def _lessons(
+    task: Distillation,
+    teacher: Checkpoint,
+    weights: dict[str, Tensor],
+    taught: list[Answer],
+    judged: list[Answer],
+    report: Report,
+) -> tuple[Lesson, Lesson]:
+    """What is trained on, and what is held out, with the teacher's hidden states over both."""
+    decoder = Decoder(teacher.config, _MAX_POSITIONS).to(weights[EMBEDDING].device, torch.bfloat16)
+    decoder.load_state_dict(layer_tensors(weights, range(teacher.config.num_layers)))
+    lessons = []
+    for name, answers in (("held out", judged), ("taught", taught)):
+        corpus = make_corpus(answers)
+        hidden = cache_hidden(
+            decoder,
+            weights[EMBEDDING],
+            corpus,
+            task.work / f"{name.replace(' ', '_')}.hidden",
+            partial(_tell, report, f"the teacher's view, {name}"),
+        )
+        lessons.append(Lesson(corpus, hidden))
+    return lessons[1], lessons[0]
+
+
+def _tell(report: Report, stage: str, done: int, total: int) -> None:
+    report(stage, done, total, "")
+
+
+def _run(task: Distillation, trainer: Trainer, exam: Lesson, report: Report) -> float:
+    """Train until the budget is spent; the seconds that it took, those of runs before this one too."""
+    checkpoint = task.work / "student.pt"
+    before_s = trainer.load(checkpoint) if checkpoint.exists() else 0.0
+    started_s = saved_s = time.monotonic()
+    glanced_s = -_GLANCE_S
+    # Spread over the lengths: the exam's sequences are sorted by theirs.
+    glance = list(range(0, len(exam.corpus), max(1, len(exam.corpus) // _GLANCE_SEQUENCES)))
+    note = ""
+    while True:
+        now_s = time.monotonic()
+        elapsed_s = before_s + now_s - started_s
+        done, total = (elapsed_s, 60 * task.minutes) if task.steps is None else (float(trainer.step), float(task.steps))
+        if now_s - glanced_s >= _GLANCE_S:
+            seen = trainer.measure(exam, glance)
+            note = f"{seen.top1:.1%} top-1, {seen.overlap:.1%} overlap after {trainer.tokens} tokens"
+            glanced_s = now_s
+        report("training", min(done, total), total, note)
+        if now_s - saved_s >= _SAVE_S or done >= total:
+            trainer.save(checkpoint, elapsed_s)
+            saved_s = now_s
+        if done >= total:
+            return elapsed_s
+        trainer.train_step(done / total)

@@ -1,0 +1,93 @@
+"""The prompts that a student learns from, and the ones it is judged by."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.text.processor import TextProcessor
+
+_HELD_OUT_ONE_IN = 32
+_TEMPERATURES = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+class PromptError(ValueError):
+    """A line of a prompt file that is not a prompt; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A conversation to be answered. What happens to it depends on its content alone, not on its place in the file."""
+
+    messages: tuple[Mapping[str, Any], ...]
+    digest: str
+    """sha256 of the messages, hexadecimal."""
+
+    @property
+    def held_out(self) -> bool:
+        """Never trained on, one in 32 of all: what agreement is measured with."""
+        return int(self.digest[:8], 16) % _HELD_OUT_ONE_IN == 0
+
+    @property
+    def temperature(self) -> float:
+        """From greedy to the teacher's own distribution: a student sees likely text and some that is not."""
+        return _TEMPERATURES[int(self.digest[8:16], 16) % len(_TEMPERATURES)]
+
+    def seed(self, run_seed: int) -> int:
+        """What its answer is sampled with, below 2**63."""
+        digest = hashlib.sha256(f"{run_seed}:{self.digest}".encode()).digest()
+        return int.from_bytes(digest[:8], "big") >> 1
+
+    def encode(self, text: TextProcessor) -> list[int]:
+        """Token ids up to where the answer starts. A model without a chat template continues the bare text."""
+        if text.chat_template is None:
+            return text.encode("\n".join(str(message["content"]) for message in self.messages))
+        return text.encode_chat(self.messages)
+
+
+def read_prompts(path: Path) -> list[Prompt]:
+    """Lines of {"prompt": text} or {"messages": [...]}; one that comes again is left out.
+
+    Raises:
+        PromptError: a line is neither.
+        OSError: the file cannot be read.
+    """
+    prompts: dict[str, Prompt] = {}
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                prompt = _prompt(line, f"{path.name}:{number}")
+                prompts.setdefault(prompt.digest, prompt)
+    if not prompts:
+        raise PromptError(f"{path.name}: no prompt in it")
+    return list(prompts.values())
+
+
+def _prompt(line: str, place: str) -> Prompt:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise PromptError(f"{place}: not JSON ({error})") from error
+    messages = _messages(value)
+    if not messages:
+        raise PromptError(f'{place}: neither {{"prompt": text}} nor {{"messages": [{{"role": ..., "content": ...}}]}}')
+    canonical = json.dumps(messages, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return Prompt(messages, hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest())
+
+
+def _messages(value: Any) -> tuple[Mapping[str, Any], ...]:
+    """Empty where it is not a prompt."""
+    if not isinstance(value, dict):
+        return ()
+    if isinstance(value.get("prompt"), str):
+        return ({"role": "user", "content": value["prompt"]},)
+    messages = value.get("messages")
+    if not isinstance(messages, list):
+        return ()
+    well_formed = all(
+        isinstance(each, dict) and isinstance(each.get("role"), str) and isinstance(each.get("content"), str)
+        for each in messages
+    )
+    return tuple(messages) if well_formed else ()
