@@ -13,6 +13,7 @@ from gateway.billing.prices import Price
 from gateway.metering.event import Ending, UsageEvent, new_event_id, unix_ms
 from gateway.metering.journal import Journal, JournalInUse, JournalUnavailable
 from gateway.metering.journal_file import HOUR_MS, JournalFile
+from gateway.metering.meter import Meter
 from gateway.metering.opening import Opening, Progress, Work, event_of
 
 NOW_MS = 1_790_000_000_000
@@ -126,6 +127,24 @@ async def test_what_a_dead_process_left_open_is_interrupted_at_what_was_sent(pat
     assert (event.prompt_tokens, event.cached_tokens, event.completion_tokens) == (10, 4, 2)
     assert event.cost_nanodollars == 6 * 5 + 4 * 2 + 2 * 7
     assert event.event_id == opening.event_id
+
+
+@pytest.mark.anyio
+async def test_a_request_that_was_handed_over_is_billed_as_it_was_opened_last(path: Path, tmp_path: Path) -> None:
+    async with journal_at(path, interval_ms=1) as journal:
+        meter = Meter(journal, an_opening(served_model="small", price=Price("p-small", 1, 1, 1)))
+        file = JournalFile(path)
+        await until(lambda: len(file.open_requests()) == 1)
+        meter.reopen(an_opening())
+        meter.advance(SENT)
+        await until(lambda: [each.progress for each in file.open_requests()] == [SENT])
+        file.close()
+        left = crashed_copy(path, tmp_path / "crashed")
+    async with journal_at(left):
+        pass
+    (event,) = events_in(left)
+    assert (event.served_model, event.price_version) == ("m", "p1")
+    assert event.cost_nanodollars == an_opening().cost(SENT)
 
 
 @pytest.mark.anyio
