@@ -8,6 +8,7 @@ import codecs
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import log
 from types import MappingProxyType
 from typing import Any
 
@@ -95,11 +96,19 @@ class Call:
 
 
 class FakeEngine:
-    """Set `reply`, `pace_s`, `fail_at` (a token's number) or `crash_at` before a request."""
+    """Set `reply`, `pace_s`, `fail_at` (a token's number) or `crash_at` before a request. `windows`: of each model."""
 
-    def __init__(self, window: int = 512) -> None:
-        self.models = MappingProxyType({name: FakeModel(name, window) for name in ("tiny", "org/tiny-2")})
+    def __init__(self, windows: Mapping[str, int] = MappingProxyType({"tiny": 512, "org/tiny-2": 512})) -> None:
+        self.models = MappingProxyType({name: FakeModel(name, window) for name, window in windows.items()})
         self.reply: str | bytes = "Hello, world!"
+        self.replies: dict[str, str] = {}
+        """By model, in place of `reply`."""
+        self.sure: dict[str, float] = {}
+        """The probability of each token, by model."""
+        self.failing: set[str] = set()
+        """Models that fail at their first token."""
+        self.waits_ms: dict[str, int] = {}
+        """By model, in place of `wait_ms`."""
         self.pace_s = 0.0
         self.fail_at: int | None = None
         self.crash_at: int | None = None
@@ -124,8 +133,9 @@ class FakeEngine:
         self.closed = True
 
     def predicted_wait(self, model: str, service_class: ServiceClass, prompt_tokens: int) -> PredictedWait:
-        drain_ms = self.wait_ms if self.drain_ms is None else self.drain_ms
-        wait_ms = self.wait_ms + self.wait_ms_per_token * prompt_tokens
+        wait_ms = self.waits_ms.get(model, self.wait_ms)
+        drain_ms = wait_ms if self.drain_ms is None else self.drain_ms
+        wait_ms += self.wait_ms_per_token * prompt_tokens
         return PredictedWait(wait_ms * 1_000_000, drain_ms * 1_000_000)
 
     def queue_depth(self, model: str) -> int:
@@ -150,23 +160,24 @@ class FakeEngine:
             if any(not 0 <= token_id < VOCAB_SIZE for token_id in ids):
                 raise InvalidParameter(name, f"{name} has a token id outside the vocabulary")
         self.calls.append(Call(model, tuple(prompt), params, request_id, tenant, service_class, continues_text))
-        return self._generate(len(self.calls), tuple(prompt), params, served.max_model_len, on_abort)
+        return self._generate(len(self.calls), served, tuple(prompt), params, on_abort)
 
     async def _generate(
         self,
         number: int,
+        model: FakeModel,
         prompt: tuple[int, ...],
         params: SamplingParams,
-        window: int,
         on_abort: AbortListener | None,
     ) -> AsyncGenerator[TextDelta]:
         self.live.add(number)
-        choices = [_Choice(index, prompt, params, self.reply, window) for index in range(params.n)]
+        reply, sure = self.replies.get(model.name, self.reply), self.sure.get(model.name)
+        choices = [_Choice(index, prompt, params, reply, model.max_model_len, sure) for index in range(params.n)]
         try:
             position = 0
             while open_choices := [choice for choice in choices if not choice.ended]:
                 await asyncio.sleep(self.pace_s)
-                if position == self.fail_at:
+                if position == self.fail_at or model.name in self.failing:
                     raise EngineError("NaN in the logits at 0x7f00dead")
                 if position == self.crash_at:
                     raise RuntimeError("secret detail at /srv/engine.py")
@@ -183,9 +194,16 @@ class FakeEngine:
 
 class _Choice:
     def __init__(
-        self, index: int, prompt: tuple[int, ...], params: SamplingParams, reply: str | bytes, window: int
+        self,
+        index: int,
+        prompt: tuple[int, ...],
+        params: SamplingParams,
+        reply: str | bytes,
+        window: int,
+        sure: float | None,
     ) -> None:
         self.index = index
+        self._sure = sure
         self._prompt = prompt
         self._params = params
         self._reply = reply.encode() if isinstance(reply, str) else reply
@@ -212,7 +230,7 @@ class _Choice:
             self.index,
             text=text,
             token_ids=(token,),
-            logprobs=() if wanted is None else (_logprob(token, wanted),),
+            logprobs=() if wanted is None else (_logprob(token, wanted, self._sure),),
             prompt_logprobs=prompt_logprobs,
             cached_tokens=self.usage.cached_tokens,
         )
@@ -243,6 +261,7 @@ class _Choice:
         return Usage(len(self._prompt), self._made, cached_tokens, engine_ns=1_000 * self._made, queue_ns=2_000_000)
 
 
-def _logprob(token_id: int, alternatives: int) -> TokenLogprob:
+def _logprob(token_id: int, alternatives: int, sure: float | None = None) -> TokenLogprob:
     others = [Alternative((token_id + i) % 256, -0.5 - i) for i in range(alternatives)]
-    return TokenLogprob(token_id, -0.5 if alternatives else float("-inf"), tuple(others))
+    logprob = -0.5 if alternatives else float("-inf")
+    return TokenLogprob(token_id, logprob if sure is None else log(sure), tuple(others))
