@@ -140,7 +140,7 @@ class SessionStage:
         if turn is None:
             return await prepare(request, model, context_tokens)
         window = Window.of(context_tokens, request.params.max_tokens, self._max_bytes)
-        wants_summary = self._window is SessionWindow.SUMMARY
+        wants_summary = (caller.session_window or self._window) is SessionWindow.SUMMARY
         summarise = self._summariser.of(model, caller, serving, receive) if wants_summary else None
         shown = await turn.fit(_conversation(request), model, window, summarise)
         return limited(request, [shown.token_ids], model, context_tokens)

@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Generic, TypeVar
 
 from gateway.routing.policy import NO_POLICY, RoutingPolicy
+from gateway.sessions.policy import SessionWindow
 from gateway.tenancy.grants import KeyScope
 from gateway.tenancy.limits import ScopedLimits
 
@@ -62,7 +63,8 @@ class Principal:
 
     `key_id` is the key's public id. `lineage` is what limits of the key go by: the public id of the first of a chain
     of rotated keys ("": it is the first). `scopes` and `models`: None is everything. `credit_nanodollars` is all that
-    the tenant ever paid in advance; None: it pays afterwards. `routing` is the tenant's policy.
+    the tenant ever paid in advance; None: it pays afterwards. `routing` is the tenant's policy, and `session_window`
+    what it wants of its sessions; None: what the settings say.
     """
 
     tenant_id: str
@@ -75,6 +77,7 @@ class Principal:
     models: frozenset[str] | None = None
     credit_nanodollars: int | None = None
     routing: RoutingPolicy = NO_POLICY
+    session_window: SessionWindow | None = None
 
     def may(self, scope: KeyScope) -> bool:
         return self.scopes is None or scope in self.scopes

@@ -16,6 +16,7 @@ from gateway.tenancy.pepper import pepper_id
 from gateway.tenancy.queries import KEY_COLUMNS, TENANT_COLUMNS, key_record, tenant_record
 from gateway.tenancy.records import ActiveKey, CreatedKey, KeyRecord, Principal, Tenant, Tier
 from gateway.tenancy.routing_policies import read_policies
+from gateway.tenancy.session_windows import read_session_windows
 from gateway.tenancy.tables import KeyRow, TenantRow
 
 
@@ -83,8 +84,8 @@ class TenantStore:
             return await changes.revoke_key(await changes.key(public_id))
 
     async def active_keys(self, public_ids: Sequence[str]) -> Mapping[str, ActiveKey[Principal]]:
-        """Those of `public_ids` that are neither revoked nor of a suspended tenant, with their limits and routing
-        policy. Keys that have expired are among them, and say so."""
+        """Those of `public_ids` that are neither revoked nor of a suspended tenant, with their limits and
+        policies. Keys that have expired are among them, and say so."""
         query = (
             select(
                 KeyRow.public_id,
@@ -104,6 +105,7 @@ class TenantStore:
                 tenant_ids = {row.id for row in rows}
                 stated = await read_limits(connection, tenant_ids)
                 policies = await read_policies(connection, tenant_ids)
+                windows = await read_session_windows(connection, tenant_ids)
         return {
             row.public_id: ActiveKey(
                 row.digest,
@@ -117,6 +119,7 @@ class TenantStore:
                     None if row.scopes is None else frozenset(map(KeyScope, row.scopes)),
                     None if row.models is None else frozenset(row.models),
                     routing=policies.get(row.id, NO_POLICY),
+                    session_window=windows.get(row.id),
                 ),
                 row.expires_at,
             )

@@ -1,5 +1,5 @@
-"""The SQL tables of tenants, their keys, limits and routing policies, and of administrators' keys. `migrations/` makes
-them; a test holds the two together."""
+"""The SQL tables of tenants, their keys, limits and policies, and of administrators' keys. `migrations/` makes them; a
+test holds the two together."""
 
 from datetime import UTC, datetime
 
@@ -129,3 +129,13 @@ class RoutingPolicyRow(Base):
     degrade_near_budget: Mapped[bool] = mapped_column(Boolean)
     cascade_percent: Mapped[int | None] = mapped_column(Integer)
     aliases: Mapped[dict[str, str]] = mapped_column(JSON)
+
+
+class SessionWindowRow(Base):
+    """What a tenant has become of the oldest turns of its sessions; `gateway.sessions.policy.SessionWindow`."""
+
+    __tablename__ = "session_windows"
+    __table_args__ = (CheckConstraint("policy IN ('sliding', 'summary')", name="policy"),)
+
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"), primary_key=True)
+    policy: Mapped[str] = mapped_column(String(16))

@@ -1,0 +1,25 @@
+"""What tenants want of sessions that outgrow their window, in the SQL store. As limits are, it is read together with a
+tenant's keys."""
+
+from collections.abc import Iterable, Mapping
+
+from sqlalchemy import delete, insert, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.sessions.policy import SessionWindow
+from gateway.tenancy.tables import SessionWindowRow
+
+
+async def read_session_windows(connection: AsyncConnection, tenant_ids: Iterable[str]) -> Mapping[str, SessionWindow]:
+    """What is stated for tenants, by tenant id."""
+    query = select(SessionWindowRow.tenant_id, SessionWindowRow.policy).where(
+        SessionWindowRow.tenant_id.in_(tuple(tenant_ids))
+    )
+    return {row.tenant_id: SessionWindow(row.policy) for row in (await connection.execute(query)).all()}
+
+
+async def write_session_window(connection: AsyncConnection, tenant_id: str, window: SessionWindow | None) -> None:
+    """State it for a tenant; None: the settings' counts again. The caller holds a lock on the tenant."""
+    await connection.execute(delete(SessionWindowRow).where(SessionWindowRow.tenant_id == tenant_id))
+    if window is not None:
+        await connection.execute(insert(SessionWindowRow).values(tenant_id=tenant_id, policy=window.value))

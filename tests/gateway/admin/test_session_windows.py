@@ -1,0 +1,31 @@
+"""What a tenant wants of its sessions, through the API."""
+
+import pytest
+
+from gateway.tenancy import TenantStore
+from tests.gateway.admin.conftest import Admin
+from tests.gateway.admin.test_tenants import NOBODY, new_tenant
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_it_is_stated_read_and_taken_back(admin: Admin, store: TenantStore) -> None:
+    tenant = await new_tenant(admin)
+    path = f"/tenants/{tenant['id']}/session-window"
+    key = (await store.create_key("acme")).record.public_id
+    assert await admin.get(path) == {"window": None}
+    for window in ("summary", "sliding", None):
+        answer = await admin.request("PUT", path, json={} if window is None else {"window": window})
+        assert (answer.status_code, answer.json()) == (200, {"window": window})
+        assert await admin.get(path) == {"window": window}
+        assert (await store.active_keys([key]))[key].principal.session_window == window
+
+
+async def test_what_cannot_be_is_refused(admin: Admin) -> None:
+    tenant = await new_tenant(admin)
+    path = f"/tenants/{tenant['id']}/session-window"
+    error = await admin.refused(400, "PUT", path, json={"window": "forever"})
+    assert error["param"] == "window"
+    await admin.refused(404, "PUT", f"/tenants/{NOBODY}/session-window", json={"window": "summary"})
+    await admin.refused(404, "GET", f"/tenants/{NOBODY}/session-window")
+    assert await admin.get(path) == {"window": None}
