@@ -180,7 +180,11 @@ def gumbel_noise(keys: Tensor, vocab_size: int) -> Tensor:
     A hash h of 32 bits becomes u = (h + 0.5) / 2^32 and the noise -log(-log(1 - u)), so that the resolution is
     finest where the winners are: at small u.
     """
-    mixed = torch.arange(vocab_size, device=keys.device)[None, :] * GOLDEN_32 + keys[:, :1]
+    return _noise_of(torch.arange(vocab_size, device=keys.device), keys)
+
+
+def _noise_of(token_ids: Tensor, keys: Tensor) -> Tensor:
+    mixed = token_ids[None, :] * GOLDEN_32 + keys[:, :1]
     mixed = _murmur_finalise(mixed & MASK_32)
     mixed = _murmur_finalise(mixed ^ keys[:, 1:])
     uniform = (mixed.double() + 0.5) * 2.0**-32
@@ -221,10 +225,17 @@ def sample(logits: Tensor, columns: SamplingColumns) -> Tensor:
     argmax(logits / T + noise) is a draw from softmax(logits / T); a greedy row has no noise. The smallest id wins
     a tie.
     """
+    return sample_among(logits, torch.arange(logits.shape[-1], device=logits.device), columns)
+
+
+def sample_among(logits: Tensor, token_ids: Tensor, columns: SamplingColumns) -> Tensor:
+    """`sample` where there is nothing but these tokens: column i of logits float32 [R, F] is token `token_ids[i]`
+    (int64 [F], ascending), and has that token's noise.
+    """
     scaled = logits * columns.inverse_temperature[:, None]
     kept = scaled >= threshold(scaled, columns)
-    noise = gumbel_noise(columns.keys, logits.shape[-1]) * columns.noise_scale[:, None]
-    return (scaled + noise).masked_fill(~kept, -math.inf).argmax(dim=-1)
+    noise = _noise_of(token_ids, columns.keys) * columns.noise_scale[:, None]
+    return token_ids[(scaled + noise).masked_fill(~kept, -math.inf).argmax(dim=-1)]
 
 
 def sample_slots(
@@ -344,6 +355,9 @@ class ReferenceOps:
 
     def sample(self, logits: Tensor, columns: SamplingColumns) -> Tensor:
         return sample(logits, columns)
+
+    def sample_among(self, logits: Tensor, token_ids: Tensor, columns: SamplingColumns) -> Tensor:
+        return sample_among(logits, token_ids, columns)
 
     def finite_rows(self, logits: Tensor) -> Tensor:
         return finite_rows(logits)

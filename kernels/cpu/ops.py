@@ -79,6 +79,9 @@ class CpuOps(ReferenceOps):
     def sample(self, logits: Tensor, columns: SamplingColumns) -> Tensor:
         return sampling.sample(logits, columns)
 
+    def sample_among(self, logits: Tensor, token_ids: Tensor, columns: SamplingColumns) -> Tensor:
+        return sampling.sample_among(logits, token_ids, columns)
+
 
 def _rotate(heads: Tensor, rope: RopeRows) -> Tensor:
     """`kernels.reference.apply_rope`, without its copies where all dimensions rotate."""

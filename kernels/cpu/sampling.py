@@ -5,6 +5,8 @@ tokens above it. numpy selects, hashes and compares: those are vectorised there 
 torch's, for the same reason.
 """
 
+from functools import cache
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -25,8 +27,23 @@ _LARGEST_UNIFORM = 1.0 - 2.0**-24
 
 def sample(logits: Tensor, columns: SamplingColumns) -> Tensor:
     """`kernels.reference.sample`; overwrites the logits of rows that are not greedy."""
+    return torch.from_numpy(_chosen_columns(logits, _all_tokens(logits.shape[-1]), columns))
+
+
+def sample_among(logits: Tensor, token_ids: Tensor, columns: SamplingColumns) -> Tensor:
+    """`kernels.reference.sample_among`; overwrites the logits of rows that are not greedy."""
+    ids = token_ids.numpy()
+    return torch.from_numpy(ids[_chosen_columns(logits, ids.astype(np.uint32), columns)])
+
+
+@cache
+def _all_tokens(vocab_size: int) -> _Words:
+    return np.arange(vocab_size, dtype=np.uint32)
+
+
+def _chosen_columns(logits: Tensor, token_ids: _Words, columns: SamplingColumns) -> npt.NDArray[np.int64]:
     rows: _Floats = logits.numpy()
-    tokens = rows.argmax(axis=-1)
+    chosen: npt.NDArray[np.int64] = rows.argmax(axis=-1)
     noisy = torch.nonzero(columns.noise_scale).flatten().tolist()
     if noisy:
         inverse_temperature = columns.inverse_temperature.tolist()
@@ -36,19 +53,19 @@ def sample(logits: Tensor, columns: SamplingColumns) -> Tensor:
         for row in noisy:
             scaled = rows[row]
             scaled *= np.float32(inverse_temperature[row])
-            tokens[row] = _draw(scaled, _floor(scaled, *filters[row]), keys[row])
-    return torch.from_numpy(tokens)
+            chosen[row] = _draw(scaled, token_ids, _floor(scaled, *filters[row]), keys[row])
+    return chosen
 
 
-def _draw(scaled: _Floats, floor: float, key: tuple[int, int]) -> int:
-    """The token of [V] whose logit plus noise is largest, of those that reach the floor."""
+def _draw(scaled: _Floats, token_ids: _Words, floor: float, key: tuple[int, int]) -> int:
+    """The column whose logit plus noise is largest, of those that reach the floor. `token_ids` are the columns'."""
     if floor == -np.inf:
-        scaled += gumbel_noise(np.arange(len(scaled), dtype=np.uint32), key)
+        scaled += gumbel_noise(token_ids.copy(), key)
         return int(scaled.argmax())
     candidates = np.flatnonzero(scaled >= floor)
     if len(candidates) == 1:
         return int(candidates[0])
-    return int(candidates[(scaled[candidates] + gumbel_noise(candidates.astype(np.uint32), key)).argmax()])
+    return int(candidates[(scaled[candidates] + gumbel_noise(token_ids[candidates], key)).argmax()])
 
 
 def _floor(scaled: _Floats, top_k: int, top_p: float, min_p: float) -> float:

@@ -187,6 +187,20 @@ def test_sampled_tokens(seed: int, scale: float, top_k: int, top_p: float, min_p
     )
     expected = reference.sample(logits, chosen)
     assert torch.equal(cpu_ops(torch.float32).sample(logits.clone(), chosen), expected)
+    some = torch.arange(seed % 3, VOCAB, 3)
+    among = reference.sample_among(logits[:, some], some, chosen)
+    assert torch.equal(cpu_ops(torch.float32).sample_among(logits[:, some].clone(), some, chosen), among)
+
+
+def test_sampling_among_tokens_is_sampling_where_all_others_are_impossible() -> None:
+    logits = random(64, VOCAB, dtype=torch.float32, seed=3)
+    some = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(1))[:300].sort().values
+    chosen = columns(64, keys=[[key, key * key] for key in range(64)])
+    alone = torch.full_like(logits, -math.inf)
+    alone[:, some] = logits[:, some]
+    expected = reference.sample(alone, chosen)
+    assert torch.equal(reference.sample_among(logits[:, some], some, chosen), expected)
+    assert len(set(expected.tolist())) > 20
 
 
 def test_equal_logits_are_kept_together() -> None:
