@@ -33,7 +33,8 @@ def prepare_inputs(plan: StepPlan, slots: SlotTable) -> StepInputs:
     rows = [plan.rows[i] for i in order]
     token_ids: list[int] = []
     for row in rows:
-        token_ids += row.request.tokens[row.start : row.start + row.tokens]
+        token_ids += row.request.tokens[row.start : row.start + row.tokens]  # as many as there are: drafts come behind
+        token_ids += row.drafts
     query_lens = [row.tokens for row in rows]
     context_lens = [row.start + row.tokens for row in rows]
     lengths, contexts = index_tensor(query_lens), index_tensor(context_lens)

@@ -1,13 +1,15 @@
 """Runs a plan on the model: the executor behind the scheduler."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from engine.execution.hidden import HiddenStateTable
 from engine.execution.inputs import StepInputs, prepare_inputs
 from engine.execution.logprobs import LOGPROB_ROWS, predicted_prompt_tokens
-from engine.execution.sampler import Sampler, token_logprobs
+from engine.execution.sampler import Draw, Sampler, accepted_drafts, token_logprobs
 from engine.execution.slots import SlotTable, entered_blocks, index_tensor
 from engine.models.transformer import Transformer
 from engine.request import TokenLogprob
@@ -34,6 +36,8 @@ class ModelRunner:
             self._kv = model.allocate_kv(num_blocks)
         self._slots = SlotTable(num_slots, max_model_len, model.config.vocab_size)
         self._sampler = Sampler(model.ops, self._slots)
+        self._num_slots = num_slots
+        self._hidden_states: HiddenStateTable | None = None
 
     @property
     def ahead(self) -> int:
@@ -41,7 +45,15 @@ class ModelRunner:
 
     @property
     def takes_drafts(self) -> bool:
-        return False
+        return True
+
+    @torch.inference_mode()
+    def keep_hidden_states(self) -> HiddenStateTable:
+        """From now on, keep what proposers read that guess from the model's own hidden states."""
+        if self._hidden_states is None:
+            states = torch.zeros((self._num_slots, self._model.config.hidden_size), dtype=self._ops.dtype)
+            self._hidden_states = HiddenStateTable(states)
+        return self._hidden_states
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> FinishedStep:
@@ -65,25 +77,67 @@ class ModelRunner:
             self._ops.copy_blocks(self._kv, sources, index_tensor([copy.target for copy in copies]))
 
     def _results(self, inputs: StepInputs, hidden: Tensor) -> list[RowResult]:
-        finite = _finite_rows(hidden, inputs)
-        prompt_logprobs = [
-            self._prompt_logprobs(row, hidden[end + 1 - row.tokens : end + 1])
-            for row, end in zip(inputs.rows, inputs.ends.tolist(), strict=True)
-        ]
-        sampling = [i for i, row in enumerate(inputs.rows) if row.samples]
-        tokens: dict[int, int] = {}
-        logprobs: dict[int, TokenLogprob | None] = {}
-        if sampling:
-            logits = self._model.logits(hidden[inputs.ends[sampling]])
-            for i, is_finite in zip(sampling, self._ops.finite_rows(logits).tolist(), strict=True):
-                finite[i] = finite[i] and is_finite
-            requests = [inputs.rows[i].request for i in sampling]
-            drawn, drawn_logprobs = self._sampler.sample(logits, requests)
-            tokens = dict(zip(sampling, drawn, strict=True))
-            logprobs = dict(zip(sampling, drawn_logprobs, strict=True))
-        return [
-            RowResult(tokens.get(i), logprobs.get(i), prompt_logprobs[i], finite[i]) for i in range(len(inputs.rows))
-        ]
+        ends = inputs.ends.tolist()
+        drawn = iter(self._draw(inputs.rows, ends, hidden))
+        results = []
+        for row, end, finite in zip(inputs.rows, ends, _finite_rows(hidden, inputs), strict=True):
+            result = next(drawn) if row.samples else RowResult()
+            if not finite:
+                result = result._replace(finite=False)
+            if row.request.params.prompt_logprobs is not None:
+                entries = self._prompt_logprobs(row, hidden[end + 1 - row.tokens : end + 1])
+                result = result._replace(prompt_logprobs=entries)
+            results.append(result)
+        if self._hidden_states is not None:
+            self._keep_hidden(self._hidden_states, inputs.rows, ends, results, hidden)
+        return results
+
+    def _draw(self, rows: Sequence[ScheduledRow], ends: Sequence[int], hidden: Tensor) -> list[RowResult]:
+        """Draw for the rows that sample: behind the last token of each and, where that has drafts behind it, behind
+        each of them. What is drawn up to the first that is no draft stands. `ends` are the rows' last indices.
+        """
+        draws: list[Draw] = []
+        drawn_at: list[int] = []
+        for row, end in zip(rows, ends, strict=True):
+            if row.samples:
+                count = len(row.drafts)
+                draws += [Draw(row.request, row.drafts[:taken]) for taken in range(count + 1)]
+                drawn_at += range(end - count, end + 1)
+        if not draws:
+            return []
+        logits = self._model.logits(hidden[drawn_at])
+        finite = self._ops.finite_rows(logits).tolist()
+        tokens, logprobs = self._sampler.sample(logits, draws)
+        results, first = [], 0
+        for row in rows:
+            if row.samples:
+                last = first + len(row.drafts)
+                accepted = accepted_drafts(row.drafts, tokens[first:last])
+                kept = first + accepted
+                of_drafts = tuple(each for each in logprobs[first:kept] if each is not None)
+                results.append(
+                    RowResult(tokens[kept], logprobs[kept], (), all(finite[first : last + 1]), accepted, of_drafts)
+                )
+                first = last + 1
+        return results
+
+    def _keep_hidden(
+        self,
+        states: HiddenStateTable,
+        rows: Sequence[ScheduledRow],
+        ends: Sequence[int],
+        results: Sequence[RowResult],
+        hidden: Tensor,
+    ) -> None:
+        requests, positions, indices = [], [], []
+        for row, end, result in zip(rows, ends, results, strict=True):
+            if row.samples:
+                rejected = len(row.drafts) - result.accepted
+                requests.append(row.request)
+                positions.append(row.start + row.tokens - 1 - rejected)
+                indices.append(end - rejected)
+        if requests:
+            states.keep(requests, positions, hidden[indices])
 
     def _prompt_logprobs(self, row: ScheduledRow, hidden: Tensor) -> tuple[TokenLogprob, ...]:
         """Log-probabilities of the prompt tokens that this row's positions predict, where asked for."""

@@ -1,7 +1,9 @@
 """From a step's logits to tokens and log-probabilities."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,38 +15,50 @@ from kernels.noise import noise_key
 from kernels.ops import LogitEdits, Ops, SamplingColumns
 
 
+class Draw(NamedTuple):
+    """One token to draw for a request: that which follows its tokens and these drafts."""
+
+    request: Request
+    drafts: tuple[int, ...] = ()
+
+    @property
+    def position(self) -> int:
+        """Of the token, in its sequence."""
+        return len(self.request.tokens) + len(self.drafts)
+
+
 class Sampler:
-    """Draws the next token of each request from its row of logits."""
+    """Draws the next token of requests, each from its row of logits. What penalties and noise are depends on what came
+    before it, drafts included, and on nothing else."""
 
     def __init__(self, ops: Ops, slots: SlotTable) -> None:
         self._ops, self._slots = ops, slots
 
-    def sample(self, logits: Tensor, requests: Sequence[Request]) -> tuple[list[int], list[TokenLogprob | None]]:
+    def sample(self, logits: Tensor, draws: Sequence[Draw]) -> tuple[list[int], list[TokenLogprob | None]]:
         """One token a row of float32 [R, V], and its log-probability where the request asks. Overwrites logits.
 
         Log-probabilities are the model's own: before penalties, biases, temperature and thresholds.
         """
-        wanted = [i for i, request in enumerate(requests) if request.params.logprobs is not None]
+        wanted = [i for i, draw in enumerate(draws) if draw.request.params.logprobs is not None]
         raw = logits[wanted] if wanted else None
-        edits = _edits(requests, self._slots)
+        edits = _edits(draws, self._slots)
         if edits is not None:
             self._ops.edit_logits(logits, edits)
-        tokens: list[int] = self._ops.sample(logits, self._columns(requests)).tolist()
+        tokens: list[int] = self._ops.sample(logits, self._columns(draws)).tolist()
         logprobs: list[TokenLogprob | None] = [None] * len(tokens)
         if raw is not None:
-            counts = [requests[i].params.logprobs or 0 for i in wanted]
+            counts = [draws[i].request.params.logprobs or 0 for i in wanted]
             entries = token_logprobs(self._ops, raw, [tokens[i] for i in wanted], counts)
             for i, entry in zip(wanted, entries, strict=True):
                 logprobs[i] = entry
         return tokens, logprobs
 
-    def _columns(self, requests: Sequence[Request]) -> SamplingColumns:
+    def _columns(self, draws: Sequence[Draw]) -> SamplingColumns:
         slots = self._slots
-        rows = index_tensor([request.slot for request in requests if request.slot is not None])
+        rows = index_tensor([draw.request.slot for draw in draws if draw.request.slot is not None])
         # The position of a token is its index in the sequence, so that a replay draws the same noise.
         keys = [
-            noise_key(request.seed, len(request.tokens)) if request.params.temperature else (0, 0)
-            for request in requests
+            noise_key(draw.request.seed, draw.position) if draw.request.params.temperature else (0, 0) for draw in draws
         ]
         return SamplingColumns(
             inverse_temperature=slots.inverse_temperature[rows],
@@ -56,23 +70,32 @@ class Sampler:
         )
 
 
-def _edits(requests: Sequence[Request], slots: SlotTable) -> LogitEdits | None:
+def accepted_drafts(drafts: Sequence[int], drawn: Sequence[int]) -> int:
+    """How many drafts, from the first, are what was drawn in their places."""
+    for index, (draft, token) in enumerate(zip(drafts, drawn, strict=True)):
+        if draft != token:
+            return index
+    return len(drafts)
+
+
+def _edits(draws: Sequence[Draw], slots: SlotTable) -> LogitEdits | None:
     """What penalties, biases and forbidden stops change in this step; None where nothing."""
     repeats: list[tuple[int, int, float]] = []
     additions: list[tuple[int, int, float]] = []
-    for row, request in enumerate(requests):
-        params = request.params
+    for row, draw in enumerate(draws):
+        request, params = draw.request, draw.request.params
         counts = slots.counts(request)
         if counts is not None:
+            output = counts.output + Counter(draw.drafts) if draw.drafts else counts.output
             if params.repetition_penalty != 1.0:
-                seen = sorted(counts.prompt | counts.output.keys())
+                seen = sorted(counts.prompt | output.keys())
                 repeats += [(row, token, params.repetition_penalty) for token in seen]
             additions += [
                 (row, token, -params.presence_penalty - params.frequency_penalty * count)
-                for token, count in counts.output.items()
+                for token, count in output.items()
             ]
         additions += [(row, token, bias) for token, bias in params.logit_bias.items()]
-        if request.output_tokens < params.min_tokens:
+        if draw.position - request.prompt_tokens < params.min_tokens:
             stops = (*params.stop_token_ids, *request.eos_token_ids)
             additions += [(row, token, -math.inf) for token in dict.fromkeys(stops)]
     if not repeats and not additions:

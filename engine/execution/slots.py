@@ -40,8 +40,7 @@ class Slot:
 
     request: Request | None = None
     preemptions: int = 0
-    blocks: int = 0
-    last_block: int = -1
+    blocks: list[int] = field(default_factory=list)
     counts: TokenCounts | None = None
 
     def belongs_to(self, request: Request) -> bool:
@@ -72,10 +71,10 @@ class SlotTable:
         assert request.slot is not None
         slot = self._slots[request.slot]
         if not slot.belongs_to(request):
-            slot.request, slot.preemptions, slot.blocks = request, request.preemptions, 0
+            slot.request, slot.preemptions, slot.blocks = request, request.preemptions, []
             slot.counts = TokenCounts() if uses_counts(request.params) else None
             self._load_columns(request.slot, request.params)
-        self._load_blocks(request.slot, slot, request.block_table)
+        self._load_blocks(request.slot, slot, row)
         if slot.counts is not None and row.samples:
             slot.counts.catch_up(request)
 
@@ -91,14 +90,14 @@ class SlotTable:
         self.top_p[index] = params.top_p
         self.min_p[index] = params.min_p
 
-    def _load_blocks(self, index: int, slot: Slot, block_table: list[int]) -> None:
-        """Copy what changed: new blocks at the end, or the last known one where a copy on write replaced it."""
-        known = slot.blocks
-        if known and block_table[known - 1] != slot.last_block:
-            known -= 1
-        if known < len(block_table):
-            self.block_tables[index, known : len(block_table)] = torch.tensor(block_table[known:])
-        slot.blocks, slot.last_block = len(block_table), block_table[-1]
+    def _load_blocks(self, index: int, slot: Slot, row: ScheduledRow) -> None:
+        """Copy what changed: blocks that hold computed tokens stay, those after them may come, go and be replaced."""
+        table = row.request.block_table
+        first = min(row.start // BLOCK_TOKENS, len(slot.blocks))
+        tail = table[first:]
+        if slot.blocks[first:] != tail:
+            self.block_tables[index, first : len(table)] = torch.tensor(tail)
+            slot.blocks[first:] = tail
 
 
 def inverse_temperature(params: SamplingParams) -> float:

@@ -19,6 +19,8 @@ from engine.models.transformer import Transformer
 from engine.request import STANDARD, Request, SamplingParams, TokenDelta
 from engine.scheduling.plan import Executor, PendingStep, StepPlan
 from engine.scheduling.scheduler import Scheduler
+from engine.speculation.policy import SpeculationLoad
+from engine.speculation.speculator import Speculator
 from kernels.cpu.ops import CpuOps
 from kernels.cpu.probe import CpuProfile
 
@@ -63,7 +65,9 @@ class Harness:
         prefix_cache: bool = True,
         poison: bool = True,
         make_runner: MakeRunner = ModelRunner,
+        speculator: Speculator | None = None,
     ) -> None:
+        self.speculator = speculator
         config = SchedulerConfig(max_running=max_running, step_tokens=step_tokens, chunk_tokens=chunk_tokens)
         self.pool = BlockPool(num_blocks)
         self.scheduler = Scheduler(
@@ -113,7 +117,8 @@ class Harness:
 
     def step(self) -> bool:
         """Launch a step, and take in the one that the executor may not be ahead of. False: there is nothing left."""
-        plan = self.scheduler.schedule()
+        must_land = bool(self.launched) and self.speculator is not None  # drafts follow what is known
+        plan = None if must_land else self.scheduler.schedule(drafts=self._drafts())
         if plan is not None:
             self.launched.append((plan, self.runner.execute(plan)))
             self.most_in_flight = max(self.most_in_flight, len(self.launched))
@@ -126,6 +131,12 @@ class Harness:
                 self.results[delta.request_id].deltas.append(delta)
         self.scheduler.check()
         return True
+
+    def _drafts(self) -> Mapping[Request, tuple[int, ...]]:
+        if self.speculator is None:
+            return {}
+        running = self.scheduler.running
+        return self.speculator.propose(running.ranks, SpeculationLoad(len(running), 0, 0)).drafts
 
     def run(self, preempt_every: int | None = None) -> Mapping[str, Generated]:
         """Step until all is done; every so many steps some running request is preempted."""

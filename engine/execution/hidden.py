@@ -1,0 +1,49 @@
+"""The target's hidden states, kept for proposers that guess from them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from engine.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Whose state a slot has, and of which of its positions."""
+
+    request: Request
+    position: int
+
+
+class HiddenStateTable:
+    """Of each slot, the normed hidden state that the latest token was drawn from.
+
+    states: compute dtype [slots, H].
+    """
+
+    def __init__(self, states: Tensor) -> None:
+        self._states = states
+        self._kept: list[_Kept | None] = [None] * len(states)
+
+    def keep(self, requests: Sequence[Request], positions: Sequence[int], hidden: Tensor) -> None:
+        """Take over [R, H] of these positions of these requests."""
+        slots = [_slot_of(request) for request in requests]
+        self._states[slots] = hidden
+        for slot, request, position in zip(slots, requests, positions, strict=True):
+            self._kept[slot] = _Kept(request, position)
+
+    def has(self, request: Request) -> bool:
+        """Is the state there that the request's last token was drawn from?"""
+        kept = None if request.slot is None else self._kept[request.slot]
+        return kept is not None and kept.request is request and kept.position == len(request.tokens) - 2
+
+    def of(self, requests: Sequence[Request]) -> Tensor:
+        """The states [R, H] of requests whose state is there."""
+        assert all(map(self.has, requests)), "a hidden state is not there"
+        return self._states[[_slot_of(request) for request in requests]]
+
+
+def _slot_of(request: Request) -> int:
+    assert request.slot is not None, f"{request.id} has no slot"
+    return request.slot
