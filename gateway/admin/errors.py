@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from gateway.admin.idempotency import HEADER
 from gateway.analytics import AnalyticsAway
-from gateway.api.errors import SERVER_ERROR, APIError, as_api_error
+from gateway.api.errors import SERVER_ERROR, APIError, as_api_error, invalid
 from gateway.billing.errors import (
     BooksDiffer,
     CreditTooLarge,
@@ -20,6 +20,7 @@ from gateway.billing.errors import (
     UnknownInvoice,
 )
 from gateway.errors import OperatorError
+from gateway.routing.policy import InvalidPolicy
 from gateway.tenancy.errors import (
     InvalidExpiry,
     InvalidGrant,
@@ -64,6 +65,8 @@ def as_admin_error(error: OperatorError) -> APIError | None:
         status, code, param = _ANSWERS[type(error)]
         message = str(error)
         return APIError(status, f"{message[:1].upper()}{message[1:]}.", param=param, code=code)
+    if isinstance(error, InvalidPolicy):
+        return invalid(error.param, f"{str(error)[:1].upper()}{str(error)[1:]}.")
     if isinstance(error, InvalidKey):
         return as_api_error(error)
     if isinstance(error, StoreUnavailable):

@@ -9,6 +9,7 @@ from gateway.admin.limits import limit_routes
 from gateway.admin.operations import operation_routes
 from gateway.admin.prices import price_routes
 from gateway.admin.routes import Route
+from gateway.admin.routing import routing_routes
 from gateway.admin.session_windows import session_window_routes
 from gateway.admin.tenants import tenant_routes
 from gateway.admin.usage import usage_routes
@@ -19,6 +20,7 @@ def admin_routes(context: AdminContext) -> list[Route]:
         *tenant_routes(context),
         *key_routes(context),
         *limit_routes(context),
+        *routing_routes(context),
         *session_window_routes(context),
         *price_routes(context),
         *usage_routes(context),
