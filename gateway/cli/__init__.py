@@ -16,6 +16,7 @@ from gateway.cli import (
     models,
     prices,
     reconcile,
+    route_policy,
     serve,
     sink,
     tenants,
@@ -59,6 +60,10 @@ invoice.command("credit")(invoices.credit)
 paid = group(app, "credit", "What tenants have paid in advance.")
 paid.command("grant")(credit.grant)
 paid.command("list")(credit.list_all)
+
+route = group(app, "route", "Which model answers.")
+route.command("show")(route_policy.show)
+route.command("set")(route_policy.set_policy)
 
 model = group(app, "models", "Models that can be fetched by name.")
 model.command("fetch")(models.fetch)

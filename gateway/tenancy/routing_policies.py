@@ -1,7 +1,6 @@
 """Tenants' routing policies in the SQL store. As limits do, they are read together with a tenant's keys."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -28,8 +27,8 @@ class RoutingPolicyTable:
                 tenant_id = await _tenant_id(connection, tenant_name)
                 return await read_policy(connection, tenant_id)
 
-    async def change(self, tenant_name: str, changes: Mapping[str, Any]) -> RoutingPolicy:
-        """Change some fields of a tenant's policy, and return all of it.
+    async def change(self, tenant_name: str, alter: Callable[[RoutingPolicy], RoutingPolicy]) -> RoutingPolicy:
+        """Put in the place of a tenant's policy what `alter` makes of it, and return that.
 
         Raises:
             InvalidPolicy: what it would be then cannot be.
@@ -37,7 +36,7 @@ class RoutingPolicyTable:
         async with writing(self._database) as connection:
             # Locked, the tenant's row makes changes of its policy follow one another.
             tenant_id = await _tenant_id(connection, tenant_name, lock=True)
-            policy = replace(await read_policy(connection, tenant_id), **changes)
+            policy = alter(await read_policy(connection, tenant_id))
             await write_policy(connection, tenant_id, policy)
         return policy
 

@@ -1,5 +1,9 @@
 """Routing policies, on SQLite and on PostgreSQL."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -10,6 +14,10 @@ from gateway.tenancy.routing_policies import RoutingPolicyTable
 pytestmark = pytest.mark.anyio
 
 
+def altering(**changes: Any) -> Callable[[RoutingPolicy], RoutingPolicy]:
+    return lambda policy: replace(policy, **changes)
+
+
 @pytest.fixture
 def table(database: AsyncEngine) -> RoutingPolicyTable:
     return RoutingPolicyTable(database)
@@ -18,8 +26,8 @@ def table(database: AsyncEngine) -> RoutingPolicyTable:
 async def test_a_policy_changes_field_by_field(store: TenantStore, table: RoutingPolicyTable) -> None:
     await store.create_tenant("acme", "standard")
     assert await table.policy_of("acme") == NO_POLICY
-    await table.change("acme", {"preference": Preference.ECONOMY, "cascade_percent": 70})
-    changed = await table.change("acme", {"degrade": True, "cascade_percent": None, "aliases": {"gpt-4o": "auto"}})
+    await table.change("acme", altering(preference=Preference.ECONOMY, cascade_percent=70))
+    changed = await table.change("acme", altering(degrade=True, cascade_percent=None, aliases={"gpt-4o": "auto"}))
     assert changed == RoutingPolicy(Preference.ECONOMY, degrade=True, aliases={"gpt-4o": "auto"})
     assert await table.policy_of("acme") == changed
 
@@ -28,7 +36,7 @@ async def test_a_principal_comes_with_its_tenants_policy(store: TenantStore, tab
     for name in ("acme", "other"):
         await store.create_tenant(name, "standard")
     mine, other = [(await store.create_key(name)).record.public_id for name in ("acme", "other")]
-    policy = await table.change("acme", {"degrade_near_budget": True})
+    policy = await table.change("acme", altering(degrade_near_budget=True))
     found = await store.active_keys([mine, other])
     assert found[mine].principal.routing == policy
     assert found[other].principal.routing == NO_POLICY
@@ -37,9 +45,9 @@ async def test_a_principal_comes_with_its_tenants_policy(store: TenantStore, tab
 async def test_what_cannot_be_changes_nothing(store: TenantStore, table: RoutingPolicyTable) -> None:
     await store.create_tenant("acme", "standard")
     with pytest.raises(UnknownTenant, match="nobody"):
-        await table.change("nobody", {"degrade": True})
+        await table.change("nobody", altering(degrade=True))
     with pytest.raises(UnknownTenant, match="nobody"):
         await table.policy_of("nobody")
     with pytest.raises(InvalidPolicy):
-        await table.change("acme", {"degrade": True, "cascade_percent": 100})
+        await table.change("acme", altering(degrade=True, cascade_percent=100))
     assert await table.policy_of("acme") == NO_POLICY

@@ -1,0 +1,68 @@
+"""`turnpike route show` and `set`, in-process."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.gateway.test_cli import failure, ok
+
+pytestmark = pytest.mark.usefixtures("no_settings")
+DEFAULT = {
+    "preference": "balanced",
+    "degrade": False,
+    "degrade_near_budget": False,
+    "cascade_percent": None,
+    "aliases": {},
+}
+
+
+@pytest.fixture(autouse=True)
+def acme(no_settings: Path) -> None:
+    ok("tenant", "create", "acme", "--tier", "standard")
+
+
+def changed(*options: str) -> dict[str, object]:
+    said: dict[str, object] = json.loads(ok("route", "set", "acme", *options))
+    assert json.loads(ok("route", "show", "acme")) == said
+    return said
+
+
+def test_show_and_set() -> None:
+    assert json.loads(ok("route", "show", "acme")) == DEFAULT
+    first = changed(
+        "--preference", "economy", "--degrade", "--cascade", "80", "--alias", "gpt-4o=auto", "--alias", "a=b"
+    )
+    assert first == DEFAULT | {
+        "preference": "economy",
+        "degrade": True,
+        "cascade_percent": 80,
+        "aliases": {"a": "b", "gpt-4o": "auto"},
+    }
+    second = changed("--no-degrade", "--near-budget", "--cascade", "off", "--no-alias", "a", "--alias", "gpt-4o=big")
+    assert second == DEFAULT | {
+        "preference": "economy",
+        "degrade_near_budget": True,
+        "aliases": {"gpt-4o": "big"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("code", "options", "said"),
+    [
+        (2, (), "give at least one thing to change"),
+        (2, ("--preference", "cheap"), "quality, balanced, economy"),
+        (2, ("--cascade", "half"), "whole number"),
+        (1, ("--cascade", "100"), "cascade_percent must be from 1 to 99"),
+        (2, ("--alias", "gpt-4o"), "not NAME=MODEL"),
+        (1, ("--alias", "a b=m"), "names as models have them"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_changes_nothing(code: int, options: tuple[str, ...], said: str) -> None:
+    assert said in failure(code, "route", "set", "acme", *options)
+    assert json.loads(ok("route", "show", "acme")) == DEFAULT
+
+
+@pytest.mark.parametrize("command", [("show", "nobody"), ("set", "nobody", "--degrade")])
+def test_a_tenant_that_is_not_there(command: tuple[str, ...]) -> None:
+    assert "no tenant named nobody" in failure(1, "route", *command)
