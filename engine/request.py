@@ -302,7 +302,8 @@ class Request:
 
     @property
     def usage(self) -> Usage:
-        """What it has consumed so far."""
+        """What it has consumed so far. May be read while another thread steps."""
+        accepted = self.accepted_draft_tokens  # first, as it is the last to be counted: never more than the drafts
         return Usage(
             self.prompt_tokens,
             self.output_tokens,
@@ -312,5 +313,5 @@ class Request:
             self.queue_ns,
             MappingProxyType(dict(self.recompute_ns)),
             self.draft_tokens,
-            self.accepted_draft_tokens,
+            accepted,
         )

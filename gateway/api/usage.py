@@ -88,6 +88,8 @@ class UsageTotal:
         consumed = self._consumed.values()
         return self.earlier + Work(
             undelivered_tokens=max(0, sum(each.completion_tokens for each in consumed) - self.completion_tokens),
+            draft_tokens=sum(each.draft_tokens for each in consumed),
+            accepted_draft_tokens=sum(each.accepted_draft_tokens for each in consumed),
             queue_ms=min((each.queue_ns for each in consumed), default=0) // _NS_PER_MS,
             engine_ns=sum(each.engine_ns for each in consumed),
             recompute_ns=recompute_ns,
@@ -102,7 +104,11 @@ class UsageTotal:
         return Ending.STOP
 
     def wire(self) -> dict[str, Any]:
-        """OpenAI's `usage` object; `limited_by` is ours, and there where a limit ended an answer."""
+        """OpenAI's `usage` object; `limited_by` is ours, and there where a limit ended an answer. What is said of
+        predictions is of our own drafts, in choices that have ended; those that were rejected are not charged for."""
+        consumed = self._consumed.values()
+        drafts = sum(each.draft_tokens for each in consumed)
+        accepted = sum(each.accepted_draft_tokens for each in consumed)
         usage: dict[str, Any] = {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
@@ -111,8 +117,8 @@ class UsageTotal:
             "completion_tokens_details": {
                 "reasoning_tokens": 0,
                 "audio_tokens": 0,
-                "accepted_prediction_tokens": 0,
-                "rejected_prediction_tokens": 0,
+                "accepted_prediction_tokens": accepted,
+                "rejected_prediction_tokens": drafts - accepted,
             },
         }
         if self.bound_by is not None and FinishReason.LENGTH in self._reasons:

@@ -54,8 +54,8 @@ def test_whole_answer(client):
         "completion_tokens_details": {
             "reasoning_tokens": 0,
             "audio_tokens": 0,
-            "accepted_prediction_tokens": 0,
-            "rejected_prediction_tokens": 0,
+            "accepted_prediction_tokens": 4,
+            "rejected_prediction_tokens": 4,
         },
     }
 
