@@ -35,18 +35,29 @@ def prepare_inputs(plan: StepPlan, slots: SlotTable) -> StepInputs:
     for row in rows:
         token_ids += row.request.tokens[row.start : row.start + row.tokens]  # as many as there are: drafts come behind
         token_ids += row.drafts
-    query_lens = [row.tokens for row in rows]
-    context_lens = [row.start + row.tokens for row in rows]
+    metadata, ends = place_rows(
+        slots.block_tables,
+        [row.request.slot for row in rows if row.request.slot is not None],
+        [row.tokens for row in rows],
+        [row.start + row.tokens for row in rows],
+    )
+    return StepInputs(rows, order, index_tensor(token_ids), ends, metadata)
+
+
+def place_rows(
+    block_tables: Tensor, slots: list[int], query_lens: list[int], context_lens: list[int]
+) -> tuple[AttentionMetadata, Tensor]:
+    """Where the tokens of rows stand: row i has the blocks of line `slots[i]` of int64 [slots, B], and its tokens are
+    the last `query_lens[i]` of `context_lens[i]`. With the index of each row's last token in the step's tensors,
+    int64 [R].
+    """
     lengths, contexts = index_tensor(query_lens), index_tensor(context_lens)
     ends = lengths.cumsum(0) - 1
     owner = torch.repeat_interleave(lengths)
-    positions = torch.arange(len(token_ids)) + (contexts - 1 - ends)[owner]
-    slot_ids = [row.request.slot for row in rows]
-    width = -(-max(context_lens) // BLOCK_TOKENS)
-    block_tables = slots.block_tables[torch.tensor(slot_ids), :width]
-    slot_mapping = block_tables[owner, positions // BLOCK_TOKENS] * BLOCK_TOKENS + positions % BLOCK_TOKENS
-    metadata = AttentionMetadata(positions, slot_mapping, block_tables, tuple(query_lens), tuple(context_lens))
-    return StepInputs(rows, order, index_tensor(token_ids), ends, metadata)
+    positions = torch.arange(len(owner)) + (contexts - 1 - ends)[owner]
+    tables = block_tables[index_tensor(slots), : -(-max(context_lens) // BLOCK_TOKENS)]
+    slot_mapping = tables[owner, positions // BLOCK_TOKENS] * BLOCK_TOKENS + positions % BLOCK_TOKENS
+    return AttentionMetadata(positions, slot_mapping, tables, tuple(query_lens), tuple(context_lens)), ends
 
 
 def _kernel_order(row: ScheduledRow) -> tuple[bool, int]:
