@@ -19,10 +19,11 @@ from gateway.api.prepare import PreparedPrompt
 from gateway.api.route_stage import refusal_of
 from gateway.api.service_classes import TierClass, TierClasses
 from gateway.api.session_stage import SessionStage, SessionTurn
+from gateway.api.session_summary import Asker
 from gateway.api.shed import shed
 from gateway.metering.event import new_event_id, unix_ms
 from gateway.metering.opening import Opening
-from gateway.routing.router import Route
+from gateway.routing.router import Refusal, Route
 from gateway.services import Services
 from gateway.settings import Settings
 from gateway.tenancy.records import Principal
@@ -67,7 +68,7 @@ class Placing:
         """Admit the request to the route's model or, where that refuses, to the one that the route has instead.
 
         Raises:
-            APIError, QuotaExceeded: none can take it; what the first one said.
+            APIError, QuotaExceeded: none can take it; what the first one said, unless that was only too short.
             Exception: as `admitted`.
         """
         async with AsyncExitStack() as admissions:
@@ -81,6 +82,8 @@ class Placing:
                 try:
                     place, admission = await self._enter(other, asking, admissions)
                 except (APIError, QuotaExceeded):
+                    if refusal is Refusal.CONTEXT:
+                        raise
                     asking.measurement.serves(route.served)
                     raise error from None
             yield place, admission
@@ -99,10 +102,23 @@ class Placing:
         # A full server does not tokenise what it turns away, whatever its length.
         shed(engine, model.name, serving, 1, asking.spread)
         prompts = await self._sessions.prepare(
-            asking.request, asking.turn, model, limits.context_tokens, caller, serving, asking.receive
+            asking.request,
+            asking.turn,
+            model,
+            limits.context_tokens,
+            Asker(caller, serving, asking.receive),
+            whole=self._has_roomier(route, serving),
         )
         shed(engine, model.name, serving, sum(len(prompt.token_ids) for prompt in prompts), asking.spread)
         return Place(route, model, self._opening(route, asking, model), limits.quotas, prompts)
+
+    def _has_roomier(self, route: Route, serving: TierClass) -> bool:
+        """Whether a model with a longer window takes what this one's is too short for: then no turn is dropped here."""
+        other = route.instead.get(Refusal.CONTEXT)
+        models = self._services.engine.models
+        return other is not None and (
+            models[other.served].windows[serving.name] > models[route.served].windows[serving.name]
+        )
 
     async def _enter(self, route: Route, asking: Asking, admissions: AsyncExitStack) -> tuple[Place, Admission]:
         place = await self.place(route, asking)

@@ -12,10 +12,8 @@ from gateway.api.prepare import encode
 from gateway.api.session_summary import Summary
 from gateway.sessions import History
 from gateway.sessions.history import Message
-from gateway.sessions.policy import SessionWindow
+from gateway.sessions.policy import Cut
 from gateway.sessions.window import Size, Window, turns_to_drop
-
-SUMMARY_FAILED = "summary_failed"
 
 Summarise = Callable[[str | None, Sequence[Message]], Awaitable[Summary]]
 """From the former summary, and the messages that go to a new one."""
@@ -25,13 +23,13 @@ _log = structlog.get_logger("turnpike.sessions")
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """`history` with what the client has just sent, and the prompt that it is. `how` the window was kept: one of
-    `SessionWindow` or `SUMMARY_FAILED`, or None where nothing had to go. `summary` was written for it."""
+    """`history` with what the client has just sent, and the prompt that it is. `cut` says how it was made to
+    fit, None: nothing had to go. `summary` was written for that."""
 
     history: History
     token_ids: Sequence[int]
     size: Size
-    how: str | None = None
+    cut: Cut | None = None
     summary: Summary | None = None
 
 
@@ -45,19 +43,21 @@ class Fitter:
         self._text = text
         self._tried: dict[int, Shown] = {}
 
-    async def fit(self, window: Window, summarise: Summarise | None) -> Shown:
+    async def fit(self, window: Window, summarise: Summarise | None, *, whole: bool) -> Shown:
         """All of it where that is within the window's limit; else without the oldest turns, and with a summary of them
-        if `summarise` writes one that fits.
-
-        A prompt that is still over the limit is left to whoever holds it against the model's window.
+        if `summarise` writes one that fits. A prompt that is over the limit even so is left to whoever holds it against
+        the model's window.
 
         Raises:
-            APIError: 400, what the client has sent is more than a session may have, or as `encode`.
+            APIError: 400, what the client has sent is more than a session may have; or no turn may go, as it is to be
+                `whole`.
             ClientGone: while the summary was written.
         """
-        whole = await self._without(0)
-        if whole.size.within(window.limit):
-            return whole
+        everything = await self._without(0)
+        if everything.size.within(window.limit):
+            return everything
+        if whole and everything.size.tokens > window.limit.tokens:
+            raise invalid("messages", "The session is longer than the model's window.", "context_length_exceeded")
         dropped = await turns_to_drop(self._droppable, window, self._size_without)
         shown = await self._without(dropped)
         if shown.size.bytes > window.limit.bytes:
@@ -65,8 +65,8 @@ class Fitter:
         if not dropped:
             return shown
         if summarise is None:
-            return replace(shown, how=SessionWindow.SLIDING)
-        return await self._summed_up(dropped, window, summarise) or replace(shown, how=SUMMARY_FAILED)
+            return replace(shown, cut=Cut.SLIDING)
+        return await self._summed_up(dropped, window, summarise) or replace(shown, cut=Cut.SUMMARY_FAILED)
 
     async def _summed_up(self, dropped: int, window: Window, summarise: Summarise) -> Shown | None:
         """Without these turns, and with a summary that stands for them. None: there is none, or it does not fit."""
@@ -81,7 +81,7 @@ class Fitter:
         shown = await self._show(self._joined.without(dropped, summary.text))
         if not shown.size.within(window.limit):
             return None
-        return replace(shown, how=SessionWindow.SUMMARY, summary=summary)
+        return replace(shown, cut=Cut.SUMMARY, summary=summary)
 
     async def _size_without(self, turns: int) -> Size:
         return (await self._without(turns)).size

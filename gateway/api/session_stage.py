@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from starlette.datastructures import Headers
-from starlette.types import Receive, Scope
+from starlette.types import Scope
 
 from engine.request import TextDelta
 from gateway.api.chat_schema import require_session_id
@@ -18,9 +18,8 @@ from gateway.api.engine_client import ServedModel
 from gateway.api.errors import invalid
 from gateway.api.generation import Conversation, GenerationRequest
 from gateway.api.prepare import PreparedPrompt, limited, prepare
-from gateway.api.service_classes import TierClass
 from gateway.api.session_fit import Fitter, Shown, Summarise
-from gateway.api.session_summary import Summariser
+from gateway.api.session_summary import Asker, Summariser, Summary
 from gateway.services import Services
 from gateway.sessions import History, OpenTurn, SessionKey
 from gateway.sessions.history import Message
@@ -42,6 +41,7 @@ class SessionTurn:
     _open: OpenTurn
     _shown: Shown | None = field(default=None, init=False)
     _text: list[str] = field(default_factory=list, init=False)
+    _summaries: dict[int, Summary] = field(default_factory=dict, init=False)
     kept: bool | None = field(default=None, init=False)
 
     @classmethod
@@ -58,9 +58,20 @@ class SessionTurn:
         assert self._shown is not None, "a session's turn is fitted to its model before it is answered"
         return self._shown
 
-    async def fit(self, like: Conversation, model: ServedModel, window: Window, summarise: Summarise | None) -> Shown:
+    async def fit(
+        self, like: Conversation, model: ServedModel, window: Window, summarise: Summarise | None, *, whole: bool
+    ) -> Shown:
         """Settle what this model is shown; the last model that it is settled for counts."""
-        self._shown = await Fitter(self.joined, self.droppable, like, model.text).fit(window, summarise)
+
+        async def summarise_once(former: str | None, gone: Sequence[Message]) -> Summary:
+            """For another model, too, if the same turns go: a summary is paid for."""
+            assert summarise is not None
+            if len(gone) not in self._summaries:
+                self._summaries[len(gone)] = await summarise(former, gone)
+            return self._summaries[len(gone)]
+
+        fitter = Fitter(self.joined, self.droppable, like, model.text)
+        self._shown = await fitter.fit(window, None if summarise is None else summarise_once, whole=whole)
         return self._shown
 
     def saw(self, delta: TextDelta) -> None:
@@ -70,7 +81,8 @@ class SessionTurn:
     async def keep(self) -> None:
         """The answer has ended well, and is billed: remember it. Where that fails the answer is the client's all the
         same, and `kept` says so."""
-        self.kept = await self._open.keep(self.shown.history.answered("".join(self._text)))
+        history = self.shown.history.answered("".join(self._text))
+        self.kept = await self._open.keep(history, self.shown.cut)
 
     def headers(self) -> dict[str, str]:
         """Which session, and how many of its former turns the model was shown and how many not. Whether this one was
@@ -82,8 +94,8 @@ class SessionTurn:
             f"{SESSION_HEADER}-turns": str(shown_turns),
             f"{SESSION_HEADER}-dropped-turns": str(history.dropped_turns),
         }
-        if self.shown.how is not None:
-            headers[f"{SESSION_HEADER}-window"] = self.shown.how
+        if self.shown.cut is not None:
+            headers[f"{SESSION_HEADER}-window"] = self.shown.cut.value
         if self.shown.summary is not None:
             headers[f"{SESSION_HEADER}-summary-id"] = self.shown.summary.request_id
         if self.kept is not None:
@@ -126,12 +138,12 @@ class SessionStage:
         turn: SessionTurn | None,
         model: ServedModel,
         context_tokens: int,
-        caller: Principal,
-        serving: TierClass,
-        receive: Receive,
+        asker: Asker,
+        *,
+        whole: bool,
     ) -> list[PreparedPrompt]:
         """As `gateway.api.prepare.prepare`, with a session's turn fitted to `context_tokens`, the model's window for
-        this caller.
+        this caller. `whole`: another model has room for more, so a conversation that does not fit is refused here.
 
         Raises:
             APIError, ChatTemplateError: as `prepare`, and 400 for messages that are larger than a session may be.
@@ -140,9 +152,9 @@ class SessionStage:
         if turn is None:
             return await prepare(request, model, context_tokens)
         window = Window.of(context_tokens, request.params.max_tokens, self._max_bytes)
-        wants_summary = (caller.session_window or self._window) is SessionWindow.SUMMARY
-        summarise = self._summariser.of(model, caller, serving, receive) if wants_summary else None
-        shown = await turn.fit(_conversation(request), model, window, summarise)
+        wants_summary = (asker.caller.session_window or self._window) is SessionWindow.SUMMARY
+        summarise = self._summariser.of(model, asker) if wants_summary else None
+        shown = await turn.fit(_conversation(request), model, window, summarise, whole=whole)
         return limited(request, [shown.token_ids], model, context_tokens)
 
 

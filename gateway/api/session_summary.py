@@ -50,6 +50,15 @@ class Summary:
     request_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who is asking, in which class it is served, and where its client is listened for."""
+
+    caller: Principal
+    serving: TierClass
+    receive: Receive
+
+
 class Summariser:
     """Has summaries written by the small model that stands beside the one that serves, or else by that one itself; for
     a key that may not use the small one, too."""
@@ -59,10 +68,8 @@ class Summariser:
         self._small_models = settings.small_models
         self._classes = TierClasses(settings)
 
-    def of(
-        self, model: ServedModel, caller: Principal, serving: TierClass, receive: Receive
-    ) -> Callable[[str | None, Sequence[Message]], Awaitable[Summary]]:
-        """What sums up for this caller, in the class that serves it, as long as its client is there."""
+    def of(self, model: ServedModel, asker: Asker) -> Callable[[str | None, Sequence[Message]], Awaitable[Summary]]:
+        """What sums up a conversation that this model serves, as long as the asker's client is there."""
 
         async def summarise(former: str | None, messages: Sequence[Message]) -> Summary:
             """
@@ -71,7 +78,7 @@ class Summariser:
                 Exception: whatever a request may fail with; TimeoutError, NoSummary.
             """
             async with asyncio.timeout(SUMMARY_DEADLINE_S):
-                return await self._write(self._writer(model, caller), former, messages, caller, serving, receive)
+                return await self._write(self._writer(model, asker.caller), former, messages, asker)
 
         return summarise
 
@@ -80,14 +87,9 @@ class Summariser:
         return small if small is not None and caller.may_use(small.name) else model
 
     async def _write(
-        self,
-        model: ServedModel,
-        former: str | None,
-        messages: Sequence[Message],
-        caller: Principal,
-        serving: TierClass,
-        receive: Receive,
+        self, model: ServedModel, former: str | None, messages: Sequence[Message], asker: Asker
     ) -> Summary:
+        caller, serving = asker.caller, asker.serving
         own = self._classes.of_tier(caller.tier)
         limits = limits_for(caller, model.name, model.windows[serving.name], own.limits)
         token_ids = await _prompt(model, former, messages, limits.context_tokens - SUMMARY_TOKENS)
@@ -97,13 +99,13 @@ class Summariser:
         opening = self._opening(caller, serving, model)
         limiter, journal = self._services.limiter, self._services.journal
         async with admitted(limiter, journal, opening, limits.quotas, [prompt], 1) as admission:
-            text = await self._answer(admission, opening, serving, receive)
+            text = await self._answer(admission, opening, asker)
             await admission.complete()
         if not text.strip():
             raise NoSummary
         return Summary(text.strip(), opening.request_id)
 
-    async def _answer(self, admission: Admission, opening: Opening, serving: TierClass, receive: Receive) -> str:
+    async def _answer(self, admission: Admission, opening: Opening, asker: Asker) -> str:
         [prompt] = admission.prompts
         stream = self._services.engine.stream(
             opening.served_model,
@@ -111,12 +113,12 @@ class Summariser:
             prompt.params,
             request_id=opening.request_id,
             tenant=opening.tenant_id,
-            service_class=serving.engine_class,
+            service_class=asker.serving.engine_class,
             on_abort=admission.aborted,
         )
         admission.started()
         text = []
-        async with reading([stream], 1, receive) as deltas:
+        async with reading([stream], 1, asker.receive) as deltas:
             while batch := await deltas.next_batch():
                 for choice, delta in batch:
                     admission.usage.saw(choice, delta)

@@ -8,3 +8,11 @@ class SessionWindow(StrEnum):
 
     SLIDING = "sliding"
     SUMMARY = "summary"
+
+
+class Cut(StrEnum):
+    """How a conversation was cut to its window. `summary_failed`: there was to be a summary, and is none."""
+
+    SLIDING = "sliding"
+    SUMMARY = "summary"
+    SUMMARY_FAILED = "summary_failed"

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from gateway.sessions.errors import SessionBusy, SessionStoreAway
 from gateway.sessions.history import History, packed, unpacked
+from gateway.sessions.policy import Cut
 from gateway.sessions.store import SessionKey, SessionStore
 
 HEARTBEAT_S = 10.0
@@ -49,6 +50,17 @@ class StoredHistory:
     bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class SessionCounts:
+    """Turns under way, and since the start by what became of them and by how conversations were cut. `store` is what
+    the store says of itself."""
+
+    open: int
+    outcomes: Mapping[Outcome, int]
+    cuts: Mapping[Cut, int]
+    store: Mapping[str, int]
+
+
 @dataclass(slots=True)
 class OpenTurn:
     """A turn that no other one is beside. `history` is what was stored when it began."""
@@ -57,11 +69,12 @@ class OpenTurn:
     _key: SessionKey
     _token: str
     _store: SessionStore
+    _cuts: Counter[Cut]
     outcome: Outcome = field(default=Outcome.DROPPED, init=False)
 
-    async def keep(self, history: History) -> bool:
-        """Store what the conversation is now, and end the turn. False: it is not stored, and the history is what it
-        was, or what others have made of it since."""
+    async def keep(self, history: History, cut: Cut | None = None) -> bool:
+        """Store what the conversation is now, and end the turn. `cut` says how the oldest turns went, if they did.
+        False: it is not stored, and the history is what it was, or what others have made of it since."""
         try:
             stored = await self._store.store(self._key, self._token, await _packed(history))
         except SessionStoreAway as error:
@@ -69,6 +82,8 @@ class OpenTurn:
             self.outcome = Outcome.STORE_AWAY
             return False
         self.outcome = Outcome.KEPT if stored else Outcome.OVERTAKEN
+        if stored and cut is not None:
+            self._cuts[cut] += 1
         return stored
 
 
@@ -86,6 +101,7 @@ class Sessions:
         self._heart: asyncio.Task[None] | None = None
         self._releasing: set[asyncio.Task[None]] = set()
         self._outcomes: Counter[Outcome] = Counter()
+        self._cuts: Counter[Cut] = Counter()
 
     @asynccontextmanager
     async def turn(self, key: SessionKey) -> AsyncIterator[OpenTurn]:
@@ -119,13 +135,14 @@ class Sessions:
         """
         return await self._store.delete(key)
 
-    def counts(self) -> Mapping[str, int]:
-        """For metrics: turns since the start by what became of them; those under way, and what the store holds."""
-        return {
-            "open": len(self._open),
-            **{outcome.value: self._outcomes[outcome] for outcome in Outcome},
-            **self._store.counts(),
-        }
+    def counts(self) -> SessionCounts:
+        """For metrics."""
+        return SessionCounts(
+            len(self._open),
+            {outcome: self._outcomes[outcome] for outcome in Outcome},
+            {cut: self._cuts[cut] for cut in Cut},
+            self._store.counts(),
+        )
 
     async def aclose(self) -> None:
         if self._heart is not None:
@@ -147,7 +164,7 @@ class Sessions:
         self._open[token] = key
         if self._heart is None:
             self._heart = asyncio.create_task(self._beat())
-        return OpenTurn(history, key, token, self._store)
+        return OpenTurn(history, key, token, self._store, self._cuts)
 
     async def _begin_in_time(self, key: SessionKey, token: str) -> bytes | None:
         """Begin a turn as soon as there is none."""

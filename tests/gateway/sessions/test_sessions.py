@@ -6,7 +6,7 @@ import pytest
 
 from gateway.sessions import History, SessionBusy, SessionKey, Sessions, SessionStoreAway, UnreadableHistory
 from gateway.sessions.memory import MemorySessionStore
-from gateway.sessions.sessions import MAX_INLINE_BYTES, MAX_WAITING
+from gateway.sessions.sessions import MAX_INLINE_BYTES, MAX_WAITING, Outcome
 
 pytestmark = pytest.mark.anyio
 
@@ -21,7 +21,7 @@ def said(*texts: str) -> History:
 async def sessions(store):
     sessions = Sessions(store, wait_s=0.0)
     yield sessions
-    assert sessions.counts()["open"] == 0
+    assert sessions.counts().open == 0
     await sessions.aclose()
 
 
@@ -36,7 +36,7 @@ async def test_turns_follow_one_another(sessions):
     stored = await sessions.read(KEY)
     assert stored.history == said("a", "b", "c")
     assert 0 < stored.expires_in_ms <= 3_600_000
-    assert sessions.counts()["kept"] == 3
+    assert sessions.counts().outcomes[Outcome.KEPT] == 3
 
 
 @pytest.mark.parametrize("text", ["x" * 100, "x" * (2 * MAX_INLINE_BYTES)])
@@ -52,7 +52,7 @@ async def test_a_turn_that_fails_leaves_all_as_it_was(sessions):
             raise ZeroDivisionError
     async with sessions.turn(KEY) as opened:
         assert opened.history == said("a")
-    assert sessions.counts()["dropped"] == 2
+    assert sessions.counts().outcomes[Outcome.DROPPED] == 2
 
 
 async def test_a_second_turn_is_refused_while_the_first_runs(sessions):
@@ -63,7 +63,7 @@ async def test_a_second_turn_is_refused_while_the_first_runs(sessions):
         async with sessions.turn(SessionKey("acme", "other")):
             pass
         assert await opened.keep(said("a"))
-    assert sessions.counts()["busy"] == 1
+    assert sessions.counts().outcomes[Outcome.BUSY] == 1
 
 
 async def test_a_second_turn_waits_and_goes_on_with_the_first(store):
@@ -129,7 +129,7 @@ async def test_a_session_deleted_from_under_its_turn_stays_deleted(sessions):
         assert not await opened.keep(said("a", "b"))
     assert await sessions.read(KEY) is None
     assert not await sessions.delete(KEY)
-    assert sessions.counts()["overtaken"] == 1
+    assert sessions.counts().outcomes[Outcome.OVERTAKEN] == 1
 
 
 async def test_what_cannot_be_read_stops_a_turn_until_it_is_deleted(sessions, store):
@@ -142,7 +142,7 @@ async def test_what_cannot_be_read_stops_a_turn_until_it_is_deleted(sessions, st
         await sessions.read(KEY)
     assert await sessions.delete(KEY)
     await turn(sessions, "a")
-    assert sessions.counts()["unavailable"] == 1
+    assert sessions.counts().outcomes[Outcome.UNAVAILABLE] == 1
 
 
 class FailingStore(MemorySessionStore):
@@ -175,7 +175,7 @@ async def test_a_turn_that_cannot_be_stored_says_so_and_ends():
     store.failing = set()
     async with sessions.turn(KEY) as opened:
         assert opened.history == said("a")
-    assert sessions.counts()["store_away"] == 1
+    assert sessions.counts().outcomes[Outcome.STORE_AWAY] == 1
 
 
 async def test_a_turn_whose_beginning_was_not_heard_of_keeps_nobody_out():
@@ -187,4 +187,4 @@ async def test_a_turn_whose_beginning_was_not_heard_of_keeps_nobody_out():
             pass
     store.failing = set()
     await turn(sessions, "a")
-    assert sessions.counts()["unavailable"] == 1
+    assert sessions.counts().outcomes[Outcome.UNAVAILABLE] == 1
