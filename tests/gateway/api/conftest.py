@@ -17,6 +17,8 @@ from gateway.app import create_app
 from gateway.connection import server_config
 from gateway.listener import bind
 from gateway.metering.journal import Journal
+from gateway.sessions import Sessions
+from gateway.sessions.memory import MemorySessionStore
 from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy.errors import InvalidKey, StoreUnavailable
@@ -78,6 +80,11 @@ def limiter() -> Limiter:
 
 
 @pytest.fixture
+def sessions() -> Sessions:
+    return Sessions(MemorySessionStore(), wait_s=0.2)
+
+
+@pytest.fixture
 def journal(tmp_path_factory: pytest.TempPathFactory) -> Journal:
     """The application closes it."""
     return Journal(tmp_path_factory.mktemp("usage") / "journal.db", interval_ms=5, min_free_bytes=0)
@@ -90,10 +97,11 @@ def app(
     metrics: Metrics,
     limiter: Limiter,
     journal: Journal,
+    sessions: Sessions,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Starlette:
     settings = Settings(data_dir=tmp_path_factory.mktemp("data"), max_body_bytes=MAX_BODY_BYTES)
-    given = {"metrics": metrics, "limiter": limiter, "journal": journal}
+    given = {"metrics": metrics, "limiter": limiter, "journal": journal, "sessions": sessions}
     return create_app(settings, services_with(settings.data_dir, engine, authenticator, **given))
 
 
