@@ -5,7 +5,7 @@ import sys
 
 ALL = (
     *("scheduler_step", "fairness", "memory_waste", "start", "prefix", "step_share", "admission", "class_cost"),
-    *("journal", "metering", "dashboards", "premium", "overload", "serving"),
+    *("route_overhead", "journal", "metering", "dashboards", "premium", "overload", "serving"),
 )
 
 for name in ALL:

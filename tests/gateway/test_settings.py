@@ -277,3 +277,33 @@ def test_a_pair_of_models_is_two_served_ones(tmp_path: Path, pairs: dict[str, st
     with pytest.raises(SettingsError) as caught:
         load_settings(models=models, small_models=pairs)
     assert str(caught.value).startswith(complaint)
+
+
+@pytest.mark.parametrize(
+    ("versions", "complaint"),
+    [
+        ({"m": {"absent": 1}}, "model_versions: the model 'absent' is not among the served ones"),
+        ({"m": {"large": 0}}, "model_versions: the versions of 'm' need weights"),
+        ({"m": {"large": 1, "small": -1}}, "model_versions: the versions of 'm' need weights"),
+        ({"m": {"large": float("inf")}}, "model_versions: the versions of 'm' need weights"),
+        ({"m": {"large": float("nan")}}, "model_versions: the versions of 'm' need weights"),
+        ({"m": {}}, "model_versions: the versions of 'm' need weights"),
+        ({"a b": {"large": 1}}, "model_versions: the model name 'a b' must be letters"),
+        ({"auto": {"large": 1}}, "model_versions: the model name 'auto' must be letters"),
+    ],
+)
+def test_versions_are_served_models_with_weights(
+    tmp_path: Path, versions: dict[str, dict[str, float]], complaint: str
+) -> None:
+    models = dict.fromkeys(("large", "small"), tmp_path)
+    good = {"large": {"large": 95, "small": 5}, "assistant": {"small": 0.5, "large": 0}}
+    assert load_settings(models=models, model_versions=good).model_versions == good
+    with pytest.raises(SettingsError) as caught:
+        load_settings(models=models, model_versions=versions)
+    assert str(caught.value).startswith(complaint)
+
+
+@pytest.mark.parametrize("name", ["auto", "auto:large"])
+def test_no_model_may_have_a_name_that_routing_has(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SettingsError, match="models: the model name 'auto"):
+        load_settings(models={name: tmp_path})
