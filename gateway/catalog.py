@@ -1,5 +1,6 @@
 """Fetching a model by name, for the command line and for a server that was told no model."""
 
+from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 
@@ -23,3 +24,15 @@ def fetch_model(name: str, models_dir: Path, report: Report) -> Path:
         return fetch(name, models_dir, lambda done, total: report(f"fetching {name}", done, total))
     except FetchError as error:
         raise OperatorError(str(error)) from error
+
+
+def find_model(named: str, served: Mapping[str, Path], models_dir: Path, report: Report) -> Path:
+    """What a command line means by a model: a path that is there, a served name, or one that can be fetched.
+
+    Raises:
+        OperatorError: it is none of them.
+    """
+    path = Path(named)
+    if path.exists():
+        return path.absolute()
+    return served[named] if named in served else fetch_model(named, models_dir, report)

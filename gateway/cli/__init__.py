@@ -16,6 +16,7 @@ from gateway.cli import (
     models,
     prices,
     reconcile,
+    route,
     route_policy,
     serve,
     sink,
@@ -61,9 +62,11 @@ paid = group(app, "credit", "What tenants have paid in advance.")
 paid.command("grant")(credit.grant)
 paid.command("list")(credit.list_all)
 
-route = group(app, "route", "Which model answers.")
-route.command("show")(route_policy.show)
-route.command("set")(route_policy.set_policy)
+routes = group(app, "route", "Which model answers.")
+routes.command("show")(route_policy.show)
+routes.command("set")(route_policy.set_policy)
+routes.command("fit")(route.fit)
+routes.command("score")(route.score)
 
 model = group(app, "models", "Models that can be fetched by name.")
 model.command("fetch")(models.fetch)

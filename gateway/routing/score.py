@@ -58,10 +58,13 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class ComplexityScore:
-    """`thresholds` has, for each preference, the score from which on a question goes to the large model."""
+    """`thresholds` has, for each preference, the score from which on a question goes to the large model. `ranges` has
+    the least and the greatest value of each number that the fit saw: beyond them nothing is known, so a value that is
+    further out counts as the nearest one that was seen."""
 
     small: Head
     large: Head
+    ranges: tuple[tuple[float, float], ...]
     thresholds: Mapping[Preference, float]
 
     @classmethod
@@ -83,22 +86,26 @@ class ComplexityScore:
         if stored["format"] != FORMAT:
             raise ValueError("another format")
         thresholds = {name: float(stored["thresholds"][name]) for name in Preference}
-        return cls(_head(stored, 0), _head(stored, 1), MappingProxyType(thresholds))
+        bounds = (stored["numbers"][name][2:] for name in NUMBERS)
+        ranges = tuple((float(low), float(high)) for low, high in bounds)
+        return cls(_head(stored, 0), _head(stored, 1), ranges, MappingProxyType(thresholds))
 
     def to_json(self) -> dict[str, Any]:
-        """What `from_json` reads: for each number and word the weights of both, the small model's first."""
-        numbers = zip(NUMBERS, self.small.numbers, self.large.numbers, strict=True)
+        """What `from_json` reads: for each number and word the weights of both, the small model's first; for each
+        number its range behind them."""
+        numbers = zip(NUMBERS, self.small.numbers, self.large.numbers, self.ranges, strict=True)
         words = sorted(self.small.words.keys() | self.large.words.keys())
         return {
             "format": FORMAT,
             "thresholds": {name: round(value, 4) for name, value in self.thresholds.items()},
             "bias": _rounded(self.small.bias, self.large.bias),
-            "numbers": {name: _rounded(small, large) for name, small, large in numbers},
+            "numbers": {name: _rounded(small, large, *bounds) for name, small, large, bounds in numbers},
             "words": {word: _rounded(self.small.words.get(word, 0), self.large.words.get(word, 0)) for word in words},
         }
 
     def expect(self, question: Question) -> Expectation:
-        numbers, words = read(question)
+        values, words = read(question)
+        numbers = tuple(min(max(value, low), high) for value, (low, high) in zip(values, self.ranges, strict=True))
         return Expectation(self.small.chance(numbers, words), self.large.chance(numbers, words))
 
     def of(self, question: Question) -> float:
@@ -112,5 +119,5 @@ def _head(stored: Mapping[str, Any], which: int) -> Head:
     return Head(float(stored["bias"][which]), numbers, MappingProxyType(words))
 
 
-def _rounded(small: float, large: float) -> list[float]:
-    return [round(small, 4), round(large, 4)]
+def _rounded(*values: float) -> list[float]:
+    return [round(value, 4) for value in values]

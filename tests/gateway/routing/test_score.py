@@ -75,3 +75,8 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, content: str) -> No
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnusableWeights):
         ComplexityScore.load(tmp_path / "none.json")
+
+
+def test_beyond_what_the_fit_saw_a_number_counts_no_further() -> None:
+    far = Question(text="What is the capital of France?", turns=10**9)
+    assert SHIPPED.of(far) == SHIPPED.of(Question(text=far.text, turns=10**12))

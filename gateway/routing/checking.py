@@ -1,0 +1,112 @@
+"""Whether an answer is right, by rule: what makes a question's answer checkable without a judge.
+
+Models wrap what they say in sentences, so a rule looks for the answer in the text and says where. Case, accents aside
+from the letters themselves, and punctuation around words never count.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+_WORD = re.compile(r"[^\W_]+")
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """`rule` is one of `RULES`; `answer` is what it looks for, `among` what it must come before or stand alone of.
+
+    Raises:
+        ValueError: no rule has that name.
+    """
+
+    rule: str
+    answer: str
+    among: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.rule not in RULES:
+            raise ValueError(f"the rule is one of {', '.join(RULES)}")
+
+    def passes(self, given: str) -> bool:
+        return RULES[self.rule](self, given)
+
+
+def _says(check: Check, given: str) -> bool:
+    """The answer's words occur, in a row."""
+    return _position(check.answer, given) is not None
+
+
+def _chooses(check: Check, given: str) -> bool:
+    """Of the answer and the alternatives in `among`, the answer is named, and first."""
+    mine = _position(check.answer, given)
+    others = [place for other in check.among if (place := _position(other, given)) is not None]
+    return mine is not None and all(mine < other for other in others)
+
+
+def _number(check: Check, given: str) -> bool:
+    """The last number of the first paragraph: what a calculation that is shown ends in."""
+    numbers = _NUMBER.findall(given.strip().split("\n\n")[0].replace(",", ""))
+    return bool(numbers) and float(numbers[-1]) == float(check.answer)
+
+
+def _spells(check: Check, given: str) -> bool:
+    """The letters one by one, whatever is between them, and no other one behind."""
+    letters = "[^a-z0-9]+".join(map(re.escape, check.answer.lower()))
+    end = r"(?![a-z0-9])(?![-\s,]{1,2}[a-z0-9](?![a-z0-9]))"
+    return re.search(rf"(?<![a-z0-9]){letters}{end}", given.lower()) is not None
+
+
+def _orders(check: Check, given: str) -> bool:
+    """Exactly the words of the answer in their order, where only those words are looked at."""
+    wanted = _words(check.answer)
+    return [word for word in _words(given) if word in wanted][-len(wanted) :] == wanted
+
+
+def _literal(check: Check, given: str) -> bool:
+    """The answer's characters occur, case and all."""
+    return check.answer in given
+
+
+def _json(check: Check, given: str) -> bool:
+    """The first JSON object in the text equals the answer; numbers may be strings of them."""
+    start = given.find("{")
+    if start < 0:
+        return False
+    try:
+        found, _ = json.JSONDecoder().raw_decode(given, start)
+    except (ValueError, RecursionError):
+        return False
+    return bool(_plain(found) == _plain(json.loads(check.answer)))
+
+
+RULES: Mapping[str, Callable[[Check, str], bool]] = MappingProxyType(
+    {
+        "says": _says,
+        "chooses": _chooses,
+        "number": _number,
+        "spells": _spells,
+        "orders": _orders,
+        "literal": _literal,
+        "json": _json,
+    }
+)
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.lower())
+
+
+def _position(answer: str, given: str) -> int | None:
+    """Which word of the text starts the first run of the answer's words."""
+    wanted, said = _words(answer), _words(given)
+    return next((i for i in range(len(said) - len(wanted) + 1) if said[i : i + len(wanted)] == wanted), None)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key.lower(): _plain(item) for key, item in value.items()}
+    return str(value).lower()
