@@ -125,7 +125,7 @@ class EngineCore:
         with self._wake:
             posted = [each for each in self._inbox if isinstance(each, _Submit) and each.model == model]
         now_ns = time.monotonic_ns()
-        return _with_posted(worker, worker.scheduler.stats(now_ns), posted, now_ns)
+        return _with_posted(worker, worker.steps.stats(now_ns), posted, now_ns)
 
     def predicted_wait(self, model: str, service_class: str, prompt_tokens: int) -> PredictedWait:
         """How long a request that came now would wait. Cheap: O(classes)."""

@@ -3,13 +3,14 @@
 import logging
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.request import DeviceLost, OutOfDeviceMemory, TokenDelta
 from engine.scheduling.cost import StepWork, step_work
 from engine.scheduling.pace import Pace
 from engine.scheduling.plan import Executor, PendingStep, StepPlan, StepResult
 from engine.scheduling.scheduler import Scheduler
+from engine.scheduling.stats import SchedulerStats
 from engine.speculation.policy import SpeculationLoad
 from engine.speculation.speculator import Proposals, Speculator
 from engine.watchdog import StepHung, Watchdog
@@ -114,6 +115,13 @@ class ModelSteps:
         launched = _Launched(plan, pending, launched_ns, proposals)
         self._in_flight.append(launched)
         return launched
+
+    def stats(self, now_ns: int) -> SchedulerStats:
+        """The scheduler's, with what became of drafts. Any thread may ask."""
+        stats, speculator = self._scheduler.stats(now_ns), self._speculator
+        if speculator is None:
+            return stats
+        return replace(stats, speculation=speculator.stats(self._scheduler.class_names))
 
     def _propose(self) -> Proposals | None:
         """Drafts for the next step, their time charged. Without them it is as good a step: where drafting fails, it is

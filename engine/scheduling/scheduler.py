@@ -85,6 +85,11 @@ class Scheduler:
         return self._rank_of[service_class]
 
     @property
+    def class_names(self) -> Sequence[str]:
+        """By rank."""
+        return [each.name for each in self._classes]
+
+    @property
     def running(self) -> RankedQueue:
         """Those that run, by rank."""
         return self._roster.running

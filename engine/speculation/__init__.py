@@ -8,6 +8,7 @@ are accepted while they equal those draws. So the text is the target's whatever 
     policy      how many drafts to ask for: the protocol, and a fixed number
     controller  the policy that asks for as many as pay, by measured acceptance and times
     speculator  asks the policy, then the proposers in order of preference, and tells the policy what came of it
+    tally       counts what came of it, for metrics
 """
 
 from engine.speculation.policy import (

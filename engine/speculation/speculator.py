@@ -8,8 +8,10 @@ from engine.request import Request
 from engine.scheduling.cost import StepWork
 from engine.scheduling.drafting import useful_drafts
 from engine.scheduling.plan import StepPlan, StepResult
+from engine.scheduling.stats import SpeculationStats
 from engine.speculation.policy import Candidate, DepthPolicy, Drafting, SpeculationLoad, StepOutcome, Verified
 from engine.speculation.proposer import DraftWant, Proposer
+from engine.speculation.tally import DraftTally
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,8 @@ class Proposals:
 class Speculator:
     """Asks proposers for drafts, the first of them first; the next are asked for those that it has nothing for.
 
-    Keeps nothing between steps: what was proposed for a step goes with it, and comes back with what came of it.
+    Keeps nothing between steps but counts: what was proposed for a step goes with it, and comes back with what came of
+    it.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class Speculator:
         self._proposers = proposers
         self._policy = policy
         self._now_ns = now_ns
+        self._tally = DraftTally()
 
     def wants(self, load: SpeculationLoad, ranks: int) -> bool:
         """Would anybody be asked at this load? O(proposers x classes)."""
@@ -129,7 +133,13 @@ class Speculator:
             if proposals.drafts
             else ()
         )
-        self._policy.observe(StepOutcome(proposals.load, work, proposals.drafting, verified, elapsed_ns))
+        outcome = StepOutcome(proposals.load, work, proposals.drafting, verified, elapsed_ns)
+        self._policy.observe(outcome)
+        self._tally.observe(outcome)
+
+    def stats(self, classes: Sequence[str]) -> SpeculationStats:
+        """What became of all drafts; `classes` are the names of the classes, by rank. Any thread may ask."""
+        return self._tally.stats(classes, self._policy.saved_ns)
 
 
 def _candidate(request: Request, most: int, lag_tokens: int) -> Candidate:

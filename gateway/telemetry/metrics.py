@@ -16,6 +16,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _MODEL = "gen_ai_request_model"
 _CLASS = "turnpike_class"
+_PROPOSER = "turnpike_proposer"
 _REQUEST_BUCKETS_S = tuple(0.01 * 2**n for n in range(14))
 # fmt: off
 _FIRST_TOKEN_BUCKETS_S = (
@@ -63,6 +64,34 @@ class ClassStats(Protocol):
     def wasted_ns(self) -> int: ...
 
 
+class DraftStats(Protocol):
+    """One proposer's drafts for one service class; `depth` and `acceptance` are of late."""
+
+    @property
+    def proposer(self) -> str: ...
+    @property
+    def service_class(self) -> str: ...
+    @property
+    def depth(self) -> float: ...
+    @property
+    def proposed_total(self) -> int: ...
+    @property
+    def accepted_total(self) -> int: ...
+    @property
+    def acceptance(self) -> float: ...
+
+
+class SpeculationStats(Protocol):
+    """What became of drafts."""
+
+    @property
+    def saved_ns(self) -> int: ...
+    @property
+    def drafting_ns(self) -> Mapping[str, int]: ...
+    @property
+    def drafts(self) -> Sequence[DraftStats]: ...
+
+
 class ModelStats(Protocol):
     """The scheduler's counts for one model; `_total` is since it was loaded, the rest is of this moment."""
 
@@ -86,6 +115,8 @@ class ModelStats(Protocol):
     def failures_total(self) -> int: ...
     @property
     def classes(self) -> Sequence[ClassStats]: ...
+    @property
+    def speculation(self) -> SpeculationStats | None: ...
 
 
 class Metrics:
@@ -206,6 +237,15 @@ _CLASS_SECONDS = (
     ("wasted_ns", "turnpike_class_wasted_seconds", "Of it, spent on rows that were computed for nobody"),
 )
 
+_DRAFT_GAUGES = (
+    ("depth", "turnpike_speculation_depth", "The most drafts of a request in a step, mean of the latest steps"),
+    ("acceptance", "turnpike_speculation_acceptance", "Of the latest drafts, the share that the model drew itself"),
+)
+_DRAFT_COUNTERS = (
+    ("proposed_total", "turnpike_draft_tokens", "Tokens that were proposed and verified"),
+    ("accepted_total", "turnpike_accepted_draft_tokens", "Of them, those that the model drew itself"),
+)
+
 
 class AdmissionCollector(Collector):
     """What became of requests at their limits."""
@@ -252,6 +292,30 @@ def _families(stats: Mapping[str, ModelStats]) -> Iterator[Metric]:
         yield _by_class(CounterMetricFamily(name, meaning, labels=[_MODEL, _CLASS]), field, stats, 1)
     for field, name, meaning in _CLASS_SECONDS:
         yield _by_class(CounterMetricFamily(name, meaning, labels=[_MODEL, _CLASS]), field, stats, 1e-9)
+    yield from _speculation_families({model: each for model, c in stats.items() if (each := c.speculation) is not None})
+
+
+def _speculation_families(stats: Mapping[str, SpeculationStats]) -> Iterator[Metric]:
+    saved = GaugeMetricFamily(
+        "turnpike_speculation_saved_seconds",
+        "By how much less time all tokens so far have taken than the same would have without drafts, as predicted; "
+        "falls where drafts do not pay",
+        labels=[_MODEL],
+    )
+    spent = CounterMetricFamily(
+        "turnpike_drafting_seconds", "Time that went into proposing drafts", labels=[_MODEL, _PROPOSER]
+    )
+    for model, each in stats.items():
+        saved.add_metric([model], each.saved_ns * 1e-9)
+        for proposer, drafting_ns in each.drafting_ns.items():
+            spent.add_metric([model, proposer], drafting_ns * 1e-9)
+    yield saved
+    yield spent
+    labels = [_MODEL, _PROPOSER, _CLASS]
+    for field, name, meaning in _DRAFT_GAUGES:
+        yield _by_draft(GaugeMetricFamily(name, meaning, labels=labels), field, stats)
+    for field, name, meaning in _DRAFT_COUNTERS:
+        yield _by_draft(CounterMetricFamily(name, meaning, labels=labels), field, stats)
 
 
 def _filled(family: GaugeMetricFamily | CounterMetricFamily, field: str, stats: Mapping[str, ModelStats]) -> Metric:
@@ -266,4 +330,13 @@ def _by_class(
     for model, counts in stats.items():
         for each in counts.classes:
             family.add_metric([model, each.name], getattr(each, field) * unit)
+    return family
+
+
+def _by_draft(
+    family: GaugeMetricFamily | CounterMetricFamily, field: str, stats: Mapping[str, SpeculationStats]
+) -> Metric:
+    for model, counts in stats.items():
+        for each in counts.drafts:
+            family.add_metric([model, each.proposer, each.service_class], getattr(each, field))
     return family

@@ -1,16 +1,17 @@
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
-from engine.scheduling.stats import ClassStats, SchedulerStats
+from engine.scheduling.stats import ClassStats, DraftStats, SchedulerStats, SpeculationStats
 from gateway.telemetry.metrics import Metrics, ModelStats
 
 
 def stats() -> dict[str, ModelStats]:
     counts = {field.name: number for number, field in enumerate(fields(SchedulerStats), start=1)}
     classes = {field.name: number for number, field in enumerate(fields(ClassStats), start=100)}
-    return {"tiny": SchedulerStats(**counts | {"classes": (ClassStats(**classes | {"name": "premium"}),)})}
+    own = {"classes": (ClassStats(**classes | {"name": "premium"}),), "speculation": None}
+    return {"tiny": SchedulerStats(**counts | own)}
 
 
 def samples(metrics: Metrics) -> dict[str, float]:
@@ -30,6 +31,20 @@ def test_the_engines_counts_are_read_when_asked() -> None:
     assert shown["turnpike_prefix_hit_tokens_total"] == expected.cached_tokens_total
     assert shown["turnpike_preemptions_total"] == expected.preemptions_total
     assert shown["process_resident_memory_bytes"] > 0
+
+
+def test_what_became_of_drafts_is_told_by_who_proposed_them_and_for_which_class() -> None:
+    drafts = (DraftStats("ngram", "premium", 2.5, 80, 60, 0.75), DraftStats("draft", "standard", 0.0, 10, 1, 0.1))
+    speculation = SpeculationStats(saved_ns=-1_500_000_000, drafting_ns={"draft": 250_000_000}, drafts=drafts)
+    metrics = Metrics(lambda: {"tiny": replace(stats()["tiny"], speculation=speculation)})
+    families = text_string_to_metric_families(metrics.render().decode())
+    shown = {(each.name, *each.labels.values()): each.value for family in families for each in family.samples}
+    assert shown["turnpike_speculation_saved_seconds", "tiny"] == -1.5
+    assert shown["turnpike_drafting_seconds_total", "tiny", "draft"] == 0.25
+    assert shown["turnpike_speculation_depth", "tiny", "premium", "ngram"] == 2.5
+    assert shown["turnpike_speculation_acceptance", "tiny", "standard", "draft"] == 0.1
+    assert shown["turnpike_draft_tokens_total", "tiny", "premium", "ngram"] == 80
+    assert shown["turnpike_accepted_draft_tokens_total", "tiny", "premium", "ngram"] == 60
 
 
 def test_requests_are_named_as_opentelemetry_names_them() -> None:
