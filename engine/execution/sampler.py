@@ -41,10 +41,10 @@ class Sampler:
         """
         wanted = [i for i, draw in enumerate(draws) if draw.request.params.logprobs is not None]
         raw = logits[wanted] if wanted else None
-        edits = _edits(draws, self._slots)
+        edits = logit_edits(draws, self._slots)
         if edits is not None:
             self._ops.edit_logits(logits, edits)
-        tokens: list[int] = self._ops.sample(logits, self._columns(draws)).tolist()
+        tokens: list[int] = self._ops.sample(logits, sampling_columns(draws, self._slots)).tolist()
         logprobs: list[TokenLogprob | None] = [None] * len(tokens)
         if raw is not None:
             counts = [draws[i].request.params.logprobs or 0 for i in wanted]
@@ -52,22 +52,6 @@ class Sampler:
             for i, entry in zip(wanted, entries, strict=True):
                 logprobs[i] = entry
         return tokens, logprobs
-
-    def _columns(self, draws: Sequence[Draw]) -> SamplingColumns:
-        slots = self._slots
-        rows = index_tensor([draw.request.slot for draw in draws if draw.request.slot is not None])
-        # The position of a token is its index in the sequence, so that a replay draws the same noise.
-        keys = [
-            noise_key(draw.request.seed, draw.position) if draw.request.params.temperature else (0, 0) for draw in draws
-        ]
-        return SamplingColumns(
-            inverse_temperature=slots.inverse_temperature[rows],
-            noise_scale=slots.noise_scale[rows],
-            top_k=slots.top_k[rows],
-            top_p=slots.top_p[rows],
-            min_p=slots.min_p[rows],
-            keys=torch.tensor(keys, dtype=torch.int64),
-        )
 
 
 def accepted_drafts(drafts: Sequence[int], drawn: Sequence[int]) -> int:
@@ -78,7 +62,24 @@ def accepted_drafts(drafts: Sequence[int], drawn: Sequence[int]) -> int:
     return len(drafts)
 
 
-def _edits(draws: Sequence[Draw], slots: SlotTable) -> LogitEdits | None:
+def sampling_columns(draws: Sequence[Draw], slots: SlotTable) -> SamplingColumns:
+    """How each of them is sampled, and its noise."""
+    rows = index_tensor([draw.request.slot for draw in draws if draw.request.slot is not None])
+    # The position of a token is its index in the sequence, so that a replay draws the same noise.
+    keys = [
+        noise_key(draw.request.seed, draw.position) if draw.request.params.temperature else (0, 0) for draw in draws
+    ]
+    return SamplingColumns(
+        inverse_temperature=slots.inverse_temperature[rows],
+        noise_scale=slots.noise_scale[rows],
+        top_k=slots.top_k[rows],
+        top_p=slots.top_p[rows],
+        min_p=slots.min_p[rows],
+        keys=torch.tensor(keys, dtype=torch.int64),
+    )
+
+
+def logit_edits(draws: Sequence[Draw], slots: SlotTable) -> LogitEdits | None:
     """What penalties, biases and forbidden stops change in this step; None where nothing."""
     repeats: list[tuple[int, int, float]] = []
     additions: list[tuple[int, int, float]] = []

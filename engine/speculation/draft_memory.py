@@ -37,7 +37,8 @@ class DraftRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DraftPlan:
-    """What to do, in this order: the copies, clear the blocks in `cleared`, compute the rows."""
+    """What to do, in this order: the copies, clear the blocks in `cleared`, compute the rows. Those with the least
+    context come first."""
 
     rows: list[DraftRow]
     copies: list[BlockCopy]
@@ -120,6 +121,7 @@ class DraftMemory:
             depth = min(depth, MOST_DRAFTS, self._max_positions + 1 - len(request.tokens))
             if depth > 0:
                 self._plan_row(step, number, request, depth)
+        step.plan.rows.sort(key=lambda row: row.start + row.tokens)
         return step.plan
 
     def commit(self, plan: DraftPlan, drafts: Sequence[Sequence[int]]) -> None:

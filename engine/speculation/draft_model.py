@@ -1,0 +1,145 @@
+"""Drafts from a small model of the same vocabulary, sampled with the target's own noise."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from engine.config import BLOCK_TOKENS
+from engine.execution.inputs import place_rows
+from engine.execution.sampler import Draw, logit_edits, sampling_columns
+from engine.execution.slots import SlotTable, index_tensor
+from engine.models.transformer import Transformer
+from engine.request import Request
+from engine.scheduling.plan import ScheduledRow
+from engine.speculation.draft_head import DraftHead
+from engine.speculation.draft_memory import ORDINARY_TOKENS, DraftMemory, DraftPlan, DraftRow
+from engine.speculation.proposer import DraftWant
+
+CATCH_UP_TOKENS = 256
+"""A step computes so many tokens at most of requests that the draft model is behind with, all together."""
+
+
+class _Piece(NamedTuple):
+    """Tokens of the sequence in a slot, the last of its first `context` ones."""
+
+    slot: int
+    token_ids: Sequence[int]
+    context: int
+
+
+class DraftModel:
+    """A `Proposer` that runs a small model beside the target.
+
+    Its KV has the target's block ids in memory of its own: blocks [layers, num_blocks + num_slots, 16, 2, Hkv, D], of
+    which the last ones are the slots' spare ones. What is valid there is `DraftMemory`'s business.
+
+    It draws with the columns, the penalties and the noise that the target will draw with. Where both models think
+    alike they then draw alike, at any temperature.
+    """
+
+    def __init__(
+        self, model: Transformer, head: DraftHead, *, num_blocks: int, num_slots: int, max_positions: int
+    ) -> None:
+        """The model can run positions below `max_positions`; past them it has nothing to say."""
+        self._model = model
+        self._head = head
+        with torch.inference_mode():
+            self._kv = model.allocate_kv(num_blocks + num_slots)
+        self._slots = SlotTable(num_slots, max_positions + BLOCK_TOKENS, model.config.vocab_size)
+        self._memory = DraftMemory(num_blocks, num_slots, max_positions)
+
+    @property
+    def name(self) -> str:
+        return "draft"
+
+    @property
+    def free(self) -> bool:
+        return False
+
+    def lag(self, request: Request) -> int:
+        return self._memory.lag(request)
+
+    @torch.inference_mode()
+    def propose(self, wants: Sequence[DraftWant]) -> list[Sequence[int]]:
+        try:
+            plan = self._memory.plan(wants, CATCH_UP_TOKENS)
+            drafts = self._run(plan) if plan.rows else []
+            self._memory.commit(plan, drafts)
+        except BaseException:
+            self._memory.clear()
+            raise
+        proposed: list[Sequence[int]] = [()] * len(wants)
+        for row, drawn in zip(plan.rows, drafts, strict=True):
+            proposed[row.want] = drawn
+        return proposed
+
+    def _run(self, plan: DraftPlan) -> list[list[int]]:
+        """The drafts of each row."""
+        for row in plan.rows:
+            self._place(row)
+        ops = self._model.ops
+        if plan.copies:
+            sources, targets = zip(*plan.copies, strict=True)
+            ops.copy_blocks(self._kv, index_tensor(list(sources)), index_tensor(list(targets)))
+        if plan.cleared:
+            ops.clear_blocks(self._kv, index_tensor(plan.cleared))
+        return self._draft(plan.rows, self._catch_up(plan.rows))
+
+    def _place(self, row: DraftRow) -> None:
+        """Bring the slot up to date, from the first block on: that it has held the request is no reason to believe
+        that the blocks between are the same."""
+        self._slots.update(ScheduledRow(row.request, 0, row.tokens, samples=True))
+        blocks = len(row.request.block_table)
+        self._slots.block_tables[_slot_of(row), blocks] = row.block_table[blocks]
+
+    def _catch_up(self, rows: Sequence[DraftRow]) -> Tensor:
+        """Compute the rows' tokens; hidden state [R, H] of the last of each.
+
+        A row with the few tokens that one has ordinarily is computed as so many rows of a single token: each sees what
+        those before it have stored, and such rows share their work.
+        """
+        pieces: list[tuple[int, _Piece]] = []
+        for index, (_, request, start, tokens, _, _) in enumerate(rows):
+            step = 1 if tokens <= ORDINARY_TOKENS else tokens
+            for first in range(start, start + tokens, step):
+                token_ids = request.tokens[first : first + step]
+                pieces.append((index, _Piece(_slot_of(rows[index]), token_ids, first + step)))
+        pieces.sort(key=lambda each: (len(each[1].token_ids) > 1, each[1].context))
+        last = {index: place for place, (index, _) in enumerate(pieces)}
+        hidden = self._forward([piece for _, piece in pieces])
+        return hidden[[last[index] for index in range(len(rows))]]
+
+    def _draft(self, rows: Sequence[DraftRow], hidden: Tensor) -> list[list[int]]:
+        """Draw the drafts of all rows side by side, one position after another, from the first hidden state of each."""
+        drafts: list[list[int]] = [[] for _ in rows]
+        active = [index for index, row in enumerate(rows) if row.depth]
+        hidden = hidden[active]
+        while active:
+            draws = [Draw(rows[index].request, tuple(drafts[index])) for index in active]
+            drawn = self._head.draw(hidden, logit_edits(draws, self._slots), sampling_columns(draws, self._slots))
+            for index, token in zip(active, drawn.tolist(), strict=True):
+                drafts[index].append(token)
+            active = [index for index in active if len(drafts[index]) < rows[index].depth]
+            if active:
+                hidden = self._forward([_last_draft(rows[index], drafts[index]) for index in active])
+        return drafts
+
+    def _forward(self, pieces: Sequence[_Piece]) -> Tensor:
+        """Hidden state [P, H] of the last token of each."""
+        slots = [piece.slot for piece in pieces]
+        lengths = [len(piece.token_ids) for piece in pieces]
+        metadata, ends = place_rows(self._slots.block_tables, slots, lengths, [piece.context for piece in pieces])
+        token_ids = index_tensor([token for piece in pieces for token in piece.token_ids])
+        hidden = self._model.forward(token_ids, self._model.ops.plan_attention(metadata), self._kv)
+        return hidden[ends]
+
+
+def _last_draft(row: DraftRow, drafts: Sequence[int]) -> _Piece:
+    return _Piece(_slot_of(row), drafts[-1:], row.start + row.tokens + len(drafts))
+
+
+def _slot_of(row: DraftRow) -> int:
+    assert row.request.slot is not None
+    return row.request.slot

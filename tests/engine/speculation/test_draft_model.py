@@ -1,0 +1,288 @@
+"""Drafts of a small model: the text stays what it is, and who thinks as the target does drafts what it will say."""
+
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from engine.models.checkpoint import open_checkpoint
+from engine.models.config import UnsupportedCheckpoint
+from engine.models.transformer import Transformer
+from engine.request import Request, SamplingParams
+from engine.speculation import draft_model
+from engine.speculation.draft_head import DRAFT_FILE, FREQUENT_TOKENS, DraftHead, WholeHead, make_head
+from engine.speculation.draft_model import DraftModel
+from engine.speculation.policy import FixedDepth
+from engine.speculation.proposer import DraftWant
+from engine.speculation.speculator import Speculator
+from kernels.ops import LogitEdits, SamplingColumns
+from tests.engine.execution.harness import GREEDY, Harness, load_tiny
+from tests.engine.execution.test_speculation import (
+    EVERYTHING,
+    SEEDED,
+    TOGGLES,
+    Coin,
+    assert_same,
+    mixed,
+    model_of,
+    prompt,
+    usage_of,
+    without,
+)
+from tests.engine.models.tiny import VOCAB_SIZE, make_checkpoint
+
+FREQUENT = list(range(1, VOCAB_SIZE, 2))
+
+
+@pytest.fixture(scope="session")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A smaller model with the same vocabulary and other weights."""
+    folder = tmp_path_factory.mktemp("draft") / "stranger"
+    return make_checkpoint(folder, "llama", seed=9, num_hidden_layers=1, num_key_value_heads=1)
+
+
+@cache
+def loaded(folder: Path) -> Transformer:
+    return load_tiny(folder)
+
+
+def draft_with(model: Transformer, head: DraftHead | None = None, **changes: int) -> DraftModel:
+    """Its memory is full of what is no number: nothing that was not written may be read."""
+    sizes = {"num_blocks": 256, "num_slots": 64, "max_positions": model.config.max_position, **changes}
+    draft = DraftModel(model, head or WholeHead(model), **sizes)
+    with torch.inference_mode():
+        draft._kv.fill_(torch.nan)
+    return draft
+
+
+def frequent_head(folder: Path, tmp_path: Path, tokens: list[int]) -> DraftHead:
+    """The head of a model for some tokens. The folder that names them is another, as the model's is shared."""
+    save_file({FREQUENT_TOKENS: torch.tensor(tokens, dtype=torch.int32)}, tmp_path / DRAFT_FILE)
+    return make_head(loaded(folder), open_checkpoint(folder), tmp_path)
+
+
+def counts(harness: Harness) -> tuple[int, int]:
+    """Drafts that were verified, and those that were accepted."""
+    usages = [usage_of(generated) for generated in harness.results.values()]
+    return sum(usage.draft_tokens for usage in usages), sum(usage.accepted_draft_tokens for usage in usages)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4, 8])
+@pytest.mark.parametrize("kind", ["itself", "stranger", "itself over some tokens"])
+def test_text_is_that_without(
+    tiny_folders: dict[str, Path], stranger: Path, tmp_path: Path, kind: str, depth: int
+) -> None:
+    folder = tiny_folders["llama"]
+    model = loaded(stranger if kind == "stranger" else folder)
+    head = frequent_head(folder, tmp_path, FREQUENT) if "some" in kind else None
+    harness = Harness(model_of(folder), speculator=Speculator([draft_with(model, head)], FixedDepth(depth)))
+    mixed(harness)
+    assert_same(dict(harness.run()), without(folder))
+    drafts, accepted = counts(harness)
+    if kind == "itself":
+        assert accepted > 0.97 * drafts > 0, "it thinks as the target does, penalties, biases and noise included"
+    else:
+        assert 0 < accepted < 0.9 * drafts
+
+
+@pytest.mark.parametrize("toggle", TOGGLES)
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+@pytest.mark.parametrize("kind", ["itself", "itself, toggled", "stranger"])
+def test_text_is_that_without_whatever_else_happens(
+    tiny_folders: dict[str, Path],
+    stranger: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    family: str,
+    toggle: str,
+    kind: str,
+) -> None:
+    """With prompts that are longer than what the draft model catches up with in a step."""
+    monkeypatch.setattr(draft_model, "CATCH_UP_TOKENS", 32)
+    folder = tiny_folders[family]
+    draft = draft_with(loaded(stranger if kind == "stranger" else folder))
+    proposer = Coin(draft, free=False) if "toggled" in kind else draft
+    harness = Harness(
+        model_of(folder),
+        speculator=Speculator([proposer], FixedDepth(8)),
+        **TOGGLES[toggle],  # type: ignore[arg-type]
+    )
+    mixed(harness)
+    given = harness.run(preempt_every=3 if toggle == "preempted" else None)
+    assert_same(dict(given), without(folder))
+    drafts, accepted = counts(harness)
+    if kind != "stranger":
+        assert accepted > 0.9 * drafts > 0
+
+
+def test_drafts_are_what_the_model_itself_would_say(tiny_folders: dict[str, Path]) -> None:
+    """For each kind of request alone, also past the end of a block and behind a prefix hit."""
+    folder = tiny_folders["qwen3"]
+    for params in (GREEDY, SEEDED, EVERYTHING):
+        alone = Harness(model_of(folder))
+        for _ in range(2):
+            alone.add(prompt(28), params, max_tokens=40, seed=5)
+        expected = alone.run()["0"].tokens
+        draft = draft_with(loaded(folder))
+        harness = Harness(model_of(folder))
+        for _ in range(2):
+            request = harness.add(prompt(28), params, max_tokens=40, seed=5)
+            while harness.step() and request.slot is not None:
+                known = request.output_tokens
+                if request.computed == len(request.tokens) - 1:
+                    drafts = draft.propose([DraftWant(request, 16)])[0]
+                    shown = expected[known : known + 16]
+                    assert list(drafts[: len(shown)]) == shown
+
+
+def test_a_step_computes_for_all_at_once_and_no_more_than_it_has_to(tiny_folders: dict[str, Path]) -> None:
+    model = load_tiny(tiny_folders["llama"])
+    passes: list[int] = []
+    forward = model.forward
+
+    def count(token_ids: torch.Tensor, *rest: object) -> torch.Tensor:
+        passes.append(len(token_ids))
+        return forward(token_ids, *rest)  # type: ignore[arg-type]
+
+    model.forward = count  # type: ignore[method-assign, assignment]
+    draft = draft_with(model)
+    harness = Harness(load_tiny(tiny_folders["llama"]), speculator=Speculator([draft], FixedDepth(3)))
+    for index in range(4):
+        harness.add(prompt(10 + index), max_tokens=100)
+    harness.step()
+    harness.step()
+    assert passes == [10 + 11 + 12 + 13 + 4, 4, 4]
+    harness.step()
+    assert passes[3:] == [8, 4, 4], "the last draft, and the token that was drawn behind it"
+
+
+class Failing:
+    """A head that can fail."""
+
+    def __init__(self, head: DraftHead) -> None:
+        self.head = head
+        self.fails = False
+
+    def draw(self, hidden: torch.Tensor, edits: LogitEdits | None, columns: SamplingColumns) -> torch.Tensor:
+        if self.fails:
+            raise RuntimeError("no drafts today")
+        return self.head.draw(hidden, edits, columns)
+
+
+def test_after_a_failure_it_starts_again(tiny_folders: dict[str, Path]) -> None:
+    folder = tiny_folders["llama"]
+    head = Failing(WholeHead(loaded(folder)))
+    draft = draft_with(loaded(folder), head)
+    harness = Harness(model_of(folder))
+    request = harness.add(prompt(40), max_tokens=40)
+    harness.step()
+    draft.propose([DraftWant(request, 4)])
+    harness.step()
+    assert draft.lag(request) == 0
+    head.fails = True
+    with pytest.raises(RuntimeError, match="today"):
+        draft.propose([DraftWant(request, 4)])
+    assert draft.lag(request) == len(request.tokens) - 1
+    head.fails = False
+    drafts = draft.propose([DraftWant(request, 4)])[0]
+    for _ in range(4):
+        harness.step()
+    assert request.tokens[-4:] == drafts
+
+
+def test_some_tokens_are_all_that_is_drafted(tiny_folders: dict[str, Path], tmp_path: Path) -> None:
+    """What is drafted is what the whole head would say if there were no others. The order in the file is no matter."""
+    folder = tiny_folders["llama"]
+    shuffled = Random(3).sample(FREQUENT, len(FREQUENT))
+    some = draft_with(loaded(folder), frequent_head(folder, tmp_path, shuffled))
+    everything = draft_with(loaded(folder), Others(WholeHead(loaded(folder)), frozenset(FREQUENT)))
+    harness = Harness(model_of(folder))
+    for index, params in enumerate((GREEDY, SEEDED, EVERYTHING)):
+        harness.add(prompt(20), params, max_tokens=30, seed=index)
+    drafted = 0
+    while harness.step():
+        wants = [DraftWant(request, 3) for request in harness.scheduler.running]
+        drafts = some.propose(wants)
+        assert drafts == everything.propose(wants)
+        assert all(token % 2 for each in drafts for token in each)
+        drafted += sum(map(len, drafts))
+    assert drafted > 100
+
+
+@dataclass
+class Others:
+    """A head over all tokens to which all but some are forbidden."""
+
+    head: DraftHead
+    allowed: frozenset[int]
+    forbidden: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.forbidden = [token for token in range(VOCAB_SIZE) if token not in self.allowed]
+
+    def draw(self, hidden: torch.Tensor, edits: LogitEdits | None, columns: SamplingColumns) -> torch.Tensor:
+        rows = torch.arange(len(hidden)).repeat_interleave(len(self.forbidden))
+        tokens = torch.tensor(self.forbidden * len(hidden))
+        never = torch.full((len(rows),), -torch.inf)
+        none, nothing = torch.empty(0, dtype=torch.int64), torch.empty(0)
+        if edits is None:
+            edits = LogitEdits(none, none, nothing, none, none, nothing)
+        more = LogitEdits(
+            edits.repeat_rows,
+            edits.repeat_tokens,
+            edits.repeat_penalties,
+            torch.cat([edits.add_rows, rows]),
+            torch.cat([edits.add_tokens, tokens]),
+            torch.cat([edits.add_values, never]),
+        )
+        return self.head.draw(hidden, more, columns)
+
+
+def test_a_head_without_a_list_of_tokens_is_the_models(tiny_folders: dict[str, Path]) -> None:
+    folder = tiny_folders["llama"]
+    assert isinstance(make_head(loaded(folder), open_checkpoint(folder), folder), WholeHead)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        (torch.tensor([1, VOCAB_SIZE], dtype=torch.int32), "outside the vocabulary of 512"),
+        (torch.tensor([-1, 4], dtype=torch.int32), "outside the vocabulary"),
+        (torch.tensor([1, 2]), "not a list of int32"),
+        (torch.tensor([[1, 2]], dtype=torch.int32), "not a list of int32"),
+        (torch.tensor([], dtype=torch.int32), "not a list of int32"),
+        (None, "cannot be read"),
+    ],
+    ids=["too large", "negative", "wide", "two dimensions", "empty", "no file of that kind"],
+)
+def test_a_list_of_tokens_that_cannot_be_used(
+    tiny_folders: dict[str, Path], tmp_path: Path, tensor: torch.Tensor | None, message: str
+) -> None:
+    folder = tiny_folders["llama"]
+    if tensor is None:
+        (tmp_path / DRAFT_FILE).write_bytes(b"nothing")
+    else:
+        save_file({FREQUENT_TOKENS: tensor}, tmp_path / DRAFT_FILE)
+    with pytest.raises(UnsupportedCheckpoint, match=message):
+        make_head(loaded(folder), open_checkpoint(folder), tmp_path)
+
+
+def test_a_list_under_another_name(tiny_folders: dict[str, Path], tmp_path: Path) -> None:
+    save_file({"tokens": torch.tensor([1], dtype=torch.int32)}, tmp_path / DRAFT_FILE)
+    with pytest.raises(UnsupportedCheckpoint, match="frequent_tokens"):
+        make_head(loaded(tiny_folders["llama"]), open_checkpoint(tiny_folders["llama"]), tmp_path)
+
+
+def test_nothing_is_drafted_past_the_draft_models_window(tiny_folders: dict[str, Path]) -> None:
+    folder = tiny_folders["llama"]
+    draft = draft_with(loaded(folder), max_positions=48)
+    harness = Harness(model_of(folder), speculator=Speculator([draft], FixedDepth(8)))
+    request: Request = harness.add(prompt(30), SamplingParams(temperature=0, ignore_eos=True), max_tokens=60)
+    alone = Harness(model_of(folder))
+    alone.add(prompt(30), max_tokens=60)
+    assert harness.run()["0"].tokens == alone.run()["0"].tokens
+    usage = usage_of(harness.results[request.id])
+    assert 0 < usage.draft_tokens < 30
