@@ -5,7 +5,11 @@
     json_body       bytes to one JSON object
     fields, sampling, chat_schema, completion_schema
                     the object to a `GenerationRequest`; every value checked, the field at fault named
-    prepare         text to token ids that fit the model's window
+    session_stage   what a session has of the conversation goes in front of it
+    route_stage     the model that is to answer, and those that may stand in for it
+    placing         the first of them that takes the request: with `prepare` (text to token ids that fit the model's
+                    window), `shed` and `admit` (what it may use is held, and its usage opened)
+    trial           a small model's answer that is judged before anybody sees it
     serve, deltas   the engine's deltas to the client, until either has done
     wire, chat_wire, completion_wire, logprobs, usage
                     how an answer is spelt

@@ -29,7 +29,8 @@ class ModelCards:
         """None: the name leads nowhere, or to what the key may not use."""
         target = self._names.find(name, caller.routing.aliases)
         names = (target.large, target.small) if isinstance(target, Pair) else (target,)
-        usable = next((each for each in names if each is not None and caller.may_use(each)), None)
+        may_use_all = caller.may_use(name)
+        usable = next((each for each in names if each is not None and (may_use_all or caller.may_use(each))), None)
         if usable is None:
             return None
         return _wire(name, [self._engine.models[each] for each in self._names.models_of(usable)])

@@ -103,7 +103,11 @@ class Router:
             UnknownModel, ModelNotAllowed, NeedsModel
         """
         target = self._names.find(asked.name, asked.caller.routing.aliases)
-        may_use = asked.caller.may_use
+
+        def may_use(model: str) -> bool:
+            """A key for `auto`, or for an alias, is for what that leads to."""
+            return asked.caller.may_use(asked.name) or asked.caller.may_use(model)
+
         if not isinstance(target, Pair):
             if not may_use(target or asked.name):
                 raise ModelNotAllowed

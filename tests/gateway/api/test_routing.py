@@ -33,7 +33,8 @@ def weights(path: Path) -> Path:
     """The word `hard` is all that matters."""
     zeros = (0.0,) * len(NUMBERS)
     thresholds = {Preference.QUALITY: 0.4, Preference.BALANCED: 0.6, Preference.ECONOMY: 1.0}
-    score = ComplexityScore(Head(0.0, zeros, {"hard": -5.0}), Head(0.0, zeros, {"hard": 5.0}), thresholds)
+    small, large = (Head(0.0, zeros, {"hard": weight}) for weight in (-5.0, 5.0))
+    score = replace(ComplexityScore.load(), small=small, large=large, thresholds=thresholds)
     path.write_text(json.dumps(score.to_json()))
     return path
 
@@ -129,6 +130,14 @@ def test_an_alias_and_a_versioned_name(client, authenticator, journal):
 def test_a_name_that_leads_nowhere_is_404(client, name):
     error = error_of(ask(client, name), 404)
     assert (error["code"], error["param"]) == ("model_not_found", "model")
+
+
+def test_a_key_for_an_alias_sees_that_alone(client, authenticator):
+    allow(authenticator, aliases={"gpt-4o": "auto"})
+    authenticator.principals[KEY] = replace(authenticator.principals[KEY], models=frozenset({"gpt-4o"}))
+    assert [each["id"] for each in client.get("/v1/models").json()["data"]] == ["gpt-4o"]
+    assert route_of(ask(client, "gpt-4o"))[1] == "small"
+    assert error_of(ask(client, "auto"), 403)["code"] == "model_not_allowed"
 
 
 @pytest.mark.parametrize(("models", "served"), [({"big"}, "big"), ({"small"}, "small"), ({"big-2"}, None)])

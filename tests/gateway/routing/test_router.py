@@ -161,6 +161,15 @@ def test_a_key_for_one_of_a_pair_gets_that_one(allowed: str, served: str) -> Non
         assert chosen.trial is None
 
 
+@pytest.mark.parametrize("name", ["auto", "auto:big", "mine"])
+def test_a_key_for_a_name_is_for_what_it_leads_to(name: str) -> None:
+    policy = RoutingPolicy(aliases={"mine": "auto"})
+    for chars, served in ((0, "small"), (100, "big")):
+        assert route(asked(name, chars, policy, models=frozenset({name}))).served == served
+    with pytest.raises(ModelNotAllowed):
+        route(asked("big", policy=policy, models=frozenset({name})))
+
+
 def test_a_small_model_that_is_not_for_the_key_does_not_stand_in() -> None:
     chosen = route(asked("big", policy=RoutingPolicy(degrade=True), models=frozenset({"big"})), LONG)
     assert said(chosen) == ("big", "explicit")
