@@ -19,6 +19,7 @@ from gateway.cli import (
     route,
     route_policy,
     serve,
+    session_windows,
     sink,
     tenants,
 )
@@ -46,6 +47,10 @@ admin_key.command("revoke")(admin_keys.revoke)
 limit = group(app, "limit", "What tenants, keys and models of tenants may use.")
 limit.command("set")(limits.set_limits)
 limit.command("list")(limits.list_all)
+
+session = group(app, "session", "Conversations that the gateway remembers.")
+session.command("show")(session_windows.show)
+session.command("set")(session_windows.set_window)
 
 price = group(app, "price", "What models cost.")
 price.command("set")(prices.set_price)

@@ -3,7 +3,9 @@
 from typing import Any
 
 from sqlalchemy import Row, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
+from gateway.tenancy.errors import UnknownTenant
 from gateway.tenancy.grants import KeyScope
 from gateway.tenancy.records import KeyRecord, Tenant
 from gateway.tenancy.tables import KeyRow, TenantRow
@@ -44,3 +46,16 @@ def key_record(row: Row[*tuple[Any, ...]]) -> KeyRecord:
         None if row.models is None else tuple(row.models),
         row.tenant_id,
     )
+
+
+async def tenant_id_of(connection: AsyncConnection, tenant_name: str, *, lock: bool = False) -> str:
+    """With a lock, changes of what is the tenant's follow one another until the transaction ends.
+
+    Raises:
+        UnknownTenant: no such tenant.
+    """
+    query = select(TenantRow.id).where(TenantRow.name == tenant_name)
+    tenant_id: str | None = await connection.scalar(query.with_for_update() if lock else query)
+    if tenant_id is None:
+        raise UnknownTenant(f"there is no tenant named {tenant_name}")
+    return tenant_id

@@ -9,8 +9,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.routing.policy import NO_POLICY, Preference, RoutingPolicy
 from gateway.tenancy.database import answering, writing
-from gateway.tenancy.errors import UnknownTenant
-from gateway.tenancy.tables import RoutingPolicyRow, TenantRow
+from gateway.tenancy.queries import tenant_id_of
+from gateway.tenancy.tables import RoutingPolicyRow
 
 
 class RoutingPolicyTable:
@@ -24,7 +24,7 @@ class RoutingPolicyTable:
         """What is stated for a tenant, or the default."""
         with answering():
             async with self._database.connect() as connection:
-                tenant_id = await _tenant_id(connection, tenant_name)
+                tenant_id = await tenant_id_of(connection, tenant_name)
                 return await read_policy(connection, tenant_id)
 
     async def change(self, tenant_name: str, alter: Callable[[RoutingPolicy], RoutingPolicy]) -> RoutingPolicy:
@@ -34,8 +34,7 @@ class RoutingPolicyTable:
             InvalidPolicy: what it would be then cannot be.
         """
         async with writing(self._database) as connection:
-            # Locked, the tenant's row makes changes of its policy follow one another.
-            tenant_id = await _tenant_id(connection, tenant_name, lock=True)
+            tenant_id = await tenant_id_of(connection, tenant_name, lock=True)
             policy = alter(await read_policy(connection, tenant_id))
             await write_policy(connection, tenant_id, policy)
         return policy
@@ -74,14 +73,6 @@ def _policy(row: Row[*tuple[Any, ...]]) -> RoutingPolicy:
         row.cascade_percent,
         MappingProxyType(dict(row.aliases)),
     )
-
-
-async def _tenant_id(connection: AsyncConnection, tenant_name: str, *, lock: bool = False) -> str:
-    query = select(TenantRow.id).where(TenantRow.name == tenant_name)
-    tenant_id: str | None = await connection.scalar(query.with_for_update() if lock else query)
-    if tenant_id is None:
-        raise UnknownTenant(f"there is no tenant named {tenant_name}")
-    return tenant_id
 
 
 _COLUMNS = tuple(getattr(RoutingPolicyRow, column.name) for column in RoutingPolicyRow.__table__.columns)

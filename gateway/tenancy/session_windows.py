@@ -4,10 +4,32 @@ tenant's keys."""
 from collections.abc import Iterable, Mapping
 
 from sqlalchemy import delete, insert, select
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.sessions.policy import SessionWindow
+from gateway.tenancy.database import answering, writing
+from gateway.tenancy.queries import tenant_id_of
 from gateway.tenancy.tables import SessionWindowRow
+
+
+class SessionWindowTable:
+    """For the command line. Every method raises `StoreUnavailable` when the database does not answer, and
+    `UnknownTenant` where there is no such tenant."""
+
+    def __init__(self, database: AsyncEngine) -> None:
+        self._database = database
+
+    async def window_of(self, tenant_name: str) -> SessionWindow | None:
+        """What is stated for a tenant; None: nothing is."""
+        with answering():
+            async with self._database.connect() as connection:
+                tenant_id = await tenant_id_of(connection, tenant_name)
+                return (await read_session_windows(connection, [tenant_id])).get(tenant_id)
+
+    async def change(self, tenant_name: str, window: SessionWindow | None) -> None:
+        """State it; None takes back what was."""
+        async with writing(self._database) as connection:
+            await write_session_window(connection, await tenant_id_of(connection, tenant_name, lock=True), window)
 
 
 async def read_session_windows(connection: AsyncConnection, tenant_ids: Iterable[str]) -> Mapping[str, SessionWindow]:
