@@ -127,18 +127,19 @@ async def admitted(
     quotas: Sequence[Quota],
     prompts: Sequence[PreparedPrompt],
     choices_each: int,
+    at_least: int = 0,
 ) -> AsyncIterator[Admission]:
     """Hold prompt and answer of every choice against all quotas, for the time of the block, and meter it.
 
     Where a limit has less left than was asked for, the answers are cut to it: they end at the very token where the
-    limit does.
+    limit does, unless that were before `at_least` tokens that the client would have.
 
     Raises:
-        QuotaExceeded: not even a token each fits. StoreAway: the limits cannot be checked.
+        QuotaExceeded: not even that, or a token each, fits. StoreAway: the limits cannot be checked.
         JournalUnavailable: what is used could not be billed.
     """
     lengths = [len(prompt.token_ids) for prompt in prompts]
-    hold = await _hold(limiter, opening.request_id, opening.price, quotas, prompts, choices_each)
+    hold = await _hold(limiter, opening.request_id, opening.price, quotas, prompts, choices_each, at_least)
     try:
         meter = Meter(journal, opening)
     except BaseException:
@@ -166,6 +167,7 @@ async def _hold(
     quotas: Sequence[Quota],
     prompts: Sequence[PreparedPrompt],
     choices_each: int,
+    at_least: int = 0,
 ) -> Hold:
     prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
     demands = demands_of(
@@ -176,7 +178,7 @@ async def _hold(
         token_nanodollars=price.completion,
     )
     wanted = max(prompt.max_tokens for prompt in prompts)
-    least = min(wanted, max(1, prompts[0].params.min_tokens))
+    least = min(wanted, max(1, at_least, prompts[0].params.min_tokens))
     return await limiter.hold(hold_id, demands, minimum_tokens=least, desired_tokens=wanted)
 
 

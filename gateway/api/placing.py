@@ -28,6 +28,10 @@ from gateway.services import Services
 from gateway.settings import Settings
 from gateway.tenancy.records import Principal
 
+NEAR_BUDGET_TOKENS = 1024
+"""A budget is near its end where it has less left than an answer of this length, or of all that the client asks for,
+costs from the large model."""
+
 
 @dataclass(frozen=True, slots=True)
 class Asking:
@@ -72,21 +76,38 @@ class Placing:
             Exception: as `admitted`.
         """
         async with AsyncExitStack() as admissions:
+            place = None
             try:
-                place, admission = await self._enter(route, asking, admissions)
+                place = await self.place(route, asking)
+                at_least = NEAR_BUDGET_TOKENS if Refusal.BUDGET in route.instead else 0
+                admission = await self._admit(place, asking, admissions, at_least)
             except (APIError, QuotaExceeded) as error:
-                refusal = refusal_of(error)
-                other = None if refusal is None else route.instead.get(refusal)
-                if other is None:
-                    raise
-                try:
-                    place, admission = await self._enter(other, asking, admissions)
-                except (APIError, QuotaExceeded):
-                    if refusal is Refusal.CONTEXT:
-                        raise
-                    asking.measurement.serves(route.served)
-                    raise error from None
+                place, admission = await self._instead(error, route, place, asking, admissions)
             yield place, admission
+
+    async def _instead(
+        self,
+        error: APIError | QuotaExceeded,
+        route: Route,
+        place: Place | None,
+        asking: Asking,
+        admissions: AsyncExitStack,
+    ) -> tuple[Place, Admission]:
+        """The route's model has refused; there is a place where only its limits had no room."""
+        refusal = refusal_of(error)
+        other = None if refusal is None else route.instead.get(refusal)
+        if other is not None:
+            try:
+                elsewhere = await self.place(other, asking)
+                return elsewhere, await self._admit(elsewhere, asking, admissions)
+            except (APIError, QuotaExceeded):
+                if refusal is Refusal.CONTEXT:
+                    raise
+                asking.measurement.serves(route.served)
+        if place is not None and Refusal.BUDGET in route.instead:
+            # More was asked for than it needs.
+            return place, await self._admit(place, asking, admissions)
+        raise error
 
     async def place(self, route: Route, asking: Asking) -> Place:
         """The request for the route's model, before any limit is asked.
@@ -120,13 +141,11 @@ class Placing:
             models[other.served].windows[serving.name] > models[route.served].windows[serving.name]
         )
 
-    async def _enter(self, route: Route, asking: Asking, admissions: AsyncExitStack) -> tuple[Place, Admission]:
-        place = await self.place(route, asking)
-        limiter, journal = self._services.limiter, self._services.journal
-        admission = await admissions.enter_async_context(
-            admitted(limiter, journal, place.opening, place.quotas, place.prompts, asking.request.params.n)
+    async def _admit(self, place: Place, asking: Asking, admissions: AsyncExitStack, at_least: int = 0) -> Admission:
+        limiter, journal, choices_each = self._services.limiter, self._services.journal, asking.request.params.n
+        return await admissions.enter_async_context(
+            admitted(limiter, journal, place.opening, place.quotas, place.prompts, choices_each, at_least)
         )
-        return place, admission
 
     def _opening(self, route: Route, asking: Asking, model: ServedModel) -> Opening:
         """What is billed, to whom, at the prices of this moment."""

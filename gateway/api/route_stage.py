@@ -19,6 +19,7 @@ from gateway.routing.router import Asked, ModelNotAllowed, NeedsModel, Refusal, 
 from gateway.routing.score import ComplexityScore
 from gateway.services import Services
 from gateway.settings import Settings
+from gateway.tenancy.limits import ScopeKind
 from gateway.tenancy.records import Principal
 
 _NANO = 10**9
@@ -95,8 +96,9 @@ def refusal_of(error: Exception) -> Refusal | None:
         case APIError(code="context_length_exceeded"):
             return Refusal.CONTEXT
         case QuotaExceeded():
-            measure = error.scope.measure
-            return Refusal.BUDGET if measure.counts_money or measure.counts_tokens else None
+            # Tokens of a tenant are as many from any model.
+            measure, of_model = error.scope.measure, error.scope.kind is ScopeKind.MODEL
+            return Refusal.BUDGET if measure.counts_money or (measure.counts_tokens and of_model) else None
         case _:
             return None
 

@@ -221,13 +221,46 @@ def test_near_the_end_of_a_budget_the_small_model_answers(client, authenticator,
     """The large one's prompt alone costs more than there is."""
     limit(authenticator, nanodollars_per_month=20_000)
     assert error_of(ask(client, model, HARD, max_tokens=8), 429)["code"] == "insufficient_quota"
-    principal = authenticator.principals[KEY]
-    authenticator.principals[KEY] = replace(principal, routing=RoutingPolicy(degrade_near_budget=True))
+    policy = RoutingPolicy(degrade_near_budget=True)
+    authenticator.principals[KEY] = replace(authenticator.principals[KEY], routing=policy)
     assert route_of(ask(client, model, HARD, max_tokens=8)) == (model, "small", "budget")
     event = event_of(journal)
     assert (event.served_model, event.completion_tokens) == ("small", 8)
     assert event.cost_nanodollars < 20_000
     assert limiter.counts()["open"] == 0
+
+
+PROMPT = 1 + len(f"<user>{EASY}\n<assistant>")
+
+
+@pytest.mark.parametrize(
+    ("tokens_left", "fields", "served"),
+    [(8, {"max_tokens": 8}, "big"), (7, {"max_tokens": 8}, "small"), (100, {}, "small"), (512 - PROMPT, {}, "big")],
+)
+def test_a_budget_is_near_its_end_where_the_large_answer_would_be_cut(
+    client, engine, authenticator, tokens_left, fields, served
+):
+    engine.replies = {}
+    allow(authenticator, degrade_near_budget=True)
+    limit(authenticator, nanodollars_per_month=PROMPT * 1_000 + tokens_left * 4_000)
+    assert route_of(ask(client, "big", **fields)) == ("big", served, "budget" if served == "small" else "explicit")
+
+
+def test_a_large_answer_that_is_cut_is_better_than_none(client, engine, authenticator, journal):
+    """Where the small one has no budget at all."""
+    allow(authenticator, degrade_near_budget=True)
+    limit(authenticator, nanodollars_per_month=PROMPT * 1_000 + 3 * 4_000)
+    limit(authenticator, ScopeKind.MODEL, "small", tokens_per_day=0)
+    assert route_of(ask(client, "big", max_tokens=8)) == ("big", "big", "explicit")
+    assert (event_of(journal).completion_tokens, event_of(journal).finish_reason) == (3, Ending.QUOTA)
+
+
+def test_what_no_small_model_can_save_is_no_reason_for_one(client, authenticator, journal):
+    allow(authenticator, degrade_near_budget=True)
+    limit(authenticator, tokens_per_day=PROMPT + 3)
+    assert route_of(ask(client, "big", max_tokens=8)) == ("big", "big", "explicit")
+    assert event_of(journal).completion_tokens == 3
+    assert error_of(ask(client, "big"), 429)["limit"]["name"] == "tokens_per_day"
 
 
 def test_a_limit_of_the_large_model_is_not_the_small_ones(client, authenticator):
