@@ -23,7 +23,7 @@ def with_drafts(row: ScheduledRow, drafts: tuple[int, ...], cache: KVCacheManage
     the class of its request may take anyway, and nobody gives way."""
     request, start, tokens, _, _ = row
     known = len(request.tokens)
-    if not (tokens == 1 and start == known - 1 >= request.prompt_tokens):
+    if not (tokens == 1 and request.computed == start == known - 1 >= request.prompt_tokens):
         return row
     drafts = drafts[: request.computed_at_end - known]
     if not cache.grow(request, known + len(drafts)):

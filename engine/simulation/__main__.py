@@ -3,7 +3,7 @@
 `--seed 7` runs one seed with every check after each call; where it fails, it is reduced, and the reduced case shown
 with the command that runs it again. `--seeds`, `--steps` and `--seconds` run a campaign from that seed on instead,
 until the first of them is reached; equal seeds give equal traces, on any number of `--jobs`. `--ahead` is the same on a
-device that takes a step more before the last one's result is there.
+device that takes a step more before the last one's result is there, `--speculate` the same with drafts.
 """
 
 import sys
@@ -22,13 +22,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _arguments(argv)
     limits = Limits(arguments.seeds, arguments.steps, arguments.seconds)
     if limits != Limits():
-        report = run_campaign(arguments.seed, limits, arguments.jobs, ahead=arguments.ahead)
+        report = run_campaign(
+            arguments.seed, limits, arguments.jobs, ahead=arguments.ahead, speculate=arguments.speculate
+        )
         print(report)
         if report.failed_seed is None:
             return 0
-        _show_reduced(traffic_from_seed(report.failed_seed, ahead=arguments.ahead))
+        _show_reduced(_traffic(report.failed_seed, arguments))
         return 1
-    traffic = traffic_from_seed(arguments.seed, ahead=arguments.ahead)
+    traffic = _traffic(arguments.seed, arguments)
     if arguments.only is not None or arguments.faults is not None:
         return _run(_reduced(traffic, arguments))
     status = _run(traffic)
@@ -45,9 +47,14 @@ def _arguments(argv: Sequence[str] | None) -> Namespace:
     parser.add_argument("--seconds", type=float, help="for how long")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--ahead", action="store_const", const=1, default=0, help="plan a step ahead of the device")
+    parser.add_argument("--speculate", action="store_true", help="with drafts, right and wrong ones")
     parser.add_argument("--only", type=_indices, help="of the one seed, these requests alone: 3,17,41")
     parser.add_argument("--faults", type=_indices, help="of the one seed, these faults alone")
     return parser.parse_args(argv)
+
+
+def _traffic(seed: int, arguments: Namespace) -> Traffic:
+    return traffic_from_seed(seed, ahead=arguments.ahead, speculate=arguments.speculate)
 
 
 def _indices(text: str) -> tuple[int, ...]:

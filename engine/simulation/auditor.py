@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from engine.config import BLOCK_TOKENS, SchedulerConfig
 from engine.memory import BlockPool
 from engine.request import FinishReason, Phase, Request, ServiceClass, TokenDelta
-from engine.scheduling import Scheduler, StepPlan
+from engine.scheduling import RowResult, ScheduledRow, Scheduler, StepPlan, StepResult
 from engine.scheduling.guard import StepGuard
 from engine.scheduling.order import TurnKey, order_key, turn_key
 from engine.scheduling.presence import PRESENCE_NS
 from engine.scheduling.victims import MAX_PREEMPTIONS
+from engine.simulation.draft_audit import DraftAuditor, tokens_given
 from engine.simulation.flight_audit import FlightAuditor, Standing
 
 
@@ -82,11 +83,21 @@ class _Race:
 class Auditor:
     """Follows one run. `before_step`, `after_schedule`, `before_commit`, `after_commit`: once a step, in this order."""
 
-    def __init__(self, config: SchedulerConfig, scheduler: Scheduler, pool: BlockPool, flights: FlightAuditor) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        scheduler: Scheduler,
+        pool: BlockPool,
+        flights: FlightAuditor,
+        drafts: DraftAuditor | None,
+    ) -> None:
         self._config = config
         self._scheduler = scheduler
         self._pool = pool
         self._flights = flights
+        self._drafts = drafts
+        self._speculates = drafts is not None
+        """Requests with drafts fill any number of blocks in so many steps."""
         self._standings: dict[str, Standing] = {}
         self._classes: list[ServiceClass] = sorted(config.classes, key=lambda each: each.priority)
         self._running: list[_Seen] = []
@@ -153,6 +164,8 @@ class Auditor:
             self._check_slots(admitted, now_ns)
         if plan is not None:
             self._check_budget(plan, admitted, budget_tokens, guard)
+            if self._drafts is not None:
+                self._drafts.after_schedule(plan, anybody_gave_way=bool(victims))
         else:
             self._check_pause()
         if admitted:
@@ -162,8 +175,9 @@ class Auditor:
         return self._flights.ends(request, self._scheduler.window_tokens_of(request.service_class.name))
 
     def _check_pause(self) -> None:
-        """Nothing is scheduled though requests run: all will have ended, or one will, and its blocks are needed."""
-        if not all(seen.ends for seen in self._running):
+        """Nothing is scheduled though requests run: all will have ended, or one will, and its blocks are needed; or
+        there are drafts in flight."""
+        if not self._flights.have_drafts and not all(seen.ends for seen in self._running):
             assert self._lacking, "what runs is kept waiting"
             assert any(seen.ends for seen in self._running), (
                 "what runs is kept waiting for blocks that nobody gives back"
@@ -188,7 +202,7 @@ class Auditor:
             left = [seen.request.rank for seen in self._running if seen.request.phase is Phase.RUNNING]
             assert admitted or max(left, default=0) <= highest, "a higher class gives way where a lower one runs"
             at, rank = self._last_admission
-            undone = rank >= highest and self._step - at <= BLOCK_TOKENS
+            undone = rank >= highest and self._step - at <= BLOCK_TOKENS and not self._speculates
             assert not undone, "an admission is undone by growth: thrash"
         else:
             self._check_preemption_budget(admitted, len(victims))
@@ -278,14 +292,18 @@ class Auditor:
             for tenant in dict.fromkeys([request.tenant for request in queue])
         }
 
-    def after_commit(self, plan: StepPlan, deltas: Sequence[TokenDelta], *, failed: bool) -> None:
+    def after_commit(self, plan: StepPlan, deltas: Sequence[TokenDelta], result: StepResult | None) -> None:
+        """`result`: None of a step that failed."""
         for delta in deltas:
             if delta.finish_reason is FinishReason.ERROR:
                 table = self._tables[delta.request_id]
                 found = [block for block in table if self._pool.hash_of(block) is not None]
                 assert not found, f"{delta.request_id} has failed, and its blocks {found} can be found"
         self._flights.unwanted(delta.request_id for delta in deltas if delta.finish_reason is not None)
-        self._check_service(plan, failed=failed)
+        if result is not None and self._drafts is not None:
+            live = [each for each, standing in self._standings.items() if standing is Standing.LIVE]
+            self._drafts.after_commit(plan, result, live, deltas)
+        self._check_service(plan, deltas, result)
         self._check_races()
 
     def after_give_back(self, plan: StepPlan, deltas: Sequence[TokenDelta]) -> None:
@@ -296,6 +314,8 @@ class Auditor:
                 assert (row.request.computed, row.request.scheduled) == (row.start, row.start), (
                     "a row was not given back"
                 )
+                if self._drafts is not None and row.drafts:
+                    self._drafts.check_trimmed(row.request)
             if row.request.phase is Phase.WAITING:
                 self._reached[row.request.id] = max(self._reached.get(row.request.id, 0), row.start)
         self._flights.came_to_nothing(self._standings)
@@ -306,22 +326,25 @@ class Auditor:
             assert delta.finish_reason is FinishReason.ERROR
             ended = next(row for row in live if row.request.id == delta.request_id)
             assert ended.start == max(row.start for row in live), "it is not the largest request that ends"
-        self._check_service(plan, failed=True)
+        self._check_service(plan, deltas, None)
 
-    def _check_service(self, plan: StepPlan, *, failed: bool) -> None:
+    def _check_service(self, plan: StepPlan, deltas: Sequence[TokenDelta], result: StepResult | None) -> None:
         """Count the step's service, and compare it with what was charged."""
         served: Counter[tuple[int, str]] = Counter()
-        for request, start, tokens, samples, _ in plan.rows:
-            end = start + tokens
+        given = {delta.request_id: delta for delta in deltas}
+        for index, row in enumerate(plan.rows):
+            request, start = row.request, row.start
+            end = start + row.tokens
             self._longest = max(self._longest, end)
             standing, reached = self._standings[request.id], self._reached.get(request.id, 0)
             if standing is Standing.LOST and self._lost_from.get(request.id) != start:
                 self._reached[request.id] = max(reached, start)  # as much it had, be it from the cache
                 self._lost_from[request.id] = end
-            if failed or standing in (Standing.LOST, Standing.SURPLUS):
+            if result is None or standing in (Standing.LOST, Standing.SURPLUS):
                 continue
             first = max(start, reached)
-            count = max(0, min(end, request.prompt_tokens) - first) + 2 * samples
+            drawn = _drawn(row, result.rows[index], given.get(request.id))
+            count = max(0, min(end, request.prompt_tokens) - first) + 2 * drawn
             served[request.rank, request.tenant] += count
             self._reached[request.id] = max(reached, end)
         queues = self._scheduler.waiting_queues
@@ -343,3 +366,10 @@ class Auditor:
             assert race.high - race.low <= most, f"{one!r} and {other!r} both wait and are not served alike"
             races[rank, one, other] = race
         self._races = races
+
+
+def _drawn(row: ScheduledRow, outcome: RowResult, given: TokenDelta | None) -> int:
+    """How many tokens a row is charged for: those that were handed out, or could have been to one that has left."""
+    if row.drafts and outcome.finite and given is not None:
+        return tokens_given(given)
+    return 1 + outcome.accepted if row.samples else 0

@@ -2,16 +2,22 @@
 
 import time
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from itertools import count
 from multiprocessing import get_context
 
-from engine.simulation.simulator import SimulationFailure, SimulationReport, simulate
+from engine.simulation.patterns import traffic_from_seed
+from engine.simulation.simulator import SimulationFailure, SimulationReport, simulate_traffic
+from engine.simulation.traffic import Traffic
 
 SEEDS_A_TASK = 10
+
+MakeTraffic = Callable[[int], Traffic]
+"""Of a seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,8 @@ class CampaignReport:
     cached_tokens: int
     failures: int
     wasted_rows: int
+    accepted_drafts: int
+    rejected_drafts: int
     virtual_s: float
     faults: dict[str, int]
     patterns: dict[str, int]
@@ -52,7 +60,7 @@ class CampaignReport:
             f"{self.seeds} seeds from {self.first_seed} on: {self.steps} steps, {self.requests} requests, "
             f"{self.virtual_s:.0f} s of virtual time",
             f"{self.preemptions} preemptions, {self.cached_tokens} cached tokens, {self.failures} requests failed, "
-            f"{self.wasted_rows} rows wasted",
+            f"{self.wasted_rows} rows wasted, {self.accepted_drafts} drafts accepted, {self.rejected_drafts} rejected",
             "faults: " + ", ".join(f"{number} {name}" for name, number in self.faults.items()),
             "steps by pattern: " + ", ".join(f"{number} {name}" for name, number in self.patterns.items()),
             f"{self.elapsed_s:.1f} s, {self.steps / max(self.elapsed_s, 1e-9):.0f} steps/s",
@@ -72,13 +80,16 @@ class _Outcome:
     failure: str = ""
 
 
-def run_campaign(first_seed: int, limits: Limits, jobs: int = 1, *, ahead: int = 0) -> CampaignReport:
+def run_campaign(
+    first_seed: int, limits: Limits, jobs: int = 1, *, ahead: int = 0, speculate: bool = False
+) -> CampaignReport:
     """Run seeds in their order until a limit is reached or one fails. Seeds are counted whole.
 
     A seed that another process runs ahead of the one that fails, or that reaches the limit, is not counted.
     """
     started_s = time.monotonic()
-    outcomes = _in_turn(first_seed, limits, ahead) if jobs == 1 else _in_parallel(first_seed, limits, jobs, ahead)
+    make = partial(traffic_from_seed, ahead=ahead, speculate=speculate)
+    outcomes = _in_turn(first_seed, limits, make) if jobs == 1 else _in_parallel(first_seed, limits, jobs, make)
     faults: Counter[str] = Counter()
     patterns: Counter[str] = Counter()
     reports: list[SimulationReport] = []
@@ -105,6 +116,8 @@ def run_campaign(first_seed: int, limits: Limits, jobs: int = 1, *, ahead: int =
         cached_tokens=sum(report.cached_tokens for report in reports),
         failures=sum(report.failures for report in reports),
         wasted_rows=sum(report.wasted_rows for report in reports),
+        accepted_drafts=sum(report.accepted_drafts for report in reports),
+        rejected_drafts=sum(report.rejected_drafts for report in reports),
         virtual_s=sum(report.virtual_ns for report in reports) / 1e9,
         faults=dict(sorted(faults.items())),
         patterns=dict(sorted(patterns.items())),
@@ -126,15 +139,15 @@ def _reached(limits: Limits, seeds: int, steps: int, elapsed_s: float) -> bool:
     )
 
 
-def _outcome(seed: int, ahead: int) -> _Outcome:
+def _outcome(seed: int, make: MakeTraffic) -> _Outcome:
     try:
-        return _Outcome(seed, simulate(seed, ahead=ahead))
+        return _Outcome(seed, simulate_traffic(make(seed)))
     except SimulationFailure as failure:
         return _Outcome(seed, None, str(failure))
 
 
-def _outcomes(seeds: range, ahead: int) -> list[_Outcome]:
-    return [_outcome(seed, ahead) for seed in seeds]
+def _outcomes(seeds: range, make: MakeTraffic) -> list[_Outcome]:
+    return [_outcome(seed, make) for seed in seeds]
 
 
 def _tasks(first_seed: int, limits: Limits) -> Iterator[range]:
@@ -147,12 +160,12 @@ def _tasks(first_seed: int, limits: Limits) -> Iterator[range]:
         yield range(start, stop)
 
 
-def _in_turn(first_seed: int, limits: Limits, ahead: int) -> Generator[_Outcome]:
+def _in_turn(first_seed: int, limits: Limits, make: MakeTraffic) -> Generator[_Outcome]:
     for seeds in _tasks(first_seed, limits):
-        yield from (_outcome(seed, ahead) for seed in seeds)
+        yield from (_outcome(seed, make) for seed in seeds)
 
 
-def _in_parallel(first_seed: int, limits: Limits, jobs: int, ahead: int) -> Generator[_Outcome]:
+def _in_parallel(first_seed: int, limits: Limits, jobs: int, make: MakeTraffic) -> Generator[_Outcome]:
     """Outcomes in the order of the seeds, with a few tasks ahead of the one that is waited for."""
     tasks = _tasks(first_seed, limits)
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
@@ -160,7 +173,7 @@ def _in_parallel(first_seed: int, limits: Limits, jobs: int, ahead: int) -> Gene
         try:
             while True:
                 while len(pending) < 2 * jobs and (seeds := next(tasks, None)) is not None:
-                    pending.append(pool.submit(_outcomes, seeds, ahead))
+                    pending.append(pool.submit(_outcomes, seeds, make))
                 if not pending:
                     return
                 yield from pending.pop(0).result()

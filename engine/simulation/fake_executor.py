@@ -90,6 +90,8 @@ class FakeExecutor:
     With `ahead=1` a row may end one past its request's tokens, as it may on a device. The token is then that which
     was drawn last in the row's slot, and has to be this request's, for that place.
 
+    A row with drafts writes them as if they were tokens, and is given what would have come one at a time.
+
     `is_poisoned` picks the rows whose output is not finite; what they write is poison to whoever reads it. So is all
     that is written by a step that fails, as `fail_next` asks for. A row that comes behind such a one, launched before
     anybody has seen what came of that, reads the poison and comes to rubbish that looks like any token: it must not be
@@ -107,7 +109,7 @@ class FakeExecutor:
     ) -> None:
         self.vocab_size = vocab_size
         self.ahead = ahead
-        self.takes_drafts = False
+        self.takes_drafts = True
         self._memory = [[_UNWRITTEN] * BLOCK_TOKENS for _ in range(num_blocks)]
         self._is_poisoned = is_poisoned or (lambda row: False)
         self._digests: dict[str, _Digests] = {}
@@ -207,12 +209,17 @@ class FakeExecutor:
         """The digests of all prefixes of the tokens known to the device; those of the step before are extended."""
         request = row.request
         tokens = request.tokens
-        if row.start + row.tokens > len(tokens):
+        digests = self._digests.get(request.id)
+        if digests is not None:  # what was rejected is forgotten
+            del digests.tokens[len(tokens) + 1 :], digests.values[len(tokens) + 1 :]
+        if row.drafts:
+            assert row.start + row.tokens == len(tokens) + len(row.drafts), "drafts do not follow the last token"
+            tokens = [*tokens, *row.drafts]
+        elif row.start + row.tokens > len(tokens):
             drawn = self._drawn.get(request.slot or 0)
             assert drawn is not None, "a row needs a token that nobody draws"
             assert (drawn.request, drawn.position) == (request, len(tokens)), "a row needs a token that is not there"
             tokens = [*tokens, drawn.token]
-        digests = self._digests.get(request.id)
         if digests is None or digests.tokens != tokens[: len(digests.tokens)]:
             digests = _Digests()
         before = digests.values[-1] if digests.values else int.from_bytes(request.salt[:8], "little")
@@ -241,15 +248,21 @@ class FakeExecutor:
             prompt_logprobs = tuple(prefix_logprob(request.tokens[at], digests[at - 1]) for at in predicted)
         if not row.samples:
             return RowResult(prompt_logprobs=prompt_logprobs)
-        token = self.next_token(request, digests[-1])
-        logprob = None if request.params.logprobs is None else prefix_logprob(token, digests[-1])
-        return RowResult(token, logprob, prompt_logprobs)
+        before = digests[end - 1 - len(row.drafts) :]
+        drawn = [self.next_token(request, digest) for digest in before]
+        wrong = (index for index, (draft, token) in enumerate(zip(row.drafts, drawn, strict=False)) if draft != token)
+        accepted = next(wrong, len(row.drafts))
+        if request.params.logprobs is None:
+            return RowResult(drawn[accepted], None, prompt_logprobs, accepted=accepted)
+        logprobs = [prefix_logprob(*pair) for pair in zip(drawn, before, strict=True)][: accepted + 1]
+        return RowResult(drawn[accepted], logprobs[-1], prompt_logprobs, True, accepted, tuple(logprobs[:-1]))
 
     def _keep_drawn(self, plan: StepPlan, outcomes: list[RowResult]) -> None:
         """The next row in the same slot may need the token before its request knows it."""
         for row, outcome in zip(plan.rows, outcomes, strict=True):
             if outcome.token is not None:
-                self._drawn[row.request.slot or 0] = _Drawn(row.request, row.start + row.tokens, outcome.token)
+                position = row.start + row.tokens - len(row.drafts) + outcome.accepted
+                self._drawn[row.request.slot or 0] = _Drawn(row.request, position, outcome.token)
 
 
 def _run_of(row: ScheduledRow) -> _Run:

@@ -67,6 +67,11 @@ class FlightAuditor:
         for flight in self._flights:
             flight.unwanted.update(ids)
 
+    @property
+    def have_drafts(self) -> bool:
+        """Is a row with drafts in flight? Whoever it is of may have any number of tokens when it lands."""
+        return any(row.drafts for flight in self._flights for row in flight.plan.rows)
+
     def ends(self, request: Request, window_tokens: int) -> bool:
         """Will the request have reached its length, when what is in flight of it has landed?"""
         rows = self._rows(request)

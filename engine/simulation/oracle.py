@@ -41,6 +41,7 @@ def check_transcript(arrival: Arrival, given: Transcript, window_tokens: int) ->
     assert given.usage.prompt_tokens == len(arrival.tokens)
     assert given.usage.completion_tokens == len(given.token_ids) + (given.stop_token is not None)
     assert given.usage.cached_tokens < len(arrival.tokens)
+    assert given.usage.accepted_draft_tokens <= min(given.usage.draft_tokens, given.usage.completion_tokens)
     if given.finish_reason is FinishReason.ERROR:
         assert given.error, f"{name} failed without saying why"
         return

@@ -13,13 +13,15 @@ _PREMIUM = ServiceClass("premium", priority=0, reserved_fraction=0.3, ttft_targe
 _STANDARD = ServiceClass("standard", priority=10, step_share=0.5)
 
 
-def traffic_from_seed(seed: int, *, ahead: int = 0) -> Traffic:
+def traffic_from_seed(seed: int, *, ahead: int = 0, speculate: bool = False) -> Traffic:
     """Two seeds in three mix everything; the others are one of the patterns.
 
     `ahead`: the same on a device that works beside the host, and has a memory of its own that it can run short of.
+    `speculate`: the same with drafts.
     """
     rng = Random(seed)
     traffic = rng.choice(_PATTERNS)(seed, rng) if seed % 3 == 2 else _mixture(seed, rng)
+    traffic = replace(traffic, speculate=speculate)
     if not ahead:
         return traffic
     faults = traffic.faults

@@ -13,9 +13,11 @@ from engine.scheduling import PendingStep, ScheduledRow, Scheduler, StepPlan, St
 from engine.scheduling.cost import StepWork, row_work, total
 from engine.simulation.auditor import AuditedPool, Auditor
 from engine.simulation.device import Device, StepTime
+from engine.simulation.draft_audit import DraftAuditor
 from engine.simulation.driver import Transcript, make_request
 from engine.simulation.fake_executor import DeviceFailure, FakeExecutor
 from engine.simulation.flight_audit import FlightAuditor
+from engine.simulation.guesses import Guesser, drafted_for
 from engine.simulation.oracle import check_transcript
 from engine.simulation.patterns import traffic_from_seed
 from engine.simulation.time_audit import TimeAuditor
@@ -58,19 +60,21 @@ class SimulationReport:
     cached_tokens: int
     failures: int
     wasted_rows: int
+    accepted_drafts: int
+    rejected_drafts: int
     virtual_ns: int
     faults: Mapping[str, int]
     trace_hash: str
 
 
-def simulate(seed: int, *, ahead: int = 0) -> SimulationReport:
+def simulate(seed: int, *, ahead: int = 0, speculate: bool = False) -> SimulationReport:
     """Run the seed's traffic: faults while requests arrive, then none until the last one is done.
 
     Raises:
         SimulationFailure: an invariant broke, a token stream differs from that of the same request alone, or
             something is left when all are done.
     """
-    return simulate_traffic(traffic_from_seed(seed, ahead=ahead))
+    return simulate_traffic(traffic_from_seed(seed, ahead=ahead, speculate=speculate))
 
 
 def simulate_traffic(traffic: Traffic, *, check_every: int = FULL_CHECK_EVERY) -> SimulationReport:
@@ -126,8 +130,11 @@ class _Simulation:
         self._alive: list[Request] = []
         self._aborted: dict[str, Transcript] = {}
         self._transcripts: dict[str, Transcript] = {}
+        self._guesser = Guesser(traffic.seed, self._executor) if traffic.speculate else None
+        windows = {each.name: traffic.window_tokens_of(each) for each in traffic.config.classes}
+        self._draft_auditor = DraftAuditor(windows, traffic.config.chunk_tokens) if traffic.speculate else None
         self._flight_auditor = FlightAuditor()
-        self._auditor = Auditor(traffic.config, self._scheduler, self._pool, self._flight_auditor)
+        self._auditor = Auditor(traffic.config, self._scheduler, self._pool, self._flight_auditor, self._draft_auditor)
         self._time_auditor = TimeAuditor(traffic.config, self._scheduler)
         self._now_ns = 0
         self._draws = Random(traffic.seed)
@@ -139,6 +146,8 @@ class _Simulation:
             assert self.step < MAX_STEPS, "the queue does not drain"
             self._take_arrivals()
             self._take_faults()
+            while self._launched and self._guesser is not None and self._guesser.waits():
+                self._land(self._launched.popleft())
             self._alive = [request for request in self._alive if request.phase is not Phase.FINISHED]
             plan = self._schedule()
             if plan is not None:
@@ -162,6 +171,8 @@ class _Simulation:
             cached_tokens=stats.cached_tokens_total,
             failures=stats.failures_total,
             wasted_rows=stats.wasted_rows_total,
+            accepted_drafts=0 if self._draft_auditor is None else self._draft_auditor.accepted,
+            rejected_drafts=0 if self._draft_auditor is None else self._draft_auditor.rejected,
             virtual_ns=self._now_ns,
             faults=dict(sorted(self._struck.items())),
             trace_hash=self._trace.hexdigest(),
@@ -178,9 +189,10 @@ class _Simulation:
         budget = self._budget()
         self._auditor.before_step(self._alive, self.step)
         running = sum(request.phase is Phase.RUNNING for request in self._alive)
+        drafts = self._draft()
         guard = self._scheduler.step_guard(self._now_ns)
         self._time_auditor.check_guard(guard, self._now_ns)
-        plan = self._scheduler.schedule(self._now_ns, budget=budget, guard=guard)
+        plan = self._scheduler.schedule(self._now_ns, budget=budget, guard=guard, drafts=drafts)
         if self._check_every == 1:
             self._scheduler.check()
         most = self._traffic.config.step_tokens
@@ -188,13 +200,26 @@ class _Simulation:
         self._check_plan(plan)
         return plan
 
+    def _draft(self) -> dict[Request, tuple[int, ...]]:
+        """Guesses for some of those that are here, be they of use or not, and the time that they took."""
+        if self._guesser is None:
+            return {}
+        drafts = self._guesser.guess(self._alive)
+        if running := drafted_for(drafts):
+            elapsed_ns = self._guesser.drafting_ns()
+            self._now_ns += elapsed_ns
+            self._scheduler.charge_drafting(running, elapsed_ns)
+            self._time_auditor.drafted(elapsed_ns)
+        return drafts
+
     def _launch(self, plan: StepPlan) -> bool:
         """False: there is no room for it, so nothing else can be launched before it has shown."""
         self._time_auditor.check_start(plan, self._now_ns)
         self._record(
             f"step {plan.step}: {plan.copies} "
             + " ".join(
-                f"{row.request.id}[{row.start}+{row.tokens}{'*' if row.samples else ''}]@{row.request.slot}"
+                f"{row.request.id}[{row.start}+{row.tokens}{'*' if row.samples else ''}{row.drafts or ''}]"
+                f"@{row.request.slot}"
                 f"{row.request.block_table}"
                 for row in plan.rows
             )
@@ -230,10 +255,10 @@ class _Simulation:
             self._struck["given back"] += 1
         except DeviceFailure as error:
             deltas = self._scheduler.fail(plan, str(error), elapsed_ns=elapsed_ns)
-            self._auditor.after_commit(plan, deltas, failed=True)
+            self._auditor.after_commit(plan, deltas, None)
         else:
             deltas = self._scheduler.commit(plan, result, elapsed_ns=elapsed_ns)
-            self._auditor.after_commit(plan, deltas, failed=False)
+            self._auditor.after_commit(plan, deltas, result)
         for delta in deltas:
             self._transcripts[delta.request_id].add(delta)
             self._record(repr(delta))
@@ -335,6 +360,8 @@ class _Simulation:
         stats = self._scheduler.stats()
         assert stats.wasted_rows_total == self._flight_auditor.wasted_rows, "wasted rows are miscounted"
         assert stats.free_blocks == stats.num_blocks, "blocks are lost"
+        if self._draft_auditor is not None:
+            self._draft_auditor.check_usage(self._requests)
         assert stats.running == stats.waiting == 0, "requests are lost"
         for arrival in self._traffic.arrivals:
             window_tokens = self._traffic.window_tokens_of(arrival.service_class)

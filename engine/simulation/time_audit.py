@@ -83,6 +83,10 @@ class TimeAuditor:
             if arrived_ns is not None:
                 assert row.request.queue_ns == now_ns - arrived_ns, f"the wait of {row.request.id} is miscounted"
 
+    def drafted(self, elapsed_ns: int) -> None:
+        """So long it took to draft before a step."""
+        self._elapsed_ns += elapsed_ns
+
     def after_step(self, work: StepWork, time: StepTime, good_steps: int) -> None:
         """Before the scheduler hears of the step's time: what would it have said?"""
         self._elapsed_ns += time.elapsed_ns

@@ -74,8 +74,8 @@ class Traffic:
     """A pool, a scheduler, and all that happens to them. `arrivals` and `faults` are in order of their time.
 
     `device_speed` is how many times as long as the reference device this one takes for a step, `ahead` how many steps
-    it takes beyond the one that is waited for. `only` made what is `reduced_to` some arrivals and some faults, by their
-    index.
+    it takes beyond the one that is waited for. With `speculate` there are drafts, right and wrong ones. `only` made
+    what is `reduced_to` some arrivals and some faults, by their index.
     """
 
     seed: int
@@ -88,12 +88,14 @@ class Traffic:
     arrivals: tuple[Arrival, ...]
     faults: tuple[Fault, ...]
     ahead: int = 0
+    speculate: bool = False
     reduced_to: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
     @property
     def command(self) -> str:
         """What runs it again."""
-        command = f"python -m engine.simulation --seed {self.seed}" + (" --ahead" if self.ahead else "")
+        command = f"python -m engine.simulation --seed {self.seed}"
+        command += " --ahead" * bool(self.ahead) + " --speculate" * self.speculate
         if self.reduced_to is None:
             return command
         arrivals, faults = (",".join(map(str, indices)) for indices in self.reduced_to)
