@@ -4,8 +4,18 @@ import subprocess
 import sys
 
 ALL = (
-    *("scheduler_step", "fairness", "memory_waste", "start", "prefix", "step_share", "admission", "class_cost"),
-    *("route_overhead", "journal", "metering", "dashboards", "premium", "overload", "serving"),
+    *(
+        "scheduler_step",
+        "fairness",
+        "memory_waste",
+        "start",
+        "prefix",
+        "sessions",
+        "step_share",
+        "admission",
+        "class_cost",
+    ),
+    *("route_overhead", "journal", "metering", "dashboards", "premium", "overload", "serving", "speculation"),
 )
 
 for name in ALL:

@@ -36,14 +36,14 @@ def half_billion(root: Path) -> Path:
     if (folder / "config.json").exists():
         return folder
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(_random_weights(HALF_BILLION), folder / "model.safetensors", {"format": "pt"})
-    (folder / "tokenizer.json").write_text(json.dumps(_byte_tokenizer()), encoding="utf-8")
+    save_file(random_weights(HALF_BILLION), folder / "model.safetensors", {"format": "pt"})
+    (folder / "tokenizer.json").write_text(json.dumps(byte_tokenizer()), encoding="utf-8")
     (folder / "tokenizer_config.json").write_text("{}", encoding="utf-8")
     (folder / "config.json").write_text(json.dumps(HALF_BILLION), encoding="utf-8")
     return folder
 
 
-def _random_weights(config: dict[str, object]) -> dict[str, torch.Tensor]:
+def random_weights(config: dict[str, object]) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     size = {key: value for key, value in config.items() if isinstance(value, int)}
     hidden, inter, head_dim = size["hidden_size"], size["intermediate_size"], size["head_dim"]
@@ -73,7 +73,7 @@ def _random_weights(config: dict[str, object]) -> dict[str, torch.Tensor]:
     return weights
 
 
-def _byte_tokenizer() -> dict[str, object]:
+def byte_tokenizer() -> dict[str, object]:
     """The smallest tokenizer that can be loaded: one token a byte. The measurements send token ids."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
