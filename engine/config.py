@@ -1,11 +1,16 @@
 """Settings of the engine. Frozen, validated on construction, no behaviour."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 from engine.request import MAX_RESERVED_FRACTION, PREMIUM, STANDARD, ServiceClass
 from kernels.layout import BLOCK_TOKENS as BLOCK_TOKENS
+
+MOST_DRAFTS = BLOCK_TOKENS
+"""Of one request in one step."""
 
 DType = Literal["auto", "bfloat16", "float32"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -69,7 +74,24 @@ class EngineConfig:
     """Key of the HMAC that turns a tenant into its prefix-cache salt; None draws one at start."""
     step_timeout_seconds: float = 60.0
     """A step that takes longer hangs: its requests fail, and the engine is not ready any more."""
+    ngram: bool = False
+    """Draft what followed the same tokens before, in the request's own text."""
+    drafts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Model -> the small one that drafts for it; both are loaded. On a GPU there are no drafts."""
+    require_drafts: bool = True
+    """Whether a model is refused where the one named in `drafts` cannot draft for it, or served without."""
+    draft_depth: int = 8
+    """Most drafts of a request in a step. How many there are is decided from step to step, by what they bring."""
+    speculate_below: int = 33
+    """There are no drafts where a model has so many running requests, or more."""
 
     def __post_init__(self) -> None:
+        if not 1 <= self.draft_depth <= MOST_DRAFTS:
+            raise ValueError(f"draft_depth must be in [1, {MOST_DRAFTS}], got {self.draft_depth}")
+        if self.speculate_below < 0:
+            raise ValueError(f"speculate_below must not be negative, got {self.speculate_below}")
+        for model, draft in self.drafts.items():
+            if draft in self.drafts:
+                raise ValueError(f"{draft} cannot draft for {model}: it is drafted for itself")
         if not 0.0 < self.step_timeout_seconds < float("inf"):
             raise ValueError(f"step_timeout_seconds must be positive, got {self.step_timeout_seconds}")

@@ -274,8 +274,15 @@ def _load_all(
 ) -> tuple[list[LoadedModel], dict[str, str | int | float]]:
     """Runs on the engine thread."""
     ops = select_ops(_DTYPES[config.dtype], config.threads, config.device, config.kv_dtype)
-    loaded = [load(name, Path(path), ops, config, 1 / len(models), progress) for name, path in models.items()]
-    return loaded, ops.describe() | {f"kv memory of {each.served.name}": str(each.pool) for each in loaded}
+    loaded: dict[str, LoadedModel] = {}
+    for name in sorted(models, key=lambda name: name in config.drafts):  # what drafts comes before what it drafts for
+        draft = config.drafts.get(name)
+        if draft is not None and draft not in models:
+            raise ValueError(f"{draft} is to draft for {name} and is not among the models")
+        of_name = None if draft is None else loaded[draft]
+        loaded[name] = load(name, Path(models[name]), ops, config, 1 / len(models), progress, of_name)
+    in_order = [loaded[name] for name in models]
+    return in_order, ops.describe() | {f"kv memory of {each.served.name}": str(each.pool) for each in in_order}
 
 
 def _max_tokens(served: ServedModel, prompt: Sequence[int], params: SamplingParams, service_class: ServiceClass) -> int:

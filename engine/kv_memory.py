@@ -76,31 +76,37 @@ def chosen_budget(kv_bytes: int, limit: KVBudget | None = None) -> KVBudget:
 
 @dataclass(frozen=True, slots=True)
 class KVPool:
-    """A model's KV memory: so many blocks, and why."""
+    """A model's KV memory: so many blocks, and why. `block_bytes` and `spare_bytes` count what drafts for it, too."""
 
     num_blocks: int
     block_bytes: int
     budget: KVBudget
+    spare_bytes: int = 0
 
     def __str__(self) -> str:
-        held = _gib(self.num_blocks * self.block_bytes)
+        held = _gib(self.num_blocks * self.block_bytes + self.spare_bytes)
         return f"{self.num_blocks * BLOCK_TOKENS} tokens in {held} ({self.budget.reason})"
 
 
-def size_pool(budget: KVBudget, block_bytes: int, *, slots: int, window: int) -> KVPool:
+def size_pool(budget: KVBudget, block_bytes: int, *, slots: int, window: int, draft_block_bytes: int = 0) -> KVPool:
     """What a budget holds, and no more than full windows of so many tokens in every slot would use.
+
+    A model that drafts has as many blocks of its own beside these, and a spare one for each slot.
 
     Raises:
         InsufficientMemory: less than two blocks.
     """
     useful = slots * -(-window // BLOCK_TOKENS)
-    num_blocks = min(budget.kv_bytes // block_bytes, useful)
+    block_bytes += draft_block_bytes
+    spare_bytes = slots * draft_block_bytes
+    num_blocks = min(max(0, budget.kv_bytes - spare_bytes) // block_bytes, useful)
     if num_blocks < 2:
+        drafting = f" and {spare_bytes} for drafts" if spare_bytes else ""
         raise InsufficientMemory(
             f"{budget.kv_bytes} bytes of KV memory ({budget.reason}) hold {num_blocks} blocks of {block_bytes} bytes "
-            f"({BLOCK_TOKENS} tokens each); at least 2 are needed"
+            f"({BLOCK_TOKENS} tokens each){drafting}; at least 2 are needed"
         )
-    return KVPool(num_blocks, block_bytes, budget)
+    return KVPool(num_blocks, block_bytes, budget, spare_bytes)
 
 
 def _gib(count: int) -> str:

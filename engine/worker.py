@@ -3,7 +3,7 @@
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +31,14 @@ from engine.models.version import checkpoint_version
 from engine.request import OutOfDeviceMemory, Request, SamplingParams
 from engine.scheduling.plan import Executor
 from engine.scheduling.scheduler import Scheduler
+from engine.speculation.controller import DepthController
+from engine.speculation.draft_head import make_head
+from engine.speculation.draft_model import DraftModel
+from engine.speculation.ngram import NgramProposer
+from engine.speculation.policy import FixedDepth, SpeculationLoad
+from engine.speculation.proposer import Proposer
 from engine.speculation.speculator import Speculator
+from engine.speculation.vocabulary import Vocabulary, VocabularyMismatch, check_same_vocabulary
 from engine.text.processor import TextProcessor
 from kernels.dispatch import select_step_ops
 from kernels.ops import Ops
@@ -42,6 +49,7 @@ LoadProgress = Callable[[str, int, int], None]
 """Called with (model name, bytes of weights ready, bytes in all)."""
 
 _WARM_UP_PROMPT_TOKENS = 24
+_WARM_UP_TOKENS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +72,11 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model with all that steps it."""
+    """A model with all that steps it. `path` is where its checkpoint lies."""
 
     served: ServedModel
+    path: Path
+    model: Transformer
     scheduler: Scheduler
     runner: Executor
     pool: KVPool
@@ -74,20 +84,27 @@ class LoadedModel:
 
 
 def load(
-    name: str, path: Path, ops: Ops, config: EngineConfig, share: float, progress: LoadProgress | None
+    name: str,
+    path: Path,
+    ops: Ops,
+    config: EngineConfig,
+    share: float,
+    progress: LoadProgress | None,
+    draft: LoadedModel | None = None,
 ) -> LoadedModel:
-    """Load one model; `share` of the default KV memory is its.
+    """Load one model; `share` of the default KV memory is its. Where there are drafts, `draft` makes them.
 
     Raises:
-        UnsupportedCheckpoint: the checkpoint cannot be served.
+        UnsupportedCheckpoint: the checkpoint cannot be served, or `draft` cannot draft for it.
         InsufficientMemory: the KV memory holds less than two blocks, or there is not as much as configured.
     """
     checkpoint = open_checkpoint(path, config.weight_cache)
     model_config = checkpoint.config
     window = _window(config, model_config)
     on_gpu = ops.device.type == "cuda"
-    host_pool = None if on_gpu else _host_pool(config, model_config, ops.dtype.itemsize, share)
     text = checkpoint.text_processor()
+    draft = None if draft is None or on_gpu else _fitting(draft, name, model_config, text, config)
+    host_pool = None if on_gpu else _host_pool(config, model_config, draft, ops.dtype.itemsize, share)
     report = None if progress is None else lambda done, total: progress(name, done, total)
     model = load_model(checkpoint, ops, window, report)
     pool = host_pool or _device_pool(config, model, share)
@@ -95,7 +112,10 @@ def load(
     cache = KVCacheManager(BlockPool(pool.num_blocks), prefix_cache=config.prefix_cache)
     scheduler = Scheduler(config.scheduler, cache, window)
     runner = _runner(model, pool, config, scheduler.window_tokens)
-    _warm_up(runner, pool.num_blocks, config, scheduler.window_tokens)
+    proposers = _proposers(pool, config, draft) if runner.takes_drafts else []
+    _warm_up(runner, proposers, pool.num_blocks, config, scheduler.window_tokens)
+    policy = DepthController(scheduler.cost_model, most=config.draft_depth, below=config.speculate_below)
+    speculator = Speculator(proposers, policy) if proposers else None
     served = ServedModel(
         name,
         text,
@@ -106,15 +126,53 @@ def load(
         int(time.time()),
         checkpoint_version(path),
     )
-    return LoadedModel(served, scheduler, runner, pool)
+    return LoadedModel(served, path, model, scheduler, runner, pool, speculator)
 
 
-def _host_pool(config: EngineConfig, model_config: ModelConfig, element_bytes: int, share: float) -> KVPool:
+def _fitting(
+    draft: LoadedModel, name: str, model_config: ModelConfig, text: TextProcessor, config: EngineConfig
+) -> LoadedModel | None:
+    """The draft model where it can draft for the model; None where it cannot and need not."""
+    served = draft.served
+    try:
+        check_same_vocabulary(
+            Vocabulary(name, model_config.vocab_size, text.tokenizer),
+            Vocabulary(served.name, served.vocab_size, served.text.tokenizer),
+        )
+    except VocabularyMismatch as error:
+        if config.require_drafts:
+            raise
+        logger.warning("%s", error)
+        return None
+    return draft
+
+
+def _proposers(pool: KVPool, config: EngineConfig, draft: LoadedModel | None) -> list[Proposer]:
+    """Who drafts for a model, first who is asked first: a lookup costs nothing."""
+    slots = config.scheduler.max_running
+    proposers: list[Proposer] = [NgramProposer(slots)] if config.ngram else []
+    if draft is not None:
+        head = make_head(draft.model, open_checkpoint(draft.path, config.weight_cache), draft.path)
+        positions = _window(config, draft.model.config)
+        proposers.append(
+            DraftModel(draft.model, head, num_blocks=pool.num_blocks, num_slots=slots, max_positions=positions)
+        )
+    return proposers
+
+
+def _host_pool(
+    config: EngineConfig, model_config: ModelConfig, draft: LoadedModel | None, element_bytes: int, share: float
+) -> KVPool:
     """KV memory on the host, which is known before the model is loaded."""
     limit = host_budget(_available_bytes(), share)
     budget = limit if config.kv_cache_bytes is None else chosen_budget(config.kv_cache_bytes)
-    block_bytes = block_bytes_of(model_config, element_bytes)
-    return size_pool(budget, block_bytes, slots=config.scheduler.max_running, window=_window(config, model_config))
+    return size_pool(
+        budget,
+        block_bytes_of(model_config, element_bytes),
+        slots=config.scheduler.max_running,
+        window=_window(config, model_config),
+        draft_block_bytes=0 if draft is None else block_bytes_of(draft.model.config, element_bytes),
+    )
 
 
 def _device_pool(config: EngineConfig, model: Transformer, share: float) -> KVPool:
@@ -147,10 +205,12 @@ def _available_bytes() -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def _warm_up(runner: Executor, num_blocks: int, config: EngineConfig, window: int) -> None:
+def _warm_up(
+    runner: Executor, proposers: Sequence[Proposer], num_blocks: int, config: EngineConfig, window: int
+) -> None:
     """Run one short request through a scheduler of its own, so that the first customer pays for no first times."""
     scheduler = Scheduler(config.scheduler, KVCacheManager(BlockPool(num_blocks)), window)
-    prompt = [0] * max(1, min(_WARM_UP_PROMPT_TOKENS, window - 2))
+    prompt = [0] * max(1, min(_WARM_UP_PROMPT_TOKENS, window - _WARM_UP_TOKENS))
     scheduler.add(
         Request(
             id="warm-up",
@@ -158,11 +218,16 @@ def _warm_up(runner: Executor, num_blocks: int, config: EngineConfig, window: in
             prompt_tokens=len(prompt),
             params=SamplingParams(),
             seed=0,
-            max_tokens=2,
+            max_tokens=_WARM_UP_TOKENS,
             eos_token_ids=(),
             arrival=0,
             service_class=config.scheduler.classes[0],
         )
     )
-    while (plan := scheduler.schedule()) is not None:
+    speculator, nobody = Speculator(proposers, FixedDepth(config.draft_depth)), SpeculationLoad(0, 0, 0)
+    while True:
+        drafts = speculator.propose(scheduler.running.ranks, nobody).drafts
+        plan = scheduler.schedule(drafts=drafts)
+        if plan is None:
+            return
         scheduler.commit(plan, runner.execute(plan).result())

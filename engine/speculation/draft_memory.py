@@ -8,12 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from engine.config import BLOCK_TOKENS
+from engine.config import BLOCK_TOKENS, MOST_DRAFTS
 from engine.memory.kv_cache import BlockCopy
 from engine.request import Request
-
-MOST_DRAFTS = BLOCK_TOKENS
-"""Of a request at a time. What lies behind its blocks must fit the one spare block of its slot."""
 
 ORDINARY_TOKENS = 2
 """A request that was drafted for in the last step has so many to compute at most: the last draft, where all came true,
@@ -91,7 +88,8 @@ class DraftMemory:
     draft's copy changes only when the draft writes it, and then its name goes first.
 
     Drafts are written behind a request's tokens, where the target's planner may not have allocated yet, and need not:
-    those go to the slot's spare block, which is copied into the real one when that is there.
+    those go to the slot's spare block, which is copied into the real one when that is there. One is enough: there are
+    no more drafts than a block has tokens.
 
     A block that several requests hold is full of final tokens, and is written whole in one pass or not at all. So
     where two write it, both write the same, and no one sees a part of it.

@@ -76,6 +76,18 @@ def test_a_pool_is_no_larger_than_full_windows_in_every_slot() -> None:
     assert size_pool(budget, 4096, slots=4, window=33).num_blocks == 4 * 3
 
 
+def test_a_model_that_drafts_has_its_share_of_every_block_and_a_spare_one_for_each_slot() -> None:
+    pool = size_pool(
+        KVBudget(1000 * 5120 + 8 * 1024, "as configured"), 4096, slots=8, window=10_000, draft_block_bytes=1024
+    )
+    assert (pool.num_blocks, pool.block_bytes, pool.spare_bytes) == (1000, 5120, 8 * 1024)
+    assert str(
+        size_pool(KVBudget(3 * GIB, "all"), GIB // 4, slots=4, window=4096, draft_block_bytes=GIB // 4)
+    ).startswith("64 tokens in 3.00 GiB")
+    with pytest.raises(InsufficientMemory, match=r"hold 0 blocks of 5120 bytes .* and 8192 for drafts"):
+        size_pool(KVBudget(8000, "as configured"), 4096, slots=8, window=100, draft_block_bytes=1024)
+
+
 def test_a_pool_in_words() -> None:
     pool = size_pool(KVBudget(3 * GIB, "as configured"), GIB // 4, slots=64, window=4096)
     assert str(pool) == "192 tokens in 3.00 GiB (as configured)"

@@ -6,12 +6,12 @@ from hashlib import sha256
 
 import pytest
 
-from engine.config import BLOCK_TOKENS, SchedulerConfig
+from engine.config import BLOCK_TOKENS, MOST_DRAFTS, SchedulerConfig
 from engine.memory import BlockPool, KVCacheManager
 from engine.request import Phase, Request, SamplingParams
 from engine.scheduling import RowResult, Scheduler, StepResult
 from engine.simulation import make_request
-from engine.speculation.draft_memory import MOST_DRAFTS, ORDINARY_TOKENS, DraftMemory
+from engine.speculation.draft_memory import ORDINARY_TOKENS, DraftMemory
 from tests.engine.scheduling.support import CLASSES
 
 POISON, CLEARED = "never written", "cleared"
