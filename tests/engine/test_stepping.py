@@ -1,13 +1,15 @@
 """One model's steps: one in flight beyond the one that is waited for, in order, and each for its own time."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
 
 from engine import stepping
-from engine.request import FinishReason, OutOfDeviceMemory, SamplingParams, TokenDelta
+from engine.request import FinishReason, OutOfDeviceMemory, Request, SamplingParams, TokenDelta
 from engine.scheduling import RowResult, StepPlan, StepResult
 from engine.simulation import FakeExecutor, make_request
+from engine.speculation import DepthPolicy, DraftWant, FixedDepth, Speculator, StepOutcome, Verified
 from engine.stepping import DeviceClock, ModelSteps
 from engine.watchdog import Watchdog
 from tests.engine.scheduling.support import family, make_scheduler, prompts
@@ -61,7 +63,9 @@ class Running:
         self.device.diary.append(step)
         if error := self.device.broken.get(step):
             raise error
-        return StepResult(tuple(RowResult(token=1 if row.samples else None) for row in self.plan.rows))
+        return StepResult(
+            tuple(RowResult(1 if row.samples else None, accepted=row.drafts.count(1)) for row in self.plan.rows)
+        )
 
 
 @pytest.fixture
@@ -201,3 +205,103 @@ def test_answers_are_the_same_on_any_device(ahead: int, at_result: bool) -> None
     executor = FakeExecutor(6, ahead=ahead)
     executor.run_short(5, 30, at_result=at_result)
     assert given_by(executor) == given_by(FakeExecutor(6))
+
+
+@dataclass
+class Parrot:
+    """Proposes what the device will draw, and takes 7 ns for it."""
+
+    clock: Clock
+    drafts: tuple[int, ...] = (1, 1, 5)
+    error: Exception | None = None
+    asked: int = 0
+    name: str = "parrot"
+    free: bool = True
+
+    def lag(self, request: Request) -> int:
+        return 0
+
+    def propose(self, wants: Sequence[DraftWant]) -> list[Sequence[int]]:
+        self.asked += 1
+        self.clock.now_ns += 7
+        if self.error is not None:
+            raise self.error
+        return [self.drafts[: want.depth] for want in wants]
+
+
+class Listener(FixedDepth):
+    """A policy that only keeps what it is told."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__(depth)
+        self.heard: list[StepOutcome] = []
+
+    def observe(self, outcome: StepOutcome) -> None:
+        self.heard.append(outcome)
+
+
+class TestDrafting:
+    def machine(self, clock: Clock, parrot: Parrot, policy: DepthPolicy, ahead: int = 0) -> Machine:
+        machine = Machine(clock, ahead)
+        machine.device.takes_drafts = True
+        speculator = Speculator([parrot], policy, clock.monotonic_ns)
+        machine.steps = ModelSteps(machine.scheduler, machine.device, DeviceClock(), never_late(), speculator)
+        return machine
+
+    @pytest.mark.parametrize("ahead", [0, 1])
+    def test_what_is_right_comes_at_once(self, clock: Clock, ahead: int) -> None:
+        machine = self.machine(clock, Parrot(clock), FixedDepth(3), ahead)
+        deltas = machine.turns()
+        assert [len(delta.token_ids) for delta in deltas] == [1, 3, 3, 3]
+        assert deltas[-1].finish_reason is FinishReason.LENGTH
+        usage = deltas[-1].usage
+        assert usage is not None
+        assert (usage.draft_tokens, usage.accepted_draft_tokens) == (3 + 3 + 2, 6)
+
+    def test_a_device_is_not_ahead_of_what_is_drafted_for(self, clock: Clock) -> None:
+        machine = self.machine(clock, Parrot(clock), FixedDepth(3), ahead=1)
+        machine.turns()
+        assert machine.device.diary == [f"{what} {step}" for step in (1, 2, 3, 4) for what in ("launch", "result")]
+
+    def test_a_device_is_ahead_while_nothing_is_to_be_drafted(self, clock: Clock) -> None:
+        parrot = Parrot(clock)
+        machine = self.machine(clock, parrot, FixedDepth(0), ahead=1)
+        machine.turns(3)
+        assert machine.device.diary == ["launch 1", "launch 2", "result 1", "launch 3", "result 2"]
+        assert not parrot.asked
+
+    def test_drafting_is_charged_with_the_steps(self, clock: Clock) -> None:
+        parrot = Parrot(clock)
+        machine = self.machine(clock, parrot, FixedDepth(3))
+        machine.turns()
+        assert parrot.asked == 3
+        assert machine.charged_ns == 4 * 100 + 3 * 7
+
+    def test_the_policy_hears_of_every_step(self, clock: Clock) -> None:
+        policy = Listener(3)
+        self.machine(clock, Parrot(clock), policy).turns()
+        assert [(each.elapsed_ns, each.drafting_ns, each.prefill_tokens) for each in policy.heard] == [
+            (100, 0, 19),
+            *[(100, 7, 0)] * 3,
+        ]
+        assert policy.heard[1].verified == (Verified("parrot", 1, 3, 2),)
+
+    def test_a_proposer_that_fails_is_not_asked_again(self, clock: Clock) -> None:
+        parrot = Parrot(clock, error=RuntimeError("no idea"))
+        machine = self.machine(clock, parrot, FixedDepth(3))
+        assert [len(delta.token_ids) for delta in machine.turns()] == [1] * 10
+        assert parrot.asked == 1
+
+    def test_one_for_which_there_is_no_room_is(self, clock: Clock) -> None:
+        parrot = Parrot(clock, error=OutOfDeviceMemory("no room"))
+        machine = self.machine(clock, parrot, FixedDepth(3))
+        assert [len(delta.token_ids) for delta in machine.turns()] == [1] * 10
+        assert parrot.asked == 8  # not for the first token, nor where one is left
+
+    def test_an_executor_that_takes_no_drafts_is_given_none(self, clock: Clock) -> None:
+        parrot = Parrot(clock)
+        machine = Machine(clock, 0)
+        speculator = Speculator([parrot], FixedDepth(3), clock.monotonic_ns)
+        machine.steps = ModelSteps(machine.scheduler, machine.device, DeviceClock(), never_late(), speculator)
+        assert [len(delta.token_ids) for delta in machine.turns()] == [1] * 10
+        assert not parrot.asked

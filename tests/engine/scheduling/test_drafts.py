@@ -1,0 +1,241 @@
+"""Drafts in a plan, and what becomes of them when it lands."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from engine.request import STANDARD, FinishReason, Request, SamplingParams, TokenDelta, TokenLogprob
+from engine.scheduling import RowResult, Scheduler, StepPlan
+from engine.scheduling.drafting import useful_drafts
+from engine.simulation import make_request
+from tests.engine.scheduling.support import FOREVER, PREMIUM, make_scheduler, outcome, planned, prompts, step
+
+
+def running(scheduler: Scheduler, tokens: int = 14, params: SamplingParams = FOREVER) -> Request:
+    """A request that has drawn its first token."""
+    (request,) = prompts(1, tokens, params)
+    scheduler.add(request)
+    step(scheduler)
+    return request
+
+
+def plan_with(scheduler: Scheduler, request: Request, drafts: Sequence[int]) -> StepPlan:
+    plan = scheduler.schedule(drafts={request: tuple(drafts)})
+    assert plan is not None
+    scheduler.check()
+    return plan
+
+
+def land(scheduler: Scheduler, plan: StepPlan, token: int, accepted: int, **fields: object) -> TokenDelta:
+    """Take in a plan of one row with drafts."""
+    result = RowResult(token, accepted=accepted, **fields)  # type: ignore[arg-type]
+    (delta,) = scheduler.commit(plan, outcome(plan, lambda row: result), elapsed_ns=10)
+    scheduler.check()
+    return delta
+
+
+def test_drafts_follow_the_last_token_of_a_request() -> None:
+    scheduler = make_scheduler()
+    request = running(scheduler)
+    plan = plan_with(scheduler, request, (5, 6, 7))
+    (row,) = plan.rows
+    assert (row.start, row.tokens, row.samples, row.drafts) == (14, 4, True, (5, 6, 7))
+    assert plan.draft_tokens == 3
+    assert plan.total_tokens == 4
+    assert request.tokens == [*range(14), 1]
+    assert len(request.block_table) == 2
+
+
+def test_what_was_right_is_appended_and_the_rest_forgotten() -> None:
+    scheduler = make_scheduler()
+    request = running(scheduler)
+    delta = land(scheduler, plan_with(scheduler, request, (5, 6, 7)), token=9, accepted=1)
+    assert delta.token_ids == (5, 9)
+    assert request.tokens[14:] == [1, 5, 9]
+    assert (request.computed, request.scheduled) == (16, 16)
+    assert (request.usage.draft_tokens, request.usage.accepted_draft_tokens) == (3, 1)
+    assert step(scheduler)[0] == [("r0", 16, 1)]
+
+
+@pytest.mark.parametrize("accepted", [0, 3])
+def test_all_or_none_of_them_may_be_right(accepted: int) -> None:
+    scheduler = make_scheduler()
+    request = running(scheduler)
+    delta = land(scheduler, plan_with(scheduler, request, (5, 6, 7)), token=9, accepted=accepted)
+    assert delta.token_ids == (*(5, 6, 7)[:accepted], 9)
+    assert len(request.block_table) == (2 if accepted else 1)
+
+
+def test_blocks_grown_for_rejected_drafts_are_free_again() -> None:
+    scheduler = make_scheduler()
+    request = running(scheduler)
+    free = scheduler.stats().free_blocks
+    plan = plan_with(scheduler, request, range(40))
+    assert scheduler.stats().free_blocks == free - 3
+    land(scheduler, plan, token=9, accepted=0)
+    assert scheduler.stats().free_blocks == free
+
+
+def test_only_blocks_of_final_tokens_can_be_found() -> None:
+    scheduler = make_scheduler()
+    request = running(scheduler, tokens=16)
+    land(scheduler, plan_with(scheduler, request, range(30, 60)), token=9, accepted=20)
+    assert request.computed == 16 + 21
+    again = make_request("again", [*request.tokens[:-1], *range(50, 60)], arrival=5)
+    scheduler.add(again)
+    step(scheduler)
+    assert again.cached_tokens == 32
+
+
+@pytest.mark.parametrize(("max_tokens", "most"), [(2, 0), (3, 1), (5, 3), (100, 40)])
+def test_drafts_never_go_past_the_length(max_tokens: int, most: int) -> None:
+    scheduler = make_scheduler()
+    request = running(scheduler, params=SamplingParams(max_tokens=max_tokens, ignore_eos=True))
+    assert useful_drafts(request) == max_tokens - 2
+    assert plan_with(scheduler, request, range(40)).draft_tokens == most
+
+
+def test_drafts_never_go_past_the_window() -> None:
+    scheduler = make_scheduler(max_model_len=18)
+    request = running(scheduler)
+    plan = plan_with(scheduler, request, range(40))
+    assert plan.draft_tokens == useful_drafts(request) + 2 == 2  # as many as are in flight could be of use
+    delta = land(scheduler, plan, token=9, accepted=2)
+    assert delta.finish_reason is FinishReason.LENGTH
+    assert len(request.tokens) == 18
+
+
+def test_a_stop_amid_accepted_drafts_ends_the_request_there() -> None:
+    scheduler = make_scheduler()
+    params = SamplingParams(max_tokens=50, stop_token_ids=(6,), logprobs=0)
+    request = running(scheduler, params=params)
+    entries = tuple(TokenLogprob(token, -1.0, ()) for token in (5, 6, 7, 9))
+    plan = plan_with(scheduler, request, (5, 6, 7))
+    delta = land(scheduler, plan, token=9, accepted=3, logprob=entries[3], draft_logprobs=entries[:3])
+    assert (delta.finish_reason, delta.stop_token) == (FinishReason.STOP, 6)
+    assert delta.token_ids == (5,)
+    assert delta.logprobs == entries[:1]
+    assert delta.usage is not None
+    assert delta.usage.completion_tokens == 3
+    assert (delta.usage.draft_tokens, delta.usage.accepted_draft_tokens) == (3, 2)
+    assert scheduler.stats().free_blocks == 64
+
+
+def test_log_probabilities_come_with_their_tokens() -> None:
+    scheduler = make_scheduler()
+    request = running(scheduler, params=SamplingParams(max_tokens=50, ignore_eos=True, logprobs=0))
+    entries = tuple(TokenLogprob(token, -1.0, ()) for token in (5, 9))
+    plan = plan_with(scheduler, request, (5, 6))
+    delta = land(scheduler, plan, token=9, accepted=1, logprob=entries[1], draft_logprobs=entries[:1])
+    assert delta.logprobs == entries
+
+
+class TestRoom:
+    def test_prefill_goes_before_drafts(self) -> None:
+        scheduler = make_scheduler(step_tokens=32)
+        request = running(scheduler)
+        scheduler.add(make_request("long", range(500, 600), arrival=1))
+        plan = plan_with(scheduler, request, (5, 6, 7))
+        assert planned(plan) == [("r0", 14, 1), ("long", 0, 31)]
+
+    def test_drafts_have_what_prefill_leaves(self) -> None:
+        scheduler = make_scheduler(step_tokens=32)
+        request = running(scheduler)
+        scheduler.add(make_request("short", range(500, 529), arrival=1))
+        plan = plan_with(scheduler, request, (5, 6, 7))
+        assert planned(plan) == [("r0", 14, 3), ("short", 0, 29)]
+        assert plan.rows[0].drafts == (5, 6)
+
+    def test_they_are_prefill_to_a_class_above(self) -> None:
+        """Whose requests wait for the step to end: `step_share` of it is theirs."""
+        scheduler = make_scheduler(step_tokens=40)
+        first, second = prompts(2, 14)
+        first.service_class = PREMIUM
+        for request in (first, second):
+            scheduler.add(request)
+        while not second.output_tokens:
+            step(scheduler)
+        share = int(STANDARD.step_share * 40)
+        plan = scheduler.schedule(drafts={first: tuple(range(10)), second: tuple(range(10))})
+        assert plan is not None
+        assert [len(row.drafts) for row in plan.rows] == [10, share]
+
+    def test_without_a_block_to_be_had_they_end_with_the_last(self) -> None:
+        scheduler = make_scheduler(4)
+        requests = prompts(2, 13)
+        for request in requests:
+            scheduler.add(request)
+        step(scheduler)
+        plan = scheduler.schedule(drafts=dict.fromkeys(requests, tuple(range(40))))
+        assert planned(plan) == [("r0", 13, 3), ("r1", 13, 3)]
+        assert scheduler.stats().preemptions_total == 0
+
+    def test_nobody_has_drafts_before_an_answer_has_begun(self) -> None:
+        scheduler = make_scheduler(chunk_tokens=7)
+        (request,) = prompts(1, 15)
+        scheduler.add(request)
+        for expected in ((0, 7), (7, 7), (14, 1)):
+            plan = plan_with(scheduler, request, (5, 6))
+            assert planned(plan) == [("r0", *expected)]
+            scheduler.commit(plan, outcome(plan))
+
+
+class TestInFlight:
+    def test_nothing_is_planned_until_drafts_have_landed(self) -> None:
+        scheduler = make_scheduler()
+        scheduler.ahead = 1
+        request = running(scheduler)
+        plan = plan_with(scheduler, request, (5, 6))
+        scheduler.add(make_request("late", range(20), arrival=3))
+        assert scheduler.schedule() is None
+        scheduler.commit(plan, outcome(plan, lambda row: RowResult(9, accepted=1)))
+        assert step(scheduler)[0] == [("r0", 16, 1), ("late", 0, 20)]
+
+    def test_who_has_a_token_in_flight_has_no_drafts(self) -> None:
+        scheduler = make_scheduler()
+        scheduler.ahead = 1
+        request = running(scheduler)
+        assert scheduler.schedule() is not None
+        assert useful_drafts(request) == 0
+        assert plan_with(scheduler, request, (5, 6)).draft_tokens == 0
+
+    @pytest.mark.parametrize("leave", ["abort", "preempt"])
+    def test_drafts_of_who_has_left_are_dropped(self, leave: str) -> None:
+        scheduler = make_scheduler()
+        request = running(scheduler)
+        plan = plan_with(scheduler, request, range(20))
+        assert getattr(scheduler, leave)(request.id)
+        assert scheduler.commit(plan, outcome(plan, lambda row: RowResult(9, accepted=20)), elapsed_ns=10) == []
+        scheduler.check()
+        assert request.tokens[14:] == [1]
+        assert request.usage.draft_tokens == 0
+
+    def test_a_step_without_room_gives_their_blocks_back(self) -> None:
+        scheduler = make_scheduler()
+        request = running(scheduler)
+        free = scheduler.stats().free_blocks
+        plan = plan_with(scheduler, request, range(40))
+        assert scheduler.give_back(plan, "no room") == []
+        scheduler.check()
+        assert scheduler.stats().free_blocks == free
+        smaller = plan_with(scheduler, request, range(40))
+        assert smaller.total_tokens <= plan.total_tokens // 2
+
+
+def test_the_time_of_drafting_is_divided_to_the_nanosecond() -> None:
+    scheduler = make_scheduler()
+    requests = prompts(3, 14)
+    for request in requests:
+        scheduler.add(request)
+    step(scheduler)
+    scheduler.charge_drafting(requests, 100)
+    assert sorted(request.engine_ns for request in requests) == [33, 33, 34]
+    assert sum(each.attributed_ns for each in scheduler.stats().classes) == 100
+
+
+def test_only_what_is_accepted_is_service() -> None:
+    scheduler = make_scheduler()
+    request = running(scheduler)
+    before = scheduler.waiting_queues[request.rank].counter("")
+    land(scheduler, plan_with(scheduler, request, range(10)), token=9, accepted=2)
+    assert scheduler.waiting_queues[request.rank].counter("") - before == 2 * 3
