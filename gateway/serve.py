@@ -103,6 +103,11 @@ def load_engine(settings: Settings, report: Report) -> Engine:
         threads=settings.threads,
         weight_cache=settings.models_dir / "expanded",
         step_timeout_seconds=settings.step_timeout_s,
+        ngram=settings.speculation in ("auto", "ngram"),
+        drafts=settings.small_models if settings.speculation in ("auto", "draft") else {},
+        require_drafts=settings.speculation == "draft",
+        draft_depth=settings.max_draft_tokens,
+        speculate_below=settings.speculate_below,
     )
     try:
         return Engine.load(models, config, progress=lambda name, done, total: report(f"loading {name}", done, total))

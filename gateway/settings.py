@@ -28,6 +28,7 @@ from pydantic_settings import (
 )
 from pydantic_settings import SettingsError as SourceError
 
+from engine.config import MOST_DRAFTS
 from gateway.billing.prices import declared_terms
 from gateway.errors import OperatorError
 from gateway.metering.kafka_cluster import KafkaCluster
@@ -148,6 +149,14 @@ class Settings(BaseSettings):
     threads: int | None = Field(default=None, ge=1)
     step_timeout_s: int = Field(default=60, ge=1, le=3600)
     """A step of the engine that takes longer hangs: its requests fail, and readiness goes."""
+    speculation: Literal["auto", "off", "ngram", "draft"] = "auto"
+    """Who drafts what a model will say next, for it to check several tokens at once; the text is the same. ngram: what
+    the request's own text has. draft: the small model beside it, and it is an error where that cannot. auto: both, as
+    far as they can. How much is drafted follows from what it brings."""
+    max_draft_tokens: int = Field(default=8, ge=1, le=MOST_DRAFTS)
+    """Drafts of one request in one step, at most."""
+    speculate_below: int = Field(default=33, ge=0)
+    """There are no drafts for a model while so many of its requests run, or more."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "json", "console"] = "auto"
@@ -199,6 +208,13 @@ class Settings(BaseSettings):
             if large == small or small in pairs:
                 raise ValueError(f"{small!r} cannot be the small model of {large!r}: it must be another, without one")
         return pairs
+
+    @field_validator("speculation")
+    @classmethod
+    def _someone_drafts(cls, speculation: str, known: ValidationInfo) -> str:
+        if speculation == "draft" and not known.data.get("small_models", True):
+            raise ValueError("draft needs small_models: they say which model drafts for which")
+        return speculation
 
     @field_validator("model_versions")
     @classmethod

@@ -279,6 +279,13 @@ def test_a_pair_of_models_is_two_served_ones(tmp_path: Path, pairs: dict[str, st
     assert str(caught.value).startswith(complaint)
 
 
+def test_speculation_with_a_small_model_needs_one(tmp_path: Path) -> None:
+    models = dict.fromkeys(("large", "small"), tmp_path)
+    assert load_settings(models=models, small_models={"large": "small"}, speculation="draft").speculation == "draft"
+    with pytest.raises(SettingsError, match="speculation: draft needs small_models"):
+        load_settings(models=models, speculation="draft")
+
+
 @pytest.mark.parametrize(
     ("versions", "complaint"),
     [

@@ -1,0 +1,57 @@
+"""What the settings say of the engine is what it is loaded with."""
+
+from pathlib import Path
+
+import pytest
+
+from engine.config import EngineConfig
+from gateway.serve import load_engine
+from gateway.settings import load_settings
+
+pytestmark = pytest.mark.usefixtures("no_settings")
+
+PAIRS = {"large": "small"}
+
+
+class Loaded(Exception):
+    """Instead of an engine."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    def load(models: object, config: EngineConfig, progress: object) -> None:
+        raise Loaded(config)
+
+    monkeypatch.setattr("gateway.serve.Engine.load", load)
+    return tmp_path
+
+
+def config_of(folder: Path, **settings: object) -> EngineConfig:
+    models = dict.fromkeys(("large", "small"), folder)
+    with pytest.raises(Loaded) as caught:
+        load_engine(load_settings(models=models, small_models=PAIRS, **settings), lambda *_: None)
+    return caught.value.config
+
+
+@pytest.mark.parametrize(
+    ("speculation", "ngram", "drafts", "required"),
+    [
+        ("auto", True, PAIRS, False),
+        ("off", False, {}, False),
+        ("ngram", True, {}, False),
+        ("draft", False, PAIRS, True),
+    ],
+)
+def test_who_drafts(folder: Path, speculation: str, ngram: bool, drafts: dict[str, str], required: bool) -> None:
+    config = config_of(folder, speculation=speculation)
+    assert (config.ngram, config.drafts, config.require_drafts) == (ngram, drafts, required)
+
+
+def test_how_much_is_drafted(folder: Path) -> None:
+    config = config_of(folder, max_draft_tokens=5, speculate_below=7)
+    assert (config.draft_depth, config.speculate_below) == (5, 7)
+    config = config_of(folder)
+    assert (config.draft_depth, config.speculate_below) == (EngineConfig().draft_depth, EngineConfig().speculate_below)
