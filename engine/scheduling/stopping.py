@@ -22,6 +22,12 @@ def ends_in_flight(request: Request) -> bool:
     return request.scheduled >= request.computed_at_end
 
 
+def is_end(request: Request, token: int) -> bool:
+    """Is it one that ends the request, once that has its `min_tokens`?"""
+    params = request.params
+    return (token in request.eos_token_ids and not params.ignore_eos) or token in params.stop_token_ids
+
+
 def stop_after_token(request: Request, window_tokens: int) -> Stop | None:
     """Does the request end with the token that was just drawn, the last of its tokens?
 
@@ -31,8 +37,7 @@ def stop_after_token(request: Request, window_tokens: int) -> Stop | None:
     params, tokens = request.params, request.tokens
     token, known = tokens[-1], len(tokens)
     drawn = known - request.prompt_tokens
-    ends = (token in request.eos_token_ids and not params.ignore_eos) or token in params.stop_token_ids
-    if ends and drawn > params.min_tokens:
+    if is_end(request, token) and drawn > params.min_tokens:
         return Stop(FinishReason.STOP, token)
     if drawn >= request.max_tokens or known >= window_tokens:
         return Stop(FinishReason.LENGTH)

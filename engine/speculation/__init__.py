@@ -5,6 +5,8 @@ are accepted while they equal those draws. So the text is the target's whatever 
 
     proposer    the protocol: who guesses
     ngram       guesses what followed the last time
+    draft_model guesses what a small model would say; draft_memory knows what of that is computed, draft_head draws it,
+                vocabulary says who can draft for whom
     policy      how many drafts to ask for: the protocol, and a fixed number
     controller  the policy that asks for as many as pay, by measured acceptance and times
     speculator  asks the policy, then the proposers in order of preference, and tells the policy what came of it

@@ -13,6 +13,7 @@ from engine.execution.slots import SlotTable, index_tensor
 from engine.models.transformer import Transformer
 from engine.request import Request
 from engine.scheduling.plan import ScheduledRow
+from engine.scheduling.stopping import is_end
 from engine.speculation.draft_head import DraftHead
 from engine.speculation.draft_memory import ORDINARY_TOKENS, DraftMemory, DraftPlan, DraftRow
 from engine.speculation.proposer import DraftWant
@@ -112,7 +113,8 @@ class DraftModel:
         return hidden[[last[index] for index in range(len(rows))]]
 
     def _draft(self, rows: Sequence[DraftRow], hidden: Tensor) -> list[list[int]]:
-        """Draw the drafts of all rows side by side, one position after another, from the first hidden state of each."""
+        """Draw the drafts of all rows side by side, one position after another, from the first hidden state of each.
+        Behind a token that ends the request there is nothing to say."""
         drafts: list[list[int]] = [[] for _ in rows]
         active = [index for index, row in enumerate(rows) if row.depth]
         hidden = hidden[active]
@@ -121,7 +123,11 @@ class DraftModel:
             drawn = self._head.draw(hidden, logit_edits(draws, self._slots), sampling_columns(draws, self._slots))
             for index, token in zip(active, drawn.tolist(), strict=True):
                 drafts[index].append(token)
-            active = [index for index in active if len(drafts[index]) < rows[index].depth]
+            active = [
+                index
+                for index in active
+                if len(drafts[index]) < rows[index].depth and not is_end(rows[index].request, drafts[index][-1])
+            ]
             if active:
                 hidden = self._forward([_last_draft(rows[index], drafts[index]) for index in active])
         return drafts

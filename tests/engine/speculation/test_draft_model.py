@@ -138,6 +138,20 @@ def test_drafts_are_what_the_model_itself_would_say(tiny_folders: dict[str, Path
                     assert list(drafts[: len(shown)]) == shown
 
 
+def test_nothing_is_drafted_behind_an_end(tiny_folders: dict[str, Path]) -> None:
+    folder = tiny_folders["llama"]
+    alone = Harness(model_of(folder))
+    expected = alone.add(prompt(20), max_tokens=12).id
+    text = alone.run()[expected].tokens
+    end = next(index for index in range(5, 12) if text[index] not in text[:index])
+    for params in (SamplingParams(temperature=0), SamplingParams(temperature=0, stop_token_ids=(text[end],))):
+        draft = draft_with(loaded(folder))
+        harness = Harness(model_of(folder))
+        request = harness.add(prompt(20), params, eos=() if params.stop_token_ids else (text[end],))
+        harness.step()
+        assert draft.propose([DraftWant(request, 16)])[0] == text[1 : end + 1]
+
+
 def test_a_step_computes_for_all_at_once_and_no_more_than_it_has_to(tiny_folders: dict[str, Path]) -> None:
     model = load_tiny(tiny_folders["llama"])
     passes: list[int] = []
