@@ -21,6 +21,10 @@ LAST_WORD_S = 2.0
 """How long the engine is waited for to say what an answer that was cut short had consumed: it takes a step."""
 
 
+class HoldLost(QuotaExceeded):
+    """What a request held and let go of for another model is not to be had again: it cannot go on with either."""
+
+
 @dataclass(slots=True)
 class Admission:
     """A request that may run. `prompts` have the length of their answers cut to what is held."""
@@ -51,8 +55,8 @@ class Admission:
         stays with the request.
 
         Raises:
-            QuotaExceeded: there is no room for the other model. The first one's hold is taken again; where that fails
-                too, the request cannot go on, and this is about its own limits.
+            QuotaExceeded: there is no room for the other model, and the first one goes on.
+            HoldLost: somebody else has taken the first one's room meanwhile.
             StoreAway, JournalUnavailable: as `admitted`.
         """
         await self._last_word()
@@ -62,10 +66,7 @@ class Admission:
         try:
             hold = await _hold(self._limiter, f"{opening.request_id}-2", opening.price, quotas, prompts, choices_each)
         except QuotaExceeded:
-            tokens = former.granted_tokens
-            self.hold = await self._limiter.hold(
-                f"{opening.request_id}-3", former.demands, minimum_tokens=tokens, desired_tokens=tokens
-            )
+            self.hold = await self._hold_again(f"{opening.request_id}-3", former)
             raise
         self.hold = hold
         self._meter.reopen(opening)
@@ -105,6 +106,13 @@ class Admission:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LAST_WORD_S):
                     await self._known.wait()
+
+    async def _hold_again(self, hold_id: str, former: Hold) -> Hold:
+        tokens = former.granted_tokens
+        try:
+            return await self._limiter.hold(hold_id, former.demands, minimum_tokens=tokens, desired_tokens=tokens)
+        except QuotaExceeded as error:
+            raise HoldLost(error.refusal) from None
 
     async def _settle(self) -> None:
         """Commit what was used and free the rest, once. It is finished even if the caller is cancelled."""

@@ -11,7 +11,7 @@ from starlette.types import Receive
 
 from engine.request import EngineError, TextDelta
 from gateway.admission import QuotaExceeded
-from gateway.api.admit import Admission
+from gateway.api.admit import Admission, HoldLost
 from gateway.api.deltas import reading
 from gateway.api.engine_client import EngineClient
 from gateway.api.errors import APIError
@@ -83,7 +83,7 @@ async def escalated(
         await admission.hand_over(large.opening, large.quotas, large.prompts)
     except (APIError, QuotaExceeded) as error:
         refusal = refusal_of(error)
-        if refusal is None or trial is None:
+        if refusal is None or trial is None or isinstance(error, HoldLost):
             raise
         asking.measurement.serves(place.route.served)
         small = _for_reason(place, _REASONS[refusal])

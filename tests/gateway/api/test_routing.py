@@ -369,6 +369,22 @@ def test_an_answer_at_hand_is_sent_where_the_large_model_cannot_be_had(client, e
     assert (event.route_reason, event.price_version, event.undelivered_tokens) == ("budget", "small@1", 0)
 
 
+def test_a_trial_whose_room_somebody_else_took_is_not_sent(client, engine, authenticator, limiter, monkeypatch):
+    """What is sent is held."""
+    allow(authenticator, cascade_percent=70)
+    limit(authenticator, requests_per_minute=1)
+    engine.sure = {"small": 0.5}
+    release = limiter.release
+
+    async def release_to_another(hold):
+        settlement = await release(hold)
+        await limiter.hold("another", hold.demands, minimum_tokens=1, desired_tokens=1)
+        return settlement
+
+    monkeypatch.setattr(limiter, "release", release_to_another)
+    assert error_of(ask(client, max_tokens=8), 429)["code"] == "rate_limit_exceeded"
+
+
 def test_where_neither_can_answer_the_client_hears_of_the_large_one(client, engine, authenticator, journal):
     allow(authenticator, cascade_percent=70)
     engine.failing, engine.waits_ms = {"small"}, {"big": 60_000}
