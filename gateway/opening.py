@@ -16,7 +16,7 @@ from gateway.analytics.prepared import PreparedAnalytics
 from gateway.billing.prepaid import PrepaidKeys
 from gateway.billing.price_book import PriceBook
 from gateway.billing.price_store import PriceStore
-from gateway.catalog import DEFAULT_MODEL, DEFAULT_PRICE
+from gateway.catalog import DEFAULT_PRICES
 from gateway.errors import OperatorError
 from gateway.metering.analytics_destination import AnalyticsDestination
 from gateway.metering.destination import Destination
@@ -85,7 +85,7 @@ async def open_services(settings: Settings, engine: Engine, database: AsyncEngin
 
 
 async def open_prices(settings: Settings, models: Iterable[str], database: AsyncEngine) -> PriceBook:
-    """What is declared in the settings takes effect now. The default model has a price of its own.
+    """What is declared in the settings takes effect now. The default models have prices of their own.
 
     Raises:
         Unpriced: nothing says what a served model costs, and no answer is billed at a price that nobody stated.
@@ -96,8 +96,8 @@ async def open_prices(settings: Settings, models: Iterable[str], database: Async
     book = PriceBook(store)
     await book.load()
     unpriced = book.unpriced(models, datetime.now(UTC))
-    if unpriced == (DEFAULT_MODEL,) and not settings.models:
-        for version in await store.declare({DEFAULT_MODEL: DEFAULT_PRICE}):
+    if unpriced and not settings.models and DEFAULT_PRICES.keys() >= set(unpriced):
+        for version in await store.declare({name: DEFAULT_PRICES[name] for name in unpriced}):
             _log.info("price takes effect", version=version.id)
         await book.load()
     elif unpriced:

@@ -22,7 +22,7 @@ from engine.models.config import UnsupportedCheckpoint
 from gateway.analytics.opening import preload
 from gateway.api.service_classes import TierClasses, engine_classes_of
 from gateway.app import create_app
-from gateway.catalog import DEFAULT_MODEL, fetch_model
+from gateway.catalog import default_models, default_pairs
 from gateway.connection import server_config
 from gateway.errors import OperatorError
 from gateway.listener import local_url
@@ -59,6 +59,8 @@ def run(settings: Settings, listener: socket.socket, *, demo: bool = False) -> N
             engine = load_engine(settings, report)
     finally:
         preloading.join()
+    if not settings.models:
+        settings = settings.model_copy(update={"small_models": default_pairs(engine.models)})
     # What is there now stays: a full collection that walked it again took up to 40 ms of everybody's time.
     gc.collect()
     gc.freeze()
@@ -78,17 +80,19 @@ def run(settings: Settings, listener: socket.socket, *, demo: bool = False) -> N
 
 
 def load_engine(settings: Settings, report: Report) -> Engine:
-    """The engine with the models of the settings, or with the default model where they name none.
+    """The engine with the models of the settings, or with the default ones where they name none.
 
     Raises:
         OperatorError: a model is missing, cannot be served, or does not fit; or the device is not there.
     """
     models: Mapping[str, Path] = settings.models
+    small_models: Mapping[str, str] = settings.small_models
     for name, path in models.items():
         if not path.exists():
             raise OperatorError(f"model {name}: there is no {path}")
     if not models:
-        models = {DEFAULT_MODEL: fetch_model(DEFAULT_MODEL, settings.models_dir, report)}
+        models = default_models(settings.models_dir, report)
+        small_models = default_pairs(models)
     config = EngineConfig(
         scheduler=SchedulerConfig(
             max_running=settings.max_running,
@@ -104,7 +108,7 @@ def load_engine(settings: Settings, report: Report) -> Engine:
         weight_cache=settings.models_dir / "expanded",
         step_timeout_seconds=settings.step_timeout_s,
         ngram=settings.speculation in ("auto", "ngram"),
-        drafts=settings.small_models if settings.speculation in ("auto", "draft") else {},
+        drafts=small_models if settings.speculation in ("auto", "draft") else {},
         require_drafts=settings.speculation == "draft",
         draft_depth=settings.max_draft_tokens,
         speculate_below=settings.speculate_below,

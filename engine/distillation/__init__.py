@@ -1,7 +1,7 @@
 """Small models out of large ones: the teacher answers prompts, and a few of its layers learn to say what it says.
 
 `distill` runs the stages: `answers.py` has the engine write the teacher's answers, `teacher.py` keeps its hidden states
-over them, `trainer.py` trains a `decoder.py`, and `folder.py` writes what came of it as an ordinary model folder.
+over them, and `trainer.py` trains a `decoder.py`. What comes of it is an ordinary model folder.
 """
 
 from engine.distillation.distill import Distillation, Result, distill

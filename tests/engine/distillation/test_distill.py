@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from engine.config import EngineConfig
-from engine.distillation import Distillation, DistillationError, chosen_layers, distill
+from engine.distillation import Distillation, DistillationError, answers, chosen_layers, distill
 from engine.distillation.answers import read_answers, write_answers
 from engine.distillation.prompts import Prompt, read_prompts
 from engine.engine import Engine
@@ -42,6 +42,11 @@ def task(teacher_folder: Path, prompts: Path, tmp_path: Path) -> Distillation:
     )
 
 
+@pytest.fixture(autouse=True)
+def short_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "MAX_ANSWER_TOKENS", 16)
+
+
 def silent(stage: str, done: float, total: float, note: str) -> None:
     assert done <= total
 
@@ -62,9 +67,11 @@ def test_a_student_is_served_like_any_other_model(task: Distillation) -> None:
     assert len(set(frequent.tolist())) == len(frequent)
 
 
-def test_steps_and_a_seed_give_one_student(task: Distillation, tmp_path: Path) -> None:
+def test_answers_steps_and_a_seed_give_one_student(task: Distillation, tmp_path: Path) -> None:
     distill(task, silent)
     other = replace(task, output=tmp_path / "again", work=tmp_path / "work again")
+    other.work.mkdir()
+    (other.work / "answers.jsonl").write_bytes((task.work / "answers.jsonl").read_bytes())
     distill(other, silent)
     weights = (task.output / "model.safetensors").read_bytes()
     assert (other.output / "model.safetensors").read_bytes() == weights
@@ -75,7 +82,7 @@ def test_steps_and_a_seed_give_one_student(task: Distillation, tmp_path: Path) -
 
 def test_work_of_another_run_is_not_taken_over(task: Distillation) -> None:
     distill(task, silent)
-    with pytest.raises(DistillationError, match="another teacher, other layers or seed"):
+    with pytest.raises(DistillationError, match="another teacher, other layers or another seed"):
         distill(replace(task, layers=(0, 1)), silent)
 
 

@@ -32,6 +32,7 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         download_bytes=10_000,
     )
     monkeypatch.setattr(catalog, "_SOURCES", {"tiny": source})
+    monkeypatch.setattr(catalog, "_PARTS", ())
     return folder
 
 
