@@ -49,6 +49,7 @@ FULL_CHAT = {
     "response_format": {"type": "text"},
     "tools": [],
 }
+FULL_TURN = FULL_CHAT | {"n": 1, "session_id": "s", "max_completion_tokens": 40}
 FULL_COMPLETION = {
     "model": "tiny",
     "prompt": [[1, 2], [3]],
@@ -65,6 +66,7 @@ FULL_TOKENIZE = {"model": "tiny", "prompt": "ab", "add_special_tokens": False, "
 FULL_DETOKENIZE = {"model": "tiny", "tokens": [65, 66]}
 BODIES = [
     (CHAT, FULL_CHAT),
+    (CHAT, FULL_TURN),
     (COMPLETIONS, FULL_COMPLETION),
     ("/v1/tokenize", FULL_TOKENIZE),
     ("/v1/detokenize", FULL_DETOKENIZE),
