@@ -21,6 +21,9 @@ NUMBERS = (
 )
 
 _WORD = re.compile(r"[^\W\d_]+|\d+|[^\w\s]|_")
+_ASCII_WORD = re.compile(r"[a-z]+|[0-9]+|[^a-z0-9\s]")
+"""The same of lower-case ASCII, in half the time."""
+_ASCII_CAPITAL = re.compile(r"[A-Z]")
 _CHOICE = re.compile(r"\n\(?[A-Ea-e1-5][.)] ")
 _SUM = re.compile(r"\d ?[-+*/x] ?\d")
 _MATHS_SIGNS = frozenset("=^√∑∫≤≥×÷\\$")
@@ -43,7 +46,7 @@ def read(question: Question) -> tuple[tuple[float, ...], frozenset[str]]:
     text = question.text
     if len(text) > READ_CHARS:
         text = f"{text[: READ_CHARS // 2]}\n{text[-READ_CHARS // 2 :]}"
-    tokens = _WORD.findall(text.lower())
+    tokens, capitals = _tokens(text)
     figures = [token for token in tokens if token.isdigit()]
     spelt = [token for token in tokens if token.isalpha()]
     words = frozenset("#" if token.isdigit() else token for token in tokens)
@@ -56,7 +59,7 @@ def read(question: Question) -> tuple[tuple[float, ...], frozenset[str]]:
         log1p(text.count("\n")),
         sum(map(len, spelt)) / (len(spelt) or 1),
         sum(len(word) > 9 for word in spelt) / (len(spelt) or 1),
-        sum(map(str.isupper, text)) / (len(text) or 1),
+        capitals / (len(text) or 1),
         log1p(len(figures)),
         len(figures) / (len(tokens) or 1),
         log1p(max(map(len, figures), default=0)),
@@ -81,3 +84,10 @@ def read(question: Question) -> tuple[tuple[float, ...], frozenset[str]]:
         float(question.max_tokens is None),
     )
     return numbers, words
+
+
+def _tokens(text: str) -> tuple[list[str], int]:
+    """Words, numbers and signs in lower case, and how many capitals there were."""
+    if text.isascii():
+        return _ASCII_WORD.findall(text.lower()), len(_ASCII_CAPITAL.findall(text))
+    return _WORD.findall(text.lower()), sum(map(str.isupper, text))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.routing.features import NUMBERS, READ_CHARS, read
+from gateway.routing.features import NUMBERS, READ_CHARS, _tokens, read
 from gateway.routing.policy import Preference
 from gateway.routing.question import Question
 from gateway.routing.score import ComplexityScore, UnusableWeights
@@ -45,6 +45,13 @@ def test_the_shipped_thresholds_let_more_through_the_more_quality_counts() -> No
         <= SHIPPED.thresholds[Preference.ECONOMY]
         < 1
     )
+
+
+@given(st.text(st.characters(max_codepoint=127), max_size=200))
+def test_ascii_is_read_as_any_other_text_is(text: str) -> None:
+    """It has a faster way of its own. What is not ASCII at the end, and no letter, brings the text to the other one."""
+    tokens, capitals = _tokens(text)
+    assert _tokens(f"{text}\u00a0") == (tokens, capitals)
 
 
 def test_of_a_long_text_the_start_and_the_end_are_read() -> None:
