@@ -15,7 +15,7 @@ from gateway.routing.question import Question
 from gateway.sessions.policy import SessionWindow
 from gateway.settings import Settings
 from gateway.tenancy.limits import ScopeKind
-from tests.gateway.api.conftest import AUTHORISED, KEY
+from tests.gateway.api.conftest import AUTHORISED, KEY, until
 from tests.gateway.api.envelope import error_of
 from tests.gateway.api.fake_engine import FakeEngine
 from tests.gateway.api.services import price_book, services_with
@@ -65,7 +65,7 @@ def want(authenticator):
     return want
 
 
-def ask(client: TestClient, text: str, model: str = "big", **fields):
+def ask(client: httpx.Client, text: str, model: str = "big", **fields):
     response = client.post(CHAT, json=body(user(text), model=model, **fields))
     assert response.status_code == 200, response.text
     return response
@@ -75,7 +75,7 @@ def dropped(response) -> int:
     return int(response.headers["x-turnpike-session-dropped-turns"])
 
 
-def fill(client: TestClient, model: str = "big") -> tuple[int, httpx.Response]:
+def fill(client: httpx.Client, model: str = "big") -> tuple[int, httpx.Response]:
     """Turns of a hundred characters, until some go; the number of the last, and its response."""
     for number in range(40):
         response = ask(client, f"{number:-<100}", model)
@@ -249,6 +249,23 @@ def test_where_there_is_no_summary_the_turns_go_all_the_same(client, engine, wan
     assert "x-turnpike-session-summary-id" not in response.headers
     session = client.get("/v1/sessions/trip").json()
     assert (session["summary"], session["dropped_turns"] > 0) == (None, True)
+
+
+def test_a_client_that_leaves_while_a_summary_is_written_leaves_all_as_it_was(server, engine, want, journal):
+    want(SessionWindow.SUMMARY)
+    with httpx.Client(base_url=server.url, headers=AUTHORISED, timeout=10) as client:
+        for number in range(6):
+            ask(client, f"{number:-<100}")
+        before, calls = contents(client), len(engine.calls)
+        engine.pace_s = 0.05
+        with pytest.raises(httpx.ReadTimeout):
+            client.post(CHAT, json=body(user("-" * 100), model="big"), timeout=0.3)
+        until(lambda: len(events_of(journal)) == calls + 1)
+        assert contents(client) == before
+    assert [call.model for call in engine.calls[calls:]] == ["small"]
+    event = events_of(journal)[-1]
+    assert (event.finish_reason, event.cost_nanodollars) == (Ending.CANCELLED, 0)
+    assert event.undelivered_tokens > 0
 
 
 def test_the_settings_say_what_holds_for_tenants_that_say_nothing(
