@@ -15,8 +15,9 @@ from torch import Tensor
 class AttentionMetadata:
     """Where the tokens of a step stand in their sequences and in the KV pool.
 
-    The tokens of row i are `query_lens[i]` consecutive rows of the step's tensors, rows one after another, decode
-    rows (one token) before all others. `context_lens[i]` counts the row's tokens up to and including this step's.
+    The tokens of row i are `query_lens[i]` consecutive rows of the step's tensors, rows one after another. Backends may
+    be faster where rows of as many tokens are neighbours, and of these those of similar context. `context_lens[i]`
+    counts the row's tokens up to and including this step's.
 
     positions: int64 [T], position of each token in its sequence.
     slot_mapping: int64 [T], where its KV goes: block id x 16 + offset.
@@ -31,11 +32,6 @@ class AttentionMetadata:
     block_tables: Tensor
     query_lens: tuple[int, ...]
     context_lens: tuple[int, ...]
-
-    @property
-    def decode_rows(self) -> int:
-        """Leading rows with a single token."""
-        return next((i for i, n in enumerate(self.query_lens) if n != 1), len(self.query_lens))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from kernels.ops import AttentionMetadata
 class StepInputs:
     """A step as the model takes it.
 
-    rows: the plan's rows in the order that the kernels want: single tokens by context length, then longer chunks.
+    rows: the plan's rows in the order that the kernels want: by token count, then by context length.
     order: where each of them stands in the plan.
     token_ids: int64 [T]. ends: index of each row's last token in the step's tensors, int64 [R].
     """
@@ -60,5 +60,5 @@ def place_rows(
     return AttentionMetadata(positions, slot_mapping, tables, tuple(query_lens), tuple(context_lens)), ends
 
 
-def _kernel_order(row: ScheduledRow) -> tuple[bool, int]:
-    return row.tokens > 1, row.start + row.tokens
+def _kernel_order(row: ScheduledRow) -> tuple[int, int]:
+    return row.tokens, row.start + row.tokens

@@ -1,9 +1,9 @@
 """Paged attention on a CPU.
 
-Decode rows run together: their blocks are gathered by `index_select` (one memcpy a block), and the query heads that
-share a KV head become query rows of one `scaled_dot_product_attention`, which reads each K and V once for the whole
-group. Rows come in order of context length, so a run of similar lengths is a slice and padding stays small. Prefill
-chunks run one sequence at a time.
+Rows of few tokens, those that decode and those with drafts behind, run together with others of as many: their blocks
+are gathered by `index_select` (one memcpy a block), and the query heads that share a KV head become query rows of one
+`scaled_dot_product_attention`, which reads each K and V once for the whole group. Rows come in order of token count and
+context length, so a run of similar ones is a slice and padding stays small. Longer chunks run one sequence at a time.
 """
 
 import math
@@ -18,17 +18,21 @@ from kernels.ops import AttentionMetadata
 
 _GROUP_SLACK_BLOCKS = 4
 
+GROUPED_TOKENS = 16
+"""Rows with more tokens are chunks: there is work enough in one of them."""
+
 
 @dataclass(frozen=True, slots=True)
-class DecodeGroup:
-    """Rows [first, last) of a step, padded to the same number of blocks.
+class RowGroup:
+    """Tokens [first, last) of a step, rows of `tokens` each, padded to the same number of blocks.
 
     blocks: int64 [rows x width], each row's visible blocks; short rows repeat one of their own.
-    mask: additive, compute dtype, [rows, 1, 1, width x 16]; None where every slot is visible.
+    mask: additive, compute dtype, [rows, 1, tokens, width x 16]; None where every slot is visible to every token.
     """
 
     first: int
     last: int
+    tokens: int
     blocks: Tensor
     mask: Tensor | None
 
@@ -52,7 +56,7 @@ class Chunk:
 class WindowPlan:
     """The work of a step under one sliding window."""
 
-    groups: tuple[DecodeGroup, ...]
+    groups: tuple[RowGroup, ...]
     chunks: tuple[Chunk, ...]
 
 
@@ -75,10 +79,7 @@ class CpuAttentionPlan:
     def under(self, window: int | None) -> WindowPlan:
         plan = self._by_window.get(window)
         if plan is None:
-            plan = WindowPlan(
-                tuple(_decode_groups(self.metadata, window, self.dtype)),
-                tuple(_chunks(self.metadata, window)),
-            )
+            plan = _plan_window(self.metadata, window, self.dtype)
             self._by_window[window] = plan
         return plan
 
@@ -88,65 +89,79 @@ def _first_visible(context: int, tokens: int, window: int | None) -> int:
     return 0 if window is None else max(0, context - tokens + 1 - window)
 
 
-def _decode_groups(metadata: AttentionMetadata, window: int | None, dtype: torch.dtype) -> list[DecodeGroup]:
-    rows = metadata.decode_rows
-    contexts = metadata.context_lens[:rows]
-    firsts = [_first_visible(context, 1, window) // BLOCK_TOKENS for context in contexts]
-    widths = [math.ceil(context / BLOCK_TOKENS) - first for context, first in zip(contexts, firsts, strict=True)]
-    groups = []
-    start = 0
-    while start < rows:
-        end, limit = start + 1, widths[start] + widths[start] // 2 + _GROUP_SLACK_BLOCKS
-        while end < rows and widths[end] <= limit:
-            end += 1
-        groups.append(_decode_group(metadata, start, end, firsts, max(widths[start:end]), window, dtype))
-        start = end
-    return groups
+def _plan_window(metadata: AttentionMetadata, window: int | None, dtype: torch.dtype) -> WindowPlan:
+    """Neighbours with as few tokens each, and contexts that differ little, are a group; others are alone."""
+    groups: list[RowGroup] = []
+    chunks: list[Chunk] = []
+    lens, contexts = metadata.query_lens, metadata.context_lens
+    row = token = 0
+    while row < len(lens):
+        tokens, end = lens[row], row + 1
+        if tokens > GROUPED_TOKENS:
+            chunks.append(_chunk(metadata, row, token, window))
+        else:
+            widest = _visible_blocks(contexts[row], tokens, window)
+            limit = widest + widest // 2 + _GROUP_SLACK_BLOCKS
+            while (
+                end < len(lens)
+                and lens[end] == tokens
+                and (blocks := _visible_blocks(contexts[end], tokens, window)) <= limit
+            ):
+                widest, end = max(widest, blocks), end + 1
+            groups.append(_group(metadata, row, end, token, widest, window, dtype))
+        token += tokens * (end - row)
+        row = end
+    return WindowPlan(tuple(groups), tuple(chunks))
 
 
-def _decode_group(
+def _visible_blocks(context: int, tokens: int, window: int | None) -> int:
+    """How many blocks hold what a row of so many tokens sees."""
+    return math.ceil(context / BLOCK_TOKENS) - _first_visible(context, tokens, window) // BLOCK_TOKENS
+
+
+def _group(
     metadata: AttentionMetadata,
     start: int,
     end: int,
-    firsts: list[int],
+    token: int,
     width: int,
     window: int | None,
     dtype: torch.dtype,
-) -> DecodeGroup:
-    context = torch.tensor(metadata.context_lens[start:end])[:, None]
-    first = torch.tensor(firsts[start:end])[:, None]
+) -> RowGroup:
+    """Rows [start, end), whose tokens begin at `token`."""
+    tokens, contexts = metadata.query_lens[start], metadata.context_lens[start:end]
+    context = torch.tensor(contexts)[:, None]
+    first = torch.tensor([_first_visible(each, tokens, window) // BLOCK_TOKENS for each in contexts])[:, None]
     # A short row repeats its last block: its own memory, so always finite under the mask.
     columns = torch.minimum(first + torch.arange(width), (context - 1) // BLOCK_TOKENS)
-    blocks = metadata.block_tables[start:end].gather(1, columns)
-    position = first * BLOCK_TOKENS + torch.arange(width * BLOCK_TOKENS)
-    hidden = position >= context
+    blocks = metadata.block_tables[start:end].gather(1, columns).flatten()
+    key_at = (first * BLOCK_TOKENS + torch.arange(width * BLOCK_TOKENS))[:, None, :]
+    query_at = (context + torch.arange(-tokens, 0))[:, :, None]
+    hidden = key_at > query_at
     if window is not None:
-        hidden |= position < context - window
+        hidden |= key_at <= query_at - window
+    last = token + tokens * (end - start)
     if not hidden.any():
-        return DecodeGroup(start, end, blocks.flatten(), None)
+        return RowGroup(token, last, tokens, blocks, None)
     mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, -math.inf)
-    return DecodeGroup(start, end, blocks.flatten(), mask[:, None, None, :])
+    return RowGroup(token, last, tokens, blocks, mask[:, None])
 
 
-def _chunks(metadata: AttentionMetadata, window: int | None) -> list[Chunk]:
-    chunks = []
-    token = rows = metadata.decode_rows
-    for row in range(rows, len(metadata.query_lens)):
-        tokens, context = metadata.query_lens[row], metadata.context_lens[row]
-        first = _first_visible(context, tokens, window) // BLOCK_TOKENS
-        blocks = metadata.block_tables[row, first : math.ceil(context / BLOCK_TOKENS)]
-        keys = context - first * BLOCK_TOKENS
-        fresh = context == tokens
-        mask = None
-        if not fresh or (window is not None and window < context):
-            query_at = torch.arange(context - tokens, context)[:, None]
-            key_at = torch.arange(first * BLOCK_TOKENS, context)[None, :]
-            mask = key_at <= query_at
-            if window is not None:
-                mask &= key_at > query_at - window
-        chunks.append(Chunk(token, token + tokens, blocks, keys, fresh, mask))
-        token += tokens
-    return chunks
+def _chunk(metadata: AttentionMetadata, row: int, token: int, window: int | None) -> Chunk:
+    """A row whose tokens begin at `token`."""
+    tokens, context = metadata.query_lens[row], metadata.context_lens[row]
+    first = _first_visible(context, tokens, window) // BLOCK_TOKENS
+    blocks = metadata.block_tables[row, first : math.ceil(context / BLOCK_TOKENS)]
+    keys = context - first * BLOCK_TOKENS
+    fresh = context == tokens
+    mask = None
+    if not fresh or (window is not None and window < context):
+        query_at = torch.arange(context - tokens, context)[:, None]
+        key_at = torch.arange(first * BLOCK_TOKENS, context)[None, :]
+        mask = key_at <= query_at
+        if window is not None:
+            mask &= key_at > query_at - window
+    return Chunk(token, token + tokens, blocks, keys, fresh, mask)
 
 
 def attend(query: Tensor, kv_layer: Tensor, plan: WindowPlan) -> Tensor:
@@ -161,15 +176,19 @@ def attend(query: Tensor, kv_layer: Tensor, plan: WindowPlan) -> Tensor:
     return output
 
 
-def _attend_group(query: Tensor, kv_layer: Tensor, group: DecodeGroup) -> Tensor:
-    rows, heads, head_dim = query.shape
-    kv_heads = kv_layer.shape[3]
+def _attend_group(query: Tensor, kv_layer: Tensor, group: RowGroup) -> Tensor:
+    count, heads, head_dim = query.shape
+    kv_heads, tokens = kv_layer.shape[3], group.tokens
+    rows, shared = count // tokens, heads // kv_heads
     kv = kv_layer.index_select(0, group.blocks).view(rows, -1, 2, kv_heads, head_dim)
-    folded = query.reshape(rows, kv_heads, heads // kv_heads, head_dim)
+    # Every query head that shares a KV head, of every token of the row: [rows, Hkv, tokens x heads each, D]
+    folded = query.reshape(rows, tokens, kv_heads, shared, head_dim).transpose(1, 2).flatten(2, 3)
+    mask = group.mask if tokens == 1 or group.mask is None else group.mask.repeat_interleave(shared, dim=2)
     attended = scaled_dot_product_attention(
-        folded, kv[:, :, 0].transpose(1, 2), kv[:, :, 1].transpose(1, 2), attn_mask=group.mask
+        folded, kv[:, :, 0].transpose(1, 2), kv[:, :, 1].transpose(1, 2), attn_mask=mask
     )
-    return attended.reshape(rows, heads, head_dim)
+    unfolded = attended.reshape(rows, kv_heads, tokens, shared, head_dim).transpose(1, 2)
+    return unfolded.reshape(count, heads, head_dim)
 
 
 def _attend_chunk(query: Tensor, kv_layer: Tensor, chunk: Chunk) -> Tensor:
