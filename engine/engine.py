@@ -17,6 +17,8 @@ import torch
 from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.forecast import PredictedWait
+from engine.grammar.spec import GrammarRefused, GrammarSpec
+from engine.grammar.trial import TrialProcessFailed
 from engine.request import (
     STANDARD,
     EngineError,
@@ -114,6 +116,9 @@ class Engine:
         if not self._closed:
             self._closed = True
             self._core.close()
+            for served in self.models.values():
+                if served.grammars is not None:
+                    served.grammars.close()
 
     def __enter__(self) -> Self:
         self.start()
@@ -166,6 +171,9 @@ class Engine:
             UnservableRequest: the prompt is empty or does not fit the window with one token to answer.
             InvalidParameter: a token id outside the vocabulary.
             EngineError: from the iterator, where the request fails inside the engine.
+
+        A grammar is compiled first, before anything is computed; where it is refused, InvalidParameter comes from the
+        iterator.
         """
         served = self.models[model]
         requests = self._requests(served, prompt, params, request_id or uuid.uuid4().hex, tenant, service_class)
@@ -207,6 +215,8 @@ class Engine:
         for request in requests:
             mailbox.register(request.id, streams)
         try:
+            if (grammar := requests[0].params.grammar) is not None:
+                await _give_matchers(served, grammar, requests)
             self._core.submit(served.name, requests, mailbox.post)
             while (delta := await streams.next()) is not None:
                 yield delta
@@ -269,6 +279,25 @@ class Engine:
         return requests
 
 
+async def _give_matchers(served: ServedModel, grammar: GrammarSpec, requests: Sequence[Request]) -> None:
+    """Each choice gets a matcher of its own.
+
+    Raises:
+        InvalidParameter: the grammar cannot be enforced.
+        EngineError: no grammar can be compiled at the moment.
+    """
+    assert served.grammars is not None
+    try:
+        # Shielded: others may wait for the same.
+        compiled = await asyncio.shield(asyncio.wrap_future(served.grammars.compile(grammar)))
+    except GrammarRefused as error:
+        raise InvalidParameter(grammar.param, f"{grammar.param} cannot be enforced: {error}") from None
+    except TrialProcessFailed as error:
+        raise EngineError(f"no grammar can be compiled: {error}") from error
+    for request in requests:
+        request.matcher = compiled.matcher()
+
+
 def _load_all(
     models: Mapping[str, Path | str], config: EngineConfig, progress: LoadProgress | None
 ) -> tuple[list[LoadedModel], dict[str, str | int | float]]:
@@ -295,6 +324,8 @@ def _max_tokens(served: ServedModel, prompt: Sequence[int], params: SamplingPara
     for name, ids in (("prompt", prompt), ("logit_bias", params.logit_bias), ("stop_token_ids", params.stop_token_ids)):
         if min(ids, default=0) < 0 or max(ids, default=0) >= served.vocab_size:
             raise InvalidParameter(name, f"{name} has a token id outside the vocabulary of {served.vocab_size}")
+    if params.grammar is not None and served.grammars is None:
+        raise InvalidParameter(params.grammar.param, f"{params.grammar.param} is not supported by {served.name}")
     room = window - len(prompt)
     if room < min(1, 1 if params.max_tokens is None else params.max_tokens):
         raise UnservableRequest(f"the prompt has {len(prompt)} tokens; prompt and answer together can have {window}")

@@ -11,6 +11,9 @@ from enum import Enum, StrEnum, auto
 from types import MappingProxyType
 from typing import NamedTuple
 
+from engine.grammar.matcher import GrammarMatcher
+from engine.grammar.spec import GrammarSpec
+
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
@@ -100,7 +103,8 @@ class SamplingParams:
     chosen token's log-probability and the k most likely alternatives' (k may be 0); None asks for nothing.
     `prompt_logprobs` does the same for the prompt's own tokens. `max_tokens=None` means as many as fit the
     window. `seed=None` means that the engine draws one. With `n` > 1, choice i samples from its own seed
-    derived from `seed` and i.
+    derived from `seed` and i. `grammar` is what each choice has to look like; the text ends where that says, so that
+    it goes with neither `min_tokens` nor `ignore_eos`.
 
     Raises:
         InvalidParameter: a value is out of its range; `param` names it.
@@ -123,6 +127,7 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     n: int = 1
+    grammar: GrammarSpec | None = None
 
     def __post_init__(self) -> None:
         _require_range("temperature", self.temperature, 0.0, 2.0)
@@ -147,6 +152,10 @@ class SamplingParams:
             raise InvalidParameter("stop", f"stop takes at most {MAX_STOP_STRINGS} non-empty strings")
         for bias in self.logit_bias.values():
             _require_range("logit_bias", bias, -100.0, 100.0)
+        if self.grammar is not None:
+            for name, given in (("min_tokens", self.min_tokens), ("ignore_eos", self.ignore_eos)):
+                if given:
+                    raise InvalidParameter(name, f"{name} cannot be asked for together with {self.grammar.param}")
 
 
 def _require_range(name: str, value: float, low: float, high: float, *, low_open: bool = False) -> None:
@@ -253,7 +262,8 @@ class Request:
 
     `arrival` is a number that the engine gives out in order of submission; it is kept through preemption. `slot` is the
     row of per-sequence state in the executor while running. `salt` separates prefix caches (one for each tenant). A
-    request with `fork_of` set waits until that sequence's prompt is computed and then shares its blocks.
+    request with `fork_of` set waits until that sequence's prompt is computed and then shares its blocks. `matcher`
+    follows its answer through its grammar, if it has one; the executor moves it.
 
     `waiting_since_ns` is when it arrived or, if that is later, was preempted last.
 
@@ -274,6 +284,7 @@ class Request:
     tenant: str = ""
     salt: bytes = b""
     fork_of: "Request | None" = None
+    matcher: GrammarMatcher | None = None
 
     phase: Phase = Phase.WAITING
     computed: int = 0

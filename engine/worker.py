@@ -12,6 +12,8 @@ import torch
 from engine.config import EngineConfig
 from engine.execution.device.placement import measure_memory, place
 from engine.execution.runner import ModelRunner
+from engine.grammar.compiler import GrammarCompiler
+from engine.grammar.vocabulary import LibraryVocabulary
 from engine.kv_memory import (
     InsufficientMemory,
     KVPool,
@@ -68,6 +70,8 @@ class ServedModel:
     eos_token_ids: tuple[int, ...]
     created: int
     version: str
+    grammars: GrammarCompiler | None = None
+    """None: the model's answers cannot be held to a grammar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +120,17 @@ def load(
     _warm_up(runner, proposers, pool.num_blocks, config, scheduler.window_tokens)
     policy = DepthController(scheduler.cost_model, most=config.draft_depth, below=config.speculate_below)
     speculator = Speculator(proposers, policy) if proposers else None
+    eos_token_ids = tuple(dict.fromkeys((*model_config.eos_token_ids, *text.tokenizer.eos_token_ids)))
     served = ServedModel(
         name,
         text,
         scheduler.window_tokens,
         {each.name: scheduler.window_tokens_of(each.name) for each in config.scheduler.classes},
         model_config.vocab_size,
-        tuple(dict.fromkeys((*model_config.eos_token_ids, *text.tokenizer.eos_token_ids))),
+        eos_token_ids,
         int(time.time()),
         checkpoint_version(path),
+        None if on_gpu else _grammars(text, model_config.vocab_size, eos_token_ids),
     )
     return LoadedModel(served, path, model, scheduler, runner, pool, speculator)
 
@@ -195,6 +201,13 @@ def _runner(model: Transformer, pool: KVPool, config: EngineConfig, window: int)
         step_ops = select_step_ops(model.ops)
         return place(model, step_ops, num_blocks=pool.num_blocks, num_slots=slots, max_model_len=window)
     return ModelRunner(model, num_blocks=pool.num_blocks, num_slots=slots, max_model_len=window)
+
+
+def _grammars(text: TextProcessor, vocab_size: int, eos_token_ids: tuple[int, ...]) -> GrammarCompiler | None:
+    """None for a model without an end token: it could not say that a text is complete."""
+    if not eos_token_ids:
+        return None
+    return GrammarCompiler(lambda: LibraryVocabulary.of(text.tokenizer, vocab_size, eos_token_ids))
 
 
 def _window(config: EngineConfig, model_config: ModelConfig) -> int:

@@ -353,6 +353,9 @@ class ReferenceOps:
     def edit_logits(self, logits: Tensor, edits: LogitEdits) -> None:
         edit_logits(logits, edits)
 
+    def mask_logits(self, logits: Tensor, bitmask: Tensor) -> None:
+        mask_logits(logits, bitmask)
+
     def sample(self, logits: Tensor, columns: SamplingColumns) -> Tensor:
         return sample(logits, columns)
 

@@ -35,7 +35,7 @@ class ModelRunner:
         with torch.inference_mode():
             self._kv = model.allocate_kv(num_blocks)
         self._slots = SlotTable(num_slots, max_model_len, model.config.vocab_size)
-        self._sampler = Sampler(model.ops, self._slots)
+        self._sampler = Sampler(model.ops, self._slots, model.config.vocab_size)
         self._num_slots = num_slots
         self._hidden_states: HiddenStateTable | None = None
 
@@ -107,7 +107,7 @@ class ModelRunner:
             return []
         logits = self._model.logits(hidden[drawn_at])
         finite = self._ops.finite_rows(logits).tolist()
-        tokens, logprobs = self._sampler.sample(logits, draws)
+        tokens, logprobs, failed = self._sampler.sample(logits, draws)
         results, first = [], 0
         for row in rows:
             if row.samples:
@@ -115,9 +115,10 @@ class ModelRunner:
                 accepted = accepted_drafts(row.drafts, tokens[first:last])
                 kept = first + accepted
                 of_drafts = tuple(each for each in logprobs[first:kept] if each is not None)
-                results.append(
-                    RowResult(tokens[kept], logprobs[kept], (), all(finite[first : last + 1]), accepted, of_drafts)
-                )
+                result = RowResult(tokens[kept], logprobs[kept], (), all(finite[first : last + 1]), accepted, of_drafts)
+                if first in failed:
+                    result = result._replace(finite=False, fault="the grammar cannot be followed any further")
+                results.append(result)
                 first = last + 1
         return results
 

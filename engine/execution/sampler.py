@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from engine.execution.logprobs import measure
+from engine.execution.masks import TokenMasks
 from engine.execution.slots import SlotTable, index_tensor
 from engine.request import Request, TokenLogprob
 from kernels.noise import noise_key
@@ -27,20 +28,30 @@ class Draw(NamedTuple):
         return len(self.request.tokens) + len(self.drafts)
 
 
+class Drawn(NamedTuple):
+    """What was drawn, a row of logits each. `failed` rows mean nothing: their request's grammar has failed."""
+
+    tokens: list[int]
+    logprobs: list[TokenLogprob | None]
+    failed: frozenset[int]
+
+
 class Sampler:
     """Draws the next token of requests, each from its row of logits. What penalties and noise are depends on what came
     before it, drafts included, and on nothing else."""
 
-    def __init__(self, ops: Ops, slots: SlotTable) -> None:
+    def __init__(self, ops: Ops, slots: SlotTable, vocab_size: int) -> None:
         self._ops, self._slots = ops, slots
+        self._masks = TokenMasks(ops, vocab_size)
 
-    def sample(self, logits: Tensor, draws: Sequence[Draw]) -> tuple[list[int], list[TokenLogprob | None]]:
+    def sample(self, logits: Tensor, draws: Sequence[Draw]) -> Drawn:
         """One token a row of float32 [R, V], and its log-probability where the request asks. Overwrites logits.
 
-        Log-probabilities are the model's own: before penalties, biases, temperature and thresholds.
+        Log-probabilities are the model's own: before grammars, penalties, biases, temperature and thresholds.
         """
         wanted = [i for i, draw in enumerate(draws) if draw.request.params.logprobs is not None]
         raw = logits[wanted] if wanted else None
+        failed = self._masks.apply(logits, draws)
         edits = logit_edits(draws, self._slots)
         if edits is not None:
             self._ops.edit_logits(logits, edits)
@@ -51,7 +62,7 @@ class Sampler:
             entries = token_logprobs(self._ops, raw, [tokens[i] for i in wanted], counts)
             for i, entry in zip(wanted, entries, strict=True):
                 logprobs[i] = entry
-        return tokens, logprobs
+        return Drawn(tokens, logprobs, failed)
 
 
 def accepted_drafts(drafts: Sequence[int], drawn: Sequence[int]) -> int:

@@ -123,7 +123,7 @@ class Committer:
         if fate is not None:
             return None
         if not outcome.finite:
-            return self._fail(request, "the model's output is not finite")
+            return self._fail(request, outcome.fault)
         tally.computed += tokens
         tally.sampled += samples
         return self._advance(row, outcome)

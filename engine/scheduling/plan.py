@@ -69,7 +69,8 @@ class RowResult(NamedTuple):
 
     `finite=False` says that the row's output held a NaN or an infinity where none belongs: the request fails
     and its blocks are not published. That is asked of every row, as a prefill chunk that does not sample is
-    published too; its last hidden state stands for all before it, as attention carries a NaN forward.
+    published too; its last hidden state stands for all before it, as attention carries a NaN forward. Where it was
+    something else that nothing can come of, `fault` says what.
     `prompt_logprobs` has one entry for each prompt token that the row's positions predict, where asked for.
     """
 
@@ -79,6 +80,7 @@ class RowResult(NamedTuple):
     finite: bool = True
     accepted: int = 0
     draft_logprobs: tuple[TokenLogprob, ...] = ()
+    fault: str = "the model's output is not finite"
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,9 @@ class CpuOps(ReferenceOps):
         assert isinstance(plan, attention.CpuAttentionPlan)
         return attention.attend(query, kv_layer, plan.under(window))
 
+    def mask_logits(self, logits: Tensor, bitmask: Tensor) -> None:
+        sampling.mask_logits(logits, bitmask)
+
     def sample(self, logits: Tensor, columns: SamplingColumns) -> Tensor:
         return sampling.sample(logits, columns)
 

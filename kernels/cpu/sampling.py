@@ -25,6 +25,12 @@ _LARGEST_UNIFORM = 1.0 - 2.0**-24
 """Largest float32 below 1: keeps the noise of the unluckiest token finite."""
 
 
+def mask_logits(logits: Tensor, bitmask: Tensor) -> None:
+    """`kernels.reference.mask_logits`. The bits are unpacked to bytes, which numpy does a vector at a time."""
+    bits = np.unpackbits(bitmask.numpy().view(np.uint8), axis=1, count=logits.shape[1], bitorder="little")
+    np.copyto(logits.numpy(), -np.inf, where=bits == 0)
+
+
 def sample(logits: Tensor, columns: SamplingColumns) -> Tensor:
     """`kernels.reference.sample`; overwrites the logits of rows that are not greedy."""
     return torch.from_numpy(_chosen_columns(logits, _all_tokens(logits.shape[-1]), columns))

@@ -7,6 +7,7 @@ from kernels.layout import BLOCK_TOKENS
 from kernels.ops import AttentionMetadata, AttentionPlan, HeadNorms, KVScales, RopeRows, SamplingColumns
 from kernels.reference import ReferenceOps
 from kernels.triton import activation, attention, blocks, embedding, logprobs, norms, rotary, sampling
+from kernels.triton.bitmask import mask_logits
 from kernels.triton.plan import TritonPlan, plan_from_metadata
 
 _UNSCALED = KVScales(key=1.0, value=1.0)
@@ -65,6 +66,9 @@ class TritonOps(ReferenceOps):
     def attend(self, query: Tensor, kv_layer: Tensor, plan: AttentionPlan, window: int | None) -> Tensor:
         assert isinstance(plan, TritonPlan)
         return attention.attend(query, kv_layer, plan, window, self.kv_scales or _UNSCALED)
+
+    def mask_logits(self, logits: Tensor, bitmask: Tensor) -> None:
+        mask_logits(logits, bitmask)
 
     def sample(self, logits: Tensor, columns: SamplingColumns) -> Tensor:
         return sampling.sample(logits, columns)

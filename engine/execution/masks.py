@@ -1,0 +1,68 @@
+"""Keeps the tokens that a grammar does not allow from being drawn."""
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.grammar.matcher import GrammarFailed, GrammarMatcher
+from engine.request import Request
+from kernels.ops import Ops
+
+if TYPE_CHECKING:
+    from engine.execution.sampler import Draw
+
+
+class TokenMasks:
+    """Masks the logits of draws whose requests have a grammar. One line of memory does for all of them."""
+
+    def __init__(self, ops: Ops, vocab_size: int) -> None:
+        self._ops = ops
+        self._words = np.zeros((vocab_size + 31) // 32, dtype=np.int32)
+        self._bitmask = torch.from_numpy(self._words).unsqueeze(0)
+
+    def apply(self, logits: Tensor, draws: "Sequence[Draw]") -> frozenset[int]:
+        """Set logits float32 [R, V] to -inf where a grammar forbids the token. Returns the rows of requests whose
+        grammar has failed: what is drawn for those means nothing.
+
+        The draws of one request follow one another, each with one draft more.
+        """
+        failed: set[int] = set()
+        for request, group in groupby(enumerate(draws), key=lambda each: each[1].request):
+            matcher = request.matcher
+            if matcher is None:
+                continue
+            rows = list(group)
+            try:
+                self._mask(logits, request, matcher, rows)
+            except GrammarFailed:
+                failed.update(row for row, _ in rows)
+        return frozenset(failed)
+
+    def _mask(
+        self, logits: Tensor, request: Request, matcher: GrammarMatcher, rows: "Iterable[tuple[int, Draw]]"
+    ) -> None:
+        """Rows behind a draft that the grammar forbids, or that ends the text, stay as they are: nothing comes of them,
+        as such a draft is not drawn in its place, or is the last that is."""
+        _catch_up(matcher, request)
+        ahead = 0
+        try:
+            for row, (_, drafts) in rows:
+                if drafts:
+                    if drafts[-1] in request.eos_token_ids or not matcher.accept(drafts[-1:]):
+                        return
+                    ahead += 1
+                matcher.allow(self._words)
+                self._ops.mask_logits(logits[row : row + 1], self._bitmask)
+        finally:
+            matcher.rollback(ahead)
+
+
+def _catch_up(matcher: GrammarMatcher, request: Request) -> None:
+    """Move past all tokens that the answer has by now."""
+    news = request.tokens[request.prompt_tokens + matcher.taken :]
+    if matcher.accept(news) < len(news):
+        raise GrammarFailed("a token stands in the answer that its grammar does not allow")

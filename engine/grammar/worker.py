@@ -1,0 +1,125 @@
+"""Tries a grammar out, in a process of its own that can be killed: the program that `engine.grammar.trial` starts.
+
+It is run by its path and imports nothing of the engine, so that it starts fast and stays small. A message is four bytes
+of length, big-endian, and JSON. The first says how to work: `tokenizer` (as `tokenizer.json`), `vocab_size`,
+`eos_token_ids`, `memory_bytes`, `seconds`; the answer is `{}`. Each one after is a grammar, `kind` and `source`; the
+answer is `{"grammar": text}` in the library's own form, or `{"refused": why}`. The program ends with its input.
+"""
+
+import json
+import os
+import resource
+import signal
+import struct
+import sys
+from typing import IO, Any
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance.gbnf_to_lark import any_to_lark
+
+COMPACT = {
+    "item_separator": ",",
+    "key_separator": ":",
+    "whitespace_flexible": False,
+    "coerce_one_of": False,
+    "lenient": False,
+}
+"""JSON is written without optional white space: a model can fill any number of tokens with that."""
+
+_OPTIONS_KEY = "x-guidance"
+"""By which a schema would set the library's options itself."""
+
+_PUNCTUATION = frozenset(r"\.+*?()|[]{}^$#&-~/")
+_HEADER = struct.Struct(">I")
+
+
+def limits() -> LLParserLimits:
+    """What a grammar may take: about 60 MB of states, and as many symbols as a schema of the largest size has."""
+    return LLParserLimits(max_lexer_states=30_000, max_grammar_size=200_000, verbose_errors=False)
+
+
+def open_tokenizer(tokenizer: str, vocab_size: int, eos_token_ids: list[int]) -> LLTokenizer:
+    return LLTokenizer(tokenizer, n_vocab=vocab_size, eos_token=eos_token_ids)
+
+
+def translate(kind: str, source: str) -> str:
+    """A grammar in the library's own form.
+
+    Raises:
+        ValueError: it cannot be; the message is for its author.
+    """
+    match kind:
+        case "json_schema":
+            return _from_schema(json.loads(source))
+        case "choice":
+            return LLMatcher.grammar_from_regex("|".join(_literally(each) for each in json.loads(source)))
+        case "regex":
+            return LLMatcher.grammar_from_regex(source)
+        case _:
+            return LLMatcher.grammar_from_lark(any_to_lark(source))
+
+
+def _from_schema(schema: Any) -> str:
+    if isinstance(schema, bool):
+        schema = {} if schema else {"enum": []}
+    if _OPTIONS_KEY in schema:
+        raise ValueError(f'unsupported keyword: "{_OPTIONS_KEY}"')
+    return LLMatcher.grammar_from_json_schema(schema, overrides=COMPACT)  # type: ignore[arg-type]
+
+
+def _literally(text: str) -> str:
+    return "".join("\\" + char if char in _PUNCTUATION else char for char in text)
+
+
+def fault_of(matcher: LLMatcher) -> str | None:
+    """Why a grammar that has just been compiled is of no use, if so: it is refused, or no text matches it."""
+    if not matcher.is_error():
+        matcher.compute_bitmask()
+    return matcher.get_error() if matcher.is_error() else None
+
+
+def _answer(tokenizer: LLTokenizer, kind: str, source: str) -> dict[str, str]:
+    try:
+        grammar = translate(kind, source)
+    except Exception as error:  # the library's translators raise whatever they like
+        return {"refused": str(error) or type(error).__name__}
+    fault = fault_of(LLMatcher(tokenizer, grammar, log_level=0, limits=limits()))
+    return {"grammar": grammar} if fault is None else {"refused": fault}
+
+
+def receive(stream: IO[bytes]) -> Any:
+    """The next message; None at the end of the stream."""
+    header = stream.read(_HEADER.size)
+    if len(header) < _HEADER.size:
+        return None
+    return json.loads(stream.read(_HEADER.unpack(header)[0]))
+
+
+def encode(message: object) -> bytes:
+    body = json.dumps(message).encode()
+    return _HEADER.pack(len(body)) + body
+
+
+def _main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the end of the input is enough
+    os.nice(5)
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    setup = receive(source)
+    if setup is None:
+        return
+    tokenizer = open_tokenizer(setup["tokenizer"], setup["vocab_size"], setup["eos_token_ids"])
+    resource.setrlimit(resource.RLIMIT_AS, (setup["memory_bytes"], setup["memory_bytes"]))
+    answer: dict[str, str] = {}
+    while True:
+        sink.write(encode(answer))
+        sink.flush()
+        task = receive(source)
+        if task is None:
+            return
+        signal.alarm(setup["seconds"])  # ends this process, should nobody be left to kill it
+        answer = _answer(tokenizer, task["kind"], task["source"])
+        signal.alarm(0)
+
+
+if __name__ == "__main__":
+    _main()
