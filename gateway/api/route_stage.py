@@ -104,15 +104,23 @@ def refusal_of(error: Exception) -> Refusal | None:
 
 
 def question_of(request: GenerationRequest) -> Question:
-    """What the request asks, as the complexity score sees it. Tools and schemas are refused before."""
-    users, system_chars, turns = [], 0, 0
+    """What the request asks, as the complexity score sees it. It asks for tools where some were used before."""
+    users, system_chars, turns, has_tools = [], 0, 0, False
     for role, text in (each for prompt in request.prompts for each in _texts(prompt)):
         turns += role in ("user", "assistant")
+        has_tools |= role == "tool"
         if role == "user":
             users.append(text)
         elif role in ("system", "developer"):
             system_chars += len(text)
-    return Question(text="\n".join(users), turns=turns, system_chars=system_chars, max_tokens=request.params.max_tokens)
+    return Question(
+        text="\n".join(users),
+        turns=turns,
+        system_chars=system_chars,
+        has_tools=has_tools,
+        has_schema=request.params.grammar is not None,
+        max_tokens=request.params.max_tokens,
+    )
 
 
 def token_param(request: GenerationRequest) -> str | None:
