@@ -77,8 +77,7 @@ class Summariser:
                 ClientGone: nobody waits for it any more.
                 Exception: whatever a request may fail with; TimeoutError, NoSummary.
             """
-            async with asyncio.timeout(SUMMARY_DEADLINE_S):
-                return await self._write(self._writer(model, asker.caller), former, messages, asker)
+            return await self._write(self._writer(model, asker.caller), former, messages, asker)
 
         return summarise
 
@@ -99,7 +98,8 @@ class Summariser:
         opening = self._opening(caller, serving, model)
         limiter, journal = self._services.limiter, self._services.journal
         async with admitted(limiter, journal, opening, limits.quotas, [prompt], 1) as admission:
-            text = await self._answer(admission, opening, asker)
+            async with asyncio.timeout(SUMMARY_DEADLINE_S):
+                text = await self._answer(admission, opening, asker)
             await admission.complete()
         if not text.strip():
             raise NoSummary
@@ -140,7 +140,7 @@ class Summariser:
             routed_model=model.name,
             served_model=model.name,
             model_version=model.version,
-            route_reason=RouteReason.EXPLICIT,
+            route_reason=RouteReason.SESSION_SUMMARY.value,
             price=self._services.prices.price_of(model.name, serving.name, now),
             opened_ms=unix_ms(now),
         )

@@ -25,3 +25,5 @@ class RouteReason(StrEnum):
     """The small model answered and was sure of it."""
     CASCADE_ESCALATED = "cascade_escalated"
     """The small model answered first and was not."""
+    SESSION_SUMMARY = "session_summary"
+    """No client asked: the oldest turns of a session were summed up."""

@@ -193,6 +193,7 @@ def test_a_summary_is_a_request_that_is_billed(client, engine, want, journal):
     assert summary.request_id == response.headers["x-turnpike-session-summary-id"]
     assert summary.request_id.startswith("sessionsum-")
     assert (summary.served_model, summary.tenant_id, summary.key_id) == ("small", "tenant-1", "pubid1")
+    assert (summary.route_reason, answer.route_reason) == ("session_summary", "explicit")
     assert (summary.completion_tokens, summary.finish_reason) == (len(SUMMARY), Ending.STOP)
     fresh = summary.prompt_tokens - summary.cached_tokens
     assert summary.cost_nanodollars == fresh * 100 + summary.cached_tokens * 50 + summary.completion_tokens * 400
@@ -249,6 +250,18 @@ def test_where_there_is_no_summary_the_turns_go_all_the_same(client, engine, wan
     assert "x-turnpike-session-summary-id" not in response.headers
     session = client.get("/v1/sessions/trip").json()
     assert (session["summary"], session["dropped_turns"] > 0) == (None, True)
+
+
+def test_a_summary_that_takes_too_long_is_done_without(client, engine, want, journal, monkeypatch):
+    want(SessionWindow.SUMMARY)
+    monkeypatch.setattr("gateway.api.session_summary.SUMMARY_DEADLINE_S", 0.05)
+    for number in range(6):
+        ask(client, f"{number:-<100}")
+    engine.pace_s, engine.replies["small"] = 0.02, "s" * 100
+    assert ask(client, "-" * 100).headers["x-turnpike-session-window"] == "summary_failed"
+    *_, summary, answer = events_of(journal)
+    assert (summary.finish_reason, summary.cost_nanodollars) == (Ending.ERROR, 0)
+    assert answer.finish_reason is Ending.STOP
 
 
 def test_a_client_that_leaves_while_a_summary_is_written_leaves_all_as_it_was(server, engine, want, journal):
