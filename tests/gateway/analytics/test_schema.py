@@ -3,12 +3,14 @@
 import asyncio
 from unittest.mock import patch
 
+import orjson
 import pytest
 
 from gateway.analytics import Analytics, AnalyticsRefused, AnalyticsSchemaMismatch, migrate, open_analytics, schema
 from gateway.analytics.schema import Migration, shipped_migrations
 from gateway.analytics.usage import EVENT_COLUMNS
-from gateway.metering.event import COLUMNS
+from gateway.metering.event import COLUMNS, UsageEvent, unrouted
+from gateway.metering.intake import row_of
 from tests.gateway.analytics.samples import event, store
 
 pytestmark = pytest.mark.anyio
@@ -56,11 +58,11 @@ async def test_events_of_before_routing_say_that_their_model_was_named(empty_ana
     before = [each for each in shipped_migrations() if each.version < 3]
     with patch.object(schema, "shipped_migrations", return_value=before):
         await migrate(empty_analytics)
-    old = {name: value for name, value in event(1).items() if name not in ("routed_model", "route_reason")}
+    old = {name: value for name, value in event(1, schema_version=1).items() if name not in unrouted("")}
     await empty_analytics.insert("usage_events", list(old), [list(old.values())])
     await migrate(empty_analytics)
-    rows = await empty_analytics.query("SELECT routed_model, route_reason FROM usage_events")
-    assert rows == [(old["served_model"], "explicit")]
+    rows = await empty_analytics.query(f"SELECT {', '.join(COLUMNS)} FROM usage_events")
+    assert rows == [row_of(UsageEvent.from_json(orjson.dumps(old)))], "as the journal says, for reconciliation"
 
 
 async def test_tables_of_a_newer_program_are_left_alone(analytics: Analytics) -> None:
