@@ -5,7 +5,7 @@ from enum import StrEnum
 
 class RouteReason(StrEnum):
     """One a request. The first three are of a model that was named, or of a key that may use no other; the rest are of
-    a choice that routing made."""
+    a choice that routing made, but for the last, which is of no client's request."""
 
     EXPLICIT = "explicit"
     """The client named it, or an alias of it."""
