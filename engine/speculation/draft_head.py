@@ -14,12 +14,10 @@ from torch import Tensor
 
 from engine.models.checkpoint import WeightSource
 from engine.models.config import UnsupportedCheckpoint
+from engine.models.hf_writer import DRAFT, FREQUENT_TOKENS
 from engine.models.layout import EMBEDDING, HEAD
 from engine.models.transformer import Transformer
 from kernels.ops import Linear, LogitEdits, Ops, SamplingColumns
-
-DRAFT_FILE = "draft.safetensors"
-FREQUENT_TOKENS = "frequent_tokens"
 
 
 class DraftHead(Protocol):
@@ -97,7 +95,7 @@ def read_frequent_tokens(path: Path, vocab_size: int) -> Tensor | None:
     Raises:
         UnsupportedCheckpoint: it is not a file of that kind, or not a list of tokens of the vocabulary.
     """
-    file = path / DRAFT_FILE
+    file = path / DRAFT
     if not file.is_file():
         return None
     try:

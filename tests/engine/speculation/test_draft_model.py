@@ -11,10 +11,11 @@ from safetensors.torch import save_file
 
 from engine.models.checkpoint import open_checkpoint
 from engine.models.config import UnsupportedCheckpoint
+from engine.models.hf_writer import DRAFT, FREQUENT_TOKENS
 from engine.models.transformer import Transformer
 from engine.request import Request, SamplingParams
 from engine.speculation import draft_model
-from engine.speculation.draft_head import DRAFT_FILE, FREQUENT_TOKENS, DraftHead, WholeHead, make_head
+from engine.speculation.draft_head import DraftHead, WholeHead, make_head
 from engine.speculation.draft_model import DraftModel
 from engine.speculation.policy import FixedDepth
 from engine.speculation.proposer import DraftWant
@@ -61,7 +62,7 @@ def draft_with(model: Transformer, head: DraftHead | None = None, **changes: int
 
 def frequent_head(folder: Path, tmp_path: Path, tokens: list[int]) -> DraftHead:
     """The head of a model for some tokens. The folder that names them is another, as the model's is shared."""
-    save_file({FREQUENT_TOKENS: torch.tensor(tokens, dtype=torch.int32)}, tmp_path / DRAFT_FILE)
+    save_file({FREQUENT_TOKENS: torch.tensor(tokens, dtype=torch.int32)}, tmp_path / DRAFT)
     return make_head(loaded(folder), open_checkpoint(folder), tmp_path)
 
 
@@ -277,15 +278,15 @@ def test_a_list_of_tokens_that_cannot_be_used(
 ) -> None:
     folder = tiny_folders["llama"]
     if tensor is None:
-        (tmp_path / DRAFT_FILE).write_bytes(b"nothing")
+        (tmp_path / DRAFT).write_bytes(b"nothing")
     else:
-        save_file({FREQUENT_TOKENS: tensor}, tmp_path / DRAFT_FILE)
+        save_file({FREQUENT_TOKENS: tensor}, tmp_path / DRAFT)
     with pytest.raises(UnsupportedCheckpoint, match=message):
         make_head(loaded(folder), open_checkpoint(folder), tmp_path)
 
 
 def test_a_list_under_another_name(tiny_folders: dict[str, Path], tmp_path: Path) -> None:
-    save_file({"tokens": torch.tensor([1], dtype=torch.int32)}, tmp_path / DRAFT_FILE)
+    save_file({"tokens": torch.tensor([1], dtype=torch.int32)}, tmp_path / DRAFT)
     with pytest.raises(UnsupportedCheckpoint, match="frequent_tokens"):
         make_head(loaded(tiny_folders["llama"]), open_checkpoint(tiny_folders["llama"]), tmp_path)
 
