@@ -163,6 +163,30 @@ def test_each_class_has_its_own_depth() -> None:
     assert sum(each[4] for each in chosen) < 100
 
 
+def test_what_one_proposer_was_granted_counts_for_the_next() -> None:
+    """Half of the requests have drafts of the first. Up to 32 tokens cost nothing, each beyond is dear: the two keep to
+    that together, where each alone would go further."""
+    rng = random.Random(0)
+    controller = DepthController(StepCostModel(), most=MOST, below=100)
+    load, drafter = SpeculationLoad(6, 0, 1200), Drafter(0.9, _cheap)
+    tokens = []
+    for _ in range(SETTLING_STEPS + 200):
+        candidates = [Candidate(0, MOST, 0, 32, 100)] * 3
+        chosen = {name: controller.choose(name, load, candidates) for name in ("first", "second")}
+        verified = tuple(
+            Verified(name, 0, depth, drafter.accepted(depth, rng)) for name in chosen for depth in chosen[name] if depth
+        )
+        drafting = tuple(
+            Drafting(name, 3, max(depths), 0, sum(depths), 1000) for name, depths in chosen.items() if any(depths)
+        )
+        tokens.append(6 + sum(map(sum, chosen.values())))
+        elapsed_ns = 12_000_000 + 4_000_000 * max(tokens[-1] - 32, 0)
+        work = StepWork(tokens[-1], 1200, 0, 6)
+        controller.observe(StepOutcome(load, work, drafting, verified, elapsed_ns))
+    settled = tokens[SETTLING_STEPS:]
+    assert sum(24 <= each <= 32 for each in settled) > 0.9 * len(settled)
+
+
 def test_it_says_what_time_drafts_have_saved() -> None:
     """The time of as many tokens without drafts, less what it took: by what is known of the device, and so about."""
     measured = bench("as good as free up to 32", "small model", 0.8, 2)
