@@ -16,7 +16,7 @@ from engine.distillation.decoder import Decoder
 from engine.distillation.errors import DistillationError
 from engine.distillation.layers import layer_tensors
 from engine.distillation.objective import Agreement
-from engine.distillation.prompts import Prompt, read_prompts
+from engine.distillation.prompts import Prompt, read_prompts, write_prompts
 from engine.distillation.teacher import cache_hidden
 from engine.distillation.trainer import Lesson, Recipe, Trainer
 from engine.models.checkpoint import Checkpoint, open_checkpoint
@@ -25,6 +25,8 @@ from engine.models.layout import EMBEDDING, HEAD
 from engine.models.version import checkpoint_version
 
 MAX_FREQUENT_TOKENS = 16_384
+HELD_OUT = "held_out.jsonl"
+"""In the student's folder: the prompts that it was judged by, for whoever measures it."""
 
 _MAX_POSITIONS = MAX_PROMPT_TOKENS + MAX_ANSWER_TOKENS
 _GLANCE_SEQUENCES = 48
@@ -66,7 +68,7 @@ class Result:
 
 
 def distill(task: Distillation, report: Report) -> Result:
-    """Write answers, keep the teacher's hidden states, train, write the student's folder.
+    """Write answers, keep the teacher's hidden states, train, write the student's folder and the held-out prompts.
 
     Raises:
         DistillationError: there is nothing to learn from or to judge by, or `work` belongs to another run.
@@ -88,7 +90,9 @@ def distill(task: Distillation, report: Report) -> Result:
     judged = [answers[each.digest] for each in prompts if each.digest in answers and each.held_out]
     if not taught or not judged:
         raise DistillationError(f"{task.prompts.name}: too few prompts: one in 32 is held out, and none was")
-    return _train(task, teacher, taught, judged, report)
+    result = _train(task, teacher, taught, judged, report)
+    write_prompts(task.output / HELD_OUT, (each for each in prompts if each.held_out))
+    return result
 
 
 def _claim_work(task: Distillation, prompts: list[Prompt]) -> None:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,12 @@ def read_prompts(path: Path) -> list[Prompt]:
     if not prompts:
         raise PromptError(f"{path.name}: no prompt in it")
     return list(prompts.values())
+
+
+def write_prompts(path: Path, prompts: Iterable[Prompt]) -> None:
+    """Lines that `read_prompts` reads."""
+    lines = (json.dumps({"messages": prompt.messages}, ensure_ascii=False) + "\n" for prompt in prompts)
+    path.write_text("".join(lines), encoding="utf-8")
 
 
 def _prompt(line: str, place: str) -> Prompt:

@@ -15,7 +15,10 @@ from engine.distillation.prompts import Prompt, read_prompts
 from engine.engine import Engine
 from engine.request import SamplingParams
 
-NAMES = ("config.json", "draft.safetensors", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+NAMES = (
+    *("config.json", "draft.safetensors", "held_out.jsonl", "model.safetensors"),
+    *("tokenizer.json", "tokenizer_config.json"),
+)
 
 
 @pytest.fixture
@@ -62,6 +65,8 @@ def test_a_student_is_served_like_any_other_model(task: Distillation) -> None:
     with Engine.load({"student": task.output}, EngineConfig(kv_cache_bytes=1 << 22)) as engine:
         (choices,) = engine.generate("student", ["a"], SamplingParams(max_tokens=4, temperature=0))
     assert choices[0].usage.completion_tokens > 0
+    judged = read_prompts(task.output / "held_out.jsonl")
+    assert judged == [each for each in read_prompts(task.prompts) if each.held_out]
     frequent = load_file(task.output / "draft.safetensors")["frequent_tokens"]
     assert frequent.dtype == torch.int32
     assert len(set(frequent.tolist())) == len(frequent)
