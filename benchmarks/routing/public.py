@@ -1,45 +1,24 @@
-"""The complexity score on real questions: `python -m benchmarks.routing.public FILE`.
+"""Real questions, with who of a weaker and a stronger public model was right on each.
 
-FILE has a line of JSON for each question: `prompt`, and whether a weaker and a stronger public model were right
-(`weak`, `strong`). The same fit as `turnpike route fit`, with calls as the cost, as tokens are not known.
+A file with a line of JSON for each: `prompt`, `domain`, `weak`, `strong`. Tokens are not known, so calls are the cost.
 """
 
-import argparse
 import gzip
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
-import torch
-
 from gateway.routing.curve import Graded
-from gateway.routing.fit import Sample, fit
+from gateway.routing.fit import Sample
 from gateway.routing.question import Question
-from gateway.routing.report import describe
 
 DATA = Path(__file__).parents[3] / "shared/data/routing/mmlu_gsm8k.jsonl.gz"
 
 
-def samples(path: Path = DATA) -> Iterator[Sample]:
+def samples(path: Path = DATA) -> list[Sample]:
     with gzip.open(path, "rt", encoding="utf-8") as lines:
-        for line in lines:
-            row = json.loads(line)
-            yield Sample(Question(text=row["prompt"]), Graded(row["weak"], row["strong"], 1.0), row["domain"])
+        return [_sample(json.loads(line)) for line in lines]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="The complexity score on real questions.")
-    parser.add_argument("file", type=Path, nargs="?", default=DATA)
-    parser.add_argument("--plot", type=Path, help="a PNG of the curves")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    _, report = fit(tuple(samples(options.file)))
-    print(describe(report, "calls"))
-    if options.plot:
-        from benchmarks.routing.plot import draw
-
-        draw(report, options.plot, "7,661 questions of MMLU and GSM8K, two public models", "calls")
-
-
-if __name__ == "__main__":
-    main()
+def _sample(row: dict[str, str | bool]) -> Sample:
+    graded = Graded(bool(row["weak"]), bool(row["strong"]), 1.0)
+    return Sample(Question(text=str(row["prompt"])), graded, str(row["domain"]))

@@ -1,6 +1,5 @@
 """turnpike route: fitting the complexity score to a pair of models, and asking it."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -39,6 +38,7 @@ def fit(
     paths = [_checkpoint(name, settings) for name in (small, large)]
     from gateway.routing.exam import AnswerBook, examine
     from gateway.routing.fit import fit as fit_score
+    from gateway.routing.fit import judge
     from gateway.routing.outcomes import mark, samples, write_outcomes
     from gateway.routing.questions import read_questions
     from gateway.routing.report import describe
@@ -50,11 +50,12 @@ def fit(
             examine(path, asked, book, lambda path: _load(path, settings, report), _counting(path)) for path in paths
         )
     marked = mark(asked, of_small, of_large)
-    score, found = fit_score(samples(asked, marked))
-    out.write_text(json.dumps(score.to_json(), ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
+    drawn = samples(asked, marked)
+    fitted = fit_score(drawn)
+    fitted.score.save(out)
     if outcomes is not None:
         write_outcomes(outcomes, marked)
-    typer.echo(describe(found, "tokens"))
+    typer.echo(describe(fitted, judge(fitted.score, drawn), "tokens"))
 
 
 def score(

@@ -20,6 +20,9 @@ NUMBERS = (
     *("turns", "system_chars", "tools", "schema", "length_asked", "length_open"),
 )
 
+Reading = tuple[tuple[float, ...], frozenset[str]]
+"""The values of `NUMBERS`, in their order and none of them far from 1, and the words."""
+
 _WORD = re.compile(r"[^\W\d_]+|\d+|[^\w\s]|_")
 _ASCII_WORD = re.compile(r"[a-z]+|[0-9]+|[^a-z0-9\s]")
 """The same of lower-case ASCII, in half the time."""
@@ -41,8 +44,7 @@ _SHORT = frozenset({"only", "one", "word", "yes", "no", "single", "just", "brief
 _FORMAT = frozenset({"json", "yaml", "xml", "csv", "table", "list", "bullet", "markdown", "format", "sorted", "order"})
 
 
-def read(question: Question) -> tuple[tuple[float, ...], frozenset[str]]:
-    """The values of `NUMBERS`, in their order and none of them far from 1, and the words."""
+def read(question: Question) -> Reading:
     text = question.text
     if len(text) > READ_CHARS:
         text = f"{text[: READ_CHARS // 2]}\n{text[-READ_CHARS // 2 :]}"

@@ -2,27 +2,32 @@
 
 A hash of its text puts a question on the one side or the other: `seen` or not. Everything is chosen on the seen side,
 by cross-validation: the penalty as the one with the best APGR, and each preference's threshold as the highest score
-that recovers its part of the gap between the models. The report is of the other side alone.
+that recovers its part of the gap between the models. A report is of the other side alone.
+
+What a large model wins is a matter of the pair: weights of one pair may be worse than chance for another. A score that
+is to serve where nobody has fitted one is therefore learnt from several pairs at once.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from types import MappingProxyType
 
 from gateway.errors import OperatorError
 from gateway.routing.curve import Curve, Graded, above, curve, oracle
+from gateway.routing.features import Reading, read
 from gateway.routing.policy import Preference
 from gateway.routing.question import Question
 from gateway.routing.score import ComplexityScore
-from gateway.routing.training import design, fit_head
+from gateway.routing.training import design, fit_heads
 
 RECOVERED: Mapping[Preference, float] = MappingProxyType(
     {Preference.QUALITY: 0.95, Preference.BALANCED: 0.8, Preference.ECONOMY: 0.5}
 )
 """How much of what the large model wins over the small one a preference asks for."""
 MIN_SAMPLES = 100
-_PENALTIES = (3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+_PENALTIES = (3.0, 10.0, 30.0, 100.0, 300.0)
 _FOLDS = 5
 _SALT = "turnpike routing"
 
@@ -49,6 +54,14 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class _Read:
+    """A sample and what was read of its question, once."""
+
+    sample: Sample
+    reading: Reading
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """What a preference does on the questions that were not seen."""
 
@@ -63,53 +76,94 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """On `unseen` questions; `seen` of them were learnt from."""
+    """How good a score is on so many questions that its fit did not see."""
 
-    seen: int
     unseen: int
-    penalty: float
     routed: Curve
     oracle: Curve
     choices: Mapping[Preference, Choice]
 
 
-def fit(samples: Sequence[Sample]) -> tuple[ComplexityScore, Report]:
-    """The score, and how good it is.
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A score, from how many questions it was learnt, and the penalty that was chosen for it."""
+
+    score: ComplexityScore
+    seen: int
+    penalty: float
+
+
+def fit(samples: Sequence[Sample], *others: Sequence[Sample]) -> Fit:
+    """Learns from the seen side of `samples`, and of `others`, which are of other pairs of models. The penalty is the
+    one with the best APGR in the mean of all sets; thresholds are those of `samples`.
 
     Raises:
         NothingToRoute: too few samples, or the large model does not win on them.
     """
-    seen, unseen = [each for each in samples if each.seen], [each for each in samples if not each.seen]
-    if min(len(seen), len(unseen)) < MIN_SAMPLES / 2:
-        raise NothingToRoute(f"a fit needs at least {MIN_SAMPLES} questions with different texts")
-    for half in (seen, unseen):
-        if sum(each.graded.gain for each in half) <= 0:
-            raise NothingToRoute("the large model is right no more often than the small one: there is nothing to win")
-    graded = [each.graded for each in seen]
-    by_penalty = {penalty: _cross_validated(seen, penalty) for penalty in _PENALTIES}
-    penalty = max(_PENALTIES, key=lambda each: curve(by_penalty[each], graded).apgr)
-    scores = by_penalty[penalty]
+    sets = [_halves(each)[0] for each in (samples, *others)]
+    together = [_Read(sample, read(sample.question)) for each in sets for sample in each]
+    by_penalty = _cross_validated(together)
+    penalty = max(_PENALTIES, key=lambda each: _apgr(by_penalty[each], sets))
+    graded = [each.graded for each in sets[0]]
+    scores = by_penalty[penalty][: len(graded)]
     thresholds = {preference: _threshold(scores, graded, part) for preference, part in RECOVERED.items()}
-    score = ComplexityScore.from_json(_fitted(seen, penalty, thresholds).to_json())  # as it will be read
-    return score, _report(score, len(seen), unseen, penalty)
+    (score,) = _fitted(together, [penalty], thresholds)
+    return Fit(ComplexityScore.from_json(score.to_json()), len(together), penalty)  # as it will be read
 
 
-def _fitted(samples: Sequence[Sample], penalty: float, thresholds: Mapping[Preference, float]) -> ComplexityScore:
-    given = design([each.question for each in samples])
-    small = fit_head(given, [each.graded.small for each in samples], penalty)
-    large = fit_head(given, [each.graded.large for each in samples], penalty)
-    return ComplexityScore(small, large, given.ranges, thresholds)
+def judge(score: ComplexityScore, samples: Sequence[Sample]) -> Report:
+    """By the other side of `samples`.
+
+    Raises:
+        NothingToRoute: too few samples, or the large model does not win on them.
+    """
+    unseen = _halves(samples)[1]
+    scores, graded = [score.of(each.question) for each in unseen], [each.graded for each in unseen]
+    routed = curve(scores, graded)
+    choices = {}
+    for preference, threshold in score.thresholds.items():
+        share, right = above(threshold, scores, graded)
+        choices[preference] = Choice(threshold, share, right, routed.recovered(right))
+    return Report(len(unseen), routed, oracle(graded), MappingProxyType(choices))
 
 
-def _cross_validated(samples: Sequence[Sample], penalty: float) -> list[float]:
-    """Each sample's score by a fit to the other folds."""
-    scores = [0.0] * len(samples)
+def _halves(samples: Sequence[Sample]) -> tuple[list[Sample], list[Sample]]:
+    """The seen ones and the others. Raises: NothingToRoute."""
+    halves = [each for each in samples if each.seen], [each for each in samples if not each.seen]
+    if min(map(len, halves)) < MIN_SAMPLES / 2:
+        raise NothingToRoute(f"a fit needs at least {MIN_SAMPLES} questions with different texts")
+    if min(sum(each.graded.gain for each in half) for half in halves) <= 0:
+        raise NothingToRoute("the large model is right no more often than the small one: there is nothing to win")
+    return halves
+
+
+def _fitted(
+    samples: Sequence[_Read], penalties: Sequence[float], thresholds: Mapping[Preference, float]
+) -> Iterator[ComplexityScore]:
+    """One for each penalty."""
+    given = design([each.reading for each in samples])
+    right = [(each.sample.graded.small, each.sample.graded.large) for each in samples]
+    for penalty in penalties:
+        small, large = fit_heads(given, right, penalty)
+        yield ComplexityScore(small, large, given.ranges, thresholds)
+
+
+def _cross_validated(samples: Sequence[_Read]) -> dict[float, list[float]]:
+    """For each penalty every sample's score, by a fit to the other folds."""
+    scores = {penalty: [0.0] * len(samples) for penalty in _PENALTIES}
     for fold in range(_FOLDS):
-        score = _fitted([each for each in samples if each.fold != fold], penalty, {})
-        for index, each in enumerate(samples):
-            if each.fold == fold:
-                scores[index] = score.of(each.question)
+        others = [each for each in samples if each.sample.fold != fold]
+        for penalty, score in zip(_PENALTIES, _fitted(others, _PENALTIES, {}), strict=True):
+            for index, each in enumerate(samples):
+                if each.sample.fold == fold:
+                    scores[penalty][index] = score.expect_of(each.reading).score
     return scores
+
+
+def _apgr(scores: Sequence[float], sets: Sequence[Sequence[Sample]]) -> float:
+    """The mean over sets; `scores` are of all their samples, one set behind the other."""
+    left = iter(scores)
+    return sum(curve(list(islice(left, len(each))), [s.graded for s in each]).apgr for each in sets) / len(sets)
 
 
 def _threshold(scores: Sequence[float], graded: Sequence[Graded], part: float) -> float:
@@ -118,16 +172,6 @@ def _threshold(scores: Sequence[float], graded: Sequence[Graded], part: float) -
     wanted = whole.small + part * (whole.large - whole.small)
     falling = sorted(set(scores), reverse=True)  # one for each point of the curve behind its first
     return next((score for score, right in zip(falling, whole.right[1:], strict=True) if right >= wanted), 0.0)
-
-
-def _report(score: ComplexityScore, seen: int, unseen: Sequence[Sample], penalty: float) -> Report:
-    scores, graded = [score.of(each.question) for each in unseen], [each.graded for each in unseen]
-    routed = curve(scores, graded)
-    choices = {}
-    for preference, threshold in score.thresholds.items():
-        share, right = above(threshold, scores, graded)
-        choices[preference] = Choice(threshold, share, right, routed.recovered(right))
-    return Report(seen, len(unseen), penalty, routed, oracle(graded), MappingProxyType(choices))
 
 
 def _hash(text: str) -> int:

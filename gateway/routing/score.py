@@ -14,12 +14,13 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from gateway.errors import OperatorError
-from gateway.routing.features import NUMBERS, read
+from gateway.routing.features import NUMBERS, Reading, read
 from gateway.routing.policy import Preference
 from gateway.routing.question import Question
 
 FORMAT = 1
-_SHIPPED = Path(__file__).with_name("weights.json")
+SHIPPED = Path(__file__).with_name("weights.json")
+"""Fitted by `python -m benchmarks.routing --write`."""
 
 
 class UnusableWeights(OperatorError):
@@ -74,7 +75,7 @@ class ComplexityScore:
         Raises:
             UnusableWeights: the file cannot be read, or is not what `fit` writes.
         """
-        path = path or _SHIPPED
+        path = path or SHIPPED
         try:
             return cls.from_json(json.loads(path.read_bytes()))
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -103,8 +104,15 @@ class ComplexityScore:
             "words": {word: _rounded(self.small.words.get(word, 0), self.large.words.get(word, 0)) for word in words},
         }
 
+    def save(self, path: Path) -> None:
+        """For `load`."""
+        path.write_text(json.dumps(self.to_json(), ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
+
     def expect(self, question: Question) -> Expectation:
-        values, words = read(question)
+        return self.expect_of(read(question))
+
+    def expect_of(self, reading: Reading) -> Expectation:
+        values, words = reading
         numbers = tuple(min(max(value, low), high) for value, (low, high) in zip(values, self.ranges, strict=True))
         return Expectation(self.small.chance(numbers, words), self.large.chance(numbers, words))
 

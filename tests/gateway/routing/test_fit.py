@@ -5,13 +5,16 @@ import random
 import pytest
 
 from gateway.routing.curve import Graded
-from gateway.routing.fit import RECOVERED, NothingToRoute, Sample, fit
+from gateway.routing.fit import RECOVERED, NothingToRoute, Sample, fit, judge
 from gateway.routing.policy import Preference
 from gateway.routing.question import Question
 from gateway.routing.report import describe
 
 EASY = ["greet", "name", "say", "colour", "day", "hello", "thank", "wish"]
 HARD = ["prove", "derive", "integral", "theorem", "matrix", "compile", "refactor", "optimise"]
+
+
+WON = Graded(False, True, 1.0)
 
 
 def samples(count: int, seed: int = 1) -> list[Sample]:
@@ -27,16 +30,18 @@ def samples(count: int, seed: int = 1) -> list[Sample]:
 
 
 def test_it_finds_what_the_small_model_cannot() -> None:
-    score, report = fit(samples(600))
+    drawn = samples(600)
+    fitted = fit(drawn)
+    score, report = fitted.score, judge(fitted.score, drawn)
     assert score.of(Question(text="Prove derive integral theorem 400000")) > score.thresholds[Preference.BALANCED]
     assert score.of(Question(text="greet hello say thank 400000")) < score.thresholds[Preference.BALANCED]
     assert report.routed.apgr > 0.65
     assert report.routed.shares_below_random == ()
-    assert report.seen + report.unseen == 600
+    assert fitted.seen + report.unseen == 600
 
 
 def test_the_same_samples_give_the_same_weights() -> None:
-    assert fit(samples(300))[0].to_json() == fit(samples(300))[0].to_json()
+    assert fit(samples(300)).score.to_json() == fit(samples(300)).score.to_json()
 
 
 def test_what_is_reported_was_never_seen() -> None:
@@ -45,13 +50,14 @@ def test_what_is_reported_was_never_seen() -> None:
     swapped = [
         sample if sample.seen else Sample(sample.question, Graded(False, sample.graded.large, 2.0)) for sample in drawn
     ]
-    (score, report), (other_score, other_report) = fit(drawn), fit(swapped)
-    assert score.to_json() == other_score.to_json()
-    assert report.routed.small > other_report.routed.small == 0.0
+    score = fit(drawn).score
+    assert score.to_json() == fit(swapped).score.to_json()
+    assert judge(score, drawn).routed.small > judge(score, swapped).routed.small == 0.0
 
 
 def test_a_preference_recovers_about_the_part_it_is_for() -> None:
-    _, report = fit(samples(2000))
+    drawn = samples(2000)
+    report = judge(fit(drawn).score, drawn)
     for preference, choice in report.choices.items():
         assert choice.recovered == pytest.approx(RECOVERED[preference], abs=0.1)
     shares = [report.choices[each].share for each in (Preference.ECONOMY, Preference.BALANCED, Preference.QUALITY)]
@@ -68,6 +74,20 @@ def test_the_halves_and_folds_are_the_text_s_own() -> None:
     )
 
 
+def test_one_score_learns_from_two_pairs_that_differ() -> None:
+    """To the other pair arithmetic is what chat is to the first: each set is judged by its own words."""
+    mine, others = samples(600), samples(600, seed=2)
+    words = dict(zip(EASY + HARD, ["sum", "add", "count", "more", "times", "half", "both", "all"] * 2, strict=True))
+    foreign = [
+        Sample(Question(text=" ".join(words.get(word, word) for word in each.question.text.split())), WON)
+        for each in others
+    ]
+    fitted = fit(mine, foreign)
+    assert fitted.seen == sum(sample.seen for sample in (*mine, *foreign))
+    assert judge(fitted.score, mine).routed.apgr > 0.65
+    assert fitted.score.of(Question(text="count times half sum 400000")) > 0.8
+
+
 def test_too_few_samples_are_refused() -> None:
     with pytest.raises(NothingToRoute, match="at least"):
         fit(samples(20))
@@ -80,8 +100,10 @@ def test_a_large_model_that_does_not_win_is_refused() -> None:
 
 
 def test_the_report_names_both_models_figures_and_every_preference() -> None:
-    _, report = fit(samples(300))
-    text = describe(report, "tokens")
+    drawn = samples(300)
+    fitted = fit(drawn)
+    report = judge(fitted.score, drawn)
+    text = describe(fitted, report, "tokens")
     for preference in Preference:
         assert f"| {preference} |" in text
     assert f"APGR {report.routed.apgr:.3f}" in text
