@@ -9,6 +9,7 @@ from torch import Tensor
 from engine.execution.device.inputs import StepInputs
 from engine.execution.device.staging import Fence
 from engine.execution.logprobs import Scores
+from engine.execution.sampler import accepted_drafts
 from engine.request import DeviceLost, TokenLogprob
 from engine.scheduling.plan import RowResult, StepResult
 
@@ -26,7 +27,7 @@ class PromptScores:
 class DeviceStep:
     """All tensors are on the host once the fence is passed, with lines for filling rows behind the others.
 
-    tokens: int64 [R]. finite: bool [R]. scores: of rows `scored`, each with its `tops[i]` most likely tokens.
+    tokens: int64 [D]. finite: bool [D]. scores: of draws `scored`, each with its `tops[i]` most likely tokens.
     """
 
     inputs: StepInputs
@@ -49,7 +50,8 @@ class DeviceStep:
         except torch.AcceleratorError as error:
             raise DeviceLost(str(error)) from error
         rows = self.inputs.rows
-        logprobs: list[TokenLogprob | None] = [None] * len(rows)
+        tokens, finite = self.tokens.tolist(), self.finite.tolist()
+        logprobs: list[TokenLogprob | None] = [None] * len(tokens)
         if self.scores is not None:
             for index, entry in zip(self.scored, self.scores.entries(self.tops), strict=True):
                 logprobs[index] = entry
@@ -57,8 +59,21 @@ class DeviceStep:
         for each in self.prompt_scores:
             prompt_logprobs[each.row] += tuple(each.scores.entries([each.top] * len(each.scores.tokens)))
         in_plan_order = [RowResult()] * len(rows)
-        tokens, finite = self.tokens.tolist(), self.finite.tolist()
+        first = 0
         for index, (row, place) in enumerate(zip(rows, self.inputs.order, strict=True)):
-            token = tokens[index] if row.samples else None
-            in_plan_order[place] = RowResult(token, logprobs[index], prompt_logprobs[index], finite[index])
+            last = first + len(row.drafts)
+            if not row.drafts:
+                token = tokens[first] if row.samples else None
+                in_plan_order[place] = RowResult(token, logprobs[first], prompt_logprobs[index], finite[first])
+            else:
+                accepted = accepted_drafts(row.drafts, tokens[first:last])
+                kept = first + accepted
+                in_plan_order[place] = RowResult(
+                    tokens[kept],
+                    logprobs[kept],
+                    finite=all(finite[first : last + 1]),
+                    accepted=accepted,
+                    draft_logprobs=tuple(each for each in logprobs[first:kept] if each is not None),
+                )
+            first = last + 1
         return StepResult(tuple(in_plan_order))

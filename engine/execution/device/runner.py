@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from engine.execution.device.draws import Draws
 from engine.execution.device.graphs import NO_GRAPHS, Capture, GraphKey, GraphSizes, row_sizes
 from engine.execution.device.inputs import StepInputs, arrange, filling, replayed_shape
 from engine.execution.device.pending import DeviceStep, PromptScores
@@ -24,11 +25,10 @@ from kernels.step import StepOps, StepShape, StepTensors
 class Forwarded:
     """What the model made of a step.
 
-    hidden: [T, H]. finite: bool [R], whether each row's hidden states are. logits: float32 [R, V], behind each row's
-    last token.
+    hidden: [T, H]. finite: bool [D], whether the hidden states of each draw's row are. logits: float32 [D, V].
     """
 
-    tensors: StepTensors
+    draws: Draws
     hidden: Tensor
     finite: Tensor
     logits: Tensor
@@ -79,7 +79,7 @@ class DeviceRunner:
 
     @property
     def takes_drafts(self) -> bool:
-        return False
+        return True
 
     @torch.inference_mode()
     def capture_graphs(self, capture: Capture) -> None:
@@ -114,7 +114,8 @@ class DeviceRunner:
         needs = sampling_needs(inputs.rows)
         if inputs.key is None:
             tensors = StepTensors.empty(inputs.shape.rows, inputs.shape.tokens, self._device)
-            forwarded, draw = self._forward(tensors, inputs.shape), None
+            draws = Draws.behind_drafts(inputs.rows, inputs.lines, self._device) if plan.draft_tokens else None
+            forwarded, draw = self._forward(tensors, inputs.shape, draws), None
         else:
             replayed = self._graphs[inputs.key]
             forwarded, draw = replayed.forward(), replayed.draw if needs.plain else None
@@ -143,16 +144,18 @@ class DeviceRunner:
         return ReplayedStep(forward, capture(lambda: self._draw(forwarded, shape, NO_NEEDS)))
 
     def _draw(self, forwarded: Forwarded, shape: StepShape, needs: SamplingNeeds) -> Drawn:
-        return self._sampler.draw(self._slots.rows[: shape.rows], forwarded.logits, forwarded.tensors, needs)
+        return self._sampler.draw(self._slots.rows[: shape.rows], forwarded.logits, forwarded.draws, needs)
 
-    def _forward(self, tensors: StepTensors, shape: StepShape) -> Forwarded:
-        """Launch the model on the rows whose lines are in place. Only `shape` decides what is launched."""
+    def _forward(self, tensors: StepTensors, shape: StepShape, draws: Draws | None = None) -> Forwarded:
+        """Launch the model on the rows whose lines are in place, to draw behind each of them or, with `draws`, behind
+        drafts too. Only `shape` decides what is launched."""
         sequences = self._slots.sequences
         self._step_ops.derive(self._slots.rows[: shape.rows], sequences, tensors, shape.most_queries)
         plan = self._step_ops.plan_attention(tensors, sequences.block_tables, shape)
         hidden = self._model.forward(tensors.token_ids, plan, self._kv)
-        logits = self._model.logits(hidden[tensors.ends])
-        return Forwarded(tensors, hidden, _finite_rows(hidden, tensors), logits)
+        draws = draws or Draws.behind_rows(tensors)
+        finite = draws.of_rows(_finite_rows(hidden, tensors))
+        return Forwarded(draws, hidden, finite, self._model.logits(hidden[draws.ends]))
 
     def _copy_blocks(self, copies: tuple[BlockCopy, ...]) -> None:
         if copies:

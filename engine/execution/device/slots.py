@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from engine.config import BLOCK_TOKENS
+from engine.config import BLOCK_TOKENS, MOST_DRAFTS
 from engine.execution.device.arena import Arena, Changes
 from engine.execution.device.columns import COLUMN_WORDS, request_words, view_columns
 from engine.execution.device.staging import Staging, fences_of
@@ -78,7 +78,7 @@ class DeviceSlots:
             _Table.COUNTINGS: (num_slots, COUNTING_WORDS),
             _Table.TOKENS: (num_slots, max_model_len),
             _Table.BLOCK_TABLES: (num_slots, -(-max_model_len // BLOCK_TOKENS)),
-            _Table.DRAFTS: (num_slots, 1),
+            _Table.DRAFTS: (num_slots, MOST_DRAFTS),
         }
         self._arena = Arena([*shapes.values(), *((num_slots, words) for words in COLUMN_WORDS.values())], device)
         self.rows = self._arena.table(_Table.ROWS)
@@ -118,13 +118,14 @@ class DeviceSlots:
             self._ops.count_tokens(counts, self.sequences.tokens, self._countings[: len(update.countings)])
 
     def note_drawn(self, rows: Iterable[ScheduledRow]) -> None:
-        """The tokens drawn for these rows are on the device, or will be before whatever is launched next."""
+        """The tokens drawn for these rows are on the device, or will be before whatever is launched next; those drawn
+        behind drafts are not, as which of them stand is for the host to say."""
         for row in rows:
             slot = row.request.slot
             assert slot is not None
             state = self._states[slot]
             assert state is not None
-            if row.samples:
+            if row.samples and not row.drafts:
                 tokens = row.start + row.tokens + 1
                 self._states[slot] = SlotState(state.request, state.preemptions, tokens, state.blocks, state.counted)
 
@@ -137,7 +138,10 @@ class DeviceSlots:
             state = SlotState(request, request.preemptions)
             for name, words in request_words(request, self._vocab_size).items():
                 update.changes.put(self._arena.place(self._column_tables[name], slot), words)
-        end = row.start + row.tokens
+        end = row.start + row.tokens - len(row.drafts)
+        if row.drafts:
+            assert len(row.drafts) <= MOST_DRAFTS, f"{request.id} has more drafts than there is room for"
+            update.changes.put(self._arena.place(_Table.DRAFTS, slot), row.drafts)
         state = self._load_tokens(slot, state, end, update.changes)
         state = self._load_blocks(slot, state, row.start, update.changes)
         if row.samples and uses_counts(request.params):
@@ -149,7 +153,7 @@ class DeviceSlots:
             update.states[slot] = state
 
     def _load_tokens(self, slot: int, state: SlotState, end: int, changes: Changes) -> SlotState:
-        """Copy those up to the row's end. One that was drawn in the step before may not be known here, but there."""
+        """Copy those before `end`. One that was drawn in the step before may not be known here, but there."""
         known = state.tokens
         if end <= known:
             return state

@@ -33,11 +33,11 @@ def request_of(seed: int) -> Request:
 def sampler() -> Sampler:
     slots = SlotTable(1, 16, VOCAB)
     slots.update(ScheduledRow(request_of(0), 0, 1, True))
-    return Sampler(ReferenceOps(torch.device("cpu"), torch.float32), slots)
+    return Sampler(ReferenceOps(torch.device("cpu"), torch.float32), slots, VOCAB)
 
 
 def draw(logits: Tensor, draws: list[Draw]) -> Tensor:
-    return torch.tensor(sampler().sample(logits.clone(), draws)[0])
+    return torch.tensor(sampler().sample(logits.clone(), draws).tokens)
 
 
 def drawn_with_drafts(seeds: range, drafter: Tensor) -> tuple[Tensor, int]:

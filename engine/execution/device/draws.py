@@ -1,0 +1,83 @@
+"""Where the tokens of a step are drawn: behind each row and, where a row has drafts, behind each of those too."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from engine.execution.device.staging import on_device
+from engine.scheduling.plan import ScheduledRow
+from kernels.ops import SlotSampling
+from kernels.step import Row, StepTensors
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """The draws of a step on the device, in the order of its rows; D = R where no row has drafts.
+
+    ends: int64 [D], index in the step's tensors of the token that each is drawn behind. row_slots: int32 [D].
+    positions: int64 [D], index in its sequence of the token that is drawn.
+    rows, last: int64 [D] and [R], the row of each draw, and the last draw of each row; None where they are the same.
+    """
+
+    ends: Tensor
+    row_slots: Tensor
+    positions: Tensor
+    rows: Tensor | None = None
+    last: Tensor | None = None
+
+    @classmethod
+    def behind_rows(cls, tensors: StepTensors) -> "Draws":
+        """One for each row."""
+        return cls(tensors.ends, tensors.row_slots, tensors.draw_positions)
+
+    @classmethod
+    def behind_drafts(cls, rows: Sequence[ScheduledRow], lines: Sequence[Row], device: torch.device) -> "Draws":
+        """One for each row and each draft. All rows that have drafts are known to the host up to these."""
+        owners, ends, slots, positions, last = list[int](), list[int](), list[int](), list[int](), list[int]()
+        for index, (row, line) in enumerate(zip(rows, lines, strict=True)):
+            count = len(row.drafts)
+            end, position = line.first + line.tokens, line.start + line.tokens
+            owners += [index] * (count + 1)
+            ends += range(end - 1 - count, end)
+            slots += [line.slot] * (count + 1)
+            positions += range(position - count, position + 1)
+            last.append(len(owners) - 1)
+        return cls(
+            on_device(ends, torch.int64, device),
+            on_device(slots, torch.int32, device),
+            on_device(positions, torch.int64, device),
+            on_device(owners, torch.int64, device),
+            on_device(last, torch.int64, device),
+        )
+
+    def of_rows(self, values: Tensor) -> Tensor:
+        """Values of the rows [R] for each draw [D]."""
+        return values if self.rows is None else values[self.rows]
+
+    def to_rows(self, values: Tensor) -> Tensor:
+        """Of values [D], those of each row's last draw [R]."""
+        return values if self.last is None else values[self.last]
+
+
+def counting_drafts(columns: SlotSampling, draws: Draws, rows: Sequence[ScheduledRow]) -> tuple[SlotSampling, Tensor]:
+    """How draws are sampled where a penalty looks at what came, the drafts before each draw included: columns with a
+    line for each draw, and the number of that line, int32 [D].
+
+    Takes the memory of int32 [D, V], so it is for steps that have both.
+    """
+    device, slots = draws.row_slots.device, draws.row_slots.long()
+    counts = columns.counts[slots]
+    lines: list[int] = []
+    tokens: list[int] = []
+    first = 0
+    for row in rows:
+        for taken in range(1, len(row.drafts) + 1):
+            lines += [first + taken] * taken
+            tokens += row.drafts[:taken]
+        first += 1 + len(row.drafts)
+    places = on_device(lines, torch.int64, device), on_device(tokens, torch.int64, device)
+    counts.index_put_(places, torch.full_like(places[0], 2, dtype=counts.dtype), accumulate=True)
+    own = {each.name: getattr(columns, each.name)[slots] for each in fields(columns) if each.name != "counts"}
+    return SlotSampling(**own, counts=counts), torch.arange(len(slots), dtype=torch.int32, device=device)

@@ -1,0 +1,114 @@
+"""The device's runner with drafts gives the text of the CPU without, whoever proposes them."""
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from engine.execution.device.placement import place
+from engine.models.transformer import Transformer
+from engine.request import SamplingParams
+from engine.speculation import FixedDepth, Speculator
+from kernels.triton.step_ops import TritonStepOps
+from tests.engine.execution.device.harness import (
+    DEVICE,
+    REFERENCE,
+    REFERENCE_GRAPHS,
+    TRITON,
+    load_reference,
+    load_triton,
+)
+from tests.engine.execution.harness import GREEDY, Harness, MakeRunner, Runner, load_tiny
+from tests.engine.execution.test_speculation import (
+    TOGGLES,
+    Coin,
+    Oracle,
+    assert_same,
+    mixed,
+    prompt,
+    proposer_of,
+    usage_of,
+    without,
+)
+from tests.engine.models.tiny import make_checkpoint
+
+LADEN = SamplingParams(
+    temperature=0.8,
+    top_p=0.95,
+    frequency_penalty=0.4,
+    repetition_penalty=1.2,
+    min_tokens=4,
+    logit_bias={5: 4.0},
+    logprobs=1,
+)
+
+
+@cache
+def model_of(folder: Path) -> Transformer:
+    return load_reference(folder)
+
+
+@pytest.mark.parametrize("toggle", TOGGLES)
+@pytest.mark.parametrize("kind", ["toggled oracle", "nearly an oracle", "adversary"])
+@pytest.mark.parametrize("make_runner", [REFERENCE, REFERENCE_GRAPHS], ids=["launched", "graphs"])
+def test_text_is_that_of_the_cpu_without(
+    tiny_folders: dict[str, Path], make_runner: MakeRunner, kind: str, toggle: str
+) -> None:
+    folder = tiny_folders["llama"]
+    expected = without(folder)
+    speculator = Speculator([proposer_of(kind, expected)], FixedDepth(5))
+    harness = Harness(model_of(folder), make_runner=make_runner, speculator=speculator, **TOGGLES[toggle])  # type: ignore[arg-type]
+    mixed(harness)
+    given = dict(harness.run(preempt_every=3 if toggle == "preempted" else None))
+    assert_same(given, expected)
+    accepted = sum(usage_of(generated).accepted_draft_tokens for generated in given.values())
+    assert (accepted > 30) == (kind != "adversary")
+
+
+def test_a_device_that_is_ahead_at_times_draws_the_same(tiny_folders: dict[str, Path]) -> None:
+    """Some steps are launched a step ahead, as nothing is drafted then; drafts come in between."""
+    folder = tiny_folders["llama"]
+    expected = without(folder)
+    speculator = Speculator([proposer_of("nearly an oracle", expected)], FixedDepth(4))
+    harness = Harness(model_of(folder), make_runner=REFERENCE)
+    mixed(harness)
+    steps = 0
+    while harness.step():
+        steps += 1
+        harness.speculator = speculator if steps % 7 < 3 else None
+    assert harness.most_in_flight == 2
+    assert_same(harness.results, expected)
+    assert sum(usage_of(generated).accepted_draft_tokens for generated in harness.results.values()) > 10
+
+
+def place_on_gpu(model: Transformer, *, num_blocks: int, num_slots: int, max_model_len: int) -> Runner:
+    return place(model, TritonStepOps(), num_blocks=num_blocks, num_slots=num_slots, max_model_len=max_model_len)
+
+
+def _fill(harness: Harness) -> None:
+    harness.add(prompt(19), GREEDY, max_tokens=9)
+    harness.add(prompt(4), LADEN, max_tokens=9, seed=8)
+
+
+@pytest.mark.parametrize(
+    "make_runner",
+    [
+        TRITON,
+        pytest.param(place_on_gpu, marks=pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a GPU")),
+    ],
+)
+def test_tritons_kernels_verify_drafts(tmp_path: Path, make_runner: MakeRunner) -> None:
+    folder = make_checkpoint(tmp_path / "model", "qwen3", num_hidden_layers=1)
+    alone = Harness(load_tiny(folder), max_running=3)
+    _fill(alone)
+    expected = dict(alone.run())
+    answers = {name: generated.tokens for name, generated in expected.items()}
+    speculator = Speculator([Coin(Oracle(answers, wrong_every=5))], FixedDepth(4))
+    harness = Harness(load_triton(folder), max_running=3, make_runner=make_runner, speculator=speculator)
+    _fill(harness)
+    assert_same(dict(harness.run()), expected)
+    assert any(usage_of(generated).accepted_draft_tokens for generated in harness.results.values())
+    assert any(
+        usage_of(generated).accepted_draft_tokens < usage_of(generated).draft_tokens
+        for generated in harness.results.values()
+    )
