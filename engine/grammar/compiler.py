@@ -2,13 +2,15 @@
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 
 from llguidance import LLMatcher, LLTokenizer
 
 from engine.grammar import worker
 from engine.grammar.matcher import GrammarFailed, GrammarMatcher, Words
+from engine.grammar.refusals import reason_of
 from engine.grammar.spec import GrammarRefused, GrammarSpec
 from engine.grammar.trial import TrialProcess
 from engine.grammar.vocabulary import LibraryVocabulary
@@ -47,7 +49,8 @@ class GrammarCompiler:
         self._seconds = seconds
         self._lock = threading.Lock()
         self._kept: OrderedDict[GrammarSpec, Future[CompiledGrammar]] = OrderedDict()
-        self._processes: deque[TrialProcess] = deque()
+        self._idle: deque[TrialProcess] = deque()
+        self._busy: set[TrialProcess] = set()
         self._opened: tuple[LibraryVocabulary, LLTokenizer] | None = None
         self._opening = threading.Lock()
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="turnpike-grammar")
@@ -76,28 +79,48 @@ class GrammarCompiler:
         """End its processes and threads; who still waits for a grammar is cancelled. Idempotent."""
         with self._lock:
             self._closed = True
+            busy = list(self._busy)
         self._threads.shutdown(wait=False, cancel_futures=True)
-        while self._processes:
-            self._processes.popleft().close()
+        for process in busy:
+            process.kill()
+        while self._idle:
+            self._idle.popleft().close()
 
     def _compile(self, spec: GrammarSpec) -> CompiledGrammar:
         vocabulary, tokenizer = self._open()
-        try:
-            process = self._processes.pop()
-        except IndexError:
-            process = TrialProcess(vocabulary, self._seconds)
-        try:
+        with self._borrowed(vocabulary) as process:
             grammar = process.translated(spec)
-        finally:
-            if self._closed:
-                process.close()
-            elif process.alive:
-                self._processes.append(process)
         matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=worker.limits())
         fault = worker.fault_of(matcher)
         if fault is not None:
-            raise GrammarRefused(fault)
+            raise GrammarRefused(reason_of(fault))
         return CompiledGrammar(matcher)
+
+    @contextmanager
+    def _borrowed(self, vocabulary: LibraryVocabulary) -> Iterator[TrialProcess]:
+        """A process for the time of the block. One that was killed in it does not come back."""
+        process = self._idle_process() or TrialProcess(vocabulary, self._seconds)
+        with self._lock:
+            self._busy.add(process)
+        try:
+            yield process
+        finally:
+            with self._lock:
+                self._busy.discard(process)
+                returned = process.alive and not self._closed
+                if returned:
+                    self._idle.append(process)
+            if not returned:
+                process.close()
+
+    def _idle_process(self) -> TrialProcess | None:
+        with self._lock:
+            while self._idle:
+                process = self._idle.pop()
+                if process.alive:
+                    return process
+                process.close()
+        return None
 
     def _open(self) -> tuple[LibraryVocabulary, LLTokenizer]:
         with self._opening:

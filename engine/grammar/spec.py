@@ -33,7 +33,11 @@ class GrammarSpec:
 
     @classmethod
     def json_schema(cls, schema: Mapping[str, Any] | bool, param: str = "grammar") -> "GrammarSpec":
-        """JSON that validates against the schema, without any white space outside strings."""
+        """JSON that validates against the schema, without any white space outside strings.
+
+        Raises:
+            ValueError: the schema is no JSON.
+        """
         return cls(GrammarKind.JSON_SCHEMA, _compact(schema), param)
 
     @classmethod
@@ -58,4 +62,5 @@ class GrammarSpec:
 
 
 def _compact(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    """Raises ValueError for a number that JSON does not have."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.grammar import worker
+from engine.grammar.refusals import reason_of
 from engine.grammar.spec import GrammarRefused, GrammarSpec
 from engine.grammar.vocabulary import LibraryVocabulary
 
@@ -62,13 +63,21 @@ class TrialProcess:
         if answer is None:
             raise GrammarRefused(f"it takes over {self._seconds:g} s or {MEMORY_BYTES >> 20} MiB to compile")
         if "refused" in answer:
-            raise GrammarRefused(answer["refused"])
+            raise GrammarRefused(reason_of(answer["refused"]))
         return str(answer["grammar"])
 
-    def close(self) -> None:
-        """Kill it, whatever it is at. Idempotent; any thread may call."""
+    def kill(self) -> None:
+        """End it, whatever it is at; whoever waits for its answer has none. Idempotent; any thread may call."""
         self._process.kill()
+
+    def close(self) -> None:
+        """Kill it and leave nothing of it. Idempotent; for the thread that uses it."""
+        self.kill()
         self._process.wait()
+        for pipe in (self._process.stdout, self._process.stdin):
+            assert pipe is not None
+            with suppress(OSError):  # what was not written yet
+                pipe.close()
 
     def _ask(self, message: object, seconds: float) -> Any:
         """Its answer; None where there is none in time, and the process has ended."""
@@ -88,7 +97,4 @@ class TrialProcess:
             timer.cancel()
         if answer is None:
             self.close()
-            source.close()
-            with suppress(OSError):
-                sink.close()
         return answer

@@ -26,6 +26,12 @@ MAX_STOP_TOKEN_IDS = 256
 MAX_TEMPLATE_VARIABLES = 16
 MAX_COMPLETION_LOGPROBS = 5
 
+MAX_GRAMMAR_BYTES = 64 * 1024
+"""Of a JSON schema as we write it, of a grammar, and of all choices together."""
+MAX_SCHEMA_NESTING = 32
+MAX_REGEX_CHARS = 4096
+MAX_GUIDED_CHOICES = 1024
+
 MAX_INLINE_CHARS = 16 * 1024
 """Text up to this length is tokenised on the event loop, longer text on a thread."""
 

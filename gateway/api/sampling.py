@@ -6,6 +6,7 @@ from engine.request import MAX_CHOICES, MAX_SEED, MAX_STOP_STRINGS, SamplingPara
 from gateway.api.bounds import MAX_LOGIT_BIASES, MAX_STOP_CHARS, MAX_STOP_TOKEN_IDS
 from gateway.api.errors import invalid
 from gateway.api.fields import Fields, as_array, as_integer, as_number, as_string
+from gateway.api.structured import take_grammar
 
 MAX_TOKENS = 2**31 - 1
 MAX_TOKEN_ID = 2**31 - 1
@@ -21,14 +22,8 @@ REFUSED: dict[str, tuple[object, ...]] = {
     "logits_processors": ([],),
     "priority": (0,),
     "prompt_logprobs": (),
-    "response_format": ({"type": "text"},),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
     "guided_decoding_backend": (),
     "guided_whitespace_pattern": (),
     "truncate_prompt_tokens": (),
@@ -64,6 +59,7 @@ def take_sampling(
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
         n=fields.integer("n", 1, MAX_CHOICES) or 1,
+        grammar=take_grammar(fields),
     )
 
 

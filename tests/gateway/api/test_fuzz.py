@@ -46,7 +46,10 @@ FULL_CHAT = {
     "metadata": {"a": "b"},
     "chat_template_kwargs": {"a": True},
     "stop_token_ids": [1],
-    "response_format": {"type": "text"},
+    "response_format": {
+        "type": "json_schema",
+        "json_schema": {"name": "n", "strict": True, "schema": {"type": "object", "properties": {"a": {"enum": [1]}}}},
+    },
     "tools": [],
 }
 FULL_TURN = FULL_CHAT | {"n": 1, "session_id": "s", "max_completion_tokens": 40}
@@ -61,6 +64,7 @@ FULL_COMPLETION = {
     "suffix": None,
     "stop": "x",
     "logit_bias": {"1": -100},
+    "structured_outputs": {"choice": ["a", "b"]},
 }
 FULL_TOKENIZE = {"model": "tiny", "prompt": "ab", "add_special_tokens": False, "return_token_strs": True}
 FULL_DETOKENIZE = {"model": "tiny", "tokens": [65, 66]}

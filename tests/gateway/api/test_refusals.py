@@ -72,9 +72,8 @@ WRONG_VALUES = [
     ({"model": ""}, "model"),
 ]
 UNSUPPORTED = [
-    ({"response_format": {"type": "json_object"}}, "response_format"),
-    ({"guided_json": {}}, "guided_json"),
-    ({"structured_outputs": {}}, "structured_outputs"),
+    ({"guided_decoding_backend": "outlines"}, "guided_decoding_backend"),
+    ({"guided_whitespace_pattern": " *"}, "guided_whitespace_pattern"),
     ({"priority": 1}, "priority"),
     ({"cache_salt": "x"}, "cache_salt"),
     ({"use_beam_search": True}, "use_beam_search"),
