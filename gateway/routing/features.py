@@ -27,6 +27,7 @@ _WORD = re.compile(r"[^\W\d_]+|\d+|[^\w\s]|_")
 _ASCII_WORD = re.compile(r"[a-z]+|[0-9]+|[^a-z0-9\s]")
 """The same of lower-case ASCII, in half the time."""
 _ASCII_CAPITAL = re.compile(r"[A-Z]")
+_CAPITAL = re.compile(r"[A-Z]")
 _CHOICE = re.compile(r"\n\(?[A-Ea-e1-5][.)] ")
 _SUM = re.compile(r"\d ?[-+*/x] ?\d")
 _MATHS_SIGNS = frozenset("=^√∑∫≤≥×÷\\$")
@@ -49,9 +50,13 @@ def read(question: Question) -> Reading:
     if len(text) > READ_CHARS:
         text = f"{text[: READ_CHARS // 2]}\n{text[-READ_CHARS // 2 :]}"
     tokens, capitals = _tokens(text)
-    figures = [token for token in tokens if token.isdigit()]
-    spelt = [token for token in tokens if token.isalpha()]
-    words = frozenset("#" if token.isdigit() else token for token in tokens)
+    figures, spelt = [], []
+    for token in tokens:
+        if token.isdigit():
+            figures.append(token)
+        elif token.isalpha():
+            spelt.append(token)
+    words = frozenset((*set(tokens).difference(figures), *(("#",) if figures else ())))
     stem, *choices = _CHOICE.split(text)
     if len(choices) < 2:
         stem, choices = text, []
