@@ -77,7 +77,7 @@ class EngineConfig:
     ngram: bool = False
     """Draft what followed the same tokens before, in the request's own text."""
     drafts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Model -> the small one that drafts for it; both are loaded. On a GPU there are no drafts."""
+    """Model -> the small one that drafts for it; both are loaded. On a GPU none does."""
     require_drafts: bool = True
     """Whether a model is refused where the one named in `drafts` cannot draft for it, or served without."""
     draft_depth: int = 8

@@ -28,10 +28,13 @@ class DeviceClock:
 
 @dataclass(frozen=True, slots=True)
 class _Launched:
+    """A step in flight. `stood_still_ns` is how long a device that could have had it earlier had nothing to do."""
+
     plan: StepPlan
     pending: PendingStep
     launched_ns: int
     proposals: Proposals | None
+    stood_still_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,8 @@ class ModelSteps:
         self._watchdog = watchdog
         self._speculator = speculator if executor.takes_drafts else None
         self._in_flight: deque[_Launched] = deque()
+        self._goes_on = False
+        """There was more to do when the last step had landed."""
 
     @property
     def has_work(self) -> bool:
@@ -104,6 +109,7 @@ class ModelSteps:
         if plan is None:
             return None
         launched_ns = time.monotonic_ns()
+        stood_still_ns = self._stood_still_ns(launched_ns, proposals)
         pending: PendingStep
         try:
             with self._watchdog:
@@ -112,7 +118,7 @@ class ModelSteps:
             raise
         except Exception as error:
             pending = _NeverLaunched(error)
-        launched = _Launched(plan, pending, launched_ns, proposals)
+        launched = _Launched(plan, pending, launched_ns, proposals, stood_still_ns)
         self._in_flight.append(launched)
         return launched
 
@@ -147,6 +153,14 @@ class ModelSteps:
             self._scheduler.charge_drafting(asked.requests, asked.elapsed_ns)
         return proposals
 
+    def _stood_still_ns(self, launched_ns: int, proposals: Proposals | None) -> int:
+        """What a step costs beyond its own time where the device is not ahead, though it could be. Without drafts it
+        would not wait for the host, so this is for whoever weighs drafts against none."""
+        if proposals is None or not self._scheduler.ahead or self._in_flight or not self._goes_on:
+            return 0
+        drafting_ns = sum(each.elapsed_ns for each in proposals.asked)
+        return max(0, launched_ns - self._clock.last_end_ns - drafting_ns)
+
     def _load(self) -> SpeculationLoad:
         scheduler = self._scheduler
         return SpeculationLoad(len(scheduler.running), scheduler.waiting, scheduler.context_tokens)
@@ -177,8 +191,10 @@ class ModelSteps:
             elapsed_ns = self._elapsed_ns(step)
             deltas = self._scheduler.commit(step.plan, result, elapsed_ns=elapsed_ns)
             if self._speculator is not None and step.proposals is not None:
-                self._speculator.observe(step.proposals, step.plan, result, _work_of(step.plan), elapsed_ns)
+                taken_ns = elapsed_ns + step.stood_still_ns
+                self._speculator.observe(step.proposals, step.plan, result, _work_of(step.plan), taken_ns)
         self._note_pace(step)
+        self._goes_on = self.has_work
         return deltas
 
     def _elapsed_ns(self, step: _Launched) -> int:

@@ -49,7 +49,8 @@ class Verified(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """A step that was computed, with drafts or without. `elapsed_ns` is its own time, without that of the drafting.
+    """A step that was computed, with drafts or without. `elapsed_ns` is its own time, without that of the drafting, but
+    with that for which the device stood still before, as what was drafted for had to land first.
 
     `work` counts drafts as tokens. `drafting` may have proposers of whose drafts none came into the step.
     """

@@ -9,7 +9,16 @@ from engine import stepping
 from engine.request import FinishReason, OutOfDeviceMemory, Request, SamplingParams, TokenDelta
 from engine.scheduling import RowResult, StepPlan, StepResult
 from engine.simulation import FakeExecutor, make_request
-from engine.speculation import DepthPolicy, DraftWant, FixedDepth, Speculator, StepOutcome, Verified
+from engine.speculation import (
+    Candidate,
+    DepthPolicy,
+    DraftWant,
+    FixedDepth,
+    SpeculationLoad,
+    Speculator,
+    StepOutcome,
+    Verified,
+)
 from engine.stepping import DeviceClock, ModelSteps
 from engine.watchdog import Watchdog
 from tests.engine.scheduling.support import family, make_scheduler, prompts
@@ -232,9 +241,16 @@ class Parrot:
 class Listener(FixedDepth):
     """A policy that only keeps what it is told."""
 
-    def __init__(self, depth: int) -> None:
+    def __init__(self, depth: int, clock: Clock | None = None) -> None:
         super().__init__(depth)
         self.heard: list[StepOutcome] = []
+        self._clock = clock
+
+    def choose(self, proposer: str, load: SpeculationLoad, candidates: Sequence[Candidate]) -> list[int]:
+        """With a clock, thinks for 3 ns."""
+        if self._clock is not None:
+            self._clock.now_ns += 3
+        return super().choose(proposer, load, candidates)
 
     def observe(self, outcome: StepOutcome) -> None:
         self.heard.append(outcome)
@@ -285,6 +301,15 @@ class TestDrafting:
             *[(100, 7, 0)] * 3,
         ]
         assert policy.heard[1].verified == (Verified("parrot", 1, 3, 2),)
+
+    @pytest.mark.parametrize(("ahead", "taken_ns"), [(0, 100), (1, 103)])
+    def test_that_a_device_stands_still_for_drafts_is_their_cost(self, clock: Clock, ahead: int, taken_ns: int) -> None:
+        """Where it could have had the next step meanwhile. The books are of what it computed."""
+        policy = Listener(3, clock)
+        machine = self.machine(clock, Parrot(clock), policy, ahead)
+        machine.turns()
+        assert [each.elapsed_ns for each in policy.heard] == [100, *[taken_ns] * 3]
+        assert machine.charged_ns == 4 * 100 + 3 * 7
 
     def test_a_proposer_that_fails_is_not_asked_again(self, clock: Clock) -> None:
         parrot = Parrot(clock, error=RuntimeError("no idea"))
