@@ -4,6 +4,8 @@ It computes what `engine.models.transformer` computes, from parameters that carr
 trained one is saved as it is. The embedding and the head are not in it: a student shares its teacher's, frozen.
 """
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -17,14 +19,16 @@ from kernels.reference import apply_rope
 class Decoder(nn.Module):
     """The layers of `config` and the final norm; parameters are `model.layers.0...` and `model.norm.weight`.
 
-    `max_positions` bounds the length of a sequence.
+    It takes the tensors of `weights` as they are, without a copy: in their type, on their device. `max_positions`
+    bounds the length of a sequence.
     """
 
-    def __init__(self, config: ModelConfig, max_positions: int) -> None:
+    def __init__(self, config: ModelConfig, max_positions: int, weights: Mapping[str, Tensor]) -> None:
         super().__init__()
-        self.config = config
         self._rope = RopeTable(config.rope, config.head_dim, max_positions, torch.float32, torch.device("cpu"))
-        self.model = _Body(config)
+        with torch.device("meta"):  # nothing is drawn that would be overwritten
+            self.model = _Body(config)
+        self.load_state_dict(weights, assign=True)
 
     def forward(self, embedded: Tensor) -> Tensor:
         """Hidden states [B, L, H], normed for the head, of sequences embedded as [B, L, H] that all start at 0.

@@ -1,5 +1,6 @@
 """From a teacher and prompts to a student: the stages, each of which goes on where it was stopped."""
 
+import hashlib
 import json
 import time
 from collections.abc import Callable
@@ -96,15 +97,22 @@ def distill(task: Distillation, report: Report) -> Result:
 
 
 def _claim_work(task: Distillation, prompts: list[Prompt]) -> None:
+    """What is kept there is of use to the same run only: the numbers of positions follow from the prompts."""
     task.work.mkdir(parents=True, exist_ok=True)
-    mine = {"teacher": checkpoint_version(task.teacher), "layers": list(task.layers), "seed": task.seed}
+    mine = {
+        "teacher": checkpoint_version(task.teacher),
+        "prompts": hashlib.sha256("".join(prompt.digest for prompt in prompts).encode()).hexdigest(),
+        "layers": list(task.layers),
+        "seed": task.seed,
+    }
     path = task.work / "run.json"
     if not path.exists():
-        path.write_text(json.dumps(mine) + "\n", encoding="utf-8")
-    elif json.loads(path.read_text(encoding="utf-8")) != mine:
-        raise DistillationError(
-            f"{task.work} holds a run with another teacher, other layers or another seed: remove it"
-        )
+        path.write_text(json.dumps(mine, indent=2) + "\n", encoding="utf-8")
+        return
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    for name, value in mine.items():
+        if kept.get(name) != value:
+            raise DistillationError(f"{task.work} is of a run with other {name}: remove it, or go on with the same")
 
 
 def _train(
@@ -116,10 +124,10 @@ def _train(
     head = weights.get(HEAD, embedding)
     lesson, exam = _lessons(task, teacher, weights, taught, judged, report)
     config = teacher.config.of_layers(task.layers)
-    student = Decoder(config, _MAX_POSITIONS)
-    student.load_state_dict(layer_tensors(weights, task.layers))
+    begun = {name: tensor.float() for name, tensor in layer_tensors(weights, task.layers).items()}
+    student = Decoder(config, _MAX_POSITIONS, begun)
     frequent = frequent_tokens(lesson.corpus, MAX_FREQUENT_TOKENS)
-    trainer = Trainer(student.to(device), embedding, head, lesson, frequent, Recipe(seed=task.seed))
+    trainer = Trainer(student, embedding, head, lesson, frequent, Recipe(seed=task.seed))
     del weights
     elapsed_s = _run(task, trainer, exam, report)
     final = trainer.measure(exam, list(range(len(exam.corpus))))
@@ -138,8 +146,8 @@ def _lessons(
     report: Report,
 ) -> tuple[Lesson, Lesson]:
     """What is trained on, and what is held out, with the teacher's hidden states over both."""
-    decoder = Decoder(teacher.config, _MAX_POSITIONS).to(weights[EMBEDDING].device, torch.bfloat16)
-    decoder.load_state_dict(layer_tensors(weights, range(teacher.config.num_layers)))
+    own = layer_tensors(weights, range(teacher.config.num_layers))
+    decoder = Decoder(teacher.config, _MAX_POSITIONS, own)
     lessons = []
     for name, answers in (("held out", judged), ("taught", taught)):
         corpus = make_corpus(answers)

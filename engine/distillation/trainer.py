@@ -118,7 +118,7 @@ class Trainer:
 
     def load(self, path: Path) -> float:
         """Go on from what `save` wrote; gives back its `elapsed_s`."""
-        state: dict[str, Any] = torch.load(path, weights_only=True)
+        state: dict[str, Any] = torch.load(path, map_location=self._head.device, weights_only=True)
         self.student.load_state_dict(state["student"])
         self._optimizer.load_state_dict(state["optimizer"])
         self.step, self.tokens = state["step"], state["tokens"]

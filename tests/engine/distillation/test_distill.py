@@ -85,10 +85,13 @@ def test_answers_steps_and_a_seed_give_one_student(task: Distillation, tmp_path:
     assert (task.output / "model.safetensors").read_bytes() != weights
 
 
-def test_work_of_another_run_is_not_taken_over(task: Distillation) -> None:
+def test_work_of_another_run_is_not_taken_over(task: Distillation, tmp_path: Path) -> None:
     distill(task, silent)
-    with pytest.raises(DistillationError, match="another teacher, other layers or another seed"):
-        distill(replace(task, layers=(0, 1)), silent)
+    fewer = tmp_path / "fewer.jsonl"
+    fewer.write_text("".join(task.prompts.read_text(encoding="utf-8").splitlines(keepends=True)[:-1]), encoding="utf-8")
+    for other, what in ((replace(task, layers=(0, 1)), "layers"), (replace(task, prompts=fewer), "prompts")):
+        with pytest.raises(DistillationError, match=f"is of a run with other {what}: remove it"):
+            distill(other, silent)
 
 
 def test_nothing_to_judge_by_is_said_before_training(task: Distillation, tmp_path: Path) -> None:

@@ -26,8 +26,7 @@ def make_lesson(teacher_folder: Path, weights: dict[str, torch.Tensor], path: Pa
     drawn = torch.randint(3, 512, (12, 20), generator=torch.Generator().manual_seed(0)).tolist()
     corpus = make_corpus([Answer(f"{i:02}", tuple(row[:5]), tuple(row[5 : 10 + i])) for i, row in enumerate(drawn)])
     config = open_checkpoint(teacher_folder).config
-    teacher = Decoder(config, 64).to(torch.bfloat16)
-    teacher.load_state_dict(layer_tensors(weights, range(4)))
+    teacher = Decoder(config, 64, layer_tensors(weights, range(4)))
     return Lesson(corpus, cache_hidden(teacher, weights[EMBEDDING], corpus, path))
 
 
@@ -42,8 +41,8 @@ def trainer(teacher_folder: Path, weights: dict[str, torch.Tensor], lesson: Less
 
 
 def make_trainer(teacher_folder: Path, weights: dict[str, torch.Tensor], lesson: Lesson) -> Trainer:
-    student = Decoder(open_checkpoint(teacher_folder).config.of_layers((0, 3)), 64)
-    student.load_state_dict(layer_tensors(weights, (0, 3)))
+    begun = {name: tensor.float() for name, tensor in layer_tensors(weights, (0, 3)).items()}
+    student = Decoder(open_checkpoint(teacher_folder).config.of_layers((0, 3)), 64, begun)
     embedding = weights[EMBEDDING]
     return Trainer(student, embedding, embedding, lesson, frequent_tokens(lesson.corpus, 512), RECIPE)
 

@@ -39,8 +39,7 @@ def test_a_trained_decoder_means_the_same_in_the_engine(family: TinyFamily, tmp_
     teacher = open_checkpoint(make_checkpoint(tmp_path / "teacher", family, num_hidden_layers=3))
     weights = dict(teacher.tensors(torch.float32))
     config = teacher.config.of_layers((0, 2))
-    student = Decoder(config, 64)
-    student.load_state_dict(layer_tensors(weights, (0, 2)))
+    student = Decoder(config, 64, layer_tensors(weights, (0, 2)))
     shared = {name: weights[name] for name in (EMBEDDING, HEAD) if name in weights}
     frequent = torch.tensor([5, 3])
     write_folder(tmp_path / "student", teacher, config, dict(student.state_dict()) | shared, frequent)
