@@ -9,7 +9,7 @@ from engine.scheduling.cost import StepCostModel
 from engine.speculation.options import Drafts, Option, Outlook, Step
 from engine.speculation.policy import Candidate, SpeculationLoad, StepOutcome
 
-CLEAR_GAIN = 1.02
+CLEAR_GAIN = 1.01
 """A depth gives way to one that is predicted to be faster by this factor: a difference that noise does not make."""
 HOLD_STEPS = 16
 """A depth is kept for so many steps of its kind before it is judged again."""

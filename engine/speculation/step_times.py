@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from engine.scheduling.cost import StepCostModel
 
-NOISE = 0.1
-"""Equal steps differ by about this part of their time."""
+MIN_NOISE = 0.03
+"""Equal steps differ by this part of their time at least; how much they do is learnt."""
 UNTRIED = 0.2
 """Standard error, as a part of the time, of a number of tokens that no step had yet."""
 MOST_ERROR = 0.8
@@ -27,7 +27,7 @@ FADE_STEPS = 4096
 PLAUSIBLE_ERROR = 0.5
 MIN_SHARE = 0.25
 """A time is never thought to be less than this part of one that was measured beside it."""
-FIRST_STEPS = 3
+FIRST_STEPS = 2
 """Of the first steps of a kind the fastest counts: a first time is slow for reasons of its own."""
 MOST_CONTEXT_SHARE = 0.5
 """Of a step's time, reading context takes no more than this, whatever the cost model says."""
@@ -61,6 +61,8 @@ class StepTimes:
         self._known: list[int] = []
         """The keys of those `_cells` that were seen twice, in order: one time alone may be an accident."""
         self._speed = 1.0
+        self._noise = 0.1
+        """The mean difference between a step's time and what was expected, as a part of it."""
 
     def observe(self, tokens: int, context_tokens: int, elapsed_ns: int, step: int) -> None:
         """A decode step had `tokens` tokens, drafts included, and read the KV of `context_tokens`."""
@@ -76,21 +78,23 @@ class StepTimes:
         error = elapsed_ns / self._at(key, tokens, context_tokens) - 1.0
         known = self._steps_of(cell, step)
         cell.steps = min(known + 1.0, CELL_MEMORY)
-        cell.seen_speed = self._speed
         cell.context_tokens += (context_tokens - cell.context_tokens) / cell.steps
         cell.seen_step = step
         if known < FIRST_STEPS:
             cell.ns *= 1.0 + min(error, 0.0)
+            cell.seen_speed = self._speed
             return
         error = min(max(error, -PLAUSIBLE_ERROR), PLAUSIBLE_ERROR)
+        self._noise += (max(abs(error), MIN_NOISE) - self._noise) / CELL_MEMORY
         self._speed *= 1.0 + error * known / (known + YOUNG) / SPEED_MEMORY
         cell.ns *= 1.0 + error / cell.steps
+        cell.seen_speed = self._speed
 
     def predict(self, tokens: int, context_tokens: int, step: int) -> Estimate:
         """How long a decode step with these would take."""
         key = bucket(tokens)
         if key in self._known:
-            error = NOISE / sqrt(self._steps_of(self._cells[key], step))
+            error = self._noise / sqrt(self._steps_of(self._cells[key], step))
             return Estimate(self._at(key, tokens, context_tokens), min(error, MOST_ERROR))
         if not self._known:
             costs = self._cost_model.coefficients
@@ -115,7 +119,7 @@ class StepTimes:
         """How many steps an entry rests on: fewer, the longer ago, and the more the device's speed has changed since,
         as that may have been another change than of the speed of all."""
         steps = max(cell.steps * exp((cell.seen_step - step) / FADE_STEPS), 0.25)
-        changed = log(self._speed / cell.seen_speed) / NOISE
+        changed = log(self._speed / cell.seen_speed) / self._noise
         return 1.0 / (1.0 / steps + changed * changed)
 
 
