@@ -15,7 +15,17 @@ ALL = (
         "admission",
         "class_cost",
     ),
-    *("route_overhead", "journal", "metering", "dashboards", "premium", "overload", "serving", "speculation"),
+    *(
+        "routing",
+        "route_overhead",
+        "journal",
+        "metering",
+        "dashboards",
+        "premium",
+        "overload",
+        "serving",
+        "speculation",
+    ),
 )
 
 for name in ALL:

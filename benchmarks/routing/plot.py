@@ -15,7 +15,7 @@ _COLOURS = {"routed": "#1f6feb", "random": "#8b949e", "oracle": "#2da44e"}
 
 def draw(report: Report, path: Path, title: str, cost: str) -> None:
     """A PNG at `path`."""
-    figure, axes = pyplot.subplots(figsize=(7, 4.5), dpi=130)
+    figure, axes = pyplot.subplots(figsize=(7, 4.5), dpi=100)
     routed, best = report.routed, report.oracle
     axes.plot(best.shares, best.right, color=_COLOURS["oracle"], label=f"oracle (APGR {best.apgr:.2f})")
     axes.plot(routed.shares, routed.right, color=_COLOURS["routed"], label=f"complexity score (APGR {routed.apgr:.2f})")
