@@ -24,7 +24,7 @@ def draw(report: Report, path: Path, title: str, cost: str) -> None:
         axes.plot(choice.share, choice.right, "o", color=_COLOURS["routed"])
         axes.annotate(name, (choice.share, choice.right), textcoords="offset points", xytext=(6, -12))
     axes.set(xlabel=f"share of {cost} that the large model serves", ylabel="answered rightly", title=title, xlim=(0, 1))
-    axes.yaxis.set_major_formatter("{x:.0%}")
+    axes.yaxis.set_major_formatter("{x:.1%}")
     axes.xaxis.set_major_formatter("{x:.0%}")
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
