@@ -1,5 +1,6 @@
 """From what a caller asks for to matchers over one model's vocabulary."""
 
+import json
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -11,8 +12,9 @@ from llguidance import LLMatcher, LLTokenizer
 from engine.grammar import worker
 from engine.grammar.matcher import GrammarFailed, GrammarMatcher, Words
 from engine.grammar.refusals import reason_of
-from engine.grammar.spec import GrammarRefused, GrammarSpec
+from engine.grammar.spec import GrammarKind, GrammarRefused, GrammarSpec
 from engine.grammar.trial import TrialProcess
+from engine.grammar.unsound import unsound_keyword
 from engine.grammar.vocabulary import LibraryVocabulary
 from engine.request import EngineError
 
@@ -87,6 +89,8 @@ class GrammarCompiler:
             self._idle.popleft().close()
 
     def _compile(self, spec: GrammarSpec) -> CompiledGrammar:
+        if spec.kind is GrammarKind.JSON_SCHEMA and (keyword := unsound_keyword(json.loads(spec.source))):
+            raise GrammarRefused(f'unsupported keyword: "{keyword}", where it asks for more than "required" names')
         vocabulary, tokenizer = self._open()
         with self._borrowed(vocabulary) as process:
             grammar = process.translated(spec)

@@ -1,0 +1,166 @@
+"""Drafts, preemptions and grammars together: the text is the same, and a grammar that fails is its request's affair."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from engine.execution.masks import TokenMasks
+from engine.execution.sampler import Draw
+from engine.grammar import GrammarFailed, GrammarSpec
+from engine.grammar.compiler import GrammarCompiler
+from engine.grammar.matcher import Words
+from engine.grammar.vocabulary import LibraryVocabulary
+from engine.models.transformer import Transformer
+from engine.request import FinishReason, SamplingParams
+from engine.speculation.policy import FixedDepth
+from engine.speculation.speculator import Speculator
+from engine.text.loading import text_processor_from_folder
+from engine.text.tokenizer import Tokenizer
+from tests.engine.execution.harness import Generated, Harness, load_tiny
+from tests.engine.execution.test_speculation import assert_same, proposer_of
+from tests.engine.grammar.corpus import PERSON
+from tests.engine.models.tiny import IM_END, VOCAB_SIZE
+
+SAMPLED = SamplingParams(temperature=1.0, logprobs=2)
+GREEDY = SamplingParams(temperature=0)
+GRAMMARS = (
+    GrammarSpec.json_schema(PERSON),
+    GrammarSpec.json_schema({"type": "array", "items": {"enum": ["left", "right"]}, "minItems": 3, "maxItems": 6}),
+    GrammarSpec.regex("[a-c]{2,9}"),
+    GrammarSpec.choice(["maybe", "may", "not"]),
+    None,
+)
+
+
+@cache
+def model_of(folder: Path) -> Transformer:
+    return load_tiny(folder)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_folders: dict[str, Path]) -> Tokenizer:
+    return text_processor_from_folder(tiny_folders["llama"]).tokenizer
+
+
+@pytest.fixture(scope="module")
+def compiler(tokenizer: Tokenizer) -> Iterator[GrammarCompiler]:
+    compiler = GrammarCompiler(lambda: LibraryVocabulary.of(tokenizer, VOCAB_SIZE, (IM_END,)))
+    yield compiler
+    compiler.close()
+
+
+@pytest.fixture(scope="module")
+def expected(tiny_folders: dict[str, Path], compiler: GrammarCompiler) -> dict[str, Generated]:
+    return run(Harness(model_of(tiny_folders["llama"])), compiler)
+
+
+def run(harness: Harness, compiler: GrammarCompiler, preempt_every: int | None = None) -> dict[str, Generated]:
+    for index, grammar in enumerate(GRAMMARS * 2):
+        request = harness.add(range(20, 40 + index), SAMPLED if index % 3 else GREEDY, max_tokens=60, seed=index)
+        if grammar is not None:
+            request.matcher = compiler.compile(grammar).result().matcher()
+    return dict(harness.run(preempt_every))
+
+
+def test_without_drafts_they_end_where_their_grammar_does(
+    expected: Mapping[str, Generated], tokenizer: Tokenizer
+) -> None:
+    for index, generated in enumerate(expected.values()):
+        if GRAMMARS[index % len(GRAMMARS)] is not None:
+            assert generated.deltas[-1].stop_token == IM_END
+            assert tokenizer.decode(generated.tokens)
+
+
+@pytest.mark.parametrize("preempt_every", [None, 3])
+@pytest.mark.parametrize("kind", ["oracle", "nearly an oracle", "toggled oracle", "adversary", "ngram"])
+def test_text_is_that_without_drafts(
+    tiny_folders: dict[str, Path],
+    compiler: GrammarCompiler,
+    expected: dict[str, Generated],
+    kind: str,
+    preempt_every: int | None,
+) -> None:
+    speculator = Speculator([proposer_of(kind, expected)], FixedDepth(4))
+    harness = Harness(model_of(tiny_folders["llama"]), speculator=speculator)
+    assert_same(run(harness, compiler, preempt_every), expected)
+
+
+def test_text_is_that_without_preemptions(
+    tiny_folders: dict[str, Path], compiler: GrammarCompiler, expected: dict[str, Generated]
+) -> None:
+    assert_same(run(Harness(model_of(tiny_folders["llama"])), compiler, preempt_every=2), expected)
+
+
+class Failing:
+    """Allows anything, until it has seen some tokens."""
+
+    def __init__(self, after: int) -> None:
+        self.taken, self._after = 0, after
+
+    def accept(self, tokens: Sequence[int]) -> int:
+        self.taken += len(tokens)
+        return len(tokens)
+
+    def rollback(self, tokens: int) -> None:
+        self.taken -= tokens
+
+    def allow(self, words: Words) -> None:
+        if self.taken >= self._after:
+            raise GrammarFailed("too complex")
+        words.fill(-1)
+
+
+def test_a_grammar_that_fails_ends_its_request_alone(
+    tiny_folders: dict[str, Path], compiler: GrammarCompiler, expected: dict[str, Generated]
+) -> None:
+    harness = Harness(model_of(tiny_folders["llama"]))
+    failing = harness.add(range(50, 70), GREEDY, max_tokens=60, eos=())
+    failing.matcher = Failing(after=5)
+    given = list(run(harness, compiler).values())
+    last = given[0].deltas[-1]
+    assert (last.finish_reason, last.error) == (FinishReason.ERROR, "the grammar cannot be followed any further")
+    assert len(given[0].tokens) == 5
+    assert [each.tokens for each in given[1:]] == [each.tokens for each in expected.values()]
+
+
+class Even:
+    """Allows the even tokens, and counts what it is asked."""
+
+    def __init__(self) -> None:
+        self.taken = self.asked = 0
+
+    def accept(self, tokens: Sequence[int]) -> int:
+        legal = next((i for i, token in enumerate(tokens) if token % 2), len(tokens))
+        self.taken += legal
+        return legal
+
+    def rollback(self, tokens: int) -> None:
+        self.taken -= tokens
+
+    def allow(self, words: Words) -> None:
+        self.asked += 1
+        words.fill(0x55555555)
+
+
+def test_masks_follow_drafts_as_far_as_they_are_legal(tiny_folders: dict[str, Path]) -> None:
+    model = model_of(tiny_folders["llama"])
+    harness = Harness(model)
+    request, plain = (harness.add(range(20, 30), GREEDY, eos=(8,)) for _ in range(2))
+    request.matcher = even = Even()
+    request.tokens += [4, 6]
+    drafts = (2, 4, 7, 2)
+    draws = [Draw(plain), *(Draw(request, drafts[:taken]) for taken in range(5)), Draw(plain)]
+    logits = torch.zeros(7, VOCAB_SIZE)
+    assert TokenMasks(model.ops, VOCAB_SIZE).apply(logits, draws) == frozenset()
+    forbidden = np.isneginf(logits.numpy())
+    assert forbidden[1:4, 1::2].all()
+    assert not forbidden[1:4, 0::2].any()
+    assert not forbidden[[0, 4, 5, 6]].any()
+    assert (even.taken, even.asked) == (2, 3)
+    ending = [Draw(request, drafts) for drafts in ((), (8,), (8, 2))]
+    assert TokenMasks(model.ops, VOCAB_SIZE).apply(torch.zeros(3, VOCAB_SIZE), ending) == frozenset()
+    assert (even.taken, even.asked) == (2, 4)
