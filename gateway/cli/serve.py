@@ -17,7 +17,7 @@ def serve(
             "--model",
             metavar="NAME=PATH",
             help="A Hugging Face folder or a GGUF file, and the name to serve it under. Repeatable. "
-            "[default: smollm2, fetched when it is missing]",
+            "[default: smollm2 and smollm2-small, fetched when they are missing]",
         ),
     ] = None,
     device: Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda. [default: auto]")] = None,
