@@ -107,7 +107,11 @@ def load(
     window = _window(config, model_config)
     on_gpu = ops.device.type == "cuda"
     text = checkpoint.text_processor()
-    draft = None if draft is None or on_gpu else _fitting(draft, name, model_config, text, config)
+    if draft is not None and on_gpu:
+        logger.warning("%s does not draft for %s: on a GPU no model does", draft.served.name, name)
+        draft = None
+    if draft is not None:
+        draft = _fitting(draft, name, model_config, text, config)
     host_pool = None if on_gpu else _host_pool(config, model_config, draft, ops.dtype.itemsize, share)
     report = None if progress is None else lambda done, total: progress(name, done, total)
     model = load_model(checkpoint, ops, window, report)
