@@ -75,17 +75,16 @@ def test_the_halves_and_folds_are_the_text_s_own() -> None:
 
 
 def test_one_score_learns_from_two_pairs_that_differ() -> None:
-    """To the other pair arithmetic is what chat is to the first: each set is judged by its own words."""
-    mine, others = samples(600), samples(600, seed=2)
-    words = dict(zip(EASY + HARD, ["sum", "add", "count", "more", "times", "half", "both", "all"] * 2, strict=True))
+    """The other pair's large model wins on questions of which the first pair was asked none."""
+    mine, rng = samples(600), random.Random(2)
     foreign = [
-        Sample(Question(text=" ".join(words.get(word, word) for word in each.question.text.split())), WON)
-        for each in others
+        Sample(Question(text=" ".join(rng.choices(["sum", "add", "half", "times"], k=4)) + f" {number}"), WON)
+        for number in range(100_000, 100_300)
     ]
     fitted = fit(mine, foreign)
     assert fitted.seen == sum(sample.seen for sample in (*mine, *foreign))
     assert judge(fitted.score, mine).routed.apgr > 0.65
-    assert fitted.score.of(Question(text="count times half sum 400000")) > 0.8
+    assert fitted.score.of(Question(text="add times half sum 400000")) > 0.8
 
 
 def test_too_few_samples_are_refused() -> None:
