@@ -1,7 +1,7 @@
 """Whether an answer is right, by rule: what makes a question's answer checkable without a judge.
 
-Models wrap what they say in sentences, so a rule looks for the answer in the text. Case and punctuation count only where
-a rule says so.
+Models wrap what they say in sentences, so a rule looks for the answer in the text. Case and punctuation count only
+where a rule says so.
 """
 
 import json
