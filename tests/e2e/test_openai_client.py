@@ -1,10 +1,12 @@
 """The official Python client against the running program."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Iterator
 
 import httpx
+import jsonschema
 import openai
 import pytest
 
@@ -69,6 +71,35 @@ def test_completions(client: openai.OpenAI) -> None:
     assert logprobs.tokens == ["One", " two"]
     assert logprobs.token_logprobs is not None
     assert logprobs.token_logprobs[0] is None
+
+
+PLACE = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 30}, "is_capital": {"type": "boolean"}},
+    "required": ["city", "is_capital"],
+    "additionalProperties": False,
+}
+
+
+def test_structured_outputs(client: openai.OpenAI) -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "place", "strict": True, "schema": PLACE}}
+    for settings in ({"temperature": 0}, {"temperature": 1.0, "seed": 3}):
+        answer = client.chat.completions.create(
+            model="smollm2", messages=QUESTION, response_format=wanted, max_tokens=80, **settings
+        )
+        assert answer.choices[0].finish_reason == "stop"
+        jsonschema.validate(json.loads(answer.choices[0].message.content), PLACE)
+    choice = client.completions.create(
+        model="smollm2",
+        prompt="The capital of France is",
+        extra_body={"structured_outputs": {"choice": [" Paris", " Berlin"]}},
+        **GREEDY,
+    )
+    assert choice.choices[0].text == " Paris"
+    refused = {"type": "json_schema", "json_schema": {"name": "odd", "schema": {"not": PLACE}}}
+    with pytest.raises(openai.BadRequestError, match='"not"') as odd:
+        client.chat.completions.create(model="smollm2", messages=QUESTION, response_format=refused)
+    assert odd.value.param == "response_format.json_schema.schema"
 
 
 def test_models(client: openai.OpenAI) -> None:
