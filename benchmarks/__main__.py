@@ -25,6 +25,7 @@ ALL = (
         "overload",
         "serving",
         "speculation",
+        "grammar",
     ),
 )
 

@@ -263,3 +263,18 @@ def test_finite_rows() -> None:
     logits = torch.zeros(4, 3)
     logits[1, 2], logits[2, 0], logits[3, 1] = math.nan, math.inf, -math.inf
     assert cpu_ops(torch.float32).finite_rows(logits).tolist() == [True, False, False, True]
+
+
+@pytest.mark.parametrize("vocab_size", [31, 32, 100, 4097])
+def test_masked_logits(vocab_size: int) -> None:
+    generator = torch.Generator().manual_seed(vocab_size)
+    words = torch.randint(
+        -(2**31), 2**31, (3, math.ceil(vocab_size / 32)), generator=generator, dtype=torch.int64
+    ).int()
+    logits = random(3, vocab_size, dtype=torch.float32)
+    logits[1, 5], expected = torch.nan, logits.clone()
+    expected[1, 5] = torch.nan
+    reference.mask_logits(expected, words)
+    cpu_ops(torch.float32).mask_logits(logits, words)
+    assert 0 < logits.isneginf().sum() < logits.numel()
+    assert torch.equal(logits.nan_to_num(nan=7.0), expected.nan_to_num(nan=7.0))

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,15 @@ async def test_a_refused_grammar_computes_nothing_and_is_reported(engine: Engine
     await settle(lambda: len(told) == 2)
     assert sorted(told) == [(0, 0), (1, 0)]
     assert idle(engine)
+
+
+async def test_where_a_model_takes_no_grammars_the_call_says_so(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "models", {"llama": replace(engine.models["llama"], grammars=None)})
+    with pytest.raises(InvalidParameter, match="not supported by llama") as refused:
+        answer(engine, GrammarSpec.regex("a", "guided_regex"))
+    assert refused.value.param == "guided_regex"
 
 
 async def test_going_away_while_it_is_compiled_leaves_the_engine_answering(engine: Engine) -> None:
