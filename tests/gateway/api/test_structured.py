@@ -14,6 +14,7 @@ from engine.grammar import GrammarSpec
 from gateway.api.bounds import MAX_GRAMMAR_BYTES, MAX_GUIDED_CHOICES, MAX_REGEX_CHARS, MAX_SCHEMA_NESTING
 from gateway.app import create_app
 from gateway.settings import Settings
+from tests.engine.grammar.test_compiler import BOMB
 from tests.engine.models.tiny import make_checkpoint
 from tests.gateway.api.conftest import AUTHORISED, FakeAuthenticator
 from tests.gateway.api.envelope import error_of
@@ -175,3 +176,12 @@ def test_what_cannot_be_enforced_is_refused_by_name(served, stream, body, param,
     error = error_of(chat(served, stream=stream, **body), 400)
     assert error["param"] == param
     assert named in error["message"]
+
+
+def test_a_bomb_is_refused_in_time_and_leaves_the_server_answering(served):
+    error = error_of(chat(served, guided_json=json.loads(BOMB.source)), 400)
+    assert error["param"] == "guided_json"
+    assert "to compile" in error["message"]
+    assert served.get("/readyz").status_code == 200
+    answer = chat(served, guided_choice=["yes", "no"]).json()
+    assert answer["choices"][0]["message"]["content"] in ("yes", "no")
