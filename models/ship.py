@@ -10,7 +10,7 @@ from engine.models.assembly import pack
 from engine.models.catalog import fetch
 from gateway.settings import load_settings
 
-DESCRIPTION = "SmolLM2's little brother, six layers distilled from it: drafts for it, answers easy requests"
+DESCRIPTION = "Six layers distilled from SmolLM2: a draft for it, too weak to answer alone"
 
 
 def main() -> None:
