@@ -1,5 +1,6 @@
 """What the README says, done."""
 
+import json
 import os
 import re
 import subprocess
@@ -29,17 +30,26 @@ def at_server(text: str, program: Program) -> str:
     return text.replace("http://127.0.0.1:8080", program.url)
 
 
-def test_the_curl_line_streams_an_answer(program: Program) -> None:
-    command = at_server(block_with("sh", "curl"), program)
+def curl(marked: str, program: Program) -> str:
     done = subprocess.run(
-        ["bash", "-c", command],
+        ["bash", "-c", at_server(block_with("sh", marked), program)],
         capture_output=True,
         text=True,
         check=True,
         env={**os.environ, "TURNPIKE_KEY": program.key},
     )
-    assert "Paris" in done.stdout
-    assert done.stdout.rstrip().endswith("data: [DONE]")
+    return done.stdout
+
+
+def test_the_curl_line_streams_an_answer(program: Program) -> None:
+    answer = curl('"stream": true', program)
+    assert "Paris" in answer
+    assert answer.rstrip().endswith("data: [DONE]")
+
+
+def test_the_chat_with_a_session_is_remembered(program: Program) -> None:
+    first, second = (json.loads(curl('"session_id"', program))["usage"]["prompt_tokens"] for _ in range(2))
+    assert second > first
 
 
 def test_the_client_example_answers(program: Program) -> None:
@@ -68,7 +78,7 @@ def test_links_lead_somewhere(name: str) -> None:
 
 
 def test_the_tenant_commands_work(program: Program) -> None:
-    topics = ("turnpike tenant create", "turnpike limit set", "turnpike credit grant")
+    topics = ("turnpike tenant create", "turnpike limit set", "turnpike credit grant", "turnpike route set")
     lines = "".join(block_with("sh", topic) for topic in topics)
     lines = lines.replace("acme", "another")
     script = f"set -e\n{lines}\necho $TURNPIKE_KEY\n"
