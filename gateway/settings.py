@@ -28,7 +28,6 @@ from pydantic_settings import (
 )
 from pydantic_settings import SettingsError as SourceError
 
-from engine.config import MOST_DRAFTS
 from gateway.billing.prices import declared_terms
 from gateway.errors import OperatorError
 from gateway.metering.kafka_cluster import KafkaCluster
@@ -40,6 +39,8 @@ from gateway.sessions.policy import SessionWindow
 CONFIG_FILE = "turnpike.toml"
 ENV_PREFIX = "TURNPIKE_"
 MIN_PEPPER_CHARS = 32
+MOST_DRAFTS = 16
+"""As the engine has it, which is not imported for reading settings."""
 
 _ASYNC_DRIVERS = {
     "sqlite": "sqlite+aiosqlite",

@@ -3,6 +3,8 @@ from pathlib import Path
 
 import pytest
 
+import engine.config
+import gateway.settings
 from gateway.settings import SettingsError, load_settings, normalise_database_url
 
 SECRET = "s3cret-s3cret-s3cret-s3cret-s3cret"
@@ -314,3 +316,7 @@ def test_versions_are_served_models_with_weights(
 def test_no_model_may_have_a_name_that_routing_has(tmp_path: Path, name: str) -> None:
     with pytest.raises(SettingsError, match="models: the model name 'auto"):
         load_settings(models={name: tmp_path})
+
+
+def test_as_many_drafts_may_be_set_as_the_engine_takes() -> None:
+    assert gateway.settings.MOST_DRAFTS == engine.config.MOST_DRAFTS
