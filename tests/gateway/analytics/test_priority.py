@@ -23,7 +23,7 @@ async def test_its_threads_give_way_to_those_that_were_there() -> None:
         await store.query("SELECT sum(number) FROM numbers(100000)")
         since = [nice for task, nice in niceness().items() if task not in before]
         computing = [nice for nice in since if nice >= own]  # its watch over memory it puts above all, where it may
-        assert len(computing) > 2
+        assert computing
         assert min(computing) > own
     finally:
         await store.aclose()
