@@ -32,6 +32,16 @@ Sink = Callable[[list[TokenDelta]], None]
 watchdog's where that hangs; must not block."""
 
 
+@dataclass(frozen=True, slots=True)
+class EngineHealth:
+    """Whether the engine thread does its work. `stuck_steps_total` were given up by the watchdog, since the start;
+    `step_age_seconds` is how long the step under way has taken so far, 0 between steps."""
+
+    alive: bool
+    stuck_steps_total: int
+    step_age_seconds: float
+
+
 @dataclass(slots=True)
 class ModelWorker:
     """A model's scheduler and executor, and where its requests' deltas go. Used on the engine thread alone.
@@ -55,10 +65,25 @@ class _Submit:
 
 
 @dataclass(frozen=True, slots=True)
+class _Pause:
+    model: str
+    request_ids: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Resume:
+    model: str
+    request_ids: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
 class _Abort:
     model: str
     request_ids: Sequence[str]
     done: Callable[[], None]
+
+
+_Message = _Submit | _Pause | _Resume | _Abort
 
 
 class EngineCore:
@@ -77,7 +102,7 @@ class EngineCore:
         for name, (scheduler, executor, speculator) in models.items():
             steps = ModelSteps(scheduler, executor, clock, self._watchdog, speculator)
             self._workers[name] = ModelWorker(scheduler, executor, steps, {}, Forecast(scheduler, steps.pace))
-        self._inbox: deque[_Submit | _Abort] = deque()
+        self._inbox: deque[_Message] = deque()
         self._wake = threading.Condition()
         self._closing = False
         self._thread = thread
@@ -94,6 +119,11 @@ class EngineCore:
     def alive(self) -> bool:
         return self._running is not None and not self._over.is_set()
 
+    @property
+    def health(self) -> EngineHealth:
+        """Of this moment, whatever the engine thread does."""
+        return EngineHealth(self.alive, int(self._watchdog.hung), self._watchdog.age_seconds)
+
     def close(self) -> None:
         """End what runs with `abort` and stop the thread; returns when it has stopped, or was given up. Idempotent."""
         with self._wake:
@@ -107,6 +137,23 @@ class EngineCore:
     def submit(self, model: str, requests: Sequence[Request], sink: Sink) -> None:
         """Let requests in. All that happens to them reaches `sink`, down to their last delta."""
         self._post(_Submit(model, requests, sink, time.monotonic_ns()))
+
+    def pause(self, model: str, request_ids: Sequence[str]) -> None:
+        """Nobody reads these requests: compute nothing for them from the next step on, until they are resumed. What is
+        in flight of them is dropped, and drawn again later. An id that has left already is no error.
+
+        Raises:
+            EngineError: the engine is closed.
+        """
+        self._post(_Pause(model, request_ids))
+
+    def resume(self, model: str, request_ids: Sequence[str]) -> None:
+        """These are read again, and wait for their turns. An id that has left already is no error.
+
+        Raises:
+            EngineError: the engine is closed.
+        """
+        self._post(_Resume(model, request_ids))
 
     def abort(self, model: str, request_ids: Sequence[str], done: Callable[[], None]) -> None:
         """End requests before the next step. No delta follows; an id that has left already is no error.
@@ -135,7 +182,7 @@ class EngineCore:
         """Requests that wait, of all classes. As cheap."""
         return self._workers[model].forecast.queue_depth
 
-    def _post(self, message: _Submit | _Abort) -> None:
+    def _post(self, message: _Message) -> None:
         with self._wake:
             if self._closing:
                 raise EngineError("the engine is closed")
@@ -180,6 +227,8 @@ class EngineCore:
                     for request_id in message.request_ids:
                         self._workers[message.model].sinks.pop(request_id, None)
                     message.done()
+                case _Pause() | _Resume():
+                    pass  # whether it was to go on or not, it ends now
         for worker in self._workers.values():
             left = [*worker.sinks]
             _deliver(worker, [TokenDelta(each, finish_reason=reason, error=error) for each in left])
@@ -192,16 +241,7 @@ class EngineCore:
             messages = list(self._inbox)
             self._inbox.clear()
         for message in messages:
-            worker = self._workers[message.model]
-            match message:
-                case _Submit():
-                    for request in message.requests:
-                        _admit(worker, request, message.sink, message.posted_ns)
-                case _Abort():
-                    for request_id in message.request_ids:
-                        worker.scheduler.abort(request_id)
-                        worker.sinks.pop(request_id, None)
-                    message.done()
+            _obey(self._workers[message.model], message)
         return not self._closing
 
     def _has_work(self) -> bool:
@@ -232,6 +272,25 @@ def _with_posted(worker: ModelWorker, stats: SchedulerStats, posted: Sequence[_S
         classes[rank] = replace(each, waiting=each.waiting + len(message.requests), queue_age_ns=age_ns)
     waiting = stats.waiting + sum(len(message.requests) for message in posted)
     return replace(stats, waiting=waiting, classes=tuple(classes))
+
+
+def _obey(worker: ModelWorker, message: _Message) -> None:
+    now_ns = time.monotonic_ns()
+    match message:
+        case _Submit():
+            for request in message.requests:
+                _admit(worker, request, message.sink, message.posted_ns)
+        case _Pause():
+            for request_id in message.request_ids:
+                worker.scheduler.pause(request_id, now_ns)
+        case _Resume():
+            for request_id in message.request_ids:
+                worker.scheduler.resume(request_id, now_ns)
+        case _Abort():
+            for request_id in message.request_ids:
+                worker.scheduler.abort(request_id, now_ns)
+                worker.sinks.pop(request_id, None)
+            message.done()
 
 
 def _admit(worker: ModelWorker, request: Request, sink: Sink, posted_ns: int) -> None:

@@ -14,9 +14,15 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from engine.awaiting import outcome_of
 from engine.config import EngineConfig
-from engine.core import EngineCore
+from engine.control import CallControl
+from engine.core import EngineCore, EngineHealth
 from engine.forecast import PredictedWait
+from engine.grammar.after_span import AfterSpan
+from engine.grammar.allowed import AllowedTokens
+from engine.grammar.compiler import GrammarCompiler
+from engine.grammar.matcher import GrammarMatcher
 from engine.grammar.spec import GrammarRefused, GrammarSpec
 from engine.grammar.trial import TrialProcessFailed
 from engine.request import (
@@ -34,6 +40,7 @@ from engine.request import (
 )
 from engine.scheduling.stats import SchedulerStats
 from engine.streams import AbortListener, Choice, ChoiceStreams, Mailbox
+from engine.text.detokenizer import Detokenizer
 from engine.text.processor import Message, TextProcessor
 from engine.thread import EngineThread
 from engine.worker import LoadedModel, LoadProgress, ServedModel, load
@@ -134,6 +141,11 @@ class Engine:
         """Started and able to serve: models are warm from loading, the engine thread is alive and no step hangs."""
         return self._started and not self._closed and self._core.alive
 
+    @property
+    def health(self) -> EngineHealth:
+        """For metrics: whether the engine thread does its work, whoever may use it."""
+        return self._core.health
+
     def stats(self) -> Mapping[str, SchedulerStats]:
         """What each model's scheduler holds now and has done so far."""
         return {name: self._core.stats(name) for name in self.models}
@@ -161,7 +173,8 @@ class Engine:
         """Generate from prompt token ids; deltas of all `n` choices, interleaved, in the order they are ready.
 
         What is wrong with the arguments is raised here, before anything is computed. Closing the iterator, or
-        cancelling the task that iterates, aborts the request and frees its blocks before the next step.
+        cancelling the task that iterates, aborts the request and frees its blocks before the next step. While one is
+        not read, a bounded number of deltas is kept, and nothing is computed beyond them.
         `continues_text`: the answer goes behind the prompt's text, so a space that starts it is kept.
         `on_abort` is called on the event loop for each choice whose last delta was not read, whether it was aborted or
         failed, as soon as the engine has let go of it, with what it had consumed.
@@ -207,11 +220,12 @@ class Engine:
         on_abort: AbortListener | None,
     ) -> AsyncGenerator[TextDelta]:
         choices = [
-            Choice(index, request, served.text.detokenizer(request.params.stop, continues_text=continues_text))
+            Choice(index, request, _detokenizer(served, request.params, continues_text))
             for index, request in enumerate(requests)
         ]
         mailbox = self._mailbox()
-        streams = ChoiceStreams(choices, lambda choice: self._abort(served.name, [choice], mailbox, None))
+        control = CallControl(self._core, served.name, mailbox)
+        streams = ChoiceStreams(choices, control)
         for request in requests:
             mailbox.register(request.id, streams)
         try:
@@ -222,20 +236,7 @@ class Engine:
                 yield delta
         finally:
             mailbox.forget([request.id for request in requests])
-            self._abort(served.name, streams.unread, mailbox, on_abort)
-
-    def _abort(self, model: str, choices: Sequence[Choice], mailbox: Mailbox, on_abort: AbortListener | None) -> None:
-        def tell() -> None:
-            if on_abort is not None:
-                for choice in choices:
-                    on_abort(choice.index, choice.request.usage)
-
-        if not choices:
-            return
-        try:
-            self._core.abort(model, [choice.request.id for choice in choices], lambda: mailbox.call(tell))
-        except EngineError:
-            tell()  # it is closed, and has let go of all
+            control.abort(streams.unread, on_abort)
 
     def _mailbox(self) -> Mailbox:
         loop = asyncio.get_running_loop()
@@ -256,6 +257,7 @@ class Engine:
         """One request a choice; those after the first fork its prompt."""
         max_tokens = _max_tokens(served, prompt, params, service_class)
         seed = params.seed if params.seed is not None else secrets.randbits(63)
+        allowed = params.allowed_token_ids
         salt = hmac.digest(self._salt_key, tenant.encode(), "sha256")
         requests: list[Request] = []
         for index in range(params.n):
@@ -274,6 +276,7 @@ class Engine:
                     tenant=tenant,
                     salt=salt,
                     fork_of=requests[0] if index else None,
+                    matcher=None if allowed is None else AllowedTokens(allowed, served.vocab_size),
                 )
             )
         return requests
@@ -289,13 +292,45 @@ async def _give_matchers(served: ServedModel, grammar: GrammarSpec, requests: Se
     assert served.grammars is not None
     try:
         # Shielded: others may wait for the same.
-        compiled = await asyncio.shield(asyncio.wrap_future(served.grammars.compile(grammar)))
+        compiled = await outcome_of(served.grammars.compile(grammar))
     except GrammarRefused as error:
-        raise InvalidParameter(grammar.param, f"{grammar.param} cannot be enforced: {error}") from None
+        raise await _refusal(served.grammars, grammar, error) from None
     except TrialProcessFailed as error:
         raise EngineError(f"no grammar can be compiled: {error}") from error
     for request in requests:
-        request.matcher = compiled.matcher()
+        request.matcher = _behind_reasoning(served, request, compiled.matcher(), grammar)
+
+
+def _behind_reasoning(
+    served: ServedModel, request: Request, matcher: GrammarMatcher, grammar: GrammarSpec
+) -> GrammarMatcher:
+    """A model that reasons may do so first: a grammar would have it answer in the middle of its thoughts.
+
+    Raises:
+        InvalidParameter: it is in the middle of them, and has no token that ends them.
+    """
+    dialect = served.text.dialect
+    if not request.params.conversational or dialect.reasoning is None:
+        return matcher
+    begun = dialect.reasons_already(served.text.tokenizer, request.tokens)
+    if dialect.reasoning_ids is None:
+        if begun:
+            raise InvalidParameter(
+                grammar.param, f"{grammar.param} is not supported by {served.name} when it reasons first"
+            )
+        return matcher
+    begin_id, end_id = dialect.reasoning_ids
+    return AfterSpan(matcher, begin_id=begin_id, end_id=end_id, begun=begun, eos_token_ids=request.eos_token_ids)
+
+
+async def _refusal(grammars: GrammarCompiler, grammar: GrammarSpec, error: GrammarRefused) -> InvalidParameter:
+    """What to say of a grammar that cannot be enforced: by the first of its parts that cannot, if there is one."""
+    for part in grammar.parts:
+        try:
+            await outcome_of(grammars.compile(part))
+        except GrammarRefused as refused:
+            return InvalidParameter(part.param, f"{part.param} cannot be enforced: {refused}")
+    return InvalidParameter(grammar.param, f"{grammar.param} cannot be enforced: {error}")
 
 
 def _load_all(
@@ -314,6 +349,16 @@ def _load_all(
     return in_order, ops.describe() | {f"kv memory of {each.served.name}": str(each.pool) for each in in_order}
 
 
+def _detokenizer(served: ServedModel, params: SamplingParams, continues_text: bool) -> Detokenizer:
+    return served.text.detokenizer(
+        params.stop,
+        skip_special_tokens=params.skip_special_tokens,
+        keep_markers=params.conversational,
+        include_stop=params.include_stop,
+        continues_text=continues_text,
+    )
+
+
 def _max_tokens(served: ServedModel, prompt: Sequence[int], params: SamplingParams, service_class: ServiceClass) -> int:
     """Tokens that the answer may have; checks what only the model can tell."""
     window = served.windows.get(service_class.name)
@@ -321,15 +366,29 @@ def _max_tokens(served: ServedModel, prompt: Sequence[int], params: SamplingPara
         raise UnservableRequest(f"there is no service class {service_class.name!r} here")
     if not prompt:
         raise UnservableRequest("the prompt has no tokens")
-    for name, ids in (("prompt", prompt), ("logit_bias", params.logit_bias), ("stop_token_ids", params.stop_token_ids)):
+    for name, ids in (
+        ("prompt", prompt),
+        ("logit_bias", params.logit_bias),
+        ("stop_token_ids", params.stop_token_ids),
+        ("allowed_token_ids", params.allowed_token_ids or ()),
+    ):
         if min(ids, default=0) < 0 or max(ids, default=0) >= served.vocab_size:
             raise InvalidParameter(name, f"{name} has a token id outside the vocabulary of {served.vocab_size}")
     if params.grammar is not None and served.grammars is None:
         raise InvalidParameter(params.grammar.param, f"{params.grammar.param} is not supported by {served.name}")
+    if params.allowed_token_ids is not None:
+        _check_allowed(served, params, params.allowed_token_ids)
     room = window - len(prompt)
     if room < min(1, 1 if params.max_tokens is None else params.max_tokens):
         raise UnservableRequest(f"the prompt has {len(prompt)} tokens; prompt and answer together can have {window}")
     return room if params.max_tokens is None else min(params.max_tokens, room)
+
+
+def _check_allowed(served: ServedModel, params: SamplingParams, allowed: frozenset[int]) -> None:
+    if served.grammars is None:
+        raise InvalidParameter("allowed_token_ids", f"allowed_token_ids is not supported by {served.name}")
+    if params.min_tokens and allowed <= {*params.stop_token_ids, *served.eos_token_ids}:
+        raise InvalidParameter("min_tokens", "min_tokens forbids all tokens that allowed_token_ids allows")
 
 
 def _is_chat(prompt: Prompt) -> bool:

@@ -31,6 +31,13 @@ class FinishReason(StrEnum):
     ERROR = "error"
 
 
+class Pooling(StrEnum):
+    """How the hidden states of a prompt become its embedding: the mean of all positions, or that of the last."""
+
+    MEAN = "mean"
+    LAST = "last"
+
+
 class InvalidParameter(ValueError):
     """A sampling parameter out of its range. `param` names the field as the OpenAI API spells it."""
 
@@ -104,7 +111,12 @@ class SamplingParams:
     `prompt_logprobs` does the same for the prompt's own tokens. `max_tokens=None` means as many as fit the
     window. `seed=None` means that the engine draws one. With `n` > 1, choice i samples from its own seed
     derived from `seed` and i. `grammar` is what each choice has to look like; the text ends where that says, so that
-    it goes with neither `min_tokens` nor `ignore_eos`.
+    it goes with neither `min_tokens` nor `ignore_eos`. `pooling` asks for the prompt's embedding, and then there is no
+    answer: `max_tokens` is 0 and `n` 1. `conversational`: the answer is a turn of a conversation, and its text has
+    the special tokens that mark calls and reasoning in its model's dialect.
+
+    `allowed_token_ids` are the only ones that may be drawn; None: all may. The text has what ended it, a stop string or
+    the text of a stop token, with `include_stop` alone, and special tokens only without `skip_special_tokens`.
 
     Raises:
         InvalidParameter: a value is out of its range; `param` names it.
@@ -128,6 +140,11 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     n: int = 1
     grammar: GrammarSpec | None = None
+    allowed_token_ids: frozenset[int] | None = None
+    skip_special_tokens: bool = True
+    conversational: bool = False
+    include_stop: bool = False
+    pooling: Pooling | None = None
 
     def __post_init__(self) -> None:
         _require_range("temperature", self.temperature, 0.0, 2.0)
@@ -152,10 +169,20 @@ class SamplingParams:
             raise InvalidParameter("stop", f"stop takes at most {MAX_STOP_STRINGS} non-empty strings")
         for bias in self.logit_bias.values():
             _require_range("logit_bias", bias, -100.0, 100.0)
+        if self.allowed_token_ids is not None and not self.allowed_token_ids:
+            raise InvalidParameter("allowed_token_ids", "allowed_token_ids must not be empty")
         if self.grammar is not None:
+            if self.allowed_token_ids is not None:
+                raise InvalidParameter(
+                    "allowed_token_ids", f"allowed_token_ids cannot be asked for together with {self.grammar.param}"
+                )
             for name, given in (("min_tokens", self.min_tokens), ("ignore_eos", self.ignore_eos)):
                 if given:
                     raise InvalidParameter(name, f"{name} cannot be asked for together with {self.grammar.param}")
+        if self.pooling is not None and self.max_tokens != 0:
+            raise InvalidParameter("max_tokens", "max_tokens must be 0 for an embedding")
+        if self.pooling is not None and self.n != 1:
+            raise InvalidParameter("n", "n must be 1 for an embedding")
 
 
 def _require_range(name: str, value: float, low: float, high: float, *, low_open: bool = False) -> None:
@@ -188,6 +215,7 @@ class Usage:
     `engine_ns` is its share of the time of the steps that it was in, without work that a preemption made it
     repeat: that is `recompute_ns`, by the name of the class that it was preempted for. `queue_ns` is how long it waited
     until it was first admitted. `draft_tokens` were guessed and computed, of which `accepted_draft_tokens` were right.
+    For `paused_ns` it stood still because nobody read it; that is in none of the others.
     """
 
     prompt_tokens: int
@@ -199,6 +227,7 @@ class Usage:
     recompute_ns: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     draft_tokens: int = 0
     accepted_draft_tokens: int = 0
+    paused_ns: int = 0
 
 
 class TokenDelta(NamedTuple):
@@ -210,6 +239,7 @@ class TokenDelta(NamedTuple):
     `finish_reason` is set on the last delta of a request and only there, together with `usage`.
     `stop_token` is the end-of-text or stop token id that ended it; that token is counted in usage and is not
     in `token_ids`.
+    `embedding` comes with the last delta, where asked for: float32 [H], little-endian, of length 1.
     """
 
     request_id: str
@@ -220,6 +250,7 @@ class TokenDelta(NamedTuple):
     stop_token: int | None = None
     usage: Usage | None = None
     error: str | None = None
+    embedding: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +259,7 @@ class TextDelta:
 
     `stop` is the stop string or stop token id that ended the choice, if one did. `prompt_logprobs` comes once,
     on the first delta, when asked for; its first entry is None as nothing precedes the first token. `cached_tokens` of
-    the prompt came from the prefix cache; every delta says so.
+    the prompt came from the prefix cache; every delta says so. `embedding` is as in `TokenDelta`.
     """
 
     index: int
@@ -240,6 +271,7 @@ class TextDelta:
     stop: str | int | None = None
     usage: Usage | None = None
     cached_tokens: int = 0
+    embedding: bytes = b""
 
 
 class Phase(Enum):
@@ -247,6 +279,7 @@ class Phase(Enum):
 
     WAITING = auto()
     RUNNING = auto()
+    PAUSED = auto()
     FINISHED = auto()
 
 
@@ -265,7 +298,9 @@ class Request:
     request with `fork_of` set waits until that sequence's prompt is computed and then shares its blocks. `matcher`
     follows its answer through its grammar, if it has one; the executor moves it.
 
-    `waiting_since_ns` is when it arrived or, if that is later, was preempted last.
+    `waiting_since_ns` is when it arrived or, if that is later, was preempted or resumed last. `admissions` is how often
+    it has begun to run: together with the request that names a stay in a slot, with the blocks of that time. It was
+    paused `pauses` times, for `paused_ns` in all; `paused_since_ns` is when the pause that lasts began.
 
     `rank` is the place of its class among the configured ones, 0 the highest. Up to `high_water_tokens` its tokens
     have been computed before it was last preempted, for the sake of class number `preempted_by`: what it computes
@@ -295,6 +330,8 @@ class Request:
     slot: int | None = None
     cached_tokens: int = 0
     preemptions: int = 0
+    admissions: int = 0
+    pauses: int = 0
     prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list)
     rank: int = 0
     arrived_ns: int = 0
@@ -303,6 +340,8 @@ class Request:
     preempted_by: int = 0
     engine_ns: int = 0
     queue_ns: int = 0
+    paused_since_ns: int = 0
+    paused_ns: int = 0
     recompute_ns: dict[str, int] = field(default_factory=dict)
     draft_tokens: int = 0
     accepted_draft_tokens: int = 0
@@ -310,6 +349,11 @@ class Request:
     @property
     def output_tokens(self) -> int:
         return len(self.tokens) - self.prompt_tokens
+
+    @property
+    def needs_whole_prompt(self) -> bool:
+        """Whether something of every position is asked for, so that no cached KV can stand in for computing it."""
+        return self.params.prompt_logprobs is not None or self.params.pooling is Pooling.MEAN
 
     @property
     def usage(self) -> Usage:
@@ -325,4 +369,5 @@ class Request:
             MappingProxyType(dict(self.recompute_ns)),
             self.draft_tokens,
             accepted,
+            self.paused_ns,
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from engine.request import DeviceLost, OutOfDeviceMemory, TokenDelta
 from engine.scheduling.cost import StepWork, step_work
+from engine.scheduling.drafting import DraftRoom, Drafts
 from engine.scheduling.pace import Pace
 from engine.scheduling.plan import Executor, PendingStep, StepPlan, StepResult
 from engine.scheduling.scheduler import Scheduler
@@ -99,13 +100,7 @@ class ModelSteps:
         return self._land() if len(self._in_flight) > self._scheduler.ahead else []
 
     def _launch(self) -> _Launched | None:
-        proposals = self._propose()
-        now_ns = time.monotonic_ns()
-        guard = self._scheduler.step_guard(now_ns)
-        if proposals is None:
-            plan = self._scheduler.schedule(now_ns, guard=guard)
-        else:
-            plan = self._scheduler.schedule(now_ns, guard=guard, drafts=proposals.drafts)
+        plan, proposals = self._plan()
         if plan is None:
             return None
         launched_ns = time.monotonic_ns()
@@ -122,6 +117,26 @@ class ModelSteps:
         self._in_flight.append(launched)
         return launched
 
+    def _plan(self) -> tuple[StepPlan | None, Proposals | None]:
+        """The next step, and what was proposed for it; None in place of that where nobody drafts."""
+        now_ns = time.monotonic_ns()
+        guard = self._scheduler.step_guard(now_ns)
+        speculator = self._speculator
+        if speculator is None:
+            return self._scheduler.schedule(now_ns, guard=guard), None
+        load = self._load()
+        proposals: Proposals | None = Proposals(load)
+        if self._in_flight or not speculator.wants(load, self._ranks):
+            return self._scheduler.schedule(now_ns, guard=guard), proposals
+
+        def draft(room: DraftRoom) -> Drafts:
+            nonlocal proposals
+            proposals = self._propose(speculator, room, load)
+            return {} if proposals is None else proposals.drafts
+
+        plan = self._scheduler.schedule(now_ns, guard=guard, draft=draft)
+        return plan, proposals
+
     def stats(self, now_ns: int) -> SchedulerStats:
         """The scheduler's, with what became of drafts. Any thread may ask."""
         stats, speculator = self._scheduler.stats(now_ns), self._speculator
@@ -129,17 +144,12 @@ class ModelSteps:
             return stats
         return replace(stats, speculation=speculator.stats(self._scheduler.class_names))
 
-    def _propose(self) -> Proposals | None:
-        """Drafts for the next step, their time charged. Without them it is as good a step: where drafting fails, it is
-        over."""
-        if self._speculator is None:
-            return None
-        load = self._load()
-        if self._in_flight:
-            return Proposals(load)
+    def _propose(self, speculator: Speculator, room: DraftRoom, load: SpeculationLoad) -> Proposals | None:
+        """Drafts for the step that is being planned, their time charged. Without them it is as good a step: where
+        drafting fails, it is over."""
         try:
             with self._watchdog:
-                proposals = self._speculator.propose(self._scheduler.running.ranks, load)
+                proposals = speculator.propose(room, load)
         except (StepHung, DeviceLost):
             raise
         except OutOfDeviceMemory as error:
@@ -167,7 +177,7 @@ class ModelSteps:
 
     @property
     def _ranks(self) -> int:
-        return len(self._scheduler.running.ranks)
+        return len(self._scheduler.ranks)
 
     def _land(self) -> list[TokenDelta]:
         """Wait for the oldest step in flight and take in what came of it."""

@@ -5,9 +5,19 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
+from typing import Protocol
 
 from engine.request import EngineError, FinishReason, Request, TextDelta, TokenDelta, Usage
 from engine.text.detokenizer import Detokenizer
+from engine.wakeup import Wakeup
+
+MAX_UNREAD_DELTAS = 128
+"""Of each choice, what lies unread before its engine stands still."""
+FEW_UNREAD_DELTAS = 32
+"""Of each choice, what is left of them when it goes on: enough to read from until there is more."""
+MAX_JOINED_TOKENS = 64
+"""What a reader that lags behind gets at a time, and one delta more."""
 
 
 class Mailbox:
@@ -59,9 +69,11 @@ class Choice:
             raise EngineError(delta.error or "the engine stopped while the request was running")
         before = self._detokenizer.consumed_tokens
         text = self._detokenizer.push(delta.token_ids)
+        kept = self._detokenizer.consumed_tokens - before
+        if delta.stop_token is not None and self.request.params.include_stop:
+            text += self._detokenizer.push((delta.stop_token,))
         if delta.finish_reason is not None and self._detokenizer.stopped is None:
             text += self._detokenizer.flush()
-        kept = self._detokenizer.consumed_tokens - before
         seen = TextDelta(
             self.index,
             text,
@@ -72,6 +84,7 @@ class Choice:
             stop=delta.stop_token,
             usage=delta.usage,
             cached_tokens=self.request.cached_tokens,
+            embedding=delta.embedding,
         )
         if self._detokenizer.stopped is not None:
             seen = replace(
@@ -85,19 +98,38 @@ class Choice:
         return replace(self.request.usage, completion_tokens=self._detokenizer.consumed_tokens)
 
 
+class EngineControl(Protocol):
+    """What a reader has the engine do with choices that it has not ended."""
+
+    def abort(self, choices: Sequence[Choice]) -> None:
+        """End what the engine would go on with."""
+        ...
+
+    def pause(self, choices: Sequence[Choice]) -> None:
+        """Stand still, as nobody reads."""
+        ...
+
+    def resume(self, choices: Sequence[Choice]) -> None:
+        """Go on."""
+        ...
+
+
 class ChoiceStreams:
     """The choices of one call, read together. Lives on one event loop.
 
-    `abort` tells the engine to end a request that it would go on with.
+    What nobody reads is bounded: at `MAX_UNREAD_DELTAS` a choice the engine is told to pause, and at
+    `FEW_UNREAD_DELTAS` to go on. Beyond that there is at most what it was computing when it was told.
     """
 
-    def __init__(self, choices: Sequence[Choice], abort: Callable[[Choice], None]) -> None:
+    def __init__(self, choices: Sequence[Choice], engine: EngineControl) -> None:
         self._choices = {choice.request.id: choice for choice in choices}
         self._unread = {choice.index: choice for choice in choices}
         self._ready: deque[TextDelta] = deque()
         self._error: EngineError | None = None
-        self._changed = asyncio.Event()
-        self._abort = abort
+        self._changed = Wakeup()
+        self._engine = engine
+        self._paused = False
+        self._most, self._few = MAX_UNREAD_DELTAS * len(choices), FEW_UNREAD_DELTAS * len(choices)
 
     def push(self, delta: TokenDelta) -> None:
         choice = self._choices[delta.request_id]
@@ -109,10 +141,13 @@ class ChoiceStreams:
             self._error = error
         else:
             if seen.finish_reason is not None and delta.finish_reason is None:
-                self._abort(choice)  # a stop string: the engine would go on
+                self._engine.abort([choice])  # a stop string: the engine would go on
             if seen.text or seen.token_ids or seen.prompt_logprobs or seen.finish_reason is not None:
                 self._ready.append(seen)
-        self._changed.set()
+                if not self._paused and len(self._ready) >= self._most:
+                    self._paused = True
+                    self._engine.pause(self._unfinished())
+        self._changed.wake()
 
     @property
     def unread(self) -> list[Choice]:
@@ -120,27 +155,36 @@ class ChoiceStreams:
         return list(self._unread.values())
 
     async def next(self) -> TextDelta | None:
-        """The next delta; what waits for the same choice comes as one. None when all choices have ended."""
+        """The next delta; what waits for the same choice comes with it. None when all choices have ended."""
         while not self._ready:
             if self._error is not None:
                 raise self._error
             if not self._unread:
                 return None
-            self._changed.clear()
             await self._changed.wait()
-        delta = self._ready.popleft()
-        while self._ready and self._ready[0].index == delta.index:
-            delta = _join(delta, self._ready.popleft())
+        parts = [self._ready.popleft()]
+        index, tokens = parts[0].index, len(parts[0].token_ids)
+        while self._ready and self._ready[0].index == index and tokens < MAX_JOINED_TOKENS:
+            parts.append(self._ready.popleft())
+            tokens += len(parts[-1].token_ids)
+        delta = parts[0] if len(parts) == 1 else _join(parts)
+        if self._paused and len(self._ready) <= self._few:
+            self._paused = False
+            self._engine.resume(self._unfinished())
         if delta.finish_reason is not None:
             del self._unread[delta.index]
         return delta
 
+    def _unfinished(self) -> list[Choice]:
+        return [choice for choice in self._choices.values() if not choice.finished]
 
-def _join(first: TextDelta, second: TextDelta) -> TextDelta:
+
+def _join(parts: Sequence[TextDelta]) -> TextDelta:
+    """Deltas of one choice that follow one another, as one. What comes once on the last of them is on the last here."""
     return replace(
-        second,
-        text=first.text + second.text,
-        token_ids=first.token_ids + second.token_ids,
-        logprobs=first.logprobs + second.logprobs,
-        prompt_logprobs=first.prompt_logprobs + second.prompt_logprobs,
+        parts[-1],
+        text="".join([part.text for part in parts]),
+        token_ids=tuple(chain.from_iterable([part.token_ids for part in parts])),
+        logprobs=tuple(chain.from_iterable([part.logprobs for part in parts])),
+        prompt_logprobs=tuple(chain.from_iterable([part.prompt_logprobs for part in parts])),
     )

@@ -44,6 +44,12 @@ class Watchdog:
         """Has a block been given up?"""
         return self._hung
 
+    @property
+    def age_seconds(self) -> float:
+        """How long the block under way has been running; 0 between blocks."""
+        since = self._since
+        return 0.0 if since is None else time.monotonic() - since
+
     def start(self) -> None:
         self._thread.start()
 

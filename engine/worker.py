@@ -243,8 +243,7 @@ def _warm_up(
     )
     speculator, nobody = Speculator(proposers, FixedDepth(config.draft_depth)), SpeculationLoad(0, 0, 0)
     while True:
-        drafts = speculator.propose(scheduler.running.ranks, nobody).drafts
-        plan = scheduler.schedule(drafts=drafts)
+        plan = scheduler.schedule(draft=lambda room: speculator.propose(room, nobody).drafts)
         if plan is None:
             return
         scheduler.commit(plan, runner.execute(plan).result())

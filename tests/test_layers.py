@@ -72,12 +72,13 @@ class NoTriton(importlib.abc.MetaPathFinder):
         if name.split(".")[0] == "triton":
             raise ModuleNotFoundError("there is no triton here", name=name)
 
+NO_MODULES = ("__main__", "native._kernels")  # a program, and a library that is none of Python's
 sys.meta_path.insert(0, NoTriton())
 count = 0
 for root in ("gateway", "engine", "kernels"):
     package = importlib.import_module(root)
     for module in pkgutil.walk_packages(package.__path__, root + "."):
-        if module.name.endswith("__main__") or (module.name + ".").startswith({ON_A_GPU.replace("/", ".")!r}):
+        if module.name.endswith(NO_MODULES) or (module.name + ".").startswith({ON_A_GPU.replace("/", ".")!r}):
             continue
         importlib.import_module(module.name)
         count += 1

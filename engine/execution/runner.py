@@ -9,6 +9,7 @@ from torch import Tensor
 from engine.execution.hidden import HiddenStateTable
 from engine.execution.inputs import StepInputs, prepare_inputs
 from engine.execution.logprobs import LOGPROB_ROWS, predicted_prompt_tokens
+from engine.execution.pooling import Pooler, embedding_bytes
 from engine.execution.sampler import Draw, Sampler, accepted_drafts, token_logprobs
 from engine.execution.slots import SlotTable, entered_blocks, index_tensor
 from engine.models.transformer import Transformer
@@ -38,6 +39,7 @@ class ModelRunner:
         self._sampler = Sampler(model.ops, self._slots, model.config.vocab_size)
         self._num_slots = num_slots
         self._hidden_states: HiddenStateTable | None = None
+        self._pooler = Pooler()
 
     @property
     def ahead(self) -> int:
@@ -79,14 +81,18 @@ class ModelRunner:
     def _results(self, inputs: StepInputs, hidden: Tensor) -> list[RowResult]:
         ends = inputs.ends.tolist()
         drawn = iter(self._draw(inputs.rows, ends, hidden))
+        firsts = [end + 1 - row.tokens for row, end in zip(inputs.rows, ends, strict=True)]
+        embeddings = self._pooler.pool(inputs.rows, firsts, hidden)
         results = []
-        for row, end, finite in zip(inputs.rows, ends, _finite_rows(hidden, inputs), strict=True):
+        for index, (row, end, finite) in enumerate(zip(inputs.rows, ends, _finite_rows(hidden, inputs), strict=True)):
             result = next(drawn) if row.samples else RowResult()
             if not finite:
                 result = result._replace(finite=False)
             if row.request.params.prompt_logprobs is not None:
                 entries = self._prompt_logprobs(row, hidden[end + 1 - row.tokens : end + 1])
                 result = result._replace(prompt_logprobs=entries)
+            if index in embeddings:
+                result = result._replace(embedding=embedding_bytes(embeddings[index]))
             results.append(result)
         if self._hidden_states is not None:
             self._keep_hidden(self._hidden_states, inputs.rows, ends, results, hidden)

@@ -36,15 +36,15 @@ class TokenCounts:
 
 @dataclass(slots=True)
 class Slot:
-    """Who holds a slot. `preemptions` tells a request from itself before a preemption, when it had other blocks."""
+    """Who holds a slot. `admissions` tells a request from itself before it came back, when it had other blocks."""
 
     request: Request | None = None
-    preemptions: int = 0
+    admissions: int = 0
     blocks: list[int] = field(default_factory=list)
     counts: TokenCounts | None = None
 
     def belongs_to(self, request: Request) -> bool:
-        return self.request is request and self.preemptions == request.preemptions
+        return self.request is request and self.admissions == request.admissions
 
 
 class SlotTable:
@@ -71,7 +71,7 @@ class SlotTable:
         assert request.slot is not None
         slot = self._slots[request.slot]
         if not slot.belongs_to(request):
-            slot.request, slot.preemptions, slot.blocks = request, request.preemptions, []
+            slot.request, slot.admissions, slot.blocks = request, request.admissions, []
             slot.counts = TokenCounts() if uses_counts(request.params) else None
             self._load_columns(request.slot, request.params)
         self._load_blocks(request.slot, slot, row)

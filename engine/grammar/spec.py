@@ -24,21 +24,25 @@ class GrammarRefused(ValueError):
 class GrammarSpec:
     """`source` is JSON for a schema, a JSON array of strings for a choice, else the text as it was written.
 
-    `param` names the field that it came from; two specs that differ in nothing else are the same.
+    `param` names the field that it came from, `parts` are the grammars that it is made of, each from a field of its
+    own; two specs that differ in nothing else are the same.
     """
 
     kind: GrammarKind
     source: str
     param: str = field(default="grammar", compare=False)
+    parts: "tuple[GrammarSpec, ...]" = field(default=(), compare=False)
 
     @classmethod
-    def json_schema(cls, schema: Mapping[str, Any] | bool, param: str = "grammar") -> "GrammarSpec":
+    def json_schema(
+        cls, schema: Mapping[str, Any] | bool, param: str = "grammar", parts: "tuple[GrammarSpec, ...]" = ()
+    ) -> "GrammarSpec":
         """JSON that validates against the schema, without any white space outside strings.
 
         Raises:
             ValueError: the schema is no JSON.
         """
-        return cls(GrammarKind.JSON_SCHEMA, _compact(schema), param)
+        return cls(GrammarKind.JSON_SCHEMA, _compact(schema), param, parts)
 
     @classmethod
     def json_object(cls, param: str = "grammar") -> "GrammarSpec":
@@ -54,6 +58,13 @@ class GrammarSpec:
     def choice(cls, choices: Sequence[str], param: str = "grammar") -> "GrammarSpec":
         """One of these texts."""
         return cls(GrammarKind.CHOICE, _compact(list(choices)), param)
+
+    @classmethod
+    def without(cls, words: Sequence[str], param: str = "grammar") -> "GrammarSpec":
+        """Any text in which none of these words stands, alone or as a part of another."""
+        listed = " | ".join(_compact(word) for word in words)
+        lines = ("start: TEXT", "ANY: /(?s:.*)/", f"WORD: {listed}", "WITH: ANY WORD ANY", "TEXT: ANY & ~WITH")
+        return cls.ebnf("\n".join(lines), param)
 
     @classmethod
     def ebnf(cls, grammar: str, param: str = "grammar") -> "GrammarSpec":

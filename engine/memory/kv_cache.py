@@ -76,6 +76,10 @@ class KVCacheManager:
         """How many blocks the class could still take of its own reserve."""
         return self._pool.reservation.unused(rank)
 
+    def missing_reserve(self, rank: int) -> int:
+        """How many blocks of the class's reserve are not there: 0, unless the inequality of reserves is broken."""
+        return self._pool.reservation.missing(rank, self._pool.free_blocks)
+
     def held_blocks(self, rank: int) -> int:
         """Blocks in tables that count for the class."""
         return self._pool.held_blocks(rank)
@@ -88,9 +92,9 @@ class KVCacheManager:
         """The cached blocks that the request's tokens begin with. Pins nothing.
 
         Capped one token short of its tokens, as the next one is drawn from the logits of the last and there
-        must be something to compute. A request for the log-probabilities of its prompt has to compute all of it.
+        must be something to compute. A request that wants something of every position has to compute them all.
         """
-        if not self._prefix_cache or request.params.prompt_logprobs is not None:
+        if not self._prefix_cache or request.needs_whole_prompt:
             return []
         return self._pool.match(self._hashes(request, (len(request.tokens) - 1) // BLOCK_TOKENS))
 
@@ -220,7 +224,7 @@ class KVCacheManager:
     def _begin(self, request: Request, block_table: list[int], *, computed: int) -> None:
         request.block_table.extend(block_table)
         request.computed = request.scheduled = computed
-        if request.preemptions == 0:  # a later hit repeats the request's own work and is not a saving
+        if request.admissions == 0:  # a later hit repeats the request's own work and is not a saving
             request.cached_tokens = computed
 
     def _hashes(self, request: Request, count: int) -> Iterator[bytes]:

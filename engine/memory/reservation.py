@@ -22,6 +22,15 @@ class Reservation:
         """What the rank has to leave alone."""
         return sum(map(self.unused, range(rank)))
 
+    def missing(self, rank: int, free: int) -> int:
+        """What the rank was promised and could not take now, of `free`: 0, unless somebody took what was not theirs.
+
+        Ranks above may take from its reserve: what they hold beyond their own is no breach.
+        """
+        beyond_own = sum(max(0, self.held[above] - self.reserved[above]) for above in range(rank))
+        short = self.unused_above(rank + 1) - free - beyond_own
+        return max(0, min(self.unused(rank), short))
+
     def reserved_above(self, rank: int) -> int:
         """What the rank can never have."""
         return sum(self.reserved[:rank])

@@ -140,8 +140,12 @@ class Committer:
             request.prompt_logprobs += outcome.prompt_logprobs
         if row.samples:
             return self._take_token(request, outcome)
-        prompt_only = request.max_tokens == 0 and request.computed == request.prompt_tokens
-        return self._finish(request, FinishReason.LENGTH) if prompt_only else None
+        if request.max_tokens > 0 or request.computed < request.prompt_tokens:
+            return None
+        if request.params.pooling is None:
+            return self._finish(request, FinishReason.LENGTH)
+        assert outcome.embedding, f"{request.id} was to get an embedding and did not"
+        return self._finish(request, FinishReason.STOP, embedding=outcome.embedding)
 
     def _take_token(self, request: Request, outcome: RowResult) -> TokenDelta:
         """Append the token that was drawn, and end the request where it was the last."""
@@ -153,7 +157,7 @@ class Committer:
         if stop is not None:
             return self._stop(request, stop, (token,), logprobs)
         prompt_logprobs = _take_prompt_logprobs(request) if request.prompt_logprobs else ()
-        return _delta((request.id, (token,), logprobs, prompt_logprobs, None, None, None, None))
+        return _delta((request.id, (token,), logprobs, prompt_logprobs, None, None, None, None, b""))
 
     def _take_drafted(self, row: ScheduledRow, outcome: RowResult, tally: _Tally) -> TokenDelta:
         """Append the drafts that are what was drawn, and the token behind them, as if they had come one at a time: the
@@ -197,6 +201,7 @@ class Committer:
         token_ids: tuple[int, ...] = (),
         logprobs: tuple[TokenLogprob, ...] = (),
         stop_token: int | None = None,
+        embedding: bytes = b"",
     ) -> TokenDelta:
         self._roster.remove(request, Fate.SURPLUS)
         return TokenDelta(
@@ -207,6 +212,7 @@ class Committer:
             finish_reason=reason,
             stop_token=stop_token,
             usage=request.usage,
+            embedding=embedding,
         )
 
     def _fail(self, request: Request, error: str) -> TokenDelta:

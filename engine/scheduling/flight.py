@@ -24,7 +24,7 @@ class Fate(Enum):
     came of that step. Computed for nobody.
     `PREEMPTED`: its request gave way to another. The class that this was for bears the time; nobody is served, as the
     request computes the same again, and is charged for it then.
-    `PAUSED`: its request was preempted from outside, and bears the time itself.
+    `PAUSED`: its request was paused or preempted from outside, and bears the time itself.
     """
 
     ABORTED = auto()

@@ -72,6 +72,7 @@ class RowResult(NamedTuple):
     published too; its last hidden state stands for all before it, as attention carries a NaN forward. Where it was
     something else that nothing can come of, `fault` says what.
     `prompt_logprobs` has one entry for each prompt token that the row's positions predict, where asked for.
+    `embedding` is there where one was asked for and the row computes the prompt's last token.
     """
 
     token: int | None = None
@@ -81,6 +82,7 @@ class RowResult(NamedTuple):
     accepted: int = 0
     draft_logprobs: tuple[TokenLogprob, ...] = ()
     fault: str = "the model's output is not finite"
+    embedding: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,13 @@
 """Makes the plan of a step: rows for what runs, then for those that are admitted, class by class."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from engine.config import SchedulerConfig
 from engine.memory.kv_cache import BlockCopy, KVCacheManager
 from engine.request import Phase, Request, ServiceClass
 from engine.scheduling.admission import Admission, HeldBack, Refusal
-from engine.scheduling.drafting import with_drafts
+from engine.scheduling.drafting import Draft, draft_room, with_drafts
 from engine.scheduling.growth import grow_running
 from engine.scheduling.guard import StepGuard
 from engine.scheduling.plan import ScheduledRow, StepPlan, scheduled_row
@@ -67,13 +67,11 @@ class Planner:
         self.mean_running = [0.0 for _ in classes]
         """How many requests of each class the latest steps had."""
 
-    def plan(
-        self, budget: int | None, guard: StepGuard | None, drafts: Mapping[Request, tuple[int, ...]]
-    ) -> StepPlan | None:
+    def plan(self, budget: int | None, guard: StepGuard | None, draft: Draft | None) -> StepPlan | None:
         """The next step, all its blocks allocated; None where there is nothing to compute, or not before what is in
         flight has landed.
 
-        `drafts` come into the rows of those that were to have one token anyway, when all others have theirs.
+        What `draft` says comes into the rows of those that were to have one token anyway, when all others have theirs.
         `budget` lowers the tokens of the step, not below one for each running request and one more. Where the device
         had no room for as many, there are fewer, not below one for each running request.
         """
@@ -95,7 +93,7 @@ class Planner:
                 self._plan_waiting(sketch, rank)
         if not sketch.rows:
             return None
-        draft_tokens = self._plan_drafts(sketch, drafts) if drafts else 0
+        draft_tokens = self._plan_drafts(sketch, draft) if draft is not None else 0
         self.steps_total += 1
         self.scheduled_tokens_total += sketch.budget_tokens - sketch.spare_tokens
         return StepPlan(self.steps_total, tuple(sketch.rows), tuple(sketch.copies), draft_tokens)
@@ -171,11 +169,14 @@ class Planner:
         samples = tokens == wanted and request.max_tokens > 0
         sketch.rows.append(scheduled_row((request, request.computed, tokens, samples, ())))
 
-    def _plan_drafts(self, sketch: _Sketch, drafts: Mapping[Request, tuple[int, ...]]) -> int:
+    def _plan_drafts(self, sketch: _Sketch, draft: Draft) -> int:
         """Put drafts into the rows that can have them, out of what tokens and blocks nobody else has use for in this
         step; returns how many. They count as prefill does, as they make a step longer for everybody in it.
         """
-        total = 0
+        room = draft_room(sketch.rows, sketch.spare_tokens, sketch.left, self._config.chunk_tokens)
+        if not room.useful:
+            return 0
+        drafts, total = draft(room), 0
         for index, row in enumerate(sketch.rows):
             request = row.request
             if request not in drafts:
@@ -215,4 +216,4 @@ class Planner:
 def _can_fork(parent: Request, child: Request) -> bool:
     """Is the parent's KV of the common prompt there, and does the child want no part of it computed anew?"""
     runs = parent.phase is Phase.RUNNING and parent.computed >= child.prompt_tokens
-    return runs and child.params.prompt_logprobs is None
+    return runs and not child.needs_whole_prompt

@@ -15,11 +15,12 @@ from engine.scheduling.wait import LoadSums
 
 
 class Roster:
-    """Each request waits in the queue of its class, or beside it for the prompt that it forks, or runs.
+    """Each request waits in the queue of its class, or beside it for the prompt that it forks, or runs, or is paused:
+    nobody reads it, and it waits for nothing.
 
-    The moves between the three, `add`, `start`, `preempt`, `remove` and `release_forks`, are the only way to change
-    that, and keep slots, blocks, the sums of the load and what is in flight in step. The queues are there for others to
-    read.
+    The moves between these, `add`, `start`, `preempt`, `pause`, `resume`, `remove` and `release_forks`, are the only
+    way to change that, and keep slots, blocks, the sums of the load and what is in flight in step. The queues are there
+    for others to read.
     """
 
     def __init__(
@@ -44,6 +45,11 @@ class Roster:
         self.slots = SequenceSlots(max_running, [int(each.reserved_fraction * max_running) for each in classes])
         self.service = [ServiceWindow() for _ in classes]
         self.cached_tokens_total = 0
+        self.paused = 0
+        """How many are, now."""
+        self.pauses_total = 0
+        self.paused_ns_total = 0
+        """Of the pauses that have ended."""
         self.now_ns = 0
         """When the step under way was planned. The scheduler's caller says so."""
 
@@ -75,12 +81,7 @@ class Roster:
     def add(self, request: Request) -> None:
         """A new request waits for its turn; a fork whose parent has yet to compute the prompt, beside the queue."""
         self._requests[request.id] = request
-        self.loads[request.rank].add_waiting(len(request.tokens), request.max_tokens)
-        parent = request.fork_of
-        if parent is not None and self._awaits_prompt(request):
-            self._forks.setdefault(parent.id, []).append(request)
-        else:
-            self.waiting[request.rank].add(request)
+        self._await_turn(request)
 
     def start(self, request: Request) -> None:
         """A waiting request that has its blocks takes a slot and runs."""
@@ -92,46 +93,58 @@ class Roster:
         request.phase = Phase.RUNNING
         request.slot = self.slots.take(request.rank)
         request.fork_of = None  # from now on it is a request like any other, and need not keep its parent alive
-        if request.preemptions == 0:
+        if request.admissions == 0:
             self.cached_tokens_total += request.cached_tokens
-            request.queue_ns = self.now_ns - request.arrived_ns
+            request.queue_ns = self.now_ns - request.arrived_ns - request.paused_ns
+        request.admissions += 1
 
     def preempt(self, request: Request, *, cause: int, fate: Fate = Fate.PREEMPTED) -> None:
-        """Take away a running request's slot and blocks, for the sake of a rank; it keeps its place.
-
-        What is in flight of it is dropped, a token that is being drawn included. Nobody has seen that; it will be the
-        same when it is drawn again, and costs little, as the request computes its last token again in any case.
-        """
-        self.flights.drop(request, fate)
-        self.running.remove(request)
-        self._give_back_slot(request)
-        load = self.loads[request.rank]
-        load.remove_running(len(request.tokens), request.computed, request.max_tokens)
-        load.add_waiting(len(request.tokens), request.max_tokens)
-        if request.computed >= request.high_water_tokens:
-            request.high_water_tokens = request.computed
-            request.preempted_by = cause
-        self._cache.release(request)
-        if request.output_tokens == 0:
-            request.prompt_logprobs.clear()  # they are computed anew
+        """Take away a running request's slot and blocks, for the sake of a rank; it keeps its place."""
+        self._stop(request, cause, fate)
         request.preemptions += 1
         request.waiting_since_ns = self.now_ns
         request.phase = Phase.WAITING
+        self.loads[request.rank].add_waiting(len(request.tokens), request.max_tokens)
         self.waiting[request.rank].add(request)
         self._ledger.preempted(request.rank, cause)
+
+    def pause(self, request: Request, now_ns: int) -> None:
+        """Nobody reads a request that waits or runs: it holds nothing and waits for nothing until it is resumed.
+
+        Its blocks are free and cached, and so it has those that nobody has needed again when it goes on: it costs the
+        others no room, and nobody is preempted where its blocks will do. Those that wait for its prompt do not know how
+        long that may take, and take their turns.
+        """
+        if request.phase is Phase.RUNNING:
+            self._stop(request, request.rank, Fate.PAUSED)
+        else:
+            self.loads[request.rank].remove_waiting(len(request.tokens), request.max_tokens)
+            self._leave_queue(request)
+        request.phase = Phase.PAUSED
+        request.pauses += 1
+        request.paused_since_ns = now_ns
+        self.paused += 1
+        self.pauses_total += 1
+        self.release_forks(request)
+
+    def resume(self, request: Request, now_ns: int) -> None:
+        """A paused request is read again: it waits, in its place."""
+        self._end_pause(request, now_ns)
+        request.waiting_since_ns = now_ns
+        request.phase = Phase.WAITING
+        self._await_turn(request)
 
     def take_back(self, request: Request) -> None:
         """Nothing came of the oldest row in flight of a running request, and so nothing will of the next."""
         self.flights.drop(request, Fate.SURPLUS)
         request.scheduled = request.computed
 
-    def remove(self, request: Request, fate: Fate, *, forget: bool = False) -> None:
+    def remove(self, request: Request, fate: Fate, *, forget: bool = False, now_ns: int = 0) -> None:
         """The one way out, from wherever it stands. `fate` is that of what is in flight of it.
 
-        `forget`: nothing that it computed is to be reused.
+        `forget`: nothing that it computed is to be reused. `now_ns` ends its pause, where it is paused.
         """
         self.flights.drop(request, fate)
-        parent = request.fork_of
         load = self.loads[request.rank]
         if request.phase is Phase.RUNNING:
             load.remove_running(len(request.tokens), request.computed, request.max_tokens)
@@ -139,12 +152,11 @@ class Roster:
             self.running.remove(request)
             self._give_back_slot(request)
             self._cache.release(request, forget=forget)
+        elif request.phase is Phase.PAUSED:
+            self._end_pause(request, now_ns)
         else:
             load.remove_waiting(len(request.tokens), request.max_tokens)
-            if parent is not None and request in self._forks.get(parent.id, ()):
-                self._forks[parent.id].remove(request)
-            else:
-                self.waiting[request.rank].remove(request)
+            self._leave_queue(request)
         request.phase = Phase.FINISHED
         del self._requests[request.id]
         self.release_forks(request)
@@ -169,13 +181,16 @@ class Roster:
         for rank, queue in enumerate(self.waiting):
             queue.check()
             assert all(request.rank == rank for request in queue), "a request waits in another class"
-        here = [*running, *waiting, *forks]
+        paused = [request for request in self if request.phase is Phase.PAUSED]
+        assert len(paused) == self.paused, "those that are paused are miscounted"
+        here = [*running, *waiting, *forks, *paused]
         assert sorted(request.id for request in here) == sorted(self._requests), "a request is lost, or twice here"
         for request in running:
             assert request.phase is Phase.RUNNING
             assert request.computed < len(request.tokens), f"{request.id} has nothing to compute"
         for request in (*waiting, *forks):
             assert request.phase is Phase.WAITING
+        for request in (*waiting, *forks, *paused):
             assert request.slot is None, f"{request.id} waits with a slot"
             assert request.computed == request.scheduled == 0, f"{request.id} waits with computed tokens"
             assert not request.block_table, f"{request.id} waits with blocks"
@@ -191,11 +206,52 @@ class Roster:
             assert load.load().running_requests == len(self.running.ranks[rank]), "the running load is miscounted"
 
     def _awaits_prompt(self, request: Request) -> bool:
-        """Will the KV of the parent's prompt be there later, but is not yet? Not if it has left or never came."""
+        """Will the KV of the parent's prompt be there soon, but is not yet? Not if it left, never came, or pauses."""
         parent = request.fork_of
-        if parent is None or self._requests.get(parent.id) is not parent:
+        if parent is None or self._requests.get(parent.id) is not parent or parent.phase is Phase.PAUSED:
             return False
         return max(parent.computed, parent.high_water_tokens) < parent.prompt_tokens
+
+    def _await_turn(self, request: Request) -> None:
+        load = self.loads[request.rank]
+        load.add_waiting(len(request.tokens), request.max_tokens)
+        parent = request.fork_of
+        if parent is not None and self._awaits_prompt(request):
+            self._forks.setdefault(parent.id, []).append(request)
+        else:
+            self.waiting[request.rank].add(request)
+
+    def _leave_queue(self, request: Request) -> None:
+        """The one of its class, or that of those who wait for the same prompt."""
+        parent = request.fork_of
+        if parent is not None and request in self._forks.get(parent.id, ()):
+            self._forks[parent.id].remove(request)
+        else:
+            self.waiting[request.rank].remove(request)
+
+    def _stop(self, request: Request, cause: int, fate: Fate) -> None:
+        """A running request gives back its slot and its blocks. What it computes of its tokens again is put down to the
+        rank that was the cause.
+
+        What is in flight of it is dropped, a token that is being drawn included. Nobody has seen that; it will be the
+        same when it is drawn again, and costs little, as the request computes its last token again in any case.
+        """
+        self.flights.drop(request, fate)
+        self.running.remove(request)
+        self._give_back_slot(request)
+        self.loads[request.rank].remove_running(len(request.tokens), request.computed, request.max_tokens)
+        if request.computed >= request.high_water_tokens:
+            request.high_water_tokens = request.computed
+            request.preempted_by = cause
+        self._cache.release(request)
+        if request.output_tokens == 0:
+            request.prompt_logprobs.clear()  # they are computed anew
+
+    def _end_pause(self, request: Request, now_ns: int) -> None:
+        paused_ns = max(0, now_ns - request.paused_since_ns)
+        request.paused_ns += paused_ns
+        self.paused_ns_total += paused_ns
+        self.paused -= 1
 
     def _give_back_slot(self, request: Request) -> None:
         assert request.slot is not None, f"{request.id} runs without a slot"

@@ -1,13 +1,13 @@
 """What the rest of the engine sees of scheduling: requests go in, plans come out, results go in, deltas come out."""
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 
 from engine.config import SchedulerConfig
 from engine.memory.kv_cache import KVCacheManager
 from engine.request import Phase, Request, TokenDelta, UnservableRequest
 from engine.scheduling.commit import Committer
 from engine.scheduling.cost import StepCostModel, StepWork
+from engine.scheduling.drafting import Draft
 from engine.scheduling.fair_queue import FairQueue
 from engine.scheduling.flight import Fate
 from engine.scheduling.guard import StepGuard, TargetWatch
@@ -21,8 +21,6 @@ from engine.scheduling.shortage import StepLimit
 from engine.scheduling.stats import SchedulerStats, class_stats
 from engine.scheduling.stopping import computed_at_end
 from engine.scheduling.wait import ClassRoom, QueueSnapshot
-
-_NO_DRAFTS: Mapping[Request, tuple[int, ...]] = MappingProxyType({})
 
 
 class Scheduler:
@@ -106,12 +104,12 @@ class Scheduler:
 
     @property
     def waiting(self) -> int:
-        """How many requests do not run."""
-        return len(self._roster) - len(self._roster.running)
+        """How many requests want to run and do not."""
+        return len(self._roster) - len(self._roster.running) - self._roster.paused
 
     @property
     def has_work(self) -> bool:
-        return bool(len(self._roster))
+        return len(self._roster) > self._roster.paused
 
     @property
     def in_flight(self) -> int:
@@ -151,12 +149,29 @@ class Scheduler:
         name = self._classes[rank].name
         return f"{message} in class {name}: KV memory for {total} tokens, less {total - window} reserved above it"
 
-    def abort(self, request_id: str) -> bool:
+    def abort(self, request_id: str, now_ns: int = 0) -> bool:
         """End a request at once, wherever it stands. Its blocks are free on return. False: it is not here."""
         request = self._roster.get(request_id)
         if request is None:
             return False
-        self._roster.remove(request, Fate.ABORTED)
+        self._roster.remove(request, Fate.ABORTED, now_ns=now_ns)
+        return True
+
+    def pause(self, request_id: str, now_ns: int = 0) -> bool:
+        """Nobody reads a request: compute nothing more of it, and let others have its slot and its blocks, until it is
+        resumed. It keeps its place and its tokens. False: it is not here, or is paused."""
+        request = self._roster.get(request_id)
+        if request is None or request.phase is Phase.PAUSED:
+            return False
+        self._roster.pause(request, now_ns)
+        return True
+
+    def resume(self, request_id: str, now_ns: int = 0) -> bool:
+        """A request that was paused is read again. False: it is not here, or is not paused."""
+        request = self._roster.get(request_id)
+        if request is None or request.phase is not Phase.PAUSED:
+            return False
+        self._roster.resume(request, now_ns)
         return True
 
     def preempt(self, request_id: str) -> bool:
@@ -178,18 +193,18 @@ class Scheduler:
         *,
         budget: int | None = None,
         guard: StepGuard | None = None,
-        drafts: Mapping[Request, tuple[int, ...]] = _NO_DRAFTS,
+        draft: Draft | None = None,
     ) -> StepPlan | None:
         """The next step, or None where there is nothing to compute, or not before a step in flight has landed.
 
         `commit`, `fail` or `give_back` it before the next; with `ahead`, before the one after that.
 
         `budget` lowers the tokens of this step; each running request gets one in any case. `guard` bounds the prefill
-        of lower classes. `drafts` are guesses of what comes next in running requests: see `drafting`.
+        of lower classes. `draft` guesses what comes next in running requests, when all rows are made: see `drafting`.
         """
         assert self.in_flight <= self.ahead, "the last plan is neither committed nor failed"
         self._roster.now_ns = now_ns
-        plan = self._planner.plan(budget, guard, drafts)
+        plan = self._planner.plan(budget, guard, draft)
         if plan is not None:
             self._roster.flights.launch(plan)
         return plan
@@ -241,12 +256,15 @@ class Scheduler:
         return SchedulerStats(
             running=running,
             waiting=self.waiting,
+            paused=self._roster.paused,
             free_blocks=self._cache.free_blocks,
             num_blocks=self._cache.num_blocks,
             steps_total=self._planner.steps_total,
             scheduled_tokens_total=self._planner.scheduled_tokens_total,
             cached_tokens_total=self._roster.cached_tokens_total,
             preemptions_total=sum(each.preemptions_suffered for each in classes),
+            pauses_total=self._roster.pauses_total,
+            paused_ns_total=self._roster.paused_ns_total,
             failures_total=self._committer.failures_total,
             wasted_rows_total=sum(each.wasted_rows for each in classes),
             classes=classes,

@@ -17,7 +17,8 @@ class ClassStats:
     `attributed_ns` are the class's part of the time of all steps; over all classes they add up to it exactly. Of them,
     `recompute_ns` went into computing again the `recomputed_tokens` that this class took from others by preemption.
     `cached_blocks` are free blocks whose content it was the last to use; `reserved_blocks` are what of its reserve it
-    does not hold, out of reach of the classes below. `queue_age_ns` is how long a request has waited by now, since it
+    does not hold, out of reach of the classes below; `missing_blocks` what of that is taken all the same, which is 0
+    but for a glimpse into the middle of a step. `queue_age_ns` is how long a request has waited by now, since it
     came or was preempted last: the longest of all. `wasted_rows` were computed for nobody, as their requests had ended
     by then, or were in a step for which there was no room; their time, `wasted_ns`, is in `attributed_ns` and in no
     request's.
@@ -34,6 +35,7 @@ class ClassStats:
     held_blocks: int
     reserved_blocks: int
     cached_blocks: int
+    missing_blocks: int
     attributed_ns: int
     recompute_ns: int
     recomputed_tokens: int
@@ -76,16 +78,22 @@ class SpeculationStats:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStats:
-    """What the scheduler holds now, and what it has done since it was made (`_total`). `classes` from the highest."""
+    """What the scheduler holds now, and what it has done since it was made (`_total`). `classes` from the highest.
+
+    `paused` requests are not read and not computed; `paused_ns_total` is the time of the pauses that have ended.
+    """
 
     running: int
     waiting: int
+    paused: int
     free_blocks: int
     num_blocks: int
     steps_total: int
     scheduled_tokens_total: int
     cached_tokens_total: int
     preemptions_total: int
+    pauses_total: int
+    paused_ns_total: int
     failures_total: int
     wasted_rows_total: int
     classes: tuple[ClassStats, ...] = ()
@@ -123,6 +131,7 @@ def _class_stats(
         held_blocks=cache.held_blocks(rank),
         reserved_blocks=cache.unused_reserve(rank),
         cached_blocks=cache.cached_blocks(rank),
+        missing_blocks=cache.missing_reserve(rank),
         attributed_ns=account.attributed_ns,
         recompute_ns=account.recompute_ns,
         recomputed_tokens=account.recomputed_tokens,

@@ -9,8 +9,9 @@ _SECOND_NS = 1_000_000_000
 _STORM = 0.3
 """The part of the requests alive that an abort storm takes, of as many as there can be."""
 _MOST_FAULTS = 60
-_EVERYWHERE = tuple(kind for kind in FaultKind if kind is not FaultKind.SHORTAGE)
-"""What can happen on any device. Only one with a memory of its own runs short of it: see `draw_shortages`."""
+_APART = (FaultKind.SHORTAGE, FaultKind.PAUSE)
+"""Only a device with a memory of its own runs short of it: see `draw_shortages`. For readers see `draw_pauses`."""
+_EVERYWHERE = tuple(kind for kind in FaultKind if kind not in _APART)
 
 
 def draw_faults(rng: Random, until_ns: int) -> tuple[Fault, ...]:
@@ -52,6 +53,26 @@ def draw_shortages(rng: Random, until_ns: int) -> tuple[Fault, ...]:
             )
         )
         at_ns += _pause_ns(rng, 15.0)
+    return tuple(faults)
+
+
+def draw_pauses(rng: Random, until_ns: int) -> tuple[Fault, ...]:
+    """Readers that stop for a few steps, or for minutes; now and then most of them together. In order of time."""
+    faults: list[Fault] = []
+    pause_ticks = rng.choice((2.0, 10.0, 50.0))
+    at_ns = _pause_ns(rng, pause_ticks)
+    while at_ns < until_ns and len(faults) < _MOST_FAULTS:
+        for _ in range(20 if rng.random() < 0.05 else 1):
+            faults.append(
+                Fault(
+                    at_ns=at_ns,
+                    kind=FaultKind.PAUSE,
+                    rank=rng.randrange(100),
+                    in_flight=rng.random() < 0.5,
+                    ns=rng.choice((1, 10, 100, 20_000)) * TICK_NS,
+                )
+            )
+        at_ns += _pause_ns(rng, pause_ticks)
     return tuple(faults)
 
 

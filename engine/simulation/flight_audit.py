@@ -11,8 +11,8 @@ from engine.scheduling import ScheduledRow, StepPlan
 
 
 class Standing(Enum):
-    """What is to come of a row that lands. `LIVE`: its request gets on. `LOST`: that was preempted meanwhile; it gets
-    nothing and nobody is served. `ABORTED`: its tenant was served, for nothing. `SURPLUS`: nobody wanted it."""
+    """What is to come of a row that lands. `LIVE`: its request gets on. `LOST`: that was preempted or paused meanwhile;
+    it gets nothing and nobody is served. `ABORTED`: its tenant was served, for nothing. `SURPLUS`: nobody wanted it."""
 
     LIVE = auto()
     LOST = auto()
@@ -22,18 +22,23 @@ class Standing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Launched:
-    """A plan, and how often each of its requests had been preempted then. `unwanted` by now are rows of those by id."""
+    """A plan, and how often each of its requests had been stopped then. `unwanted` by now are rows of those by id."""
 
     plan: StepPlan
-    preemptions: dict[str, int]
+    stops: dict[str, int]
     unwanted: set[str] = field(default_factory=set)
 
     def standing(self, request: Request) -> Standing:
         if request.id in self.unwanted:
             return Standing.SURPLUS
-        if request.preemptions != self.preemptions[request.id]:
+        if _stops(request) != self.stops[request.id]:
             return Standing.LOST
         return Standing.ABORTED if request.phase is Phase.FINISHED else Standing.LIVE
+
+
+def _stops(request: Request) -> int:
+    """How often it had to give back what it holds, be it for others or for its reader."""
+    return request.preemptions + request.pauses
 
 
 class FlightAuditor:
@@ -44,7 +49,7 @@ class FlightAuditor:
         self.wasted_rows = 0
 
     def launched(self, plan: StepPlan) -> None:
-        self._flights.append(_Launched(plan, {row.request.id: row.request.preemptions for row in plan.rows}))
+        self._flights.append(_Launched(plan, {row.request.id: _stops(row.request) for row in plan.rows}))
 
     def landed(self, plan: StepPlan) -> dict[str, Standing]:
         """The standing of each row, by request, when the oldest plan in flight lands, before anything comes of it."""

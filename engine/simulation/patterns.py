@@ -6,7 +6,7 @@ from random import Random
 
 from engine.config import BLOCK_TOKENS, SchedulerConfig
 from engine.request import SamplingParams, ServiceClass
-from engine.simulation.faults import draw_faults, draw_shortages
+from engine.simulation.faults import draw_faults, draw_pauses, draw_shortages
 from engine.simulation.traffic import CLASS_NAMES, TICK_NS, VOCAB_SIZE, Arrival, Fault, Traffic
 
 _PREMIUM = ServiceClass("premium", priority=0, reserved_fraction=0.3, ttft_target_ms=200)
@@ -14,20 +14,19 @@ _STANDARD = ServiceClass("standard", priority=10, step_share=0.5)
 
 
 def traffic_from_seed(seed: int, *, ahead: int = 0, speculate: bool = False) -> Traffic:
-    """Two seeds in three mix everything; the others are one of the patterns.
+    """Two seeds in three mix everything; the others are one of the patterns. In one of four some readers stop.
 
     `ahead`: the same on a device that works beside the host, and has a memory of its own that it can run short of.
     `speculate`: the same with drafts.
     """
     rng = Random(seed)
     traffic = rng.choice(_PATTERNS)(seed, rng) if seed % 3 == 2 else _mixture(seed, rng)
-    traffic = replace(traffic, speculate=speculate)
-    if not ahead:
-        return traffic
-    faults = traffic.faults
-    if faults and rng.random() < 0.5:
-        faults = tuple(sorted((*faults, *draw_shortages(rng, faults[-1].at_ns)), key=lambda fault: fault.at_ns))
-    return replace(traffic, ahead=ahead, faults=faults)
+    traffic = replace(traffic, speculate=speculate, ahead=ahead)
+    if ahead and traffic.faults and rng.random() < 0.5:
+        traffic = traffic.with_faults(draw_shortages(rng, traffic.faults[-1].at_ns))
+    if seed % 4 == 1:
+        traffic = traffic.with_faults(draw_pauses(rng, traffic.arrivals[-1].at_ns + 60 * TICK_NS))
+    return traffic
 
 
 def _mixture(seed: int, rng: Random) -> Traffic:

@@ -108,6 +108,15 @@ class _NeverLaunched:
         raise self.error
 
 
+@dataclass(frozen=True, slots=True)
+class _Unread:
+    """A request that is paused since, and until when."""
+
+    request: Request
+    since_ns: int
+    until_ns: int
+
+
 class _Simulation:
     def __init__(self, traffic: Traffic, check_every: int) -> None:
         self.step = 0
@@ -128,6 +137,7 @@ class _Simulation:
         self._faults_in_flight: list[Fault] = []
         self._requests: dict[str, Request] = {}
         self._alive: list[Request] = []
+        self._unread: list[_Unread] = []
         self._aborted: dict[str, Transcript] = {}
         self._transcripts: dict[str, Transcript] = {}
         self._guesser = Guesser(traffic.seed, self._executor) if traffic.speculate else None
@@ -142,10 +152,11 @@ class _Simulation:
         self._trace = sha256()
 
     def run(self) -> SimulationReport:
-        while self._arrivals or self._faults or self._launched or self._scheduler.has_work:
+        while self._arrivals or self._faults or self._launched or self._unread or self._scheduler.has_work:
             assert self.step < MAX_STEPS, "the queue does not drain"
             self._take_arrivals()
             self._take_faults()
+            self._resume()
             while self._launched and self._guesser is not None and self._guesser.waits():
                 self._land(self._launched.popleft())
             self._alive = [request for request in self._alive if request.phase is not Phase.FINISHED]
@@ -183,6 +194,7 @@ class _Simulation:
         assert not self._scheduler.has_work, "requests are left and nothing is scheduled"
         self._faults_in_flight.clear()
         nexts = [events[0].at_ns for events in (self._arrivals, self._faults) if events]
+        nexts += [unread.until_ns for unread in self._unread]
         self._now_ns = max(self._now_ns, min(nexts, default=0))
 
     def _schedule(self) -> StepPlan | None:
@@ -192,7 +204,7 @@ class _Simulation:
         drafts = self._draft()
         guard = self._scheduler.step_guard(self._now_ns)
         self._time_auditor.check_guard(guard, self._now_ns)
-        plan = self._scheduler.schedule(self._now_ns, budget=budget, guard=guard, drafts=drafts)
+        plan = self._scheduler.schedule(self._now_ns, budget=budget, guard=guard, draft=lambda _: drafts)
         if self._check_every == 1:
             self._scheduler.check()
         most = self._traffic.config.step_tokens
@@ -302,7 +314,7 @@ class _Simulation:
     def _take_faults(self) -> None:
         while self._faults and self._faults[0].at_ns <= self._now_ns:
             fault = self._faults.popleft()
-            if fault.in_flight and fault.kind in (FaultKind.ABORT, FaultKind.PREEMPT):
+            if fault.in_flight and fault.kind in _TO_A_REQUEST:
                 self._faults_in_flight.append(fault)
             else:
                 self._strike(fault)
@@ -310,7 +322,7 @@ class _Simulation:
     def _strike(self, fault: Fault) -> None:
         name = fault.kind.name.lower()
         match fault.kind:
-            case FaultKind.ABORT | FaultKind.PREEMPT:
+            case FaultKind.ABORT | FaultKind.PREEMPT | FaultKind.PAUSE:
                 self._strike_request(fault)
                 return
             case FaultKind.FAILURE:
@@ -332,13 +344,38 @@ class _Simulation:
         when = "in flight" if fault.in_flight else "between steps"
         if fault.kind is FaultKind.ABORT:
             self._struck[f"abort {when}, {_standing(victim)}"] += 1
-            assert self._scheduler.abort(victim.id)
+            self._read_again(victim)
+            assert self._scheduler.abort(victim.id, self._now_ns)
             assert not self._scheduler.abort(victim.id)
             assert not victim.block_table, "an aborted request keeps blocks"
             self._aborted[victim.id] = self._transcripts.pop(victim.id)
+        elif fault.kind is FaultKind.PAUSE:
+            self._pause(victim, fault.ns, when)
         elif self._scheduler.preempt(victim.id):
             self._struck[f"preempt {when}"] += 1
         self._record(f"{fault.kind.name.lower()} of {victim.id}")
+
+    def _pause(self, request: Request, ns: int, when: str) -> None:
+        standing, paused = _standing(request), request.phase is Phase.PAUSED
+        assert self._scheduler.pause(request.id, self._now_ns) != paused
+        assert (request.slot, request.block_table, request.computed) == (None, [], 0), "nobody reads it, and it holds"
+        if not paused:
+            self._struck[f"pause {when}, {standing}"] += 1
+            self._unread.append(_Unread(request, self._now_ns, self._now_ns + ns))
+
+    def _resume(self) -> None:
+        """Those whose time has come are read again."""
+        for unread in [unread for unread in self._unread if unread.until_ns <= self._now_ns]:
+            assert self._scheduler.resume(unread.request.id, self._now_ns)
+            assert not self._scheduler.resume(unread.request.id)
+            self._read_again(unread.request)
+            self._record(f"{unread.request.id} is read again")
+
+    def _read_again(self, request: Request) -> None:
+        """A pause ends, if the request is paused, be it that it ends itself."""
+        for unread in [unread for unread in self._unread if unread.request is request]:
+            self._unread.remove(unread)
+            self._time_auditor.paused(request, self._now_ns - unread.since_ns)
 
     def _check_plan(self, plan: StepPlan | None) -> None:
         config = self._traffic.config
@@ -362,7 +399,8 @@ class _Simulation:
         assert stats.free_blocks == stats.num_blocks, "blocks are lost"
         if self._draft_auditor is not None:
             self._draft_auditor.check_usage(self._requests)
-        assert stats.running == stats.waiting == 0, "requests are lost"
+        assert stats.running == stats.waiting == stats.paused == 0, "requests are lost"
+        self._time_auditor.check_pauses(self._requests.values(), stats.paused_ns_total)
         for arrival in self._traffic.arrivals:
             window_tokens = self._traffic.window_tokens_of(arrival.service_class)
             if arrival.id in self._transcripts:
@@ -382,8 +420,13 @@ class _Simulation:
         self._trace.update(event.encode() + b"\n")
 
 
+_TO_A_REQUEST = (FaultKind.ABORT, FaultKind.PREEMPT, FaultKind.PAUSE)
+
+
 def _standing(request: Request) -> str:
     """Where a request stands, as far as an abort has to tell the cases apart."""
+    if request.phase is Phase.PAUSED:
+        return "paused"
     if request.phase is Phase.RUNNING:
         return "in prefill" if request.output_tokens == 0 else "in decode"
     if request.preemptions:

@@ -1,6 +1,6 @@
 """Judges what a scheduler says about time: what it has charged, what it predicts, and how short it keeps steps."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 
 from engine.config import BLOCK_TOKENS, SchedulerConfig
@@ -32,6 +32,17 @@ class TimeAuditor:
         self._misses: deque[bool] = deque(maxlen=GOOD_STEPS)
         self._last_arrival_ns: dict[int, int] = {}
         self._arrived_ns: dict[str, int] = {}
+        self._paused_ns: Counter[str] = Counter()
+
+    def paused(self, request: Request, elapsed_ns: int) -> None:
+        """Nobody read it for so long."""
+        self._paused_ns[request.id] += elapsed_ns
+
+    def check_pauses(self, requests: Iterable[Request], total_ns: int) -> None:
+        """All pauses have ended, and are told."""
+        for request in requests:
+            assert request.usage.paused_ns == self._paused_ns[request.id], f"the pauses of {request.id} are miscounted"
+        assert total_ns == self._paused_ns.total(), "pauses are miscounted"
 
     def arrived(self, request: Request, now_ns: int) -> None:
         self._arrived_ns[request.id] = now_ns
@@ -77,11 +88,12 @@ class TimeAuditor:
             assert (predict_drain_ns(load, rank, cost) > 0) <= (waiting > 0), "a queue of none takes its time"
 
     def check_start(self, plan: StepPlan, now_ns: int) -> None:
-        """Whoever starts has waited from its arrival until now."""
+        """Whoever starts has waited from its arrival until now, but for the time when nobody wanted it to start."""
         for row in plan.rows:
             arrived_ns = self._arrived_ns.pop(row.request.id, None)
             if arrived_ns is not None:
-                assert row.request.queue_ns == now_ns - arrived_ns, f"the wait of {row.request.id} is miscounted"
+                waited_ns = now_ns - arrived_ns - self._paused_ns[row.request.id]
+                assert row.request.queue_ns == waited_ns, f"the wait of {row.request.id} is miscounted"
 
     def drafted(self, elapsed_ns: int) -> None:
         """So long it took to draft before a step."""

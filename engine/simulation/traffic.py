@@ -36,11 +36,12 @@ class Arrival:
 
 
 class FaultKind(Enum):
-    """To a request: `ABORT`, `PREEMPT`. To a step: `FAILURE`, it writes rubbish and raises; `HANG`, it takes
-    `Fault.ns` longer; `SHORTAGE`, in the next `Fault.steps` steps the device has no room for more than
-    `Fault.tokens`, which it says at the launch or, with `in_flight`, by the result. To time: `SLOW`, the next
-    `Fault.steps` steps take five times as long; `STILL`, the clock does not move while they run; `JUMP`, it leaps
-    forward by `Fault.ns` between two steps."""
+    """To a request: `ABORT`, `PREEMPT`; `PAUSE`, nobody reads it for `Fault.ns`.
+
+    To a step: `FAILURE`, it writes rubbish and raises; `HANG`, it takes `Fault.ns` longer; `SHORTAGE`, in the next
+    `Fault.steps` steps the device has no room for more than `Fault.tokens`, which it says at the launch or, with
+    `in_flight`, by the result. To time: `SLOW`, the next `Fault.steps` steps take five times as long; `STILL`, the
+    clock does not move while they run; `JUMP`, it leaps forward by `Fault.ns` between two steps."""
 
     ABORT = auto()
     PREEMPT = auto()
@@ -50,14 +51,15 @@ class FaultKind(Enum):
     SLOW = auto()
     STILL = auto()
     JUMP = auto()
+    PAUSE = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     """Something that goes wrong at the first step from `at_ns` on.
 
-    An abort or a preemption is of the `rank`-th (modulo their number) of the requests alive then; with `in_flight`
-    it comes while the step is computed, without it before the step is scheduled.
+    An abort, a preemption or a pause is of the `rank`-th (modulo their number) of the requests alive then; with
+    `in_flight` it comes while the step is computed, without it before the step is scheduled.
     """
 
     at_ns: int
@@ -106,6 +108,10 @@ class Traffic:
         above = [each for each in self.config.classes if each.priority < service_class.priority]
         reserved = sum(int(each.reserved_fraction * self.num_blocks) for each in above)
         return min(self.max_model_len, (self.num_blocks - reserved) * BLOCK_TOKENS)
+
+    def with_faults(self, more: Sequence[Fault]) -> "Traffic":
+        """The same, and more goes wrong."""
+        return replace(self, faults=tuple(sorted((*self.faults, *more), key=lambda fault: fault.at_ns)))
 
     def only(self, arrivals: Sequence[int], faults: Sequence[int]) -> "Traffic":
         """The same with these arrivals and these faults alone. All else happens as before."""

@@ -8,7 +8,8 @@ are accepted while they equal those draws. So the text is the target's whatever 
     draft_model guesses what a small model would say; draft_memory knows what of that is computed, draft_head draws it,
                 vocabulary says who can draft for whom
     policy      how many drafts to ask for: the protocol, and a fixed number
-    controller  the policy that asks for as many as pay, by measured acceptance and times
+    controller  the policy that asks for as many as pay: options says what each depth would bring, by acceptance,
+                step_times and draft_cost as measured; catching_up for whom; trials what finding out may cost
     speculator  asks the policy, then the proposers in order of preference, and tells the policy what came of it
     tally       counts what came of it, for metrics
 """

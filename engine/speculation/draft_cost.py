@@ -1,8 +1,17 @@
 """What it costs a proposer to draft, as it was measured."""
 
+from typing import NamedTuple
+
 from engine.scheduling.cost import StepCostModel, StepWork
 from engine.speculation.policy import Drafting
 from engine.speculation.step_times import Estimate, StepTimes
+
+
+class Most(NamedTuple):
+    """How many drafts a proposer has made for a step, and for one request, at most."""
+
+    drafts: int
+    depth: int
 
 
 class DraftCost:
@@ -12,10 +21,12 @@ class DraftCost:
     def __init__(self) -> None:
         self._cost_model = StepCostModel()
         self._forwards = StepTimes(self._cost_model)
+        self.most = Most(0, 0)
         self._tried = False
 
     def observe(self, drafting: Drafting, step: int) -> None:
         """Learn from a drafting that took `elapsed_ns`. Of its passes the mean one counts."""
+        self.most = Most(max(self.most.drafts, drafting.proposed), max(self.most.depth, drafting.depth))
         forwards = max(drafting.depth, 1)
         forward_ns = drafting.elapsed_ns // forwards
         beyond = max(drafting.lag_tokens - drafting.requests, 0)

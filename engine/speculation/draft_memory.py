@@ -52,14 +52,14 @@ class _Slot:
     """
 
     request: Request | None = None
-    preemptions: int = 0
+    admissions: int = 0
     computed: int = 0
     drafted: Sequence[int] = ()
     spilled: int | None = None
     recorded: int = 0
 
     def holds(self, request: Request) -> bool:
-        return self.request is request and self.preemptions == request.preemptions
+        return self.request is request and self.admissions == request.admissions
 
     def came_true(self, request: Request) -> int:
         """How many of the drafts, from the first on, are the request's tokens now."""
@@ -173,7 +173,7 @@ class DraftMemory:
         slot = self._slot(request)
         known, spilled = self._known(request), slot.spilled
         if not slot.holds(request):
-            slot.request, slot.preemptions, slot.recorded = request, request.preemptions, 0
+            slot.request, slot.admissions, slot.recorded = request, request.admissions, 0
         elif spilled is not None and known > spilled * BLOCK_TOKENS:
             target = request.block_table[spilled]
             copies.append(BlockCopy(self._num_blocks + _slot_id(request), target))

@@ -1,11 +1,10 @@
 """What each depth would bring and cost in a step, by what was measured so far."""
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from engine.scheduling.cost import StepCostModel
 from engine.speculation.acceptance import Acceptance, Gains
-from engine.speculation.draft_cost import DraftCost
+from engine.speculation.draft_cost import DraftCost, Most
 from engine.speculation.policy import StepOutcome
 from engine.speculation.step_times import StepTimes
 
@@ -72,12 +71,22 @@ class Outlook:
         """What drafts bring to one request of a class, by depth. They are `depth` deep now."""
         return self._acceptance_of(proposer, rank).gains(self._step, depth)
 
+    def most_made(self, proposer: str) -> Most:
+        """What it has made so far."""
+        return self._cost_of(proposer).most
+
     def catch_up_ns(self, proposer: str, tokens: int) -> float:
         return self._cost_of(proposer).catch_up_ns(tokens)
 
-    def options(self, step: Step, proposer: str, gains: Gains, requests: int, depths: Iterable[int]) -> list[Option]:
-        """What the step would be with each of these depths for so many requests."""
-        return [self._option(step, proposer, gains, requests, depth) for depth in depths]
+    def options(
+        self, step: Step, proposer: str, gains: Gains, requests: int, deepest: int, most_drafts: int
+    ) -> list[Option]:
+        """What the step would be with each depth from 0 on for so many requests, or for as many of them as may have
+        `most_drafts` together; for one at least."""
+        return [
+            self._option(step, proposer, gains, min(requests, max(most_drafts // max(depth, 1), 1)), depth)
+            for depth in range(deepest + 1)
+        ]
 
     def _option(self, step: Step, proposer: str, gains: Gains, requests: int, depth: int) -> Option:
         took = self._times.predict(

@@ -1,12 +1,12 @@
 """Drafts for a step: whom to ask for how many, and what came of them."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engine.request import Request
 from engine.scheduling.cost import StepWork
-from engine.scheduling.drafting import useful_drafts
+from engine.scheduling.drafting import DraftRoom
 from engine.scheduling.plan import StepPlan, StepResult
 from engine.scheduling.stats import SpeculationStats
 from engine.speculation.policy import Candidate, DepthPolicy, Drafting, SpeculationLoad, StepOutcome, Verified
@@ -55,16 +55,17 @@ class Speculator:
         """Would anybody be asked at this load? O(proposers x classes)."""
         return any(self._policy.depth(each.name, rank, load) for each in self._proposers for rank in range(ranks))
 
-    def propose(self, running: Sequence[Iterable[Request]], load: SpeculationLoad) -> Proposals:
-        """Drafts for those of the running requests, by rank, that can have them in their next row."""
+    def propose(self, room: DraftRoom, load: SpeculationLoad) -> Proposals:
+        """Drafts for a step whose rows are made. There are no more of them than it has room for."""
         drafts: dict[Request, tuple[int, ...]] = {}
         by: dict[Request, str] = {}
         asked: list[Asked] = []
         drafting: list[Drafting] = []
         for proposer in self._proposers:
-            wants = self._wants_of(proposer, running, load, drafts)
+            left = room.without(drafts)
+            wants = self._wants_of(proposer, left, load)
             if wants and not proposer.free:
-                wants = self._chosen_wants(proposer, load, wants)
+                wants = self._chosen_wants(proposer, left, load, wants)
             if not wants:
                 continue
             lag_tokens = sum(proposer.lag(want.request) for want in wants)
@@ -73,7 +74,7 @@ class Speculator:
             elapsed_ns = self._now_ns() - started_ns
             lag_tokens -= sum(proposer.lag(want.request) for want in wants)
             if proposer.free:
-                proposed = self._chosen_drafts(proposer, load, wants, proposed)
+                proposed = self._chosen_drafts(proposer, left, load, wants, proposed)
             for want, tokens in zip(wants, proposed, strict=True):
                 if tokens:
                     drafts[want.request] = tuple(tokens)
@@ -87,36 +88,44 @@ class Speculator:
             )
         return Proposals(load, drafts, by, tuple(asked), tuple(drafting))
 
-    def _wants_of(
-        self,
-        proposer: Proposer,
-        running: Sequence[Iterable[Request]],
-        load: SpeculationLoad,
-        drafted: Mapping[Request, tuple[int, ...]],
-    ) -> list[DraftWant]:
+    def _wants_of(self, proposer: Proposer, room: DraftRoom, load: SpeculationLoad) -> list[DraftWant]:
         """The most to ask one proposer for: drafts for those that have none yet, no more than could be of use."""
-        wants: list[DraftWant] = []
-        for rank, requests in enumerate(running):
-            depth = self._policy.depth(proposer.name, rank, load)
-            if depth:
-                wants += [
-                    DraftWant(request, min(depth, most))
-                    for request in requests
-                    if request not in drafted and (most := useful_drafts(request)) > 0
-                ]
-        return wants
+        depths = [self._policy.depth(proposer.name, rank, load) for rank in range(len(room.rank_tokens))]
+        if not any(depths):
+            return []
+        return [
+            DraftWant(request, min(depths[request.rank], most))
+            for request, most in room.useful.items()
+            if depths[request.rank]
+        ]
 
-    def _chosen_wants(self, proposer: Proposer, load: SpeculationLoad, wants: list[DraftWant]) -> list[DraftWant]:
-        """Of what could be asked for, that of which the policy says that it pays."""
-        candidates = [_candidate(want.request, want.depth, proposer.lag(want.request)) for want in wants]
+    def _chosen_wants(
+        self, proposer: Proposer, room: DraftRoom, load: SpeculationLoad, wants: list[DraftWant]
+    ) -> list[DraftWant]:
+        """Of what could be asked for, and has room, that of which the policy says that it pays."""
+        shares = room.shares([want.request for want in wants])
+        candidates = [
+            _candidate(want.request, min(want.depth, share), proposer.lag(want.request))
+            for want, share in zip(wants, shares, strict=True)
+        ]
         chosen = self._policy.choose(proposer.name, load, candidates)
         return [DraftWant(want.request, depth) for want, depth in zip(wants, chosen, strict=True) if depth]
 
     def _chosen_drafts(
-        self, proposer: Proposer, load: SpeculationLoad, wants: list[DraftWant], proposed: list[Sequence[int]]
+        self,
+        proposer: Proposer,
+        room: DraftRoom,
+        load: SpeculationLoad,
+        wants: list[DraftWant],
+        proposed: list[Sequence[int]],
     ) -> list[Sequence[int]]:
-        """Of what was proposed, as much as the policy says that it pays to verify."""
-        candidates = [_candidate(want.request, len(tokens), 0) for want, tokens in zip(wants, proposed, strict=True)]
+        """Of what was proposed, and has room, as much as the policy says that it pays to verify."""
+        has_some = [want.request for want, tokens in zip(wants, proposed, strict=True) if tokens]
+        share_of = dict(zip(has_some, room.shares(has_some), strict=True))
+        candidates = [
+            _candidate(want.request, min(len(tokens), share_of.get(want.request, 0)), 0)
+            for want, tokens in zip(wants, proposed, strict=True)
+        ]
         chosen = self._policy.choose(proposer.name, load, candidates)
         return [tokens[:depth] for tokens, depth in zip(proposed, chosen, strict=True)]
 

@@ -6,7 +6,7 @@ decides: a product of three rows can cost what one of four does, and the next on
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass
-from math import exp, log, sqrt
+from math import exp, log, log2, sqrt
 from typing import NamedTuple
 
 from engine.scheduling.cost import StepCostModel
@@ -14,7 +14,7 @@ from engine.scheduling.cost import StepCostModel
 MIN_NOISE = 0.03
 """Equal steps differ by this part of their time at least; how much they do is learnt."""
 UNTRIED = 0.2
-"""Standard error, as a part of the time, of a number of tokens that no step had yet."""
+"""Standard error, as a part of the time, of twice or half as many tokens as any step had yet."""
 MOST_ERROR = 0.8
 CELL_MEMORY = 128
 """So many steps of a number of tokens, the latest, make its time."""
@@ -102,10 +102,17 @@ class StepTimes:
         place = bisect_left(self._known, key)
         if place in (0, len(self._known)):
             near = self._known[place and -1]
-            return Estimate(self._at(near, tokens, context_tokens), UNTRIED)
+            return Estimate(self._at(near, tokens, context_tokens), self._untried(near, tokens, step))
         below, above = self._known[place - 1 : place + 1]
         low_ns, high_ns = self._at(below, below, context_tokens), self._at(above, above, context_tokens)
-        return Estimate(low_ns + (high_ns - low_ns) * (tokens - below) / (above - below), UNTRIED)
+        ns = low_ns + (high_ns - low_ns) * (tokens - below) / (above - below)
+        error = min(self._untried(below, tokens, step), self._untried(above, tokens, step))
+        return Estimate(ns, max(error, min(1.0 - low_ns / ns, UNTRIED)))  # times may go up by stairs
+
+    def _untried(self, near: int, tokens: int, step: int) -> float:
+        """The error of a time that is estimated by the entry at `near`."""
+        own = self._noise / sqrt(self._steps_of(self._cells[near], step))
+        return min(own + UNTRIED * abs(log2(tokens / near)), MOST_ERROR)
 
     def _at(self, key: int, tokens: int, context_tokens: int) -> float:
         """The time of a step by the entry at `key`, changed for as many tokens and that context."""

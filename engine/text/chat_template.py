@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError, nodes
+from jinja2 import TemplateError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -73,9 +73,18 @@ class ChatTemplate:
         try:
             self._template = environment.from_string(source)
             self._tool_template = environment.from_string(tool_source) if tool_source else self._template
+            sources = [environment.parse(each) for each in (source, tool_source or "")]
         except Exception as error:  # Python compiles what Jinja generates, and may refuse it in its own way
             raise ChatTemplateError(f"not a template: {error}") from error
+        self.variables = frozenset[str]().union(*map(meta.find_undeclared_variables, sources))
+        """The names that it reads without setting them."""
         self._wants_parts = self._needs_content_parts()
+        self.knows_tools = self._shows_tools()
+        """Whether it shows the model which tools there are."""
+        self.takes_system = self._shows_system()
+        """Whether it shows the model what a system message says."""
+        self.takes_parallel_calls = self._shows_parallel_calls()
+        """Whether one message may have several calls of tools."""
 
     def render(self, messages: Sequence[Message], **variables: Any) -> str:
         """The conversation as text: `prepare`, then `render_prepared` with its keyword arguments."""
@@ -130,12 +139,33 @@ class ChatTemplate:
         return not self._shows_probe("probe") and self._shows_probe([{"type": "text", "text": "probe"}])
 
     def _shows_probe(self, content: str | list[dict[str, str]]) -> bool:
-        messages = [{"role": "user", "content": content}]
-        context = {**self._special_tokens, "messages": messages, "tools": None, "add_generation_prompt": True}
+        return "probe" in self._tried([{"role": "user", "content": content}])
+
+    def _shows_tools(self) -> bool:
+        parameters = {"type": "object", "properties": {"a": {"type": "string", "description": "a"}}, "required": ["a"]}
+        tool = {"type": "function", "function": {"name": "probe", "description": "a", "parameters": parameters}}
+        return "probe" in self._tried(self.prepare([{"role": "user", "content": "a"}]), tools=[tool])
+
+    def _shows_system(self) -> bool:
+        messages = [{"role": "system", "content": "probe"}, {"role": "user", "content": "a"}]
+        return "probe" in self._tried(self.prepare(messages))
+
+    def _shows_parallel_calls(self) -> bool:
+        functions: list[dict[str, Any]] = [{"name": name, "arguments": {}} for name in ("one", "probe")]
+        calls = [{"id": f"probe000{i}", "type": "function", "function": each} for i, each in enumerate(functions)]
+        messages: list[Message] = [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "", "tool_calls": calls},
+            *({"role": "tool", "tool_call_id": call["id"], "content": "a"} for call in calls),
+        ]
+        return "probe" in self._tried(self.prepare(messages))
+
+    def _tried(self, messages: Sequence[Message], **variables: Any) -> str:
+        """A rendering; "" where the template refuses."""
         try:
-            return "probe" in self._template.render(context)
-        except Exception:  # as in `render`
-            return False
+            return self.render_prepared(messages, **variables)
+        except ChatTemplateError:
+            return ""
 
 
 def _prepared(message: Message, content_form: Callable[[Any], Any]) -> dict[str, Any]:
@@ -146,6 +176,19 @@ def _prepared(message: Message, content_form: Callable[[Any], Any]) -> dict[str,
     if isinstance(calls, list | tuple):
         prepared["tool_calls"] = [_with_object_arguments(call) for call in calls]
     return prepared
+
+
+def ending_in(message: Mapping[str, Any], end: str) -> dict[str, Any]:
+    """A copy of a prepared message with `end` behind its text.
+
+    Raises:
+        ChatTemplateError: its last part is no text.
+    """
+    content = message["content"]
+    if isinstance(content, str):
+        return {**message, "content": content + end}
+    *before, last = content or [{"type": "text", "text": ""}]
+    return {**message, "content": [*before, {"type": "text", "text": _text_of(last) + end}]}
 
 
 def _as_text(content: Any) -> Any:

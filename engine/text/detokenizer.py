@@ -1,7 +1,7 @@
 """Text of a growing list of token ids, as early as it is final, with stop strings."""
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from engine.text.stop_strings import StopMatcher
 from engine.text.tokenizer import Tokenizer
@@ -11,12 +11,14 @@ class Detokenizer:
     """Turns one choice's token ids into text while they arrive.
 
     Everything pushed and flushed, put together, is `Tokenizer.decode` of all the ids, cut where the first stop
-    string begins. A character is shown whole or not at all: bytes of an unfinished one wait for the next token,
-    and U+FFFD comes out only for bytes that no further byte can make valid. Which stop string wins is
-    `StopMatcher`'s rule and does not depend on how the ids were cut into pushes or the text into tokens.
+    string begins, or with `include_stop` where it ends. A character is shown whole or not at all: bytes of an
+    unfinished one wait for the next token, and U+FFFD comes out only for bytes that no further byte can make valid.
+    Which stop string wins is `StopMatcher`'s rule and does not depend on how the ids were cut into pushes or the text
+    into tokens.
 
     `continues_text`: the ids continue a text that the reader has in front of them, so the space that starts the
-    first token is kept (it is dropped by default where the tokenizer puts one in front of every text).
+    first token is kept (it is dropped by default where the tokenizer puts one in front of every text). `pieces`: what
+    each token says; special tokens say nothing by default.
     """
 
     def __init__(
@@ -24,13 +26,14 @@ class Detokenizer:
         tokenizer: Tokenizer,
         stop: Sequence[str] = (),
         *,
-        skip_special_tokens: bool = True,
+        pieces: Mapping[int, bytes] | None = None,
+        include_stop: bool = False,
         continues_text: bool = False,
     ) -> None:
-        self._pieces = tokenizer.visible_pieces if skip_special_tokens else tokenizer.pieces
+        self._pieces = tokenizer.visible_pieces if pieces is None else pieces
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._strip_space = tokenizer.strips_space and not continues_text
-        self._stops = StopMatcher(stop) if stop else None
+        self._stops = StopMatcher(stop, include=include_stop) if stop else None
         self.consumed_tokens = 0
         """Tokens that count: all that were pushed, up to and including the one that completed a stop string."""
 

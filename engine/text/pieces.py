@@ -81,22 +81,24 @@ def _strips(step: dict[str, Any]) -> bool:
 
 
 class PieceTable(dict[int, bytes]):
-    """Bytes of a token id, worked out on first use; ids without a token, and the `silent` ones, have none.
+    """Bytes of a token id, worked out on first use; ids without a token, and the `silent` ones, have none. What the
+    backend has from `vocab_size` on is no token of the model's, and not to be seen.
 
     A dict so that a hit costs no Python call: every generated token passes through here.
     """
 
     def __init__(
-        self, backend: Backend, added: dict[int, str], alphabet: PieceAlphabet, silent: Container[int]
+        self, backend: Backend, vocab_size: int, added: dict[int, str], alphabet: PieceAlphabet, silent: Container[int]
     ) -> None:
         super().__init__()
+        self._vocab_size = vocab_size
         self._backend = backend
         self._added = added
         self._alphabet = alphabet
         self._silent = silent
 
     def __missing__(self, token_id: int) -> bytes:
-        piece = self._backend.id_to_token(token_id) if token_id >= 0 else None
+        piece = self._backend.id_to_token(token_id) if 0 <= token_id < self._vocab_size else None
         if piece is None:
             return b""
         if token_id in self._silent:

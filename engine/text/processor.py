@@ -7,55 +7,96 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.text.chat_template import ChatTemplate, ChatTemplateError
+from engine.text.chat_template import ChatTemplate, ChatTemplateError, ending_in
 from engine.text.detokenizer import Detokenizer
+from engine.text.dialect import Dialect
+from engine.text.infilling import Infilling
 from engine.text.tokenizer import Tokenizer
-from engine.text.typed_specials import TypedSpecials
+from engine.text.typed_specials import TypedSpecials, strings_of, unused_character
 
 Message = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class TextProcessor:
-    """A model's tokenizer and chat template (None where the checkpoint has none)."""
+    """A model's tokenizer and chat template (None where the checkpoint has none). `infilling`: None where the model
+    cannot do it."""
 
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
+    dialect: Dialect = field(init=False, repr=False, compare=False)
+    infilling: Infilling | None = field(init=False, repr=False, compare=False)
     _typed: TypedSpecials = field(init=False, repr=False, compare=False)
+    _pieces: Mapping[int, bytes] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_typed", TypedSpecials(self.tokenizer.special_texts))
+        tokenizer = self.tokenizer
+        dialect = Dialect.of(tokenizer, self.chat_template)
+        object.__setattr__(self, "dialect", dialect)
+        object.__setattr__(self, "infilling", Infilling.of(tokenizer))
+        object.__setattr__(self, "_typed", TypedSpecials(tokenizer.special_texts))
+        object.__setattr__(self, "_pieces", tokenizer.pieces_without(tokenizer.special_ids - dialect.marker_ids))
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Ids of plain text. Special tokens typed in `text` are text; BOS goes in front where the model has it so."""
         return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
     def encode_chat(
-        self, messages: Sequence[Message], *, add_generation_prompt: bool = True, **variables: Any
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        **variables: Any,
     ) -> list[int]:
         """Ids of a conversation rendered by the chat template. Message contents never become special tokens.
 
         `variables` are the template's own: `tools`, `documents`, `enable_thinking` and the like. They are data
         as messages are. BOS is the template's business: nothing is added around what it renders.
+        `continue_final_message`: what is rendered ends where the last message's text ends, for the model to go on with
+        it; it does not go with `add_generation_prompt`.
 
         Raises:
             ChatTemplateError: there is no template, or it refuses these messages.
         """
         if self.chat_template is None:
             raise ChatTemplateError("this model has no chat template")
-        conversation = {"messages": self.chat_template.prepare(messages), **variables}
+        source, end = self.chat_template.source, ""
+        conversation: dict[str, Any] = {"messages": self.chat_template.prepare(messages), **variables}
         try:
-            data, mark = self._typed.guard(conversation, apart_from=self.chat_template.source)
+            if continue_final_message:
+                end = unused_character([source, *strings_of(conversation)])
+                conversation["messages"][-1] = ending_in(conversation["messages"][-1], end)
+            data, mark = self._typed.guard(conversation, apart_from=source)
         except (ValueError, RecursionError) as error:
             raise ChatTemplateError(str(error)) from error
         rendered = self.chat_template.render_prepared(**data, add_generation_prompt=add_generation_prompt)
+        if continue_final_message:
+            rendered, found, _ = rendered.rpartition(end)
+            if not found:
+                raise ChatTemplateError("the chat template does not end in the last message's text")
         return self.tokenizer.encode_template(rendered, mark=mark)
+
+    def template_reads(self, variable: str) -> bool:
+        """Whether what the chat template renders may depend on a variable of this name."""
+        return self.chat_template is not None and variable in self.chat_template.variables
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return self.tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
     def detokenizer(
-        self, stop: Sequence[str] = (), *, skip_special_tokens: bool = True, continues_text: bool = False
+        self,
+        stop: Sequence[str] = (),
+        *,
+        skip_special_tokens: bool = True,
+        keep_markers: bool = False,
+        include_stop: bool = False,
+        continues_text: bool = False,
     ) -> Detokenizer:
         """For one choice. `continues_text`: its text goes behind the prompt's (a completion, not an answer)."""
-        return Detokenizer(self.tokenizer, stop, skip_special_tokens=skip_special_tokens, continues_text=continues_text)
+        pieces = self.tokenizer.pieces
+        if skip_special_tokens:
+            pieces = self._pieces if keep_markers else self.tokenizer.visible_pieces
+        return Detokenizer(
+            self.tokenizer, stop, pieces=pieces, include_stop=include_stop, continues_text=continues_text
+        )

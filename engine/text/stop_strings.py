@@ -16,7 +16,8 @@ class StopMatcher:
     proper end that is a beginning too, `_complete` the longest stop string that the node ends with.
     """
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
+        """`include`: the stop string that ends the text is let through, too."""
         if not stops or not all(stops):
             raise ValueError("stop strings must not be empty")
         self._next: list[dict[str, int]] = [{}]
@@ -27,6 +28,7 @@ class StopMatcher:
         self._fallback = [0] * len(self._next)
         self._link()
         self._first_characters = re.compile("[" + "".join(re.escape(char) for char in self._next[0]) + "]")
+        self._include = include
         self._node = 0
         self._held = ""
         self.matched: str | None = None
@@ -78,7 +80,7 @@ class StopMatcher:
             if stop is not None:
                 self.matched = stop
                 self._held = ""
-                return text[: position - len(stop)]
+                return text[: position if self._include else position - len(stop)]
         self._node = node
         kept = len(text) - self._depth[node]
         self._held = text[kept:]

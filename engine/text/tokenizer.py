@@ -3,7 +3,7 @@
 import json
 import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -59,15 +59,16 @@ class Tokenizer:
         alphabet = alphabet_of(backend)
         contents = {token_id: token.content for token_id, token in added.items()}
         self.strips_space = alphabet.strips_space
-        self.pieces: Mapping[int, bytes] = PieceTable(backend, contents, alphabet, silent=())
-        self.visible_pieces: Mapping[int, bytes] = PieceTable(backend, contents, alphabet, self.special_ids)
+        self._backend = backend
+        self._contents, self._alphabet = contents, alphabet
+        self.pieces = self.pieces_without(())
+        self.visible_pieces = self.pieces_without(self.special_ids)
         # The unknown token may stand for a character that the vocabulary lacks: it says nothing about who typed it.
         self._never_typed = self.special_ids - {unk_token_id}
         try:
             self._special_pattern = re.compile(any_of(self.special_texts))
         except ValueError as error:
             raise UnsupportedTokenizer(f"special token {error}") from error
-        self._backend = backend
         self._backend.no_truncation()
         self._backend.no_padding()
         self._backend.encode_special_tokens = True
@@ -88,6 +89,11 @@ class Tokenizer:
     @property
     def eos_token_id(self) -> int | None:
         return self.eos_token_ids[0] if self.eos_token_ids else None
+
+    def token_of(self, text: str) -> int | None:
+        """The one token, special or not, that stands for this text."""
+        token_id: int | None = self._backend.token_to_id(text)
+        return token_id
 
     def is_valid(self, token_id: int) -> bool:
         return 0 <= token_id < self.vocab_size
@@ -128,6 +134,10 @@ class Tokenizer:
         """Through the call for batches: alone of all it lets other Python threads run, and it tracks no offsets."""
         ids: list[int] = self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
         return ids
+
+    def pieces_without(self, silent: Container[int]) -> Mapping[int, bytes]:
+        """The bytes of each token, for a text in which these say nothing."""
+        return PieceTable(self._backend, self.vocab_size, self._contents, self._alphabet, silent)
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Text of ids. Invalid UTF-8 becomes U+FFFD; ids without a token have no text."""

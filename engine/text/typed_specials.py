@@ -35,14 +35,10 @@ class TypedSpecials:
         Raises:
             ValueError: every private-use character is taken.
         """
-        strings = list(_strings(value))
+        strings = list(strings_of(value))
         if not any(self._cuts(string) for string in strings):
             return value, ""
-        taken = set(apart_from).union(*strings)
-        free = (chr(code) for start, end in _PRIVATE_USE for code in range(start, end) if chr(code) not in taken)
-        mark = next(free, None)
-        if mark is None:
-            raise ValueError("the text uses every private-use character there is")
+        mark = unused_character([apart_from, *strings])
         return self._marked(value, mark), mark
 
     def _cuts(self, text: str) -> list[int]:
@@ -65,16 +61,31 @@ class TypedSpecials:
         return value
 
 
-def _strings(value: Any) -> Iterator[str]:
+def unused_character(texts: Iterable[str]) -> str:
+    """A private-use character that is in none of them.
+
+    Raises:
+        ValueError: every one is taken.
+    """
+    taken = set().union(*texts)
+    free = (chr(code) for start, end in _PRIVATE_USE for code in range(start, end) if chr(code) not in taken)
+    character = next(free, None)
+    if character is None:
+        raise ValueError("the text uses every private-use character there is")
+    return character
+
+
+def strings_of(value: Any) -> Iterator[str]:
+    """All strings in nested data."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _strings(key)
-            yield from _strings(item)
+            yield from strings_of(key)
+            yield from strings_of(item)
     elif isinstance(value, Sequence) and not isinstance(value, bytes):
         for item in value:
-            yield from _strings(item)
+            yield from strings_of(item)
 
 
 def _starts_of(texts: Sequence[str]) -> re.Pattern[str]:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,6 +66,15 @@ class TestWatchdog:
             wait_where_the_log_should_show_it(told)
             raise RuntimeError("the device is gone")
         assert isinstance(raised.value.__cause__, RuntimeError)
+
+    def test_it_says_how_long_the_block_under_way_has_taken(self) -> None:
+        with watching(60.0, threading.Event()) as watchdog:
+            before = watchdog.age_seconds
+            with watchdog:
+                time.sleep(0.01)
+                within = watchdog.age_seconds
+            assert (before, watchdog.age_seconds) == (0.0, 0.0)
+        assert within >= 0.01
 
     def test_time_between_two_steps_is_nobodys(self) -> None:
         told = threading.Event()
@@ -142,6 +152,7 @@ async def test_nobody_waits_for_a_step_that_hangs(
     assert not stuck.left.is_set()
     assert all("takes too long" in str(error) for error in errors)
     assert not engine.ready
+    assert (engine.health.alive, engine.health.stuck_steps_total) == (False, 1)
     assert "Stuck" in caplog.text or "_wait" in caplog.text
     with pytest.raises(EngineError, match="closed"):
         await anext(engine.stream("qwen3", PROMPT, GREEDY))

@@ -1,6 +1,6 @@
 """A step on its way: what it brings is copied to the host behind it, and read when somebody asks."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor
 from engine.execution.device.inputs import StepInputs
 from engine.execution.device.staging import Fence
 from engine.execution.logprobs import Scores
+from engine.execution.pooling import embedding_bytes
 from engine.execution.sampler import accepted_drafts
 from engine.request import DeviceLost, TokenLogprob
 from engine.scheduling.plan import RowResult, StepResult
@@ -28,6 +29,7 @@ class DeviceStep:
     """All tensors are on the host once the fence is passed, with lines for filling rows behind the others.
 
     tokens: int64 [D]. finite: bool [D]. scores: of draws `scored`, each with its `tops[i]` most likely tokens.
+    embeddings: float32 [H], by the index of the row that they are of.
     """
 
     inputs: StepInputs
@@ -37,6 +39,7 @@ class DeviceStep:
     tops: Sequence[int]
     scores: Scores | None
     prompt_scores: Sequence[PromptScores]
+    embeddings: Mapping[int, Tensor]
     fence: Fence
 
     def result(self) -> StepResult:
@@ -76,4 +79,7 @@ class DeviceStep:
                     draft_logprobs=tuple(each for each in logprobs[first:kept] if each is not None),
                 )
             first = last + 1
+        for index, embedding in self.embeddings.items():
+            place = self.inputs.order[index]
+            in_plan_order[place] = in_plan_order[place]._replace(embedding=embedding_bytes(embedding))
         return StepResult(tuple(in_plan_order))

@@ -14,6 +14,7 @@ from engine.execution.device.sampler import NO_NEEDS, DeviceSampler, Drawn, Samp
 from engine.execution.device.slots import DeviceSlots
 from engine.execution.device.staging import fences_of, on_device
 from engine.execution.logprobs import LOGPROB_ROWS, measure, predicted_prompt_tokens, to_host
+from engine.execution.pooling import Pooler
 from engine.models.transformer import Transformer
 from engine.request import DeviceLost, OutOfDeviceMemory
 from engine.scheduling.plan import BlockCopy, StepPlan
@@ -70,6 +71,7 @@ class DeviceRunner:
                 vocab_size=model.config.vocab_size,
             )
         self._sampler = DeviceSampler(model.ops, step_ops, self._slots)
+        self._pooler = Pooler()
         self._graph_sizes = NO_GRAPHS
         self._graphs: dict[GraphKey, ReplayedStep] = {}
 
@@ -121,6 +123,8 @@ class DeviceRunner:
             forwarded, draw = replayed.forward(), replayed.draw if needs.plain else None
         prompt_scores = self._prompt_scores(inputs, forwarded.hidden)
         drawn = self._draw(forwarded, inputs.shape, needs) if draw is None else draw()
+        firsts = [line.first for line in inputs.lines[: len(inputs.rows)]]
+        embeddings = self._pooler.pool(inputs.rows, firsts, forwarded.hidden)  # the last that there may be no room for
         self._slots.note_drawn(inputs.rows)
         fence = self._new_fence()
         step = DeviceStep(
@@ -131,6 +135,7 @@ class DeviceRunner:
             tops=needs.tops,
             scores=None if drawn.scores is None else drawn.scores.on_host(),
             prompt_scores=prompt_scores,
+            embeddings={index: to_host(each) for index, each in embeddings.items()},
             fence=fence,
         )
         fence.record()

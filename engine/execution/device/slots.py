@@ -33,18 +33,18 @@ class _Table(IntEnum):
 class SlotState(NamedTuple):
     """What a slot holds on the device.
 
-    `preemptions` tells a request from itself before a preemption, when it had other blocks. The first `tokens` tokens
+    `admissions` tells a request from itself before it came back, when it had other blocks. The first `tokens` tokens
     of its sequence are there, and these blocks; the first `counted` tokens are in the counts.
     """
 
     request: Request
-    preemptions: int
+    admissions: int
     tokens: int = 0
     blocks: tuple[int, ...] = ()
     counted: int = 0
 
     def belongs_to(self, request: Request) -> bool:
-        return self.request is request and self.preemptions == request.preemptions
+        return self.request is request and self.admissions == request.admissions
 
 
 @dataclass(slots=True)
@@ -127,7 +127,7 @@ class DeviceSlots:
             assert state is not None
             if row.samples and not row.drafts:
                 tokens = row.start + row.tokens + 1
-                self._states[slot] = SlotState(state.request, state.preemptions, tokens, state.blocks, state.counted)
+                self._states[slot] = SlotState(state.request, state.admissions, tokens, state.blocks, state.counted)
 
     def _load_row(self, row: ScheduledRow, update: _Update) -> None:
         request = row.request
@@ -135,7 +135,7 @@ class DeviceSlots:
         assert slot is not None
         state = self._states[slot]
         if state is None or not state.belongs_to(request):
-            state = SlotState(request, request.preemptions)
+            state = SlotState(request, request.admissions)
             for name, words in request_words(request, self._vocab_size).items():
                 update.changes.put(self._arena.place(self._column_tables[name], slot), words)
         end = row.start + row.tokens - len(row.drafts)

@@ -17,6 +17,7 @@ from engine.models.checkpoint import open_checkpoint
 from engine.models.loader import load_model
 from engine.models.transformer import Transformer
 from engine.request import STANDARD, Request, SamplingParams, TokenDelta
+from engine.scheduling.drafting import DraftRoom, Drafts
 from engine.scheduling.plan import Executor, PendingStep, StepPlan
 from engine.scheduling.scheduler import Scheduler
 from engine.speculation.policy import SpeculationLoad
@@ -28,7 +29,7 @@ GREEDY = SamplingParams(temperature=0, ignore_eos=True)
 
 
 def load_tiny(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
-    ops = CpuOps(CpuProfile(dtype, threads=2, packed=True, min_rows=1, probe_us={}))
+    ops = CpuOps(CpuProfile(dtype, threads=2, products="onednn", min_rows=1, probe_us={}))
     checkpoint = open_checkpoint(folder)
     return load_model(checkpoint, ops, checkpoint.config.max_position)
 
@@ -118,7 +119,7 @@ class Harness:
     def step(self) -> bool:
         """Launch a step, and take in the one that the executor may not be ahead of. False: there is nothing left."""
         must_land = bool(self.launched) and self.speculator is not None  # drafts follow what is known
-        plan = None if must_land else self.scheduler.schedule(drafts=self._drafts())
+        plan = None if must_land else self.scheduler.schedule(draft=self._draft)
         if plan is not None:
             self.launched.append((plan, self.runner.execute(plan)))
             self.most_in_flight = max(self.most_in_flight, len(self.launched))
@@ -132,11 +133,11 @@ class Harness:
         self.scheduler.check()
         return True
 
-    def _drafts(self) -> Mapping[Request, tuple[int, ...]]:
+    def _draft(self, room: DraftRoom) -> Drafts:
         if self.speculator is None:
             return {}
-        running = self.scheduler.running
-        return self.speculator.propose(running.ranks, SpeculationLoad(len(running), 0, 0)).drafts
+        load = SpeculationLoad(len(self.scheduler.running), 0, 0)
+        return self.speculator.propose(room, load).drafts
 
     def run(self, preempt_every: int | None = None) -> Mapping[str, Generated]:
         """Step until all is done; every so many steps some running request is preempted."""

@@ -87,7 +87,7 @@ def test_a_hit_that_was_preempted_counts_the_customers_hit_once() -> None:
     request = computed_request(cache, "a", PROMPT)
     request.tokens.append(7)
     cache.release(request)
-    request.preemptions += 1
+    request.admissions += 1
     assert request.computed == 0
     assert request.block_table == []
     assert cache.admit(request)

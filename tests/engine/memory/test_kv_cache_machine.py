@@ -174,7 +174,7 @@ class KVCacheMachine(RuleBasedStateMachine):
             return multiple()
         self.cache.release(request)
         assert (request.computed, request.block_table) == (0, [])
-        request.preemptions += 1
+        request.admissions += 1
         return request
 
     @rule(request=consumes(running), forget=st.booleans())
@@ -211,6 +211,7 @@ class KVCacheMachine(RuleBasedStateMachine):
         for rank in range(len(self.classes)):
             assert self.cache.room(rank) == self.pool.may_take(rank)
             assert self.cache.unused_reserve(rank) == self.pool.unused(rank)
+            assert self.cache.missing_reserve(rank) == 0
         for request in self.requests.values():
             parent = None
             for index, known in enumerate(request.block_hashes):

@@ -49,6 +49,17 @@ def test_the_inequality() -> None:
     pool.check()
 
 
+def test_what_is_missing_from_a_reserve_is_what_others_took_of_it() -> None:
+    """Of (reserved, held) by rank and what is free: rank 1 took all of rank 0's reserve; rank 0 took of rank 1's, as it
+    may; rank 2 took two of what is kept for both."""
+    told = []
+    for reserved, held, free in (((3, 0), [1, 9], 0), ((3, 2, 0), [5, 0, 4], 0), ((3, 2, 0), [0, 0, 5], 3)):
+        reservation = Reservation(reserved)
+        reservation.held = held
+        told.append([reservation.missing(rank, free) for rank in range(len(reserved))])
+    assert told == [[2, 0], [0, 0, 0], [0, 2, 0]]
+
+
 def test_blocks_with_content_count_as_free() -> None:
     pool = make_pool(10, 3, 0)
     cache(pool, 7, rank=1)

@@ -6,7 +6,7 @@ import pytest
 
 from engine.request import STANDARD, FinishReason, Request, SamplingParams, TokenDelta, TokenLogprob
 from engine.scheduling import RowResult, Scheduler, StepPlan
-from engine.scheduling.drafting import useful_drafts
+from engine.scheduling.drafting import DraftRoom
 from engine.simulation import make_request
 from tests.engine.scheduling.support import FOREVER, PREMIUM, make_scheduler, outcome, planned, prompts, step
 
@@ -20,10 +20,24 @@ def running(scheduler: Scheduler, tokens: int = 14, params: SamplingParams = FOR
 
 
 def plan_with(scheduler: Scheduler, request: Request, drafts: Sequence[int]) -> StepPlan:
-    plan = scheduler.schedule(drafts={request: tuple(drafts)})
+    plan = scheduler.schedule(draft=lambda _: {request: tuple(drafts)})
     assert plan is not None
     scheduler.check()
     return plan
+
+
+def room_in(scheduler: Scheduler) -> DraftRoom | None:
+    """What the next step has left for drafts; None where nobody can have any. The step has none."""
+    rooms: list[DraftRoom] = []
+
+    def draft(room: DraftRoom) -> dict[Request, tuple[int, ...]]:
+        rooms.append(room)
+        return {}
+
+    plan = scheduler.schedule(draft=draft)
+    assert plan is not None
+    assert plan.draft_tokens == 0
+    return rooms[0] if rooms else None
 
 
 def land(scheduler: Scheduler, plan: StepPlan, token: int, accepted: int, **fields: object) -> TokenDelta:
@@ -91,15 +105,44 @@ def test_only_blocks_of_final_tokens_can_be_found() -> None:
 def test_drafts_never_go_past_the_length(max_tokens: int, most: int) -> None:
     scheduler = make_scheduler()
     request = running(scheduler, params=SamplingParams(max_tokens=max_tokens, ignore_eos=True))
-    assert useful_drafts(request) == max_tokens - 2
     assert plan_with(scheduler, request, range(40)).draft_tokens == most
+
+
+@pytest.mark.parametrize(("max_tokens", "most"), [(3, 1), (5, 3), (100, 48)])
+def test_as_many_are_useful_as_there_is_length_and_room_in_a_row(max_tokens: int, most: int) -> None:
+    scheduler = make_scheduler(chunk_tokens=49)
+    request = running(scheduler, params=SamplingParams(max_tokens=max_tokens, ignore_eos=True))
+    room = room_in(scheduler)
+    assert room is not None
+    assert room.useful == {request: most}
+
+
+def test_there_is_room_for_what_prefill_leaves() -> None:
+    scheduler = make_scheduler(step_tokens=40)
+    request = running(scheduler)
+    scheduler.add(make_request("late", range(22), arrival=3))
+    room = room_in(scheduler)
+    assert room is not None
+    assert set(room.useful) == {request}
+    assert room.tokens == 40 - 1 - 22
+
+
+def test_requests_share_the_room_evenly() -> None:
+    high, low, lowest = prompts(3, 4)
+    low.rank = lowest.rank = 1
+    room = DraftRoom({high: 9, low: 9, lowest: 2}, 20, (20, 8))
+    assert room.shares([high, low, lowest]) == [6, 4, 2]
+    assert room.shares([]) == []
+    assert DraftRoom({high: 9, low: 9, lowest: 9}, 2, (9, 9)).shares([high, low, lowest]) == [0, 0, 0]
+    left = room.without({low: (1, 2, 3, 4, 5)})
+    assert (left.tokens, left.rank_tokens, set(left.useful)) == (15, [20, 3], {high, lowest})
 
 
 def test_drafts_never_go_past_the_window() -> None:
     scheduler = make_scheduler(max_model_len=18)
     request = running(scheduler)
     plan = plan_with(scheduler, request, range(40))
-    assert plan.draft_tokens == useful_drafts(request) + 2 == 2  # as many as are in flight could be of use
+    assert plan.draft_tokens == 2
     delta = land(scheduler, plan, token=9, accepted=2)
     assert delta.finish_reason is FinishReason.LENGTH
     assert len(request.tokens) == 18
@@ -156,7 +199,7 @@ class TestRoom:
         while not second.output_tokens:
             step(scheduler)
         share = int(STANDARD.step_share * 40)
-        plan = scheduler.schedule(drafts={first: tuple(range(10)), second: tuple(range(10))})
+        plan = scheduler.schedule(draft=lambda _: {first: tuple(range(10)), second: tuple(range(10))})
         assert plan is not None
         assert [len(row.drafts) for row in plan.rows] == [10, share]
 
@@ -166,7 +209,7 @@ class TestRoom:
         for request in requests:
             scheduler.add(request)
         step(scheduler)
-        plan = scheduler.schedule(drafts=dict.fromkeys(requests, tuple(range(40))))
+        plan = scheduler.schedule(draft=lambda _: dict.fromkeys(requests, tuple(range(40))))
         assert planned(plan) == [("r0", 13, 3), ("r1", 13, 3)]
         assert scheduler.stats().preemptions_total == 0
 
@@ -194,10 +237,9 @@ class TestInFlight:
     def test_who_has_a_token_in_flight_has_no_drafts(self) -> None:
         scheduler = make_scheduler()
         scheduler.ahead = 1
-        request = running(scheduler)
+        running(scheduler)
         assert scheduler.schedule() is not None
-        assert useful_drafts(request) == 0
-        assert plan_with(scheduler, request, (5, 6)).draft_tokens == 0
+        assert room_in(scheduler) is None
 
     @pytest.mark.parametrize("leave", ["abort", "preempt"])
     def test_drafts_of_who_has_left_are_dropped(self, leave: str) -> None:

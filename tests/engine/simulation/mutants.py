@@ -74,7 +74,7 @@ MUTANTS = [
     self._begin(request, blocks, computed=len(hits) * BLOCK_TOKENS)""",
     ),
     Mutant("idle hits count as free", BlockPool, "room", "free -= 1", "pass", from_seed=50),
-    Mutant("a logprobs prompt is not computed", KVCacheManager, "match", "is not None", "== 99"),
+    Mutant("a logprobs prompt is not computed", KVCacheManager, "match", " or request.needs_whole_prompt", ""),
     Mutant("a block is published before it is full", KVCacheManager, "commit", "full = ", "full = 1 + "),
     Mutant(
         "computed survives preemption", KVCacheManager, "release", "request.computed = request.scheduled = 0", "pass"
@@ -112,7 +112,7 @@ MUTANTS = [
     Mutant(
         "logprobs are doubled by preemption",
         Roster,
-        "preempt",
+        "_stop",
         "request.prompt_logprobs.clear()",
         "pass",
         from_seed=250,
@@ -185,6 +185,19 @@ MUTANTS = [
     ),
     Mutant("the step's share is ignored", Planner, "_prefill_limit", "if contended else", "if False else"),
     Mutant("time is rounded away", Ledger, "charge", "share_ns -= self", "_ = self"),
+    # readers that stop
+    Mutant("a paused request keeps its turn", Roster, "pause", "self._leave_queue(request)", "pass"),
+    Mutant("what is in flight of the paused counts", Roster, "_stop", "self.flights.drop(request, fate)", "pass"),
+    Mutant("a fork waits for one that pauses", Roster, "pause", "self.release_forks(request)", "pass"),
+    Mutant("a fork comes to wait for one that pauses", Roster, "_awaits_prompt", "parent.phase is Phase.PAUSED", "0"),
+    Mutant(
+        "who is read again goes to the back",
+        Roster,
+        "resume",
+        "request.waiting_since_ns =",
+        "request.arrival += 99; request.waiting_since_ns =",
+    ),
+    Mutant("a pause is a wait", Roster, "start", "- request.paused_ns", ""),
     # bad days
     Mutant("a failed step's blocks stay cached", Committer, "_fail", "forget=True", "forget=False"),
     Mutant("a failed step is free of charge", Committer, "fail", "self._ledger.charge(flight, elapsed_ns)", "pass"),

@@ -28,12 +28,13 @@ def test_no_seed_breaks_an_invariant(campaign: CampaignReport) -> None:
 
 
 def test_the_silence_means_something(campaign: CampaignReport) -> None:
-    """All that can happen has happened, and not once only: aborts wherever a request can stand, all faults."""
+    """All that can happen has happened, and not once only: all faults, aborts and pauses wherever one can stand."""
     standings = ("waiting", "waiting as a fork", "in prefill", "in decode", "preempted")
     whens = ("between steps", "in flight")
-    aborts = {f"abort {when}, {standing}" for when in whens for standing in standings}
+    aborts = {f"abort {when}, {standing}" for when in whens for standing in (*standings, "paused")}
+    pauses = {f"pause {when}, {standing}" for when in whens for standing in standings}
     others = {*(f"preempt {when}" for when in whens), "failure", "hang", "slow", "still", "jump"}
-    assert campaign.faults.keys() == aborts | others
+    assert campaign.faults.keys() == aborts | pauses | others
     assert min(campaign.faults.values()) >= 10
     assert len(campaign.patterns) == 9
     assert campaign.preemptions > 1500

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from engine.memory import KVCacheManager
+from engine.scheduling import drafting as drafting_module
 from engine.scheduling import planner as planner_module
 from engine.scheduling.commit import Committer
 from engine.scheduling.ledger import Ledger
@@ -44,12 +45,12 @@ MUTANTS = [
     Mutant("an aborted row had one token", Committer, "_take_in", "1 + outcome.accepted if samples", "1 if samples"),
     Mutant(
         "drafts go past the length",
-        planner_module,
-        "with_drafts",
-        "drafts[: request.computed_at_end - known]",
-        "drafts",
+        drafting_module,
+        "useful_drafts",
+        "return request.computed_at_end - known",
+        "return 1000",
     ),
-    Mutant("drafts are in a prompt", planner_module, "with_drafts", ">= request.prompt_tokens", ">= 0"),
+    Mutant("drafts are in a prompt", drafting_module, "useful_drafts", ">= request.prompt_tokens", ">= 0"),
     Mutant("drafts take blocks kept for those above", KVCacheManager, "grow", "room(request.rank)", "free_blocks"),
     Mutant("drafts have no blocks", planner_module, "with_drafts", "if not cache.grow(", "if False and cache.grow("),
     Mutant("drafts take another class's share", Planner, "_plan_drafts", "sketch.left[request.rank], ", ""),
@@ -60,7 +61,7 @@ MUTANTS = [
 
 AHEAD_MUTANTS = [
     Mutant("drafts in flight are planned on", Planner, "plan", "if self._roster.flights.have_drafts:", "if False:"),
-    Mutant("drafts follow what is in flight", planner_module, "with_drafts", "request.computed == start", "start"),
+    Mutant("drafts follow what is in flight", drafting_module, "useful_drafts", "request.computed == start", "start"),
     Mutant(
         "drafts for which there was no room keep theirs",
         Committer,
@@ -90,8 +91,8 @@ def test_the_silence_means_something(campaign: CampaignReport) -> None:
 
 
 def test_drafts_save_steps_and_change_no_other_trace() -> None:
-    plain, drafted = simulate(5), simulate(5, speculate=True)
-    assert drafted.trace_hash == simulate(5, speculate=True).trace_hash != plain.trace_hash
+    plain, drafted = simulate(8), simulate(8, speculate=True)
+    assert drafted.trace_hash == simulate(8, speculate=True).trace_hash != plain.trace_hash
     assert drafted.accepted_drafts > 0
     assert plain.accepted_drafts == plain.rejected_drafts == 0
 

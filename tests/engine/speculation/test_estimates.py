@@ -8,7 +8,7 @@ from engine.scheduling.cost import CostCoefficients, StepCostModel
 from engine.speculation.acceptance import Acceptance
 from engine.speculation.draft_cost import DraftCost
 from engine.speculation.policy import Drafting
-from engine.speculation.step_times import StepTimes, bucket
+from engine.speculation.step_times import UNTRIED, StepTimes, bucket
 
 
 def test_acceptance_is_learnt_by_position() -> None:
@@ -69,6 +69,25 @@ def test_between_what_was_measured_and_beyond_it_times_are_estimated_and_uncerta
     assert times.predict(4, 0, 50).ns == pytest.approx(15e6, rel=0.01)
     assert times.predict(9, 0, 50).ns == pytest.approx(23e6, rel=0.01)
     assert times.predict(9, 0, 50).error > 5 * times.predict(6, 0, 50).error
+
+
+def test_a_time_is_less_certain_the_further_it_is_from_what_was_measured() -> None:
+    times = StepTimes(StepCostModel.from_coefficients(CostCoefficients(8e6, 1e6, 0.0, 0.0)))
+    for step in range(50):
+        times.observe(8, 0, 16_000_000, step)
+    errors = [times.predict(tokens, 0, 50).error for tokens in (8, 10, 14, 32)]
+    assert errors == sorted(errors)
+    assert errors[1] < 0.5 * errors[3]
+
+
+def test_between_two_times_that_differ_much_it_may_be_the_lower_one() -> None:
+    times = StepTimes(StepCostModel())
+    for step in range(50):
+        times.observe(26, 0, 12_000_000, step)
+        times.observe(30, 0, 30_000_000, step)
+    between = times.predict(28, 0, 50)
+    assert between.ns == pytest.approx(21e6, rel=0.02)
+    assert between.error == UNTRIED
 
 
 def test_an_accident_at_first_sight_is_not_believed() -> None:

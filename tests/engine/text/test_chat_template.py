@@ -25,6 +25,12 @@ def test_a_caller_cannot_shadow_special_tokens() -> None:
     assert render("{{ bos_token }}", bos_token="<|im_start|>") == "<s>"
 
 
+def test_what_a_template_reads() -> None:
+    template = ChatTemplate("{% set a = 1 %}{{ a }}{% if effort is defined %}{{ effort }}{% endif %}", {})
+    assert template.variables == {"effort"}
+    assert "tools" in ChatTemplate("", {}, tool_source="{{ tools }}").variables
+
+
 def test_blocks_are_trimmed_as_transformers_does() -> None:
     assert render("{% if true %}\n  {% for m in messages %}\n{{ m.content }}\n  {% endfor %}\n{% endif %}") == "hi\n"
 

@@ -1,5 +1,5 @@
 import re
-import time
+import timeit
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +15,11 @@ def test_matches_the_longest_at_the_first_place(texts: list[str], searched: str)
 
 
 def test_many_texts_cost_no_more_than_few() -> None:
-    pattern = re.compile(any_of(["[INST]", *(f"[control_{index}]" for index in range(1_000))]))
-    start = time.process_time()
-    assert pattern.search("[c" * 200_000) is None
-    assert time.process_time() - start < 1.0
+    """Trying a thousand texts one by one would take some hundred times as long as ten."""
+    searched = "[c" * 100_000
+
+    def best_s(count: int) -> float:
+        pattern = re.compile(any_of(f"[control_{index:04}]" for index in range(count)))
+        return min(timeit.repeat(lambda: pattern.search(searched), number=1, repeat=5))
+
+    assert best_s(1_000) < 10 * best_s(10)

@@ -126,7 +126,7 @@ def test_a_slot_that_changes_hands_is_loaded_anew(slots: DeviceSlots, who: str) 
     if who == "another":
         request = running_request([9, 8], 1, [6], SamplingParams(temperature=0.5, top_k=3))
     else:
-        request.preemptions, request.block_table = 1, [6]
+        request.admissions, request.block_table = 1, [6]
     step(slots, (request, 0, len(request.tokens), True))
     assert slots.sequences.tokens[1, : len(request.tokens)].tolist() == request.tokens
     assert slots.sequences.block_tables[1, 0] == 6

@@ -1,0 +1,64 @@
+"""A grammar that begins behind what a model says to itself."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from engine.grammar.matcher import GrammarMatcher, Words
+
+
+class AfterSpan:
+    """A `GrammarMatcher` that lets pass what it likes up to the token that ends a span, and from then on what `matcher`
+    allows. `begun`: the prompt has begun the span; else the token that begins it may come first.
+
+    In the span no token may end the answer: what the grammar asks for is still to come.
+    """
+
+    def __init__(
+        self, matcher: GrammarMatcher, *, begin_id: int, end_id: int, begun: bool, eos_token_ids: Sequence[int]
+    ) -> None:
+        self._matcher = matcher
+        self._begin_id, self._end_id = begin_id, end_id
+        self._begun = begun
+        self._eos_token_ids = tuple(eos_token_ids)
+        self._span_tokens = 0
+        """Taken of the span, with its markers."""
+        self._ended = False
+
+    @property
+    def taken(self) -> int:
+        return self._span_tokens + self._matcher.taken
+
+    @property
+    def _inside(self) -> bool:
+        return (self._begun or self._span_tokens > 0) and not self._ended
+
+    def accept(self, tokens: Sequence[int]) -> int:
+        for position, token in enumerate(tokens):
+            if not self._inside and (self.taken or token != self._begin_id):
+                return position + self._matcher.accept(tokens[position:])
+            self._span_tokens += 1
+            self._ended = token == self._end_id
+        return len(tokens)
+
+    def rollback(self, tokens: int) -> None:
+        behind = min(tokens, self._matcher.taken)
+        self._matcher.rollback(behind)
+        if tokens > behind:
+            self._span_tokens -= tokens - behind
+            self._ended = False
+
+    def allow(self, words: Words) -> None:
+        if self._inside:
+            words.fill(-1)
+            for token_id in self._eos_token_ids:
+                words[token_id // 32] &= ~_bit(token_id)
+            return
+        self._matcher.allow(words)
+        if not self.taken:
+            words[self._begin_id // 32] |= _bit(self._begin_id)
+
+
+def _bit(token_id: int) -> np.int32:
+    """Of its word: the highest is the sign."""
+    return np.uint32(1 << token_id % 32).view(np.int32)
