@@ -5,12 +5,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install run test check format bench
+.PHONY: install run test clients check format bench compose-secrets
 
 install: $(STAMP)
 
 # torch first and pinned: another package's range must not choose the build.
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml $(wildcard kernels/cpu/native/src/*)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
 	$(BIN)/pip install --quiet --disable-pip-version-check --config-settings editable_mode=compat -e '.[dev]'
@@ -20,7 +20,11 @@ run: install
 	$(BIN)/turnpike serve --demo
 
 test: install
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile
+
+# Environments of the clients that tests/e2e/clients tries; without them those tests skip.
+clients: install
+	$(BIN)/python -m tests.e2e.clients
 
 check: install
 	$(BIN)/ruff check .
@@ -33,3 +37,7 @@ format: install
 
 bench: install
 	$(BIN)/python -m benchmarks
+
+# Passwords for docker-compose.yml, made once for this installation.
+compose-secrets:
+	sh deploy/compose/secrets.sh .env

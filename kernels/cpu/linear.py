@@ -28,6 +28,7 @@ class PackedLinear:
 
     def __init__(self, weight: Tensor, bias: Tensor | None, *, min_rows: int = 1) -> None:
         self.out_features, self.in_features = weight.shape
+        self.dtype = weight.dtype
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
         self._bias = bias
         self._min_rows = min_rows
@@ -48,6 +49,7 @@ class PlainLinear:
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.out_features, self.in_features = weight.shape
+        self.dtype = weight.dtype
         self._weight, self._bias = weight, bias
 
     def __call__(self, x: Tensor) -> Tensor:

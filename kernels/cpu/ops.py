@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.cpu import attention, sampling
-from kernels.cpu.linear import PackedLinear, PlainLinear
+from kernels.cpu import attention, native, sampling
+from kernels.cpu.linear import PackedLinear, PlainLinear, can_pack
 from kernels.cpu.memory import keep_freed_memory, lazy_zeros
 from kernels.cpu.probe import CpuProfile
 from kernels.layout import BLOCK_TOKENS
@@ -26,13 +26,15 @@ class CpuOps(ReferenceOps):
             "backend": "cpu",
             "dtype": str(self.dtype).removeprefix("torch."),
             "threads": self._profile.threads,
-            "packed": self._profile.packed,
+            "products": self._profile.products,
             "min_rows": self._profile.min_rows,
             **{f"{name} us": us for name, us in self._profile.probe_us.items()},
         }
 
     def pack_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
-        if self._profile.packed:
+        if self._profile.products == "native" and native.can_pack(weight):
+            return native.NativeLinear(weight, bias)
+        if self._profile.products != "plain" and can_pack(weight.dtype):
             return PackedLinear(weight, bias, min_rows=self._profile.min_rows)
         return PlainLinear(weight, bias)
 

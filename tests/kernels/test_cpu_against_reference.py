@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kernels import reference
 from kernels.cpu.ops import CpuOps
-from kernels.cpu.probe import CpuProfile
+from kernels.cpu.probe import CpuProfile, Products
 from kernels.layout import BLOCK_TOKENS
 from kernels.ops import AttentionMetadata, HeadNorms, LogitEdits, RopeRows, SamplingColumns
 from kernels.reference import ReferenceOps
@@ -18,8 +18,8 @@ TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 3e-2}
 DTYPES = [torch.float32, torch.bfloat16]
 
 
-def cpu_ops(dtype: torch.dtype, *, packed: bool = True, pad: bool = False) -> CpuOps:
-    return CpuOps(CpuProfile(dtype, threads=2, packed=packed, min_rows=4 if pad else 1, probe_us={}))
+def cpu_ops(dtype: torch.dtype, *, products: Products = "onednn", pad: bool = False) -> CpuOps:
+    return CpuOps(CpuProfile(dtype, threads=2, products=products, min_rows=4 if pad else 1, probe_us={}))
 
 
 def random(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
@@ -33,13 +33,15 @@ def assert_close(actual: torch.Tensor, expected: torch.Tensor, dtype: torch.dtyp
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rows", [1, 2, 3, 17, 130])
-@pytest.mark.parametrize(("packed", "pad"), [(True, False), (True, True), (False, False)])
+@pytest.mark.parametrize(
+    ("products", "pad"), [("native", False), ("onednn", False), ("onednn", True), ("plain", False)]
+)
 @pytest.mark.parametrize("bias", [True, False])
-def test_linear(dtype: torch.dtype, rows: int, packed: bool, pad: bool, bias: bool) -> None:
+def test_linear(dtype: torch.dtype, rows: int, products: Products, pad: bool, bias: bool) -> None:
     weight = random(48, 40, dtype=dtype, seed=1) / 8
     offset = random(48, dtype=dtype, seed=2) if bias else None
     x = random(rows, 40, dtype=dtype)
-    linear = cpu_ops(dtype, packed=packed, pad=pad).pack_linear(weight, offset)
+    linear = cpu_ops(dtype, products=products, pad=pad).pack_linear(weight, offset)
     assert_close(linear(x), reference.linear(x, weight, offset), dtype)
 
 
