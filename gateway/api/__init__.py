@@ -14,7 +14,8 @@
     wire, chat_wire, completion_wire, logprobs, usage
                     how an answer is spelt
     errors          every error that leaves the server
+    spelling        in whose API's envelope, by the path
 
-`chat` and `completions` say what is each endpoint's own; `models`, `tokenization` and `health` are small ones.
-`gateway.app` gives them all their paths.
+`messages` is Anthropic's API, a folder of its own that ends in the same request. `chat` and `completions` say what is
+each endpoint's own; `models`, `tokenization` and `health` are small ones. `gateway.app` gives them all their paths.
 """

@@ -12,8 +12,12 @@ ANY_KEY = frozenset[KeyScope]()
 _GENERATION = frozenset({KeyScope.CHAT, KeyScope.COMPLETIONS, KeyScope.EMBEDDINGS})
 SCOPES_BY_PATH: Mapping[str, frozenset[KeyScope]] = {
     "/v1/chat/completions": frozenset({KeyScope.CHAT}),
+    "/v1/responses": frozenset({KeyScope.CHAT}),
+    "/v1/responses/": frozenset({KeyScope.CHAT}),
     "/v1/completions": frozenset({KeyScope.COMPLETIONS}),
     "/v1/embeddings": frozenset({KeyScope.EMBEDDINGS}),
+    "/v1/messages": frozenset({KeyScope.CHAT}),
+    "/v1/messages/count_tokens": frozenset({KeyScope.CHAT}),
     "/v1/tokenize": _GENERATION,
     "/v1/detokenize": _GENERATION,
     "/v1/sessions/": frozenset({KeyScope.CHAT}),

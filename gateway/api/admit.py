@@ -96,8 +96,9 @@ class Admission:
 
     async def end(self, ending: Ending) -> None:
         """It ended, early unless it is complete. Idempotent."""
-        await self._last_word()
-        self._meter.abandon(self.usage.progress, self.usage.work, ending)
+        if not self._meter.closed:
+            await self._last_word()
+            self._meter.abandon(self.usage.progress, self.usage.work, ending)
         await self._settle()
 
     async def _last_word(self) -> None:
@@ -118,7 +119,8 @@ class Admission:
         """Commit what was used and free the rest, once. It is finished even if the caller is cancelled."""
         if self._settled is None:
             self._settled = asyncio.create_task(self._commit())
-        await asyncio.shield(self._settled)
+        if not self._settled.done():
+            await asyncio.shield(self._settled)
 
     async def _commit(self) -> None:
         if self.usage.total_tokens:

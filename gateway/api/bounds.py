@@ -5,6 +5,14 @@ MAX_BODY_SECONDS = 30.0
 
 MAX_HEADER_BYTES = 32 * 1024
 MAX_HEADERS = 100
+MAX_TARGET_CHARS = 8 * 1024
+"""Of path and query, decoded."""
+MAX_HEAD_BYTES = 64 * 1024
+"""Of a head as it comes in, with its request line, before it is known how long it will be."""
+MAX_HEAD_SECONDS = 10.0
+"""A client that takes longer to say what it wants is cut off."""
+MAX_PIPELINED_REQUESTS = 16
+"""Sent on one connection without waiting for the answer to the one before."""
 
 MAX_JSON_CONTAINERS = 16 * 1024
 MAX_JSON_COMMAS = 512 * 1024
@@ -20,11 +28,19 @@ MAX_PROMPTS = 128
 MAX_CHOICES_PER_REQUEST = 128
 """Prompts times n."""
 
+MAX_EMBEDDING_INPUTS = 2048
+"""As OpenAI has it."""
+
 MAX_LOGIT_BIASES = 1024
 MAX_STOP_CHARS = 256
 MAX_STOP_TOKEN_IDS = 256
 MAX_TEMPLATE_VARIABLES = 16
 MAX_COMPLETION_LOGPROBS = 5
+MAX_PROMPT_LOGPROBS = 64 * 1024
+"""Entries in an answer: tokens of all prompts, each with its alternatives."""
+MAX_ALLOWED_TOKEN_IDS = 256 * 1024
+"""More than a vocabulary has."""
+MAX_BAD_WORDS = 256
 
 MAX_GRAMMAR_BYTES = 64 * 1024
 """Of a JSON schema as we write it, of a grammar, and of all choices together."""
@@ -35,11 +51,11 @@ MAX_GUIDED_CHOICES = 1024
 MAX_INLINE_CHARS = 16 * 1024
 """Text up to this length is tokenised on the event loop, longer text on a thread."""
 
-MAX_PENDING_DELTAS = 256
-"""Deltas held for one client that reads slowly; its streams are not read further until some are sent."""
+MAX_PENDING_TOKENS = 128
+"""Tokens held for one client that reads slowly; its streams are not read further until some are sent."""
 
-MAX_WRITTEN_DELTAS = 64
-"""Deltas that are written at a time: what was written counts as sent, whether or not it is taken."""
+MAX_WRITTEN_TOKENS = 64
+"""Tokens that are written at a time: what was written counts as sent, whether or not it is taken."""
 
 MAX_STALLED_SECONDS = 30.0
-"""A client that leaves so many unread for so long is given up."""
+"""A client that does not take what lies in its connection for so long is given up."""

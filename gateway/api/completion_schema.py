@@ -1,36 +1,51 @@
 """The body of POST /v1/completions."""
 
-from typing import cast
+from dataclasses import replace
 
+from engine.request import MAX_TOP_LOGPROBS, SamplingParams
 from gateway.api.bounds import MAX_CHOICES_PER_REQUEST, MAX_COMPLETION_LOGPROBS, MAX_PROMPTS
+from gateway.api.details import take_details
 from gateway.api.errors import invalid
-from gateway.api.fields import Fields, as_integer, missing, wrong_type
-from gateway.api.generation import GenerationRequest, Prompt
-from gateway.api.sampling import MAX_TOKEN_ID, MAX_TOKENS, REFUSED, take_hints, take_sampling, take_stream
+from gateway.api.fields import Fields
+from gateway.api.generation import Gap, GenerationRequest, Prompt
+from gateway.api.prompt_schema import plain_prompts
+from gateway.api.sampling import (
+    MAX_TOKENS,
+    REFUSED,
+    take_hints,
+    take_sampling,
+    take_stream,
+    take_truncation,
+)
 
 DEFAULT_MAX_TOKENS = 16
 
 REFUSED_COMPLETION: dict[str, tuple[object, ...]] = REFUSED | {
-    "add_special_tokens": (True,),
     "prompt_embeds": (),
-    "suffix": (),
 }
 
 
 def parse_completion(fields: Fields) -> GenerationRequest:
     """Raises: APIError, InvalidParameter."""
     model = fields.required_string("model")
-    prompts = _prompts(fields.take("prompt"))
     echo = fields.boolean("echo", False)
+    prompts = _take_suffix(fields, plain_prompts(fields.take("prompt"), "prompt", MAX_PROMPTS), echo)
     max_tokens = fields.integer("max_tokens", 0 if echo else 1, MAX_TOKENS)
     logprobs = fields.integer("logprobs", 0, MAX_COMPLETION_LOGPROBS)
-    best_of = fields.integer("best_of", 1, MAX_CHOICES_PER_REQUEST)
-    params = take_sampling(fields, max_tokens=max_tokens, logprobs=logprobs, prompt_logprobs=logprobs if echo else None)
-    if best_of not in (None, params.n):
-        raise invalid("best_of", "best_of is only supported when it equals n.", "unsupported_parameter")
+    streaming = take_stream(fields)
+    details = take_details(fields, streaming, logprobs=logprobs, most=MAX_TOP_LOGPROBS)
+    asked = [count for count in (logprobs if echo else None, details.prompt_logprobs) if count is not None]
+    params = take_sampling(
+        fields, max_tokens=max_tokens, logprobs=logprobs, prompt_logprobs=max(asked) if asked else None
+    )
+    params, best = _take_best(fields, params, streaming.stream)
     if len(prompts) * params.n > MAX_CHOICES_PER_REQUEST:
-        raise invalid("n", f"A request makes at most {MAX_CHOICES_PER_REQUEST} choices, all prompts together.")
-    stream, include_usage = take_stream(fields)
+        param = "n" if best is None else "best_of"
+        raise invalid(param, f"A request makes at most {MAX_CHOICES_PER_REQUEST} choices, all prompts together.")
+    add_special_tokens = fields.boolean("add_special_tokens", True)
+    truncation = take_truncation(fields)
+    if truncation is not None and isinstance(prompts[0], Gap):
+        raise invalid("truncate_prompt_tokens", "A prompt with a suffix cannot be cut.", "unsupported_parameter")
     service_tier = take_hints(fields)
     fields.finish(REFUSED_COMPLETION)
     return GenerationRequest(
@@ -40,41 +55,37 @@ def parse_completion(fields: Fields) -> GenerationRequest:
         params=params,
         limit_param=None if max_tokens is None else "max_tokens",
         default_max_tokens=DEFAULT_MAX_TOKENS,
-        stream=stream,
-        include_usage=include_usage,
+        stream=streaming.stream,
+        include_usage=streaming.include_usage,
         service_tier=service_tier,
         echo=echo,
+        details=details,
+        best=best,
+        add_special_tokens=add_special_tokens,
+        truncation=truncation,
     )
 
 
-def _prompts(value: object) -> tuple[Prompt, ...]:
-    """A string, an array of strings, an array of token ids, or an array of such arrays."""
-    if value is None:
-        raise missing("prompt")
-    if isinstance(value, str):
-        return (value,)
-    if not isinstance(value, list):
-        raise wrong_type("prompt", "a string or an array", value)
-    if not value:
-        raise invalid("prompt", "prompt must not be empty.")
-    if type(value[0]) is int:
-        return (token_ids(value, "prompt"),)
-    if len(value) > MAX_PROMPTS:
-        raise invalid("prompt", f"prompt takes at most {MAX_PROMPTS} prompts, got {len(value)}.")
-    wanted = str if isinstance(value[0], str) else list
-    prompts: list[Prompt] = []
-    for i, item in enumerate(value):
-        if type(item) is not wanted:
-            raise wrong_type(f"prompt[{i}]", "a string" if wanted is str else "an array of token ids", item)
-        prompts.append(item if isinstance(item, str) else token_ids(item, f"prompt[{i}]"))
-    return tuple(prompts)
+def _take_suffix(fields: Fields, prompts: tuple[Prompt, ...], echo: bool) -> tuple[Prompt, ...]:
+    """`suffix` stands behind the answer to each prompt; an empty one asks for nothing."""
+    suffix = fields.string("suffix")
+    if not suffix:
+        return prompts
+    if echo:
+        raise invalid("echo", "echo cannot be asked for together with suffix.", "unsupported_parameter")
+    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    if len(texts) < len(prompts):
+        raise invalid("suffix", "suffix goes with prompts of text, not of token ids.", "unsupported_parameter")
+    return tuple(Gap(text, suffix) for text in texts)
 
 
-def token_ids(items: list[object], path: str) -> tuple[int, ...]:
-    """Ids that some vocabulary could have; the model's own size is checked when the model is known."""
-    if not items:
-        raise invalid(path, f"{path} must not be empty.")
-    if not all(type(item) is int and 0 <= item <= MAX_TOKEN_ID for item in items):
-        for i, item in enumerate(items):  # again, to name the one at fault
-            as_integer(item, f"{path}[{i}]", 0, MAX_TOKEN_ID)
-    return tuple(cast(list[int], items))
+def _take_best(fields: Fields, params: SamplingParams, stream: bool) -> tuple[SamplingParams, int | None]:
+    """`best_of`: as many choices are made, with the log-probabilities by which the `n` best are chosen."""
+    n, best_of = params.n, fields.integer("best_of", 1, MAX_CHOICES_PER_REQUEST)
+    if best_of is None or best_of == n:
+        return params, None
+    if best_of < n:
+        raise invalid("best_of", f"best_of must be at least n, which is {n}.")
+    if stream:
+        raise invalid("best_of", "best_of over n cannot be streamed.", "unsupported_parameter")
+    return replace(params, n=best_of, logprobs=params.logprobs or 0), n

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from gateway.api.completion_schema import parse_completion
-from gateway.api.completion_wire import CompletionWire, Echo
-from gateway.api.endpoint import Operation
+from gateway.api.completion_wire import CompletionWire, Told
+from gateway.api.endpoint import Asked, Operation
 from gateway.api.engine_client import ServedModel
+from gateway.api.fields import Fields
 from gateway.api.generation import GenerationRequest
 from gateway.api.prepare import PreparedPrompt
 from gateway.api.wire import Header, Wire
@@ -15,11 +16,13 @@ def _wire(header: Header, request: GenerationRequest, model: ServedModel, prompt
     return CompletionWire(
         header,
         model.text.tokenizer,
-        echoes=[Echo(prompt.echo, prompt.token_ids) for prompt in prompts if prompt.echo is not None],
-        choices_each=request.params.n,
-        logprobs=request.params.logprobs is not None,
-        include_usage=request.include_usage,
+        request,
+        [Told(prompt.token_ids, prompt.echo) for prompt in prompts],
     )
 
 
-COMPLETIONS = Operation("text_completion", "cmpl", parse_completion, _wire)
+def _parse(fields: Fields) -> Asked:
+    return Asked(parse_completion(fields), _wire)
+
+
+COMPLETIONS = Operation("text_completion", "cmpl-", _parse)

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from starlette.types import Receive
 
 from engine.request import TextDelta
-from gateway.api.bounds import MAX_PENDING_DELTAS, MAX_STALLED_SECONDS, MAX_WRITTEN_DELTAS
+from engine.wakeup import Wakeup
+from gateway.api.bounds import MAX_PENDING_TOKENS, MAX_WRITTEN_TOKENS
 from gateway.api.errors import ClientGone
 
 
@@ -22,13 +23,15 @@ class ChoiceDelta(NamedTuple):
 class DeltaStream:
     """Deltas of all prompts in the order they are ready, many at a time where many are ready.
 
-    One task pumps each engine stream. Invariants: at most `MAX_PENDING_DELTAS` (and one more for each pump) are
-    held, the pumps wait while there are as many; after `cancel` every engine stream is closed. One reader.
+    One task pumps each engine stream. Invariants: at most `MAX_PENDING_TOKENS` (and one delta more for each pump) are
+    held, the pumps wait while there are as many, and then the engine stands still; after `cancel` every engine stream
+    is closed. One reader.
     """
 
     def __init__(self, streams: Sequence[AsyncGenerator[TextDelta]], choices_each: int) -> None:
         self._pending: list[ChoiceDelta] = []
-        self._ready = asyncio.Event()
+        self._pending_tokens = 0
+        self._ready = Wakeup()
         self._room = asyncio.Event()
         self._failure: Exception | None = None
         self._live = len(streams)
@@ -37,26 +40,30 @@ class DeltaStream:
         ]
 
     async def next_batch(self) -> list[ChoiceDelta]:
-        """What is ready, at least one delta and at most `MAX_WRITTEN_DELTAS`; empty once, at the end.
+        """What is ready, at least one delta and beyond that at most `MAX_WRITTEN_TOKENS`; empty once, at the end.
 
         Raises:
-            ClientGone: `abandon` was called, or the reader has let deltas lie for `MAX_STALLED_SECONDS`.
+            ClientGone: `abandon` was called.
             Exception: the first failure of an engine stream, after the deltas that came before it.
         """
-        if not self._pending and self._live and self._failure is None:
-            self._ready.clear()
+        while not self._pending and self._live and self._failure is None:
             await self._ready.wait()
-        batch, self._pending = self._pending[:MAX_WRITTEN_DELTAS], self._pending[MAX_WRITTEN_DELTAS:]
-        if len(self._pending) < MAX_PENDING_DELTAS:
+        batch = self._take()
+        if self._pending_tokens < MAX_PENDING_TOKENS:
             self._room.set()
         if not batch and self._failure is not None:
             raise self._failure
         return batch
 
+    def check_client(self) -> None:
+        """Raises ClientGone where the client has gone: what was to be sent to it since was not."""
+        if isinstance(self._failure, ClientGone):
+            raise self._failure
+
     def abandon(self) -> None:
         """Abort at once: nobody is there to read."""
         self._fail(ClientGone())
-        self._pending = []
+        self._pending, self._pending_tokens = [], 0
 
     def cancel(self) -> list[asyncio.Task[None]]:
         """Close every engine stream. The tasks that do it, to be waited for."""
@@ -64,28 +71,35 @@ class DeltaStream:
             pump.cancel()
         return self._pumps
 
+    def _take(self) -> list[ChoiceDelta]:
+        pending = self._pending
+        if self._pending_tokens <= MAX_WRITTEN_TOKENS:
+            self._pending, self._pending_tokens = [], 0
+            return pending
+        count = tokens = 0
+        while not count or tokens + _size(pending[count].delta) <= MAX_WRITTEN_TOKENS:
+            tokens += _size(pending[count].delta)
+            count += 1
+        self._pending = pending[count:]
+        self._pending_tokens -= tokens
+        return pending[:count]
+
     async def _pump(self, stream: AsyncGenerator[TextDelta], first_choice: int) -> None:
         try:
             async for delta in stream:
+                if not self._pending:
+                    self._ready.wake()
                 self._pending.append(ChoiceDelta(first_choice + delta.index, delta))
-                self._ready.set()
-                if len(self._pending) >= MAX_PENDING_DELTAS:
-                    await self._wait_for_room()
+                self._pending_tokens += _size(delta)
+                if self._pending_tokens >= MAX_PENDING_TOKENS:
+                    self._room.clear()
+                    await self._room.wait()
         except Exception as error:
             self._fail(error)
         finally:
             await stream.aclose()
             self._live -= 1
-            self._ready.set()
-
-    async def _wait_for_room(self) -> None:
-        """Raises ClientGone where the client has stopped to read. (A timer here, not around each write, is free.)"""
-        self._room.clear()
-        try:
-            async with asyncio.timeout(MAX_STALLED_SECONDS):
-                await self._room.wait()
-        except TimeoutError:
-            raise ClientGone from None
+            self._ready.wake()
 
     def _fail(self, failure: Exception) -> None:
         """The first failure counts, and takes the request's other streams with it."""
@@ -95,7 +109,12 @@ class DeltaStream:
             for pump in self._pumps:
                 if pump is not current:
                     pump.cancel()
-        self._ready.set()
+        self._ready.wake()
+
+
+def _size(delta: TextDelta) -> int:
+    """In tokens; a delta without any is something all the same."""
+    return len(delta.token_ids) or 1
 
 
 @asynccontextmanager

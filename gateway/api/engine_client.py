@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Protocol
 
 from engine.request import STANDARD, SamplingParams, ServiceClass, TextDelta
+from engine.scheduling.stats import SchedulerStats
 from engine.streams import AbortListener
 from engine.text.processor import TextProcessor
 
@@ -59,6 +60,10 @@ class EngineClient(Protocol):
     def start(self) -> None: ...
 
     def close(self) -> None: ...
+
+    def stats(self) -> Mapping[str, SchedulerStats]:
+        """What each model's scheduler holds now and has done so far."""
+        ...
 
     def predicted_wait(self, model: str, service_class: ServiceClass, prompt_tokens: int) -> PredictedWait:
         """How long a request of this class would wait if it came now."""

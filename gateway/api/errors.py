@@ -1,16 +1,14 @@
-"""The one place where errors become HTTP: OpenAI's envelope, its types and codes."""
+"""The one place where errors become HTTP: statuses, OpenAI's types and codes, its envelope."""
 
 from collections.abc import Mapping
 
 import orjson
 from starlette.exceptions import HTTPException
-from starlette.types import Send
 
 from engine.request import EngineError, InvalidParameter, UnservableRequest
 from engine.text.chat_template import ChatTemplateError
 from gateway.admission import QuotaExceeded, StoreAway
 from gateway.api.rate_headers import rate_headers, retry_headers
-from gateway.api.responses import send_body
 from gateway.billing.errors import NoPrice
 from gateway.metering.journal import JournalUnavailable
 from gateway.sessions.errors import SessionBusy, SessionStoreAway, UnreadableHistory
@@ -64,6 +62,11 @@ def invalid(param: str | None, message: str, code: str | None = "invalid_value")
     return APIError(400, message, param=param, code=code)
 
 
+def template_refusal(error: ChatTemplateError, param: str) -> APIError:
+    """The field at fault is the one that the messages came from."""
+    return invalid(param, str(error)[:MAX_TEMPLATE_ERROR_CHARS])
+
+
 def as_api_error(error: Exception) -> APIError | None:
     """The answer to a typed error; None for one that nobody expected."""
     match error:
@@ -74,13 +77,13 @@ def as_api_error(error: Exception) -> APIError | None:
         case UnservableRequest():
             return APIError(400, str(error), code="context_length_exceeded")
         case ChatTemplateError():
-            return invalid("messages", str(error)[:MAX_TEMPLATE_ERROR_CHARS])
+            return template_refusal(error, "messages")
         case EngineError():
             return APIError(500, "The model failed on this request. Retry it.", type=SERVER_ERROR, code="engine_error")
         case InvalidKey():
             return APIError(
                 401,
-                "Incorrect API key provided, or none. Send `Authorization: Bearer <key>`.",
+                "Incorrect API key provided, or none. Send `Authorization: Bearer <key>` or `x-api-key: <key>`.",
                 code="invalid_api_key",
                 headers={"www-authenticate": "Bearer"},
             )
@@ -129,7 +132,7 @@ def as_api_error(error: Exception) -> APIError | None:
         case SessionStoreAway():
             return APIError(
                 503,
-                "Sessions cannot be read at the moment. Retry in a few seconds.",
+                "Sessions and stored responses cannot be read at the moment. Retry in a few seconds.",
                 type=SERVER_ERROR,
                 code="service_unavailable",
                 headers={"retry-after": "5"},
@@ -158,19 +161,18 @@ def internal_error() -> APIError:
     )
 
 
+SHUTTING_DOWN = "shutting_down"
+
+
 def shutting_down() -> APIError:
-    """For a request that the deadline of a shutdown cuts off."""
+    """For new work while the server drains, and for what its deadline cuts off."""
     return APIError(
         503,
         "The server is shutting down. Retry the request.",
         type=SERVER_ERROR,
-        code="service_unavailable",
+        code=SHUTTING_DOWN,
         headers={"retry-after": "1", "connection": "close"},
     )
-
-
-async def send_error(send: Send, error: APIError) -> None:
-    await send_body(send, error.status, error.envelope(), error.headers)
 
 
 def _quota_error(error: QuotaExceeded) -> APIError:

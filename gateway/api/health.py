@@ -5,6 +5,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.api.engine_client import EngineClient
 from gateway.api.responses import send_body
+from gateway.drain import Drain
 from gateway.metering.journal import Journal
 from gateway.telemetry.metrics import Metrics
 
@@ -16,15 +17,23 @@ class Healthz:
         await send_body(send, 200, b'{"status":"ok"}')
 
 
+def is_ready(engine: EngineClient, journal: Journal) -> bool:
+    """Whether requests can be served, and billed."""
+    return engine.ready and journal.trouble is None
+
+
 class Readyz:
     """An ASGI endpoint: whether to send requests here."""
 
-    def __init__(self, engine: EngineClient, journal: Journal) -> None:
+    def __init__(self, engine: EngineClient, journal: Journal, drain: Drain) -> None:
         self._engine = engine
         self._journal = journal
+        self._drain = drain
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._engine.ready and self._journal.trouble is None:
+        if self._drain.begun:
+            await send_body(send, 503, b'{"status":"draining"}', {"retry-after": "5"})
+        elif is_ready(self._engine, self._journal):
             await send_body(send, 200, b'{"status":"ready"}')
         else:
             await send_body(send, 503, b'{"status":"not ready"}', {"retry-after": "5"})

@@ -26,9 +26,18 @@ async def read_json(scope: Scope, receive: Receive, max_depth: int) -> Fields:
         ClientGone: hung up half-way.
     """
     _require_json(Headers(scope=scope))
+    return Fields(parse_json(await read_body(receive), max_depth))
+
+
+async def read_body(receive: Receive) -> bytes:
+    """
+    Raises:
+        APIError: 408, it does not arrive. (413 comes from `BodyLimit`.)
+        ClientGone: hung up half-way.
+    """
     try:
         async with asyncio.timeout(MAX_BODY_SECONDS):
-            body = await _read(receive)
+            return await _read(receive)
     except TimeoutError:
         raise APIError(
             408,
@@ -36,16 +45,28 @@ async def read_json(scope: Scope, receive: Receive, max_depth: int) -> Fields:
             code="request_timeout",
             headers={"connection": "close"},
         ) from None
-    return Fields(parse_json(body, max_depth))
 
 
 def parse_json(body: bytes, max_depth: int) -> object:
     """Parse JSON of bounded depth and size. NaN, infinities and lone surrogates are not JSON."""
-    _require_bounded(body, max_depth)
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise invalid(None, f"The body is not valid JSON: {error}.", "invalid_json") from None
+    return InnerJSON().parse(body, max_depth)
+
+
+class InnerJSON:
+    """JSON in the strings of one body: all together it has no more arrays and objects than the body may have."""
+
+    __slots__ = ("_containers_left",)
+
+    def __init__(self) -> None:
+        self._containers_left = MAX_JSON_CONTAINERS
+
+    def parse(self, text: bytes, max_depth: int) -> object:
+        """As `parse_json`."""
+        self._containers_left -= _require_bounded(text, max_depth, self._containers_left)
+        try:
+            return orjson.loads(text)
+        except orjson.JSONDecodeError as error:
+            raise invalid(None, f"The body is not valid JSON: {error}.", "invalid_json") from None
 
 
 async def _read(receive: Receive) -> bytes:
@@ -68,18 +89,20 @@ def _require_json(headers: Headers) -> None:
         raise APIError(415, "The body must not be compressed.", code="unsupported_content_encoding")
 
 
-def _require_bounded(body: bytes, max_depth: int) -> None:
-    """Look at the bytes, so that no parser recurses on hostile input or builds what nobody will use."""
+def _require_bounded(body: bytes, max_depth: int, max_containers: int) -> int:
+    """Look at the bytes, so that no parser recurses on hostile input or builds what nobody will use. Returns how many
+    arrays and objects there are."""
     skeleton, strings = _STRINGS.subn(b"", body, MAX_JSON_STRINGS + 1)
     if strings > MAX_JSON_STRINGS:
         raise _too_large("strings")
     if skeleton.count(b",") > MAX_JSON_COMMAS:
         raise _too_large("values")
     containers = skeleton.count(b"[") + skeleton.count(b"{")
-    if containers > MAX_JSON_CONTAINERS:
+    if containers > max_containers:
         raise _too_large("arrays and objects")
     if containers > max_depth and _nests_deeper(skeleton, max_depth):
         raise invalid(None, f"The JSON nests over {max_depth} levels deep, or its brackets differ.", "invalid_json")
+    return containers
 
 
 def _nests_deeper(skeleton: bytes, depth: int) -> bool:

@@ -29,8 +29,9 @@ class LegacyLogprobs:
     `text_offset` counts characters of the choice's text, its echoed prompt included.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, alternatives: int) -> None:
         self._tokenizer = tokenizer
+        self._alternatives = alternatives
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._offset = 0
 
@@ -49,12 +50,31 @@ class LegacyLogprobs:
 
     def _top(self, entry: TokenLogprob) -> dict[str, float]:
         """The most likely tokens, and the one that stands there."""
-        top = {self._label(each.token_id): _finite(each.logprob) for each in entry.top}
+        top = {self._label(each.token_id): _finite(each.logprob) for each in entry.top[: self._alternatives]}
         top.setdefault(self._label(entry.token_id), _finite(entry.logprob))
         return top
 
     def _label(self, token_id: int) -> str:
         return token_label(self._tokenizer.token_bytes(token_id))
+
+
+def prompt_logprobs(
+    entries: Sequence[TokenLogprob | None], alternatives: int, tokenizer: Tokenizer
+) -> list[dict[str, Any] | None]:
+    """vLLM's `prompt_logprobs`: of each token, by token id, its own and the likeliest in its place. The first is None.
+
+    A token that is not among the `alternatives` has no rank.
+    """
+    return [None if entry is None else _by_token_id(entry, alternatives, tokenizer) for entry in entries]
+
+
+def _by_token_id(entry: TokenLogprob, alternatives: int, tokenizer: Tokenizer) -> dict[str, Any]:
+    def spelt(token_id: int, logprob: float, rank: int | None) -> dict[str, Any]:
+        text = token_label(tokenizer.token_bytes(token_id))
+        return {"logprob": _finite(logprob), "rank": rank, "decoded_token": text}
+
+    top = {str(each.token_id): spelt(*each, rank) for rank, each in enumerate(entry.top[:alternatives], start=1)}
+    return {str(entry.token_id): spelt(entry.token_id, entry.logprob, None)} | top
 
 
 def token_label(token: bytes) -> str:

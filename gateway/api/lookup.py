@@ -1,8 +1,9 @@
 """A served model by the name that a client wrote."""
 
-from gateway.api.access import require_model
+from gateway.api.access import model_not_allowed, require_model
 from gateway.api.engine_client import EngineClient, ServedModel
-from gateway.api.errors import SERVER_ERROR, APIError
+from gateway.api.errors import SERVER_ERROR, APIError, invalid
+from gateway.routing.names import ModelNames, Pair
 from gateway.tenancy.records import Principal
 
 
@@ -14,6 +15,23 @@ def find_model(engine: EngineClient, name: str, caller: Principal) -> ServedMode
         raise model_not_found(name)
     require_ready(engine)
     return model
+
+
+def find_named(names: ModelNames, engine: EngineClient, name: str, caller: Principal) -> ServedModel:
+    """The model that generates for this caller by a name: a served model's, one with versions, or an alias of these.
+
+    Raises:
+        APIError: 400 for a name that leads to either of two models; else as `find_model`.
+    """
+    target = names.find(name, caller.routing.aliases)
+    if isinstance(target, Pair):
+        raise invalid("model", f"Tokens are one model's own: name that instead of {name}.")
+    if not (caller.may_use(name) or caller.may_use(target or name)):
+        raise model_not_allowed()
+    if target is None:
+        raise model_not_found(name)
+    require_ready(engine)
+    return engine.models[names.version(target, caller.tenant_id)]
 
 
 def require_ready(engine: EngineClient) -> None:

@@ -12,9 +12,12 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.api.access import require_scope
-from gateway.api.bounds import MAX_HEADER_BYTES, MAX_HEADERS
-from gateway.api.errors import APIError, ClientGone, as_api_error, internal_error, send_error, shutting_down
+from gateway.api.bounds import MAX_HEADER_BYTES, MAX_HEADERS, MAX_TARGET_CHARS
+from gateway.api.errors import SHUTTING_DOWN, APIError, ClientGone, as_api_error, internal_error, shutting_down
 from gateway.api.exchange import Exchange, begin_exchange, exchange_of
+from gateway.api.messages.errors import OVERLOADED_STATUS
+from gateway.api.spelling import request_id_headers, send_error
+from gateway.telemetry.outcomes import Outcome, RequestOutcomes
 from gateway.tenancy.authenticator import Authenticator
 from gateway.tenancy.errors import InvalidKey
 from gateway.tenancy.records import Principal
@@ -25,6 +28,10 @@ OPEN_PATHS = frozenset(("/healthz", "/readyz", "/metrics"))
 CLIENT_CLOSED_REQUEST = 499
 """Logged for a client that hung up before its response started; nobody is sent it."""
 
+CLIENT_GONE = "client_gone"
+"""The error of such an exchange, at whatever point it was."""
+
+_OVERLOADED_STATUSES = (429, OVERLOADED_STATUS)
 _SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 _MAX_LOGGED_PATH = 200
 
@@ -38,8 +45,9 @@ class Envelope:
     to the start of the response. The log line never holds a query, a header or a body.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, outcomes: RequestOutcomes) -> None:
         self._app = app
+        self._outcomes = outcomes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -57,24 +65,26 @@ class Envelope:
                 exchange.status = message["status"]
                 message["headers"] = [
                     *message.get("headers", ()),
-                    (b"x-request-id", exchange.request_id.encode("latin-1")),
+                    *request_id_headers(scope, exchange.request_id),
                     (b"openai-processing-ms", b"%d" % round(exchange.elapsed_ms)),
                 ]
             await send(message)
 
         try:
-            _require_small_headers(scope)
+            _require_small_head(scope)
             await self._app(scope, receive, send_marked)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError:  # the deadline of a shutdown: the last word is said, and the task ends here
+            exchange.error = shutting_down().code
             if exchange.status is None:
-                await send_error(send_marked, shutting_down())
-            raise
+                await send_error(scope, send_marked, shutting_down())
         except ClientGone:
-            exchange.error = "client_gone"
+            exchange.error = CLIENT_GONE
             exchange.status = exchange.status or CLIENT_CLOSED_REQUEST
         except Exception as error:
-            await _answer(exchange, send_marked, error)
+            await _answer(scope, send_marked, error)
         finally:
+            if scope["path"].startswith("/v1/"):
+                self._outcomes.note(outcome_of(exchange))
             _log_access(scope, exchange)
 
 
@@ -124,13 +134,9 @@ class BodyLimit:
         await self._app(scope, receive_bounded, send)
 
     def _too_large(self) -> APIError:
-        """The connection is closed, or the rest of the body would have to be read."""
-        return APIError(
-            413,
-            f"The body must not be over {self._max_body_bytes} bytes.",
-            code="request_too_large",
-            headers={"connection": "close"},
-        )
+        """The rest is dropped as it comes in, for a while: closed at once, the connection would be reset, and the
+        client not told why."""
+        return APIError(413, f"The body must not be over {self._max_body_bytes} bytes.", code="request_too_large")
 
 
 def presented_key(headers: Headers) -> str:
@@ -150,24 +156,48 @@ def presented_key(headers: Headers) -> str:
     return key.strip()
 
 
+def outcome_of(exchange: Exchange) -> Outcome:
+    """What became of a request, for the promise of availability."""
+    status = exchange.status
+    if exchange.error == CLIENT_GONE:
+        return Outcome.CLIENT_GONE
+    if status in _OVERLOADED_STATUSES or (status == 503 and exchange.error == SHUTTING_DOWN):
+        return Outcome.TURNED_AWAY
+    if status is None or status >= 500:
+        return Outcome.FAILED
+    if status >= 400:
+        return Outcome.REFUSED
+    return Outcome.ANSWERED if exchange.error is None else Outcome.FAILED
+
+
+def new_request_id() -> str:
+    return f"req_{uuid.uuid4().hex}"
+
+
+def headers_too_large() -> APIError:
+    return APIError(
+        431,
+        f"A request has at most {MAX_HEADERS} headers of {MAX_HEADER_BYTES} bytes together.",
+        code="headers_too_large",
+    )
+
+
 def _request_id(scope: Scope) -> str:
     stated = Headers(scope=scope).get("x-request-id", "")
-    return stated if _SANE_REQUEST_ID.fullmatch(stated) else f"req_{uuid.uuid4().hex}"
+    return stated if _SANE_REQUEST_ID.fullmatch(stated) else new_request_id()
 
 
-def _require_small_headers(scope: Scope) -> None:
+def _require_small_head(scope: Scope) -> None:
+    if len(scope["path"]) + len(scope["query_string"]) > MAX_TARGET_CHARS:
+        raise APIError(414, f"A URL has at most {MAX_TARGET_CHARS} characters.", code="uri_too_long")
     headers = scope["headers"]
     if len(headers) > MAX_HEADERS or sum(len(name) + len(value) for name, value in headers) > MAX_HEADER_BYTES:
-        raise APIError(
-            431,
-            f"A request has at most {MAX_HEADERS} headers of {MAX_HEADER_BYTES} bytes together.",
-            code="headers_too_large",
-            headers={"connection": "close"},
-        )
+        raise headers_too_large()
 
 
-async def _answer(exchange: Exchange, send: Send, error: Exception) -> None:
+async def _answer(scope: Scope, send: Send, error: Exception) -> None:
     """Answer with the error's envelope, unless a response has begun. Ours are logged, unexpected ones with a stack."""
+    exchange = exchange_of(scope)
     answer = as_api_error(error)
     if answer is None:
         _log.error("unexpected error", exc_info=error)
@@ -176,7 +206,7 @@ async def _answer(exchange: Exchange, send: Send, error: Exception) -> None:
         _log.error("request failed", reason=str(error))
     exchange.error = answer.code
     if exchange.status is None:
-        await send_error(send, answer)
+        await send_error(scope, send, answer)
 
 
 def _log_access(scope: Scope, exchange: Exchange) -> None:

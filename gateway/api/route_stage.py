@@ -7,7 +7,7 @@ from gateway.admission import QuotaExceeded
 from gateway.api.access import model_not_allowed
 from gateway.api.engine_client import EngineClient
 from gateway.api.errors import APIError, invalid
-from gateway.api.generation import Conversation, GenerationRequest, Prompt
+from gateway.api.generation import Conversation, Gap, GenerationRequest, Prompt
 from gateway.api.lookup import model_not_found, require_ready
 from gateway.api.service_classes import TierClass
 from gateway.api.shed import Overloaded
@@ -26,13 +26,14 @@ _NANO = 10**9
 
 
 class RouteStage:
-    """Chooses the model of each request, and counts what was chosen."""
+    """Chooses the model of each request, and counts what was chosen. `score` is what it judges questions by."""
 
-    def __init__(self, services: Services, settings: Settings) -> None:
+    def __init__(self, services: Services, settings: Settings, names: ModelNames) -> None:
         self._services = services
+        self.score = ComplexityScore.load(settings.route_weights)
         self._router = Router(
-            model_names(services.engine, settings),
-            ComplexityScore.load(settings.route_weights),
+            names,
+            self.score,
             Replicas(services.engine),
             settings.saturated_queue,
         )
@@ -127,9 +128,13 @@ def token_param(request: GenerationRequest) -> str | None:
     """The field of the request that speaks in token ids, if one does."""
     if any(isinstance(prompt, tuple) for prompt in request.prompts):
         return request.prompt_param
-    if request.params.logit_bias:
-        return "logit_bias"
-    return "stop_token_ids" if request.params.stop_token_ids else None
+    params = request.params
+    given = {
+        "logit_bias": params.logit_bias,
+        "stop_token_ids": params.stop_token_ids,
+        "allowed_token_ids": params.allowed_token_ids,
+    }
+    return next((name for name, ids in given.items() if ids), None)
 
 
 def model_names(engine: EngineClient, settings: Settings) -> ModelNames:
@@ -141,6 +146,9 @@ def _texts(prompt: Prompt) -> Iterator[tuple[str, str]]:
     match prompt:
         case str():
             yield "user", prompt
+        case Gap(before, behind):
+            yield "user", before
+            yield "user", behind
         case Conversation():
             for message in prompt.messages:
                 content = message.get("content") or ""

@@ -1,11 +1,21 @@
 """Sampling parameters as chat and completions share them: OpenAI's names, vLLM's extensions."""
 
+from dataclasses import dataclass
 from types import MappingProxyType
+from typing import cast
 
+from engine.grammar import GrammarSpec
 from engine.request import MAX_CHOICES, MAX_SEED, MAX_STOP_STRINGS, SamplingParams
-from gateway.api.bounds import MAX_LOGIT_BIASES, MAX_STOP_CHARS, MAX_STOP_TOKEN_IDS
+from gateway.api.bounds import (
+    MAX_ALLOWED_TOKEN_IDS,
+    MAX_BAD_WORDS,
+    MAX_LOGIT_BIASES,
+    MAX_STOP_CHARS,
+    MAX_STOP_TOKEN_IDS,
+)
 from gateway.api.errors import invalid
 from gateway.api.fields import Fields, as_array, as_integer, as_number, as_string
+from gateway.api.generation import Truncation
 from gateway.api.structured import take_grammar
 
 MAX_TOKENS = 2**31 - 1
@@ -14,22 +24,37 @@ MAX_TOKEN_ID = 2**31 - 1
 HINTS = ("user", "safety_identifier", "prompt_cache_key")
 
 REFUSED: dict[str, tuple[object, ...]] = {
-    "allowed_token_ids": ([],),
-    "bad_words": ([],),
     "cache_salt": (),
-    "include_stop_str_in_output": (False,),
-    "length_penalty": (1.0,),
-    "logits_processors": ([],),
-    "priority": (0,),
-    "prompt_logprobs": (),
-    "skip_special_tokens": (True,),
-    "spaces_between_special_tokens": (True,),
+    "ec_transfer_params": (),
     "guided_decoding_backend": (),
     "guided_whitespace_pattern": (),
-    "truncate_prompt_tokens": (),
+    "kv_transfer_params": (),
+    "length_penalty": (1.0, 1),
+    "logits_processors": ([],),
+    "logprob_token_ids": (),
+    "priority": (0,),
+    "repetition_detection": (),
+    "request_id": (),
+    "return_mm_kwargs": (True,),
+    "return_token_offsets": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "routed_experts_prompt_start": (0,),
+    "stream_interval": (1,),
+    "thinking_token_budget": (-1,),
     "use_beam_search": (False,),
+    "vllm_xargs": ({},),
+    "watermarking": (False,),
 }
 """Known to OpenAI or vLLM and not honoured here, with the values that ask for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """`running_usage`: every chunk says what its choice has used so far."""
+
+    stream: bool
+    include_usage: bool
+    running_usage: bool
 
 
 def take_sampling(
@@ -41,6 +66,10 @@ def take_sampling(
         APIError: a value of a wrong type or over a bound.
         InvalidParameter: a value out of its range.
     """
+    skip_special_tokens = fields.boolean("skip_special_tokens", True)
+    if fields.boolean("spaces_between_special_tokens", False) and not skip_special_tokens:
+        message = "No spaces are put between special tokens."
+        raise invalid("spaces_between_special_tokens", message, "unsupported_parameter")
     return SamplingParams(
         max_tokens=max_tokens,
         min_tokens=fields.integer("min_tokens", 0, MAX_TOKENS) or 0,
@@ -54,27 +83,33 @@ def take_sampling(
         logit_bias=_take_logit_bias(fields),
         seed=fields.integer("seed", -MAX_SEED - 1, MAX_SEED),
         stop=_take_stop(fields),
-        stop_token_ids=_take_stop_token_ids(fields),
+        stop_token_ids=_take_token_ids(fields, "stop_token_ids", MAX_STOP_TOKEN_IDS) or (),
         ignore_eos=fields.boolean("ignore_eos", False),
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
         n=fields.integer("n", 1, MAX_CHOICES) or 1,
-        grammar=take_grammar(fields),
+        grammar=_take_constraint(fields),
+        allowed_token_ids=_take_allowed(fields),
+        skip_special_tokens=skip_special_tokens,
+        include_stop=fields.boolean("include_stop_str_in_output", False),
     )
 
 
-def take_stream(fields: Fields) -> tuple[bool, bool]:
-    """`stream` and `stream_options.include_usage`."""
+def take_stream(fields: Fields) -> Streaming:
+    """`stream` and `stream_options`."""
     stream = fields.boolean("stream", False)
     options = fields.nested("stream_options")
     if options is None:
-        return stream, False
+        return Streaming(stream, False, False)
     include_usage = options.boolean("include_usage", False)
+    running_usage = options.boolean("continuous_usage_stats", False)
     options.boolean("include_obfuscation", False)
-    options.finish({"continuous_usage_stats": (False,)})
+    options.finish({})
     if not stream:
         raise invalid("stream_options", "stream_options is only allowed when stream is true.")
-    return stream, include_usage
+    if running_usage and not include_usage:
+        raise invalid(options.path("continuous_usage_stats"), "continuous_usage_stats goes with include_usage.")
+    return Streaming(stream, include_usage, running_usage)
 
 
 def take_hints(fields: Fields) -> str | None:
@@ -91,6 +126,32 @@ def take_hints(fields: Fields) -> str | None:
     return fields.string("service_tier")
 
 
+def take_truncation(fields: Fields) -> Truncation | None:
+    """`truncate_prompt_tokens`, -1 for what the window has room for, and `truncation_side`."""
+    tokens = fields.integer("truncate_prompt_tokens", -1, MAX_TOKENS)
+    side = fields.string("truncation_side")
+    if side not in (None, "left", "right"):
+        raise invalid("truncation_side", "truncation_side must be left or right.")
+    if tokens is None:
+        return None
+    return Truncation(None if tokens < 0 else tokens, keeps_end=side != "right")
+
+
+def _take_constraint(fields: Fields) -> GrammarSpec | None:
+    """What the answer has to look like: a form that it has, or words that it has not."""
+    form, without = take_grammar(fields), _take_bad_words(fields)
+    if form is not None and without is not None:
+        raise invalid(without.param, f"{form.param} and {without.param} cannot be asked for together.")
+    return form or without
+
+
+def _take_bad_words(fields: Fields) -> GrammarSpec | None:
+    items = fields.array("bad_words", MAX_BAD_WORDS) or []
+    words = [as_string(item, f"bad_words[{i}]") for i, item in enumerate(items)]
+    _require_stop_length(words, "bad_words", "A bad word")
+    return GrammarSpec.without(words, "bad_words") if words else None
+
+
 def _take_stop(fields: Fields) -> tuple[str, ...]:
     value = fields.take("stop")
     if value is None:
@@ -98,15 +159,29 @@ def _take_stop(fields: Fields) -> tuple[str, ...]:
     if isinstance(value, str):
         value = [value]
     strings = [as_string(item, f"stop[{i}]") for i, item in enumerate(as_array(value, "stop", MAX_STOP_STRINGS))]
-    for i, string in enumerate(strings):
-        if not 0 < len(string) <= MAX_STOP_CHARS:
-            raise invalid(f"stop[{i}]", f"A stop string has 1 to {MAX_STOP_CHARS} characters.")
+    _require_stop_length(strings, "stop", "A stop string")
     return tuple(strings)
 
 
-def _take_stop_token_ids(fields: Fields) -> tuple[int, ...]:
-    items = fields.array("stop_token_ids", MAX_STOP_TOKEN_IDS) or []
-    return tuple(as_integer(item, f"stop_token_ids[{i}]", 0, MAX_TOKEN_ID) for i, item in enumerate(items))
+def _require_stop_length(strings: list[str], path: str, what: str) -> None:
+    for i, string in enumerate(strings):
+        if not 0 < len(string) <= MAX_STOP_CHARS:
+            raise invalid(f"{path}[{i}]", f"{what} has 1 to {MAX_STOP_CHARS} characters.")
+
+
+def _take_allowed(fields: Fields) -> frozenset[int] | None:
+    items = _take_token_ids(fields, "allowed_token_ids", MAX_ALLOWED_TOKEN_IDS)
+    return None if items is None else frozenset(items)
+
+
+def _take_token_ids(fields: Fields, name: str, most: int) -> tuple[int, ...] | None:
+    items = fields.array(name, most)
+    if items is None:
+        return None
+    for i, item in enumerate(items):
+        if type(item) is not int or not 0 <= item <= MAX_TOKEN_ID:
+            as_integer(item, f"{name}[{i}]", 0, MAX_TOKEN_ID)
+    return tuple(cast(list[int], items))
 
 
 def _take_logit_bias(fields: Fields) -> MappingProxyType[int, float]:

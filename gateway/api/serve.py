@@ -14,11 +14,14 @@ from gateway.api.engine_client import EngineClient
 from gateway.api.errors import APIError, ClientGone, as_api_error, internal_error, shutting_down
 from gateway.api.generation import GenerationRequest
 from gateway.api.measurement import Measurement
+from gateway.api.memory import Memory
 from gateway.api.prepare import PreparedPrompt
 from gateway.api.responses import encoded_headers, send_body
 from gateway.api.session_stage import SessionTurn
+from gateway.api.undisturbed import undisturbed
 from gateway.api.usage import UsageTotal
 from gateway.api.wire import Wire
+from gateway.speech.reasoning import ReasoningTally
 
 _STREAM_HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -40,9 +43,12 @@ class Answer:
     admission: Admission
     wire: Wire
     measurement: Measurement
+    reasoning: ReasoningTally
     headers: Mapping[str, str]
     turn: SessionTurn | None = None
     """Of the session that it goes on with, if it does."""
+    memory: Memory | None = None
+    """The endpoint's own, if it has one."""
 
     @property
     def prompts(self) -> Sequence[PreparedPrompt]:
@@ -57,8 +63,9 @@ class Answer:
         return len(self.prompts) * self.request.params.n
 
     def sent_headers(self) -> dict[str, str]:
-        """With what is known of the session's turn when they are sent."""
-        return {**self.headers, **({} if self.turn is None else self.turn.headers())}
+        """With what is known when they are sent of what is remembered."""
+        remembering = [each for each in (self.turn, self.memory) if each is not None]
+        return {**self.headers, **{name: value for each in remembering for name, value in each.headers().items()}}
 
 
 async def deliver(answer: Answer, streams: Sequence[AsyncGenerator[TextDelta]], receive: Receive, send: Send) -> None:
@@ -111,24 +118,27 @@ async def _send_stream(answer: Answer, deltas: DeltaStream, send: Send) -> None:
     batch = await deltas.next_batch()
     headers = [*_STREAM_HEADERS, *encoded_headers(answer.sent_headers())]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
+    wire, beginning = answer.wire, answer.wire.start()
     try:
         while batch:
             _count(answer, batch)
-            events = [_event(chunk) for choice, delta in batch for chunk in answer.wire.chunks(choice, delta)]
+            events = beginning + b"".join([wire.events(choice, delta) for choice, delta in batch])
             if events:
-                await send({"type": "http.response.body", "body": b"".join(events), "more_body": True})
+                await send({"type": "http.response.body", "body": events, "more_body": True})
+                deltas.check_client()
                 answer.admission.sent()
+                beginning = b""
             batch = await deltas.next_batch()
         await _finish(answer)
     except ClientGone:
         raise
     except (Exception, asyncio.CancelledError) as error:
-        await send({"type": "http.response.body", "body": _event(_last_word(error).envelope())})
+        await send({"type": "http.response.body", "body": wire.failure(_last_word(error))})
         raise
-    end = _event(answer.wire.usage_chunk(answer.usage)) if answer.request.include_usage else b""
+    end = wire.end(answer.usage)
     if answer.turn is not None and not answer.turn.kept:
         end = b": session turn not kept\n\n" + end
-    await send({"type": "http.response.body", "body": end + b"data: [DONE]\n\n"})
+    await send({"type": "http.response.body", "body": end})
 
 
 async def _send_whole(answer: Answer, deltas: DeltaStream, send: Send) -> None:
@@ -137,23 +147,27 @@ async def _send_whole(answer: Answer, deltas: DeltaStream, send: Send) -> None:
         _count(answer, batch)
         for choice, delta in batch:
             by_choice[choice].append(delta)
-    await _finish(answer)
     choices = [_joined(choice, parts) for choice, parts in enumerate(by_choice)]
+    await undisturbed(_send_finished(answer, choices, send))
+
+
+async def _send_finished(answer: Answer, choices: Sequence[TextDelta], send: Send) -> None:
+    await _finish(answer, choices)
     await send_body(send, 200, answer.wire.body(choices, answer.usage), answer.sent_headers())
 
 
 def _count(answer: Answer, batch: Sequence[ChoiceDelta]) -> None:
     answer.measurement.saw(batch)
     for choice, delta in batch:
-        answer.usage.saw(choice, delta)
+        answer.usage.saw(choice, delta, answer.reasoning.count(choice, delta.token_ids))
         if answer.turn is not None:
             answer.turn.saw(delta)
     answer.usage.ttft_ms = answer.measurement.ttft_ms
 
 
-async def _finish(answer: Answer) -> None:
-    """The streams ended: so must have all choices. It is billed, what was held is free, and a session's turn is stored,
-    before the client knows."""
+async def _finish(answer: Answer, choices: Sequence[TextDelta] = ()) -> None:
+    """The streams ended: so must have all choices. It is billed, what was held is free, and what is remembered is
+    stored, before the client knows. `choices` are those of a whole answer."""
     ended = len(answer.usage.ended)
     if ended != answer.choices:
         raise RuntimeError(f"the engine ended {ended} of {answer.choices} choices")
@@ -161,6 +175,8 @@ async def _finish(answer: Answer) -> None:
     await answer.admission.complete()
     if answer.turn is not None:
         await answer.turn.keep()
+    if answer.memory is not None:
+        await answer.memory.keep(choices, answer.usage)
 
 
 def _last_word(error: Exception | asyncio.CancelledError) -> APIError:
@@ -168,10 +184,6 @@ def _last_word(error: Exception | asyncio.CancelledError) -> APIError:
     if isinstance(error, asyncio.CancelledError):
         return shutting_down()
     return as_api_error(error) or internal_error()
-
-
-def _event(data: bytes) -> bytes:
-    return b"data: %b\n\n" % data
 
 
 def _joined(choice: int, parts: Sequence[TextDelta]) -> TextDelta:

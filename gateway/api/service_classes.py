@@ -52,6 +52,11 @@ class TierClasses:
         """The rank that a word asks for; what is higher, the request does not get."""
         self.default_tier: Tier = names[default]
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """From the highest to the lowest."""
+        return tuple(self._rank_of)
+
     def of_tier(self, tier: Tier) -> TierClass:
         """
         Raises:

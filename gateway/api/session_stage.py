@@ -17,7 +17,7 @@ from gateway.api.chat_schema import require_session_id
 from gateway.api.engine_client import ServedModel
 from gateway.api.errors import invalid
 from gateway.api.generation import Conversation, GenerationRequest
-from gateway.api.prepare import PreparedPrompt, limited, prepare
+from gateway.api.prepare import PreparedPrompt, limited, prepare, prompts_of
 from gateway.api.session_fit import Fitter, Shown, Summarise
 from gateway.api.session_summary import Asker, Summariser, Summary
 from gateway.services import Services
@@ -26,6 +26,9 @@ from gateway.sessions.history import Message
 from gateway.sessions.policy import SessionWindow
 from gateway.sessions.window import Window
 from gateway.settings import Settings
+from gateway.speech.message import said
+from gateway.speech.pieces import Piece, Spoken
+from gateway.speech.speech import Speech
 from gateway.tenancy.records import Principal
 
 SESSION_HEADER = "x-turnpike-session"
@@ -40,7 +43,8 @@ class SessionTurn:
     droppable: int
     _open: OpenTurn
     _shown: Shown | None = field(default=None, init=False)
-    _text: list[str] = field(default_factory=list, init=False)
+    _speech: Speech = field(default_factory=Speech, init=False)
+    _pieces: list[Piece] = field(default_factory=list, init=False)
     _summaries: dict[int, Summary] = field(default_factory=dict, init=False)
     kept: bool | None = field(default=None, init=False)
 
@@ -74,14 +78,18 @@ class SessionTurn:
         self._shown = await fitter.fit(window, None if summarise is None else summarise_once, whole=whole)
         return self._shown
 
+    def reads_with(self, speech: Speech) -> None:
+        """How the answer of the model that it was fitted to last is taken apart."""
+        self._speech = speech
+
     def saw(self, delta: TextDelta) -> None:
         """A part of the answer, on its way to the client."""
-        self._text.append(delta.text)
+        self._pieces += self._speech.read(0, delta)
 
     async def keep(self) -> None:
         """The answer has ended well, and is billed: remember it. Where that fails the answer is the client's all the
         same, and `kept` says so."""
-        history = self.shown.history.answered("".join(self._text))
+        history = self.shown.history.answered(said(Spoken.of(self._pieces)))
         self.kept = await self._open.keep(history, self.shown.cut)
 
     def headers(self) -> dict[str, str]:
@@ -183,6 +191,6 @@ def _session_id(request: GenerationRequest, stated: str | None) -> str | None:
 
 
 def _conversation(request: GenerationRequest) -> Conversation:
-    [prompt] = request.prompts
+    [prompt] = prompts_of(request)
     assert isinstance(prompt, Conversation)
     return prompt

@@ -1,11 +1,11 @@
 """A summary of a session's oldest turns, written by a model: a request of its own, held, metered and billed."""
 
 import asyncio
+import json
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from starlette.types import Receive
 
@@ -29,7 +29,7 @@ from gateway.tenancy.records import Principal
 
 SUMMARY_TOKENS = 256
 SUMMARY_DEADLINE_S = 30.0
-SUMMARY_ID_PREFIX = "sessionsum"
+SUMMARY_ID_PREFIX = "sessionsum-"
 """What the id of a summary's usage event begins with."""
 
 _INSTRUCTION = (
@@ -164,13 +164,15 @@ async def _prompt(
 
 def _conversation(former: str | None, messages: Sequence[Message]) -> Conversation:
     parts = [] if former is None else [f"Summary of what came before: {former}"]
-    parts += [f"{message['role']}: {_text_of(message['content'])}" for message in messages]
+    parts += [f"{message['role']}: {_text_of(message)}" for message in messages]
     return Conversation(
         messages=({"role": "system", "content": _INSTRUCTION}, {"role": "user", "content": "\n\n".join(parts)})
     )
 
 
-def _text_of(content: Any) -> str:
-    if isinstance(content, list):
-        return "\n".join(part["text"] for part in content)
-    return content or ""
+def _text_of(message: Message) -> str:
+    """What it says, calls of tools included."""
+    content = message["content"]
+    said = [part["text"] for part in content] if isinstance(content, list) else [content] if content else []
+    called = (call["function"] for call in message.get("tool_calls", ()))
+    return "\n".join([*said, *(f"{each['name']}({json.dumps(each['arguments'])})" for each in called)])

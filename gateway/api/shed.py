@@ -25,6 +25,8 @@ def shed(engine: EngineClient, model: str, serving: TierClass, prompt_tokens: in
     Raises:
         Overloaded: with the time in which the queue drains.
     """
+    if engine.queue_depth(model) == 0:
+        return
     wait = engine.predicted_wait(model, serving.engine_class, prompt_tokens)
     if wait.drain_ns == 0 or PREDICTION_MARGIN * wait.first_token_ns <= serving.max_wait_ms * 1_000_000:
         return

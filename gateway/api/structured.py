@@ -4,6 +4,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import orjson
+
 from engine.grammar import GrammarSpec
 from gateway.api.bounds import MAX_GRAMMAR_BYTES, MAX_GUIDED_CHOICES, MAX_REGEX_CHARS, MAX_SCHEMA_NESTING
 from gateway.api.errors import APIError, invalid
@@ -41,8 +43,16 @@ def take_grammar(fields: Fields) -> GrammarSpec | None:
 
 def _response_format(fields: Fields) -> GrammarSpec | None:
     given = fields.nested("response_format")
-    if given is None:
-        return None
+    return None if given is None else read_format(given, nested=True)
+
+
+def read_format(given: Fields, *, nested: bool) -> GrammarSpec | None:
+    """OpenAI's object that says what an answer looks like. A schema with its name is `nested` in a member of its own,
+    as chat has it, or stands beside the type, as responses have it.
+
+    Raises:
+        APIError: a value of a wrong type or over a bound.
+    """
     kind, spec = given.required_string("type"), None
     match kind:
         case "text":
@@ -50,18 +60,19 @@ def _response_format(fields: Fields) -> GrammarSpec | None:
         case "json_object":
             spec = GrammarSpec.json_object(given.path("type"))
         case "json_schema":
-            spec = _named_schema(given)
+            wrapping = given.nested("json_schema") if nested else given
+            if wrapping is None:
+                raise missing(given.path("json_schema"))
+            spec = _named_schema(wrapping)
+            wrapping.finish({})
         case _:
             raise invalid(given.path("type"), f"{given.path('type')} must be text, json_object or json_schema.")
-    given.finish({"json_schema": ()})
+    given.finish({"json_schema": ()} if nested else {})
     return spec
 
 
-def _named_schema(given: Fields) -> GrammarSpec:
-    """OpenAI's wrapping of a schema. It is kept to without `strict`, too."""
-    wrapping = given.nested("json_schema")
-    if wrapping is None:
-        raise missing(given.path("json_schema"))
+def _named_schema(wrapping: Fields) -> GrammarSpec:
+    """A schema and its name. It is kept to without `strict`, too."""
     if not _NAME.fullmatch(wrapping.required_string("name")):
         raise invalid(wrapping.path("name"), f"{wrapping.path('name')} must be 1 to 64 letters, digits and _ -")
     if len(wrapping.string("description") or "") > _MAX_DESCRIPTION_CHARS:
@@ -70,9 +81,7 @@ def _named_schema(given: Fields) -> GrammarSpec:
     schema = wrapping.take("schema")
     if schema is None:
         raise missing(wrapping.path("schema"))
-    spec = _schema(schema, wrapping.path("schema"))
-    wrapping.finish({})
-    return spec
+    return schema_spec(schema, wrapping.path("schema"))
 
 
 def _structured_outputs(fields: Fields) -> GrammarSpec | None:
@@ -93,7 +102,7 @@ def _structured_outputs(fields: Fields) -> GrammarSpec | None:
 def _guided(fields: Fields, prefix: str) -> list[GrammarSpec | None]:
     """vLLM's four, by their names behind the prefix."""
     readers: dict[str, Callable[[object, str], GrammarSpec]] = {
-        "json": _schema,
+        "json": schema_spec,
         "regex": _regex,
         "choice": _choice,
         "grammar": _grammar,
@@ -105,7 +114,7 @@ def _guided(fields: Fields, prefix: str) -> list[GrammarSpec | None]:
     return wanted
 
 
-def _schema(value: object, param: str) -> GrammarSpec:
+def schema_spec(value: object, param: str) -> GrammarSpec:
     """An object, true or false, or (as vLLM has it) any of these in a string."""
     if isinstance(value, str):
         _require_bytes(value.encode(), param)
@@ -117,6 +126,7 @@ def _schema(value: object, param: str) -> GrammarSpec:
         raise wrong_type(param, "a JSON schema", value)
     if _nests_deeper(value, MAX_SCHEMA_NESTING):
         raise invalid(param, f"{param} nests over {MAX_SCHEMA_NESTING} levels deep.")
+    _require_bytes(orjson.dumps(value), param)  # as near as need be, before the slow writing of one that is too large
     try:
         spec = GrammarSpec.json_schema(value, param)
     except ValueError:
@@ -169,4 +179,4 @@ def _nests_deeper(value: Any, levels: int) -> bool:
 
 def _items(value: Any) -> list[Any]:
     children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [child for child in children if isinstance(child, dict | list)]
+    return [child for child in children if type(child) is dict or type(child) is list]

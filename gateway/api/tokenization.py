@@ -1,13 +1,14 @@
 """POST /v1/tokenize and /v1/detokenize, in vLLM's shapes."""
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import replace
 
 import orjson
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.bounds import MAX_INLINE_CHARS
-from gateway.api.chat_schema import take_conversation
-from gateway.api.completion_schema import token_ids
+from gateway.api.chat_messages import take_conversation
 from gateway.api.engine_client import EngineClient
 from gateway.api.errors import invalid
 from gateway.api.exchange import exchange_of
@@ -15,19 +16,23 @@ from gateway.api.fields import Fields, as_array, missing
 from gateway.api.generation import Prompt
 from gateway.api.json_body import read_json
 from gateway.api.logprobs import token_label
-from gateway.api.lookup import find_model
+from gateway.api.lookup import find_named
 from gateway.api.prepare import encode
+from gateway.api.prompt_schema import token_ids
 from gateway.api.responses import send_body
+from gateway.api.tool_schema import take_tools
+from gateway.routing.names import ModelNames
 
 MAX_TOKEN_IDS = 4 * 1024 * 1024
 """A body holds fewer."""
 
 
 class Tokenize:
-    """An ASGI endpoint: `prompt`, or `messages` as chat takes them, to token ids."""
+    """An ASGI endpoint: `prompt`, or `messages` and `tools` as chat takes them, to token ids."""
 
-    def __init__(self, engine: EngineClient, max_json_depth: int) -> None:
+    def __init__(self, engine: EngineClient, names: ModelNames, max_json_depth: int) -> None:
         self._engine = engine
+        self._names = names
         self._max_json_depth = max_json_depth
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -36,27 +41,31 @@ class Tokenize:
         prompt = _take_prompt(fields)
         with_bos = fields.boolean("add_special_tokens", True)
         with_strings = fields.boolean("return_token_strs", False)
-        fields.finish({"continue_final_message": (False,), "tools": ([],)})
+        fields.finish({})
         if not with_bos and not isinstance(prompt, str):
             raise invalid("add_special_tokens", "add_special_tokens is only allowed with prompt.")
-        model = find_model(self._engine, model_name, exchange_of(scope).caller())
+        model = find_named(self._names, self._engine, model_name, exchange_of(scope).caller())
         [tokens] = await encode([prompt], model.text, add_special_tokens=with_bos)
         label = model.text.tokenizer.token_bytes
-        strings = [token_label(label(token)) for token in tokens] if with_strings else None
-        answer = {
-            "count": len(tokens),
-            "max_model_len": model.max_model_len,
-            "tokens": tokens,
-            "token_strs": strings,
-        }
-        await send_body(send, 200, orjson.dumps(answer))
+
+        def written() -> bytes:
+            answer = {
+                "count": len(tokens),
+                "max_model_len": model.max_model_len,
+                "tokens": tokens,
+                "token_strs": [token_label(label(token)) for token in tokens] if with_strings else None,
+            }
+            return orjson.dumps(answer)
+
+        await send_body(send, 200, await _inline_if_short(len(tokens), written))
 
 
 class Detokenize:
     """An ASGI endpoint: `tokens` to `prompt`, special tokens spelt out."""
 
-    def __init__(self, engine: EngineClient, max_json_depth: int) -> None:
+    def __init__(self, engine: EngineClient, names: ModelNames, max_json_depth: int) -> None:
         self._engine = engine
+        self._names = names
         self._max_json_depth = max_json_depth
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -67,20 +76,26 @@ class Detokenize:
             raise missing("tokens")
         tokens = token_ids(as_array(items, "tokens", MAX_TOKEN_IDS), "tokens")
         fields.finish({})
-        model = find_model(self._engine, model_name, exchange_of(scope).caller())
+        model = find_named(self._names, self._engine, model_name, exchange_of(scope).caller())
         if max(tokens) >= model.vocab_size:
             raise invalid("tokens", f"A token id is outside the vocabulary of {model.vocab_size}.")
-        if len(tokens) <= MAX_INLINE_CHARS:
-            text = model.text.decode(tokens, skip_special_tokens=False)
-        else:
-            text = await asyncio.to_thread(model.text.decode, tokens, skip_special_tokens=False)
-        await send_body(send, 200, orjson.dumps({"prompt": text}))
+
+        def written() -> bytes:
+            return orjson.dumps({"prompt": model.text.decode(tokens, skip_special_tokens=False)})
+
+        await send_body(send, 200, await _inline_if_short(len(tokens), written))
+
+
+async def _inline_if_short(tokens: int, write: Callable[[], bytes]) -> bytes:
+    """On a thread where it would hold up everybody's streams."""
+    return write() if tokens <= MAX_INLINE_CHARS else await asyncio.to_thread(write)
 
 
 def _take_prompt(fields: Fields) -> Prompt:
     prompt = fields.string("prompt")
     if prompt is None:
-        return take_conversation(fields)
+        conversation, use = take_conversation(fields), take_tools(fields)
+        return conversation if use is None else replace(conversation, tools=use.shown)
     if fields.take("messages") is not None:
         raise invalid("messages", "prompt and messages exclude each other.")
     return prompt

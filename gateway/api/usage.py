@@ -8,9 +8,15 @@ from typing import Any
 from engine.request import FinishReason, TextDelta, Usage
 from gateway.admission.model import Scope
 from gateway.metering.event import Ending
-from gateway.metering.opening import Progress, Work
+from gateway.metering.opening import NO_WORK, Progress, Work
 
 _NS_PER_MS = 1_000_000
+
+
+def token_usage(prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:
+    """The part of OpenAI's `usage` object that is always there."""
+    total = prompt_tokens + completion_tokens
+    return {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens, "total_tokens": total}
 
 
 @dataclass(slots=True)
@@ -25,16 +31,19 @@ class UsageTotal:
     prompt_lengths: Sequence[int]
     choices_each: int
     bound_by: Scope | None = None
-    earlier: Work = field(default_factory=Work)
+    earlier: Work = NO_WORK
     ended: set[int] = field(default_factory=set)
     ttft_ms: int | None = None
     _completion_tokens: dict[int, int] = field(default_factory=dict)
+    reasoning_tokens: int = 0
+    """Of the completion tokens, what the models said to themselves."""
     _cached_tokens: dict[int, int] = field(default_factory=dict)
     _consumed: dict[int, Usage] = field(default_factory=dict)
     _reasons: set[FinishReason] = field(default_factory=set)
 
-    def saw(self, choice: int, delta: TextDelta) -> None:
-        """Count a delta on its way to the client."""
+    def saw(self, choice: int, delta: TextDelta, reasoning_tokens: int = 0) -> None:
+        """Count a delta on its way to the client. `reasoning_tokens`: how many more are known to be reasoning."""
+        self.reasoning_tokens += reasoning_tokens
         counted = self._completion_tokens.get(choice, 0) + len(delta.token_ids)
         if choice % self.choices_each == 0:
             # The other choices share this one's prompt.
@@ -80,17 +89,19 @@ class UsageTotal:
 
     @property
     def work(self) -> Work:
-        """What the engine did for all choices, as far as it is known. It waited as long as the first of them. What
-        another model did before comes on top."""
-        recompute_ns: Counter[str] = Counter()
-        for usage in self._consumed.values():
-            recompute_ns.update(usage.recompute_ns)
+        """What the engine did for all choices, as far as it is known. It waited as long as the first of them, and was
+        paused as long as the longest. What another model did before comes on top."""
         consumed = self._consumed.values()
+        recompute_ns: Counter[str] = Counter()
+        for usage in consumed:
+            if usage.recompute_ns:
+                recompute_ns.update(usage.recompute_ns)
         return self.earlier + Work(
             undelivered_tokens=max(0, sum(each.completion_tokens for each in consumed) - self.completion_tokens),
             draft_tokens=sum(each.draft_tokens for each in consumed),
             accepted_draft_tokens=sum(each.accepted_draft_tokens for each in consumed),
             queue_ms=min((each.queue_ns for each in consumed), default=0) // _NS_PER_MS,
+            paused_ms=max((each.paused_ns for each in consumed), default=0) // _NS_PER_MS,
             engine_ns=sum(each.engine_ns for each in consumed),
             recompute_ns=recompute_ns,
             preemptions=sum(each.preemptions for each in consumed),
@@ -109,13 +120,10 @@ class UsageTotal:
         consumed = self._consumed.values()
         drafts = sum(each.draft_tokens for each in consumed)
         accepted = sum(each.accepted_draft_tokens for each in consumed)
-        usage: dict[str, Any] = {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": self.total_tokens,
+        usage = token_usage(self.prompt_tokens, self.completion_tokens) | {
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens, "audio_tokens": 0},
             "completion_tokens_details": {
-                "reasoning_tokens": 0,
+                "reasoning_tokens": self.reasoning_tokens,
                 "audio_tokens": 0,
                 "accepted_prediction_tokens": accepted,
                 "rejected_prediction_tokens": drafts - accepted,

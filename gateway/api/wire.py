@@ -1,9 +1,9 @@
-"""What the two generating endpoints have in common on the wire."""
+"""What the generating endpoints have in common on the wire."""
 
 import hashlib
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import orjson
 
 from engine.request import TextDelta
+from gateway.api.errors import APIError
 from gateway.api.usage import UsageTotal
 
 
@@ -40,14 +41,25 @@ class Header:
 
 
 class Wire(Protocol):
-    """How an endpoint spells choices. An object serves one request and keeps what it said of each choice."""
+    """How an endpoint spells choices. An object serves one request and keeps what it said of each choice.
 
-    def chunks(self, choice: int, delta: TextDelta) -> Sequence[bytes]:
-        """The chunks, as JSON, that a delta becomes; none where there is nothing to see."""
+    What goes into a stream is whole server-sent events, as bytes; none where there is nothing to see.
+    """
+
+    def start(self) -> bytes:
+        """What a stream begins with, before the first delta."""
         ...
 
-    def usage_chunk(self, usage: UsageTotal) -> bytes:
-        """The chunk without choices that ends a stream whose client asked for usage."""
+    def events(self, choice: int, delta: TextDelta) -> bytes:
+        """What a delta becomes."""
+        ...
+
+    def end(self, usage: UsageTotal) -> bytes:
+        """What a stream ends with when every choice has ended and is billed."""
+        ...
+
+    def failure(self, error: APIError) -> bytes:
+        """The last word of a stream that broke."""
         ...
 
     def body(self, choices: Sequence[TextDelta], usage: UsageTotal) -> bytes:
@@ -55,8 +67,18 @@ class Wire(Protocol):
         ...
 
 
+def event(data: bytes) -> bytes:
+    """A server-sent event without a name."""
+    return b"data: %b\n\n" % data
+
+
+DONE = event(b"[DONE]")
+"""OpenAI's end of a stream that ended well."""
+
+
 def new_id(prefix: str) -> str:
-    return f"{prefix}-{uuid.uuid4().hex}"
+    """The prefix has its separator: APIs differ in that."""
+    return prefix + uuid.uuid4().hex
 
 
 @cache
@@ -68,3 +90,8 @@ def system_fingerprint(model: str) -> str:
 def chunk_end(include_usage: bool) -> bytes:
     """With usage asked for, every chunk but the last says that it has none."""
     return b'],"usage":null}' if include_usage else b"]}"
+
+
+def chunk_end_with(members: Mapping[str, Any]) -> bytes:
+    """The end of a chunk that has more to say than its choices."""
+    return b"]," + orjson.dumps(members)[1:]

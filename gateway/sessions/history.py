@@ -43,8 +43,8 @@ class History:
         system = tuple(takewhile(lambda message: message["role"] in _SYSTEM_ROLES, new))
         return replace(self, system=system or self.system, messages=(*self.messages, *new[len(system) :]))
 
-    def answered(self, text: str) -> "History":
-        return replace(self, messages=(*self.messages, {"role": "assistant", "content": text}))
+    def answered(self, answer: Message) -> "History":
+        return replace(self, messages=(*self.messages, answer))
 
     def without(self, turns: int, summary: str | None = None) -> "History":
         """Without the oldest turns. A new summary stands for them and for what the former one stood for; without a new

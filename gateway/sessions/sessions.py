@@ -12,7 +12,9 @@ from enum import StrEnum
 
 from gateway.sessions.errors import SessionBusy, SessionStoreAway
 from gateway.sessions.history import History, packed, unpacked
+from gateway.sessions.packing import aside
 from gateway.sessions.policy import Cut
+from gateway.sessions.records import Records
 from gateway.sessions.store import SessionKey, SessionStore
 
 HEARTBEAT_S = 10.0
@@ -22,8 +24,6 @@ LAST_RETRY_S = 0.1
 """How often a turn that waits for another looks whether that is over: at first, and after a while."""
 MAX_WAITING = 4
 """Turns that wait for one session; more are refused at once."""
-MAX_INLINE_BYTES = 32 * 1024
-"""Values up to this size are packed and unpacked on the event loop, larger ones on a thread."""
 
 _log = logging.getLogger(__name__)
 
@@ -90,10 +90,12 @@ class OpenTurn:
 class Sessions:
     """Opens turns and keeps them alive. One per process, on one event loop.
 
-    `wait_s`: how long a turn waits for another on the same session before it is refused.
+    `wait_s`: how long a turn waits for another on the same session before it is refused. `responses` lie in the same
+    store: answers that a client can go on from by their ids.
     """
 
     def __init__(self, store: SessionStore, *, wait_s: float) -> None:
+        self.responses = Records(store, "response")
         self._store = store
         self._wait_s = wait_s
         self._waiting: Counter[SessionKey] = Counter()
@@ -212,10 +214,8 @@ class Sessions:
 
 async def _packed(history: History) -> bytes:
     data = history.to_json()
-    return packed(data) if len(data) <= MAX_INLINE_BYTES else await asyncio.to_thread(packed, data)
+    return await aside(len(data), packed, data)
 
 
 async def _unpacked(value: bytes) -> History:
-    if len(value) <= MAX_INLINE_BYTES:
-        return History.from_json(unpacked(value))
-    return await asyncio.to_thread(lambda: History.from_json(unpacked(value)))
+    return await aside(len(value), lambda packed_value: History.from_json(unpacked(packed_value)), value)

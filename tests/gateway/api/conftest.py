@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 import pytest
 import structlog
-import uvicorn
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from gateway.admission import Limiter, MemoryStore
 from gateway.app import create_app
-from gateway.connection import server_config
+from gateway.drain import Drain
 from gateway.listener import bind
 from gateway.metering.journal import Journal
+from gateway.server import Server as TurnpikeServer
 from gateway.sessions import Sessions
 from gateway.sessions.memory import MemorySessionStore
 from gateway.settings import Settings
@@ -25,6 +25,7 @@ from gateway.tenancy.errors import InvalidKey, StoreUnavailable
 from gateway.tenancy.records import Principal
 from tests.gateway.api.fake_engine import FakeEngine
 from tests.gateway.api.services import services_with
+from tests.servers import RedisServer, ServerMissing, running_redis
 
 KEY = "tp-standard"
 PREMIUM_KEY = "tp-premium"
@@ -50,6 +51,16 @@ class FakeAuthenticator:
 
     async def aclose(self) -> None:
         self.closed = True
+
+
+@pytest.fixture
+def redis() -> Iterator[RedisServer]:
+    """One that a test may stop."""
+    try:
+        with running_redis() as server:
+            yield server
+    except ServerMissing as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +111,8 @@ def app(
     sessions: Sessions,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Starlette:
-    settings = Settings(data_dir=tmp_path_factory.mktemp("data"), max_body_bytes=MAX_BODY_BYTES)
+    folder = tmp_path_factory.mktemp("data")
+    settings = Settings(data_dir=folder, max_body_bytes=MAX_BODY_BYTES, embeddings={"tiny": "mean"})
     given = {"metrics": metrics, "limiter": limiter, "journal": journal, "sessions": sessions}
     return create_app(settings, services_with(settings.data_dir, engine, authenticator, **given))
 
@@ -124,8 +136,15 @@ class Server:
 @pytest.fixture
 def server(app: Starlette) -> Iterator[Server]:
     """The real server on a free port, in a thread of its own."""
+    with serving(app) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def serving(app: Starlette, **options: float) -> Iterator[Server]:
+    """The same with other bounds on its connections."""
     with contextlib.closing(bind("127.0.0.1", 0)) as listener:
-        uvicorn_server = uvicorn.Server(server_config(app, shutdown_deadline_s=10))
+        uvicorn_server = TurnpikeServer(app, Drain(), delay_s=0, deadline_s=10, on_ready=lambda: None, **options)
         thread = threading.Thread(target=uvicorn_server.run, kwargs={"sockets": [listener]})
         thread.start()
         until(lambda: uvicorn_server.started)
@@ -136,7 +155,7 @@ def server(app: Starlette) -> Iterator[Server]:
             thread.join(10)
 
 
-def until(condition, timeout_s: float = 3.0) -> None:
+def until(condition, timeout_s: float = 15.0) -> None:
     """Wait for what another thread does."""
     deadline = time.monotonic() + timeout_s
     while not condition():

@@ -5,13 +5,15 @@ Its tokens are bytes. It answers every prompt with `reply`, a byte a token.
 
 import asyncio
 import codecs
+import struct
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass, field
-from math import log
+from dataclasses import dataclass, field, replace
+from math import cos, log, sin
 from types import MappingProxyType
 from typing import Any
 
+from engine.core import EngineHealth
 from engine.forecast import PredictedWait
 from engine.request import (
     STANDARD,
@@ -28,6 +30,7 @@ from engine.request import (
 )
 from engine.streams import AbortListener
 from engine.text.chat_template import ChatTemplateError
+from engine.text.dialect import Dialect
 
 BOS = 256
 END = 257
@@ -38,28 +41,54 @@ class FakeTokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         return {BOS: b"<s>", END: b"</s>"}.get(token_id) or bytes([token_id])
 
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        shown = [i for i in token_ids if i < BOS or not skip_special_tokens]
+        return b"".join(map(self.token_bytes, shown)).decode("utf-8", "replace")
+
+
+class FakeInfilling:
+    """`[before|behind]`, ended by `~`."""
+
+    ends = (ord("~"),)
+
+    def encode(self, before: str, behind: str, *, add_special_tokens: bool = True) -> list[int]:
+        return [*([BOS] * add_special_tokens), *f"[{before}|{behind}]".encode()]
+
 
 class FakeText:
     """`<role>content\\n` for each message. The word TEMPLATE-REFUSES makes the template refuse."""
 
     def __init__(self) -> None:
         self.tokenizer = FakeTokenizer()
+        self.dialect = Dialect(knows_tools=True)
+        self.infilling: FakeInfilling | None = None
+        self.variables: set[str] = set()
+        """What the template reads."""
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return [BOS] * add_special_tokens + list(text.encode())
 
     def encode_chat(
-        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **variables: Any
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        **variables: Any,
     ) -> list[int]:
         rendered = "".join(f"<{m['role']}>{_plain(m['content'])}\n" for m in messages)
         rendered += "".join(f"[{name}={value}]" for name, value in variables.items())
+        if continue_final_message:
+            rendered = rendered.removesuffix("\n")
         if "TEMPLATE-REFUSES" in rendered:
             raise ChatTemplateError("roles must alternate")
         return [BOS, *(rendered + "<assistant>" * add_generation_prompt).encode()]
 
+    def template_reads(self, variable: str) -> bool:
+        return variable in self.variables
+
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        shown = [i for i in token_ids if i < BOS or not skip_special_tokens]
-        return b"".join(map(self.tokenizer.token_bytes, shown)).decode("utf-8", "replace")
+        return self.tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
 
 def _plain(content: Any) -> str:
@@ -105,6 +134,8 @@ class FakeEngine:
         """By model, in place of `reply`."""
         self.sure: dict[str, float] = {}
         """The probability of each token, by model."""
+        self.sure_of: dict[int, float] = {}
+        """By choice, in place of `sure`."""
         self.failing: set[str] = set()
         """Models that fail at their first token."""
         self.waits_ms: dict[str, int] = {}
@@ -117,13 +148,17 @@ class FakeEngine:
         self.drain_ms: int | None = None
         """None: as long as the wait of an empty prompt."""
         self.queues: dict[str, int] = {}
-        """Requests that wait, by model."""
+        """Requests that wait, by model; one where there is a wait and nothing is said here."""
         self.ready = False
         self.calls: list[Call] = []
         self.live: set[int] = set()
         """Streams that are being generated."""
         self.generated = 0
         self.closed = False
+
+    @property
+    def health(self) -> EngineHealth:
+        return EngineHealth(self.ready, 0, 0.0)
 
     def start(self) -> None:
         self.ready = True
@@ -134,12 +169,14 @@ class FakeEngine:
 
     def predicted_wait(self, model: str, service_class: ServiceClass, prompt_tokens: int) -> PredictedWait:
         wait_ms = self.waits_ms.get(model, self.wait_ms)
-        drain_ms = wait_ms if self.drain_ms is None else self.drain_ms
         wait_ms += self.wait_ms_per_token * prompt_tokens
-        return PredictedWait(wait_ms * 1_000_000, drain_ms * 1_000_000)
+        return PredictedWait(wait_ms * 1_000_000, self._drain_ms(model) * 1_000_000)
 
     def queue_depth(self, model: str) -> int:
-        return self.queues.get(model, 0)
+        return self.queues.get(model, 1 if self._drain_ms(model) else 0)
+
+    def _drain_ms(self, model: str) -> int:
+        return self.waits_ms.get(model, self.wait_ms) if self.drain_ms is None else self.drain_ms
 
     def stream(
         self,
@@ -156,7 +193,8 @@ class FakeEngine:
         served = self.models[model]
         if not prompt or len(prompt) + (params.max_tokens != 0) > served.max_model_len:
             raise UnservableRequest("does not fit")
-        for name, ids in (("prompt", prompt), ("logit_bias", params.logit_bias)):
+        allowed = params.allowed_token_ids or ()
+        for name, ids in (("prompt", prompt), ("logit_bias", params.logit_bias), ("allowed_token_ids", allowed)):
             if any(not 0 <= token_id < VOCAB_SIZE for token_id in ids):
                 raise InvalidParameter(name, f"{name} has a token id outside the vocabulary")
         self.calls.append(Call(model, tuple(prompt), params, request_id, tenant, service_class, continues_text))
@@ -172,7 +210,10 @@ class FakeEngine:
     ) -> AsyncGenerator[TextDelta]:
         self.live.add(number)
         reply, sure = self.replies.get(model.name, self.reply), self.sure.get(model.name)
-        choices = [_Choice(index, prompt, params, reply, model.max_model_len, sure) for index in range(params.n)]
+        choices = [
+            _Choice(index, prompt, params, reply, model.max_model_len, self.sure_of.get(index, sure))
+            for index in range(params.n)
+        ]
         try:
             position = 0
             while open_choices := [choice for choice in choices if not choice.ended]:
@@ -219,6 +260,8 @@ class _Choice:
         if self._made == 0 and self._params.prompt_logprobs is not None and self.index == 0:
             entries = [_logprob(token_id, self._params.prompt_logprobs) for token_id in self._prompt]
             prompt_logprobs = (None, *entries[1:])
+        if self._params.pooling is not None:
+            return replace(self._end(TextDelta(self.index), FinishReason.STOP), embedding=embedding_of(self._prompt))
         if self._max_tokens == 0:
             return self._end(TextDelta(self.index, prompt_logprobs=prompt_logprobs), FinishReason.LENGTH)
         token = self._reply[self._made]
@@ -234,8 +277,9 @@ class _Choice:
             prompt_logprobs=prompt_logprobs,
             cached_tokens=self.usage.cached_tokens,
         )
-        if any(stop in self._text for stop in self._params.stop):
-            return self._end(delta, FinishReason.STOP)
+        for stop in self._params.stop:
+            if stop in self._text:
+                return replace(self._end(delta, FinishReason.STOP), stop=stop)
         if self._made == len(self._reply):
             return self._end(delta, FinishReason.STOP)
         if self._made == self._max_tokens:
@@ -266,7 +310,14 @@ class _Choice:
             queue_ns=2_000_000,
             draft_tokens=2 * (self._made // 3),
             accepted_draft_tokens=self._made // 3,
+            paused_ns=(self.index + 1) * 4_000_000,
         )
+
+
+def embedding_of(prompt: Sequence[int]) -> bytes:
+    """Tells prompts apart, of length 1."""
+    angle = 0.001 * sum(prompt)
+    return struct.pack("<3f", cos(angle), sin(angle), 0.0)
 
 
 def _logprob(token_id: int, alternatives: int, sure: float | None = None) -> TokenLogprob:

@@ -7,6 +7,7 @@ import pytest
 
 from engine.request import STANDARD
 from tests.gateway.api.conftest import PREMIUM_KEY
+from tests.gateway.api.envelope import error_of
 from tests.gateway.api.fake_engine import BOS
 
 URL = "/v1/chat/completions"
@@ -229,6 +230,56 @@ def test_template_variables(client, engine):
     variables = {"enable_thinking": False, "effort": "low"}
     assert chat(client, chat_template_kwargs=variables, add_generation_prompt=False).status_code == 200
     assert bytes(engine.calls[0].prompt[1:]).decode() == "<user>hi\n[enable_thinking=False][effort=low]"
+
+
+def test_reasoning_effort_goes_to_a_template_that_reads_it(client, engine):
+    reads = engine.models["tiny"].text.variables
+    error = error_of(chat(client, reasoning_effort="none"), 400)
+    assert (error["param"], error["code"]) == ("reasoning_effort", "unsupported_parameter")
+    reads.add("enable_thinking")
+    assert chat(client, reasoning_effort="none").status_code == 200
+    assert bytes(engine.calls[-1].prompt[1:]).decode().endswith("[enable_thinking=False]<assistant>")
+    assert error_of(chat(client, reasoning_effort="low"), 400)["param"] == "reasoning_effort"
+    reads.add("reasoning_effort")
+    assert chat(client, reasoning_effort="low").status_code == 200
+    assert bytes(engine.calls[-1].prompt[1:]).decode().endswith("[reasoning_effort=low]<assistant>")
+
+
+def test_answers_can_be_sent_back_as_they_are(client, engine):
+    empty = {"refusal": None, "annotations": [], "audio": None, "function_call": None, "tool_calls": None}
+    for said in ({"reasoning_content": "hm"}, {"reasoning": "hm"}, {"refusal": "", "parsed": None}, {"reasoning": ""}):
+        messages = [USER, {"role": "assistant", "content": "yes"} | empty | said, USER]
+        assert chat(client, messages=messages).status_code == 200
+        assert bytes(engine.calls[-1].prompt[1:]).decode() == "<user>hi\n<assistant>yes\n<user>hi\n<assistant>"
+    answer = chat(client).json()["choices"][0]["message"]
+    assert chat(client, messages=[USER, answer, USER]).status_code == 200
+
+
+def test_an_answer_that_goes_on_with_the_last_message(client, engine):
+    messages = [USER, {"role": "assistant", "content": "Once upon"}]
+    for fields in ({}, {"add_generation_prompt": False}):
+        body = chat(client, messages=messages, continue_final_message=True, **fields).json()
+        assert body["choices"][0]["message"]["content"] == "Hello, world!"
+        assert bytes(engine.calls[-1].prompt[1:]).decode() == "<user>hi\n<assistant>Once upon"
+        assert engine.calls[-1].continues_text
+    chat(client, messages=messages)
+    assert not engine.calls[-1].continues_text
+
+
+def test_an_echo_is_what_the_assistant_has_begun_to_say(client):
+    parts = [{"type": "text", "text": "Once"}, {"type": "text", "text": "upon"}]
+    for said, shown in (("Once upon ", "Once upon "), (parts, "Once\nupon")):
+        asked = {
+            "messages": [USER, {"role": "assistant", "content": said}],
+            "continue_final_message": True,
+            "echo": True,
+        }
+        body = chat(client, n=2, **asked).json()
+        assert [c["message"]["content"] for c in body["choices"]] == [shown + "Hello, world!"] * 2
+        assert body["usage"]["completion_tokens"] == 2 * 13
+        streamed = [c["choices"][0] for c in chunks(chat(client, stream=True, **asked))]
+        assert "".join(c["delta"].get("content", "") for c in streamed) == shown + "Hello, world!"
+    assert chat(client, echo=True).json()["choices"][0]["message"]["content"] == "Hello, world!"
 
 
 def test_tenant_and_tier_come_from_the_key(client, engine):

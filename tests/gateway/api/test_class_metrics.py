@@ -151,6 +151,7 @@ def test_sheds_are_counted_by_class_and_reason(client, engine, authenticator, mo
     wait = engine.predicted_wait("tiny", engine_classes_of(Settings(service_classes=CLASSES))[0], 1)
     late = type(wait)(first_token_ns=31 * 10**9, drain_ns=10**9)
     monkeypatch.setattr(engine, "predicted_wait", lambda *_: late)
+    monkeypatch.setattr(engine, "queue_depth", lambda _: 1)
     for tenant, bound_ms in (("gold-1", 3_000), ("silver-1", 30_000), ("silver-2", 30_000)):
         error = error_of(ask(client, tenant), 429)
         assert (error["code"], error["limit"]["limit"]) == ("overloaded", bound_ms)

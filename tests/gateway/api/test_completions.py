@@ -1,9 +1,13 @@
 """POST /v1/completions."""
 
+import math
+
 import pytest
 
-from tests.gateway.api.fake_engine import BOS
+from tests.gateway.api.envelope import error_of
+from tests.gateway.api.fake_engine import BOS, FakeInfilling
 from tests.gateway.api.test_chat import chunks
+from tests.gateway.api.test_metering import events_of
 
 
 def complete(client, **fields):
@@ -99,10 +103,41 @@ def test_offsets_count_characters_not_bytes(client, engine):
     assert choice["logprobs"]["text_offset"] == [0, 0, 1]
 
 
-def test_best_of_may_equal_n(client):
-    assert len(choices(client, n=2, best_of=2)) == 2
-    error = complete(client, n=1, best_of=2).json()["error"]
-    assert (error["param"], error["code"]) == ("best_of", "unsupported_parameter")
+def test_the_likeliest_of_best_of_choices_are_told_and_all_are_billed(client, engine, journal):
+    engine.sure_of = {0: 0.2, 1: 0.9, 2: 0.5}
+    asked = {"prompt": ["ab", "c"], "n": 2, "best_of": 3, "max_tokens": 4}
+    body = complete(client, logprobs=0, **asked).json()
+    assert [(c["index"], math.exp(c["logprobs"]["token_logprobs"][0])) for c in body["choices"]] == [
+        (i, pytest.approx(sure)) for i, sure in enumerate([0.9, 0.5, 0.9, 0.5])
+    ]
+    assert body["usage"]["completion_tokens"] == 2 * 3 * 4
+    (event,) = events_of(journal)
+    assert (event.prompt_tokens, event.completion_tokens) == (3 + 2, 24)
+    assert [choice["logprobs"] for choice in choices(client, **asked)] == [None] * 4
+
+
+def test_best_of_may_equal_n(client, engine):
+    assert len(choices(client, n=2, best_of=2, stream=False)) == 2
+    assert (engine.calls[0].params.n, engine.calls[0].params.logprobs) == (2, None)
+    for fields, code in (
+        ({"n": 3, "best_of": 2}, "invalid_value"),
+        ({"best_of": 2, "stream": True}, "unsupported_parameter"),
+    ):
+        error = error_of(complete(client, **fields), 400)
+        assert (error["param"], error["code"]) == ("best_of", code)
+
+
+def test_what_stands_between_a_prompt_and_its_suffix(client, engine):
+    engine.models["tiny"].text.infilling = FakeInfilling()
+    body = complete(client, prompt=["ab", ""], suffix="yz", stop_token_ids=[5]).json()
+    assert [choice["text"] for choice in body["choices"]] == ["Hello, world!"] * 2
+    assert [bytes(call.prompt[1:]) for call in engine.calls] == [b"[ab|yz]", b"[|yz]"]
+    assert engine.calls[0].params.stop_token_ids == (5, ord("~"))
+    assert body["usage"]["prompt_tokens"] == 8 + 6
+    complete(client, suffix="yz", ignore_eos=True)
+    assert engine.calls[-1].params.stop_token_ids == ()
+    complete(client, suffix="")
+    assert engine.calls[-1].prompt == (BOS, 97, 98)
 
 
 def test_a_prompt_that_does_not_fit_stops_the_batch_before_it_starts(client, engine):

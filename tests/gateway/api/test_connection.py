@@ -1,35 +1,51 @@
-"""A client that takes nothing: how much of an answer is counted as sent to it."""
+"""A client that takes nothing: how much of an answer is counted as sent to it, and that it is given up."""
 
+import contextlib
 import socket
 import struct
+import threading
 import time
 
 import orjson
 import pytest
 
-from gateway.api.bounds import MAX_WRITTEN_DELTAS
-from gateway.connection import WRITE_BUFFER_BYTES
+from gateway.api.bounds import MAX_WRITTEN_TOKENS
+from gateway.connection import WRITE_BUFFER_BYTES, Connection
 from gateway.listener import SEND_BUFFER_BYTES
 from gateway.metering.event import Ending
-from tests.gateway.api.conftest import KEY, until
+from tests.gateway.api.conftest import KEY, Server, serving, until
 from tests.gateway.api.test_metering import event_of
 
-BODY = orjson.dumps({"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "stream": True})
-REQUEST = (
-    f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\n"
-    f"content-type: application/json\r\ncontent-length: {len(BODY)}\r\n\r\n"
-).encode() + BODY
+BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+
+
+@pytest.fixture
+def engine(engine):
+    """With an answer that no buffer holds."""
+    engine.models = {"tiny": type(engine.models["tiny"])("tiny", 10_000_000)}
+    engine.reply = "x" * 5_000_000
+    return engine
+
+
+@contextlib.contextmanager
+def client_of(server: Server, **fields):
+    """The connection of a client that asks and reads nothing."""
+    body = orjson.dumps(BODY | {"stream": True} | fields)
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", server.port))
+        client.sendall(head.encode() + body)
+        yield client
 
 
 @pytest.fixture
 def stalled(server, engine):
-    """The connection of a client that asked for a long answer and does not read it, when nothing goes on any more."""
-    engine.models = {"tiny": type(engine.models["tiny"])("tiny", 10_000_000)}
-    engine.reply = "x" * 5_000_000
-    with socket.socket() as client:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        client.connect(("127.0.0.1", server.port))
-        client.sendall(REQUEST)
+    """A client that does not read, when nothing goes on any more."""
+    with client_of(server) as client:
         until(lambda: engine.generated > 0)
         seen = -1
         while engine.generated != seen:
@@ -47,5 +63,64 @@ def test_what_a_client_never_took_is_billed_up_to_a_bound(stalled, journal):
     event = event_of(journal)
     assert event.finish_reason is Ending.CANCELLED
     unreceived_bytes = (event.completion_tokens - received) * event_bytes
-    one_write = MAX_WRITTEN_DELTAS * event_bytes
+    one_write = MAX_WRITTEN_TOKENS * event_bytes
     assert unreceived_bytes <= 2 * SEND_BUFFER_BYTES + WRITE_BUFFER_BYTES + one_write
+
+
+def test_one_that_takes_nothing_is_given_up_and_billed_for_what_was_written(app, engine, journal, monkeypatch):
+    written = bytearray()
+    connection_made = Connection.connection_made
+
+    def recording(self, transport) -> None:
+        connection_made(self, transport)
+        self.transport = _Recording(transport, written)
+
+    monkeypatch.setattr(Connection, "connection_made", recording)
+    with serving(app, stall_seconds=0.3) as server, client_of(server):
+        until(lambda: engine.live)
+        until(lambda: not engine.live)
+        event = event_of(journal)
+    assert event.finish_reason is Ending.CANCELLED
+    assert event.completion_tokens == written.count(b'"content":"x"') > 0
+
+
+def test_one_that_leaves_the_end_of_an_answer_is_given_up(app, engine, journal, monkeypatch):
+    engine.reply = "x" * 5000
+    lost, connection_lost = threading.Event(), Connection.connection_lost
+
+    def losing(self, exc) -> None:
+        connection_lost(self, exc)
+        lost.set()
+
+    monkeypatch.setattr(Connection, "connection_lost", losing)
+    with serving(app, stall_seconds=0.3) as server, client_of(server, stream=False, logprobs=True) as client:
+        assert event_of(journal).finish_reason is Ending.STOP
+        assert lost.wait(5)
+        left = b"".join(iter(lambda: client.recv(1 << 16), b""))
+    assert left.startswith(b"HTTP/1.1 200 ")
+    assert not left.endswith(b"}")
+
+
+def test_one_that_is_slow_gets_everything(app, engine):
+    engine.reply = "x" * 1500
+    with serving(app, stall_seconds=2.0) as server, client_of(server) as client:
+        answer = b""
+        while not answer.endswith(b"0\r\n\r\n"):
+            time.sleep(0.001)
+            answer += client.recv(4096)
+    assert answer.count(b'"content":"x"') == 1500
+
+
+class _Recording:
+    """A transport that keeps what is written to it."""
+
+    def __init__(self, transport, written: bytearray) -> None:
+        self._transport = transport
+        self._written = written
+
+    def __getattr__(self, name: str):
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        self._written += data
+        self._transport.write(data)

@@ -66,7 +66,7 @@ async def test_choices_of_a_batch_are_numbered_after_their_prompt():
 
 
 async def test_a_reader_that_is_slow_bounds_what_is_held(monkeypatch):
-    monkeypatch.setattr(module, "MAX_PENDING_DELTAS", 10)
+    monkeypatch.setattr(module, "MAX_PENDING_TOKENS", 10)
     source = Source(1000)
     async with reading([source.stream()], 1, never) as deltas:
         for _ in range(20):
@@ -76,8 +76,8 @@ async def test_a_reader_that_is_slow_bounds_what_is_held(monkeypatch):
 
 
 async def test_what_is_held_is_bounded_with_many_streams_and_small_writes(monkeypatch):
-    monkeypatch.setattr(module, "MAX_PENDING_DELTAS", 10)
-    monkeypatch.setattr(module, "MAX_WRITTEN_DELTAS", 3)
+    monkeypatch.setattr(module, "MAX_PENDING_TOKENS", 10)
+    monkeypatch.setattr(module, "MAX_WRITTEN_TOKENS", 3)
     sources = [Source(100) for _ in range(8)]
     async with reading([source.stream() for source in sources], 1, never) as deltas:
         read = 0
@@ -88,6 +88,21 @@ async def test_what_is_held_is_bounded_with_many_streams_and_small_writes(monkey
                 await asyncio.sleep(0)
             assert sum(source.produced for source in sources) - read <= 10 + len(sources)
     assert read == 800
+
+
+async def test_a_stream_that_ends_while_there_is_no_room_does_not_end_the_others(monkeypatch):
+    monkeypatch.setattr(module, "MAX_PENDING_TOKENS", 3)
+    short, more = Source(3), asyncio.Event()
+
+    async def late():
+        await more.wait()
+        yield TextDelta(0, text="late")
+
+    async with reading([short.stream(), late()], 1, never) as deltas:
+        assert len(await deltas.next_batch()) == 3
+        asyncio.get_running_loop().call_later(0.01, more.set)
+        assert [delta.text for _, delta in await deltas.next_batch()] == ["late"]
+        assert await deltas.next_batch() == []
 
 
 async def test_a_failure_comes_after_what_was_ready_and_ends_the_others():

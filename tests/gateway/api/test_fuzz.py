@@ -1,5 +1,10 @@
-"""Whatever the bytes: an answer or an envelope, never 5xx, and nothing left running."""
+"""Whatever the bytes: an answer or an envelope, never 5xx, and nothing left running.
 
+Here with a fake engine, by hypothesis, and for a few seconds with the real one; `python -m tests.fuzz` goes on as long
+as one likes.
+"""
+
+import asyncio
 import json
 from collections.abc import Callable
 
@@ -9,6 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
+from tests.fuzz.campaign import Campaign
+from tests.fuzz.serving import serving
 from tests.gateway.api.envelope import error_of
 
 CHAT = "/v1/chat/completions"
@@ -51,6 +58,13 @@ FULL_CHAT = {
         "json_schema": {"name": "n", "strict": True, "schema": {"type": "object", "properties": {"a": {"enum": [1]}}}},
     },
     "tools": [],
+    "truncate_prompt_tokens": 200,
+    "truncation_side": "left",
+    "return_token_ids": True,
+    "skip_special_tokens": False,
+    "include_stop_str_in_output": True,
+    "reasoning_effort": None,
+    "echo": True,
 }
 FULL_TURN = FULL_CHAT | {"n": 1, "session_id": "s", "max_completion_tokens": 40}
 FULL_COMPLETION = {
@@ -66,12 +80,37 @@ FULL_COMPLETION = {
     "logit_bias": {"1": -100},
     "structured_outputs": {"choice": ["a", "b"]},
 }
+FULL_SCORING = {
+    "model": "tiny",
+    "prompt": ["ab", "c"],
+    "max_tokens": 3,
+    "best_of": 3,
+    "n": 2,
+    "logprobs": 1,
+    "prompt_logprobs": 2,
+    "allowed_token_ids": [65, 66],
+    "truncate_prompt_tokens": -1,
+    "suffix": "",
+    "bad_words": [],
+    "add_special_tokens": False,
+    "return_token_ids": True,
+    "spaces_between_special_tokens": False,
+}
+FULL_EMBEDDINGS = {
+    "model": "tiny",
+    "input": [[1, 2], [3]],
+    "encoding_format": "base64",
+    "user": "ann",
+    "service_tier": "auto",
+}
 FULL_TOKENIZE = {"model": "tiny", "prompt": "ab", "add_special_tokens": False, "return_token_strs": True}
 FULL_DETOKENIZE = {"model": "tiny", "tokens": [65, 66]}
 BODIES = [
     (CHAT, FULL_CHAT),
     (CHAT, FULL_TURN),
     (COMPLETIONS, FULL_COMPLETION),
+    (COMPLETIONS, FULL_SCORING),
+    ("/v1/embeddings", FULL_EMBEDDINGS),
     ("/v1/tokenize", FULL_TOKENIZE),
     ("/v1/detokenize", FULL_DETOKENIZE),
 ]
@@ -172,3 +211,19 @@ def test_damaged_bytes(client, engine):
 
     run()
     assert client.post(CHAT, json=FULL_CHAT).status_code == 200
+
+
+def test_hostile_requests_beside_streams_of_the_real_engine(tmp_path):
+    """No 5xx, every envelope right, the text of no neighbour changed, no block, slot, hold or file left over."""
+    with serving(tmp_path) as served:
+        campaign = Campaign(served, seed=20)
+
+        async def run() -> None:
+            await campaign.begin()
+            for number in range(10):
+                await campaign.round(number)
+            campaign.end()
+
+        asyncio.run(run())
+    assert campaign.findings == []
+    assert {200, 400, 404, None} <= campaign.statuses.keys()

@@ -46,7 +46,7 @@ def test_a_key_for_usage_generates_nothing(client, engine, narrow):
 def test_every_endpoint_says_which_scope_it_belongs_to(app):
     """Or keys with scopes could not use it; `test_what_is_not_declared_is_closed` is why."""
     for path in {route.path for route in app.routes} - OPEN_PATHS:
-        assert path.replace("{id:path}", "") in SCOPES_BY_PATH, path
+        assert path.partition("{")[0] in SCOPES_BY_PATH, path
 
 
 @pytest.mark.parametrize("path", ["/v1/nope", "/v1/chat", "/v1/chat/completions/", "/v1/modelsx", "/"])

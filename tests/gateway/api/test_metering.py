@@ -65,7 +65,7 @@ def test_an_answer_is_on_the_disk_before_its_last_byte(client, journal, engine, 
     assert (event.tenant_id, event.key_id, event.tier, event.tier_served) == ("tenant-1", "pubid1", *["standard"] * 2)
     assert (event.requested_model, event.served_model, event.model_version) == ("tiny", "tiny", "f00d")
     assert (event.price_version, event.finish_reason, event.undelivered_tokens) == ("tiny@1", Ending.STOP, 0)
-    assert (event.engine_ns, event.queue_ms) == (1_000 * len(engine.reply), 2)
+    assert (event.engine_ns, event.queue_ms, event.paused_ms) == (1_000 * len(engine.reply), 2, 4)
     details = usage["completion_tokens_details"]
     assert event.accepted_draft_tokens == details["accepted_prediction_tokens"] > 0
     assert event.draft_tokens == event.accepted_draft_tokens + details["rejected_prediction_tokens"]
@@ -83,6 +83,7 @@ def test_choices_share_their_prompt(client, journal, engine):
     event = event_of(journal)
     assert (event.prompt_tokens, event.completion_tokens) == (usage["prompt_tokens"], 9)
     assert (event.cached_tokens, event.engine_ns) == (1, 9_000)
+    assert event.paused_ms == 12, "the longest pause: they stand still side by side"
 
 
 def test_several_prompts_are_billed_each(client, journal, engine):

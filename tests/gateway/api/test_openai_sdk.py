@@ -1,12 +1,18 @@
 """OpenAI's own Python client, sync and async, against a real server."""
 
 import openai
+import pydantic
 import pytest
 
 from tests.gateway.api.conftest import KEY
 from tests.gateway.api.fake_engine import FakeEngine
 
 MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine({"tiny": 4096, "org/tiny-2": 512})
 
 
 @pytest.fixture
@@ -74,7 +80,7 @@ def test_errors_have_their_classes(sdk, server):
         sdk.chat.completions.create(model="tiny", messages=MESSAGES, temperature=3)
     assert (bad.value.param, bad.value.type) == ("temperature", "invalid_request_error")
     with pytest.raises(openai.BadRequestError) as long:
-        sdk.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "x" * 600}])
+        sdk.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "x" * 6000}])
     assert (long.value.param, long.value.code) == ("messages", "context_length_exceeded")
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="wrong", max_retries=0) as stranger:
         with pytest.raises(openai.AuthenticationError) as refused:
@@ -110,3 +116,59 @@ async def test_async(async_sdk):
     assert text == "Hello, world!"
     with pytest.raises(openai.BadRequestError):
         await async_sdk.chat.completions.create(model="tiny", messages=[])
+
+
+class Weather(pydantic.BaseModel):
+    """Looks outside."""
+
+    city: str
+
+
+CALL = '{"name":"Weather","arguments":{"city":"Oslo"}}'
+
+
+def test_a_conversation_with_a_tool(sdk, engine: FakeEngine):
+    tool = openai.pydantic_function_tool(Weather)
+    engine.reply = f"<tool_call>\n{CALL}\n</tool_call>"
+    parsed = sdk.chat.completions.parse(model="tiny", messages=MESSAGES, tools=[tool])
+    [choice] = parsed.choices
+    [call] = choice.message.tool_calls
+    assert choice.finish_reason == "tool_calls"
+    assert call.function.parsed_arguments == Weather(city="Oslo")
+    engine.reply = "Rain."
+    result = {"role": "tool", "tool_call_id": call.id, "content": "rain"}
+    messages = [*MESSAGES, choice.message.model_dump(exclude={"parsed"}, exclude_none=True), result]
+    for each in messages[1]["tool_calls"]:
+        del each["function"]["parsed_arguments"]
+    answer = sdk.chat.completions.create(model="tiny", messages=messages, tools=[tool])
+    assert answer.choices[0].message.content == "Rain."
+
+
+@pytest.mark.parametrize(
+    ("choice", "reply"),
+    [
+        ("auto", f"Let me look.<tool_call>{CALL}</tool_call><tool_call>{CALL}</tool_call>"),
+        ("required", f"[{CALL},{CALL}]"),
+    ],
+)
+def test_the_streaming_helper_with_tools(sdk, engine: FakeEngine, choice, reply):
+    engine.reply = reply
+    tool = openai.pydantic_function_tool(Weather)
+    with sdk.chat.completions.stream(model="tiny", messages=MESSAGES, tools=[tool], tool_choice=choice) as stream:
+        events = list(stream)
+        final = stream.get_final_completion()
+    deltas = [event for event in events if event.type == "tool_calls.function.arguments.delta"]
+    assert {event.index for event in deltas} == {0, 1}
+    assert "".join(event.arguments_delta for event in deltas if event.index == 1) == '{"city":"Oslo"}'
+    done = [event for event in events if event.type == "tool_calls.function.arguments.done"]
+    assert [event.parsed_arguments for event in done] == [Weather(city="Oslo")] * 2
+    [told] = final.choices
+    assert told.finish_reason == "tool_calls"
+    assert [call.function.parsed_arguments for call in told.message.tool_calls] == [Weather(city="Oslo")] * 2
+    assert len({call.id for call in told.message.tool_calls}) == 2
+
+
+def test_a_parsed_answer_streams(sdk, engine: FakeEngine):
+    engine.reply = '{"city":"Oslo"}'
+    with sdk.chat.completions.stream(model="tiny", messages=MESSAGES, response_format=Weather) as stream:
+        assert stream.get_final_completion().choices[0].message.parsed == Weather(city="Oslo")

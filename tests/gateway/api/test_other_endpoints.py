@@ -42,6 +42,21 @@ def test_tokenize_is_what_chat_counts(client):
     assert count == client.post("/v1/chat/completions", json=asked).json()["usage"]["prompt_tokens"]
 
 
+def test_tokenize_an_answer_that_is_gone_on_with(client):
+    messages = [USER, {"role": "assistant", "content": "Once"}]
+    asked = {"model": "tiny", "messages": messages, "continue_final_message": True}
+    body = client.post("/v1/tokenize", json=asked | {"return_token_strs": True}).json()
+    assert "".join(body["token_strs"]) == "<s><user>hi\n<assistant>Once"
+    assert body["count"] == client.post("/v1/chat/completions", json=asked).json()["usage"]["prompt_tokens"]
+
+
+def test_tokenize_what_tools_add(client):
+    asked = {"model": "tiny", "messages": [USER], "tools": [{"type": "function", "function": {"name": "f"}}]}
+    count = client.post("/v1/tokenize", json=asked).json()["count"]
+    assert count == client.post("/v1/chat/completions", json=asked).json()["usage"]["prompt_tokens"]
+    assert count > client.post("/v1/tokenize", json=asked | {"tools": []}).json()["count"]
+
+
 def test_tokenize_may_be_longer_than_the_window(client):
     assert client.post("/v1/tokenize", json={"model": "tiny", "prompt": "x" * 50_000}).json()["count"] == 50_001
 

@@ -1,9 +1,12 @@
 """Bodies that are refused: the status, the field that is named, the code. Nothing reaches the engine."""
 
+from dataclasses import replace
+
 import orjson
 import pytest
 
 from gateway.api.bounds import MAX_MESSAGES, MAX_PROMPTS
+from gateway.api.generation import Conversation
 from tests.gateway.api.envelope import error_of
 
 CHAT = "/v1/chat/completions"
@@ -68,6 +71,20 @@ WRONG_VALUES = [
     ({"logit_bias": {"5000": 1}}, "logit_bias"),
     ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias"),
     ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ({"stream": True, "stream_options": {"continuous_usage_stats": True}}, "stream_options.continuous_usage_stats"),
+    ({"allowed_token_ids": []}, "allowed_token_ids"),
+    ({"allowed_token_ids": [-1]}, "allowed_token_ids[0]"),
+    ({"allowed_token_ids": [5000]}, "allowed_token_ids"),
+    ({"allowed_token_ids": [5], "guided_regex": "a"}, "allowed_token_ids"),
+    ({"bad_words": [""]}, "bad_words[0]"),
+    ({"bad_words": ["x" * 257]}, "bad_words[0]"),
+    ({"bad_words": ["x"] * 257}, "bad_words"),
+    ({"bad_words": ["x"], "guided_regex": "a"}, "bad_words"),
+    ({"bad_words": ["x"], "min_tokens": 1}, "min_tokens"),
+    ({"prompt_logprobs": -1}, "prompt_logprobs"),
+    ({"prompt_logprobs": 21}, "prompt_logprobs"),
+    ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
+    ({"truncate_prompt_tokens": 5, "truncation_side": "middle"}, "truncation_side"),
     ({"service_tier": "gold"}, "service_tier"),
     ({"model": ""}, "model"),
 ]
@@ -77,19 +94,18 @@ UNSUPPORTED = [
     ({"priority": 1}, "priority"),
     ({"cache_salt": "x"}, "cache_salt"),
     ({"use_beam_search": True}, "use_beam_search"),
-    ({"stream": True, "stream_options": {"continuous_usage_stats": True}}, "stream_options.continuous_usage_stats"),
+    ({"skip_special_tokens": False, "spaces_between_special_tokens": True}, "spaces_between_special_tokens"),
+    ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
 ]
 CHAT_UNSUPPORTED = [
-    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-    ({"tool_choice": "auto"}, "tool_choice"),
     ({"functions": [{"name": "f"}]}, "functions"),
     ({"modalities": ["text", "audio"]}, "modalities"),
     ({"audio": {"voice": "x"}}, "audio"),
     ({"prediction": {"type": "content", "content": "x"}}, "prediction"),
     ({"store": True}, "store"),
     ({"reasoning_effort": "low"}, "reasoning_effort"),
+    ({"messages": [USER | {"reasoning": "x"}]}, "messages[0].reasoning"),
     ({"chat_template": "{{ 1 }}"}, "chat_template"),
-    ({"continue_final_message": True}, "continue_final_message"),
     ({"best_of": 2}, "best_of"),
     ({"chat_template_kwargs": {"tokenize": True}}, "chat_template_kwargs.tokenize"),
     ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs.self"),
@@ -130,6 +146,21 @@ CHAT_INVALID = [
     ),
     ({"messages": [USER] * (MAX_MESSAGES + 1)}, "messages"),
     ({"messages": [{"role": "user", "content": "TEMPLATE-REFUSES"}]}, "messages"),
+    ({"continue_final_message": True}, "messages"),
+    ({"continue_final_message": True, "messages": assistant(CALL)}, "messages"),
+    (
+        {
+            "continue_final_message": True,
+            "add_generation_prompt": True,
+            "messages": [{"role": "assistant", "content": "x"}],
+        },
+        "add_generation_prompt",
+    ),
+    ({"reasoning_effort": "much"}, "reasoning_effort"),
+    (
+        {"messages": [{"role": "assistant", "content": "x", "reasoning": "a", "reasoning_content": "b"}]},
+        "messages[0].reasoning_content",
+    ),
     ({"logprobs": 1}, "logprobs"),
     ({"top_logprobs": 2}, "top_logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
@@ -157,7 +188,12 @@ COMPLETION_INVALID = [
     ({"logprobs": 6}, "logprobs"),
     ({"logprobs": True}, "logprobs"),
     ({"suffix": "x"}, "suffix"),
-    ({"best_of": 3}, "best_of"),
+    ({"suffix": 5}, "suffix"),
+    ({"suffix": "x", "echo": True}, "echo"),
+    ({"suffix": "x", "prompt": [1]}, "suffix"),
+    ({"suffix": "x", "truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
+    ({"n": 3, "best_of": 2}, "best_of"),
+    ({"prompt": ["a"] * 100, "best_of": 2}, "best_of"),
     ({"echo": 1}, "echo"),
     ({"tools": []}, "tools"),
 ]
@@ -255,6 +291,24 @@ def test_what_is_not_one_json_object(client, engine, body):
 def test_json_that_is_costly_to_build_is_not_built(client, values, what):
     response = client.post(CHAT, content=b"[%b0]" % values, headers={"content-type": "application/json"})
     assert what in error_of(response, 400)["message"]
+
+
+def test_json_in_strings_is_bounded_together(client, engine):
+    """Sixty calls with as many arrays as a body may have would hold up everybody's streams for a second."""
+    arguments = '{"a":[' + "[]," * 9_000 + "0]}"
+    calls = [CALL | {"function": {"name": "f", "arguments": arguments}}] * 2
+    error = error_of(
+        client.post(CHAT, json=VALID[CHAT] | {"messages": [{"role": "assistant", "tool_calls": calls}]}), 400
+    )
+    assert error["param"] == "messages[0].tool_calls[1].function.arguments"
+    assert engine.calls == []
+
+
+def test_a_conversation_is_as_long_as_all_that_its_template_may_write():
+    call = CALL | {"function": {"name": "f", "arguments": {"text": "x" * 1000}}}
+    conversation = Conversation(messages=({"role": "assistant", "content": "y" * 1000, "tool_calls": [call]},))
+    assert conversation.chars > 2000
+    assert replace(conversation, variables={"a": "z" * 1000}).chars > 3000
 
 
 @pytest.mark.parametrize("text", ['[{"' * 3000, '\\"' * 3000, "\\" * 3001, "]" * 3000, "é\n\0" * 3000])

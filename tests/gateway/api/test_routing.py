@@ -116,6 +116,17 @@ def test_a_named_model_answers(client, journal, model):
     assert event_of(journal).route_reason == "explicit"
 
 
+@pytest.mark.parametrize("body", [{"prompt": "ab"}, {"tokens": [97]}])
+def test_tokens_are_those_of_a_model_by_any_of_its_names(client, authenticator, body):
+    path = "/v1/tokenize" if "prompt" in body else "/v1/detokenize"
+    allow(authenticator, aliases={"gpt-4o": "auto", "gpt-4": "assistant"})
+    for name in ("big", "assistant", "split", "gpt-4"):
+        assert client.post(path, json=body | {"model": name}).status_code == 200
+    for name in ("auto", "gpt-4o"):
+        assert error_of(client.post(path, json=body | {"model": name}), 400)["param"] == "model"
+    assert error_of(client.post(path, json=body | {"model": "gone"}), 404)["code"] == "model_not_found"
+
+
 def test_an_alias_and_a_versioned_name(client, authenticator, journal):
     allow(authenticator, aliases={"gpt-4o": "auto", "gpt-4": "assistant"})
     assert route_of(ask(client, "gpt-4o")) == ("gpt-4o", "small", "complexity_small")

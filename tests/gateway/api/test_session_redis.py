@@ -1,7 +1,6 @@
 """Sessions in Redis: on any replica, and when Redis goes away."""
 
 import threading
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -15,17 +14,7 @@ from tests.gateway.api.conftest import AUTHORISED, until
 from tests.gateway.api.envelope import error_of
 from tests.gateway.api.services import services_with
 from tests.gateway.api.test_sessions import CHAT, body, contents, shown, user
-from tests.servers import RedisServer, ServerMissing, running_redis
-
-
-@pytest.fixture
-def redis() -> Iterator[RedisServer]:
-    """One that a test may stop."""
-    try:
-        with running_redis() as server:
-            yield server
-    except ServerMissing as error:
-        pytest.skip(str(error))
+from tests.servers import RedisServer
 
 
 @pytest.fixture

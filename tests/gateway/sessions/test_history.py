@@ -24,7 +24,8 @@ def roles(history: History) -> list[list[str]]:
 
 
 def test_a_system_prompt_in_front_is_kept_and_a_new_one_takes_its_place():
-    first = History().joined([message("system", "be brief"), message("user", "hi")]).answered("Hello")
+    asked = History().joined([message("system", "be brief"), message("user", "hi")])
+    first = asked.answered(message("assistant", "Hello"))
     assert first.system == (message("system", "be brief"),)
     assert [each["content"] for each in first.joined([message("user", "and?")]).prompt] == [
         *("be brief", "hi", "Hello", "and?")

@@ -6,7 +6,8 @@ import pytest
 
 from gateway.sessions import History, SessionBusy, SessionKey, Sessions, SessionStoreAway, UnreadableHistory
 from gateway.sessions.memory import MemorySessionStore
-from gateway.sessions.sessions import MAX_INLINE_BYTES, MAX_WAITING, Outcome
+from gateway.sessions.packing import MAX_INLINE_BYTES
+from gateway.sessions.sessions import MAX_WAITING, Outcome
 
 pytestmark = pytest.mark.anyio
 

@@ -1,0 +1,55 @@
+"""A grammar for an answer that has to be calls of tools: compact JSON, `{"name": .., "arguments": {..}}`."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from engine.grammar import GrammarSpec
+from gateway.speech.tools import Tool, ToolChoice, ToolUse
+
+MAX_FORCED_CALLS = 16
+"""In one answer. A model that repeats itself would write calls until its tokens are at an end."""
+
+_LITERAL = ("const", "enum", "default", "examples")
+_BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+
+
+def forced_grammar(use: ToolUse | None) -> GrammarSpec | None:
+    """None where no call is asked for. Arguments are valid by their tool's schema, with or without `strict`: one call
+    where the tool is named or parallel calls are not wanted, else an array of at least one."""
+    if use is None or use.choice is not ToolChoice.REQUIRED:
+        return None
+    tools = [tool for tool in use.tools if use.named in (None, tool.name)]
+    definitions = {f"tool{i}": _moved(tool.parameters, f"#/$defs/tool{i}") for i, tool in enumerate(tools)}
+    call: dict[str, Any] = {"anyOf": [_call(tool, f"#/$defs/tool{i}") for i, tool in enumerate(tools)]}
+    if use.named is None and use.parallel:
+        call = {"type": "array", "items": call, "minItems": 1, "maxItems": MAX_FORCED_CALLS}
+    parts = tuple(GrammarSpec.json_schema(tool.parameters, tool.param) for tool in tools)
+    return GrammarSpec.json_schema({"$defs": definitions} | call, "tool_choice", parts)
+
+
+def _call(tool: Tool, reference: str) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {"name": {"const": tool.name}, "arguments": {"$ref": reference}},
+        "required": ["name", "arguments"],
+        "additionalProperties": False,
+    }
+
+
+def _moved(schema: Any, base: str) -> Any:
+    """A schema whose references to places in itself hold where it stands at `base`. Not deeper than schemas may be."""
+    if isinstance(schema, list):
+        return [_moved(each, base) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    return dict(_moved_members(schema, base))
+
+
+def _moved_members(schema: Mapping[str, Any], base: str) -> Iterator[tuple[str, Any]]:
+    for keyword, value in schema.items():
+        if keyword == "$ref" and isinstance(value, str) and value.startswith("#"):
+            yield keyword, base + value[1:]
+        elif keyword in _BY_NAME and isinstance(value, Mapping):
+            yield keyword, {name: _moved(each, base) for name, each in value.items()}
+        else:
+            yield keyword, value if keyword in _LITERAL else _moved(value, base)

@@ -1,0 +1,237 @@
+"""The forms in which models write calls of tools, read character by character.
+
+An attempt is a coroutine that is sent the text behind a form's marker and says on the way what it has understood. It
+returns behind the last call that belongs to the marker, and raises `NotACall` where the text is none after all.
+"""
+
+import json
+from collections.abc import Callable, Container, Generator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from engine.text.dialect import CallForm
+from gateway.speech.json_text import JsonText, NotJson
+
+_SPACES = " \t\n\r"
+_ARGUMENTS = ("arguments", "parameters")
+_NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
+_MAX_NAME_CHARS = 256
+
+
+class NotACall(Exception):
+    """What looked like a call is text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A call of this tool. Its arguments follow: the text of one JSON object."""
+
+    name: str
+
+
+Heard = list["Begun | str"]
+"""What an attempt understood: calls that begin, each with its arguments in parts behind it."""
+
+T = TypeVar("T")
+_Reading = Generator[None, str, T]
+Attempt = _Reading[None]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """`marker` is what a call begins with. `bare`: an answer that begins with a brace may be one without a marker, too.
+    `attempt` takes the names of the declared tools."""
+
+    marker: str
+    attempt: Callable[[Container[str], Heard], Attempt]
+    bare: bool = False
+
+
+def _hermes(names: Container[str], heard: Heard) -> Attempt:
+    """`{"name": .., "arguments": {..}}</tool_call>`"""
+    yield from _object(names, heard, (yield from _past_spaces()))
+    char = yield from _past_spaces()
+    for expected in "</tool_call>":
+        if char != expected:
+            raise NotACall
+        if expected != ">":
+            char = yield
+
+
+def _llama(names: Container[str], heard: Heard) -> Attempt:
+    """`{"name": .., "parameters": {..}}`, and more of them behind semicolons."""
+    while True:
+        yield from _object(names, heard, (yield from _past_spaces()))
+        if (yield from _past_spaces()) != ";":
+            raise NotACall
+
+
+def _mistral(names: Container[str], heard: Heard) -> Attempt:
+    """`[{..}, {..}]`, or `name[ARGS]{..}`, with `[CALL_ID]..` between the two in some versions."""
+    char = yield from _past_spaces()
+    if char == "[":
+        yield from _array(names, heard)
+        return
+    name = ""
+    while char in _NAME_CHARS and len(name) < _MAX_NAME_CHARS:
+        name += char
+        char = yield
+    if name not in names:
+        raise NotACall
+    if char == "[":
+        tag = yield from _tag()
+        if tag == "[CALL_ID]":
+            yield from _until("[")
+            tag = yield from _tag()
+        if tag != "[ARGS]":
+            raise NotACall
+        char = yield from _past_spaces()
+    yield from _arguments(name, heard, char)
+
+
+def forced(names: Container[str], heard: Heard) -> Attempt:
+    """What the grammar of `gateway.speech.forced` allows: one object, or an array of them, and nothing else."""
+    char = yield from _past_spaces()
+    if char == "[":
+        yield from _array(names, heard)
+    else:
+        yield from _object(names, heard, char)
+
+
+FORMS = {
+    CallForm.HERMES: Form("<tool_call>", _hermes),
+    CallForm.LLAMA: Form("<|python_tag|>", _llama, bare=True),
+    CallForm.MISTRAL: Form("[TOOL_CALLS]", _mistral),
+}
+
+
+def _array(names: Container[str], heard: Heard) -> Attempt:
+    """Calls in an array, behind its bracket."""
+    while True:
+        yield from _object(names, heard, (yield from _past_spaces()))
+        char = yield from _past_spaces()
+        if char == "]":
+            return
+        if char != ",":
+            raise NotACall
+
+
+def _object(names: Container[str], heard: Heard, char: str) -> Attempt:
+    """One call as an object that begins with `char`. It is one when its name is known and its arguments begin; other
+    members, an id for example, are passed over."""
+    name = arguments = None
+    if char != "{":
+        raise NotACall
+    while True:
+        key = yield from _string((yield from _past_spaces()))
+        if (yield from _past_spaces()) != ":":
+            raise NotACall
+        char = yield from _past_spaces()
+        if key == "name" and name is None:
+            name = yield from _string(char)
+            if name not in names:
+                raise NotACall
+            if arguments is not None:
+                heard += [Begun(name), arguments]
+            char = yield from _past_spaces()
+        elif key in _ARGUMENTS and arguments is None:
+            if name is None:
+                arguments = yield from _whole_object(char)
+            else:
+                arguments = ""
+                yield from _arguments(name, heard, char)
+            char = yield from _past_spaces()
+        else:
+            char = yield from _skipped(char)
+        if char == "}":
+            break
+        if char != ",":
+            raise NotACall
+    if name is None:
+        raise NotACall
+    if arguments is None:
+        heard += [Begun(name), "{}"]
+
+
+def _arguments(name: str, heard: Heard, char: str) -> Attempt:
+    """The arguments of a call, told as they come."""
+    if char != "{":
+        raise NotACall
+    text = JsonText()
+    heard.append(Begun(name))
+    while True:
+        _take(text, char)
+        heard.append(char)
+        if text.ended:
+            return
+        char = yield
+
+
+def _whole_object(char: str) -> _Reading[str]:
+    """The text of an object, when it has ended."""
+    if char != "{":
+        raise NotACall
+    return (yield from _text_of(char))
+
+
+def _string(char: str) -> _Reading[str]:
+    if char != '"':
+        raise NotACall
+    value: str = json.loads((yield from _text_of(char)))
+    return value
+
+
+def _skipped(char: str) -> _Reading[str]:
+    """Past any value, to the first character behind it that is no space."""
+    if char in '{["':
+        yield from _text_of(char)
+        return (yield from _past_spaces())
+    if char in ",}":
+        raise NotACall
+    text = JsonText()
+    _take(text, "[")
+    while char not in ",}":
+        _take(text, char)
+        char = yield
+    _take(text, "]")
+    return char
+
+
+def _text_of(char: str) -> _Reading[str]:
+    """An object, an array or a string that begins with `char`, to its end."""
+    text, taken = JsonText(), []
+    while True:
+        _take(text, char)
+        taken.append(char)
+        if text.ended:
+            return "".join(taken)
+        char = yield
+
+
+def _tag() -> _Reading[str]:
+    """A word in brackets, behind the first of them."""
+    return "[" + (yield from _until("]")) + "]"
+
+
+def _until(end: str) -> _Reading[str]:
+    """A few name characters, and `end`."""
+    taken = ""
+    while (char := (yield)) in _NAME_CHARS and len(taken) < _MAX_NAME_CHARS:
+        taken += char
+    if char != end:
+        raise NotACall
+    return taken
+
+
+def _past_spaces() -> _Reading[str]:
+    """The next character that is no space."""
+    while (char := (yield)) in _SPACES:
+        pass
+    return char
+
+
+def _take(text: JsonText, char: str) -> None:
+    try:
+        text.take(char)
+    except NotJson:
+        raise NotACall from None

@@ -1,0 +1,87 @@
+"""What the promise of availability counts: every request under /v1/, once, as what became of it."""
+
+import httpx
+import pytest
+
+from gateway.admission import StoreAway
+from gateway.api.exchange import Exchange
+from gateway.api.middleware import CLIENT_GONE, outcome_of
+from gateway.telemetry.outcomes import Outcome
+from tests.gateway.api.conftest import AUTHORISED, until
+
+CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "outcome"),
+    [
+        (200, None, Outcome.ANSWERED),
+        (404, "not_found", Outcome.REFUSED),
+        (429, "overloaded", Outcome.TURNED_AWAY),
+        (529, "overloaded", Outcome.TURNED_AWAY),
+        (503, "shutting_down", Outcome.TURNED_AWAY),
+        (200, "shutting_down", Outcome.FAILED),
+        (503, "service_unavailable", Outcome.FAILED),
+        (500, "internal_error", Outcome.FAILED),
+        (None, None, Outcome.FAILED),
+        (200, "engine_error", Outcome.FAILED),
+        (200, CLIENT_GONE, Outcome.CLIENT_GONE),
+        (499, CLIENT_GONE, Outcome.CLIENT_GONE),
+    ],
+)
+def test_an_exchange_has_one_outcome(status, error, outcome):
+    assert outcome_of(Exchange("req_1", status=status, error=error)) is outcome
+
+
+def counted(metrics) -> dict[str, float]:
+    value = metrics.registry.get_sample_value
+    counts = {each.value: value("turnpike_requests_total", {"outcome": each.value}) for each in Outcome}
+    return {name: count for name, count in counts.items() if count}
+
+
+def test_requests_are_counted_by_outcome(client, engine, metrics, limiter, monkeypatch):
+    assert counted(metrics) == {}
+    client.post("/v1/chat/completions", json=CHAT)
+    client.post("/v1/chat/completions", json=CHAT | {"temperature": 5})
+    client.get("/v1/models", headers={"authorization": "Bearer no-key"})
+    assert counted(metrics) == {"answered": 1, "refused": 2}
+    engine.fail_at = 2
+    assert client.post("/v1/chat/completions", json=CHAT | {"stream": True}).status_code == 200
+    engine.fail_at = None
+
+    async def away(*_: object, **__: object) -> None:
+        raise StoreAway("away")
+
+    monkeypatch.setattr(limiter, "hold", away)
+    assert client.post("/v1/chat/completions", json=CHAT).status_code == 503
+    assert counted(metrics) == {"answered": 1, "refused": 2, "failed": 2}
+
+
+def test_who_is_turned_away_has_not_met_a_failure(client, engine, metrics):
+    engine.wait_ms = 10_000_000
+    assert client.post("/v1/chat/completions", json=CHAT).status_code == 429
+    headers = {"anthropic-version": "2023-06-01"}
+    assert client.post("/v1/messages", json=CHAT | {"max_tokens": 5}, headers=headers).status_code == 529
+    assert counted(metrics) == {"turned_away": 2}
+
+
+def test_keys_that_cannot_be_checked_are_our_failure(client, authenticator, metrics):
+    authenticator.down = True
+    assert client.post("/v1/chat/completions", json=CHAT).status_code == 503
+    assert counted(metrics) == {"failed": 1}
+
+
+def test_what_operators_ask_is_no_request(client, metrics):
+    for path in ("/healthz", "/readyz", "/metrics", "/favicon.ico"):
+        client.get(path)
+    assert counted(metrics) == {}
+
+
+def test_a_client_that_hangs_up_has_not_met_a_failure(server, engine, metrics):
+    engine.pace_s = 0.02
+    with httpx.stream(
+        "POST", f"{server.url}/v1/chat/completions", json=CHAT | {"stream": True}, headers=AUTHORISED
+    ) as answer:
+        next(answer.iter_lines())
+    until(lambda: counted(metrics))
+    assert counted(metrics) == {"client_gone": 1}

@@ -1,0 +1,151 @@
+"""Clients that stop to read, over a real socket and the real engine: it stands still for them, and goes on with the
+same text when they read again."""
+
+import contextlib
+import socket
+import time
+
+import orjson
+import pytest
+
+from engine import streams as streams_module
+from engine.config import EngineConfig
+from engine.engine import Engine
+from engine.scheduling.stats import SchedulerStats
+from gateway.api import deltas as deltas_module
+from gateway.app import create_app
+from gateway.metering.event import Ending
+from gateway.metering.journal import Journal
+from gateway.settings import Settings
+from tests.engine.models.tiny import make_checkpoint
+from tests.gateway.api.conftest import KEY, FakeAuthenticator, serving, until
+from tests.gateway.api.services import services_with
+from tests.gateway.api.test_metering import event_of
+
+ANSWER_TOKENS = 400
+UNREAD, FEW, PENDING = 24, 8, 16
+"""In place of the real bounds, so that short answers are long."""
+PART_BYTES = 40_000
+"""What a client reads at a time that reads now and then."""
+STEPS_UNDER_WAY = 8
+"""At most, between the event loop's word and the engine's obeying."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_checkpoint(tmp_path_factory.mktemp("model"), "llama")
+
+
+@pytest.fixture
+def engine(folder, monkeypatch):
+    monkeypatch.setattr(streams_module, "MAX_UNREAD_DELTAS", UNREAD)
+    monkeypatch.setattr(streams_module, "FEW_UNREAD_DELTAS", FEW)
+    monkeypatch.setattr(deltas_module, "MAX_PENDING_TOKENS", PENDING)
+    return Engine.load({"tiny": folder}, EngineConfig(dtype="float32", kv_cache_bytes=4 * 2**20, threads=1))
+
+
+@pytest.fixture
+def app(engine, journal, tmp_path):
+    settings = Settings(data_dir=tmp_path)
+    return create_app(settings, services_with(tmp_path, engine, FakeAuthenticator(), journal=journal))
+
+
+@contextlib.contextmanager
+def asking(port: int, **fields):
+    """A client that has asked for a long answer in large events, and has read nothing."""
+    fields = {"max_tokens": ANSWER_TOKENS, "top_logprobs": 20} | fields
+    body = orjson.dumps(
+        {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "stream": True, "seed": 7, "logprobs": True}
+        | {"ignore_eos": True}
+        | fields
+    )
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", port))
+        client.sendall(head.encode() + body)
+        yield client
+
+
+def read(client: socket.socket, answer: bytes = b"") -> str:
+    """The answer's text, to the end; `answer` is what was read before."""
+    while not answer.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"):
+        data = client.recv(1 << 14)
+        assert data, answer[-300:]
+        answer += data
+    events = [line.removeprefix(b"data: ") for line in answer.split(b"\n") if line.startswith(b"data: {")]
+    chunks = [orjson.loads(event) for event in events]
+    return "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])
+
+
+def read_now_and_then(client: socket.socket, engine: Engine, times: int) -> str:
+    """The same, by a client that so often reads when the engine has stopped, and not while it goes on."""
+    answer = b""
+    for _ in range(times):
+        until(lambda: stats(engine).paused > 0, timeout_s=30)
+        already = len(answer)
+        while stats(engine).paused or len(answer) - already < PART_BYTES:
+            answer += client.recv(1 << 13)
+    return read(client, answer)
+
+
+def stats(engine: Engine) -> SchedulerStats:
+    return engine.stats()["tiny"]
+
+
+def test_nothing_is_computed_for_a_client_that_does_not_read(app, engine):
+    with serving(app) as server, asking(server.port) as client, asking(server.port) as other:
+        until(lambda: stats(engine).paused == 2, timeout_s=30)
+        before = stats(engine)
+        time.sleep(0.3)
+        after = stats(engine)
+        assert (before.steps_total, before.running, before.waiting) == (after.steps_total, 0, 0)
+        assert after.free_blocks == after.num_blocks
+        assert after.steps_total < ANSWER_TOKENS
+        with asking(server.port, max_tokens=5) as third:
+            assert read(third)
+        assert stats(engine).paused == 2
+        assert read(client) == read(other)
+        assert stats(engine).paused == 0
+
+
+@pytest.mark.parametrize("fields", [{}, {"n": 3, "temperature": 1.3, "presence_penalty": 0.5}])
+def test_pauses_do_not_change_the_text(app, engine, monkeypatch, fields):
+    with serving(app) as server:
+        with asking(server.port, **fields) as client:
+            paused = read_now_and_then(client, engine, times=3)
+        assert stats(engine).pauses_total >= 3
+        monkeypatch.setattr(streams_module, "MAX_UNREAD_DELTAS", 10_000)
+        pauses = stats(engine).pauses_total
+        with asking(server.port, **fields) as client:
+            assert read(client) == paused
+        assert stats(engine).pauses_total == pauses
+
+
+def test_what_is_held_for_it_is_bounded(app, engine, monkeypatch):
+    """Wherever a token is: with the engine, in a write that waits, in a buffer of this process or of the kernel."""
+    held = []
+    push = streams_module.ChoiceStreams.push
+
+    def pushing(self, delta):
+        push(self, delta)
+        held.append(len(self._ready))
+
+    monkeypatch.setattr(streams_module.ChoiceStreams, "push", pushing)
+    with serving(app) as server, asking(server.port) as client:
+        read_now_and_then(client, engine, times=3)
+    assert UNREAD <= max(held) <= UNREAD + STEPS_UNDER_WAY
+
+
+def test_it_is_cancelled_when_it_has_not_read_for_long(app, engine, journal: Journal):
+    with serving(app, stall_seconds=0.5) as server, asking(server.port):
+        until(lambda: stats(engine).paused == 1, timeout_s=30)
+        event = event_of(journal)
+        assert stats(engine).paused == 0
+        assert 0 < event.paused_ms <= stats(engine).paused_ns_total // 1_000_000
+    assert event.finish_reason is Ending.CANCELLED
+    assert 0 < event.completion_tokens < ANSWER_TOKENS
+    assert 0 < event.undelivered_tokens <= PENDING + UNREAD + 2 * streams_module.MAX_JOINED_TOKENS

@@ -1,0 +1,275 @@
+"""What is promised of reading calls out of text: in every form, however it is cut, and whatever looks like one."""
+
+import itertools
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.request import FinishReason, TextDelta
+from engine.text.dialect import CallForm, Markers
+from gateway.speech.calls import CallReader
+from gateway.speech.forms import FORMS
+from gateway.speech.pieces import Call, CallArguments, CallBegun, Piece, Reasoning, Spoken, Text
+from gateway.speech.reasoning import ReasoningReader
+from gateway.speech.speech import Reader
+
+NAMES = {"weather", "time"}
+THINK = Markers("<think>", "</think>")
+CALL = '{"name": "weather", "arguments": {"city": "Oslo"}}'
+
+
+def reader(form: CallForm | None, most: int | None = None) -> CallReader:
+    return CallReader(None if form is None else FORMS[form], NAMES, most, lambda index: f"call_{index}")
+
+
+def pieces_of(by: Reader, parts: list[str], reason: FinishReason = FinishReason.STOP) -> list[list[Piece]]:
+    """What each part says; the last one ends the answer."""
+    last = len(parts) - 1
+    return [by.read(TextDelta(0, part, finish_reason=reason if i == last else None)) for i, part in enumerate(parts)]
+
+
+def spoken(by: Reader, *parts: str) -> Spoken:
+    return Spoken.of(itertools.chain.from_iterable(pieces_of(by, list(parts))))
+
+
+def called(*calls: tuple[str, str], text: str | None = None) -> Spoken:
+    return Spoken(text, None, [Call(f"call_{i}", name, arguments) for i, (name, arguments) in enumerate(calls)])
+
+
+OSLO = ("weather", '{"city": "Oslo"}')
+LATE = ("time", "{}")
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "expected"),
+    [
+        (CallForm.HERMES, f"<tool_call>\n{CALL}\n</tool_call>", called(OSLO)),
+        (CallForm.HERMES, f"<tool_call>{CALL}</tool_call>\n", called(OSLO)),
+        (CallForm.HERMES, f"<tool_call>\n{CALL}", called(OSLO)),
+        (CallForm.HERMES, f"<tool_call>\n{CALL[:-1]}", called(OSLO)),
+        (CallForm.HERMES, f"<tool_call>\n{CALL}\n</tool_", called(OSLO)),
+        (CallForm.HERMES, f"Let me look.\n<tool_call>{CALL}</tool_call>", called(OSLO, text="Let me look.\n")),
+        (
+            CallForm.HERMES,
+            f'\n<tool_call>{CALL}</tool_call>\n<tool_call>{{"name": "time"}}</tool_call>',
+            called(OSLO, LATE),
+        ),
+        (
+            CallForm.HERMES,
+            f"<tool_call>{CALL}</tool_call> and\n<tool_call>{CALL}</tool_call>",
+            called(OSLO, OSLO, text=" and\n"),
+        ),
+        (
+            CallForm.HERMES,
+            '<tool_call>{"id": [1, {"name": 2}], "arguments": {"a": "}"}, "name": "time", "n": -1.5e3}</tool_call>',
+            called(("time", '{"a": "}"}')),
+        ),
+        (CallForm.LLAMA, '{"name": "weather", "parameters": {"city": "Oslo"}}', called(OSLO)),
+        (CallForm.LLAMA, f"\n\n{CALL}; {CALL}\n", called(OSLO, OSLO)),
+        (CallForm.LLAMA, f"<|python_tag|>{CALL}", called(OSLO)),
+        (CallForm.LLAMA, f"It is {CALL}", Spoken(f"It is {CALL}")),
+        (CallForm.LLAMA, '{"a": 1} is JSON', Spoken('{"a": 1} is JSON')),
+        (CallForm.MISTRAL, f"[TOOL_CALLS] [{CALL}, {CALL}]", called(OSLO, OSLO)),
+        (CallForm.MISTRAL, f"[TOOL_CALLS][{CALL[:-1]}, 'id': 1}}]", called(OSLO, text=", 'id': 1}]")),
+        (CallForm.MISTRAL, '[TOOL_CALLS]weather[ARGS]{"city": "Oslo"}[TOOL_CALLS]time[ARGS]{}', called(OSLO, LATE)),
+        (CallForm.MISTRAL, '[TOOL_CALLS]weather[CALL_ID]aB3[ARGS]{"city": "Oslo"}', called(OSLO)),
+        (CallForm.MISTRAL, "[TOOL_CALLS]nothing[ARGS]{}", Spoken("[TOOL_CALLS]nothing[ARGS]{}")),
+        (None, f"[{CALL},{CALL}]", called(OSLO, OSLO)),
+        (None, CALL, called(OSLO)),
+    ],
+)
+def test_calls_are_read_in_their_form(form, text, expected):
+    assert spoken(reader(form), text) == expected
+    assert spoken(reader(form), *text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " \n",
+        "a < b, <tool, </tool_call> and <tool_call",
+        "<tool_call></tool_call>",
+        "<tool_call>weather</tool_call>",
+        '<tool_call>{"name": "nothing", "arguments": {}}</tool_call>',
+        '<tool_call>{"name": "weather", "arguments": "Oslo"}</tool_call>',
+        '<tool_call>{"name": "weather" "arguments": {}}</tool_call>',
+        '<tool_call>{"name": "weather", "arguments": {"a": 1}',
+        '<tool_call>{"name": "wea',
+        '<tool_call>{"arguments": {"a": 01}, "name": "time"}</tool_call>',
+        '<tool_call>{"arguments": {"a": "\t"}, "name": "time"}</tool_call>',
+        '<tool_call>{"arguments": {"a": "\\x"}, "name": "time"}</tool_call>',
+        '<tool_call>{"arguments": {"a": nil}, "name": "time"}</tool_call>',
+        '<tool_call>{"arguments": {"a": 1,}, "name": "time"}</tool_call>',
+        '<tool_call>{"arguments": [{}], "name": "time"}</tool_call>',
+        '<tool_call>{"arguments": {}, "name": }</tool_call>',
+        '<tool_call>{"x": , "name": "time"}</tool_call>',
+        "<tool_call>[" * 100,
+    ],
+)
+def test_what_is_no_call_is_text_to_the_last_character(text):
+    told = spoken(reader(CallForm.HERMES), text)
+    if '"arguments": {"a": 1}' in text:  # it has begun, and its text ends
+        assert told == called(("weather", '{"a": 1}'))
+    else:
+        assert told == Spoken(text or None)
+
+
+def test_a_call_may_follow_what_is_none():
+    told = spoken(reader(CallForm.HERMES), f'<tool_call>{{"name": <tool_call>{CALL}</tool_call>')
+    assert told == called(OSLO, text='<tool_call>{"name": ')
+
+
+def test_arguments_that_go_wrong_are_never_finished():
+    """Half of a call's arguments must not look like all of them."""
+    told = spoken(reader(CallForm.HERMES), '<tool_call>{"name": "time", "arguments": {"a": "b", x}}</tool_call>')
+    assert told == called(("time", '{"a": "b", '), text="x}}</tool_call>")
+
+
+def test_a_call_that_is_cut_leaves_what_there_is_of_it():
+    [[begun, arguments]] = pieces_of(reader(None), [CALL[:-5]], FinishReason.LENGTH)
+    assert begun == CallBegun(0, "call_0", "weather")
+    assert arguments == CallArguments(0, '{"city": "Os')
+
+
+def test_what_is_said_comes_out_at_once():
+    parts = ["Hello", " <", "b> ", "<tool_", 'call>{"name": "weather", ', '"arguments": {', '"city"', ': "Oslo"}}', ""]
+    assert pieces_of(reader(CallForm.HERMES), parts) == [
+        [Text("Hello")],
+        [Text(" ")],
+        [Text("<b> ")],
+        [],
+        [],
+        [CallBegun(0, "call_0", "weather"), CallArguments(0, "{")],
+        [CallArguments(0, '"city"')],
+        [CallArguments(0, ': "Oslo"}')],
+        [],
+    ]
+
+
+def test_no_more_calls_are_told_than_are_wanted():
+    text = f"<tool_call>{CALL}</tool_call>" * 3
+    assert spoken(reader(CallForm.HERMES, most=1), text) == called(OSLO)
+
+
+NASTY = st.lists(
+    st.sampled_from(
+        [
+            *("<tool_call>", "</tool_call>", "<tool_call", "<tool_", "<", "</", ">", "call>"),
+            *("[TOOL_CALLS]", "[TOOL_", "[ARGS]", "[CALL_ID]", "[", "]", "<|python_tag|>", "<|python"),
+            *('{"name": "weather", "arguments": {"city": "Oslo"}}', '{"name":"time"}', '{"name": "nothing"}'),
+            *('{"parameters": {"a": [1, {"b": "\\u00e9\\""}]}, "name": "time"}', "weather", "time", "a", " "),
+            *("{", "}", '"', '"name"', '"arguments"', ":", ",", ";", "\\", "\n", "1", "-", "true", "é", "\U0001f600"),
+            *("<think>", "</think>", "<think", "</thi"),
+        ]
+    ),
+    max_size=30,
+).map("".join)
+FORM = st.sampled_from([*CallForm, None])
+
+
+@st.composite
+def cut(draw: st.DrawFn, text: str) -> list[str]:
+    places = sorted(draw(st.lists(st.integers(0, len(text)), max_size=20)))
+    return [text[start:end] for start, end in itertools.pairwise([0, *places, len(text)])]
+
+
+@settings(max_examples=400, deadline=None)
+@given(NASTY, FORM, st.booleans(), st.data())
+def test_however_a_text_is_cut_it_says_the_same(text, form, opened, data):
+    parts = data.draw(cut(text))
+    assert spoken(reader(form), *parts) == spoken(reader(form), text)
+    thinking = [ReasoningReader(THINK, opened, reader(form)) for _ in range(3)]
+    whole = spoken(thinking[0], text)
+    assert spoken(thinking[1], *parts) == whole
+    assert spoken(thinking[2], *text) == whole
+
+
+@settings(max_examples=400, deadline=None)
+@given(NASTY, FORM)
+def test_nothing_is_made_up_and_without_calls_nothing_is_lost(text, form):
+    told = spoken(reader(form), text)
+    rest = text
+    for call in told.calls:
+        assert call.name in NAMES
+        if call.arguments != "{}":
+            assert call.arguments in rest
+            rest = rest.replace(call.arguments, "", 1)
+    if not told.calls:
+        assert (told.text or "") == text
+    chars = iter(text)
+    assert all(char in chars for char in told.text or ""), "what is text stands there in its order"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+CALLS = st.lists(
+    st.tuples(st.sampled_from(sorted(NAMES)), st.dictionaries(st.text(max_size=8), JSON, max_size=3)),
+    min_size=1,
+    max_size=3,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(CALLS, FORM, st.booleans(), st.sampled_from([None, 2]), st.data())
+def test_whatever_the_arguments_are_they_are_told_whole(calls, form, ascii_only, indent, data):
+    written = [
+        json.dumps({"name": name, "arguments": arguments}, ensure_ascii=ascii_only, indent=indent)
+        for name, arguments in calls
+    ]
+    match form:
+        case CallForm.HERMES:
+            text = "\n".join(f"<tool_call>\n{each}\n</tool_call>" for each in written)
+        case CallForm.LLAMA:
+            text = "; ".join(written)
+        case CallForm.MISTRAL:
+            text = f"[TOOL_CALLS] [{', '.join(written)}]"
+        case _:
+            text = f"[{', '.join(written)}]"
+    told = spoken(reader(form), *data.draw(cut(text)))
+    assert told.text is None
+    assert [(call.name, json.loads(call.arguments)) for call in told.calls] == calls
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(alphabet="ab<>/think_toolcall{}[] \n", max_size=40), FORM, st.data())
+def test_text_without_a_call_is_what_it_was(text, form, data):
+    told = spoken(reader(form), *data.draw(cut(text)))
+    assert told == Spoken(text or None)
+
+
+@pytest.mark.parametrize(
+    ("opened", "text", "expected"),
+    [
+        (False, "<think>\nso\n</think>\n\nyes", Spoken("yes", "so")),
+        (False, "\n<think>so</think>", Spoken(None, "so")),
+        (False, "<think>so", Spoken(None, "so")),
+        (False, "yes <think>so</think>", Spoken("yes <think>so</think>")),
+        (False, "<thi", Spoken("<thi")),
+        (False, "<think></think>yes", Spoken("yes")),
+        (True, "\nso it\n\nis </thin", Spoken(None, "so it\n\nis </thin")),
+        (True, "so</think>yes </think>", Spoken("yes </think>", "so")),
+        (True, f"so</think>\n\n<tool_call>{CALL}</tool_call>", Spoken(None, "so", called(OSLO).calls)),
+        (True, f"so <tool_call>{CALL}</tool_call>", Spoken(None, f"so <tool_call>{CALL}</tool_call>")),
+    ],
+)
+def test_reasoning_is_a_span_at_the_beginning(opened, text, expected):
+    for parts in ([text], list(text)):
+        assert spoken(ReasoningReader(THINK, opened, reader(CallForm.HERMES)), *parts) == expected
+
+
+def test_reasoning_comes_out_at_once():
+    parts = ["so ", "it", " </thi", "nk>\n", "\nyes", ""]
+    assert pieces_of(ReasoningReader(THINK, True, reader(CallForm.HERMES)), parts) == [
+        [Reasoning("so")],
+        [Reasoning(" it")],
+        [],
+        [],
+        [Text("yes")],
+        [],
+    ]
