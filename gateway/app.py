@@ -10,35 +10,44 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from gateway.admin.app import AdminDoor
 from gateway.admin.self_service import OwnLimits, OwnUsage
 from gateway.api.chat import CHAT
 from gateway.api.completions import COMPLETIONS
+from gateway.api.embeddings import EmbeddingsEndpoint
 from gateway.api.endpoint import GenerationEndpoint
 from gateway.api.errors import as_api_error
 from gateway.api.health import Healthz, Readyz, Scrape
+from gateway.api.messages.count import CountTokens
+from gateway.api.messages.endpoint import MESSAGES
 from gateway.api.middleware import Authorisation, BodyLimit, Envelope
 from gateway.api.models import ListModels, ModelCards, RetrieveModel
-from gateway.api.route_stage import model_names
-from gateway.api.service_classes import TierClasses
+from gateway.api.responses_api.endpoint import RESPONSES
+from gateway.api.responses_api.stored import InputItems, OneResponse
 from gateway.api.sessions import OneSession
+from gateway.api.spelling import spelt
+from gateway.api.stages import Stages
 from gateway.api.tokenization import Detokenize, Tokenize
+from gateway.console.app import ConsoleDoor
+from gateway.console.opening import open_console
 from gateway.services import Services
 from gateway.settings import Settings
 
-RELAY_DEADLINE_S = 3.0
+RELAY_DEADLINE_S = 2.0
 """How long the end of the process waits for usage to leave it. What has not left waits in the journal."""
 
 
 def create_app(settings: Settings, services: Services) -> Starlette:
     """The ASGI application. Its lifespan is that of the services."""
-    door = [] if services.admin is None else [Middleware(AdminDoor, admin=services.admin)]
+    stages = Stages.of(services, settings)
+    chat = GenerationEndpoint(CHAT, stages)
     app = Starlette(
-        routes=_routes(settings, services),
+        routes=_routes(settings, stages, chat),
         middleware=[
-            Middleware(Envelope),
-            *door,
+            Middleware(Envelope, outcomes=services.metrics.outcomes),
+            *_doors(settings, stages, chat),
             Middleware(Authorisation, authenticator=services.authenticator),
             Middleware(BodyLimit, max_body_bytes=settings.max_body_bytes),
         ],
@@ -50,21 +59,38 @@ def create_app(settings: Settings, services: Services) -> Starlette:
     return app
 
 
-def _routes(settings: Settings, services: Services) -> list[Route]:
+def _doors(settings: Settings, stages: Stages, chat: ASGIApp) -> list[Middleware]:
+    """To the applications that have a door of their own, where there are administrators."""
+    admin = stages.services.admin
+    if admin is None:
+        return []
+    console = open_console(stages, admin, BodyLimit(chat, settings.max_body_bytes))
+    return [Middleware(AdminDoor, admin=admin), Middleware(ConsoleDoor, console=console)]
+
+
+def _routes(settings: Settings, stages: Stages, chat: ASGIApp) -> list[Route]:
+    services = stages.services
     engine, depth = services.engine, settings.max_json_depth
-    cards = ModelCards(engine, model_names(engine, settings))
+    names = stages.names
+    cards = ModelCards(engine, names)
     return [
-        Route("/v1/chat/completions", GenerationEndpoint(CHAT, services, settings), methods=["POST"]),
-        Route("/v1/completions", GenerationEndpoint(COMPLETIONS, services, settings), methods=["POST"]),
+        Route("/v1/chat/completions", chat, methods=["POST"]),
+        Route("/v1/completions", GenerationEndpoint(COMPLETIONS, stages), methods=["POST"]),
+        Route("/v1/messages", GenerationEndpoint(MESSAGES, stages), methods=["POST"]),
+        Route("/v1/messages/count_tokens", CountTokens(stages), methods=["POST"]),
+        Route("/v1/responses", GenerationEndpoint(RESPONSES, stages), methods=["POST"]),
+        Route("/v1/responses/{id}", OneResponse(services.sessions.responses), methods=["GET", "DELETE"]),
+        Route("/v1/responses/{id}/input_items", InputItems(services.sessions.responses), methods=["GET"]),
+        Route("/v1/embeddings", EmbeddingsEndpoint(stages), methods=["POST"]),
         Route("/v1/models", ListModels(cards), methods=["GET"]),
         Route("/v1/models/{id:path}", RetrieveModel(cards), methods=["GET"]),
-        Route("/v1/tokenize", Tokenize(engine, depth), methods=["POST"]),
-        Route("/v1/detokenize", Detokenize(engine, depth), methods=["POST"]),
+        Route("/v1/tokenize", Tokenize(engine, names, depth), methods=["POST"]),
+        Route("/v1/detokenize", Detokenize(engine, names, depth), methods=["POST"]),
         Route("/v1/sessions/{id:path}", OneSession(services.sessions), methods=["GET", "DELETE"]),
         Route("/v1/usage", OwnUsage(services.analytics), methods=["GET"]),
-        Route("/v1/limits", OwnLimits(services.limiter, TierClasses(settings)), methods=["GET"]),
+        Route("/v1/limits", OwnLimits(services.limiter, stages.classes), methods=["GET"]),
         Route("/healthz", Healthz(), methods=["GET"]),
-        Route("/readyz", Readyz(engine, services.journal), methods=["GET"]),
+        Route("/readyz", Readyz(engine, services.journal, services.drain), methods=["GET"]),
         Route("/metrics", Scrape(services.metrics), methods=["GET"]),
     ]
 
@@ -75,6 +101,8 @@ def _lifespan(services: Services) -> Callable[[Starlette], AbstractAsyncContextM
         services.prices.start()
         if services.relay is not None:
             services.relay.start()
+        if services.books is not None:
+            services.books.start()
         await asyncio.to_thread(services.engine.start)
         try:
             yield
@@ -83,6 +111,8 @@ def _lifespan(services: Services) -> Callable[[Starlette], AbstractAsyncContextM
             await services.limiter.aclose()
             await services.sessions.aclose()
             await services.prices.aclose()
+            if services.books is not None:
+                await services.books.aclose()
             if services.relay is not None:
                 await services.relay.aclose(RELAY_DEADLINE_S)
             await services.journal.aclose()
@@ -98,4 +128,5 @@ async def _answer_routing(request: Request, error: Exception) -> Response:
     """The router's 404 and 405."""
     answer = as_api_error(error)
     assert answer is not None
-    return Response(answer.envelope(), answer.status, answer.headers, "application/json")
+    status, body = spelt(request.scope, answer)
+    return Response(body, status, answer.headers, "application/json")

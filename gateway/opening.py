@@ -12,24 +12,30 @@ from gateway.admin.context import AdminContext
 from gateway.admission.opening import open_limiter
 from gateway.admission.restoring import restore_spending
 from gateway.analytics import Analytics, open_analytics
+from gateway.analytics.opening import is_embedded
 from gateway.analytics.prepared import PreparedAnalytics
+from gateway.api.health import is_ready
+from gateway.api.service_classes import TierClasses
 from gateway.billing.prepaid import PrepaidKeys
 from gateway.billing.price_book import PriceBook
 from gateway.billing.price_store import PriceStore
 from gateway.catalog import DEFAULT_PRICES
+from gateway.drain import Drain
 from gateway.errors import OperatorError
 from gateway.metering.analytics_destination import AnalyticsDestination
+from gateway.metering.books_watch import BooksWatch
 from gateway.metering.destination import Destination
 from gateway.metering.journal import Journal
 from gateway.metering.kafka_cluster import KafkaCluster
 from gateway.metering.kafka_destination import KafkaDestination
-from gateway.metering.metrics import RelayCollector
+from gateway.metering.metrics import BooksCollector, RelayCollector
 from gateway.metering.relay import Relay
 from gateway.service_classes import unserved_tiers
 from gateway.services import Services
 from gateway.sessions.metrics import SessionCollector
 from gateway.sessions.opening import open_sessions
 from gateway.settings import Settings
+from gateway.telemetry.health import HealthCollector
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import Authenticator, TenantStore
 from gateway.tenancy.tiers import count_tenants_by_tier
@@ -55,9 +61,15 @@ async def open_services(settings: Settings, engine: Engine, database: AsyncEngin
     relay = Relay(journal, _destination(settings, analytics))
     limiter = open_limiter(settings)
     sessions = open_sessions(settings)
+    classes = TierClasses(settings)
     metrics = Metrics(engine.stats, limiter.counts)
     metrics.registry.register(RelayCollector(journal, relay))
     metrics.registry.register(SessionCollector(sessions.counts))
+    books, drain = open_books(settings, analytics), Drain()
+    if books is not None:
+        metrics.registry.register(BooksCollector(books))
+    health = HealthCollector(lambda: not drain.begun and is_ready(engine, journal), lambda: engine.health)
+    metrics.registry.register(health)
     await restore_spending(limiter, journal, await store.lineages())
     return Services(
         engine=engine,
@@ -69,13 +81,16 @@ async def open_services(settings: Settings, engine: Engine, database: AsyncEngin
         relay=relay,
         sessions=sessions,
         metrics=metrics,
+        drain=drain,
+        books=books,
         admin=AdminApp(
             AdminContext(
                 database,
                 pepper,
-                tuple(settings.service_classes),
+                {name: classes.of_tier(name).limits for name in settings.service_classes},
                 analytics,
                 settings.journal_path,
+                limiter,
                 settings.invoice_grace_s,
                 settings.gpu_hour_dollars,
                 frozenset(settings.prices),
@@ -119,6 +134,14 @@ def open_journal(settings: Settings) -> Journal:
 def open_usage_store(settings: Settings) -> Analytics:
     """Where usage is asked for; it connects when it first is."""
     return PreparedAnalytics(open_analytics(settings.analytics_url.get_secret_value()))
+
+
+def open_books(settings: Settings, analytics: Analytics) -> BooksWatch | None:
+    """None where nothing of what the journal has can be in the store: sinks bring it to another one."""
+    if settings.kafka_url is not None and is_embedded(settings.analytics_url.get_secret_value()):
+        _log.warning("usage goes to Kafka and analytics_url names no server: nobody compares the books")
+        return None
+    return BooksWatch(settings.journal_path, analytics, settings.reconcile_every_s)
 
 
 def _destination(settings: Settings, analytics: Analytics) -> Destination:

@@ -4,15 +4,13 @@ import asyncio
 import contextlib
 import gc
 import shlex
-import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import orjson
 import structlog
-import uvicorn
 import uvloop
 
 from engine.config import EngineConfig, SchedulerConfig
@@ -23,35 +21,44 @@ from gateway.analytics.opening import preload
 from gateway.api.service_classes import TierClasses, engine_classes_of
 from gateway.app import create_app
 from gateway.catalog import default_models, default_pairs
-from gateway.connection import server_config
 from gateway.errors import OperatorError
 from gateway.listener import local_url
-from gateway.opening import open_services
+from gateway.opening import open_prices, open_services
 from gateway.progress import Report, progress
+from gateway.safety import readable_secrets, refuse_unsafe, stores_without_tls
+from gateway.server import Server
 from gateway.settings import Settings
 from gateway.telemetry.logs import configure_logging
 from gateway.tenancy import TenantExists, TenantStore, load_pepper, open_database
 from gateway.tenancy.schema import upgrade
+from gateway.termination import Termination
 from kernels.dispatch import DeviceUnavailable
 
+GC_ALLOCATIONS = 20_000
+"""Objects made and not gone, between collections of young garbage."""
 DEMO_TENANT = "demo"
 DEMO_QUESTION = "What is the capital of France?"
 
 _log = structlog.get_logger("turnpike.serve")
 
 
-def run(settings: Settings, listener: socket.socket, *, demo: bool = False) -> None:
+def run(settings: Settings, listener: socket.socket, termination: Termination, *, demo: bool = False) -> None:
     """Load, serve on `listener` until SIGTERM or SIGINT, let running streams end for `shutdown_deadline_s`, return.
+
+    `termination` is in place; from when the server answers on, its first signal begins that drain.
 
     With `demo`, a tenant and a fresh key are there for the first request, which is printed ready to paste.
 
     Raises:
-        OperatorError: a model or the database is not as the settings say.
+        OperatorError: a model or the database is not as the settings say, or that would be unsafe.
     """
     pepper = load_pepper(settings)
+    refuse_unsafe(listener.getsockname()[0], pepper, demo=demo)
     secrets = (*settings.secret_values(), pepper.decode(errors="replace"))
     configure_logging(settings.log_level, settings.log_format, secrets)
-    asyncio.run(upgrade(settings.database_url.get_secret_value()))
+    _warn_of_openness(settings)
+    _refuse_missing(settings)
+    asyncio.run(_prepare_database(settings))
     preloading = threading.Thread(target=preload, args=(settings.analytics_url.get_secret_value(),), name="preload")
     preloading.start()
     try:
@@ -64,6 +71,8 @@ def run(settings: Settings, listener: socket.socket, *, demo: bool = False) -> N
     # What is there now stays: a full collection that walked it again took up to 40 ms of everybody's time.
     gc.collect()
     gc.freeze()
+    # At Python's 700, every other request was walked through by a collection that found nothing.
+    gc.set_threshold(GC_ALLOCATIONS, *gc.get_threshold()[1:])
     url = local_url(listener)
     invitation = ""
     if demo:
@@ -76,7 +85,31 @@ def run(settings: Settings, listener: socket.socket, *, demo: bool = False) -> N
             print(invitation, flush=True)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, engine, pepper, listener, announce))
+        runner.run(_serve(settings, engine, pepper, listener, termination, announce))
+
+
+def _warn_of_openness(settings: Settings) -> None:
+    if names := stores_without_tls(settings):
+        _log.warning("what goes to these servers can be read on the way: they are not asked for TLS", settings=names)
+    for path in readable_secrets(settings):
+        _log.warning("every user of this machine can read a secret: chmod 600", path=str(path))
+
+
+def _refuse_missing(settings: Settings) -> None:
+    for name, path in settings.models.items():
+        if not path.exists():
+            raise OperatorError(f"model {name}: there is no {path}")
+
+
+async def _prepare_database(settings: Settings) -> None:
+    """Bring its tables up to date; and refuse a model without a price now rather than when it is loaded."""
+    url = settings.database_url.get_secret_value()
+    await upgrade(url)
+    database = open_database(url)
+    try:
+        await open_prices(settings, settings.models, database)
+    finally:
+        await database.dispose()
 
 
 def load_engine(settings: Settings, report: Report) -> Engine:
@@ -87,12 +120,11 @@ def load_engine(settings: Settings, report: Report) -> Engine:
     """
     models: Mapping[str, Path] = settings.models
     small_models: Mapping[str, str] = settings.small_models
-    for name, path in models.items():
-        if not path.exists():
-            raise OperatorError(f"model {name}: there is no {path}")
     if not models:
         models = default_models(settings.models_dir, report)
         small_models = default_pairs(models)
+    if unknown := next((name for name in settings.embeddings if name not in models), None):
+        raise OperatorError(f"embeddings: the model {unknown!r} is not among the served ones")
     config = EngineConfig(
         scheduler=SchedulerConfig(
             max_running=settings.max_running,
@@ -143,36 +175,28 @@ async def _demo_key(settings: Settings, pepper: bytes) -> str:
 
 
 async def _serve(
-    settings: Settings, engine: Engine, pepper: bytes, listener: socket.socket, on_ready: Callable[[], None]
+    settings: Settings,
+    engine: Engine,
+    pepper: bytes,
+    listener: socket.socket,
+    termination: Termination,
+    announce: Callable[[], None],
 ) -> None:
     database = open_database(settings.database_url.get_secret_value())
     try:
         services = await open_services(settings, engine, database, pepper)
-        app = create_app(settings, services)
-        config = server_config(app, shutdown_deadline_s=settings.shutdown_deadline_s)
-        await _Server(config, on_ready).serve(sockets=[listener])
+
+        def on_ready() -> None:
+            termination.begins(server.begin_drain)
+            announce()
+
+        server = Server(
+            create_app(settings, services),
+            services.drain,
+            delay_s=settings.drain_delay_s,
+            deadline_s=settings.shutdown_deadline_s,
+            on_ready=on_ready,
+        )
+        await server.serve(sockets=[listener])
     finally:
         await database.dispose()
-
-
-class _Server(uvicorn.Server):
-    """uvicorn, with a word when it answers, and exit code 0 after a signal that it has obeyed."""
-
-    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._on_ready = on_ready
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._on_ready()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """As the parent's, without raising the signal again once everything is down."""
-        handled = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.signal(number, self.handle_exit) for number in handled}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)

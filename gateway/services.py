@@ -1,12 +1,14 @@
 """What requests are served with."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gateway.admin.app import AdminApp
 from gateway.admission import Limiter
 from gateway.analytics import Analytics
 from gateway.api.engine_client import EngineClient
 from gateway.billing.price_book import PriceBook
+from gateway.drain import Drain
+from gateway.metering.books_watch import BooksWatch
 from gateway.metering.journal import Journal
 from gateway.metering.relay import Relay
 from gateway.sessions import Sessions
@@ -19,7 +21,8 @@ from gateway.tenancy.records import Principal
 class Services:
     """Whoever makes them has loaded `prices`; the application starts them with its lifespan, and ends them.
 
-    `relay` is None where nothing takes the journal's events away, `admin` where there is no admin API.
+    `relay` is None where nothing takes the journal's events away, `admin` where there is no admin API, `books` where
+    nobody looks whether they agree.
     """
 
     engine: EngineClient
@@ -32,3 +35,5 @@ class Services:
     sessions: Sessions
     metrics: Metrics
     admin: AdminApp | None = None
+    drain: Drain = field(default_factory=Drain)
+    books: BooksWatch | None = None

@@ -13,6 +13,7 @@ import os
 import re
 import tomllib
 from decimal import Decimal
+from difflib import get_close_matches
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -38,6 +39,8 @@ from gateway.sessions.policy import SessionWindow
 
 CONFIG_FILE = "turnpike.toml"
 ENV_PREFIX = "TURNPIKE_"
+OTHER_VARIABLES = frozenset((f"{ENV_PREFIX}KEY",))
+"""Not settings of the gateway: where clients have the key that they show to it."""
 MIN_PEPPER_CHARS = 32
 MOST_DRAFTS = 16
 """As the engine has it, which is not imported for reading settings."""
@@ -96,9 +99,15 @@ class Settings(BaseSettings):
     """With less room on the journal's disk, nothing new is begun."""
     journal_retention_days: int = Field(default=7, ge=1, le=3650)
     """How long events stay in the journal after they have arrived: so long can each be compared by its id."""
+    reconcile_every_s: int = Field(default=300, ge=60)
+    """How often the journal's sums are compared with those in `analytics_url`. What was relayed so long ago must have
+    arrived."""
     kafka_url: SecretStr | None = None
     """What carries usage to `turnpike sink`. None: it goes from the journal to `analytics_url` itself."""
     kafka_topic: str = Field(default="turnpike.usage", pattern=r"^[A-Za-z0-9._-]{1,249}$")
+    sink_metrics_port: int = Field(default=9464, ge=0, le=65535)
+    """Where `turnpike sink` serves its metrics, at the address `host`. 0: nowhere. Each of several on one machine needs
+    a port of its own."""
     analytics_url: SecretStr = Field(
         default_factory=lambda known: SecretStr(f"chdb://{quote(str(known['data_dir'] / 'analytics'))}")
     )
@@ -107,8 +116,11 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=65535)
     """0 takes any free port."""
-    shutdown_deadline_s: int = Field(default=25, ge=0)
-    """How long running streams may take to end after SIGTERM: under the 30 s that Kubernetes waits."""
+    shutdown_deadline_s: int = Field(default=20, ge=0)
+    """How long running streams may take to end after SIGTERM. With what is cut then and with usage on its way, the end
+    comes within the 30 s that Kubernetes waits."""
+    drain_delay_s: float = Field(default=0, ge=0)
+    """How long after SIGTERM the listener stays open at least, for load balancers to see that readiness is off."""
     max_wait_s: int = Field(default=30, ge=1)
     """A request that would wait longer for its first token is turned away (429), unless its class says otherwise or
     has a target that is shorter by far."""
@@ -119,6 +131,9 @@ class Settings(BaseSettings):
     """Served name -> checkpoint: a Hugging Face folder or a GGUF file."""
     small_models: dict[str, str] = Field(default_factory=dict)
     """Large model -> the small one beside it, which drafts for it and stands in for it: both by served name."""
+    embeddings: dict[str, Literal["mean", "last"]] = Field(default_factory=dict)
+    """Served models that make embeddings, each with what they are made of: the mean of all of an input's tokens, or the
+    last one. The vectors have the length 1."""
     model_versions: dict[str, dict[str, float]] = Field(default_factory=dict)
     """Name -> the served models that it stands for, each with its weight: a session, or a tenant, always gets the
     same one. The name may be that of a served model, too."""
@@ -173,6 +188,7 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """One source, already merged by whole keys, as the library would merge mappings entry by entry."""
+        _refuse_unknown_variables(settings_cls)
         stated = _read_toml(settings_cls, Path(CONFIG_FILE)) | env_settings() | init_settings()
         if "data_dir" in stated:
             data_dir = Path(str(stated["data_dir"])).expanduser()
@@ -190,6 +206,14 @@ class Settings(BaseSettings):
     @classmethod
     def _absolute(cls, path: Path | None) -> Path | None:
         return None if path is None else path.expanduser().absolute()
+
+    @field_validator("drain_delay_s")
+    @classmethod
+    def _within_the_deadline(cls, delay_s: float, known: ValidationInfo) -> float:
+        deadline_s = known.data.get("shutdown_deadline_s")
+        if deadline_s is not None and delay_s > deadline_s:
+            raise ValueError(f"must not be over shutdown_deadline_s, which is {deadline_s}")
+        return delay_s
 
     @field_validator("models")
     @classmethod
@@ -291,7 +315,8 @@ def load_settings(**flags: Any) -> Settings:
     except ValidationError as error:
         raise SettingsError("; ".join(_complaints(error))) from None
     except SourceError as error:
-        raise SettingsError(str(error)) from None
+        field = re.search(r'field "(\w+)"', str(error))
+        raise SettingsError(f"{field[1]}: must be written as JSON" if field else str(error)) from None
 
 
 def _complaints(error: ValidationError) -> list[str]:
@@ -367,5 +392,25 @@ def _read_toml(settings_cls: type[BaseSettings], path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path}: is not TOML: {error}") from None
     unknown = sorted(set(values) - set(settings_cls.model_fields))
     if unknown:
-        raise SettingsError(f"{path}: unknown key {', '.join(unknown)}")
+        raise SettingsError(f"{path}: unknown key {', '.join(unknown)}{_meant(settings_cls, unknown[0])}")
     return values
+
+
+def _refuse_unknown_variables(settings_cls: type[BaseSettings]) -> None:
+    """What is misspelt would not be in effect, and nobody would know.
+
+    Raises:
+        SettingsError: a variable with our prefix that is no setting.
+    """
+    for variable in sorted(os.environ):
+        key = variable.upper().removeprefix(ENV_PREFIX).lower()
+        if not variable.upper().startswith(ENV_PREFIX) or variable.upper() in OTHER_VARIABLES:
+            continue
+        if key not in settings_cls.model_fields:
+            raise SettingsError(f"the variable {variable} is no setting{_meant(settings_cls, key)}: unset it")
+
+
+def _meant(settings_cls: type[BaseSettings], key: str) -> str:
+    """What somebody may have meant who wrote `key`."""
+    close = get_close_matches(key, settings_cls.model_fields, 1)
+    return f" (was {close[0]} meant?)" if close else ""

@@ -10,6 +10,7 @@ from starlette.routing import Route as PathRoute
 from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.admin.acting import Operations
 from gateway.admin.admin_keys import AdminKeyStore
 from gateway.admin.change import Changes
 from gateway.admin.context import AdminContext
@@ -49,11 +50,14 @@ class AdminApp:
     def __init__(self, context: AdminContext) -> None:
         routes = with_description(admin_routes(context))
         self.routes = routes
+        self.context = context
         self._keys = AdminKeyStore(context.database, context.pepper, now=context.now)
         self._authenticator: Authenticator[Administrator] = Authenticator(
             self._keys, context.pepper, prefix=ADMIN_PREFIX, now=context.now
         )
         changes = Changes(context.database, context.pepper, context.now)
+        self.operations = Operations(routes, changes)
+        """The same routes for the console: one lock for all changes of this process."""
         by_path = sorted(routes, key=lambda route: route.path)
         self._app = BodyLimit(
             Router(
@@ -68,16 +72,34 @@ class AdminApp:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        presented = presented_key(Headers(scope=scope))
+        administrator = await self.authenticate(presented_key(Headers(scope=scope)))
+        exchange_of(scope).key_id = administrator.key_id
+        structlog.contextvars.bind_contextvars(role=administrator.role.value)
+        set_administrator(scope, administrator)
+        await self._app(scope, receive, send)
+
+    async def authenticate(self, presented: str) -> Administrator:
+        """Who presents this key; that it was used is noted.
+
+        Raises:
+            InvalidKey: it is no administrator's key in use.
+            APIError: 503, the database does not answer.
+        """
         try:
             administrator = await self._authenticator.authenticate(presented)
             await self._keys.note_use(administrator.key_id)
         except StoreUnavailable:
             raise unavailable("The database does not answer.") from None
-        exchange_of(scope).key_id = administrator.key_id
-        structlog.contextvars.bind_contextvars(role=administrator.role.value)
-        set_administrator(scope, administrator)
-        await self._app(scope, receive, send)
+        return administrator
+
+    async def in_use(self, key_id: str) -> Administrator:
+        """Whose key it is that opened a session of the console.
+
+        Raises:
+            InvalidKey: it has been revoked.
+            StoreUnavailable: the database does not answer, and this key was not seen lately.
+        """
+        return await self._authenticator.in_use(key_id)
 
     async def aclose(self) -> None:
         await self._authenticator.aclose()

@@ -1,6 +1,6 @@
 """What the admin API works on."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -11,23 +11,27 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.admin.change import Change
 from gateway.admin.paging import Cursors
+from gateway.admission import Limiter
 from gateway.analytics import Analytics
 from gateway.billing.analytics_usage import AnalyticsUsage
 from gateway.billing.invoicing import Invoicing
 from gateway.tenancy.changes import TenantChanges
 from gateway.tenancy.database import answering
+from gateway.tenancy.limits import Limits
 
 
 @dataclass(frozen=True, slots=True)
 class AdminContext:
-    """`tiers` are the classes of service that a tenant can be in. `declared_prices`: models whose price the settings
+    """`tiers` are the classes of service that a tenant can be in, each with what binds its tenants where nothing is
+    stated for them. `limiter` knows where counters stand. `declared_prices`: models whose price the settings
     state. `journal_path`: of this gateway's usage. `invoice_grace_s` and `gpu_hour_dollars` are settings."""
 
     database: AsyncEngine
     pepper: bytes = field(repr=False)
-    tiers: tuple[str, ...]
+    tiers: Mapping[str, Limits]
     analytics: Analytics
     journal_path: Path
+    limiter: Limiter
     invoice_grace_s: int
     gpu_hour_dollars: Decimal | None = None
     declared_prices: frozenset[str] = frozenset()

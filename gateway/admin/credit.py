@@ -20,9 +20,8 @@ from gateway.billing.credit import CreditEntry, add_entry, read_granted
 from gateway.billing.money import MAX_NANODOLLARS
 from gateway.billing.month import Month
 from gateway.billing.tables import CreditEntryRow
-from gateway.tenancy.errors import UnknownTenant
 from gateway.tenancy.limits import Limits, ScopeKind, read_limits
-from gateway.tenancy.tables import TenantRow
+from gateway.tenancy.queries import require_tenant
 
 _BY_AGE = Listing("credit", (CreditEntryRow.created_at, CreditEntryRow.id))
 _ENTRY_MEMBERS: dict[str, Member | Kind] = {"id": Text(36), "reason": Text(MAX_TEXT_CHARS), "created_at": Instant()}
@@ -59,7 +58,7 @@ class CreditEntries:
         tenant_id = call.path["tenant_id"]
         month = Month.of(self._context.now())
         async with self._context.reading() as connection:
-            await _require_tenant(connection, tenant_id)
+            await require_tenant(connection, tenant_id)
             granted = (await read_granted(connection, [tenant_id])).get(tenant_id)
             stated = (await read_limits(connection, [tenant_id])).get(tenant_id, {})
         budget = stated.get(ScopeKind.TENANT, {}).get("", Limits()).nanodollars_per_month
@@ -80,7 +79,7 @@ class CreditEntries:
         statement = select(*CreditEntryRow.__table__.columns).where(CreditEntryRow.tenant_id == tenant_id)
         query = {**call.query, "tenant_id": tenant_id}
         async with self._context.reading() as connection:
-            await _require_tenant(connection, tenant_id)
+            await require_tenant(connection, tenant_id)
             return await _BY_AGE.page(connection, statement, query, self._context.cursors, _wire)
 
     async def grant(self, change: Change, call: Call) -> Any:
@@ -93,11 +92,6 @@ class CreditEntries:
         wire = _wire(entry)
         change.record("grant", "credit", entry.id, tenant_id=tenant.id, after=wire)
         return wire
-
-
-async def _require_tenant(connection: Any, tenant_id: str) -> None:
-    if await connection.scalar(select(TenantRow.id).where(TenantRow.id == tenant_id)) is None:
-        raise UnknownTenant("there is no such tenant")
 
 
 def _wire(entry: CreditEntry | Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Serving a route: who may, what was asked, the answer. Reads run as they come, writes as changes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -9,24 +9,21 @@ import orjson
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
+from gateway.admin.acting import make_change, read_body, read_path, read_texts, require_role, typed_errors
 from gateway.admin.change import Changes
-from gateway.admin.errors import as_admin_error, not_found
-from gateway.admin.idempotency import HEADER, keep, kept_answer, repetition_of
+from gateway.admin.idempotency import HEADER, KeptAnswer, repetition_of
 from gateway.admin.roles import Administrator
-from gateway.admin.routes import PATH_KINDS, Call, Document, Route
-from gateway.admin.schema import Member, Record, without_secrets
+from gateway.admin.routes import Call, Document, Route
+from gateway.admin.schema import Member
 from gateway.api.errors import APIError, invalid
 from gateway.api.exchange import exchange_of
 from gateway.api.json_body import read_json
 from gateway.api.responses import send_body
-from gateway.errors import OperatorError
 
-MAX_QUERY_CHARS = 8 * 1024
 MAX_JSON_DEPTH = 16
 REPLAYED = {"idempotent-replayed": "true"}
 
 _ADMINISTRATOR = "turnpike.administrator"
-_NOTHING: Record[dict[str, Any]] = Record("Nothing", dict)
 _JSON = "application/json"
 
 
@@ -67,43 +64,24 @@ class Resource:
                 headers={"allow": ", ".join(self._routes)},
             )
         administrator = administrator_of(scope)
-        if administrator.role not in route.allowed:
-            raise APIError(
-                403,
-                f"A key of role {administrator.role} may not do this: {', '.join(sorted(route.allowed))} may.",
-                code="role_not_allowed",
-            )
-        try:
+        require_role(route, administrator)
+        with typed_errors():
             answer = await self._answer(route, administrator, scope, receive)
-        except OperatorError as error:
-            raise as_admin_error(error) or error from error
         await send_body(send, answer.status, answer.body, answer.headers, answer.media_type)
 
     async def _answer(self, route: Route, administrator: Administrator, scope: Scope, receive: Receive) -> _Answer:
-        path = _read_path(scope["path_params"])
+        path = read_path(scope["path_params"])
         query = read_query(route.query, scope["query_string"])
         if route.read is not None:
-            value = await route.read(Call(administrator, path, query, None))
-            return _answer_of(route, value)
+            return _answer_of(route, await route.read(Call(administrator, path, query, None)))
         members = await _read_members(route, scope, receive)
-        call = Call(administrator, path, query, (route.body or _NOTHING).read(members, ""))
-        return await self._change(route, call, scope, members)
-
-    async def _change(self, route: Route, call: Call, scope: Scope, members: Mapping[str, Any]) -> _Answer:
-        assert route.write is not None
-        actor = call.administrator.key_id
+        call = Call(administrator, path, query, read_body(route, members))
         header = Headers(scope=scope).get(HEADER)
-        query = scope["query_string"].decode("latin-1")
-        repetition = repetition_of(actor, header, route.method, scope["path"], query, members)
-        if route.prepare is not None:
-            call = replace(call, prepared=await route.prepare(call))
-        async with self._changes.change(actor, exchange_of(scope).request_id) as change:
-            kept = None if repetition is None else await kept_answer(change, repetition)
-            if kept is not None:
-                return _Answer(kept.status, kept.body, REPLAYED)
-            value = await route.write(change, call)
-            if repetition is not None:
-                await keep(change, repetition, route.status, without_secrets(route.json_answer, value))
+        told = (route.method, scope["path"], scope["query_string"].decode("latin-1"), members)
+        repetition = repetition_of(administrator.key_id, header, *told)
+        value = await make_change(self._changes, route, call, exchange_of(scope).request_id, repetition)
+        if isinstance(value, KeptAnswer):
+            return _Answer(value.status, value.body, REPLAYED)
         return _answer_of(route, value)
 
 
@@ -113,35 +91,22 @@ def _answer_of(route: Route, value: Any) -> _Answer:
     return _Answer(route.status, orjson.dumps(value), {})
 
 
-def _read_path(given: Mapping[str, str]) -> Mapping[str, str]:
-    """
-    Raises:
-        APIError: 404, what stands in the path cannot name anything.
-    """
-    try:
-        return {name: PATH_KINDS[name].read(value, name) for name, value in given.items()}
-    except APIError:
-        raise not_found() from None
-
-
 def read_query(members: Mapping[str, Member], query_string: bytes) -> Mapping[str, Any]:
-    """The parameters of a query, None for those that are absent.
+    """The parameters of a query, None for those that are absent. How long a URL may be is the connection's affair.
 
     Raises:
         APIError: 400 naming the parameter: unknown, twice, missing or of another kind.
     """
     try:
-        pairs = parse_qsl(query_string[: MAX_QUERY_CHARS + 1].decode("ascii"), keep_blank_values=True, errors="strict")
+        pairs = parse_qsl(query_string.decode("ascii"), keep_blank_values=True, errors="strict")
     except ValueError:
         raise invalid(None, "The query must be UTF-8, percent-encoded.") from None
-    if len(query_string) > MAX_QUERY_CHARS:
-        raise invalid(None, f"The query must not be over {MAX_QUERY_CHARS} characters.")
-    values: dict[str, object] = {}
+    texts: dict[str, str] = {}
     for name, text in pairs:
-        if name in values:
+        if name in texts:
             raise invalid(name[:64], f"{name[:64]} is given twice.")
-        values[name] = members[name].kind.from_text(text) if name in members else text
-    return Record("Query", dict, members).read(values, "")
+        texts[name] = text
+    return read_texts(members, texts)
 
 
 async def _read_members(route: Route, scope: Scope, receive: Receive) -> Mapping[str, Any]:

@@ -12,10 +12,10 @@ from gateway.admin.routes import Call, Route
 from gateway.admin.schema import Choice, Member, Record, Text, optional
 from gateway.admin.wire import LIMIT, LIMITS
 from gateway.api.errors import invalid
-from gateway.tenancy.errors import UnknownTenant
 from gateway.tenancy.grants import MAX_MODEL_CHARS
 from gateway.tenancy.limits import LIMIT_NAMES, Limits, ScopeKind, limit_scope, read_limits, write_limits
-from gateway.tenancy.tables import LimitRow, TenantRow
+from gateway.tenancy.queries import require_tenant
+from gateway.tenancy.tables import LimitRow
 
 _BY_SCOPE = Listing("limits", (LimitRow.kind, LimitRow.scope_id))
 _COLUMNS = tuple(getattr(LimitRow, name) for name in ("kind", "scope_id", *LIMIT_NAMES))
@@ -31,8 +31,7 @@ class StatedLimits:
         tenant_id = call.path["tenant_id"]
         statement = select(*_COLUMNS).where(LimitRow.tenant_id == tenant_id)
         async with self._context.reading() as connection:
-            if await connection.scalar(select(TenantRow.id).where(TenantRow.id == tenant_id)) is None:
-                raise UnknownTenant("there is no such tenant")
+            await require_tenant(connection, tenant_id)
             return await _BY_SCOPE.page(
                 connection, statement, {**call.query, "tenant_id": tenant_id}, self._context.cursors, _row_wire
             )

@@ -30,6 +30,7 @@ _ALWAYS = {
     401: "No key, or one that opens nothing.",
     403: "A key whose role may not do this.",
     405: "Another method than those of this URL.",
+    414: "The URL is too long.",
     431: "Too many headers.",
     503: "The database does not answer; Retry-After says when to come back.",
 }

@@ -16,6 +16,7 @@ PREFIX = "/admin/v1"
 PATH_KINDS: Mapping[str, Text] = {
     "tenant_id": Text(36, 36, pattern="[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"),
     "key_id": Text(12, 12, pattern="[a-z0-9]{12}"),
+    "request_id": Text(255, 1, pattern="[A-Za-z0-9._:-]+"),
     "invoice_number": Text(64, 1, pattern="[A-Za-z0-9-]+"),
     "month": Text(7, 7, pattern="[0-9]{4}-(0[1-9]|1[0-2])"),
 }

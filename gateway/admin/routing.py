@@ -2,17 +2,14 @@
 
 from typing import Any
 
-from sqlalchemy import select
-
 from gateway.admin.change import Change
 from gateway.admin.context import AdminContext
 from gateway.admin.roles import ADMINS, READERS
 from gateway.admin.routes import Call, Route
 from gateway.admin.schema import Boolean, Choice, Integer, Kind, Many, Member, Record, Text, answer, nullable, optional
 from gateway.routing.policy import MAX_ALIASES, MODEL_NAME, InvalidPolicy, Preference, RoutingPolicy
-from gateway.tenancy.errors import UnknownTenant
+from gateway.tenancy.queries import require_tenant
 from gateway.tenancy.routing_policies import read_policy, write_policy
-from gateway.tenancy.tables import TenantRow
 
 _NAME = Text(128, pattern=MODEL_NAME)
 _ALIAS = answer("ModelAlias", {"name": _NAME, "model": Member(_NAME, "A model, `auto`, or `auto:` and a large model.")})
@@ -64,8 +61,7 @@ class RoutingPolicies:
     async def read(self, call: Call) -> Any:
         tenant_id = call.path["tenant_id"]
         async with self._context.reading() as connection:
-            if await connection.scalar(select(TenantRow.id).where(TenantRow.id == tenant_id)) is None:
-                raise UnknownTenant("there is no such tenant")
+            await require_tenant(connection, tenant_id)
             return _wire(await read_policy(connection, tenant_id))
 
     async def replace(self, change: Change, call: Call) -> Any:

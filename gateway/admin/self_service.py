@@ -10,9 +10,9 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.admin.endpoint import read_query
 from gateway.admin.errors import as_admin_error
+from gateway.admin.limit_use import counter_wire
 from gateway.admin.usage import FILTERS, only_of, usage_answer, usage_query
 from gateway.admission import Limiter, limits_for
-from gateway.admission.model import LimitState
 from gateway.analytics import Analytics
 from gateway.analytics.sums import Dimension
 from gateway.api.exchange import exchange_of
@@ -65,7 +65,7 @@ class OwnLimits:
         answer = {
             "tier": caller.tier,
             "limits": [_limits(each) for each in stated],
-            "counters": [_counter(state) for state in await self._limiter.usage(quotas)],
+            "counters": [counter_wire(state) for state in await self._limiter.usage(quotas)],
             "key": _key(caller),
         }
         await send_body(send, 200, orjson.dumps(answer))
@@ -74,19 +74,6 @@ class OwnLimits:
 def _limits(stated: ScopedLimits) -> dict[str, Any]:
     named = {name: getattr(stated.limits, name) for name in LIMIT_NAMES}
     return {"kind": stated.kind.value, "scope_id": stated.scope_id, **named}
-
-
-def _counter(state: LimitState) -> dict[str, Any]:
-    scope = state.quota.scope
-    return {
-        "kind": scope.kind.value,
-        "scope_id": scope.id,
-        "name": scope.measure.value,
-        "limit": state.quota.limit,
-        "used": state.used,
-        "remaining": state.remaining,
-        "reset_ms": state.reset_ms,
-    }
 
 
 def _key(caller: Principal) -> dict[str, Any]:

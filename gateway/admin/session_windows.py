@@ -2,17 +2,14 @@
 
 from typing import Any
 
-from sqlalchemy import select
-
 from gateway.admin.change import Change
 from gateway.admin.context import AdminContext
 from gateway.admin.roles import ADMINS, READERS
 from gateway.admin.routes import Call, Route
 from gateway.admin.schema import Choice, Record, answer, nullable, optional
 from gateway.sessions.policy import SessionWindow
-from gateway.tenancy.errors import UnknownTenant
+from gateway.tenancy.queries import require_tenant
 from gateway.tenancy.session_windows import read_session_windows, write_session_window
-from gateway.tenancy.tables import TenantRow
 
 _WINDOW = Choice(tuple(SessionWindow))
 SESSION_WINDOW = answer(
@@ -30,8 +27,7 @@ class SessionWindows:
     async def read(self, call: Call) -> Any:
         tenant_id = call.path["tenant_id"]
         async with self._context.reading() as connection:
-            if await connection.scalar(select(TenantRow.id).where(TenantRow.id == tenant_id)) is None:
-                raise UnknownTenant("there is no such tenant")
+            await require_tenant(connection, tenant_id)
             return _wire((await read_session_windows(connection, [tenant_id])).get(tenant_id))
 
     async def replace(self, change: Change, call: Call) -> Any:

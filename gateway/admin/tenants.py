@@ -10,10 +10,9 @@ from gateway.admin.context import AdminContext
 from gateway.admin.paging import PAGE_QUERY, Listing, page_of
 from gateway.admin.roles import ADMINS, READERS
 from gateway.admin.routes import Call, Route
-from gateway.admin.schema import Boolean, Choice, Member, Record, optional
+from gateway.admin.schema import Boolean, Choice, Member, Record, Text, optional
 from gateway.admin.wire import TENANT, TENANT_NAME, tenant_wire
-from gateway.tenancy.errors import UnknownTenant
-from gateway.tenancy.queries import TENANT_COLUMNS, tenant_record
+from gateway.tenancy.queries import TENANT_COLUMNS, tenant_of, tenant_record
 from gateway.tenancy.records import Tenant
 from gateway.tenancy.tables import TenantRow
 
@@ -46,18 +45,16 @@ class Tenants:
             statement = statement.where(suspended if call.query["suspended"] else ~suspended)
         if call.query["name"] is not None:
             statement = statement.where(TenantRow.name == call.query["name"])
+        if call.query["search"] is not None:
+            statement = statement.where(TenantRow.name.icontains(call.query["search"], autoescape=True))
         async with self._context.reading() as connection:
             return await _BY_NAME.page(
                 connection, statement, call.query, self._context.cursors, lambda row: tenant_wire(tenant_record(row))
             )
 
     async def read(self, call: Call) -> Any:
-        statement = select(*TENANT_COLUMNS).where(TenantRow.id == call.path["tenant_id"])
         async with self._context.reading() as connection:
-            row = (await connection.execute(statement)).first()
-        if row is None:
-            raise UnknownTenant("there is no such tenant")
-        return tenant_wire(tenant_record(row))
+            return tenant_wire(await tenant_of(connection, call.path["tenant_id"]))
 
     async def create(self, change: Change, call: Call) -> Any:
         body: NewTenant = call.body
@@ -91,8 +88,13 @@ def _changed(change: Change, action: str, before: Tenant | None, after: Tenant) 
 
 def tenant_routes(context: AdminContext) -> list[Route]:
     tenants = Tenants(context)
-    tier = Choice(context.tiers)
-    filters = {"tier": optional(tier), "suspended": optional(Boolean()), "name": optional(TENANT_NAME)}
+    tier = Choice(tuple(context.tiers))
+    filters = {
+        "tier": optional(tier),
+        "suspended": optional(Boolean()),
+        "name": optional(TENANT_NAME),
+        "search": optional(Text(64), "A part of its name, in upper or lower case."),
+    }
     one = "/tenants/{tenant_id}"
     return [
         Route(

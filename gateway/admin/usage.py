@@ -1,13 +1,11 @@
-"""What was used: summed over time, and request by request."""
+"""What was used, summed over time."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 from gateway.admin.context import AdminContext
 from gateway.admin.moments import instant
-from gateway.admin.paging import DEFAULT_PAGE, PAGE_QUERY, Cursors, described, page_of
 from gateway.admin.roles import READERS
 from gateway.admin.routes import Call, Route
 from gateway.admin.schema import (
@@ -25,7 +23,7 @@ from gateway.admin.schema import (
 from gateway.admin.wire import KEY_ID, MODEL_NAME, TENANT_ID, money, money_members
 from gateway.analytics import Analytics
 from gateway.analytics.sums import SUM_COLUMNS, Dimension, Grain, Window
-from gateway.analytics.usage import EventCursor, Point, events, series
+from gateway.analytics.usage import Point, series
 from gateway.api.errors import invalid
 from gateway.metering.event import unix_ms, utc_from_ms
 
@@ -68,32 +66,6 @@ _USAGE_MEMBERS: dict[str, Member | Kind] = {
     "data": Many(answer("UsagePoint", _POINT_MEMBERS | money_members("cost")), MAX_POINTS),
 }
 USAGE = answer("Usage", _USAGE_MEMBERS)
-
-_REQUEST_MEMBERS: dict[str, Member | Kind] = {
-    "event_id": Text(36),
-    "request_id": Text(255, 0),
-    "occurred_at": Instant(),
-    "tenant_id": Text(255, 0),
-    "key_id": Text(255, 0),
-    "tier": Text(255, 0),
-    "tier_served": Text(255, 0),
-    "requested_model": Text(255, 0),
-    "routed_model": Text(255, 0),
-    "model": Text(255, 0),
-    "route_reason": Text(32, 0),
-    "finish_reason": Text(32),
-    "prompt_tokens": _AMOUNT,
-    "cached_tokens": _AMOUNT,
-    "completion_tokens": _AMOUNT,
-    "undelivered_tokens": _AMOUNT,
-    "ttft_ms": nullable(_AMOUNT),
-    "total_latency_ms": _AMOUNT,
-    "queue_ms": _AMOUNT,
-    "engine_ns": _AMOUNT,
-    "preemptions": _AMOUNT,
-    "price_version": Text(255, 0),
-}
-REQUEST = answer("Request", _REQUEST_MEMBERS | money_members("cost"))
 
 
 def usage_query(words: Mapping[str, Dimension] = _WORDS) -> Mapping[str, Member]:
@@ -152,32 +124,6 @@ class UsageReports:
     async def usage(self, call: Call) -> Any:
         return await usage_answer(self._context.analytics, call.query, only_of(call.query), self._context.now())
 
-    async def requests(self, call: Call) -> Any:
-        """A page after the first is of the same window, though its end was `now`."""
-        query, cursors = call.query, self._context.cursors
-        listing = described("requests", query)
-        after, until = None, self._context.now()
-        if query["cursor"] is not None:
-            at_ms, event_id, until_ms = cursors.read(listing, query["cursor"])
-            after, until = EventCursor(at_ms, UUID(event_id)), utc_from_ms(until_ms)
-        start, end = window_of(query, until)
-        page = await events(
-            self._context.analytics,
-            Window(unix_ms(start), unix_ms(end)),
-            only=only_of(query),
-            after=after,
-            newest_first=True,
-            limit=query["limit"] or DEFAULT_PAGE,
-        )
-        return {
-            "data": [_request(event) for event in page.events],
-            "next_cursor": None if page.next is None else _next(cursors, listing, page.next, end),
-        }
-
-
-def _next(cursors: Cursors, listing: str, cursor: EventCursor, end: datetime) -> str:
-    return cursors.write(listing, [cursor.occurred_at_ms, str(cursor.event_id), unix_ms(end)])
-
 
 def _point(point: Point) -> dict[str, Any]:
     return {
@@ -185,17 +131,6 @@ def _point(point: Point) -> dict[str, Any]:
         **{word: point.of.get(dimension) for word, dimension in _WORDS.items()},
         **{name: getattr(point.sums, name) for name in _COUNTS},
         **money("cost", point.sums.cost_nanodollars),
-    }
-
-
-def _request(event: Mapping[str, Any]) -> dict[str, Any]:
-    said = {name: event[name] for name in _REQUEST_MEMBERS if name in event}
-    return said | {
-        "event_id": str(event["event_id"]),
-        "occurred_at": instant(event["occurred_at"]),
-        "model": event["served_model"],
-        "finish_reason": str(event["finish_reason"]),
-        **money("cost", event[_COST]),
     }
 
 
@@ -215,15 +150,5 @@ def usage_routes(context: AdminContext) -> list[Route]:
             query={**usage_query(), **FILTERS},
             answer=USAGE,
             read=reports.usage,
-        ),
-        Route(
-            name="listRequests",
-            about="List requests, the newest first.",
-            method="GET",
-            path="/requests",
-            allowed=READERS,
-            query={**PAGE_QUERY, **WINDOW_QUERY, **FILTERS},
-            answer=page_of("RequestPage", REQUEST),
-            read=reports.requests,
         ),
     ]

@@ -6,7 +6,7 @@ this process (`MemoryStore`) or in Redis, with a share of each limit here for wh
 `limits_for` and `demands_of` say what a request takes from which limit.
 """
 
-from gateway.admission.book import RequestLimits, demands_of, limits_for
+from gateway.admission.book import RequestLimits, demands_of, limits_for, quotas_of_tenant
 from gateway.admission.errors import QuotaExceeded
 from gateway.admission.limiter import Limiter
 from gateway.admission.memory import MemoryStore
@@ -42,5 +42,6 @@ __all__ = [
     "demands_of",
     "limits_for",
     "open_limiter",
+    "quotas_of_tenant",
     "tightest",
 ]

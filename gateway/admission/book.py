@@ -1,6 +1,6 @@
 """From who asks, and for which model, to what binds the request."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gateway.admission.model import Demand, Measure, Quota, Scope
@@ -25,13 +25,34 @@ def limits_for(principal: Principal, model: str, max_model_len: int, tier_limits
     """
     scopes = [
         *(stated for stated in principal.limits if _concerns(stated, principal.lineage or principal.key_id, model)),
-        ScopedLimits(ScopeKind.TENANT, "", _tenant_limits(principal, tier_limits)),
+        ScopedLimits(ScopeKind.TENANT, "", _with_tier(_stated_for_tenant(principal), tier_limits)),
     ]
     contexts = [each.limits.context_tokens for each in scopes if each.limits.context_tokens is not None]
+    credit = _credit(principal.tenant_id, principal.credit_nanodollars)
     return RequestLimits(
-        (*(quota for stated in scopes for quota in _quotas(principal.tenant_id, stated)), *_credit(principal)),
+        (*(quota for stated in scopes for quota in _quotas(principal.tenant_id, stated)), *credit),
         min(max_model_len, *contexts) if contexts else max_model_len,
     )
+
+
+def quotas_of_tenant(
+    tenant_id: str,
+    stated: Mapping[ScopeKind, Mapping[str, Limits]],
+    tier_limits: Limits,
+    credit_nanodollars: int | None,
+) -> tuple[Quota, ...]:
+    """All counters of a tenant, for whoever looks at them: those of the tenant itself, as `limits_for` has them, and of
+    each key and model that something is stated for."""
+    own = stated.get(ScopeKind.TENANT, {}).get("", Limits())
+    scopes = [
+        ScopedLimits(ScopeKind.TENANT, "", _with_tier(own, tier_limits)),
+        *(
+            ScopedLimits(kind, scope_id, limits)
+            for kind in (ScopeKind.KEY, ScopeKind.MODEL)
+            for scope_id, limits in stated.get(kind, {}).items()
+        ),
+    ]
+    return (*(quota for each in scopes for quota in _quotas(tenant_id, each)), *_credit(tenant_id, credit_nanodollars))
 
 
 def demands_of(
@@ -64,16 +85,19 @@ def _concerns(stated: ScopedLimits, lineage: str, model: str) -> bool:
             return False
 
 
-def _credit(principal: Principal) -> list[Quota]:
+def _credit(tenant_id: str, credit_nanodollars: int | None) -> list[Quota]:
     """What a tenant that pays in advance has paid; corrections may have taken more away than there was."""
-    if principal.credit_nanodollars is None:
+    if credit_nanodollars is None:
         return []
-    scope = Scope(principal.tenant_id, ScopeKind.TENANT, "", Measure.CREDIT_NANODOLLARS)
-    return [Quota(scope, max(0, principal.credit_nanodollars))]
+    scope = Scope(tenant_id, ScopeKind.TENANT, "", Measure.CREDIT_NANODOLLARS)
+    return [Quota(scope, max(0, credit_nanodollars))]
 
 
-def _tenant_limits(principal: Principal, tier: Limits) -> Limits:
-    stated = next((each.limits for each in principal.limits if each.kind is ScopeKind.TENANT), Limits())
+def _stated_for_tenant(principal: Principal) -> Limits:
+    return next((each.limits for each in principal.limits if each.kind is ScopeKind.TENANT), Limits())
+
+
+def _with_tier(stated: Limits, tier: Limits) -> Limits:
     return Limits(
         _first(stated.requests_per_minute, tier.requests_per_minute),
         _first(stated.tokens_per_minute, tier.tokens_per_minute),

@@ -9,10 +9,10 @@ OPEN_RETRY_MS = 1_000
 """When to come back for a slot that another request holds: nobody knows; a guess."""
 
 
-def state_of(quota: Quota, used: int, newest: int | None, now_ms: int) -> LimitState:
+def state_of(quota: Quota, used: int, held: int, newest: int | None, now_ms: int) -> LimitState:
     """`newest` is the newest bucket that counts, if any does."""
     leaves = None if newest is None else leaves_at_ms(quota.scope.measure.window, newest)
-    return LimitState(quota, used, 0 if leaves is None else leaves - now_ms)
+    return LimitState(quota, used, held, 0 if leaves is None else leaves - now_ms)
 
 
 def refusal_of(blocked: Sequence[tuple[Quota, int | None]], states: tuple[LimitState, ...], now_ms: int) -> Refusal:

@@ -5,6 +5,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from gateway.admission.errors import QuotaExceeded
 from gateway.admission.model import (
@@ -39,7 +40,7 @@ class Limiter:
         self._store = store
         self._open: dict[str, Hold] = {}
         self._heart: asyncio.Task[None] | None = None
-        self._settling: set[asyncio.Task[Settlement]] = set()
+        self._settling: set[asyncio.Task[Any]] = set()
         self._admitted = 0
         self._cut = 0
         self._refused: Counter[Measure] = Counter()
@@ -59,7 +60,14 @@ class Limiter:
         """
         if not demands:
             return Hold(request_id, 0, desired_tokens, None, (), ())
-        answer = await self._store.hold(HoldRequest(request_id, tuple(demands), minimum_tokens, desired_tokens))
+        request = HoldRequest(request_id, tuple(demands), minimum_tokens, desired_tokens)
+        try:
+            answer = await self._store.hold(request)
+        except asyncio.CancelledError:
+            # The store may have taken it all the same. (Where it takes it only after this, the hold expires by itself.)
+            unheard = Hold(request_id, 0, desired_tokens, None, request.demands, ())
+            self._track(asyncio.create_task(self._free(unheard)))
+            raise
         if isinstance(answer, Refusal):
             self._refused[answer.quota.scope.measure] += 1
             raise QuotaExceeded(answer)
@@ -118,9 +126,17 @@ class Limiter:
         if not hold.demands:
             return Settlement(Outcome.SETTLED)
         task = asyncio.create_task(self._settle_in_store(hold, use))
+        self._track(task)
+        return await asyncio.shield(task)
+
+    async def _free(self, hold: Hold) -> None:
+        with contextlib.suppress(StoreAway):  # then it expires by itself
+            await self._settle_in_store(hold, Use())
+
+    def _track(self, task: asyncio.Task[Any]) -> None:
+        """It is waited for at the end."""
         self._settling.add(task)
         task.add_done_callback(self._settling.discard)
-        return await asyncio.shield(task)
 
     async def _settle_in_store(self, hold: Hold, use: Use) -> Settlement:
         settlement = await self._store.settle(hold, use)

@@ -94,13 +94,13 @@ class LocalShare:
         await self._breaker.call(lambda: self._shared.restore(known))
 
     def counts(self) -> Mapping[str, int]:
-        """`breaker_open` and `deferred` are of this moment, the rest is since the start."""
+        """`breaker_open` and `unmerged` are of this moment, the rest is since the start."""
         return {
             "breaker_open": int(self._breaker.is_open),
             "breaker_opened": self._breaker.opened_total,
             "store_failures": self._breaker.failures_total,
             "degraded": self._degraded,
-            "deferred": len(self._deferred),
+            "unmerged": len(self._deferred),
             "merged": self._merged,
             "dropped": self._dropped,
         }

@@ -84,6 +84,11 @@ class _Counter:
         self.committed[bucket] = self.committed.get(bucket, 0) + amount
         self.used += amount
 
+    @property
+    def newest(self) -> int | None:
+        """The newest bucket that counts, if any does."""
+        return max(self.held.keys() | self.committed.keys(), default=None)
+
     def amounts(self) -> dict[int, int]:
         """What counts, by bucket, the oldest first."""
         buckets = sorted(self.held.keys() | self.committed.keys())
@@ -272,7 +277,7 @@ def _room(demand: Demand, used: int) -> int:
 
 def _states(quotas: Sequence[Quota], counters: Sequence[_Counter], now: int) -> tuple[LimitState, ...]:
     return tuple(
-        state_of(quota, counter.used, max(counter.held.keys() | counter.committed.keys(), default=None), now)
+        state_of(quota, counter.used, sum(counter.held.values()), counter.newest, now)
         for quota, counter in zip(quotas, counters, strict=True)
     )
 

@@ -114,11 +114,13 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class LimitState:
-    """Where a quota stands: `used` is committed and held together; in `reset_ms` milliseconds all that counts now
-    will have left the window (0: nothing counts, or it is concurrency, which has no clock)."""
+    """Where a quota stands: `used` is committed and held together, `held` the part of it that requests under way hold;
+    in `reset_ms` milliseconds all that counts now will have left the window (0: nothing counts, or it is concurrency,
+    which has no clock)."""
 
     quota: Quota
     used: int
+    held: int
     reset_ms: int
 
     @property

@@ -70,12 +70,14 @@ class RedisStore:
             arguments += [window, demand.quota.limit, demand.fixed, demand.per_token]
         keys = [*_request_keys(request.tenant_id, request.request_id), *(_counter_key(quota.scope) for quota in quotas)]
         reply = cast(list[int], await self._call(self._hold, request.tenant_id, keys, arguments))
-        held, now, at, granted, bound = reply[:5]
-        rows = list(zip(quotas, reply[5::3], reply[6::3], reply[7::3], strict=True))
-        states = tuple(state_of(quota, used, None if newest < 0 else newest, now) for quota, used, newest, _ in rows)
-        if not held:
+        taken, now, at, granted, bound = reply[:5]
+        rows = list(zip(quotas, reply[5::4], reply[6::4], reply[7::4], reply[8::4], strict=True))
+        states = tuple(
+            state_of(quota, used, held, None if newest < 0 else newest, now) for quota, used, held, newest, _ in rows
+        )
+        if not taken:
             blocked = [
-                (quota, None if blocks == _NEVER else blocks) for quota, _, _, blocks in rows if blocks != _CLEAR
+                (quota, None if blocks == _NEVER else blocks) for quota, _, _, _, blocks in rows if blocks != _CLEAR
             ]
             return refusal_of(blocked, states, now)
         bound_by = quotas[bound - 1].scope if bound else None
@@ -103,8 +105,8 @@ class RedisStore:
         windows = [quota.scope.measure.window.value for quota in quotas]
         now, *rows = cast(list[int], await self._call(self._usage, tenant_id, keys, windows))
         return tuple(
-            state_of(quota, used, None if newest < 0 else newest, now)
-            for quota, used, newest in zip(quotas, rows[::2], rows[1::2], strict=True)
+            state_of(quota, used, held, None if newest < 0 else newest, now)
+            for quota, used, held, newest in zip(quotas, rows[::3], rows[1::3], rows[2::3], strict=True)
         )
 
     async def restore(self, known: Sequence[Committed]) -> None:

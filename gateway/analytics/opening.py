@@ -44,9 +44,14 @@ def open_analytics(url: str) -> Analytics:
     return EmbeddedClickHouse(Path(folder))
 
 
+def is_embedded(url: str) -> bool:
+    """Whether a store at `url` is in the process that opens it."""
+    return url.startswith("chdb://")
+
+
 def preload(url: str) -> None:
     """Import what a store at `url` needs. The embedded engine is 500 MB of library, and whoever imports it holds the
     interpreter for a good part of a second: better before requests come than with the first of them."""
-    if url.startswith("chdb://"):
+    if is_embedded(url):
         importlib.import_module("gateway.analytics.embedded")
         importlib.import_module("chdb")

@@ -22,7 +22,6 @@ from gateway.analytics.sums import (
 _KEY = ("bucket", *(each.value for each in Dimension))
 _KEY_SQL = ", ".join(_KEY)
 _BUCKETS_DURING = f"bucket >= {instant('start_ms')} AND bucket < {instant('end_ms')}"
-_START_OF = {Grain.MINUTE: "toStartOfMinute", Grain.HOUR: "toStartOfHour", Grain.DAY: "toStartOfDay"}
 _HOUR_MS = Grain.HOUR.length_ms
 
 
@@ -82,7 +81,7 @@ def _differences(grain: Grain) -> str:
         SELECT {_KEY_SQL}, {summed}
         FROM
         (
-            SELECT toDateTime({_START_OF[grain]}(event.occurred_at), 'UTC') AS bucket, {dimensions}, {SUMS_OF_EVENTS}
+            SELECT toDateTime({grain.start_of}(event.occurred_at), 'UTC') AS bucket, {dimensions}, {SUMS_OF_EVENTS}
             FROM {DISTINCT_EVENTS} WHERE {DURING} GROUP BY {_KEY_SQL}
             UNION ALL
             SELECT {_KEY_SQL}, {negated}

@@ -57,6 +57,11 @@ class Grain(StrEnum):
         return f"usage_by_{self.value}"
 
     @property
+    def start_of(self) -> str:
+        """The function that says in which bucket an instant is."""
+        return f"toStartOf{self.value.title()}"
+
+    @property
     def length_ms(self) -> int:
         return {Grain.MINUTE: 60_000, Grain.HOUR: 3_600_000, Grain.DAY: 86_400_000}[self]
 

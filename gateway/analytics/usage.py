@@ -6,6 +6,7 @@ are as right as those: see `rollups`.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
@@ -48,6 +49,7 @@ EVENT_COLUMNS = (
     "ttft_ms",
     "total_latency_ms",
     "queue_ms",
+    "paused_ms",
     "engine_ns",
     "recompute_ns",
     "preemptions",
@@ -57,6 +59,13 @@ EVENT_COLUMNS = (
     "occurred_at",
 )
 MAX_PAGE_EVENTS = 1000
+
+
+class Mark(StrEnum):
+    """What single events can be found by, beside the dimensions: columns that no sums are told apart by."""
+
+    REQUEST = "request_id"
+    FINISH_REASON = "finish_reason"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,20 +156,21 @@ async def events(
     window: Window,
     *,
     only: Mapping[Dimension, str] | None = None,
+    marked: Mapping[Mark, str] | None = None,
     after: EventCursor | None = None,
     newest_first: bool = False,
     limit: int = 100,
 ) -> EventPage:
-    """One page of the distinct events, of `only` these. An event that is there throughout is on exactly one page,
-    whatever else comes in between the pages.
+    """One page of the distinct events, of `only` these and `marked` so. An event that is there throughout
+    is on exactly one page, whatever else comes in between the pages.
 
     `limit` is 1 to `MAX_PAGE_EVENTS`.
     """
     if not 1 <= limit <= MAX_PAGE_EVENTS:
         raise ValueError(f"a page has 1 to {MAX_PAGE_EVENTS} events, not {limit}")
-    only = only or {}
-    condition = " AND ".join((DURING, *(f"{each.value} = {{{each.value}:String}}" for each in only)))
-    parameters: Parameters = {**window.parameters, **{each.value: value for each, value in only.items()}}
+    wanted = {each.value: value for each, value in (*(only or {}).items(), *(marked or {}).items())}
+    condition = " AND ".join((DURING, *(f"{name} = {{{name}:String}}" for name in wanted)))
+    parameters: Parameters = {**window.parameters, **wanted}
     if after is not None:
         beyond = "<" if newest_first else ">"
         # The first comparison says less than the second; it lets parts and granules be skipped.

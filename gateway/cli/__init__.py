@@ -6,6 +6,7 @@ a second, while loading torch takes several.
 
 from gateway.cli import (
     admin_keys,
+    bench,
     credit,
     database,
     distill,
@@ -22,13 +23,19 @@ from gateway.cli import (
     session_windows,
     sink,
     tenants,
+    top,
 )
 from gateway.cli.app import group, root
 
 app = root("A multi-tenant LLM API gateway with its own inference engine inside.")
 app.command("serve")(serve.serve)
 app.command("doctor")(doctor.doctor)
+app.command("top")(top.top)
 app.command("distill")(distill.distill)
+
+load = group(app, "bench", "Put load on any OpenAI server and say what its users would have seen.")
+load.callback(help=bench.bench.__doc__, invoke_without_command=True)(bench.bench)
+load.command("compare")(bench.compare)
 
 tenant = group(app, "tenant", "Tenants, and the tier that each is served in.")
 tenant.command("create")(tenants.create)

@@ -54,8 +54,9 @@ def serve(
 
     # The port comes first: better refused now than after loading torch and a model.
     from gateway.listener import bind
+    from gateway.termination import Termination
 
-    with bind(settings.host, settings.port) as listener:
+    with Termination() as termination, bind(settings.host, settings.port) as listener:
         from gateway.serve import run
 
-        run(settings, listener, demo=demo)
+        run(settings, listener, termination, demo=demo)

@@ -18,7 +18,7 @@ def sink(
         ),
     ] = None,
     metrics_port: Annotated[
-        int | None, typer.Option("--metrics-port", min=1, max=65535, help="Serve Prometheus metrics there.")
+        int | None, typer.Option("--metrics-port", metavar="PORT", help="For Prometheus; 0: none. [default: 9464]")
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
@@ -26,9 +26,9 @@ def sink(
     from gateway.metering.sink_service import run_sink
     from gateway.telemetry.logs import configure_logging
 
-    settings = settings_from(data_dir=data_dir)
+    settings = settings_from(data_dir=data_dir, sink_metrics_port=metrics_port)
     configure_logging(settings.log_level, settings.log_format, settings.secret_values())
-    asyncio.run(run_sink(settings, member=member, metrics_port=metrics_port))
+    asyncio.run(run_sink(settings, member=member))
 
 
 def create_topic(

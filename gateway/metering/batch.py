@@ -1,5 +1,6 @@
 """What one commit of the journal writes."""
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -9,12 +10,12 @@ from gateway.metering.opening import Opening, Progress
 
 
 class Ended(NamedTuple):
-    """A request that ended. `done` is told when `event` is on the disk; where it cannot be written now, `otherwise`
-    is what is written in its place as soon as anything can."""
+    """A request that ended. `done` is told when `event` is on the disk; where it cannot be written now, what
+    `otherwise` makes is written in its place as soon as anything can."""
 
     event: UsageEvent
-    otherwise: UsageEvent
-    done: "Future[None] | None"
+    done: "Future[None] | None" = None
+    otherwise: Callable[[], UsageEvent] | None = None
 
 
 @dataclass(slots=True)
@@ -74,5 +75,5 @@ class Batch:
     def fall_back(self) -> "list[Future[None]]":
         """Put in place of each event what is written otherwise. Returns those who wait, to be told of an error."""
         waiting = [ended.done for ended in self.ended if ended.done is not None]
-        self.ended = [Ended(each.otherwise, each.otherwise, None) for each in self.ended]
+        self.ended = [Ended(each.event if each.otherwise is None else each.otherwise()) for each in self.ended]
         return waiting

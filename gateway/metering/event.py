@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -14,8 +14,8 @@ import orjson
 
 from gateway.routing.reason import RouteReason
 
-SCHEMA_VERSION = 2
-"""Version 1 has no `routed_model` and no `route_reason`: there was no routing."""
+SCHEMA_VERSION = 3
+"""Version 1 has no `routed_model` and no `route_reason`: there was no routing. Version 2 has no `paused_ms`."""
 
 
 class Ending(StrEnum):
@@ -44,7 +44,8 @@ class UsageEvent:
     `route_reason`, of which `served_model` is the version that answered. Billed are `prompt_tokens` (of which
     `cached_tokens` came from the prefix cache) and `completion_tokens`, those that were sent to the client;
     `undelivered_tokens` were computed for it and not sent.
-    `engine_ns` is the request's share of the steps it was in; `recompute_ns` is what it had to repeat after
+    `queue_ms` is how long it waited until it was first admitted; for `paused_ms` it stood still because its client did
+    not read. `engine_ns` is the request's share of the steps it was in; `recompute_ns` is what it had to repeat after
     preemptions, by the class that each was for. `cost_nanodollars` is final: the tokens at the price version of the
     moment. `occurred_at` is the end of the request, UTC, to the millisecond.
     """
@@ -73,6 +74,7 @@ class UsageEvent:
     ttft_ms: int | None = None
     total_latency_ms: int
     queue_ms: int = 0
+    paused_ms: int = 0
     engine_ns: int = 0
     recompute_ns: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     preemptions: int = 0
@@ -112,7 +114,12 @@ def unrouted(model: str) -> dict[str, str]:
 
 
 COLUMNS = tuple(each.name for each in fields(UsageEvent))
-_FIELDS = {1: tuple(name for name in COLUMNS if name not in unrouted("")), SCHEMA_VERSION: COLUMNS}
+_BEFORE_PAUSES = tuple(name for name in COLUMNS if name != "paused_ms")
+_FIELDS = {
+    1: tuple(name for name in _BEFORE_PAUSES if name not in unrouted("")),
+    2: _BEFORE_PAUSES,
+    SCHEMA_VERSION: COLUMNS,
+}
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_COUNT = 2**63 - 1
@@ -128,6 +135,7 @@ _COUNTS = frozenset(
         "accepted_draft_tokens",
         "total_latency_ms",
         "queue_ms",
+        "paused_ms",
         "engine_ns",
         "preemptions",
         "cost_nanodollars",
@@ -137,20 +145,9 @@ _COUNTS = frozenset(
 
 def _read(name: str, value: Any) -> Any:
     """A field's value from its JSON form."""
+    read: Callable[[Any], Any] = _READERS.get(name, _text)
     try:
-        match name:
-            case "event_id":
-                return UUID(value)
-            case "finish_reason":
-                return Ending(value)
-            case "occurred_at":
-                return _instant(value)
-            case "ttft_ms":
-                return None if value is None else _count(value)
-            case "recompute_ns":
-                return MappingProxyType({_text(key): _count(each) for key, each in value.items()})
-            case _:
-                return _count(value) if name in _COUNTS else _text(value)
+        return read(value)
     except (ValueError, TypeError, AttributeError):
         raise InvalidEvent(f"{name} is {str(value)[:80]!r}") from None
 
@@ -172,6 +169,21 @@ def _instant(value: str) -> datetime:
     if instant.tzinfo is None:
         raise ValueError
     return instant.astimezone(UTC)
+
+
+def _counts_by_class(value: Any) -> Mapping[str, int]:
+    return MappingProxyType({_text(name): _count(each) for name, each in value.items()})
+
+
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(_COUNTS, _count),
+    "event_id": UUID,
+    "finish_reason": Ending,
+    "occurred_at": _instant,
+    "ttft_ms": lambda value: None if value is None else _count(value),
+    "recompute_ns": _counts_by_class,
+}
+"""Of the fields that are not text."""
 
 
 def new_event_id(now_ms: int | None = None) -> UUID:

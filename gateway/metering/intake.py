@@ -5,21 +5,22 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from gateway.analytics import Analytics
-from gateway.metering.event import COLUMNS, InvalidEvent, UsageEvent
+from gateway.metering.event import COLUMNS, InvalidEvent, UsageEvent, unix_ms, utc_from_ms
 
 EVENTS_TABLE = "usage_events"
 DEAD_LETTERS_TABLE = "usage_dead_letters"
-_DEAD_LETTER_COLUMNS = ("topic", "partition", "offset", "reason", "payload")
+_DEAD_LETTER_COLUMNS = ("topic", "partition", "offset", "reason", "payload", "received_at")
 _EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 _LATEST = datetime(2200, 1, 1, tzinfo=UTC)
 _MAX_PREEMPTIONS = 2**32 - 1
 
 
 class Message(NamedTuple):
-    """Bytes at an offset of a partition."""
+    """Bytes at an offset of a partition. `timestamp_ms` is when they were sent there (Unix time), 0 if unknown."""
 
     offset: int
     body: bytes
+    timestamp_ms: int = 0
 
 
 class Stored(NamedTuple):
@@ -46,17 +47,23 @@ class Intake:
         """
         rows: list[tuple[Any, ...]] = []
         dead: list[tuple[Any, ...]] = []
-        for offset, body in messages:
+        for offset, body, timestamp_ms in messages:
             try:
                 rows.append(row_of(UsageEvent.from_json(body)))
             except InvalidEvent as error:
-                dead.append((topic, partition, offset, str(error), body))
+                dead.append((topic, partition, offset, str(error), body, _sent_at(timestamp_ms)))
         token = f"{topic}-{partition}-{messages[0].offset}-{messages[-1].offset}"
         if dead:
             await self._analytics.insert(DEAD_LETTERS_TABLE, _DEAD_LETTER_COLUMNS, dead, f"dead-{token}")
         if rows:
             await self._analytics.insert(EVENTS_TABLE, COLUMNS, rows, token)
         return Stored(len(rows), len(dead))
+
+
+def _sent_at(timestamp_ms: int) -> datetime:
+    """When a dead letter came to Kafka, rather than here: so the same message again is the same row. Whoever sent it
+    may have said any number."""
+    return utc_from_ms(min(max(timestamp_ms, 0), unix_ms(_LATEST)))
 
 
 def row_of(event: UsageEvent) -> tuple[Any, ...]:

@@ -1,9 +1,10 @@
 """The journal of usage: what was consumed is on this machine's disk before a client sees the end of its answer.
 
 A request is opened when it is admitted, advanced while it streams and closed by its event. All streams share one
-commit (group commit): at most `INTERVAL_MS` after a change, and at once, but not more often than every `GATHER_MS`,
-where somebody waits for it. Progress is written after the tokens were handed to the socket, so what a crash leaves
-behind is never more than was sent, and less by at most what was sent since the last commit.
+commit (group commit): at most `INTERVAL_MS` after a change, and at once where somebody waits for it, but then not more
+often than every `GATHER_MS` as long as others are under way who may come to wait, too. Progress is written after the
+tokens were handed to the socket, so what a crash leaves behind is never more than was sent, and less by at most what
+was sent since the last commit.
 """
 
 import asyncio
@@ -12,12 +13,14 @@ import shutil
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import IO
 
 import structlog
 
+from engine.awaiting import outcome_of
 from gateway.errors import OperatorError
 from gateway.metering.batch import Batch, Ended
 from gateway.metering.event import Ending, UsageEvent
@@ -63,7 +66,7 @@ class Journal:
     ) -> None:
         self.path = path
         self._interval_s = interval_ms / 1000
-        self._min_free_bytes = min_free_bytes
+        self.min_free_bytes = min_free_bytes
         self._retention_ms = retention_days * _DAY_MS
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock_file = _lock(path)
@@ -83,8 +86,11 @@ class Journal:
         self._changed = threading.Condition()
         self._next = Batch()
         self._unwritten = Batch()
+        self._under_way: set[str] = set()
+        """Requests that have begun and not ended, by id."""
         self._trouble: str | None = None
         self._disk_trouble: str | None = None
+        self._free_bytes = 0
         self._disk_checked = -DISK_CHECK_S
         self._written = 0.0
         self._pruned = time.monotonic()
@@ -97,6 +103,12 @@ class Journal:
         """Why nothing new may run, for readiness and logs; None where all is well."""
         self._check_disk()
         return self._trouble or self._disk_trouble
+
+    @property
+    def free_bytes(self) -> int:
+        """Of the disk that it is on, as of this second; 0 where that cannot be read."""
+        self._check_disk()
+        return self._free_bytes
 
     @property
     def last_sequence(self) -> int:
@@ -123,8 +135,11 @@ class Journal:
             raise JournalUnavailable(trouble)
         with self._changed:
             self._refuse_if_closed()
+            wake = not self._next
+            self._under_way.add(opening.request_id)
             self._next.open(opening)
-            self._changed.notify()
+            if wake:
+                self._changed.notify()
 
     def advance(self, request_id: str, progress: Progress) -> None:
         """Note what has been sent; it is on the disk within the interval."""
@@ -134,11 +149,11 @@ class Journal:
             if wake:
                 self._changed.notify()
 
-    async def finish(self, event: UsageEvent, otherwise: UsageEvent) -> None:
+    async def finish(self, event: UsageEvent, otherwise: Callable[[], UsageEvent] | None = None) -> None:
         """Close a request; returns when its event is on the disk.
 
-        Where that fails, `otherwise` is journalled in its place when the disk is back: what was consumed by a client
-        who is now told of an error.
+        Where that fails, what `otherwise` makes is journalled in its place when the disk is back: what was consumed by
+        a client who is now told of an error.
 
         Raises:
             JournalUnavailable: it is not on the disk.
@@ -146,17 +161,14 @@ class Journal:
         done: Future[None] = Future()
         with self._changed:
             self._refuse_if_closed()
-            self._next.end(Ended(event, otherwise, done))
-            self._changed.notify()
-        # Unshielded, a caller that is cancelled would cancel what the writer is about to tell.
-        await asyncio.shield(asyncio.wrap_future(done))
+            self._end(Ended(event, done, otherwise))
+        await outcome_of(done)
 
     def finish_later(self, event: UsageEvent) -> None:
         """Close a request of which nobody waits for the end."""
         with self._changed:
             self._refuse_if_closed()
-            self._next.end(Ended(event, event, None))
-            self._changed.notify()
+            self._end(Ended(event))
 
     def acknowledge(self, sequence: int) -> None:
         """All events up to this one have arrived downstream. It need not be durable at once: they may arrive twice."""
@@ -171,6 +183,11 @@ class Journal:
             self._changed.notify()
         await asyncio.to_thread(self._thread.join)
 
+    def _end(self, ended: Ended) -> None:
+        self._under_way.discard(ended.event.request_id)
+        self._next.end(ended)
+        self._changed.notify()
+
     def _refuse_if_closed(self) -> None:
         if self._closing:
             raise JournalUnavailable("the journal is closed")
@@ -180,7 +197,7 @@ class Journal:
         left = self._file.open_requests()
         if not left:
             return
-        batch = Batch(ended=[Ended(event, event, None) for event in map(_interrupted, left)])
+        batch = Batch(ended=[Ended(event) for event in map(_interrupted, left)])
         self._file.begin()
         first = self._file.last_sequence() + 1
         self._file.append(first, batch.numbered(self._file.source, first))
@@ -211,7 +228,7 @@ class Journal:
         if self._unwritten:
             return self._written + RETRY_S
         if self._next.ended:
-            return self._written + GATHER_MS / 1000
+            return self._written + (GATHER_MS / 1000 if self._under_way else 0.0)
         return self._written + self._interval_s if self._next else None
 
     def _write(self) -> None:
@@ -288,12 +305,13 @@ class Journal:
             return
         self._disk_checked = now
         try:
-            free_bytes = shutil.disk_usage(self.path.parent).free
+            self._free_bytes = shutil.disk_usage(self.path.parent).free
         except OSError as error:
+            self._free_bytes = 0
             self._disk_trouble = f"the journal's disk cannot be read: {error.strerror}"
             return
-        nearly_full = free_bytes < self._min_free_bytes
-        self._disk_trouble = f"the journal's disk has only {free_bytes} bytes left" if nearly_full else None
+        nearly_full = self._free_bytes < self.min_free_bytes
+        self._disk_trouble = f"the journal's disk has only {self._free_bytes} bytes left" if nearly_full else None
 
 
 def _interrupted(left: OpenRequest) -> UsageEvent:

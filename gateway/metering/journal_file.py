@@ -69,6 +69,24 @@ INSERT INTO spent VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (month, tenant_id, key_i
 """
 
 
+_HOURS_UP_TO = f"""
+SELECT hour_ms, hours.events - coalesce(later.events, 0),
+    hours.prompt_tokens - coalesce(later.prompt_tokens, 0),
+    hours.cached_tokens - coalesce(later.cached_tokens, 0),
+    hours.completion_tokens - coalesce(later.completion_tokens, 0),
+    hours.cost_nanodollars - coalesce(later.cost_nanodollars, 0)
+FROM hours LEFT JOIN (
+    SELECT occurred_ms / {HOUR_MS} * {HOUR_MS} AS hour_ms, count(*) AS events,
+        sum(CAST(body AS TEXT) ->> 'prompt_tokens') AS prompt_tokens,
+        sum(CAST(body AS TEXT) ->> 'cached_tokens') AS cached_tokens,
+        sum(CAST(body AS TEXT) ->> 'completion_tokens') AS completion_tokens,
+        sum(CAST(body AS TEXT) ->> 'cost_nanodollars') AS cost_nanodollars
+    FROM events WHERE sequence > ? GROUP BY 1
+) AS later USING (hour_ms)
+WHERE hour_ms >= ? AND hour_ms < ?
+"""
+
+
 class JournalRow(NamedTuple):
     """An event as it was written; `body` is `UsageEvent.to_json`."""
 
@@ -231,6 +249,11 @@ class JournalFile:
         rows = self._connection.execute(
             "SELECT * FROM hours WHERE hour_ms >= ? AND hour_ms < ? ORDER BY hour_ms", (start_ms, end_ms)
         )
+        return {hour_ms: Totals(*amounts) for hour_ms, *amounts in rows}
+
+    def hours_up_to(self, sequence: int, start_ms: int, end_ms: int) -> dict[int, Totals]:
+        """As `hours`, without the events after a sequence. One statement, so the gateway may write meanwhile."""
+        rows = self._connection.execute(_HOURS_UP_TO, (sequence, start_ms, end_ms))
         return {hour_ms: Totals(*amounts) for hour_ms, *amounts in rows}
 
     def spent(self) -> list[Spent]:

@@ -1,7 +1,7 @@
 """Kafka as the sink's source."""
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gateway.metering.intake import Message
@@ -17,6 +17,7 @@ FETCH_MESSAGES = 2_000
 FETCH_BYTES = 8 * 1024**2
 REQUEST_TIMEOUT_MS = 10_000
 COMMIT_TIMEOUT_MS = 10_000
+END_OFFSETS_TIMEOUT_MS = 2_000
 CLOSE_TIMEOUT_MS = 2_000
 METADATA_MS = 5_000
 """How often the client looks whether the topic has other partitions."""
@@ -49,6 +50,9 @@ class KafkaSource:
 
     async def fetch(self, *, more: bool) -> Fetched:
         return await self._worker.call(self._safely, lambda consumer: _poll(consumer, more=more))
+
+    async def behind(self) -> Mapping[Partition, int]:
+        return await self._worker.call(self._safely, _behind)
 
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
         await self._worker.call(self._safely, lambda consumer: _commit(consumer, offsets))
@@ -110,9 +114,20 @@ def _poll(consumer: "KafkaConsumer", *, more: bool) -> Fetched:
     (consumer.resume if more else consumer.pause)(*held)
     fetched = consumer.poll(timeout_ms=FETCH_TIMEOUT_MS)
     return Fetched(
-        {_partition(place): [Message(each.offset, each.value or b"") for each in fetched[place]] for place in fetched},
+        {_partition(place): _messages(fetched[place]) for place in fetched},
         frozenset(map(_partition, consumer.assignment())),
     )
+
+
+def _messages(records: Sequence[Any]) -> list[Message]:
+    return [Message(each.offset, each.value or b"", each.timestamp) for each in records]
+
+
+def _behind(consumer: "KafkaConsumer") -> Mapping[Partition, int]:
+    held = sorted(consumer.assignment())
+    ends = consumer.end_offsets(held, timeout_ms=END_OFFSETS_TIMEOUT_MS) if held else {}
+    positions = {place: consumer.position(place, timeout_ms=END_OFFSETS_TIMEOUT_MS) for place in held}
+    return {_partition(place): ends[place] - at for place, at in positions.items() if at is not None}
 
 
 def _commit(consumer: "KafkaConsumer", offsets: Mapping[Partition, int]) -> None:

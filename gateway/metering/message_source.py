@@ -36,6 +36,13 @@ class MessageSource(Protocol):
             SourceAway
         """
 
+    async def behind(self) -> Mapping[Partition, int]:
+        """How many messages there are of each partition that this member holds and has not fetched.
+
+        Raises:
+            SourceAway
+        """
+
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
         """What is before these offsets need not come again.
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from gateway.metering.event import Ending
+from gateway.metering.event import Ending, UsageEvent
 from gateway.metering.journal import Journal
 from gateway.metering.opening import Opening, Progress, Work, event_of
 
@@ -30,6 +30,11 @@ class Meter:
         self._clock = clock
         self._closed = False
         journal.begin(opening)
+
+    @property
+    def closed(self) -> bool:
+        """The journal knows of the request's end."""
+        return self._closed
 
     @property
     def billed_nanodollars(self) -> int:
@@ -61,13 +66,14 @@ class Meter:
         """
         assert not self._closed, "a request ends once"
         self._closed = True
-        now_ms = self._clock()
-        unsent = total.completion_tokens - self.sent.completion_tokens
-        otherwise = replace(work, undelivered_tokens=work.undelivered_tokens + unsent)
-        await self._journal.finish(
-            event_of(self._opening, total, work, ending, now_ms),
-            event_of(self._opening, self.sent, otherwise, Ending.ERROR, now_ms),
-        )
+        opening, sent, now_ms = self._opening, self.sent, self._clock()
+
+        def otherwise() -> UsageEvent:
+            unsent = total.completion_tokens - sent.completion_tokens
+            undelivered = replace(work, undelivered_tokens=work.undelivered_tokens + unsent)
+            return event_of(opening, sent, undelivered, Ending.ERROR, now_ms)
+
+        await self._journal.finish(event_of(opening, total, work, ending, now_ms), otherwise)
         self.sent = total
 
     def abandon(self, computed: Progress, work: Work, ending: Ending) -> None:

@@ -1,13 +1,17 @@
 """Prometheus metrics of usage on its way."""
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gateway.metering.books_watch import BooksWatch
 from gateway.metering.gaps import MissingRange
 from gateway.metering.journal import Journal
+from gateway.metering.message_source import Partition
 from gateway.metering.relay import Relay
 from gateway.metering.sink import Sink
 
@@ -28,10 +32,17 @@ class RelayCollector(Collector):
             "turnpike_usage_backlog_events", "Events in the journal that have not arrived", relay.backlog_events
         )
         yield GaugeMetricFamily(
+            "turnpike_usage_backlog_age_seconds", "Since the oldest of them ended", relay.backlog_age_s
+        )
+        yield GaugeMetricFamily(
             "turnpike_usage_failing_seconds", "How long no delivery has succeeded; 0 is well", relay.failing_s
         )
         yield GaugeMetricFamily(
             "turnpike_usage_journal_trouble", "1 while usage cannot be written", float(journal.trouble is not None)
+        )
+        yield GaugeMetricFamily("turnpike_usage_journal_free_bytes", "Of the journal's disk", journal.free_bytes)
+        yield GaugeMetricFamily(
+            "turnpike_usage_journal_needed_bytes", "With fewer nothing new is begun", journal.min_free_bytes
         )
         yield CounterMetricFamily("turnpike_usage_journalled_events", "Events ever written", journal.last_sequence)
         yield CounterMetricFamily(
@@ -43,12 +54,52 @@ class RelayCollector(Collector):
         yield CounterMetricFamily("turnpike_usage_delivery_failures", "Since the start", relay.failures_total)
 
 
-class SinkCollector(Collector):
-    """Of a sink. `missing` is what was last found."""
+class BooksCollector(Collector):
+    """Of a gateway: whether its journal and the store of usage agree, as of the last check."""
 
-    def __init__(self, sink: Sink, missing: Callable[[], list[MissingRange]]) -> None:
+    def __init__(self, watch: BooksWatch) -> None:
+        self._watch = watch
+
+    def describe(self) -> Iterator[Metric]:
+        yield from ()
+
+    def collect(self) -> Iterator[Metric]:
+        watch, drift = self._watch, self._watch.drift
+        events = GaugeMetricFamily(
+            "turnpike_reconciliation_drift_events", "That are not in the store as in the journal", labels=["kind"]
+        )
+        for kind in ("missing", "doubled", "altered"):
+            events.add_metric([kind], getattr(drift, kind))
+        yield events
+        yield GaugeMetricFamily("turnpike_reconciliation_drift_hours", "Hours whose sums differ", drift.hours)
+        yield GaugeMetricFamily(
+            "turnpike_reconciliation_checked_timestamp_seconds", "End of the last check, or 0", watch.checked_s
+        )
+        yield CounterMetricFamily(
+            "turnpike_reconciliation_failures", "Checks that could not be made", watch.failures_total
+        )
+
+
+class KnownGaps(Protocol):
+    @property
+    def missing(self) -> Sequence[MissingRange]:
+        """Numbers of sources that are not in the store."""
+
+
+class KnownLag(Protocol):
+    @property
+    def behind(self) -> Mapping[Partition, int]:
+        """How many messages the source has of each partition that were not fetched."""
+
+
+class SinkCollector(Collector):
+    """Of a sink, and of what it last found out. Until `started` it cannot use its store."""
+
+    def __init__(self, sink: Sink, gaps: KnownGaps, lag: KnownLag, started: Callable[[], bool]) -> None:
         self._sink = sink
-        self._missing = missing
+        self._gaps = gaps
+        self._lag = lag
+        self._started = started
 
     def describe(self) -> Iterator[Metric]:
         yield from ()
@@ -59,15 +110,26 @@ class SinkCollector(Collector):
             name = each.name.removesuffix("_total")
             yield CounterMetricFamily(f"turnpike_sink_{name}", "Since the start", getattr(counts, each.name))
         yield GaugeMetricFamily("turnpike_sink_held_messages", "Fetched and not yet stored", self._sink.held_messages)
-        yield GaugeMetricFamily(
-            "turnpike_sink_failing", "1 while usage cannot be brought on", float(self._sink.last_error is not None)
-        )
+        yield from self._behind()
+        failing = not self._started() or self._sink.last_error is not None
+        yield GaugeMetricFamily("turnpike_sink_failing", "1 while usage cannot be brought on", float(failing))
         missing = GaugeMetricFamily(
             "turnpike_usage_missing_events", "Numbers of a source that are not in ClickHouse", labels=["source"]
         )
         by_source: dict[str, int] = {}
-        for gap in self._missing():
+        for gap in self._gaps.missing:
             by_source[gap.source] = by_source.get(gap.source, 0) + gap.events
         for source, events in by_source.items():
             missing.add_metric([source], events)
         yield missing
+
+    def _behind(self) -> Iterator[Metric]:
+        behind, held, oldest_ms = self._lag.behind, self._sink.held_by_partition, self._sink.oldest_ms
+        messages = GaugeMetricFamily(
+            "turnpike_sink_lag_messages", "Of a partition of this member, not stored yet", labels=["partition"]
+        )
+        for place, count in behind.items():
+            messages.add_metric([str(place.number)], count + held.get(place, 0))
+        yield messages
+        lag_s = 0.0 if oldest_ms is None else max(0.0, time.time() - oldest_ms / 1000)
+        yield GaugeMetricFamily("turnpike_sink_lag_seconds", "Age of the oldest message that it holds", lag_s)

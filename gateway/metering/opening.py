@@ -2,8 +2,8 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass, fields
+from typing import NamedTuple, Self
 from uuid import UUID
 
 import orjson
@@ -63,19 +63,24 @@ class Work:
     draft_tokens: int = 0
     accepted_draft_tokens: int = 0
     queue_ms: int = 0
+    paused_ms: int = 0
     engine_ns: int = 0
     recompute_ns: Mapping[str, int] | None = None
     preemptions: int = 0
 
     def __add__(self, later: "Work") -> "Work":
+        if self == NO_WORK:
+            return later
         sums = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "recompute_ns"}
         recompute_ns = Counter(self.recompute_ns or {}) + Counter(later.recompute_ns or {})
         return Work(**{name: amount + getattr(later, name) for name, amount in sums.items()}, recompute_ns=recompute_ns)
 
 
+NO_WORK = Work()
+
+
 def event_of(opening: Opening, progress: Progress, work: Work, ending: Ending, ended_ms: int) -> UsageEvent:
     """The one event of a request. The journal gives it its `source` and `sequence`."""
-    engine: dict[str, Any] = asdict(work) | {"recompute_ns": dict(work.recompute_ns or {})}
     return UsageEvent(
         event_id=opening.event_id,
         source="",
@@ -93,11 +98,18 @@ def event_of(opening: Opening, progress: Progress, work: Work, ending: Ending, e
         prompt_tokens=progress.prompt_tokens,
         cached_tokens=progress.cached_tokens,
         completion_tokens=progress.completion_tokens,
+        undelivered_tokens=work.undelivered_tokens,
+        draft_tokens=work.draft_tokens,
+        accepted_draft_tokens=work.accepted_draft_tokens,
         ttft_ms=progress.ttft_ms,
         total_latency_ms=max(0, ended_ms - opening.opened_ms),
+        queue_ms=work.queue_ms,
+        paused_ms=work.paused_ms,
+        engine_ns=work.engine_ns,
+        recompute_ns=dict(work.recompute_ns or {}),
+        preemptions=work.preemptions,
         finish_reason=ending,
         price_version=opening.price.version,
         cost_nanodollars=opening.cost(progress),
         occurred_at=utc_from_ms(ended_ms),
-        **engine,
     )

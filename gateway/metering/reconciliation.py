@@ -170,10 +170,22 @@ async def _pages(file: JournalFile, window: Window, last: int) -> AsyncIterator[
 async def _compare_events(
     analytics: Analytics, page: Sequence[JournalRow], under_way: _UnderWay, found: Reconciliation
 ) -> None:
-    events = [UsageEvent.from_json(row.body) for row in page]
+    events = await asyncio.to_thread(_events_of, page)
     moments = [unix_ms(event.occurred_at) for event in events]
     around = Window(min(moments) - HOUR_MS, max(moments) + HOUR_MS)
     stored = await stored_rows(analytics, found.source, SequenceRange(page[0].sequence, page[-1].sequence), around)
+    await asyncio.to_thread(_compare_page, events, stored, under_way, found)
+
+
+def _events_of(page: Sequence[JournalRow]) -> list[UsageEvent]:
+    """On a thread."""
+    return [UsageEvent.from_json(row.body) for row in page]
+
+
+def _compare_page(
+    events: Sequence[UsageEvent], stored: dict[UUID, list[EventRow]], under_way: _UnderWay, found: Reconciliation
+) -> None:
+    """On a thread."""
     by_sequence = {event.sequence: event for event in events}
     for event in events:
         copies = stored.pop(event.event_id, [])

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import structlog
 
 from gateway.metering.destination import Backoff, Destination, DestinationAway, DestinationRefused
+from gateway.metering.event import UsageEvent, unix_ms
 from gateway.metering.journal import Journal
 from gateway.metering.journal_file import JournalFile, JournalRow
 from gateway.metering.worker import Worker
@@ -48,6 +49,8 @@ class Relay:
         self._reader = Worker("relay")
         self._file: JournalFile | None = None
         self._delivered: int | None = None
+        self._oldest: JournalRow | None = None
+        """What has not arrived is no older than this; None where nothing waits."""
         self._failing_since: float | None = None
         self._stopping = asyncio.Event()
         self._closed = False
@@ -63,6 +66,15 @@ class Relay:
         if self._delivered is None:
             return self._journal.backlog_events
         return self._journal.last_sequence - self._delivered
+
+    @property
+    def backlog_age_s(self) -> float:
+        """How long ago the oldest request ended whose event has not arrived; 0 where there is none, or it has not been
+        looked at yet."""
+        if self._oldest is None or not self.backlog_events:
+            return 0.0
+        ended_ms = unix_ms(UsageEvent.from_json(self._oldest.body).occurred_at)
+        return max(0.0, time.time() - ended_ms / 1000)
 
     @property
     def failing_s(self) -> float:
@@ -96,6 +108,7 @@ class Relay:
             try:
                 rows = rows or await self._reader.call(self._read)
                 if rows:
+                    self._oldest = rows[0]
                     await self._destination.deliver(rows)
             except Exception as error:  # whatever it is, this task has to stay and say so
                 self._failed(error)
@@ -126,6 +139,7 @@ class Relay:
     def _succeeded(self, rows: Sequence[JournalRow]) -> None:
         self._delivered = rows[-1].sequence
         self._journal.acknowledge(self._delivered)
+        self._oldest = rows[-1] if self.backlog_events else None
         self.delivered_total += len(rows)
         if self.last_error is not None:
             _log.warning("usage arrives again", after_s=round(self.failing_s), backlog_events=self.backlog_events)

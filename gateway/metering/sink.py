@@ -8,7 +8,7 @@ depends on being told of a rebalance in time: a batch that another member stores
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -81,8 +81,22 @@ class Sink:
     @property
     def held_messages(self) -> int:
         """Fetched and not yet stored."""
-        waiting = sum(map(len, self._fetched.values()))
-        return waiting + sum(len(batch.messages) for batch in self._batches)
+        return sum(self.held_by_partition.values())
+
+    @property
+    def held_by_partition(self) -> Mapping[Partition, int]:
+        """The same, of each partition that has any. From any thread, as `oldest_ms`."""
+        held = {place: len(messages) for place, messages in list(self._fetched.items())}
+        for batch in list(self._batches):
+            held[batch.partition] = held.get(batch.partition, 0) + len(batch.messages)
+        return held
+
+    @property
+    def oldest_ms(self) -> int | None:
+        """When the oldest of them was sent to the source, Unix time; None where there is none."""
+        heads = [messages[0] for messages in list(self._fetched.values()) if messages]
+        heads += [batch.messages[0] for batch in list(self._batches)]
+        return min((head.timestamp_ms for head in heads), default=None)
 
     def stop(self) -> None:
         """Store and commit what was fetched, as far as that works at once, and end."""

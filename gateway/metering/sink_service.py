@@ -3,6 +3,8 @@
 import asyncio
 import signal
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 
 import structlog
 from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
@@ -15,12 +17,14 @@ from gateway.metering.gaps import MissingRange, missing_ranges
 from gateway.metering.intake import Intake
 from gateway.metering.kafka_cluster import KafkaCluster
 from gateway.metering.kafka_source import KafkaSource
+from gateway.metering.message_source import MessageSource, Partition, SourceAway
 from gateway.metering.metrics import SinkCollector
 from gateway.metering.sink import Sink
 from gateway.settings import Settings
 
 GROUP = "turnpike-sink"
 GAPS_EVERY_S = 60.0
+LAG_EVERY_S = 5.0
 GAPS_WINDOW_MS = 48 * 3_600_000
 SETTLED_AFTER_MS = 5 * 60_000
 """An event may be this long under way before its number is called missing."""
@@ -52,7 +56,25 @@ class GapWatch:
             await asyncio.sleep(GAPS_EVERY_S)
 
 
-async def run_sink(settings: Settings, *, member: str | None = None, metrics_port: int | None = None) -> None:
+class LagWatch:
+    """Asks from time to time how far the source is ahead, and keeps what it said."""
+
+    def __init__(self, source: MessageSource) -> None:
+        self._source = source
+        self.behind: Mapping[Partition, int] = {}
+
+    async def look(self) -> None:
+        """Look once; where the source is away, what it said before stands."""
+        with suppress(SourceAway):
+            self.behind = await self._source.behind()
+
+    async def run(self) -> None:
+        while True:
+            await self.look()
+            await asyncio.sleep(LAG_EVERY_S)
+
+
+async def run_sink(settings: Settings, *, member: str | None = None) -> None:
     """Until SIGTERM or SIGINT.
 
     Raises:
@@ -64,7 +86,7 @@ async def run_sink(settings: Settings, *, member: str | None = None, metrics_por
     analytics = open_analytics(settings.analytics_url.get_secret_value())
     source = KafkaSource(cluster, settings.kafka_topic, group=GROUP, member=member)
     sink = Sink(source, Intake(analytics))
-    stopping = asyncio.Event()
+    started, stopping = asyncio.Event(), asyncio.Event()
 
     def stop() -> None:
         stopping.set()
@@ -72,18 +94,21 @@ async def run_sink(settings: Settings, *, member: str | None = None, metrics_por
 
     for each in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(each, stop)
-    gaps = GapWatch(analytics)
-    if metrics_port is not None:
-        _serve_metrics(SinkCollector(sink, lambda: gaps.missing), settings.host, metrics_port)
+    gaps, lag = GapWatch(analytics), LagWatch(source)
+    if settings.sink_metrics_port:
+        collector = SinkCollector(sink, gaps, lag, started.is_set)
+        _serve_metrics(collector, settings.host, settings.sink_metrics_port)
     try:
         if await _migrated(analytics, stopping):
-            watching = asyncio.create_task(gaps.run())
+            started.set()
+            watching = [asyncio.create_task(watch.run()) for watch in (gaps, lag)]
             try:
                 _log.info("taking usage from Kafka", topic=settings.kafka_topic, group=GROUP)
                 await sink.run()
             finally:
-                watching.cancel()
-                await asyncio.wait([watching])
+                for watch in watching:
+                    watch.cancel()
+                await asyncio.wait(watching)
     finally:
         await source.aclose()
         await analytics.aclose()
@@ -113,4 +138,6 @@ def _serve_metrics(collector: SinkCollector, host: str, port: int) -> None:
     try:
         start_http_server(port, host, registry)
     except OSError as error:
-        raise OperatorError(f"metrics cannot be served on {host}:{port}: {error.strerror}") from error
+        raise OperatorError(
+            f"metrics cannot be served on {host}:{port}: {error.strerror}. See sink_metrics_port"
+        ) from error

@@ -1,12 +1,13 @@
 """A thread of one's own for a client that blocks."""
 
-import asyncio
 import logging
 import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
+
+from engine.awaiting import outcome_of
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -34,8 +35,7 @@ class Worker:
                 done.set_exception(error)
 
         self._calls.put(run)
-        # Unshielded, a caller that is cancelled would cancel what the thread is about to tell.
-        return await asyncio.shield(asyncio.wrap_future(done))
+        return await outcome_of(done)
 
     def post(self, function: Callable[[], object]) -> None:
         """Run it after what was called before. Nobody is told how it went."""

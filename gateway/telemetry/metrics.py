@@ -12,6 +12,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gateway.telemetry.outcomes import RequestOutcomes
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _MODEL = "gen_ai_request_model"
@@ -20,10 +22,11 @@ _PROPOSER = "turnpike_proposer"
 _REQUEST_BUCKETS_S = tuple(0.01 * 2**n for n in range(14))
 # fmt: off
 _FIRST_TOKEN_BUCKETS_S = (
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.75, 1.0, 2.5, 5.0, 7.5,
+    10.0,
 )
 # fmt: on
-_OUTPUT_TOKEN_BUCKETS_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+_OUTPUT_TOKEN_BUCKETS_S = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 _TOKEN_BUCKETS = tuple(4**n for n in range(14))
 
 
@@ -44,6 +47,8 @@ class ClassStats(Protocol):
     def reserved_blocks(self) -> int: ...
     @property
     def cached_blocks(self) -> int: ...
+    @property
+    def missing_blocks(self) -> int: ...
     @property
     def attributed_ns(self) -> int: ...
     @property
@@ -100,6 +105,8 @@ class ModelStats(Protocol):
     @property
     def waiting(self) -> int: ...
     @property
+    def paused(self) -> int: ...
+    @property
     def num_blocks(self) -> int: ...
     @property
     def free_blocks(self) -> int: ...
@@ -109,6 +116,10 @@ class ModelStats(Protocol):
     def scheduled_tokens_total(self) -> int: ...
     @property
     def cached_tokens_total(self) -> int: ...
+    @property
+    def pauses_total(self) -> int: ...
+    @property
+    def paused_ns_total(self) -> int: ...
     @property
     def preemptions_total(self) -> int: ...
     @property
@@ -131,6 +142,8 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         self.registry.register(EngineCollector(engine_stats))
         self.registry.register(AdmissionCollector(admission_counts))
+        self.outcomes = RequestOutcomes()
+        self.registry.register(self.outcomes)
         served = ["gen_ai_operation_name", _MODEL, "turnpike_tier"]
         self.request_duration = Histogram(
             "gen_ai_server_request_duration_seconds",
@@ -196,6 +209,7 @@ class Metrics:
 _ENGINE_GAUGES = (
     ("running", "turnpike_sequences_running", "Sequences that take part in steps"),
     ("waiting", "turnpike_sequences_waiting", "Sequences in the queue"),
+    ("paused", "turnpike_sequences_paused", "Sequences that stand still as their client does not read"),
     ("num_blocks", "turnpike_kv_blocks", "Blocks of KV memory"),
     ("free_blocks", "turnpike_kv_blocks_free", "Blocks that no sequence holds; cached prefixes count as free"),
 )
@@ -204,8 +218,10 @@ _ENGINE_COUNTERS = (
     ("scheduled_tokens_total", "turnpike_scheduled_tokens", "Tokens computed, of prompts and answers"),
     ("cached_tokens_total", "turnpike_prefix_hit_tokens", "Tokens found in the prefix cache instead"),
     ("preemptions_total", "turnpike_preemptions", "Sequences paused for others"),
+    ("pauses_total", "turnpike_pauses", "Times that a sequence stood still as its client did not read"),
     ("failures_total", "turnpike_failures", "Sequences that ended in an error of the engine"),
 )
+_ENGINE_SECONDS = (("paused_ns_total", "turnpike_paused_seconds", "For so long, of those that have gone on or left"),)
 
 _CLASS_GAUGES = (
     ("running", "turnpike_class_sequences_running", "Sequences of a class that take part in steps"),
@@ -213,6 +229,11 @@ _CLASS_GAUGES = (
     ("held_blocks", "turnpike_class_kv_blocks_held", "Blocks that a class's sequences hold"),
     ("reserved_blocks", "turnpike_class_kv_blocks_reserved", "Of a class's reserve, what it does not hold"),
     ("cached_blocks", "turnpike_class_kv_blocks_cached", "Free blocks with content that a class used last"),
+    (
+        "missing_blocks",
+        "turnpike_class_kv_blocks_missing",
+        "Blocks that a class's reserve was promised and that are not there; 0, or the engine has a fault",
+    ),
     ("active_tenants", "turnpike_class_tenants_active", "Tenants that were served in the last 60 s or wait now"),
     (
         "fairness",
@@ -247,6 +268,17 @@ _DRAFT_COUNTERS = (
 )
 
 
+_ADMISSION_GAUGES = (
+    ("open", "turnpike_admission_open_holds", "Requests that hold limits"),
+    (
+        "breaker_open",
+        "turnpike_limits_breaker_open",
+        "1 while the shared store of limits is taken for away, and this replica's share of them holds instead",
+    ),
+    ("unmerged", "turnpike_limits_unmerged", "Settled requests that the shared store has not heard of yet"),
+)
+
+
 class AdmissionCollector(Collector):
     """What became of requests at their limits."""
 
@@ -258,7 +290,8 @@ class AdmissionCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         counts = dict(self._counts())
-        yield GaugeMetricFamily("turnpike_admission_open_holds", "Requests that hold limits", counts.pop("open", 0))
+        for key, name, meaning in _ADMISSION_GAUGES:
+            yield GaugeMetricFamily(name, meaning, counts.pop(key, 0))
         events = CounterMetricFamily("turnpike_admission", "Holds by what became of them", labels=["event"])
         for event, count in counts.items():
             events.add_metric([event], count)
@@ -281,9 +314,11 @@ class EngineCollector(Collector):
 
 def _families(stats: Mapping[str, ModelStats]) -> Iterator[Metric]:
     for field, name, meaning in _ENGINE_GAUGES:
-        yield _filled(GaugeMetricFamily(name, meaning, labels=[_MODEL]), field, stats)
+        yield _filled(GaugeMetricFamily(name, meaning, labels=[_MODEL]), field, stats, 1)
     for field, name, meaning in _ENGINE_COUNTERS:
-        yield _filled(CounterMetricFamily(name, meaning, labels=[_MODEL]), field, stats)
+        yield _filled(CounterMetricFamily(name, meaning, labels=[_MODEL]), field, stats, 1)
+    for field, name, meaning in _ENGINE_SECONDS:
+        yield _filled(CounterMetricFamily(name, meaning, labels=[_MODEL]), field, stats, 1e-9)
     for field, name, meaning in _CLASS_GAUGES:
         yield _by_class(GaugeMetricFamily(name, meaning, labels=[_MODEL, _CLASS]), field, stats, 1)
     for field, name, meaning in _CLASS_GAUGES_SECONDS:
@@ -318,9 +353,11 @@ def _speculation_families(stats: Mapping[str, SpeculationStats]) -> Iterator[Met
         yield _by_draft(CounterMetricFamily(name, meaning, labels=labels), field, stats)
 
 
-def _filled(family: GaugeMetricFamily | CounterMetricFamily, field: str, stats: Mapping[str, ModelStats]) -> Metric:
+def _filled(
+    family: GaugeMetricFamily | CounterMetricFamily, field: str, stats: Mapping[str, ModelStats], unit: float
+) -> Metric:
     for model, counts in stats.items():
-        family.add_metric([model], getattr(counts, field))
+        family.add_metric([model], getattr(counts, field) * unit)
     return family
 
 

@@ -102,8 +102,19 @@ class Authenticator(Generic[Who]):
         key = await self._find(presented_key.public_id)
         expected = _NO_DIGEST if key is None else key.digest
         matches = compare_digest(presented_digest, expected)
-        if key is None or not matches or (key.expires_at is not None and key.expires_at <= self._now()):
+        if key is None or not matches or self._has_ended(key):
             raise InvalidKey("unknown API key")
+        return key.principal
+
+    async def in_use(self, public_id: str) -> Who:
+        """Who a key stands for that was presented earlier, as sessions know it: by its public id alone.
+
+        Raises:
+            InvalidKey, StoreUnavailable: as `authenticate` would for the key itself.
+        """
+        key = await self._find(public_id)
+        if key is None or self._has_ended(key):
+            raise InvalidKey("the key is not in use any more")
         return key.principal
 
     async def aclose(self) -> None:
@@ -128,6 +139,9 @@ class Authenticator(Generic[Who]):
         if read is not None and (age <= MAX_LAG_S or stretched):
             return read.key
         raise StoreUnavailable("the database does not answer, and this key was not seen lately")
+
+    def _has_ended(self, key: ActiveKey[Who]) -> bool:
+        return key.expires_at is not None and key.expires_at <= self._now()
 
     def _age(self, read: _Read[Who] | None) -> float:
         return math.inf if read is None else self._clock() - read.at

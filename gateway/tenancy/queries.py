@@ -48,6 +48,26 @@ def key_record(row: Row[*tuple[Any, ...]]) -> KeyRecord:
     )
 
 
+async def tenant_of(connection: AsyncConnection, tenant_id: str) -> Tenant:
+    """
+    Raises:
+        UnknownTenant: no tenant has this id.
+    """
+    row = (await connection.execute(select(*TENANT_COLUMNS).where(TenantRow.id == tenant_id))).first()
+    if row is None:
+        raise UnknownTenant("there is no such tenant")
+    return tenant_record(row)
+
+
+async def require_tenant(connection: AsyncConnection, tenant_id: str) -> None:
+    """
+    Raises:
+        UnknownTenant: no tenant has this id.
+    """
+    if await connection.scalar(select(TenantRow.id).where(TenantRow.id == tenant_id)) is None:
+        raise UnknownTenant("there is no such tenant")
+
+
 async def tenant_id_of(connection: AsyncConnection, tenant_name: str, *, lock: bool = False) -> str:
     """With a lock, changes of what is the tenant's follow one another until the transaction ends.
 

@@ -4,6 +4,7 @@ Every command that opens the store calls `upgrade`, on SQLite and on PostgreSQL 
 nothing is to do. Only one process at a time migrates; the others wait for it and find the work done.
 """
 
+import sys
 from collections.abc import Callable
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -68,7 +69,8 @@ def alembic_config(connection: Connection) -> "Config":
     """Alembic's configuration, wherever the package is installed, for work on an open connection."""
     from alembic.config import Config
 
-    config = Config(str(files(migrations) / "alembic.ini"))
+    # Its own default is what stdout was when alembic was imported.
+    config = Config(str(files(migrations) / "alembic.ini"), stdout=sys.stdout)
     config.attributes["connection"] = connection
     return config
 

@@ -191,13 +191,24 @@ class TestServeRefuses:
     def test_a_gpu_that_is_not_there_is_one_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("gateway.serve.configure_logging", lambda *_: None)
         monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+        ok("price", "set", "a", "--input", "0.1", "--output", "0.4")
         arguments = ("serve", "--device", "cuda", "--model", "a=.", "--port", "0")
         assert "device cuda needs a GPU" in failure(1, *arguments)
 
     def test_fp8_kv_without_a_gpu_is_one_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("gateway.serve.configure_logging", lambda *_: None)
+        ok("price", "set", "a", "--input", "0.1", "--output", "0.4")
         arguments = ("serve", "--device", "cpu", "--kv-dtype", "fp8", "--model", "a=.", "--port", "0")
         assert "kv_dtype fp8 needs a GPU" in failure(1, *arguments)
+
+    def test_a_key_for_everybody_is_one_line(self) -> None:
+        message = failure(1, "serve", "--host", "0.0.0.0", "--port", "0", "--demo")
+        assert "--demo makes a key without limits, and 0.0.0.0 is reached" in message
+
+    def test_a_placeholder_for_a_pepper_is_one_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TURNPIKE_KEY_PEPPER", "change-me-" * 4)
+        message = failure(1, "serve", "--host", "0.0.0.0", "--port", "0")
+        assert "key_pepper is a placeholder, and 0.0.0.0 is reached" in message
 
     def test_a_bad_file_is_one_line(self) -> None:
         Path("turnpike.toml").write_text("prot = 1")

@@ -6,6 +6,7 @@ import pytest
 
 from engine.config import EngineConfig
 from engine.models.catalog import CatalogEntry
+from gateway.errors import OperatorError
 from gateway.serve import load_engine
 from gateway.settings import load_settings
 
@@ -49,6 +50,13 @@ def config_of(folder: Path, **settings: object) -> EngineConfig:
 def test_who_drafts(folder: Path, speculation: str, ngram: bool, drafts: dict[str, str], required: bool) -> None:
     config = config_of(folder, speculation=speculation)
     assert (config.ngram, config.drafts, config.require_drafts) == (ngram, drafts, required)
+
+
+def test_a_model_that_makes_embeddings_is_a_served_one(folder: Path) -> None:
+    assert config_of(folder, embeddings={"small": "mean"})
+    settings = load_settings(models={"large": folder}, embeddings={"absent": "mean"})
+    with pytest.raises(OperatorError, match="embeddings: the model 'absent' is not among the served ones"):
+        load_engine(settings, lambda *_: None)
 
 
 def test_how_much_is_drafted(folder: Path) -> None:

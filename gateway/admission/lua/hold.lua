@@ -3,7 +3,7 @@
 -- KEYS: open, request, one for each demand. ARGV: prefix, time, remembered_ms, request id, ttl_ms, minimum, desired,
 -- then for each demand: window, limit, fixed, per_token.
 -- Returns {held (1) or refused (0), now, at, granted, bound (index of the demand that cut it, or 0), then for each
--- demand: used, newest bucket or -1, and what blocks it: the bucket that must leave, NEVER, or CLEAR}.
+-- demand: used, held of it, newest bucket or -1, and what blocks it: the bucket that must leave, NEVER, or CLEAR}.
 
 local NEVER, CLEAR = -2, -3
 local FIRST = 8
@@ -18,7 +18,7 @@ for i = 1, count do
   local at = FIRST + (i - 1) * 4
   local demand = {key = KEYS[i + 2], window = ARGV[at], blocks = CLEAR}
   demand.limit, demand.fixed, demand.per_token = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
-  demand.used, demand.newest, demand.amounts = read_used(demand.key, demand.window)
+  demand.used, demand.held, demand.newest, demand.amounts = read_used(demand.key, demand.window)
   demands[i] = demand
 end
 
@@ -26,6 +26,7 @@ local function answer(held, at, granted, bound)
   local reply = {held, now, at, granted, bound}
   for _, demand in ipairs(demands) do
     table.insert(reply, demand.used)
+    table.insert(reply, demand.held)
     table.insert(reply, demand.newest)
     table.insert(reply, demand.blocks)
   end
@@ -69,7 +70,7 @@ local record = {'state', 'open', 'at', whole(now), 'granted', whole(granted), 'b
 for i, demand in ipairs(demands) do
   local bucket, amount = bucket_at(demand.window, now), demand.fixed + demand.per_token * granted
   add(demand.key, demand.window, 'h' .. whole(bucket), amount)
-  demand.used = demand.used + amount
+  demand.used, demand.held = demand.used + amount, demand.held + amount
   if amount > 0 then demand.newest = math.max(demand.newest, bucket) end
   for name, value in pairs({key = demand.key, bucket = whole(bucket), amount = whole(amount)}) do
     table.insert(record, name .. i)

@@ -58,10 +58,11 @@ local function read_hash(key)
   return hash
 end
 
--- What counts of a scope: its sum, the newest bucket (-1: none), and the amounts by bucket. Drops what does not.
+-- What counts of a scope: its sum, how much of that is held, the newest bucket (-1: none), and the amounts by bucket.
+-- Drops what does not count.
 local function read_used(key, window)
   local oldest = oldest_bucket(window)
-  local used, newest, amounts = 0, -1, {}
+  local used, held, newest, amounts = 0, 0, -1, {}
   for field, value in pairs(read_hash(key)) do
     local bucket = tonumber(string.sub(field, 2))
     if bucket < oldest then
@@ -69,11 +70,12 @@ local function read_used(key, window)
     else
       local amount = tonumber(value)
       used = used + amount
+      if string.sub(field, 1, 1) == 'h' then held = held + amount end
       amounts[bucket] = (amounts[bucket] or 0) + amount
       if bucket > newest then newest = bucket end
     end
   end
-  return used, newest, amounts
+  return used, held, newest, amounts
 end
 
 local function add(key, window, field, amount)

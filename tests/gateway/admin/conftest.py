@@ -17,13 +17,15 @@ from gateway.admin.app import AdminApp, AdminDoor
 from gateway.admin.context import AdminContext
 from gateway.admin.roles import Role
 from gateway.admin.routes import PREFIX
+from gateway.admission import Limiter, MemoryStore
 from gateway.analytics import Analytics, AnalyticsAway
 from gateway.api.errors import APIError
 from gateway.api.middleware import Envelope
-from gateway.tenancy import TenantStore
+from gateway.telemetry.outcomes import RequestOutcomes
+from gateway.tenancy import Limits, TenantStore
 
 PEPPER = b"a pepper for tests, of 32 bytes."
-TIERS = ("premium", "standard")
+TIERS = {"premium": Limits(), "standard": Limits(concurrent=4)}
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 
 
@@ -72,13 +74,21 @@ def analytics() -> Analytics:
 
 
 @pytest.fixture
-def context(database: AsyncEngine, clock: Clock, analytics: Analytics, tmp_path: Path) -> AdminContext:
+def limiter() -> Limiter:
+    return Limiter(MemoryStore())
+
+
+@pytest.fixture
+def context(
+    database: AsyncEngine, clock: Clock, analytics: Analytics, limiter: Limiter, tmp_path: Path
+) -> AdminContext:
     return AdminContext(
         database,
         PEPPER,
         TIERS,
         analytics,
         journal_path=tmp_path / "journal.db",
+        limiter=limiter,
         invoice_grace_s=3600,
         gpu_hour_dollars=Decimal(2),
         declared_prices=frozenset({"declared"}),
@@ -145,7 +155,7 @@ async def elsewhere(scope: Any, receive: Any, send: Any) -> None:
 async def admin(context: AdminContext, clock: Clock) -> AsyncIterator[Admin]:
     app = AdminApp(context)
     store = AdminKeyStore(context.database, PEPPER, now=clock)
-    transport = httpx.ASGITransport(Envelope(AdminDoor(elsewhere, app)), raise_app_exceptions=True)
+    transport = httpx.ASGITransport(Envelope(AdminDoor(elsewhere, app), RequestOutcomes()), raise_app_exceptions=True)
     async with httpx.AsyncClient(transport=transport, base_url="http://turnpike") as http:
         admin = Admin(app, http)
         for role in Role:

@@ -11,6 +11,7 @@ from sqlalchemy import event, text
 from gateway.admin.app import AdminApp, AdminDoor
 from gateway.admin.context import AdminContext
 from gateway.api.middleware import Envelope
+from gateway.telemetry.outcomes import RequestOutcomes
 from gateway.tenancy import open_database
 from tests.gateway.admin.conftest import PEPPER, Admin, Clock, elsewhere
 
@@ -107,7 +108,7 @@ async def test_two_gateways_on_one_database_have_one_effect(
 ) -> None:
     database = open_database(database_url)
     second = AdminApp(replace(context, database=database))
-    transport = httpx.ASGITransport(Envelope(AdminDoor(elsewhere, second)))
+    transport = httpx.ASGITransport(Envelope(AdminDoor(elsewhere, second), RequestOutcomes()))
     async with httpx.AsyncClient(transport=transport, base_url="http://turnpike") as http:
         both = [admin, Admin(second, http, admin.keys)]
         responses = await asyncio.gather(
@@ -151,7 +152,7 @@ async def test_a_crash_before_the_commit_leaves_nothing_and_after_it_the_answer(
 
     first = await admin.request("POST", "/tenants", json=ACME, headers=under("k"))
     restarted = AdminApp(context)
-    transport = httpx.ASGITransport(Envelope(AdminDoor(elsewhere, restarted)))
+    transport = httpx.ASGITransport(Envelope(AdminDoor(elsewhere, restarted), RequestOutcomes()))
     async with httpx.AsyncClient(transport=transport, base_url="http://turnpike") as http:
         again = await Admin(restarted, http, admin.keys).request("POST", "/tenants", json=ACME, headers=under("k"))
     await restarted.aclose()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from gateway.analytics import Analytics, open_analytics
 from gateway.analytics.prepared import PreparedAnalytics
 from gateway.billing.prices import Price
-from gateway.metering.event import COLUMNS, UsageEvent
+from gateway.metering.event import COLUMNS, Ending, UsageEvent
 from gateway.metering.journal import Journal
 from tests.gateway.admin.conftest import NOON, Admin, AwayAnalytics, Clock
 from tests.gateway.billing.fakes import an_event
@@ -126,6 +127,60 @@ async def test_requests_are_listed_once_each_the_newest_first(admin: Admin, anal
     cursor = (await admin.get("/requests", params={"limit": 1}))["next_cursor"]
     error = await admin.refused(400, "GET", "/requests", params={"cursor": cursor, "model": "m"})
     assert error["param"] == "cursor"
+
+
+async def test_a_request_is_found_by_its_id_and_told_in_full(admin: Admin, analytics: Analytics) -> None:
+    price = Price("m@1", 150, 75, 600)
+    told = {"request_id": "chatcmpl-1", "paused_ms": 70, "queue_ms": 9, "recompute_ns": {"premium": 5}, "sequence": 8}
+    old = replace(an_event("t", NOON - timedelta(days=30), price, (1, 0, 1)), request_id="chatcmpl-0")
+    await store(analytics, replace(an_event("t", NOON, price, (10, 5, 4)), **told), old)  # type: ignore[arg-type]
+    one = await admin.get("/requests/chatcmpl-1", "viewer")
+    assert {name: one[name] for name in ("request_id", "paused_ms", "queue_ms", "sequence")} == {
+        name: value for name, value in told.items() if name != "recompute_ns"
+    }
+    assert one["recomputed"] == [{"tier": "premium", "engine_ns": 5}]
+    (listed,) = (await admin.get("/requests"))["data"]
+    assert one | listed == one, "the list says the same, and less"
+    for path in ("/requests/chatcmpl-2", "/requests/chatcmpl-0"):
+        assert (await admin.refused(404, "GET", path))["code"] == "request_not_found"
+    whose = {"tenant_id": "00000000-0000-0000-0000-000000000000"}
+    assert (await admin.refused(404, "GET", "/requests/chatcmpl-1", params=whose))["code"] == "request_not_found"
+    near = {"near": (NOON - timedelta(days=30, minutes=59)).isoformat()}
+    assert (await admin.get("/requests/chatcmpl-0", params=near))["request_id"] == "chatcmpl-0"
+
+
+async def test_requests_are_filtered_by_how_they_ended(admin: Admin, analytics: Analytics) -> None:
+    price = Price("m@1", 150, 75, 600)
+    endings = [Ending.STOP, Ending.QUOTA, Ending.STOP]
+    await store(
+        analytics, *(replace(an_event("t", NOON, price, (1, 0, n)), finish_reason=e) for n, e in enumerate(endings))
+    )
+    (cut,) = (await admin.get("/requests", params={"finish_reason": "quota"}))["data"]
+    assert cut["completion_tokens"] == 1
+    assert (await admin.refused(400, "GET", "/requests", params={"finish_reason": "x"}))["param"] == "finish_reason"
+
+
+async def test_shares_of_routing_are_counted_exactly(admin: Admin, analytics: Analytics) -> None:
+    price = Price("m@1", 150, 75, 600)
+    asked = [("t0", "complexity_small", 9), ("t1", "complexity_small", 9), ("t0", "complexity_large", 9)]
+    events = [
+        replace(an_event(tenant, NOON.replace(hour=hour), price, (10, 5, 4)), route_reason=reason, routed_model="r")
+        for tenant, reason, hour in [*asked, ("t0", "complexity_small", 11)]
+    ]
+    await store(analytics, *events, events[0])
+    found = (await admin.get("/routing/shares", "viewer"))["data"]
+    assert [(each["start"][11:13], each["route_reason"], each["events"]) for each in found] == [
+        ("09", "complexity_large", 1),
+        ("09", "complexity_small", 2),
+        ("11", "complexity_small", 1),
+    ]
+    small = found[1]
+    assert (small["routed_model"], small["prompt_tokens"], small["cached_tokens"]) == ("r", 20, 10)
+    assert small["cost_nanodollars"] == 2 * (5 * 150 + 5 * 75 + 4 * 600)
+    nobody = {"tenant_id": "00000000-0000-0000-0000-000000000000"}
+    assert (await admin.get("/routing/shares", params=nobody))["data"] == []
+    long = {"start": "2025-11-01T00:00:00Z"}
+    assert (await admin.refused(400, "GET", "/routing/shares", params=long))["param"] == "start"
 
 
 async def test_a_month_is_drafted_finalised_read_and_credited(admin: Admin, analytics: Analytics) -> None:

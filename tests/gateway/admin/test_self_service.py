@@ -157,6 +157,7 @@ def test_limits_are_the_callers_own(serving, authenticator: FakeAuthenticator) -
     assert (requests["limit"], requests["used"], requests["remaining"]) == (60, 1, 59)
     tokens = counters["key", "tokens_per_day"]
     assert tokens["used"] > 0
+    assert {each["held"] for each in counters.values()} == {0}
     assert tokens["used"] + tokens["remaining"] == 1000
 
 

@@ -45,6 +45,8 @@ async def test_tenants_are_found_by_what_they_are(admin: Admin) -> None:
         ({"suspended": "false"}, ["a"]),
         ({"name": "b"}, ["b"]),
         ({"name": "c"}, []),
+        ({"search": "B"}, ["b"]),
+        ({"search": "%"}, []),
     ):
         assert [each["name"] for each in (await admin.get("/tenants", params=params))["data"]] == names
 

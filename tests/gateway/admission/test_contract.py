@@ -248,7 +248,17 @@ async def test_scopes_are_apart(store: LimitStore) -> None:
 
 async def test_an_unused_quota_stands_at_nothing(store: LimitStore) -> None:
     quotas = [tokens(100).quota, each(Measure.CONCURRENT, 3).quota]
-    assert await store.usage(quotas) == tuple(LimitState(quota, 0, 0) for quota in quotas)
+    assert await store.usage(quotas) == tuple(LimitState(quota, 0, 0, 0) for quota in quotas)
+
+
+async def test_what_is_held_is_told_apart_from_what_was_used(store: LimitStore) -> None:
+    demand = tokens(1000, prompt=10)
+    taken = await hold(store, "a", demand, desired=90)
+    assert (taken.states[0].used, taken.states[0].held) == (100, 100)
+    assert (await store.settle(taken, Use(1, 30))).outcome is Outcome.SETTLED
+    await hold(store, "b", demand, desired=10)
+    (state,) = await store.usage([demand.quota])
+    assert (state.used, state.held, state.remaining) == (50, 20, 950)
 
 
 async def test_credit_is_never_given_back_by_time(store: LimitStore, clock: Clock) -> None:

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from gateway.admission import Limiter, LimitStore, Measure, MemoryStore, Outcome, QuotaExceeded, limiter, tightest
+from gateway.admission.model import Hold, HoldRequest, Refusal
 from gateway.admission.store import HOLD_TTL_MS
 from tests.gateway.admission.stores import Clock, each, tokens
 
@@ -85,4 +86,29 @@ async def test_a_settlement_is_completed_though_its_caller_is_cancelled(store: L
         while not gate.counts()["settled"]:
             await asyncio.sleep(0.001)
     assert (await gate.usage([demand.quota]))[0].used == 40
+    await gate.aclose()
+
+
+async def test_what_is_held_for_one_that_was_cancelled_meanwhile_is_freed(
+    store: LimitStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take, taken = store.hold, asyncio.Event()
+
+    async def hold(request: HoldRequest) -> Hold | Refusal:
+        answer = await take(request)
+        taken.set()
+        await asyncio.sleep(60)  # the answer is on its way
+        return answer
+
+    monkeypatch.setattr(store, "hold", hold)
+    gate = Limiter(store)
+    demand = each(Measure.CONCURRENT, 1)
+    waiting = asyncio.create_task(gate.hold("a", [demand], minimum_tokens=1, desired_tokens=1))
+    await taken.wait()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await asyncio.wait(gate._settling)
+    [state] = await gate.usage([demand.quota])
+    assert state.remaining == 1
     await gate.aclose()

@@ -1,6 +1,7 @@
 """Redis refused, reset, slow, and gone into a black hole: a real one, behind a proxy."""
 
 import asyncio
+import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -88,14 +89,14 @@ async def test_an_outage_costs_a_bounded_share_and_little_time(
     assert is_open(store)
     assert sum(answer.granted_tokens for answer in held) == 2_000
     assert sum(took_s[:5]) < 5 * breaker.DEADLINE_S + 0.5
-    assert sorted(took_s[5:])[-4] < 0.005
+    assert statistics.median(took_s[5:]) < breaker.DEADLINE_S / 2
     assert (await store.settle(before, Use(1, 60))).outcome is Outcome.DEFERRED
     for answer in held[:-1]:
         assert (await store.settle(answer, Use(1, 90))).outcome is Outcome.SETTLED
     assert (await store.usage([demand.quota]))[0].quota.limit == 2_000
 
     await proxy.set(Fault.NONE)
-    await until(lambda: not is_open(store) and not store.counts()["deferred"])
+    await until(lambda: not is_open(store) and not store.counts()["unmerged"])
     assert await used(direct, demand.quota) == 60 + 19 * 90
     assert store.counts()["merged"] == 20
     assert not (await hold(store, "after", demand)).degraded
@@ -129,7 +130,7 @@ async def test_a_hold_whose_answer_was_lost_is_freed_with_the_local_one(
     assert await used(direct, demand.quota) == 101
     await proxy.set(Fault.NONE)
     await store.settle(taken, Use(1, 40))
-    await until(lambda: not store.counts()["deferred"])
+    await until(lambda: not store.counts()["unmerged"])
     assert await used(direct, demand.quota) == 41
 
 
@@ -181,9 +182,9 @@ async def test_what_is_deferred_is_bounded_and_settled_once(
         taken = await hold(store, f"{n}", demand)
         await store.settle(taken, Use(1, 10))
         await store.settle(taken, Use(1, 10))
-    assert (store.counts()["deferred"], store.counts()["dropped"]) == (3, 2)
+    assert (store.counts()["unmerged"], store.counts()["dropped"]) == (3, 2)
     await proxy.set(Fault.NONE)
-    await until(lambda: not store.counts()["deferred"])
+    await until(lambda: not store.counts()["unmerged"])
     assert await used(direct, demand.quota) == 30
 
 

@@ -215,7 +215,7 @@ async def _stream(journal: Journal, record: Record, opening: Opening) -> None:
         journal.advance(request_id, sent(tokens))
         await asyncio.sleep(0.004)
     event = event_of(opening, sent(TOKENS), Work(), Ending.STOP, NOW_MS)
-    await journal.finish(event, event)
+    await journal.finish(event)
     record.note("ended", request_id, TOKENS)
 
 

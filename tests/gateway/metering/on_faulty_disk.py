@@ -31,7 +31,7 @@ async def finish(journal: Journal, record: Record, opening: Opening, sent_before
     event = event_of(opening, sent(TOKENS), Work(), Ending.STOP, NOW_MS)
     otherwise = event_of(opening, sent(sent_before), Work(), Ending.ERROR, NOW_MS)
     try:
-        await journal.finish(event, otherwise)
+        await journal.finish(event, lambda: otherwise)
     except JournalUnavailable:
         record.note("failed", opening.request_id, sent_before)
     else:

@@ -1,5 +1,6 @@
 """The usage event keeps its meaning on every way that it travels."""
 
+from collections.abc import Callable
 from dataclasses import fields, replace
 from datetime import datetime, timedelta, timezone
 from types import MappingProxyType
@@ -66,6 +67,7 @@ EVENTS = st.builds(
     ttft_ms=st.none() | COUNTS,
     total_latency_ms=COUNTS,
     queue_ms=COUNTS,
+    paused_ms=COUNTS,
     engine_ns=COUNTS,
     recompute_ns=st.dictionaries(NAMES, COUNTS, max_size=3).map(MappingProxyType),
     preemptions=COUNTS,
@@ -103,8 +105,8 @@ def test_a_missing_field_is_named(name: str) -> None:
         ("recompute_ns", {"premium": -1}),
         ("tenant_id", None),
         ("ttft_ms", "1"),
-        ("schema_version", 3),
-        ("schema_version", [2]),
+        ("schema_version", 4),
+        ("schema_version", [3]),
         ("schema_version", True),
     ],
 )
@@ -136,6 +138,26 @@ def test_an_event_of_before_routing_is_read_and_passed_on_as_it_was() -> None:
 def test_version_1_has_none_of_the_later_fields() -> None:
     with pytest.raises(InvalidEvent, match="route_reason"):
         UsageEvent.from_json(orjson.dumps(before_routing() | {"route_reason": "explicit"}))
+
+
+def before_pauses() -> dict[str, object]:
+    """An event as version 2 wrote it."""
+    stated = orjson.loads(an_event(schema_version=2).to_json())
+    assert "paused_ms" not in stated
+    assert "route_reason" in stated
+    return stated
+
+
+def test_an_event_of_before_pauses_is_read_and_passed_on_as_it_was() -> None:
+    event = UsageEvent.from_json(orjson.dumps(before_pauses()))
+    assert (event.schema_version, event.paused_ms) == (2, 0)
+    assert orjson.loads(event.to_json()) == before_pauses() | {"event_id": str(event.event_id)}
+
+
+@pytest.mark.parametrize("before", [before_routing, before_pauses])
+def test_a_former_version_has_no_pause(before: Callable[[], dict[str, object]]) -> None:
+    with pytest.raises(InvalidEvent, match="paused_ms"):
+        UsageEvent.from_json(orjson.dumps(before() | {"paused_ms": 0}))
 
 
 def test_a_request_of_before_routing_that_a_crash_left_open_can_be_billed() -> None:

@@ -85,7 +85,7 @@ async def test_an_event_is_on_the_disk_when_finish_returns(path: Path, tmp_path:
         opening = an_opening()
         journal.begin(opening)
         event = an_ending(opening)
-        await journal.finish(event, event)
+        await journal.finish(event)
         (found,) = events_in(crashed_copy(path, tmp_path / "crashed"))
         assert (found.source, found.sequence) == (journal.source, 1)
         assert found.cost_nanodollars == 6 * 5 + 4 * 2 + 3 * 7
@@ -100,7 +100,7 @@ async def test_sequences_count_up_without_a_gap_over_restarts(path: Path) -> Non
             openings = [an_opening(f"r{start}-{each}") for each in range(20)]
             for opening in openings:
                 journal.begin(opening)
-            await asyncio.gather(*(journal.finish(an_ending(each), an_ending(each)) for each in openings))
+            await asyncio.gather(*(journal.finish(an_ending(each)) for each in openings))
     events = events_in(path)
     assert [event.sequence for event in events] == list(range(1, 61))
     assert len({event.source for event in events}) == 1
@@ -187,7 +187,7 @@ async def test_one_commit_carries_all_who_wait(path: Path) -> None:
         openings = [an_opening(f"r{each}") for each in range(500)]
         for opening in openings:
             journal.begin(opening)
-        await asyncio.gather(*(journal.finish(an_ending(each), an_ending(each)) for each in openings))
+        await asyncio.gather(*(journal.finish(an_ending(each)) for each in openings))
         file.set_trace_callback(None)
     assert commits < 20
 
@@ -216,7 +216,7 @@ async def test_hours_and_months_add_up(path: Path) -> None:
             opening = an_opening(f"r{each}", tenant_id=f"t{each % 2}")
             journal.begin(opening)
             event = an_ending(opening)
-            await journal.finish(event, event)
+            await journal.finish(event)
     file = JournalFile(path)
     (totals,) = file.hours(0, 2**60).values()
     (hour_ms,) = file.hours(0, 2**60)
@@ -238,7 +238,7 @@ async def test_only_what_has_arrived_is_pruned(path: Path) -> None:
         for each in range(4):
             opening = an_opening(f"r{each}")
             journal.begin(opening)
-            await journal.finish(an_ending(opening), an_ending(opening))
+            await journal.finish(an_ending(opening))
         assert journal.backlog_events == 4
         journal.acknowledge(2)
         await until(lambda: journal.backlog_events == 2)
@@ -279,14 +279,14 @@ async def test_a_disk_that_fails_refuses_new_work_and_loses_nothing(
         before, streamed, whole = an_opening("before"), an_opening("streamed"), an_opening("whole")
         for opening in (before, streamed, whole):
             journal.begin(opening)
-        await journal.finish(an_ending(before), an_ending(before))
+        await journal.finish(an_ending(before))
 
         disk.failing.set()
         delivered = an_ending(streamed, ending=Ending.ERROR)
         with pytest.raises(JournalUnavailable):
-            await journal.finish(an_ending(streamed), delivered)
+            await journal.finish(an_ending(streamed), lambda: delivered)
         with pytest.raises(JournalUnavailable):
-            await journal.finish(an_ending(whole), an_ending(whole, Progress(), Ending.ERROR))
+            await journal.finish(an_ending(whole), lambda: an_ending(whole, Progress(), Ending.ERROR))
         assert journal.trouble is not None
         with pytest.raises(JournalUnavailable):
             journal.begin(an_opening("refused"))
@@ -295,7 +295,7 @@ async def test_a_disk_that_fails_refuses_new_work_and_loses_nothing(
         await until(lambda: journal.trouble is None)
         opening = an_opening("after")
         journal.begin(opening)
-        await journal.finish(an_ending(opening), an_ending(opening))
+        await journal.finish(an_ending(opening))
     costs = {event.request_id: event.cost_nanodollars for event in events_in(path)}
     assert costs == {
         "before": an_ending(before).cost_nanodollars,
@@ -311,11 +311,11 @@ async def test_a_nearly_full_disk_refuses_new_work_only(path: Path, monkeypatch:
     async with journal_at(path) as journal:
         opening = an_opening()
         journal.begin(opening)
-        monkeypatch.setattr(journal, "_min_free_bytes", 2**62)
+        monkeypatch.setattr(journal, "min_free_bytes", 2**62)
         monkeypatch.setattr(journal, "_disk_checked", -10.0)
         with pytest.raises(JournalUnavailable, match="bytes left"):
             journal.begin(an_opening("r2"))
-        await journal.finish(an_ending(opening), an_ending(opening))
+        await journal.finish(an_ending(opening))
     assert [event.request_id for event in events_in(path)] == ["r1"]
 
 
@@ -325,10 +325,10 @@ async def test_a_caller_who_is_cancelled_does_not_stop_the_writer(path: Path) ->
         opening, other = an_opening("r1"), an_opening("r2")
         journal.begin(opening)
         journal.begin(other)
-        waiting = asyncio.create_task(journal.finish(an_ending(opening), an_ending(opening)))
+        waiting = asyncio.create_task(journal.finish(an_ending(opening)))
         await asyncio.sleep(0)
         waiting.cancel()
-        await journal.finish(an_ending(other), an_ending(other))
+        await journal.finish(an_ending(other))
     assert {event.request_id for event in events_in(path)} == {"r1", "r2"}
 
 
@@ -337,3 +337,34 @@ def test_a_file_that_is_no_journal_is_said(path: Path) -> None:
     path.write_bytes(b"not a database, whatever its name says" * 100)
     with pytest.raises(JournalUnavailable, match=path.name):
         Journal(path)
+
+
+@pytest.mark.anyio
+async def test_an_end_waits_for_others_only_while_there_are_others(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commits are shared by those who may end soon; one who is alone has its own at once."""
+    monkeypatch.setattr("gateway.metering.journal.GATHER_MS", 3_600_000)
+
+    async def ended(journal: Journal, opening: Opening) -> None:
+        event = an_ending(opening)
+        await journal.finish(event)
+
+    async with journal_at(path) as journal:
+        for name in ("r1", "r2"):
+            alone = an_opening(name)
+            journal.begin(alone)
+            journal.begin(alone)  # another model took it over
+            async with asyncio.timeout(10):
+                await ended(journal, alone)
+        first, second, third = an_opening("r3"), an_opening("r4"), an_opening("r5")
+        for each in (first, second, third):
+            journal.begin(each)
+        waiting = asyncio.create_task(ended(journal, first))
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+        other = an_ending(second)
+        journal.finish_later(other)
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+        async with asyncio.timeout(10):
+            await ended(journal, third)
+            await waiting

@@ -2,25 +2,31 @@
 store that is away."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from kafka import KafkaProducer
 
 from gateway.analytics import Analytics
+from gateway.metering.analytics_destination import AnalyticsDestination
 from gateway.metering.destination import Backoff
-from gateway.metering.intake import Intake
+from gateway.metering.event import COLUMNS, SCHEMA_VERSION, UsageEvent
+from gateway.metering.intake import Intake, Message, row_of
 from gateway.metering.journal import Journal
+from gateway.metering.journal_file import JournalRow
 from gateway.metering.kafka_cluster import KafkaCluster
 from gateway.metering.kafka_destination import KafkaDestination
 from gateway.metering.kafka_source import KafkaSource
 from gateway.metering.relay import Relay
 from gateway.metering.sink import Sink
+from tests.gateway.metering.test_event import an_event
 from tests.gateway.metering.usage import analytics_at, as_billed, billed, finish, journal_at, journalled, until
-from tests.kafka_server import KafkaServer
+from tests.kafka_server import PARTITIONS, KafkaServer
 
 
 @pytest.fixture
@@ -75,6 +81,71 @@ async def test_every_event_arrives_once(
         assert (relay.last_error, sink.last_error, sink.held_messages) == (None, None, 0)
 
 
+def of_every_version() -> list[UsageEvent]:
+    """As this program and the ones before it have written them; what a version does not say is as in `former`."""
+    former = {"routed_model": "m", "served_model": "m", "route_reason": "explicit"}
+    return [
+        an_event(sequence=1, schema_version=1, **former),
+        an_event(sequence=2, schema_version=2),
+        an_event(sequence=3, schema_version=SCHEMA_VERSION, paused_ms=70),
+    ]
+
+
+async def stored(analytics: Analytics) -> list[tuple[Any, ...]]:
+    return await analytics.query(f"SELECT {', '.join(COLUMNS)} FROM usage_events ORDER BY sequence")
+
+
+@pytest.mark.anyio
+async def test_events_of_former_versions_come_out_of_kafka(
+    kafka_server: KafkaServer, clickhouse_url: str, topic: str
+) -> None:
+    cluster, events = cluster_of(kafka_server), of_every_version()
+    producer = KafkaProducer(bootstrap_servers=kafka_server.bootstrap)
+    for event in events:
+        producer.send(topic, value=event.to_json(), key=b"t0")
+    producer.flush()
+    producer.close()
+    async with analytics_at(clickhouse_url) as analytics, sinking(analytics, cluster, topic) as sink:
+        await until(lambda: sink.counts.events_total == len(events))
+        assert sink.counts.dead_letters_total == 0
+        assert await stored(analytics) == [row_of(event) for event in events]
+
+
+@pytest.mark.anyio
+async def test_events_of_former_versions_come_out_of_a_journal(clickhouse_url: str) -> None:
+    events = of_every_version()
+    async with analytics_at(clickhouse_url) as analytics:
+        rows = [JournalRow(event.sequence, event.to_json()) for event in events]
+        await AnalyticsDestination(analytics).deliver(rows)
+        assert await stored(analytics) == [row_of(event) for event in events], "as reconciliation compares them"
+
+
+@pytest.mark.anyio
+async def test_the_source_says_how_far_it_is_ahead(kafka_server: KafkaServer, topic: str, tmp_path: Path) -> None:
+    cluster = cluster_of(kafka_server)
+    source = KafkaSource(cluster, topic, group=f"sink-{topic}", member="a", heartbeat_ms=300)
+    fetched: list[Message] = []
+
+    async def is_ahead_by(count: int, *, more: bool) -> bool:
+        """After a fetch by one who holds all partitions."""
+        answer = await source.fetch(more=more)
+        for messages in answer.messages.values():
+            fetched.extend(messages)
+        behind = await source.behind()
+        return len(behind) == len(answer.assigned) == PARTITIONS and sum(behind.values()) == count
+
+    async with journal_at(tmp_path / "journal.db") as journal, relaying(journal, cluster, topic):
+        assert await source.behind() == {}, "it holds no partition yet"
+        await until(lambda: is_ahead_by(0, more=True))
+        await finish(journal, 20)
+        await until(lambda: is_ahead_by(20, more=False))
+        assert not fetched
+        await until(lambda: is_ahead_by(0, more=True))
+    await source.aclose()
+    assert len(fetched) == 20
+    assert all(abs(each.timestamp_ms / 1000 - time.time()) < 600 for each in fetched)
+
+
 @pytest.mark.anyio
 async def test_a_topic_that_is_missing_is_said_until_it_is_made(
     kafka_server: KafkaServer, clickhouse_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -103,8 +174,9 @@ async def test_what_is_no_event_ends_among_the_dead_letters(
     cluster = cluster_of(kafka_server)
     wrong = [b"", b"\xff\xfe", b'{"schema_version": 2}', b"[" * 10_000]
     producer = KafkaProducer(bootstrap_servers=kafka_server.bootstrap)
-    for body in wrong:
-        producer.send(topic, value=body or None, key=b"t0")
+    said_ms = [1_793_491_200_123, 0, 1, 1_793_491_200_123]
+    for body, timestamp_ms in zip(wrong, said_ms, strict=True):
+        producer.send(topic, value=body or None, key=b"t0", timestamp_ms=timestamp_ms)
     producer.flush()
     producer.close()
     async with (
@@ -117,9 +189,11 @@ async def test_what_is_no_event_ends_among_the_dead_letters(
         await until(lambda: sink.counts.events_total == 10)
         await until(lambda: sink.counts.dead_letters_total == len(wrong))
         dead = await analytics.query(
-            "SELECT offset, reason, hex(payload) FROM usage_dead_letters WHERE topic = {topic:String} ORDER BY offset",
+            "SELECT reason, hex(payload), toUnixTimestamp64Milli(received_at) FROM usage_dead_letters "
+            "WHERE topic = {topic:String} ORDER BY offset",
             {"topic": topic},
         )
-        assert [bytes.fromhex(payload) for _, _, payload in dead] == wrong
-        assert all(reason for _, reason, _ in dead)
+        assert [bytes.fromhex(payload) for _, payload, _ in dead] == wrong
+        assert all(reason for reason, _, _ in dead)
+        assert [received_ms for _, _, received_ms in dead] == said_ms
         assert await billed(analytics) == as_billed(journalled(journal.path))

@@ -1,6 +1,7 @@
 """The relay delivers everything, in order, and acknowledges only what has arrived."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -182,11 +183,15 @@ async def test_metrics_say_what_is_left_and_what_fails(path: Path) -> None:
         registry = CollectorRegistry()
         registry.register(RelayCollector(journal, relay))
         relay.start()
-        await finish(journal, 5)
+        await finish(journal, 5, ended_ms=time.time_ns() // 1_000_000 - 100_000)
+        await until(lambda: arrivals.asked)
         assert (value("backlog_events"), value("journalled_events_total")) == (5, 5)
+        assert 99 < value("backlog_age_seconds") < 1_000
+        assert (value("journal_needed_bytes"), value("journal_free_bytes")) == (256 * 1024**2, journal.free_bytes)
         assert (value("delivered_events_total"), value("journal_trouble")) == (0, 0)
         arrivals.open_gate.set()
         await until(lambda: relay.backlog_events == 0)
         assert (value("backlog_events"), value("delivered_events_total")) == (0, 5)
+        assert value("backlog_age_seconds") == 0
         assert (value("delivery_failures_total"), value("failing_seconds")) == (1, 0)
         await relay.aclose(5)

@@ -1,18 +1,24 @@
 """The sink stores every message and commits no offset before its message is stored."""
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
 
 from gateway.analytics import AnalyticsAway, AnalyticsRefused
 from gateway.metering.destination import Backoff
+from gateway.metering.gaps import MissingRange
 from gateway.metering.intake import DEAD_LETTERS_TABLE, EVENTS_TABLE, Intake, Message
 from gateway.metering.message_source import Fetched, Partition, SourceAway
+from gateway.metering.metrics import SinkCollector
 from gateway.metering.sink import Sink
 from tests.gateway.metering.usage import an_event, until
 
@@ -49,6 +55,9 @@ class Store:
         if how == "lost":
             raise AnalyticsAway("no answer")
 
+    def recover(self) -> None:
+        self._script.clear()
+
     @property
     def sequences(self) -> list[int]:
         return [row[2] for row in self.tables[EVENTS_TABLE]]
@@ -82,6 +91,9 @@ class Group:
                 self._gain(each)
         self.fetches_without_more += not more
         return Fetched(self._take() if more else {}, frozenset(self._positions))
+
+    async def behind(self) -> Mapping[Partition, int]:
+        return {place: len(self._messages[place]) - at for place, at in self._positions.items()}
 
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
         for partition, offset in offsets.items():
@@ -169,8 +181,8 @@ async def test_tokens_name_the_partition_and_its_offsets() -> None:
 @pytest.mark.anyio
 async def test_what_is_no_event_is_kept_apart_with_its_reason() -> None:
     messages = topic()
-    messages[PARTITIONS[0]][1] = Message(1, b"not JSON \xff")
-    messages[PARTITIONS[1]][0] = Message(0, b"")
+    messages[PARTITIONS[0]][1] = Message(1, b"not JSON \xff", timestamp_ms=1_793_491_200_123)
+    messages[PARTITIONS[1]][0] = Message(0, b"", timestamp_ms=2**62)  # whoever sent it may have said any number
     group, store = Group(messages), Store(["away", "lost"])
     group.committed = dict.fromkeys(messages, 0)
     sink = a_sink(group, store)
@@ -183,6 +195,8 @@ async def test_what_is_no_event_is_kept_apart_with_its_reason() -> None:
     assert set(dead) == {("usage", 0, 1), ("usage", 1, 0)}
     assert dead["usage", 0, 1][1] == b"not JSON \xff"
     assert "not JSON" in dead["usage", 0, 1][0]
+    assert dead["usage", 0, 1][2] == datetime(2026, 11, 1, 0, 0, 0, 123_000, tzinfo=UTC)
+    assert dead["usage", 1, 0][2] == datetime(2200, 1, 1, tzinfo=UTC)
     assert len(store.sequences) == len(set(store.sequences)) == len(ALL_SEQUENCES) - 2
     assert sink.counts.dead_letters_total == 2
 
@@ -226,3 +240,45 @@ async def test_a_stop_stores_what_was_fetched() -> None:
     await running
     assert set(store.sequences) == ALL_SEQUENCES
     assert group.is_through
+
+
+@dataclass
+class Found:
+    """What a sink's watches last found out."""
+
+    behind: Mapping[Partition, int]
+    missing: Sequence[MissingRange] = ()
+
+
+@pytest.mark.anyio
+async def test_metrics_say_how_far_behind_it_is() -> None:
+    minute_ago_ms = time.time_ns() // 1_000_000 - 60_000
+    messages = {place: [each._replace(timestamp_ms=minute_ago_ms) for each in topic()[place]] for place in PARTITIONS}
+    group, store = Group(messages), Store(["away"] * 1_000_000)
+    sink, started = a_sink(group, store, batch_messages=4), asyncio.Event()
+    found = Found(await group.behind(), [MissingRange("s", 3, 4)])
+    registry = CollectorRegistry()
+    registry.register(SinkCollector(sink, found, found, started.is_set))
+
+    def value(name: str, **labels: str) -> float:
+        shown = registry.get_sample_value(f"turnpike_{name}", labels)
+        assert shown is not None
+        return shown
+
+    assert value("sink_failing") == 1, "it could not use its store yet"
+    started.set()
+    assert (value("sink_failing"), value("sink_lag_seconds")) == (0, 0)
+    assert value("usage_missing_events", source="s") == 2
+    running = asyncio.create_task(sink.run())
+    await until(lambda: value("sink_failing") == 1)
+    found.behind = await group.behind()
+    for place in PARTITIONS:
+        assert value("sink_lag_messages", partition=str(place.number)) == MESSAGES_EACH
+    assert 60 <= value("sink_lag_seconds") < 1_000
+    store.recover()
+    await until(lambda: group.is_through)
+    found.behind = await group.behind()
+    assert [value("sink_lag_messages", partition=str(place.number)) for place in PARTITIONS] == [0, 0]
+    assert (value("sink_lag_seconds"), value("sink_failing")) == (0, 0)
+    sink.stop()
+    await running

@@ -67,7 +67,7 @@ async def finish(journal: Journal, count: int, ended_ms: int = NOW_MS) -> None:
     for opening in openings:
         journal.begin(opening)
     events = [event_of(opening, sent(n), Work(), Ending.STOP, ended_ms + n) for n, opening in enumerate(openings)]
-    await asyncio.gather(*(journal.finish(event, event) for event in events))
+    await asyncio.gather(*(journal.finish(event) for event in events))
 
 
 def journalled(path: Path) -> list[UsageEvent]:
@@ -110,11 +110,11 @@ def as_billed(events: Sequence[UsageEvent]) -> dict[str, tuple[int, int, int, st
     }
 
 
-async def until(condition: Callable[[], bool | Awaitable[bool]], within_s: float = 60) -> None:
+async def until(condition: Callable[[], bool | Awaitable[bool]], within_s: float = 60, every_s: float = 0.02) -> None:
     deadline = time.monotonic() + within_s
     while True:
         met = condition()
         if met if isinstance(met, bool) else await met:
             return
         assert time.monotonic() < deadline, "it did not come to pass"
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(every_s)

@@ -1,9 +1,12 @@
 from dataclasses import fields, replace
+from importlib.metadata import version
 
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
+from engine.core import EngineHealth
 from engine.scheduling.stats import ClassStats, DraftStats, SchedulerStats, SpeculationStats
+from gateway.telemetry.health import HealthCollector
 from gateway.telemetry.metrics import Metrics, ModelStats
 
 
@@ -30,7 +33,31 @@ def test_the_engines_counts_are_read_when_asked() -> None:
     assert shown["turnpike_steps_total"] == expected.steps_total
     assert shown["turnpike_prefix_hit_tokens_total"] == expected.cached_tokens_total
     assert shown["turnpike_preemptions_total"] == expected.preemptions_total
+    assert shown["turnpike_sequences_paused"] == expected.paused
+    assert shown["turnpike_pauses_total"] == expected.pauses_total
+    assert shown["turnpike_paused_seconds_total"] == expected.paused_ns_total * 1e-9
     assert shown["process_resident_memory_bytes"] > 0
+
+
+def test_what_the_limits_say_of_this_moment_is_a_gauge_and_the_rest_is_counted() -> None:
+    shown = samples(Metrics(dict, lambda: {"open": 3, "breaker_open": 1, "unmerged": 2, "degraded": 7}))
+    assert shown["turnpike_admission_open_holds"] == 3
+    assert shown["turnpike_limits_breaker_open"] == 1
+    assert shown["turnpike_limits_unmerged"] == 2
+    assert shown["turnpike_admission_total"] == 7
+    assert samples(Metrics(dict))["turnpike_limits_breaker_open"] == 0
+
+
+def test_health_is_read_when_asked() -> None:
+    metrics, ready = Metrics(dict), True
+    health = EngineHealth(alive=True, stuck_steps_total=0, step_age_seconds=0.25)
+    metrics.registry.register(HealthCollector(lambda: ready, lambda: health))
+    named = [f"turnpike_{each}" for each in ("ready", "engine_healthy", "engine_stuck_steps_total")]
+    assert [samples(metrics)[each] for each in named] == [1, 1, 0]
+    assert samples(metrics)["turnpike_engine_step_age_seconds"] == 0.25
+    ready, health = False, EngineHealth(alive=False, stuck_steps_total=1, step_age_seconds=0.0)
+    assert [samples(metrics)[each] for each in named] == [0, 0, 1]
+    assert metrics.registry.get_sample_value("turnpike_build_info", {"version": version("turnpike")}) == 1
 
 
 def test_what_became_of_drafts_is_told_by_who_proposed_them_and_for_which_class() -> None:

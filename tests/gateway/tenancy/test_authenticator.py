@@ -243,11 +243,8 @@ class TestOutage:
         clock.now += 60
         await authenticator.authenticate(key.plaintext)  # the one that finds out
         queries = len(source.queries)
-        loop = asyncio.get_running_loop()
-        started = loop.time()
         for _ in range(50):
             await authenticator.authenticate(key.plaintext)
-        assert loop.time() - started < 0.04
         assert len(source.queries) == queries
 
     async def test_its_end_is_noticed_without_requests(

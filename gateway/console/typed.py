@@ -1,0 +1,82 @@
+"""What people type, as the admin API spells it: dollars, moments without a zone, lines of pairs, lists of words."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gateway.api.errors import APIError, invalid
+from gateway.billing.errors import InvalidAmount
+from gateway.billing.money import parse_dollars
+
+_LOCAL = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d{1,3})?)?", re.ASCII)
+
+
+def nanodollars_of(field: str, text: str) -> int | None:
+    """Of an amount in dollars; None: nothing was typed.
+
+    Raises:
+        APIError: 400 naming the field.
+    """
+    amount = text.strip()
+    if not amount:
+        return None
+    try:
+        return parse_dollars(amount.removeprefix("$"))
+    except InvalidAmount as error:
+        raise invalid(field, f"{str(error).capitalize()}.") from None
+
+
+def moment_of(text: str) -> str | None:
+    """What a `datetime-local` field holds, taken for UTC; None: nothing. Anything else goes on as it is: the API
+    judges it."""
+    moment = text.strip()
+    if _LOCAL.fullmatch(moment):
+        return moment + (":00Z" if moment.count(":") == 1 else "Z")
+    return moment or None
+
+
+def local_of(moment: str | None) -> str:
+    """An API's moment as a `datetime-local` field shows it, to the minute."""
+    return "" if moment is None else moment[:16]
+
+
+def words_of(text: str) -> list[str] | None:
+    """Separated by commas or lines; None: there are none."""
+    return [word for each in re.split(r"[,\n]", text) if (word := each.strip())] or None
+
+
+def pairs_of(field: str, text: str, separator: str, example: str) -> list[tuple[str, str]]:
+    """One on each line, as in `example`.
+
+    Raises:
+        APIError: 400 naming the field, a line is no pair.
+    """
+    pairs = []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        left, found, right = line.partition(separator)
+        if not (found and left.strip() and right.strip()):
+            raise invalid(field, f"Each line must be like this: {example}")
+        pairs.append((left.strip(), right.strip()))
+    return pairs
+
+
+@contextmanager
+def naming(**fields: str) -> Iterator[None]:
+    """The API's members by the names of the form's fields: an error is shown beside the field that was typed in."""
+    try:
+        yield
+    except APIError as error:
+        if error.param in fields:
+            error.param = fields[error.param]
+        raise
+
+
+@contextmanager
+def chosen(code: str, field: str) -> Iterator[None]:
+    """What a field names and is not there (404 with that code) is an error of the field: the page itself is there."""
+    try:
+        yield
+    except APIError as error:
+        if error.status == 404 and error.code == code:
+            raise invalid(field, error.message) from None
+        raise

@@ -1,0 +1,45 @@
+"""All checks, one after another."""
+
+from dataclasses import replace
+
+from gateway.doctor import files, machine, models, safety
+from gateway.doctor.clickhouse import clickhouse
+from gateway.doctor.database import database
+from gateway.doctor.finding import Check, Finding
+from gateway.doctor.kafka import kafka
+from gateway.doctor.redis import redis
+from gateway.settings import Settings
+from gateway.telemetry.redaction import Redactor
+
+CHECKS: tuple[Check, ...] = (
+    machine.torch,
+    machine.packages,
+    machine.cpu,
+    machine.gpu,
+    machine.compiler,
+    machine.native_kernels,
+    machine.open_files,
+    models.models,
+    models.service_classes,
+    files.data_dir,
+    files.pepper,
+    safety.secret_files,
+    safety.encryption,
+    database,
+    redis,
+    files.journal,
+    kafka,
+    clickhouse,
+    files.port,
+    safety.address,
+)
+
+
+def examine(settings: Settings) -> list[Finding]:
+    """What the checks found; whatever a server said, the settings' secrets are not in it."""
+    redact = Redactor(settings.secret_values()).text
+    return [
+        replace(found, detail=redact(found.detail), remedy=redact(found.remedy))
+        for check in CHECKS
+        for found in check(settings)
+    ]

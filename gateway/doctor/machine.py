@@ -1,0 +1,123 @@
+"""What this machine and this installation have, whatever the settings say."""
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import resource
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from gateway.doctor.finding import Finding, failure, ok, warning
+from gateway.settings import Settings
+
+_CPU_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "bf16")
+"""What the CPU kernels can make use of (x86, then Arm)."""
+FEW_FILES = 4096
+"""Each connection is one, and the stores take some tens."""
+_PINNED = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?==([^;\s]+)$")
+
+
+def torch(_: Settings) -> Iterator[Finding]:
+    try:
+        import torch
+    except ImportError as error:
+        yield failure("torch", str(error), "pip install torch")
+        return
+    threads = torch.get_num_threads()
+    yield ok("torch", f"{torch.__version__} on Python {platform.python_version()}, {threads} threads")
+
+
+def packages(_: Settings) -> Iterator[Finding]:
+    try:
+        required = importlib.metadata.requires("turnpike") or []
+    except importlib.metadata.PackageNotFoundError:
+        yield warning("packages", "turnpike itself is not installed as a package", "pip install -e . in its folder")
+        return
+    strangers = list(_other_versions(required))
+    if strangers:
+        yield warning(
+            "packages",
+            f"not the versions that this was tested with: {', '.join(strangers)}",
+            "pip install --force-reinstall turnpike, in an environment of its own",
+        )
+        return
+    yield ok("packages", "as pinned")
+
+
+def _other_versions(required: Sequence[str]) -> Iterator[str]:
+    """Of what is needed in any case; a build's own mark, as in 2.13.0+cpu, is no other version."""
+    for requirement in required:
+        if (pinned := _PINNED.match(requirement)) is None:
+            continue
+        name, version = pinned.groups()
+        try:
+            installed = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            yield f"{name} is missing ({version})"
+            continue
+        if installed.partition("+")[0] != version:
+            yield f"{name} {installed} ({version})"
+
+
+def cpu(_: Settings) -> Iterator[Finding]:
+    try:
+        words = set(Path("/proc/cpuinfo").read_text().split())
+    except OSError:
+        words = set()
+    flags = " ".join(flag for flag in _CPU_FLAGS if flag in words) or "none of the vector extensions that we know"
+    yield ok("CPU", f"{len(os.sched_getaffinity(0))} cores, {flags}")
+
+
+def compiler(_: Settings) -> Iterator[Finding]:
+    for name in ("c++", "g++", "clang++"):
+        if path := shutil.which(name):
+            yield ok("C++ compiler", path)
+            return
+    yield warning("C++ compiler", "none on the PATH", "apt-get install --no-install-recommends g++")
+
+
+def native_kernels(_: Settings) -> Iterator[Finding]:
+    """Built with the package where there is a compiler."""
+    try:
+        from kernels.cpu import native
+    except ImportError:  # torch is missing, which another finding says
+        return
+    if (level := native.level()) is not None:
+        yield ok("native kernels", f"built, at level {level.name}")
+        return
+    yield warning(
+        "native kernels",
+        "not built: the CPU computes with torch alone, and takes longer",
+        "with a C++ compiler there, pip install --force-reinstall --no-deps turnpike (or make install)",
+    )
+
+
+def gpu(settings: Settings) -> Iterable[Finding]:
+    with contextlib.suppress(ImportError):
+        import torch
+
+        if torch.cuda.is_available():
+            if importlib.util.find_spec("triton") is None:
+                return [
+                    failure("GPU", "its kernels need triton, which is not installed", "pip install 'turnpike[gpu]'")
+                ]
+            return [ok("GPU", torch.cuda.get_device_name(0))]
+    if settings.device == "cuda":
+        return [failure("GPU", "device is cuda, and torch can use none", "set device to auto, or mend the driver")]
+    return [ok("GPU", "none that torch can use: models run on the CPU")]
+
+
+def open_files(_: Settings) -> Iterator[Finding]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < FEW_FILES:
+        yield warning(
+            "open files",
+            f"at most {soft}, of which each connection takes one",
+            f"ulimit -n {hard if hard != resource.RLIM_INFINITY else 65536}, or LimitNOFILE= in the unit of systemd",
+        )
+        return
+    yield ok("open files", "no limit" if soft == resource.RLIM_INFINITY else f"at most {soft}")

@@ -1,0 +1,88 @@
+"""The models that are served, whether there is memory for them, and the classes that they serve."""
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from engine.kv_memory import host_budget
+from engine.models.catalog import available
+from engine.models.checkpoint import open_checkpoint
+from engine.models.config import UnsupportedCheckpoint
+from engine.models.layout import expected_tensors
+from gateway.api.service_classes import engine_classes_of
+from gateway.catalog import DEFAULT_MODEL, DEFAULT_SMALL_MODEL
+from gateway.doctor.finding import Finding, failure, ok, warning
+from gateway.settings import Settings
+
+PROCESS_BYTES = 2**30
+"""About what the process has apart from weights and KV: torch, and the embedded ClickHouse where it is used."""
+_GIB = 2**30
+
+
+def service_classes(settings: Settings) -> Iterator[Finding]:
+    classes = [
+        f"{each.name} (priority {each.priority}, {each.reserved_fraction:.0%} reserved)"
+        for each in engine_classes_of(settings)
+    ]
+    yield ok("service classes", f"from the highest: {', '.join(classes)}")
+
+
+def models(settings: Settings) -> Iterator[Finding]:
+    """That they are there and can be read, and that memory holds them all."""
+    found = _found(settings)
+    if not found:
+        remedy = f"turnpike models fetch {DEFAULT_MODEL}; serve does it too"
+        yield warning("models", f"{DEFAULT_MODEL} is not fetched yet", remedy)
+        return
+    parameters, unusable = 0, []
+    for name, path in found.items():
+        if not path.exists():
+            unusable.append(f"there is no {name} ({path})")
+            continue
+        try:
+            parameters += _parameters(path)
+        except (UnsupportedCheckpoint, OSError) as error:
+            unusable.append(f"{name}: {error}")
+    if unusable:
+        yield failure("models", "; ".join(unusable), "correct [models] in turnpike.toml")
+        return
+    yield ok("models", ", ".join(found))
+    yield _memory(settings, parameters, len(found))
+
+
+def served(settings: Settings) -> tuple[str, ...]:
+    """The names that `turnpike serve` would serve."""
+    return tuple(_found(settings)) or (DEFAULT_MODEL,)
+
+
+def _found(settings: Settings) -> dict[str, Path]:
+    """By name: those of the settings, or of the default ones those that are here."""
+    if settings.models:
+        return dict(settings.models)
+    fetched = {entry.name: entry.path for entry in available(settings.models_dir) if entry.fetched}
+    return {name: fetched[name] for name in (DEFAULT_MODEL, DEFAULT_SMALL_MODEL) if name in fetched}
+
+
+def _parameters(path: Path) -> int:
+    return sum(math.prod(shape) for _, shape in expected_tensors(open_checkpoint(path).config))
+
+
+def _memory(settings: Settings, parameters: int, count: int) -> Finding:
+    """On the host. What a GPU has is known to the engine alone, once it has loaded the models."""
+    import torch
+
+    if settings.device != "cpu" and torch.cuda.is_available():
+        return ok("memory", f"{parameters / 1e9:.2f} billion parameters on the GPU; KV takes what they leave")
+    page = os.sysconf("SC_PAGE_SIZE")
+    total, free = (os.sysconf(name) * page for name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))
+    weights = parameters * (4 if settings.dtype == "float32" else 2)
+    kv = settings.kv_cache_bytes * count if settings.kv_cache_bytes else host_budget(free, 1).kv_bytes
+    needed = weights + kv + PROCESS_BYTES
+    detail = (
+        f"{weights / _GIB:.1f} GiB of weights, {kv / _GIB:.1f} of KV and {PROCESS_BYTES / _GIB:.0f} for the process, "
+        f"of {total / _GIB:.1f}"
+    )
+    if needed > total:
+        return failure("memory", f"{detail}: it cannot hold", "set kv_cache_bytes lower, or serve smaller models")
+    return ok("memory", detail)

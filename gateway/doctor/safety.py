@@ -1,0 +1,51 @@
+"""What `turnpike serve` refuses or warns of though every setting is well formed."""
+
+import socket
+from collections.abc import Iterator
+
+from gateway.doctor.finding import Finding, failure, ok, warning
+from gateway.safety import UnsafeSettings, readable_secrets, refuse_unsafe, stores_without_tls
+from gateway.settings import Settings
+from gateway.tenancy import load_pepper
+from gateway.tenancy.errors import UnusablePepper
+from gateway.tenancy.pepper import pepper_path
+
+
+def address(settings: Settings) -> Iterator[Finding]:
+    """Whether it may be shown to other machines with this pepper."""
+    try:
+        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        pepper = _pepper(settings)
+        if pepper is not None:
+            refuse_unsafe(str(found[0][4][0]), pepper, demo=False)
+    except UnsafeSettings as error:
+        detail, _, remedy = str(error).partition(": ")
+        yield failure("address", detail, remedy)
+    except (OSError, UnusablePepper):
+        return  # port and pepper have findings of their own
+    else:
+        yield ok("address", f"{settings.host} may be served on with this pepper")
+
+
+def encryption(settings: Settings) -> Iterator[Finding]:
+    open_urls = stores_without_tls(settings)
+    if open_urls:
+        detail = f"{', '.join(open_urls)}: data leaves this machine as it is"
+        yield warning("encryption", detail, "use TLS: postgresql://...?ssl=require, rediss://, kafkas://, https://")
+    else:
+        yield ok("encryption", "nothing goes to the stores for others to read on its way")
+
+
+def secret_files(settings: Settings) -> Iterator[Finding]:
+    files = " ".join(str(path) for path in readable_secrets(settings))
+    if files:
+        yield warning("secret files", f"every user of this machine may read {files}", f"chmod 600 {files}")
+    else:
+        yield ok("secret files", "none that others may read")
+
+
+def _pepper(settings: Settings) -> bytes | None:
+    """None: there is none yet, and the one that is made on first use is random."""
+    if settings.key_pepper is None and not pepper_path(settings).exists():
+        return None
+    return load_pepper(settings)

@@ -1,0 +1,46 @@
+"""Prometheus metrics of whether this process does its work, and which program it is."""
+
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from typing import Protocol
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+
+class EngineHealth(Protocol):
+    """Whether the engine thread does its work."""
+
+    @property
+    def alive(self) -> bool: ...
+    @property
+    def stuck_steps_total(self) -> int: ...
+    @property
+    def step_age_seconds(self) -> float: ...
+
+
+class HealthCollector(Collector):
+    """`ready` is what `/readyz` says."""
+
+    def __init__(self, ready: Callable[[], bool], engine: Callable[[], EngineHealth]) -> None:
+        self._ready = ready
+        self._engine = engine
+
+    def describe(self) -> Iterator[Metric]:
+        yield from ()
+
+    def collect(self) -> Iterator[Metric]:
+        engine = self._engine()
+        build = GaugeMetricFamily("turnpike_build_info", "1; the label says which program this is", labels=["version"])
+        build.add_metric([version("turnpike")], 1)
+        yield build
+        yield GaugeMetricFamily("turnpike_ready", "1 where requests are to be sent here", float(self._ready()))
+        yield GaugeMetricFamily(
+            "turnpike_engine_healthy", "1 while the engine thread does its work", float(engine.alive)
+        )
+        yield CounterMetricFamily(
+            "turnpike_engine_stuck_steps", "Steps that the watchdog gave up", engine.stuck_steps_total
+        )
+        yield GaugeMetricFamily(
+            "turnpike_engine_step_age_seconds", "Of the step under way; 0 between steps", engine.step_age_seconds
+        )

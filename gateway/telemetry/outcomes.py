@@ -1,0 +1,38 @@
+"""What became of requests, as the promise of availability counts them."""
+
+from collections.abc import Iterator
+from enum import StrEnum
+
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+
+class Outcome(StrEnum):
+    """Those of `FAILED` are our fault: a status of 500 and more, or a stream that broke."""
+
+    ANSWERED = "answered"
+    REFUSED = "refused"
+    TURNED_AWAY = "turned_away"
+    CLIENT_GONE = "client_gone"
+    FAILED = "failed"
+
+
+class RequestOutcomes(Collector):
+    """Counts them, on the event loop. A count costs an addition."""
+
+    def __init__(self) -> None:
+        self._counts = dict.fromkeys(Outcome, 0)
+
+    def note(self, outcome: Outcome) -> None:
+        self._counts[outcome] += 1
+
+    def describe(self) -> Iterator[Metric]:
+        yield from self.collect()
+
+    def collect(self) -> Iterator[Metric]:
+        requests = CounterMetricFamily(
+            "turnpike_requests", "Requests under /v1/ by what became of them", labels=["outcome"]
+        )
+        for outcome, count in self._counts.items():
+            requests.add_metric([outcome.value], count)
+        yield requests

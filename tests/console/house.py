@@ -1,0 +1,124 @@
+"""The whole gateway with a fake engine, as the console's tests need it: real database, journal, store of usage and
+admin API, and a key of each kind."""
+
+import shutil
+import sqlite3
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+from starlette.applications import Starlette
+
+from engine.scheduling.stats import SchedulerStats
+from gateway.admin.admin_keys import AdminKeyStore
+from gateway.admin.roles import Role
+from gateway.app import create_app
+from gateway.console.login import SESSION_COOKIE
+from gateway.console.sessions import ConsoleSessions, KeyKind
+from gateway.opening import open_services
+from gateway.services import Services
+from gateway.settings import Settings
+from gateway.tenancy import Tenant, TenantStore, open_database
+from tests.gateway.api.fake_engine import FakeEngine
+
+PEPPER = b"a pepper for tests, of 32 bytes."
+ORIGIN = "http://localhost"
+ACME = "acme"
+GLOBEX = "globex"
+TENANTS = (ACME, GLOBEX)
+PRICES = {"tiny": ("0.1", "0.05", "0.4"), "org/tiny-2": ("0.1", "0.05", "0.4")}
+
+
+class WatchedEngine(FakeEngine):
+    """Says of its schedulers what a test wants to see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: Mapping[str, SchedulerStats] = {}
+
+    def stats(self) -> Mapping[str, SchedulerStats]:
+        return self.said
+
+
+@dataclass
+class House:
+    """`keys`: plaintexts of administrators by role and of tenants by name. A request is made as one of them, or as
+    nobody (""); its session is made without the login form."""
+
+    app: Starlette
+    settings: Settings
+    services: Services
+    engine: WatchedEngine
+    tenants: TenantStore
+    keys: Mapping[str, str]
+    tenant: Mapping[str, Tenant]
+    http: httpx.AsyncClient
+    _sessions: ConsoleSessions = field(default_factory=lambda: ConsoleSessions(PEPPER))
+    _tokens: dict[str, str] = field(default_factory=dict)
+
+    def token(self, who: str) -> str:
+        """The session's cookie of who has that key."""
+        if who not in self._tokens:
+            kind = KeyKind.ADMIN if self.keys[who].startswith("tpa-") else KeyKind.TENANT
+            self._tokens[who] = self._sessions.open(kind, self.keys[who].split("-")[1])
+        return self._tokens[who]
+
+    def csrf(self, who: str) -> str:
+        session = self._sessions.read(self.token(who))
+        assert session is not None
+        return self._sessions.csrf_token(session)
+
+    async def get(self, path: str, who: str = "admin", **rest: Any) -> httpx.Response:
+        """`path` is below /console."""
+        return await self.http.get(f"/console{path}", headers=self._cookie(who), **rest)
+
+    async def page(self, path: str, who: str = "admin", status: int = 200, **rest: Any) -> str:
+        response = await self.get(path, who, **rest)
+        assert response.status_code == status, response.text
+        return response.text
+
+    async def post(self, path: str, act: str, who: str = "admin", **fields: Any) -> httpx.Response:
+        """Send a form as a page would: with its token."""
+        data = {"csrf": self.csrf(who), "act": act, **fields}
+        return await self.http.post(f"/console{path}", data=data, headers=self._cookie(who))
+
+    def _cookie(self, who: str) -> dict[str, str]:
+        return {"cookie": f"{SESSION_COOKIE}={self.token(who)}"} if who else {}
+
+
+@asynccontextmanager
+async def open_house(folder: Path, blank_database: Path) -> AsyncIterator[House]:
+    """On the event loop that it is used on. `blank_database` is an SQLite file with the schema alone."""
+    shutil.copyfile(blank_database, folder / "turnpike.db")
+    settings = Settings(
+        data_dir=folder,
+        database_url=f"sqlite:///{folder / 'turnpike.db'}",
+        prices=PRICES,
+        journal_interval_ms=5,
+        journal_min_free=0,
+    )
+    engine = WatchedEngine()
+    database = open_database(settings.database_url.get_secret_value())
+    try:
+        tenants = TenantStore(database, PEPPER)
+        administrators = AdminKeyStore(database, PEPPER)
+        keys = {role.value: (await administrators.create(f"the {role}", role)).plaintext for role in Role}
+        tenant = {name: await tenants.create_tenant(name, "standard") for name in TENANTS}
+        for name in TENANTS:
+            keys[name] = (await tenants.create_key(name, "first")).plaintext
+        services = await open_services(settings, engine, database, PEPPER)
+        app = create_app(settings, services)
+        transport = httpx.ASGITransport(app)
+        async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url=ORIGIN) as http:
+            yield House(app, settings, services, engine, tenants, keys, tenant, http)
+    finally:
+        await database.dispose()
+
+
+def settle(database: Path) -> None:
+    """Bring all of a database into its one file, to be copied."""
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -1,0 +1,57 @@
+"""What a tenant reads is its own, whatever it asks for."""
+
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gateway.api.errors import APIError
+from gateway.console.own import OwnRecords
+from tests.console.house import House
+
+pytestmark = pytest.mark.anyio
+
+
+async def own(console: House, who: str = "acme") -> OwnRecords:
+    principal = await console.services.authenticator.authenticate(console.keys[who])
+    assert console.services.admin is not None
+    return OwnRecords(console.services.admin.operations, principal)
+
+
+async def test_another_tenants_id_gives_way_to_its_own(console: House) -> None:
+    mine = await own(console)
+    theirs = {"tenant_id": console.tenant["globex"].id}
+    keys = await mine.read("listKeys", query=theirs)
+    assert {each["tenant_id"] for each in keys["data"]} == {console.tenant["acme"].id}
+    assert (await mine.read("readLimitUse", path=theirs))["tenant_id"] == console.tenant["acme"].id
+
+
+async def test_every_operation_is_bound_or_refused(console: House) -> None:
+    """Of all that the admin API can do: the tenant's own id stands in the call, or there is no call."""
+    assert console.services.admin is not None
+    principal = await console.services.authenticator.authenticate(console.keys["acme"])
+    calls: list[tuple[dict[str, str], dict[str, str]]] = []
+
+    async def read(name: str, administrator: object, path: dict[str, str], query: dict[str, str]) -> None:
+        calls.append((path, query))
+
+    operations: Any = SimpleNamespace(read=read)
+    mine, theirs = OwnRecords(operations, principal), {"tenant_id": "theirs"}
+    refused = set()
+    for route in console.services.admin.routes:
+        before = len(calls)
+        with suppress(APIError):
+            await mine.read(route.name, theirs, theirs)
+        if len(calls) == before:
+            refused.add(route.name)
+            continue
+        path, query = calls[-1]
+        assert route.read is not None
+        if "tenant_id" in route.path_names:
+            assert path["tenant_id"] == principal.tenant_id
+        else:
+            assert "tenant_id" in route.query
+            assert query["tenant_id"] == principal.tenant_id
+    assert calls
+    assert {"listTenants", "readInvoice", "listAudit", "createKey", "readReconciliation"} <= refused

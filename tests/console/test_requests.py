@@ -1,0 +1,130 @@
+"""A request's page says all that its usage event says, adds up to its cost, and is seen by nobody else's tenant."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from gateway.console.requests import time_line
+from tests.console.events import ago_ms, of_tenant, used
+from tests.console.house import ACME, GLOBEX, House
+from tests.console.html import text
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_the_list_has_each_request_once_the_newest_first(console: House) -> None:
+    await used(console, *(of_tenant(console, ACME, n, ago_ms(minutes=n)) for n in range(1, 61)))
+    seen: list[str] = []
+    address = "/requests"
+    while address:
+        page = await console.page(address, "viewer")
+        seen += re.findall(r'href="/console/requests/(req_\d+)\?', page)
+        further = re.search(r'href="/console(/requests\?[^"]*cursor=[^"]*)"', page)
+        address = further[1].replace("&amp;", "&") if further else ""
+    assert seen == [f"req_{n}" for n in range(1, 61)]
+
+
+async def test_it_is_filtered(console: House) -> None:
+    await used(
+        console,
+        of_tenant(console, ACME, 1, ago_ms(minutes=1)),
+        of_tenant(console, ACME, 2, ago_ms(minutes=2), finish_reason="quota", tier="premium"),
+        of_tenant(console, GLOBEX, 3, ago_ms(minutes=3), served_model="large"),
+        of_tenant(console, GLOBEX, 4, ago_ms(hours=3)),
+    )
+    wanted = {
+        "": {1, 2, 3, 4},
+        "?window=hour": {1, 2, 3},
+        "?finish_reason=quota": {2},
+        "?model=large": {3},
+        "?tier=premium": {2},
+        f"?tenant_id={console.tenant[GLOBEX].id}": {3, 4},
+        f"?key_id={console.keys[ACME].split('-')[1]}": {1, 2},
+    }
+    for query, numbers in wanted.items():
+        page = await console.page(f"/requests{query}")
+        assert {int(n) for n in re.findall(r">req_(\d+)<", page)} == numbers, query
+
+
+@pytest.mark.parametrize(("query", "field"), [("finish_reason=x", "finish_reason"), ("window=x", "window")])
+async def test_a_filter_that_cannot_be_is_named(console: House, query: str, field: str) -> None:
+    assert f'id="ask-{field}-note"' in await console.page(f"/requests?{query}", status=400)
+
+
+async def test_one_request_is_told_in_full(console: House) -> None:
+    at_ms = ago_ms(minutes=5)
+    price = console.services.prices.price_of("tiny", "standard", datetime.now(UTC))
+    told = of_tenant(
+        console,
+        ACME,
+        7,
+        at_ms,
+        served_model="tiny",
+        price_version=price.version,
+        cost_nanodollars=price.of(100, 64, 10),
+        queue_ms=30,
+        ttft_ms=100,
+        paused_ms=50,
+        preemptions=2,
+    )
+    # The price has begun with the house: of before there is none.
+    late = told | {"occurred_at": datetime.now(UTC) + timedelta(seconds=1), "total_latency_ms": 400}
+    await used(console, late)
+    page = text(await console.page(f"/requests/req_7?near={late['occurred_at'].isoformat().replace('+', '%2B')}"))
+    for expected in (
+        "req_7",
+        "acme",
+        f"{price.of(100, 64, 10) / 1e9:.7f}",
+        "queued 30 ms",
+        "to the first token 70 ms",
+        "answering 250 ms",
+        "paused, as its client did not read 50 ms",
+        "5 of 8 right (62.5 %)",
+        "Preemptions 2",
+        "complexity_small",
+        "Prompt, computed 36",
+        "Prompt, from the prefix cache 64",
+        str(late["event_id"]),
+        "number 7",
+    ):
+        assert expected in page, expected
+
+
+async def test_a_tenant_finds_its_own_requests_alone(console: House) -> None:
+    await used(
+        console, of_tenant(console, ACME, 1, ago_ms(minutes=1)), of_tenant(console, GLOBEX, 2, ago_ms(minutes=2))
+    )
+    other = console.tenant[ACME].id
+    for query in ("", f"?tenant_id={other}"):
+        page = await console.page(f"/requests{query}", GLOBEX)
+        assert re.findall(r">req_(\d+)<", page) == ["2"]
+    assert "req_2" in await console.page("/requests/req_2", GLOBEX)
+    missing = await console.page("/requests/req_1", GLOBEX, status=404)
+    assert "acme" not in missing
+    for path in (f"/requests/req_1?tenant_id={other}", "/requests/req_9"):
+        assert "There is no usage of such a request" in await console.page(path, GLOBEX, status=404)
+
+
+async def test_an_id_that_cannot_be_is_no_page(console: House) -> None:
+    await console.page("/requests/%3Cscript%3E", status=404)
+
+
+@pytest.mark.parametrize(
+    ("times", "parts"),
+    [
+        ((400, 30, 100, 0), [30, 70, 300, 0]),
+        ((400, 30, None, 0), [30, 370]),
+        ((400, 500, None, 0), [400, 0]),
+        ((400, 30, 10, 0), [30, 0, 370, 0]),
+        ((400, 30, 100, 9000), [30, 70, 0, 300]),
+        ((0, 0, 0, 0), [0, 0, 0, 0]),
+    ],
+)
+def test_the_parts_of_a_time_line_add_up(times: tuple[int, int, int | None, int], parts: list[int]) -> None:
+    total_ms, queue_ms, ttft_ms, paused_ms = times
+    request = {"total_latency_ms": total_ms, "queue_ms": queue_ms, "ttft_ms": ttft_ms, "paused_ms": paused_ms}
+    chart = time_line(request)
+    shown = [0 if each.total == "0 ms" else int(each.total.removesuffix(" ms")) for each in chart.legend]
+    assert shown == parts
+    assert sum(shown) == total_ms

@@ -1,0 +1,120 @@
+import importlib.metadata
+import resource
+import shutil
+import socket
+import threading
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from gateway.doctor import Finding, State, files, machine
+from gateway.doctor.finding import Check
+from gateway.settings import Settings, load_settings
+from tests.servers import free_port
+
+pytestmark = pytest.mark.usefixtures("no_settings")
+
+Usage = namedtuple("Usage", "total used free")
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return load_settings(data_dir=tmp_path / "data", models_dir=tmp_path / "models", port=free_port())
+
+
+def only(check: Check, settings: Settings) -> Finding:
+    (found,) = check(settings)
+    return found
+
+
+def test_a_machine_without_a_compiler(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    found = only(machine.compiler, settings)
+    assert (found.state, found.remedy.startswith("apt-get install")) == (State.WARNING, True)
+
+
+class TestPackages:
+    def requiring(self, monkeypatch: pytest.MonkeyPatch, *requirements: str) -> None:
+        monkeypatch.setattr(importlib.metadata, "requires", lambda _: list(requirements))
+
+    def test_this_environment_has_what_is_pinned(self, settings: Settings) -> None:
+        assert only(machine.packages, settings).state is State.OK
+
+    def test_another_version(self, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+        installed = importlib.metadata.version("typer")
+        self.requiring(monkeypatch, "typer==0.0.1", "sqlalchemy[asyncio]==0.0.2", "no-such-thing==1")
+        found = only(machine.packages, settings)
+        assert found.state is State.WARNING
+        assert f"typer {installed} (0.0.1), sqlalchemy " in found.detail
+        assert "no-such-thing is missing (1)" in found.detail
+
+    def test_what_only_extras_need_does_not_count(self, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.requiring(monkeypatch, 'no-such-thing==1; extra == "dev"', "typer")
+        assert only(machine.packages, settings).state is State.OK
+
+    def test_a_build_of_the_same_version(self, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.requiring(monkeypatch, "torch==2.13.0")
+        monkeypatch.setattr(importlib.metadata, "version", lambda _: "2.13.0+cpu")
+        assert only(machine.packages, settings).state is State.OK
+
+
+@pytest.mark.parametrize(
+    ("soft", "state"), [(1024, State.WARNING), (4096, State.OK), (resource.RLIM_INFINITY, State.OK)]
+)
+def test_open_files(settings: Settings, monkeypatch: pytest.MonkeyPatch, soft: int, state: State) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, 20000))
+    found = only(machine.open_files, settings)
+    assert (found.state, "ulimit -n 20000" in found.remedy) == (state, state is State.WARNING)
+
+
+def test_a_gpu_that_is_asked_for_and_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert only(machine.gpu, load_settings(data_dir=tmp_path, device="cuda")).state is State.FAILURE
+    assert only(machine.gpu, load_settings(data_dir=tmp_path)).state is State.OK
+
+
+class TestFiles:
+    def test_a_data_directory_that_cannot_be_written(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        assert only(files.data_dir, load_settings(data_dir=tmp_path / "file")).state is State.FAILURE
+
+    @pytest.mark.parametrize(
+        ("free", "state"), [(10**6, State.FAILURE), (3 * 10**8, State.WARNING), (10**11, State.OK)]
+    )
+    def test_room_for_the_journal(
+        self, settings: Settings, monkeypatch: pytest.MonkeyPatch, free: int, state: State
+    ) -> None:
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**12, 0, free))
+        assert only(files.journal, settings).state is state
+
+    def test_a_pepper_that_others_can_read(self, settings: Settings) -> None:
+        (settings.data_dir / "secrets").mkdir(parents=True)
+        (settings.data_dir / "secrets" / "pepper").write_text("p" * 64)
+        (settings.data_dir / "secrets" / "pepper").chmod(0o644)
+        found = only(files.pepper, settings)
+        assert found.state is State.FAILURE
+        assert "chmod 600" in found.detail
+
+
+class TestPort:
+    def test_one_in_use(self, settings: Settings) -> None:
+        assert only(files.port, settings).state is State.OK
+        with socket.create_server(("127.0.0.1", settings.port)):
+            assert only(files.port, settings).state is State.FAILURE
+
+    @pytest.mark.parametrize(("header", "state"), [(b"x-request-id: 1\r\n", State.OK), (b"", State.FAILURE)])
+    def test_one_in_use_by_a_gateway_or_another_server(self, settings: Settings, header: bytes, state: State) -> None:
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 200 OK\r\n" + header + b"content-length: 0\r\n\r\n")
+
+        with socket.create_server(("127.0.0.1", settings.port)) as listener:
+            thread = threading.Thread(target=answer)
+            thread.start()
+            assert only(files.port, settings).state is state
+            thread.join()

@@ -1,0 +1,47 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from gateway.doctor import Finding, State, models
+from gateway.settings import load_settings
+from tests.engine.models.tiny import make_checkpoint
+
+pytestmark = pytest.mark.usefixtures("no_settings")
+
+
+def findings(**settings: object) -> dict[str, Finding]:
+    return {each.what: each for each in models.models(load_settings(**settings))}
+
+
+def test_none_is_fetched_yet(tmp_path: Path) -> None:
+    (found,) = findings(data_dir=tmp_path, models_dir=tmp_path / "models").values()
+    assert (found.state, found.remedy.startswith("turnpike models fetch smollm2")) == (State.WARNING, True)
+
+
+def test_one_that_went_away_or_is_something_else(tmp_path: Path) -> None:
+    settings = {"data_dir": tmp_path, "models": {"a": tmp_path / "a.gguf"}}
+    found = findings(**settings)["models"]
+    assert (found.state, found.detail) == (State.FAILURE, f"there is no a ({tmp_path / 'a.gguf'})")
+    (tmp_path / "a.gguf").touch()
+    found = findings(**settings)["models"]
+    assert (found.state, found.detail.startswith("a: ")) == (State.FAILURE, True)
+
+
+def test_whether_memory_holds_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_checkpoint(tmp_path / "tiny", "llama")
+    settings = {"data_dir": tmp_path, "models": {"tiny": folder}, "device": "cpu", "kv_cache_bytes": "2GiB"}
+    pages = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 2**20, "SC_AVPHYS_PAGES": 2**19}
+    monkeypatch.setattr(os, "sysconf", pages.__getitem__)
+    assert {name: each.state for name, each in findings(**settings).items()} == {"models": State.OK, "memory": State.OK}
+    both = {"tiny": folder, "again": folder}
+    found = findings(**settings | {"models": both})["memory"]  # 2 x 2 GiB of KV and a process, of 4 GiB
+    assert (found.state, "4.0 of KV" in found.detail) == (State.FAILURE, True)
+
+
+def test_the_classes(tmp_path: Path) -> None:
+    (found,) = models.service_classes(load_settings(data_dir=tmp_path))
+    assert found.detail == "from the highest: premium (priority 0, 30% reserved), standard (priority 10, 0% reserved)"
+    stated = {"bulk": {"priority": 2}, "gold": {"priority": 1}}
+    (found,) = models.service_classes(load_settings(data_dir=tmp_path, service_classes=stated))
+    assert found.detail.startswith("from the highest: gold (priority 1")

@@ -1,0 +1,83 @@
+"""Metrics as the program words them, and a server that shows them."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from engine.core import EngineHealth
+from engine.scheduling.stats import ClassStats, DraftStats, SchedulerStats, SpeculationStats
+from gateway.telemetry.health import HealthCollector
+from gateway.telemetry.metrics import Metrics, ModelStats
+
+NAMES = ("large", "small")
+CLASSES = ("premium", "standard")
+
+
+def class_stats(name: str, **stated: Any) -> ClassStats:
+    return ClassStats(**{each.name: 0 for each in fields(ClassStats)} | {"name": name} | stated)
+
+
+def model_stats(*classes: ClassStats, drafts: tuple[DraftStats, ...] = (), **stated: Any) -> SchedulerStats:
+    speculation = SpeculationStats(saved_ns=0, drafting_ns={}, drafts=drafts) if drafts else None
+    own = {"classes": classes, "speculation": speculation, "num_blocks": 100, "free_blocks": 100}
+    return SchedulerStats(**{each.name: 0 for each in fields(SchedulerStats)} | own | stated)
+
+
+@dataclass
+class Served:
+    """A gateway's metrics. What `stats` says of the engine may be changed at any time."""
+
+    stats: Mapping[str, ModelStats] = field(
+        default_factory=lambda: {name: model_stats(*map(class_stats, CLASSES)) for name in NAMES}
+    )
+    ready: bool = True
+
+    def __post_init__(self) -> None:
+        self.metrics = Metrics(lambda: self.stats)
+        health = EngineHealth(alive=True, stuck_steps_total=0, step_age_seconds=0.0)
+        self.metrics.registry.register(HealthCollector(lambda: self.ready, lambda: health))
+
+    @property
+    def text(self) -> str:
+        return self.metrics.render().decode()
+
+    def answer(self, model: str, tier: str, *, ttft_s: float = 0.1, tpot_s: float = 0.01, tokens: int = 10) -> None:
+        """A request was answered: with so many tokens, after a prompt of twice as many."""
+        labels = ("chat", model, tier)
+        self.metrics.request_duration.labels(*labels, "").observe(1.0)
+        self.metrics.time_to_first_token.labels(*labels).observe(ttft_s)
+        self.metrics.time_per_output_token.labels(*labels).observe(tpot_s)
+        self.metrics.token_usage.labels(*labels, "input").observe(2 * tokens)
+        self.metrics.token_usage.labels(*labels, "output").observe(tokens)
+
+
+@contextmanager
+def serving(served: Served, port: int) -> Iterator[str]:
+    """Its /metrics; each time that somebody looks, a request has been answered."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert self.path == "/metrics"
+            served.answer("large", "premium")
+            body = served.text.encode()
+            self.send_response(200)
+            self.send_header("content-type", "text/plain; version=0.0.4; charset=utf-8")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
