@@ -68,7 +68,8 @@ _DECOMPRESS: Mapping[str, Callable[[bytes], bytes]] = {
     "lz4": _lz4_frames,
     "zstd": zstd.decompress,
 }
-_INSERT = re.compile(rb"\s*(INSERT\s+INTO\b[^\n]*?)\s+FORMAT\s+(\w+)\s*(?:\n|$)", re.IGNORECASE)
+_INSERT = re.compile(rb"\s*(INSERT\s+INTO\b[^\n]*?)\s+FORMAT\s+(\w+)[ \t]*(?:\n|$)", re.IGNORECASE)
+"""Up to the end of the line: data may begin with what looks like space, 32 columns of 10 rows do."""
 _CODE = re.compile(r"Code: (\d+)\.")
 
 

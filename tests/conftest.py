@@ -26,6 +26,13 @@ from tests.servers import (
 hypothesis.settings.register_profile("turnpike", deadline=None)
 hypothesis.settings.load_profile("turnpike")
 
+# Workers of a parallel run (gw0, gw1 ...) keep to one core each, with the servers that they start: the engine takes
+# as many threads as it has cores, and two of them on the same cores are slower than one after the other.
+if _worker := os.environ.get("PYTEST_XDIST_WORKER"):
+    _cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {_cores[int(_worker.removeprefix("gw")) % len(_cores)]})
+    torch.set_num_threads(1)  # it has counted the cores already; two threads on one wait for each other
+
 # Kernels are interpreted where there is no GPU; Triton decides when it decorates them.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")

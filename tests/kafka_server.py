@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,6 +26,8 @@ class KafkaServer:
     first connection. A fault proxy goes in front of `proxied_port` and listens on `proxy_port`: the broker sends
     whoever came through it there again.
     """
+
+    format_options: Sequence[str] = ("--standalone",)
 
     def __init__(self, folder: Path) -> None:
         self._bin = _kafka_home() / "bin"
@@ -94,7 +96,7 @@ class KafkaServer:
             admin.close()
 
     def _format(self) -> None:
-        command = [self._bin / "kafka-storage.sh", "format", "--cluster-id", CLUSTER_ID, "--standalone"]
+        command = [self._bin / "kafka-storage.sh", "format", "--cluster-id", CLUSTER_ID, *self.format_options]
         done = subprocess.run(
             [*command, "--config", self._properties],
             stdout=subprocess.PIPE,

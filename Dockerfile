@@ -1,0 +1,82 @@
+# The gateway, and everything else that `turnpike` does, as an image.
+#
+#   docker build --target cpu -t turnpike:0.1.0 .
+#   docker build --target gpu -t turnpike:0.1.0-gpu .
+#
+# It runs as user 10001 on a read-only root file system: what it keeps goes to /var/lib/turnpike, what it could fetch or
+# make again to /var/cache/turnpike, and /tmp has to be a tmpfs. The first two are for volumes; none is declared, as one
+# that nobody named is lost with its container, and so would be the usage in it.
+
+FROM python:3.11.15-slim-bookworm AS base
+RUN groupadd --gid 10001 turnpike \
+    && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /var/lib/turnpike --shell /usr/sbin/nologin turnpike \
+    && install -d -m 0700 -o turnpike -g turnpike /var/lib/turnpike /var/cache/turnpike
+ENV PATH=/opt/turnpike/bin:$PATH \
+    PYTHONDONTWRITEBYTECODE=1 \
+    TURNPIKE_DATA_DIR=/var/lib/turnpike \
+    TURNPIKE_MODELS_DIR=/var/cache/turnpike/models \
+    TURNPIKE_HOST=0.0.0.0 \
+    TURNPIKE_PORT=8080 \
+    TURNPIKE_LOG_FORMAT=json
+WORKDIR /var/lib/turnpike
+EXPOSE 8080
+STOPSIGNAL SIGTERM
+# Ready once the models are loaded; the first start fetches them.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=10m --retries=3 \
+    CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:8080/readyz', timeout=4)"]
+ENTRYPOINT ["turnpike"]
+CMD ["serve"]
+
+# What a compiler makes is made here; no later stage has one for it.
+FROM python:3.11.15-slim-bookworm AS build
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE ./
+COPY engine ./engine
+COPY gateway ./gateway
+COPY kernels ./kernels
+COPY migrations ./migrations
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends g++ \
+    && rm -rf /var/lib/apt/lists/* \
+    && pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+COPY models/smollm2-small ./models/smollm2-small
+
+# torch first and pinned: another package's range must not choose the build. TORCH_CPU_INDEX is the address of PyTorch's
+# index of builds for the CPU; without it the image has CUDA's libraries for nothing.
+FROM python:3.11.15-slim-bookworm AS torch-cpu
+ARG TORCH_CPU_INDEX=
+RUN python -m venv /opt/turnpike \
+    && /opt/turnpike/bin/pip install --no-cache-dir ${TORCH_CPU_INDEX:+--index-url "$TORCH_CPU_INDEX"} torch==2.13.0
+
+FROM torch-cpu AS packages-cpu
+RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
+    /opt/turnpike/bin/pip install --no-cache-dir /wheels/turnpike-*.whl
+# Beside the packages, as in a checkout: there `turnpike models` looks for what the default small model is made from.
+COPY --from=build /src/models /opt/turnpike/lib/python3.11/site-packages/models
+
+# The index's own torch is built for CUDA and brings CUDA's libraries along; only the driver comes from the host.
+FROM python:3.11.15-slim-bookworm AS torch-gpu
+RUN python -m venv /opt/turnpike \
+    && /opt/turnpike/bin/pip install --no-cache-dir torch==2.13.0
+
+FROM torch-gpu AS packages-gpu
+RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
+    /opt/turnpike/bin/pip install --no-cache-dir "$(echo /wheels/turnpike-*.whl)[gpu]"
+COPY --from=build /src/models /opt/turnpike/lib/python3.11/site-packages/models
+
+FROM base AS gpu
+# Triton compiles a small C file at its first start, against the driver that it finds: without a C compiler no kernel runs.
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/*
+COPY --from=packages-gpu /opt/turnpike /opt/turnpike
+ENV NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility \
+    TRITON_CACHE_DIR=/var/cache/turnpike/triton \
+    TURNPIKE_DEVICE=cuda
+USER 10001:10001
+
+# Last, so that it is what a build without --target makes.
+FROM base AS cpu
+COPY --from=packages-cpu /opt/turnpike /opt/turnpike
+USER 10001:10001

@@ -1,0 +1,231 @@
+"""docker-compose.yml: what it promises about images, secrets, ports and rights."""
+
+import re
+import stat
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from gateway.app import RELAY_DEADLINE_S
+from gateway.cli import app
+from gateway.server import CUT_S
+from gateway.settings import ENV_PREFIX, Settings
+from tests.deploy.compose import ROOT, MissingVariable, compose_text, load_compose, required_variables
+from tests.deploy.dockerfile import command_of, image_environment, last, stages
+from tests.deploy.prometheus_server import prometheus_program
+from tests.servers import ServerMissing
+
+SECRETS = {name: f"value-of-{name.lower()}-{'x' * 32}" for name in required_variables()}
+COMPOSE: dict[str, Any] = load_compose(SECRETS)
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+OURS = {"gateway", "topic", "sink"}
+ENDS = {"topic"}
+"""Services that do one thing and end."""
+FULL_VERSION = re.compile(r"^[a-z0-9./-]+:v?\d+\.\d+[\w.-]*$")
+WRITES_ITS_ROOT = {
+    "kafka": "the image writes server.properties from its variables",
+    "clickhouse": "the image writes its first user",
+    "grafana": "its plugins bring files along",
+}
+
+every_service = pytest.mark.parametrize("name", list(SERVICES))
+
+
+def test_everything_is_there() -> None:
+    assert set(SERVICES) == OURS | {"postgres", "redis", "kafka", "clickhouse", "prometheus", "grafana"}
+
+
+@every_service
+def test_images_are_pinned(name: str) -> None:
+    image = SERVICES[name]["image"]
+    assert FULL_VERSION.match(image), image
+    if name in OURS:
+        version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+        assert image == f"turnpike:{version}"
+        assert SERVICES[name]["build"]["target"] in stages()
+
+
+@every_service
+def test_rights_are_given_up(name: str) -> None:
+    service = SERVICES[name]
+    assert service["cap_drop"] == ["ALL"]
+    assert "cap_add" not in service
+    assert "privileged" not in service
+    assert "no-new-privileges:true" in service["security_opt"]
+    assert service.get("read_only", False) == (name not in WRITES_ITS_ROOT)
+    if name != "kafka":  # whose image says itself that it is not root
+        assert service["user"].split(":")[0] not in {"", "0", "root"}
+
+
+@pytest.mark.parametrize("name", sorted(OURS))
+def test_our_services_run_as_the_image_says(name: str) -> None:
+    assert SERVICES[name]["user"] == last("cpu", "USER")
+    assert "/tmp" in SERVICES[name]["tmpfs"]
+    arguments = SERVICES[name].get("command") or command_of(last("cpu", "CMD"))
+    groups = [word for word in arguments if not word.startswith("-")][: 2 if name == "topic" else 1]
+    assert CliRunner().invoke(app, [*groups, "--help"]).exit_code == 0
+
+
+@every_service
+def test_every_service_says_whether_it_is_well(name: str) -> None:
+    if name in ENDS:
+        assert SERVICES[name]["restart"] == "no"
+        assert "healthcheck" not in SERVICES[name]
+    else:
+        assert SERVICES[name]["restart"] == "unless-stopped"
+        assert SERVICES[name]["healthcheck"]["test"][0] in {"CMD", "CMD-SHELL"}
+
+
+@every_service
+def test_who_waits_waits_for_what_can_come(name: str) -> None:
+    for other, stated in SERVICES[name].get("depends_on", {}).items():
+        expected = "service_completed_successfully" if other in ENDS else "service_healthy"
+        assert stated == {"condition": expected}
+
+
+@every_service
+def test_ports_are_this_machines_alone(name: str) -> None:
+    for port in SERVICES[name].get("ports", []):
+        assert re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port)
+    assert "network_mode" not in SERVICES[name]
+
+
+def test_stores_publish_nothing_and_have_no_way_out() -> None:
+    assert COMPOSE["networks"]["stores"] == {"internal": True}
+    for name in ("postgres", "redis", "kafka", "clickhouse"):
+        assert SERVICES[name]["networks"] == ["stores"]
+        assert "ports" not in SERVICES[name]
+
+
+def test_volumes_are_declared_and_used_and_what_is_mounted_is_there() -> None:
+    used = set()
+    for service in SERVICES.values():
+        for mount in service.get("volumes", []):
+            source, target, *mode = mount.split(":")
+            assert target.startswith("/")
+            if source.startswith("./"):
+                assert (ROOT / source).exists(), source
+                assert mode == ["ro"]
+            else:
+                used.add(source)
+    assert used == set(COMPOSE["volumes"])
+
+
+def test_what_the_gateway_must_keep_is_on_a_volume() -> None:
+    environment = image_environment("cpu")
+    targets = [mount.split(":")[1] for mount in SERVICES["gateway"]["volumes"]]
+    for path in (environment["TURNPIKE_DATA_DIR"], environment["TURNPIKE_MODELS_DIR"]):
+        assert any(Path(path).is_relative_to(target) for target in targets)
+
+
+@pytest.mark.parametrize("name", sorted(OURS))
+def test_variables_are_settings(name: str) -> None:
+    known = {ENV_PREFIX + field.upper() for field in Settings.model_fields}
+    assert set(SERVICES[name]["environment"]) <= known
+
+
+@pytest.mark.parametrize("name", sorted(OURS))
+def test_the_settings_take_them(name: str, no_settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable, value in (image_environment("cpu") | SERVICES[name]["environment"]).items():
+        monkeypatch.setenv(variable, value)
+    settings = Settings()
+    assert settings.kafka_url is not None
+    assert settings.log_format == "json"
+
+
+def test_there_is_time_to_go_down() -> None:
+    margin_s = 5
+    deadline_s = int(SERVICES["gateway"]["environment"]["TURNPIKE_SHUTDOWN_DEADLINE_S"])
+    grace_s = int(SERVICES["gateway"]["stop_grace_period"].removesuffix("s"))
+    assert grace_s >= deadline_s + CUT_S + RELAY_DEADLINE_S + margin_s
+
+
+@pytest.mark.parametrize("name", sorted(SECRETS))
+def test_nothing_starts_without_its_secrets(name: str) -> None:
+    with pytest.raises(MissingVariable, match="make compose-secrets"):
+        load_compose({**SECRETS, name: ""})
+
+
+def test_no_secret_is_written_down() -> None:
+    """Every password in the environment of a service, or in a URL there, is a variable of the installation."""
+    literal = yaml.safe_load(compose_text())
+    for service in literal["services"].values():
+        for name, value in service.get("environment", {}).items():
+            if re.search("PASSWORD|SECRET|PEPPER|AUTH$|TOKEN", name):
+                assert re.fullmatch(r"\$\{\w+:\?[^}]*\}", value), name
+            for password in re.findall(r"://[^:@/]*:(.*)@", value):
+                assert re.fullmatch(r"\$\{\w+:\?[^}]*\}", password), name
+
+
+def test_secrets_are_made_once_for_their_owner_alone(tmp_path: Path) -> None:
+    file = tmp_path / ".env"
+    file.write_text("POSTGRES_PASSWORD=as it is\nREDIS_PASSWORD=\n", encoding="utf-8")
+    command = ["sh", str(ROOT / "deploy" / "compose" / "secrets.sh"), str(file)]
+    for _ in range(2):
+        subprocess.run(command, check=True, capture_output=True)
+    made = dict(line.split("=", 1) for line in file.read_text(encoding="utf-8").splitlines())
+    assert set(made) == set(SECRETS)
+    assert made.pop("POSTGRES_PASSWORD") == "as it is"
+    assert len(set(made.values())) == len(made)
+    assert all(re.fullmatch("[0-9a-f]{64}", value) for value in made.values())
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    load_compose({**made, "POSTGRES_PASSWORD": "as it is"})
+
+
+def test_secrets_stay_out_of_the_repository_and_the_image() -> None:
+    ignored = subprocess.run(["git", "check-ignore", "-q", ".env"], cwd=ROOT)
+    assert ignored.returncode == 0
+    assert "!.env" not in (ROOT / ".dockerignore").read_text(encoding="utf-8")
+
+
+def test_prometheus_scrapes_what_serves_metrics() -> None:
+    config = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
+    targets = {job["job_name"]: job["static_configs"][0]["targets"] for job in config["scrape_configs"]}
+    port = SERVICES["sink"]["command"][SERVICES["sink"]["command"].index("--metrics-port") + 1]
+    assert targets["turnpike-sink"] == [f"sink:{port}"]
+    assert targets["turnpike-gateway"] == [f"gateway:{image_environment('cpu')['TURNPIKE_PORT']}"]
+    mounts = {mount.split(":")[1]: mount.split(":")[0] for mount in SERVICES["prometheus"]["volumes"]}
+    assert mounts["/etc/prometheus"] == "./deploy/prometheus"
+
+
+def test_grafana_has_what_its_provisioning_asks_for() -> None:
+    environment, mounts = SERVICES["grafana"]["environment"], SERVICES["grafana"]["volumes"]
+    provisioning = ROOT / "deploy" / "grafana" / "provisioning"
+    for file in provisioning.rglob("*.yml"):
+        text = file.read_text(encoding="utf-8")
+        for variable in re.findall(r"\$\{(\w+)\}", text):
+            assert environment[variable], variable
+        for provider in yaml.safe_load(text).get("providers", []):
+            assert any(mount.split(":")[1] == provider["options"]["path"] for mount in mounts)
+    assert f"./{provisioning.relative_to(ROOT)}:/etc/grafana/provisioning:ro" in mounts
+    assert re.fullmatch(r"grafana-clickhouse-datasource@\d+\.\d+\.\d+", environment["GF_PLUGINS_PREINSTALL_SYNC"])
+
+
+def test_grafana_reads_clickhouse_as_a_user_who_cannot_write() -> None:
+    (mount,) = [each for each in SERVICES["clickhouse"]["volumes"] if each.startswith("./")]
+    users = ElementTree.parse(ROOT / mount.split(":")[0]).getroot()
+    environment = SERVICES["grafana"]["environment"]
+    user = users.find(f"users/{environment['CLICKHOUSE_USER']}")
+    assert user is not None
+    password = user.find("password")
+    assert password is not None
+    assert SERVICES["clickhouse"]["environment"][password.attrib["from_env"]] == environment["CLICKHOUSE_PASSWORD"]
+    assert users.findtext(f"profiles/{user.findtext('profile')}/readonly") == "2"
+    grants = [query.text for query in user.iterfind("grants/query")]
+    assert grants == [f"GRANT SELECT ON {environment['CLICKHOUSE_DATABASE']}.*"]
+
+
+def test_prometheus_takes_its_configuration() -> None:
+    try:
+        promtool = prometheus_program("promtool")
+    except ServerMissing as error:
+        pytest.skip(str(error))
+    config = ROOT / "deploy" / "prometheus" / "prometheus.yml"
+    checked = subprocess.run([promtool, "check", "config", config], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr

@@ -1,0 +1,180 @@
+"""The image, as far as it can be known without building it: what the Dockerfile says, and what its wheel holds."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gateway.cli import app
+from gateway.settings import Settings
+from tests.deploy.dockerfile import DOCKERFILE, ROOT, command_of, image_environment, inherited, last, stages
+
+TARGETS = ("cpu", "gpu")
+PINNED = re.compile(r"^[a-z0-9./-]+:\d+\.\d+\.\d+[\w.-]*(@sha256:[0-9a-f]{64})?$")
+SITE_PACKAGES = "/opt/turnpike/lib/python3.11/site-packages"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the build stage makes, from the files that it copies."""
+    source, made = tmp_path_factory.mktemp("src"), tmp_path_factory.mktemp("wheels")
+    for words in (rest.split() for rest in stages()["build"].all("COPY")):
+        for name in words[:-1]:
+            target = source / words[-1] / (name if words[-1] == "./" and len(words) > 2 else "")
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, source / words[-1], ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(ROOT / name, target)
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet"]
+    done = subprocess.run(
+        [*command, "--disable-pip-version-check", "--wheel-dir", made, source], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return next(made.glob("turnpike-*.whl"))
+
+
+def test_every_stage_stands_on_a_pinned_image_or_an_earlier_stage() -> None:
+    known: set[str] = set()
+    for stage in stages().values():
+        assert stage.base in known or PINNED.match(stage.base), stage
+        known.add(stage.name)
+    assert {"build", *TARGETS} <= known
+
+
+def test_all_images_have_the_same_python_as_the_packages_that_are_copied_into_them() -> None:
+    images = {stage.base for stage in stages().values()} - set(stages())
+    assert len(images) == 1
+    assert SITE_PACKAGES.split("/")[4] == re.sub(r"^.*:(\d+\.\d+)\..*$", r"python\1", images.pop())
+
+
+def test_what_is_made_without_a_target_is_for_the_cpu() -> None:
+    assert list(stages())[-1] == "cpu"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_it_runs_as_a_user_who_is_not_root(target: str) -> None:
+    assert inherited(target)[-1].instructions[-1][0] == "USER"
+    user, _, group = last(target, "USER").partition(":")
+    assert int(user) > 0
+    assert int(group) > 0
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_it_starts_the_real_command_and_hears_sigterm(target: str) -> None:
+    assert command_of(last(target, "ENTRYPOINT")) == ["turnpike"]
+    command = command_of(last(target, "CMD"))
+    assert CliRunner().invoke(app, [*command, "--help"]).exit_code == 0
+    assert last(target, "STOPSIGNAL") == "SIGTERM"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_its_health_is_readiness_on_the_port_that_it_serves(target: str) -> None:
+    port = image_environment(target)["TURNPIKE_PORT"]
+    assert f"http://127.0.0.1:{port}/readyz" in command_of(last(target, "HEALTHCHECK"))[-1]
+    assert last(target, "EXPOSE") == port
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_everything_that_it_writes_goes_to_folders_of_its_user(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = image_environment(target)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    settings = Settings()
+    made = "\n".join(rest for stage in inherited(target) for rest in stage.all("RUN"))
+    # A new volume takes over the owner of what it is mounted on.
+    (volumes,) = re.findall(r"install -d -m 0700 -o turnpike -g turnpike ([^&]*)$", made, re.MULTILINE)
+    written = [settings.data_dir, settings.journal_path, settings.models_dir]
+    if "TRITON_CACHE_DIR" in environment:
+        written.append(Path(environment["TRITON_CACHE_DIR"]))
+    for path in written:
+        assert any(path.is_relative_to(volume) for volume in volumes.split()), path
+
+
+def test_no_secret_is_baked_in() -> None:
+    secrets = {name for name, field in Settings.model_fields.items() if "Secret" in str(field.annotation)}
+    assert "key_pepper" in secrets
+    baked = {name.lower().removeprefix("turnpike_") for stage in stages().values() for name in stage.environment}
+    assert not baked & secrets
+    assert {rest for stage in stages().values() for rest in stage.all("ARG")} == {"TORCH_CPU_INDEX="}
+    assert not [rest for stage in stages().values() for rest in stage.all("ADD")]
+
+
+def test_no_compiler_but_the_one_that_triton_asks_for() -> None:
+    compilers = {"gcc", "g++", "clang", "make", "build-essential", "cmake"}
+    for target in TARGETS:
+        words = {word for stage in inherited(target) for rest in stage.all("RUN") for word in rest.split()}
+        assert words & compilers == ({"gcc"} if target == "gpu" else set())
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_torch_comes_before_what_would_choose_another(target: str) -> None:
+    stage = stages()[f"packages-{target}"]
+    assert stage.base == f"torch-{target}"
+    pins = re.findall(r'"(torch==[^"]+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    installed = [rest.split()[-1] for rest in stages()[stage.base].all("RUN")]
+    assert installed == pins
+    assert ("TORCH_CPU_INDEX" in stages()[stage.base].all("RUN")[0]) == (target == "cpu")
+
+
+def test_what_is_copied_is_there_and_reaches_the_build() -> None:
+    lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert "*" in lines
+    allowed = {line.removeprefix("!") for line in lines if line.startswith("!")}
+    for stage in stages().values():
+        for words in (rest.split() for rest in stage.all("COPY")):
+            if words[0].startswith("--from="):
+                assert words[0].removeprefix("--from=") in stages()
+                continue
+            for name in words[:-1]:
+                assert (ROOT / name).exists(), name
+                assert name in allowed, name
+    for name in allowed:
+        assert name in DOCKERFILE.read_text(encoding="utf-8")
+
+
+def test_the_wheel_has_everything_that_is_read_beside_the_code(wheel: Path) -> None:
+    """Whatever lies in the packages and is no source: templates, scripts, SQL, weights, markers."""
+    with zipfile.ZipFile(wheel) as archive:
+        packed = set(archive.namelist())
+    here = subprocess.run(
+        ["git", "ls-files", "engine", "gateway", "kernels", "migrations"], cwd=ROOT, capture_output=True, text=True
+    ).stdout.split()
+    assert here
+    assert sorted(name for name in here if (ROOT / name).exists() and name not in packed) == []
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler: apt-get install g++")
+def test_the_wheel_has_the_native_kernels(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        assert [name for name in archive.namelist() if re.fullmatch(r"kernels/cpu/native/_kernels\..*\.so", name)]
+
+
+def test_the_image_knows_the_small_model_that_ships(wheel: Path, tmp_path: Path) -> None:
+    """Its part is copied beside the packages, where the catalogue looks for it."""
+    for target in TARGETS:
+        assert f"--from=build /src/models {SITE_PACKAGES}/models" in stages()[f"packages-{target}"].all("COPY")
+    packages = tmp_path / "site-packages"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(packages)
+    shutil.copytree(ROOT / "models" / "smollm2-small", packages / "models" / "smollm2-small")
+    program = (
+        "import engine.models.catalog as catalog, pathlib; print(catalog.__file__);"
+        "print(*(entry.name for entry in catalog.available(pathlib.Path('none'))))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(packages)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    file, models = done.stdout.splitlines()
+    assert Path(file).is_relative_to(packages)
+    assert models.split() == ["smollm2", "smollm2-small"]
