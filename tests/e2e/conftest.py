@@ -13,7 +13,10 @@ from tests.engine.models.tiny import make_checkpoint
 def program(smollm2_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
     root = tmp_path_factory.mktemp("e2e")
     tiny = make_checkpoint(root / "tiny", "qwen3")
+    data = root / "data"
+    data.mkdir()
+    (data / "turnpike.toml").write_text('[embeddings]\ntiny = "last"\n')
     models = ("--model", f"smollm2={smollm2_file}", "--model", f"tiny={tiny}")
     # float32: what is compared here is texts, and in bf16 a batch's rounding decides between equal logits.
-    with running(root / "data", *models, "--dtype", "float32", "--kv-cache-bytes", "256MiB") as program:
+    with running(data, *models, "--dtype", "float32", "--kv-cache-bytes", "256MiB") as program:
         yield program

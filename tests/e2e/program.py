@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,8 +58,16 @@ def turnpike(*arguments: str, environment: Mapping[str, str] | None = None) -> s
 
 
 @contextmanager
-def running(data_dir: Path, *arguments: str) -> Iterator[Program]:
-    """A server with prices, a tenant and a key, from its start to SIGTERM; it must leave with exit code 0."""
+def running(
+    data_dir: Path,
+    *arguments: str,
+    program: Sequence[str] = (str(TURNPIKE),),
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Program]:
+    """A server with prices, a tenant and a key, from its start to SIGTERM; it must leave with exit code 0.
+
+    `program` is what `serve` is said to, in an environment with more in it.
+    """
     url = f"http://127.0.0.1:{free_port()}"
     log = data_dir / "server.log"
     data_dir.mkdir(parents=True, exist_ok=True)
@@ -69,13 +77,15 @@ def running(data_dir: Path, *arguments: str) -> Iterator[Program]:
     for model in [argument.partition("=")[0] for argument in arguments if "=" in argument]:
         prices = ("--input", "0.1", "--cached", "0.05", "--output", "0.4")
         turnpike("price", "set", model, *prices, "--data-dir", str(data_dir))
-    command = [str(TURNPIKE), "serve", "--port", url.rpartition(":")[2], "--data-dir", str(data_dir), *arguments]
+    command = [*program, "serve", "--port", url.rpartition(":")[2], "--data-dir", str(data_dir), *arguments]
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
-    program = Program(url, key, data_dir, process, log)
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **(environment or {})}
+        )
+    running_program = Program(url, key, data_dir, process, log)
     try:
-        _await_ready(program)
-        yield program
+        _await_ready(running_program)
+        yield running_program
         process.terminate()
         assert process.wait(timeout=30) == 0, log.read_text()
     finally:

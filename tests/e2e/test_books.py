@@ -16,9 +16,12 @@ def admin(program: Program) -> httpx.Client:
 
 def ask(program: Program, **fields: object) -> dict:
     body = {"model": "tiny", "prompt": "The quick brown fox", "max_tokens": 8, "ignore_eos": True, **fields}
-    headers = {"authorization": f"Bearer {program.key}"}
-    response = httpx.post(f"{program.url}/v1/completions", json=body, headers=headers, timeout=60)
-    return response.raise_for_status().json()
+    return post(program, "completions", body, program.key).json()
+
+
+def post(program: Program, path: str, body: dict, key: str) -> httpx.Response:
+    headers = {"authorization": f"Bearer {key}"}
+    return httpx.post(f"{program.url}/v1/{path}", json=body, headers=headers, timeout=60).raise_for_status()
 
 
 def arrived(admin: httpx.Client, request_ids: set[str]) -> list[dict]:
@@ -57,6 +60,25 @@ def test_the_books_agree(program: Program, admin: httpx.Client) -> None:
         draft = admin.get(f"/tenants/{tenant['id']}/invoices/{month}/draft").raise_for_status().json()
         spent = admin.get(f"/requests?limit=100&tenant_id={tenant['id']}").json()["data"]
         assert draft["total_nanodollars"] >= sum(each["cost_nanodollars"] for each in spent) > 0
+
+
+def test_embeddings_are_invoiced_as_their_prompts(program: Program, admin: httpx.Client) -> None:
+    program.command("tenant", "create", "searcher", "--tier", "standard")
+    key = program.command("key", "create", "--tenant", "searcher")
+    with admin:
+        body = {"model": "tiny", "input": ["The quick brown fox " * 10] * 2}
+        answers = [post(program, "embeddings", body, key).json() for _ in range(2)]
+        stored = {each["request_id"]: each for each in arrived(admin, {answer["id"] for answer in answers})}
+        for answer in answers:
+            usage, row = answer["usage"], stored[answer["id"]]
+            cached = usage["prompt_tokens_details"]["cached_tokens"]
+            assert (row["prompt_tokens"], row["cached_tokens"]) == (usage["prompt_tokens"], cached)
+            assert row["completion_tokens"] == 0
+            assert row["cost_nanodollars"] == (usage["prompt_tokens"] - cached) * 100 + cached * 50
+        month = time.strftime("%Y-%m", time.gmtime())
+        tenant_id = next(iter(stored.values()))["tenant_id"]
+        draft = admin.get(f"/tenants/{tenant_id}/invoices/{month}/draft").raise_for_status().json()
+        assert draft["total_nanodollars"] == sum(each["cost_nanodollars"] for each in stored.values()) > 0
 
 
 def test_a_viewer_changes_nothing(program: Program) -> None:

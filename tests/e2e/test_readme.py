@@ -41,6 +41,17 @@ def curl(marked: str, program: Program) -> str:
     return done.stdout
 
 
+def run_python(example: str, program: Program) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", example],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "TURNPIKE_KEY": program.key},
+    )
+    return done.stdout
+
+
 def test_the_curl_line_streams_an_answer(program: Program) -> None:
     answer = curl('"stream": true', program)
     assert "Paris" in answer
@@ -54,14 +65,13 @@ def test_the_chat_with_a_session_is_remembered(program: Program) -> None:
 
 def test_the_client_example_answers(program: Program) -> None:
     example = at_server(block_with("python", "OpenAI("), program)
-    done = subprocess.run(
-        [sys.executable, "-c", example],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "TURNPIKE_KEY": program.key},
-    )
-    assert done.stdout.strip() == "The capital of France is Paris."
+    assert run_python(example, program).strip() == "The capital of France is Paris."
+
+
+def test_the_tool_example_calls_it(program: Program) -> None:
+    client = at_server(block_with("python", "OpenAI("), program)
+    lines = run_python(client + block_with("python", "tool_choice"), program).splitlines()
+    assert isinstance(json.loads(lines[-1])["city"], str)
 
 
 def test_the_library_example_generates(smollm2_file: Path) -> None:

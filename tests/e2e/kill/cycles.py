@@ -29,7 +29,7 @@ START_SHARE = 0.15
 SINK_EVERY = 4
 BROKER_EVERY = 12
 TOPIC = "usage"
-UP_S = 30.0
+UP_S = 120.0
 
 
 @dataclass(slots=True)
@@ -80,7 +80,7 @@ class Run:
             zygote.end(gateway.pid)
             self.deaths["gateway, starting"] += 1
             return
-        await _listens(gateway)
+        await listens(gateway)
         loading = asyncio.create_task(load(gateway.port, keys, rng.getrandbits(32)))
         await asyncio.sleep(rng.uniform(0, LONGEST_LOAD_S))
         zygote.end(gateway.pid)
@@ -96,7 +96,7 @@ class Run:
     async def _settle(self, zygote: Zygote, sink: int, settings: Settings, whole_key_id: str) -> Books:
         """A last gateway ends what the others left and delivers it; then everything is stopped in good order."""
         gateway = zygote.gateway()
-        await _listens(gateway)
+        await listens(gateway)
         await until(lambda: _delivered(settings.journal_path))
         statuses = [await asyncio.to_thread(zygote.end, gateway.pid, signal.SIGTERM)]
         events = journalled(settings.journal_path)
@@ -122,6 +122,7 @@ class Run:
             "TURNPIKE_ANALYTICS_URL": self.analytics_url,
             "TURNPIKE_JOURNAL_INTERVAL_MS": str(JOURNAL_MS),
             "TURNPIKE_LOG_FORMAT": "json",
+            "TURNPIKE_SINK_METRICS_PORT": "0",
         }
 
 
@@ -139,7 +140,7 @@ async def _keys(settings: Settings) -> tuple[Keys, str]:
     return Keys(streamed.plaintext, whole.plaintext), whole.record.public_id
 
 
-async def _listens(gateway: Gateway) -> None:
+async def listens(gateway: Gateway) -> None:
     deadline = time.monotonic() + UP_S
     while True:
         try:

@@ -1,12 +1,14 @@
 """A process that has imported everything and forks gateways and sinks, so that one is there in no time.
 
-It reads commands from its standard input, a line each, and answers each with a line: `gateway` with a process id and a
-port, `sink` with a process id, `end PID SIGNAL` with the exit status once the process is gone. Its settings are those
-of its environment. What it forked does not outlive it.
+It reads commands from its standard input, a line each, and answers each with a line: `gateway SETTINGS` with a process
+id and a port, `sink SETTINGS` with a process id, `end PID SIGNAL` with the exit status once the process is gone. Its
+settings are those of its environment, and on top of them each one's own, a JSON object. What it forked does not outlive
+it.
 """
 
 import asyncio
 import gc
+import json
 import os
 import signal
 import subprocess
@@ -23,6 +25,7 @@ from engine.scheduling.stats import SchedulerStats
 from gateway.listener import bind
 from gateway.metering.sink_service import run_sink
 from gateway.settings import Settings, load_settings
+from gateway.termination import Termination
 from tests.gateway.api.fake_engine import FakeEngine, FakeModel
 
 MODEL = "tiny"
@@ -40,20 +43,22 @@ class Gateway(NamedTuple):
 class Zygote:
     """The parent's side."""
 
-    def __init__(self, environment: Mapping[str, str], log: Path) -> None:
+    def __init__(self, environment: Mapping[str, str], log: Path, *, real_engine: bool = False) -> None:
+        """`real_engine`: with the models of the settings, in place of one that makes a token of each byte."""
         self._log = log
-        command = [sys.executable, "-W", "ignore", "-m", "tests.e2e.kill.zygote", str(log)]
+        engine = "real" if real_engine else "paced"
+        command = [sys.executable, "-W", "ignore", "-m", "tests.e2e.kill.zygote", str(log), engine]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
         )
 
-    def gateway(self) -> Gateway:
+    def gateway(self, **settings: float) -> Gateway:
         """Its address is bound; it listens when it is ready to serve."""
-        pid, port = self._ask("gateway").split()
+        pid, port = self._ask(f"gateway {json.dumps(settings)}").split()
         return Gateway(int(pid), int(port))
 
     def sink(self) -> int:
-        return int(self._ask("sink"))
+        return int(self._ask("sink {}"))
 
     def end(self, pid: int, number: int = signal.SIGKILL) -> int:
         """Send a signal; returns when the process is gone, with its exit status, or less a signal's number."""
@@ -94,8 +99,8 @@ def _run_gateway(settings: Settings, answer_fd: int) -> None:
     listener = bind("127.0.0.1", 0)
     os.write(answer_fd, f"{os.getpid()} {listener.getsockname()[1]}\n".encode())
     os.close(answer_fd)
-    gateway.serve.load_engine = lambda *_: PacedEngine()  # type: ignore[assignment, return-value]
-    gateway.serve.run(settings, listener)
+    with Termination() as termination:
+        gateway.serve.run(settings, listener, termination)
 
 
 def _run_sink(settings: Settings, answer_fd: int) -> None:
@@ -126,16 +131,19 @@ def _fork(target: Callable[[Settings, int], None], settings: Settings, log_fd: i
 def main() -> None:
     settings = load_settings()
     log_fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    if sys.argv[2] == "paced":
+        gateway.serve.load_engine = lambda *_: PacedEngine()  # type: ignore[assignment, return-value]
     targets = {"gateway": _run_gateway, "sink": _run_sink}
     alive: set[int] = set()
     gc.collect()
     gc.freeze()
     for line in sys.stdin:
-        command, *arguments = line.split()
+        command, _, arguments = line.partition(" ")
         if command in targets:
-            alive.add(_fork(targets[command], settings, log_fd))  # the child answers
+            own = settings.model_copy(update=json.loads(arguments))
+            alive.add(_fork(targets[command], own, log_fd))  # the child answers
             continue
-        pid, number = map(int, arguments)
+        pid, number = map(int, arguments.split())
         os.kill(pid, number)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         alive.remove(pid)

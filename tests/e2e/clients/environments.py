@@ -1,0 +1,78 @@
+"""One folder a client: their pins clash with each other's and with ours. `make clients` makes them all."""
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+FOLDER = Path(os.environ.get("TEST_CLIENTS") or HERE.parents[2] / ".clients")
+_MADE = "made-of"
+"""In a client's folder: the requirements that it was made of, written when it was complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """A client's packages, and its script, which runs there."""
+
+    name: str
+    requirements: tuple[str, ...]
+
+    @property
+    def folder(self) -> Path:
+        return FOLDER / self.name
+
+    @property
+    def is_made(self) -> bool:
+        made = self.folder / _MADE
+        return made.exists() and made.read_text() == "\n".join(self.requirements)
+
+    def make(self) -> None:
+        """Raises CalledProcessError: a package cannot be installed."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        self._install()
+        (self.folder / _MADE).write_text("\n".join(self.requirements))
+
+    def command(self) -> list[str]:
+        """What runs the script. Skips the test where the environment has not been made."""
+        if not self.is_made:
+            pytest.skip(f"`make clients` makes the environment of {self.name}")
+        return self._command()
+
+    def _install(self) -> None:
+        subprocess.run([sys.executable, "-m", "venv", self.folder], check=True)
+        pip = [self.folder / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, *self.requirements], check=True)
+
+    def _command(self) -> list[str]:
+        return [str(self.folder / "bin" / "python"), str(HERE / "scripts" / f"{self.name}_client.py")]
+
+
+class NodeEnvironment(Environment):
+    """The script is an ES module, which finds packages beside itself only: a copy of it lies with them."""
+
+    __slots__ = ()
+
+    def _install(self) -> None:
+        npm = shutil.which("npm")
+        assert npm is not None, "npm is not installed"
+        subprocess.run([npm, "install", "--silent", "--no-fund", *self.requirements], cwd=self.folder, check=True)
+
+    def _command(self) -> list[str]:
+        script = self.folder / "client.mjs"
+        script.write_bytes((HERE / "scripts" / f"{self.name}_client.mjs").read_bytes())
+        return ["node", str(script)]
+
+
+ENVIRONMENTS: tuple[Environment, ...] = (
+    Environment("litellm", ("litellm[mcp]==1.106.2",)),
+    Environment("langchain", ("langchain-openai==1.7.3",)),
+    Environment("llama_index", ("llama-index-llms-openai-like==0.8.1",)),
+    Environment("pydantic_ai", ("pydantic-ai-slim[openai]==2.68.0",)),
+    NodeEnvironment("node", ("openai@6.49.0",)),
+)
