@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-import uvicorn
 import uvloop
 
 from benchmarks.disk import fsync_ms
@@ -35,10 +34,10 @@ from engine import Engine, EngineConfig
 from engine.models.catalog import fetch
 from gateway.api.engine_client import EngineClient
 from gateway.app import create_app
-from gateway.connection import server_config
 from gateway.listener import bind
 from gateway.metering.event import UsageEvent
 from gateway.metering.opening import Opening, Progress
+from gateway.server import Server as TurnpikeServer
 from gateway.settings import Settings
 from gateway.telemetry.logs import configure_logging
 from gateway.tenancy.records import Principal
@@ -105,8 +104,12 @@ def serve(kind: str, folder: Path, ready: Connection) -> None:
     listeners = [bind("127.0.0.1", 0) for _ in range(2)]
 
     async def main() -> None:
-        apps = [create_app(settings, services) for services in (journalling, silent)]
-        servers = [uvicorn.Server(server_config(app, shutdown_deadline_s=1)) for app in apps]
+        servers = [
+            TurnpikeServer(
+                create_app(settings, services), services.drain, delay_s=0, deadline_s=1, on_ready=lambda: None
+            )
+            for services in (journalling, silent)
+        ]
         running = [
             asyncio.create_task(server.serve(sockets=[listener]))
             for server, listener in zip(servers, listeners, strict=True)

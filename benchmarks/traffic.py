@@ -3,6 +3,10 @@
 import random
 from dataclasses import dataclass
 
+from gateway.bench.lengths import LogNormal
+
+_SIGMA = 0.8
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -17,17 +21,11 @@ def make_jobs(count: int, vocab_size: int, seed: int = 0, *, scale: float = 1.0)
     rng = random.Random(seed)
     return [
         Job(
-            [rng.randrange(16, vocab_size) for _ in range(_length(rng, scale * 128, 16, 512))],
-            _length(rng, scale * 64, 8, 256),
+            [rng.randrange(16, vocab_size) for _ in range(LogNormal(scale * 128, _SIGMA, 16, 512).draw(rng))],
+            LogNormal(scale * 64, _SIGMA, 8, 256).draw(rng),
         )
         for _ in range(count)
     ]
-
-
-def _length(rng: random.Random, mean: float, low: int, high: int) -> int:
-    sigma = 0.8
-    drawn = rng.lognormvariate(0, sigma) * mean / 2.718281828 ** (sigma**2 / 2)
-    return max(low, min(high, round(drawn)))
 
 
 def percentile(values: list[float], share: float) -> float:

@@ -9,7 +9,8 @@ is the requests' temperature. Four parts:
             concurrency, the controller beside the better of the other two (at least 0.97), and the plot
 - ring      half a billion parameters made to copy, with look-up (c = 1: at least 1.8 of off)
 
-Without `--full` there are fewer concurrencies and rounds: under eight minutes in all.
+Without `--full` there are fewer concurrencies and rounds: under eight minutes in all. `--concurrency 16` measures the
+pair at that alone, in less than three, and leaves the plot as it is.
 """
 
 import argparse
@@ -41,11 +42,15 @@ PAIR_TOKENS = 48
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--full", action="store_true", help="every concurrency, more rounds and longer answers")
-    parser.add_argument("--part", choices=PARTS, nargs="+", default=list(PARTS))
+    parser.add_argument("--part", choices=PARTS, nargs="+", help="all, or the pair where concurrencies are given")
+    parser.add_argument("--concurrency", type=int, nargs="+", help="these instead of those of the part")
     parser.add_argument("--plot", type=Path, default=PLOT)
     options = parser.parse_args()
-    print("output tok/s                    off     on  controller   on/off  controller/off  /better  accepted   same")
-    for part in options.part:
+    print(
+        "output tok/s                    off     on  controller   on/off  controller/off  /better  (of rounds)"
+        "  accepted   same"
+    )
+    for part in options.part or (["pair"] if options.concurrency else PARTS):
         PARTS[part](options)
 
 
@@ -76,7 +81,8 @@ def pair(options: argparse.Namespace) -> None:
 
         title = f"0.5 B, draft of acceptance {reached:.2f}, T = 1"
         curve = _measure(bench, title, jobs_of, options, QUICK_LEVELS, FULL_LEVELS)
-    draw(curve, options.plot, title)
+    if not options.concurrency:
+        draw(curve, options.plot, title)
 
 
 def ring(options: argparse.Namespace) -> None:
@@ -107,7 +113,7 @@ def _measure(
     """One line for each concurrency. `jobs_of` gives a round's jobs: its number, and how many at least."""
     print(title)
     curve = {}
-    for concurrency in full if options.full else quick:
+    for concurrency in options.concurrency or (full if options.full else quick):
         rounds = 6 if options.full else 3
         count = max(concurrency, 4) if options.full else concurrency
 
@@ -116,10 +122,11 @@ def _measure(
 
         each = curve[concurrency] = bench.compare(jobs, concurrency, rounds)
         off, on, controller = (each.median(mode) for mode in (Mode.OFF, Mode.ON, Mode.CONTROLLER))
+        beside = each.ratios(Mode.CONTROLLER, Mode.OFF, Mode.ON)
         print(
             f"  c={concurrency:<3} {off:28.1f} {on:6.1f} {controller:11.1f} {each.ratio(Mode.ON, Mode.OFF):8.2f}"
             f" {each.ratio(Mode.CONTROLLER, Mode.OFF):15.2f} {each.ratio(Mode.CONTROLLER, Mode.OFF, Mode.ON):8.2f}"
-            f" {each.acceptance:9.2f} {each.same:6.0%}",
+            f"  {min(beside):4.2f}-{max(beside):4.2f} {each.acceptance:10.2f} {each.same:6.0%}",
             flush=True,
         )
     return curve

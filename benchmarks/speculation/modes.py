@@ -55,9 +55,13 @@ class Comparison:
         return statistics.median(self.tokens_s[mode])
 
     def ratio(self, mode: Mode, *others: Mode) -> float:
-        """The median of the rounds' ratios to the better of the others: neighbours in time are compared."""
+        """The median of the rounds' ratios."""
+        return statistics.median(self.ratios(mode, *others))
+
+    def ratios(self, mode: Mode, *others: Mode) -> list[float]:
+        """To the better of the others in each round: neighbours in time are compared."""
         rounds = zip(self.tokens_s[mode], *(self.tokens_s[other] for other in others), strict=True)
-        return statistics.median(mine / max(theirs) for mine, *theirs in rounds)
+        return [mine / max(theirs) for mine, *theirs in rounds]
 
 
 class SwitchedPolicy:

@@ -1,0 +1,105 @@
+"""`turnpike` with a model that weighs nothing, for what is not the model: `python -m benchmarks.weightless serve ...`.
+
+All is as it is, from the keys to the journal, the engine's thread, its scheduler and its text, but for the executor: it
+draws the same token for every row, when a step of `BENCHMARK_STEP_MS` is over. The tokenizer is SmolLM2's.
+Clients that do not read are kept for as long as a measurement may take.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import gateway.serve
+from engine.config import SchedulerConfig
+from engine.engine import Engine
+from engine.memory.block_pool import BlockPool
+from engine.memory.kv_cache import KVCacheManager
+from engine.models.catalog import fetch
+from engine.models.checkpoint import open_checkpoint
+from engine.scheduling.plan import RowResult, StepPlan, StepResult
+from engine.scheduling.scheduler import Scheduler
+from engine.thread import EngineThread
+from engine.worker import LoadedModel, ServedModel
+from gateway.api.service_classes import engine_classes_of
+from gateway.cli import main
+from gateway.connection import server_config
+from gateway.settings import Settings
+
+MODEL = "weightless"
+STEP_MS = "BENCHMARK_STEP_MS"
+SLOTS = 1_200
+NUM_BLOCKS = 131_072
+WINDOW_TOKENS = 8_192
+STEP_TOKENS = 8_192
+STALL_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A step that is over at a moment of the monotonic clock."""
+
+    result_of_step: StepResult
+    ends_s: float
+
+    def result(self) -> StepResult:
+        time.sleep(max(0.0, self.ends_s - time.monotonic()))
+        return self.result_of_step
+
+
+class WeightlessExecutor:
+    """Draws `token` for whoever is to have one."""
+
+    ahead = 0
+    takes_drafts = False
+
+    def __init__(self, token: int, step_s: float) -> None:
+        self._drawn, self._nothing = RowResult(token=token), RowResult()
+        self._step_s = step_s
+
+    def execute(self, plan: StepPlan) -> _Step:
+        rows = tuple(self._drawn if row.samples else self._nothing for row in plan.rows)
+        return _Step(StepResult(rows), time.monotonic() + self._step_s)
+
+
+def load_engine(kind: type[Engine], settings: Settings, _report: Any) -> Engine:
+    """In place of the program's own."""
+    path = fetch("smollm2", settings.models_dir)
+    checkpoint = open_checkpoint(path)
+    text = checkpoint.text_processor()
+    classes = engine_classes_of(settings)
+    config = SchedulerConfig(max_running=SLOTS, step_tokens=STEP_TOKENS, classes=classes)
+    scheduler = Scheduler(config, KVCacheManager(BlockPool(NUM_BLOCKS)), WINDOW_TOKENS)
+    executor = WeightlessExecutor(text.encode(" time", add_special_tokens=False)[0], float(os.environ[STEP_MS]) / 1e3)
+    served = ServedModel(
+        MODEL,
+        text,
+        scheduler.window_tokens,
+        {each.name: scheduler.window_tokens_of(each.name) for each in classes},
+        checkpoint.config.vocab_size,
+        text.tokenizer.eos_token_ids,
+        int(time.time()),
+        "0",
+    )
+    no_weights = cast(Any, None)
+    loaded = LoadedModel(served, path, no_weights, scheduler, executor, no_weights)
+    return kind([loaded], EngineThread(), b"\0" * 32, {}, step_timeout_seconds=60.0)
+
+
+def command(step_ms: float, module: str = "benchmarks.weightless") -> tuple[Sequence[str], dict[str, str]]:
+    """What runs it, to put `serve` and its arguments behind, and its environment."""
+    return (sys.executable, "-W", "ignore", "-m", module), {STEP_MS: str(step_ms)}
+
+
+def serve(kind: type[Engine]) -> None:
+    """The program, with an engine of this kind."""
+    gateway.serve.load_engine = partial(load_engine, kind)
+    gateway.serve.server_config = partial(server_config, stall_seconds=STALL_SECONDS)  # type: ignore[assignment]
+    main()
+
+
+if __name__ == "__main__":
+    serve(Engine)
