@@ -5,12 +5,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install run test clients check format bench compose-secrets
+.PHONY: install run test clients check native format bench compose-secrets
 
 install: $(STAMP)
 
 # torch first and pinned: another package's range must not choose the build.
-$(STAMP): pyproject.toml $(wildcard kernels/cpu/native/src/*)
+$(STAMP): pyproject.toml setup.py $(wildcard kernels/cpu/native/src/*)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
 	$(BIN)/pip install --quiet --disable-pip-version-check --config-settings editable_mode=compat -e '.[dev]'
@@ -30,6 +30,10 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The native library alone, into the tree; only what has changed. `make -C kernels/cpu/native/src help` says more.
+native:
+	$(MAKE) --no-print-directory -C kernels/cpu/native/src PYTHON=$(CURDIR)/$(BIN)/python
 
 format: install
 	$(BIN)/ruff check --fix .

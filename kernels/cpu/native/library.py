@@ -1,34 +1,11 @@
-"""The native library, if it is there: its functions, with their types."""
+"""The native library, if it is there: found, checked, and its functions given their types."""
 
 import ctypes
-from ctypes import c_int32, c_int64, c_void_p
-from enum import IntEnum
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-ABI = 1
-
-_POINTER = c_void_p
-_SIGNATURES = {
-    "tp_level": (c_int32, ()),
-    "tp_use_level": (c_int32, (c_int32,)),
-    "tp_use_team": (None, (_POINTER, c_int32)),
-    "tp_bf16_packed_size": (c_int64, (c_int64, c_int64)),
-    "tp_bf16_pack": (None, (_POINTER, c_int64, c_int64, _POINTER)),
-    "tp_bf16_linear": (
-        None,
-        (_POINTER, c_int64, c_int64, _POINTER, c_int64, c_int64, _POINTER, _POINTER, c_int64),
-    ),
-}
-
-
-class Level(IntEnum):
-    """What of a processor is made use of."""
-
-    PORTABLE = 0
-    AVX2 = 1
-    AVX512_BF16 = 2
+from kernels.cpu.native.abi import ABI, SIGNATURES, Level
 
 
 @cache
@@ -42,9 +19,9 @@ def load() -> ctypes.CDLL | None:
 
 
 def start(threads: int) -> None:
-    """Compute with so many threads from now on: those of torch's OpenMP, where it has one that is found."""
+    """Compute with so many threads from now on."""
     if (library := load()) is not None:
-        library.tp_use_team(_gomp_parallel(), threads)
+        library.tp_use_threads(threads)
 
 
 def level() -> Level | None:
@@ -58,21 +35,11 @@ def _open(path: Path) -> ctypes.CDLL | None:
         library = ctypes.CDLL(str(path))
         if library.tp_abi() != ABI:
             return None
-        for name, (result, arguments) in _SIGNATURES.items():
-            function = getattr(library, name)
+        for name, (result, arguments) in SIGNATURES.items():
+            function = getattr(library, name, None)
+            if function is None:  # until all are written
+                continue
             function.restype, function.argtypes = result, arguments
     except (OSError, AttributeError):
         return None
     return library
-
-
-def _gomp_parallel() -> int | None:
-    """The address of GOMP_parallel in the libgomp that torch computes with; None where it is not to be found."""
-    try:
-        loaded = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libgomp" in line}
-        if not loaded:
-            return None
-        path = min(loaded, key=lambda path: ("/torch/" not in path, path))  # others may have brought one, too
-        return ctypes.cast(ctypes.CDLL(path).GOMP_parallel, c_void_p).value
-    except (OSError, AttributeError):
-        return None

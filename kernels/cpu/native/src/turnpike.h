@@ -1,34 +1,168 @@
 // The C interface of the native CPU kernels: pointers, strides and counts, nothing of Python's or torch's.
 //
-// bf16 numbers are uint16_t, the upper half of a float32. Counts and strides are in elements. Every function may be
-// called from any thread; none allocates.
+// bf16 numbers are uint16_t, the upper half of a float32. Counts and strides are in elements unless a name says bytes.
+// Every function may be called from any thread, one call that computes at a time; nothing is kept of the arguments.
+// Letters in shapes: T tokens of a step, R rows (requests) of a step, H hidden size, Hq and Hkv query and KV heads,
+// D head dimension, V vocabulary, N blocks of the KV pool, F width of the feed-forward.
 #pragma once
 
 #include <cstdint>
 
+#pragma GCC visibility push(default)
 extern "C" {
 
-// Changes with every function here; the loader refuses another.
-constexpr int32_t TP_ABI = 1;
+// Changes with every function or struct here; the loader refuses another.
+constexpr int32_t TP_ABI = 2;
 int32_t tp_abi();
 
 // What this processor has of what the kernels are made for, and the most that is used of it from now on.
-enum TpLevel : int32_t { TP_PORTABLE = 0, TP_AVX2 = 1, TP_AVX512_BF16 = 2 };
+enum TpLevel : int32_t { TP_PORTABLE = 0, TP_AVX2 = 1, TP_AVX512_BF16 = 2, TP_AMX = 3 };
 int32_t tp_level();
 int32_t tp_use_level(int32_t level);
 
-// Compute on a team of `threads`, the calling one among them. `gomp_parallel` is the function of that name in the libgomp
-// that the process has loaded: threads of our own would take turns with its, which look for work between any two ops.
-// Null: on the calling thread alone.
-void tp_use_team(void* gomp_parallel, int32_t threads);
+// Compute on so many threads from now on, the calling one among them.
+void tp_use_threads(int32_t threads);
 
-// A weight [outputs, inputs] bf16 in blocks of 32 outputs, pairs of inputs one after another: what a product reads
-// lies in the order that it is read in. Outputs are filled up with zeros; `inputs` is even.
-int64_t tp_bf16_packed_size(int64_t outputs, int64_t inputs);
-void tp_bf16_pack(const uint16_t* weight, int64_t outputs, int64_t inputs, uint16_t* packed);
+// --- Weights ---------------------------------------------------------------------------------------------------
 
-// y [rows, outputs] = x [rows, inputs] times the packed weight, transposed, plus bias [outputs] float32 or null.
-// Sums in float32, rounded once. `x_stride` and `y_stride`: from row to row.
-void tp_bf16_linear(const uint16_t* packed, int64_t outputs, int64_t inputs, const uint16_t* x, int64_t x_stride,
-                    int64_t rows, const float* bias, uint16_t* y, int64_t y_stride);
+// How a weight [outputs, inputs] is kept. What is given to `tp_pack` are rows of bf16 numbers for the first three, and
+// stored rows of GGUF blocks (ggml's layouts) for the others.
+enum TpFormat : int32_t {
+    TP_BF16 = 0,
+    TP_INT8 = 1,
+    TP_INT4 = 2,
+    TP_Q4_0 = 3,
+    TP_Q4_1 = 4,
+    TP_Q8_0 = 5,
+    TP_Q4_K = 6,
+    TP_Q6_K = 7,
+};
+
+// Bytes of the packed weight; -1 where the format cannot hold such a shape. `packed` is aligned to 64 bytes.
+int64_t tp_packed_bytes(int32_t format, int64_t outputs, int64_t inputs);
+void tp_pack(int32_t format, const void* rows, int64_t outputs, int64_t inputs, void* packed);
+// Numbers [inputs] float32 of one output: what a product computes with.
+void tp_unpack_row(int32_t format, const void* packed, int64_t outputs, int64_t inputs, int64_t output, float* numbers);
+
+struct TpWeight {
+    int32_t format, unused;
+    int64_t outputs, inputs;
+    const void* packed;
+    const float* bias;  // [outputs] or null
+};
+
+// Weights one below the other, of whatever formats: outputs of the second come behind those of the first.
+struct TpLinear {
+    int64_t count;  // 1 to 3
+    TpWeight part[3];
+};
+
+// What becomes of a product's sums, which are float32 and rounded at most once.
+enum TpStore : int32_t {
+    TP_STORE_BF16 = 0,
+    TP_STORE_FLOAT32 = 1,
+    TP_ADD_FLOAT32 = 2,       // y += the product
+    TP_STORE_SILU_MUL = 3,    // y bf16 [rows, outputs / 2]: of every 32 outputs, SiLU of the first 16 times the others
+};
+
+// y [rows, outputs] from x [rows, inputs] bf16; `x_stride` and `y_stride` from row to row. A row's numbers depend on that
+// row alone, to the bit, and not on how many there are. `scratch` as `tp_product_scratch_bytes` says, aligned to 64.
+int64_t tp_product_scratch_bytes(const TpLinear* linear, int64_t rows);
+void tp_product(const TpLinear* linear, const uint16_t* x, int64_t x_stride, int64_t rows, int32_t store, void* y,
+                int64_t y_stride, void* scratch);
+
+// --- A step ----------------------------------------------------------------------------------------------------
+
+// Where a step's tokens stand; see `kernels.ops.AttentionMetadata`. Row i has `query_lens[i]` tokens, rows one after
+// another, the last of `context_lens[i]` tokens of its sequence. `block_tables` [R, block_table_stride].
+struct TpRows {
+    int64_t rows, tokens;
+    const int64_t* query_lens;
+    const int64_t* context_lens;
+    const int64_t* block_tables;
+    int64_t block_table_stride;
+};
+
+// KV of one layer, bf16 [N, 16, 2, Hkv, D], dense. Slots past a row's context are not read.
+struct TpHeads {
+    int64_t query_heads, kv_heads, head_dim;
+    float norm_eps;
+    int32_t unused;
+    const float* query_norm;  // [D] each, or null: RMS norms of each head before it is rotated
+    const float* key_norm;
+    int64_t rotary_half;      // pairs (i, i + half) turn; dimensions past 2 x half stay
+    const float* cos;         // [positions, rotary_half]
+    const float* sin;
+};
+
+// qkv bf16 [T, (Hq + 2 Hkv) D], rows `qkv_stride` apart: norms and turns queries and keys in place, and puts keys and
+// values into `kv_layer` at their tokens' slots.
+void tp_rotate_and_store(const TpHeads* heads, const TpRows* rows, uint16_t* qkv, int64_t qkv_stride, uint16_t* kv_layer);
+
+// Causal attention of the queries in qkv over the paged KV; out bf16 [T, Hq D]. `window`: a token at p sees (p - window, p];
+// 0 for all. Scores are scaled by 1/sqrt(D), softmax and sums in float32. A token's numbers depend on its own sequence
+// alone, to the bit: not on the rows beside it, on how many of its row's tokens come with it, or on threads.
+int64_t tp_attend_scratch_bytes(const TpHeads* heads, const TpRows* rows);
+void tp_attend(const TpHeads* heads, const TpRows* rows, const uint16_t* qkv, int64_t qkv_stride, const uint16_t* kv_layer,
+               int64_t window, uint16_t* out, int64_t out_stride, void* scratch);
+
+// x float32 [T, width] to bf16 [T, width]: x / rms(x) times the weight, computed in float32, rounded once.
+void tp_rms_norm(const float* x, int64_t x_stride, int64_t rows, int64_t width, const float* weight, float eps, uint16_t* y,
+                 int64_t y_stride);
+
+struct TpLayer {
+    const float* attention_norm;  // [H]
+    const float* mlp_norm;
+    TpLinear qkv, output;
+    TpLinear gate_up;  // in blocks of 16 gates and their 16 ups: see TP_STORE_SILU_MUL
+    TpLinear down;
+    const float* query_norm;  // [D] or null
+    const float* key_norm;
+    int64_t window;  // 0: none
+};
+
+struct TpModel {
+    int64_t hidden, query_heads, kv_heads, head_dim, inner, vocab, layers;
+    float norm_eps;
+    int32_t unused;
+    const TpLayer* layer;
+    const float* final_norm;
+    TpWeight embedding;  // packed [V, H]; it may share its memory with the head
+    int64_t rotary_half;
+    const float* cos;
+    const float* sin;
+};
+
+// Hidden states bf16 [T, H] of a step's tokens, normed for the head; writes their KV into `kv` bf16 [layers, N, 16, 2, Hkv, D],
+// layers `kv_layer_stride` apart. The stream between layers (the residual) is float32.
+int64_t tp_forward_scratch_bytes(const TpModel* model, const TpRows* rows);
+void tp_forward(const TpModel* model, const TpRows* rows, const int64_t* token_ids, uint16_t* kv, int64_t kv_layer_stride,
+                uint16_t* hidden, void* scratch);
+
+// --- Sampling: meanings in kernels/reference.py ------------------------------------------------------------------
+
+// As `kernels.ops.SamplingColumns`; [R] each, keys [R, 2].
+struct TpSampling {
+    const float* inverse_temperature;
+    const float* noise_scale;
+    const int64_t* top_k;
+    const float* top_p;
+    const float* min_p;
+    const int64_t* keys;
+};
+
+// Draws a token a row from logits float32 [R, columns], of which column i is token `token_ids[i]` (int64, ascending; null: i).
+// Overwrites logits of rows that are not greedy.
+int64_t tp_sample_scratch_bytes(int64_t rows, int64_t columns);
+void tp_sample(float* logits, int64_t stride, int64_t rows, int64_t columns, const int64_t* token_ids,
+               const TpSampling* sampling, int64_t* tokens, void* scratch);
+// Forbids tokens whose bit of int32 [R, ceil(columns / 32)] is 0.
+void tp_mask_logits(float* logits, int64_t stride, int64_t rows, int64_t columns, const int32_t* bitmask,
+                    int64_t bitmask_stride);
+// Which rows have a finite maximum: 1 or 0 each.
+void tp_finite_rows(const float* logits, int64_t stride, int64_t rows, int64_t columns, uint8_t* finite);
+// log-sum-exp of each row, its token's log-probability, and that token's rank from 1.
+void tp_token_logprobs(const float* logits, int64_t stride, int64_t rows, int64_t columns, const int64_t* tokens,
+                       float* normalisers, float* logprobs, int64_t* ranks);
 }
+#pragma GCC visibility pop

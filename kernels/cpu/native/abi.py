@@ -1,0 +1,170 @@
+"""The C interface of `src/turnpike.h` in ctypes: its structs and the types of its functions, field by field."""
+
+from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
+from enum import IntEnum
+
+ABI = 2
+"""TP_ABI."""
+
+
+class Level(IntEnum):
+    """What of a processor is made use of."""
+
+    PORTABLE = 0
+    AVX2 = 1
+    AVX512_BF16 = 2
+    AMX = 3
+
+
+class Format(IntEnum):
+    """How a weight is kept. The first three are packed from bf16 rows, the others from rows of GGUF blocks."""
+
+    BF16 = 0
+    INT8 = 1
+    INT4 = 2
+    Q4_0 = 3
+    Q4_1 = 4
+    Q8_0 = 5
+    Q4_K = 6
+    Q6_K = 7
+
+
+class Store(IntEnum):
+    """What becomes of a product's sums."""
+
+    BF16 = 0
+    FLOAT32 = 1
+    ADD_FLOAT32 = 2
+    SILU_MUL = 3
+
+
+class Weight(Structure):
+    """TpWeight."""
+
+    _fields_ = (
+        ("format", c_int32),
+        ("unused", c_int32),
+        ("outputs", c_int64),
+        ("inputs", c_int64),
+        ("packed", c_void_p),
+        ("bias", c_void_p),
+    )
+
+
+MOST_PARTS = 3
+
+
+class Linear(Structure):
+    """TpLinear."""
+
+    _fields_ = (("count", c_int64), ("part", Weight * MOST_PARTS))
+
+
+class Rows(Structure):
+    """TpRows."""
+
+    _fields_ = (
+        ("rows", c_int64),
+        ("tokens", c_int64),
+        ("query_lens", c_void_p),
+        ("context_lens", c_void_p),
+        ("block_tables", c_void_p),
+        ("block_table_stride", c_int64),
+    )
+
+
+class Heads(Structure):
+    """TpHeads."""
+
+    _fields_ = (
+        ("query_heads", c_int64),
+        ("kv_heads", c_int64),
+        ("head_dim", c_int64),
+        ("norm_eps", c_float),
+        ("unused", c_int32),
+        ("query_norm", c_void_p),
+        ("key_norm", c_void_p),
+        ("rotary_half", c_int64),
+        ("cos", c_void_p),
+        ("sin", c_void_p),
+    )
+
+
+class Layer(Structure):
+    """TpLayer."""
+
+    _fields_ = (
+        ("attention_norm", c_void_p),
+        ("mlp_norm", c_void_p),
+        ("qkv", Linear),
+        ("output", Linear),
+        ("gate_up", Linear),
+        ("down", Linear),
+        ("query_norm", c_void_p),
+        ("key_norm", c_void_p),
+        ("window", c_int64),
+    )
+
+
+class Model(Structure):
+    """TpModel."""
+
+    _fields_ = (
+        ("hidden", c_int64),
+        ("query_heads", c_int64),
+        ("kv_heads", c_int64),
+        ("head_dim", c_int64),
+        ("inner", c_int64),
+        ("vocab", c_int64),
+        ("layers", c_int64),
+        ("norm_eps", c_float),
+        ("unused", c_int32),
+        ("layer", POINTER(Layer)),
+        ("final_norm", c_void_p),
+        ("embedding", Weight),
+        ("rotary_half", c_int64),
+        ("cos", c_void_p),
+        ("sin", c_void_p),
+    )
+
+
+class Sampling(Structure):
+    """TpSampling."""
+
+    _fields_ = (
+        ("inverse_temperature", c_void_p),
+        ("noise_scale", c_void_p),
+        ("top_k", c_void_p),
+        ("top_p", c_void_p),
+        ("min_p", c_void_p),
+        ("keys", c_void_p),
+    )
+
+
+# Pointers are passed as addresses, those to structs by `ctypes.byref` or as addresses.
+_AT = c_void_p
+_COUNT = c_int64
+_LOGITS = (_AT, _COUNT, _COUNT, _COUNT)
+
+SIGNATURES = {
+    "tp_level": (c_int32, ()),
+    "tp_use_level": (c_int32, (c_int32,)),
+    "tp_use_threads": (None, (c_int32,)),
+    "tp_packed_bytes": (c_int64, (c_int32, _COUNT, _COUNT)),
+    "tp_pack": (None, (c_int32, _AT, _COUNT, _COUNT, _AT)),
+    "tp_unpack_row": (None, (c_int32, _AT, _COUNT, _COUNT, _COUNT, _AT)),
+    "tp_product_scratch_bytes": (c_int64, (_AT, _COUNT)),
+    "tp_product": (None, (_AT, _AT, _COUNT, _COUNT, c_int32, _AT, _COUNT, _AT)),
+    "tp_rotate_and_store": (None, (_AT, _AT, _AT, _COUNT, _AT)),
+    "tp_attend_scratch_bytes": (c_int64, (_AT, _AT)),
+    "tp_attend": (None, (_AT, _AT, _AT, _COUNT, _AT, _COUNT, _AT, _COUNT, _AT)),
+    "tp_rms_norm": (None, (_AT, _COUNT, _COUNT, _COUNT, _AT, c_float, _AT, _COUNT)),
+    "tp_forward_scratch_bytes": (c_int64, (_AT, _AT)),
+    "tp_forward": (None, (_AT, _AT, _AT, _AT, _COUNT, _AT, _AT)),
+    "tp_sample_scratch_bytes": (c_int64, (_COUNT, _COUNT)),
+    "tp_sample": (None, (*_LOGITS, _AT, _AT, _AT, _AT)),
+    "tp_mask_logits": (None, (*_LOGITS, _AT, _COUNT)),
+    "tp_finite_rows": (None, (*_LOGITS, _AT)),
+    "tp_token_logprobs": (None, (*_LOGITS, _AT, _AT, _AT, _AT)),
+}
+"""Result and arguments of every function but `tp_abi`."""

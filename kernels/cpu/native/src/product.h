@@ -1,0 +1,41 @@
+// What a weight's format has to provide for `tp_product`, and what its kernels are given. See product.cpp.
+#pragma once
+
+#include <cstdint>
+
+#include "turnpike.h"
+
+namespace tp {
+
+constexpr int64_t BLOCK_OUTPUTS = 32;  // outputs that a kernel computes at a time, in every format
+
+// One product with one weight. `prepared` is what `Format::prepare` made of each row, `prepared_bytes` apart, where the
+// format wants that.
+struct Product {
+    const TpWeight* weight;
+    const uint16_t* x;
+    int64_t x_stride, rows;
+    const char* prepared;
+    int64_t prepared_bytes;
+    TpStore store;
+    void* y;  // at the weight's own first output
+    int64_t y_stride;
+};
+
+// A format at one level of the processor. Outputs are filled up to whole blocks; what is past them is not stored.
+struct Format {
+    int64_t (*packed_bytes)(int64_t outputs, int64_t inputs);  // -1: it cannot hold the shape
+    void (*pack)(const void* rows, int64_t outputs, int64_t inputs, void* packed);
+    void (*unpack_row)(const void* packed, int64_t outputs, int64_t inputs, int64_t output, float* numbers);
+    int64_t (*prepared_bytes)(int64_t inputs);  // of a row; 0: the product takes x as it is
+    void (*prepare)(const uint16_t* x, int64_t inputs, char* prepared);
+    void (*block)(const Product& product, int64_t block);  // all rows of outputs [32 block, 32 block + 32)
+};
+
+// How a format is kept must not depend on the level: weights outlive a call of `tp_use_level`.
+const Format* bf16_format(int32_t level);
+const Format* int8_format(int32_t level);
+const Format* int4_format(int32_t level);
+const Format* gguf_format(int32_t format, int32_t level);
+
+}  // namespace tp
