@@ -134,6 +134,7 @@ def load_engine(settings: Settings, report: Report) -> Engine:
         device=settings.device,
         dtype=settings.dtype,
         kv_dtype=settings.kv_dtype,
+        quantize=settings.quantize,
         kv_cache_bytes=settings.kv_cache_bytes,
         max_model_len=settings.max_model_len,
         threads=settings.threads,

@@ -158,6 +158,8 @@ class Settings(BaseSettings):
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
     kv_dtype: Literal["auto", "fp8"] = "auto"
     """auto: KV as it is computed. fp8: half of the memory, on a GPU only."""
+    quantize: Literal["none", "int8", "int4"] = "none"
+    """What matrices of served models are kept as that are not in blocks of fewer bits already; on a CPU only."""
     kv_cache_bytes: ByteSize | None = Field(default=None, ge=1024**2)
     """KV memory of each model; `4GiB` is understood. None: a share of what is free."""
     max_model_len: int | None = Field(default=None, ge=2)

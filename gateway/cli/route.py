@@ -105,6 +105,7 @@ def _load(path: Path, settings: "Settings", report: Report) -> "Engine":
         device=settings.device,
         dtype=settings.dtype,
         kv_dtype=settings.kv_dtype,
+        quantize=settings.quantize,
         kv_cache_bytes=settings.kv_cache_bytes,
         threads=settings.threads,
         weight_cache=settings.models_dir / "expanded",

@@ -23,6 +23,10 @@ def serve(
     device: Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda. [default: auto]")] = None,
     dtype: Annotated[str | None, typer.Option("--dtype", help="auto, bfloat16 or float32. [default: auto]")] = None,
     kv_dtype: Annotated[str | None, typer.Option("--kv-dtype", help="auto, or fp8 on a GPU. [default: auto]")] = None,
+    quantize: Annotated[
+        str | None,
+        typer.Option("--quantize", help="Keep weights as none, int8 or int4 says, on a CPU. [default: none]"),
+    ] = None,
     kv_cache_bytes: Annotated[
         str | None, typer.Option("--kv-cache-bytes", help="KV memory of each model, as in 4GiB.")
     ] = None,
@@ -46,6 +50,7 @@ def serve(
         device=device,
         dtype=dtype,
         kv_dtype=kv_dtype,
+        quantize=quantize,
         kv_cache_bytes=kv_cache_bytes,
         max_model_len=max_model_len,
         max_running=max_running,
