@@ -43,6 +43,45 @@ inline void store_bf16(uint16_t* at, Floats values) {
 
 inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 
+// The first `lanes` of 16, the others 0; and stored alike, nothing beyond them.
+inline Floats load_some_floats(const float* at, int64_t lanes) {
+    Floats values = {};
+    std::memcpy(&values, at, static_cast<size_t>(lanes) * sizeof(float));
+    return values;
+}
+
+inline void store_some_floats(float* at, Floats values, int64_t lanes) {
+    std::memcpy(at, &values, static_cast<size_t>(lanes) * sizeof(float));
+}
+
+inline void store_some_bf16(uint16_t* at, Floats values, int64_t lanes) {
+    const Halves bits = narrow(values);
+    std::memcpy(at, &bits, static_cast<size_t>(lanes) * sizeof(uint16_t));
+}
+
+// e^x within 2e-7 of it: 2^n times Taylor's polynomial in what x is beyond n ln 2, whose eighth power is less than a float32
+// tells apart within +-ln(2) / 2. 0 below what a float32 holds, infinity above it, a NaN for a NaN.
+inline Floats exponential(Floats x) {
+    const Floats least = floats(-104.0f), most = floats(89.0f);
+    x = x < least ? least : x;
+    x = x > most ? most : x;
+    const Floats shift = floats(12582912.0f);  // 1.5 x 2^23: what is added to it is rounded to a whole number
+    const Floats shifted = x * 1.44269504f + shift;
+    const Floats whole = shifted - shift;
+    const Floats rest = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
+    Floats power = floats(1.0f / 5040.0f);
+    constexpr float COEFFICIENTS[] = {1.0f / 720.0f, 1.0f / 120.0f, 1.0f / 24.0f, 1.0f / 6.0f, 0.5f, 1.0f, 1.0f};
+    for (const float coefficient : COEFFICIENTS) {
+        power = power * rest + coefficient;
+    }
+    // In two factors, since 2^128 is no float32, and 2^-150 either.
+    const Ints exponent = reinterpret_cast<Ints>(shifted) - reinterpret_cast<Ints>(shift);
+    const Ints half = exponent >> 1;
+    return power * reinterpret_cast<Floats>((half + 127) << 23) * reinterpret_cast<Floats>((exponent - half + 127) << 23);
+}
+
+inline Floats silu(Floats x) { return x / (exponential(-x) + 1.0f); }
+
 // In a fixed order, by halves.
 inline float sum(Floats values) {
     float lanes[LANES];

@@ -1,0 +1,23 @@
+// bf16 weights: how they lie, and a block of their product at each level of the processor.
+//
+// Blocks of 32 outputs, in each the pairs of inputs one after another, in each the 32 outputs' two numbers:
+// [outputs / 32][inputs / 2][32][2]. Two vectors of 16 pairs are read at a time, in the order of memory.
+//
+// A sum over inputs is made of four, over a quarter of the pairs each (the last with what is over), added up as
+// (0 + 1) + (2 + 3). A few rows compute all four at a time, which hides how long one addition takes to the next and
+// reads from four places of memory; many rows take quarter after quarter. The numbers are the same.
+#pragma once
+
+#include "product.h"
+
+namespace tp {
+
+constexpr int64_t QUARTERS = 4;
+
+void bf16_block_portable(const Product& product, int64_t block);
+#if defined(__x86_64__)
+void bf16_block_avx2(const Product& product, int64_t block);
+void bf16_block_avx512(const Product& product, int64_t block);
+#endif
+
+}  // namespace tp
