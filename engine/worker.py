@@ -114,7 +114,7 @@ def load(
         draft = _fitting(draft, name, model_config, text, config)
     host_pool = None if on_gpu else _host_pool(config, model_config, draft, ops.dtype.itemsize, share)
     report = None if progress is None else lambda done, total: progress(name, done, total)
-    model = load_model(checkpoint, ops, window, report)
+    model = load_model(checkpoint, ops, window, report, config.quantize)
     pool = host_pool or _device_pool(config, model, share)
     logger.info("%s has KV memory for %s", name, pool)
     cache = KVCacheManager(BlockPool(pool.num_blocks), prefix_cache=config.prefix_cache)

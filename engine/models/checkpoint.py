@@ -4,9 +4,9 @@ Tensors carry Hugging Face's names and layouts (`model.layers.0.self_attn.q_proj
 [out_features, in_features], half-split rope), so that the loader knows one convention.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -15,6 +15,7 @@ from engine.models.gguf_file import GGUFCheckpoint
 from engine.models.hf_folder import HFCheckpoint
 from engine.models.weight_cache import CachedCheckpoint
 from engine.text.processor import TextProcessor
+from kernels.ops import StoredWeight
 
 
 class WeightSource(Protocol):
@@ -30,6 +31,24 @@ class WeightSource(Protocol):
 
     def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
         """Every weight once, in no particular order, in `dtype`. May be memory-mapped: do not write to it."""
+        ...
+
+
+@runtime_checkable
+class BlockSource(Protocol):
+    """A source that keeps matrices in blocks of few bits, and gives them as they are to who computes with them."""
+
+    @property
+    def block_formats(self) -> Mapping[str, str]:
+        """The format, as `StoredWeight` names it, of each matrix in blocks."""
+        ...
+
+    def stored(self, names: Collection[str]) -> Iterator[tuple[str, StoredWeight]]:
+        """These of the matrices in blocks. Memory-mapped, and soon read again: pack each before taking the next."""
+        ...
+
+    def tensors(self, dtype: torch.dtype, without: Collection[str] = frozenset()) -> Iterator[tuple[str, torch.Tensor]]:
+        """As a `WeightSource` does, without some of them."""
         ...
 
 
@@ -54,6 +73,6 @@ def open_checkpoint(path: Path, weight_cache: Path | None = None) -> Checkpoint:
     if path.is_dir():
         return HFCheckpoint(path)
     checkpoint = GGUFCheckpoint(path)
-    if weight_cache is None or not checkpoint.is_quantised:
+    if weight_cache is None or not checkpoint.block_formats:
         return checkpoint
     return CachedCheckpoint(checkpoint, weight_cache)

@@ -2,7 +2,7 @@
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from engine.models.gguf_quants import expand
 from engine.models.layout import check_tensors
 from engine.text.loading import text_processor_from_gguf
 from engine.text.processor import TextProcessor
+from kernels.ops import StoredWeight
 
 _MAX_ROPE_DIVISORS = 1 << 16
 
@@ -57,8 +58,13 @@ class GGUFCheckpoint:
         return self._stat
 
     @property
-    def is_quantised(self) -> bool:
-        return any(info.type.weights > 1 for info in self._stored.values())
+    def block_formats(self) -> Mapping[str, str]:
+        """See `engine.models.checkpoint.BlockSource`."""
+        return {
+            name: info.type.name.lower()
+            for name, info in self._stored.items()
+            if info.type.weights > 1 and len(info.shape) == 2
+        }
 
     def is_unchanged(self) -> bool:
         """Whether the path still names the file that was opened, unmodified."""
@@ -75,11 +81,24 @@ class GGUFCheckpoint:
     def weight_bytes(self) -> int:
         return sum(info.bytes for info in self._stored.values())
 
-    def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
-        """Every weight in `dtype`; memory-mapped where the file already holds that type."""
-        for name in self._stored:
+    def tensors(self, dtype: torch.dtype, without: Collection[str] = frozenset()) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every weight in `dtype`, but those; memory-mapped where the file already holds that type."""
+        for name, info in self._stored.items():
+            if name in without:
+                continue
             raw = self.raw_tensor(name)
             yield name, expand(raw.rows, raw.type, dtype)
+            self._let_go(info)
+
+    def stored(self, names: Collection[str]) -> Iterator[tuple[str, StoredWeight]]:
+        """These matrices as their blocks; memory-mapped but for those whose rows are put in order."""
+        for name, info in self._stored.items():
+            if name not in names:
+                continue
+            raw = self.raw_tensor(name)
+            out_features, in_features = info.shape
+            yield name, StoredWeight(info.type.name.lower(), torch.from_numpy(raw.rows), out_features, in_features)
+            self._let_go(info)
 
     def raw_tensor(self, name: str) -> RawTensor:
         """The stored blocks of the weight with that Hugging Face name. A block never spans two rows."""
@@ -94,6 +113,11 @@ class GGUFCheckpoint:
 
     def text_processor(self) -> TextProcessor:
         return text_processor_from_gguf(self._header.metadata)
+
+    def _let_go(self, info: TensorInfo) -> None:
+        """Let its pages leave memory: what is read once must not stay resident. Reading them again is no error."""
+        first = info.offset // mmap.PAGESIZE * mmap.PAGESIZE
+        self._data.madvise(mmap.MADV_DONTNEED, first, info.offset + info.bytes - first)
 
     def _rows(self, info: TensorInfo) -> npt.NDArray[np.uint8]:
         stored = np.frombuffer(self._data, np.uint8, info.bytes, info.offset)

@@ -1,19 +1,24 @@
 """From a checkpoint's tensors to a model: fuse what is computed together, pack it for the device, drop the rest."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from engine.models.checkpoint import WeightSource
+from engine.config import Quantize
+from engine.models.checkpoint import BlockSource, WeightSource
 from engine.models.config import ModelConfig, UnsupportedCheckpoint
+from engine.models.layout import EMBEDDING, FINAL_NORM, HEAD, expected_tensors
 from engine.models.rope import RopeTable
-from engine.models.transformer import LayerWeights, ModelWeights, Transformer
-from kernels.ops import HeadNorms, Linear, Ops
+from engine.models.transformer import Transformer
+from kernels.ops import DENSE, HeadNorms, LayerWeights, Linear, ModelWeights, Ops, StoredWeight
 
 Progress = Callable[[int, int], None]
 """Called with (bytes read so far, bytes in all)."""
 
+_ANY_FORMATS_WIDTH = 4096
+"""Inputs that every format can hold."""
 _LAYER_PARTS = {
     "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "output": ("self_attn.o_proj",),
@@ -22,21 +27,31 @@ _LAYER_PARTS = {
 }
 
 
-def load_model(source: WeightSource, ops: Ops, max_positions: int, progress: Progress | None = None) -> Transformer:
+def load_model(
+    source: WeightSource,
+    ops: Ops,
+    max_positions: int,
+    progress: Progress | None = None,
+    quantize: Quantize = "none",
+) -> Transformer:
     """Read the weights in `ops.dtype` and make the model ready to run positions below `max_positions`.
 
+    Matrices in blocks that the backend computes with stay as they are stored; others are kept as `quantize` says.
+
     Raises:
-        UnsupportedCheckpoint: a tensor is missing.
+        UnsupportedCheckpoint: a tensor is missing, or the model's matrices cannot be quantised here.
     """
     config = source.config
-    assembler = _Assembler(config, ops)
-    total = read = 0
-    total = source.weight_bytes
+    if quantize != "none":
+        _check_quantize(quantize, config, ops)
+    assembler = _Assembler(config, ops, quantize)
+    total, read = source.weight_bytes, 0
     with torch.inference_mode():
-        for name, tensor in source.tensors(ops.dtype):
-            assembler.add(name, tensor)
+        for name, weight in _weights(source, ops):
+            assembler.add(name, weight)
             if progress is not None:
-                read = min(read + tensor.nbytes, total)
+                rows = weight.rows if isinstance(weight, StoredWeight) else weight
+                read = min(read + rows.nbytes, total)
                 progress(read, total)
         weights = assembler.finish()
         rope = RopeTable(config.rope, config.head_dim, max_positions, ops.dtype, ops.device)
@@ -45,12 +60,41 @@ def load_model(source: WeightSource, ops: Ops, max_positions: int, progress: Pro
     return Transformer(config, weights, rope, ops)
 
 
+def _weights(source: WeightSource, ops: Ops) -> Iterator[tuple[str, Tensor | StoredWeight]]:
+    """Every weight once: matrices in blocks that the backend takes as they are stored, the others in its dtype."""
+    if not isinstance(source, BlockSource):
+        yield from source.tensors(ops.dtype)
+        return
+    shapes = dict(expected_tensors(source.config))
+    taken = {name for name, format in source.block_formats.items() if ops.takes_blocks(format, shapes[name][1])}
+    yield from source.stored(taken)
+    yield from source.tensors(ops.dtype, without=taken)
+
+
+def _check_quantize(quantize: Quantize, config: ModelConfig, ops: Ops) -> None:
+    """
+    Raises:
+        UnsupportedCheckpoint: this machine, or this model, has no products with such weights.
+    """
+    if not ops.takes_blocks(quantize, _ANY_FORMATS_WIDTH):
+        backend, dtype = ops.describe()["backend"], ops.describe()["dtype"]
+        raise UnsupportedCheckpoint(
+            f"quantize {quantize} needs the native kernels of the CPU, in bfloat16; here is {backend} in {dtype}"
+        )
+    widths = (config.hidden_size, config.num_heads * config.head_dim, config.intermediate_size)
+    for width in widths:
+        if not ops.takes_blocks(quantize, width):
+            raise UnsupportedCheckpoint(f"quantize {quantize} does not divide this model's matrices of {width} inputs")
+
+
 class _Assembler:
     """Collects tensors in whatever order they come; packs a fused weight as soon as its parts are there."""
 
-    def __init__(self, config: ModelConfig, ops: Ops) -> None:
+    def __init__(self, config: ModelConfig, ops: Ops, quantize: Quantize) -> None:
         self._config, self._ops = config, ops
-        self._loose: dict[str, Tensor] = {}
+        self._format = DENSE if quantize == "none" else quantize
+        self._matrices: dict[str, StoredWeight] = {}
+        self._vectors: dict[str, Tensor] = {}
         self._fused: dict[str, Linear] = {}
         biases = {
             "qkv": config.qkv_bias,
@@ -70,32 +114,41 @@ class _Assembler:
                 self._missing[group] = names
                 self._group_of.update(dict.fromkeys(names, group))
 
-    def add(self, name: str, tensor: Tensor) -> None:
-        self._loose[name] = tensor
+    def add(self, name: str, weight: Tensor | StoredWeight) -> None:
+        if isinstance(weight, StoredWeight):
+            self._matrices[name] = weight
+        elif weight.dim() == 2:
+            self._matrices[name] = replace(StoredWeight.dense(weight), format=self._format)
+        else:
+            self._vectors[name] = weight
         group = self._group_of.get(name)
         if group is None:
             return
         self._missing[group].discard(name)
         if not self._missing[group]:
-            self._fused[group] = self._fuse(self._parts[group])
+            self._fused[group] = self._fuse(group)
 
-    def _fuse(self, parts: tuple[str, ...]) -> Linear:
-        weight = torch.cat([self._loose.pop(f"{part}.weight") for part in parts])
-        has_bias = f"{parts[0]}.bias" in self._loose
-        bias = torch.cat([self._loose.pop(f"{part}.bias") for part in parts]) if has_bias else None
-        return self._ops.pack_linear(weight, bias)
+    def _fuse(self, group: str) -> Linear:
+        names = self._parts[group]
+        parts = [self._matrices.pop(f"{name}.weight") for name in names]
+        has_bias = f"{names[0]}.bias" in self._vectors
+        bias = torch.cat([self._vectors.pop(f"{name}.bias") for name in names]) if has_bias else None
+        if group.endswith(".gate_up"):
+            gate, up = parts
+            return self._ops.pack_gate_up(gate, up, bias)
+        return self._ops.pack_parts(parts, bias)
 
     def finish(self) -> ModelWeights:
         for names in self._missing.values():
             for name in sorted(names):
                 raise UnsupportedCheckpoint(f"tensor {name} is missing")
-        embedding = self._take("model.embed_tokens.weight")
-        head = embedding if self._config.tie_embeddings else self._take("lm_head.weight")
+        embedding = self._ops.pack_embedding(self._matrix(EMBEDDING))
+        head = embedding.head() if self._config.tie_embeddings else self._ops.pack_parts([self._matrix(HEAD)], None)
         return ModelWeights(
             embedding=embedding,
             layers=tuple(self._layer(index) for index in range(self._config.num_layers)),
-            final_norm=self._take("model.norm.weight"),
-            head=self._ops.pack_linear(head, None),
+            final_norm=self._take(FINAL_NORM),
+            head=head,
         )
 
     def _layer(self, index: int) -> LayerWeights:
@@ -115,7 +168,12 @@ class _Assembler:
         return HeadNorms(query, key, self._config.rms_norm_eps)
 
     def _take(self, name: str) -> Tensor:
-        if name not in self._loose:
+        if name not in self._vectors:
             raise UnsupportedCheckpoint(f"tensor {name} is missing")
         # A copy of its own: small tensors must not keep a whole memory-mapped file alive.
-        return self._loose.pop(name).to(self._ops.device, copy=True)
+        return self._vectors.pop(name).to(self._ops.device, copy=True)
+
+    def _matrix(self, name: str) -> StoredWeight:
+        if name not in self._matrices:
+            raise UnsupportedCheckpoint(f"tensor {name} is missing")
+        return self._matrices.pop(name)

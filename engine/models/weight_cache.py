@@ -12,7 +12,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,6 +24,7 @@ from engine.models.config import ModelConfig
 from engine.models.gguf_file import GGUFCheckpoint
 from engine.models.layout import Shape, expected_tensors
 from engine.text.processor import TextProcessor
+from kernels.ops import StoredWeight
 
 FORMAT_VERSION = 1
 """Raised when the same source would be expanded to other numbers."""
@@ -53,10 +54,21 @@ class CachedCheckpoint:
     def weight_bytes(self) -> int:
         return self._source.weight_bytes
 
-    def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
-        """Every weight in `dtype`: memory-mapped, or expanded and written for the next time while it is read."""
-        file = self.cache_file(dtype)
-        shapes = dict(expected_tensors(self.config))
+    @property
+    def block_formats(self) -> Mapping[str, str]:
+        return self._source.block_formats
+
+    def stored(self, names: Collection[str]) -> Iterator[tuple[str, StoredWeight]]:
+        return self._source.stored(names)
+
+    def tensors(self, dtype: torch.dtype, without: Collection[str] = frozenset()) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every weight in `dtype`, but those: memory-mapped, or expanded and written for the next time while it is
+        read. Where nothing is left to be expanded, nothing is kept."""
+        if without and not self.block_formats.keys() - set(without):
+            yield from self._source.tensors(dtype, without)
+            return
+        file = self.cache_file(dtype, without)
+        shapes = {name: shape for name, shape in expected_tensors(self.config) if name not in without}
         kept = _open_whole(file, shapes, dtype)
         if kept is not None:
             for name in shapes:
@@ -64,7 +76,7 @@ class CachedCheckpoint:
             return
         writer = _Writer(file, shapes, dtype)
         try:
-            for name, tensor in self._source.tensors(dtype):
+            for name, tensor in self._source.tensors(dtype, without):
                 writer.write(name, tensor)
                 yield name, tensor
             if self._source.is_unchanged() and writer.publish():
@@ -76,10 +88,12 @@ class CachedCheckpoint:
     def text_processor(self) -> TextProcessor:
         return self._source.text_processor()
 
-    def cache_file(self, dtype: torch.dtype) -> Path:
+    def cache_file(self, dtype: torch.dtype, without: Collection[str] = frozenset()) -> Path:
         """Where the weights expanded to `dtype` lie, or would lie."""
         path, stat = self._source.path.resolve(), self._source.stat
-        state = (FORMAT_VERSION, stat.st_size, stat.st_mtime_ns, stat.st_ino)
+        state: tuple[object, ...] = (FORMAT_VERSION, stat.st_size, stat.st_mtime_ns, stat.st_ino)
+        if without:
+            state = (*state, *sorted(without))
         source, version = _digest(str(path)), _digest(repr(state))
         return self._folder / f"{path.stem}.{source}.{_DTYPE_NAMES[dtype]}.{version}.safetensors"
 

@@ -39,7 +39,7 @@ def same(left: Weights, right: Weights) -> bool:
 
 @pytest.fixture
 def no_expansion(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: GGUFCheckpoint, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
+    def refuse(self: GGUFCheckpoint, dtype: torch.dtype, without: object = None) -> Iterator[object]:
         raise AssertionError("expanded again")
 
     monkeypatch.setattr(GGUFCheckpoint, "tensors", refuse)
