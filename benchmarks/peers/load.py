@@ -1,0 +1,120 @@
+"""The load, the same for every server, and what came of it."""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from string import ascii_lowercase
+
+from benchmarks.traffic import percentile
+from gateway.bench.client import Client, Target, opened
+from gateway.bench.clock import Clock
+from gateway.bench.lengths import LogNormal
+from gateway.bench.outcome import Outcome
+from gateway.bench.prompts import Prompt, synthetic
+from gateway.bench.recorder import Recorder
+
+REQUESTS = {1: 4, 4: 6, 8: 10, 16: 20, 32: 36}
+"""In a pass, by concurrency."""
+PREFIX_CHATS = 24
+PREFIX_TOKENS = 512
+_TIMEOUT_S = 600.0
+_PROMPT = LogNormal(128, 0.8, 16, 512)
+_ANSWER = LogNormal(64, 0.8, 8, 256)
+_PREFIX_PROMPT = LogNormal(48, 0.8, 16, 128)
+_PREFIX_ANSWER = LogNormal(32, 0.8, 8, 64)
+
+Text = Callable[[int, random.Random], str]
+"""So many tokens of text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of one load on one server. `failed`: requests without a whole answer. Times in milliseconds."""
+
+    output_tokens_s: float
+    total_tokens_s: float
+    ttft_p50_ms: float
+    ttft_p95_ms: float
+    tpot_p50_ms: float
+    requests: int
+    failed: int
+    short_tokens: int
+    """Tokens that were asked for and did not come in answers that ended well."""
+
+
+def letters(tokens: int, rng: random.Random) -> str:
+    """For a tokenizer with a token a byte."""
+    return "".join(rng.choices(ascii_lowercase, k=tokens))
+
+
+def words(tokens: int, rng: random.Random) -> str:
+    """English, of which a word is about a token."""
+    return next(synthetic(LogNormal(tokens, 0, tokens, tokens), _ANSWER, rng)).text
+
+
+def chats(count: int, text: Text, seed: str) -> list[Prompt]:
+    rng = random.Random(seed)
+    return [Prompt(text(_PROMPT.draw(rng), rng), None, _ANSWER.draw(rng)) for _ in range(count)]
+
+
+def prefixed_chats(count: int, text: Text, seed: str, *, shared: bool) -> list[Prompt]:
+    """Each with a system prompt of `PREFIX_TOKENS`, its own or one for all."""
+    rng = random.Random(seed)
+    one = text(PREFIX_TOKENS, rng)
+    return [_prefixed(one if shared else text(PREFIX_TOKENS, rng), text, rng) for _ in range(count)]
+
+
+def _prefixed(prefix: str, text: Text, rng: random.Random) -> Prompt:
+    messages = (
+        {"role": "system", "content": prefix},
+        {"role": "user", "content": text(_PREFIX_PROMPT.draw(rng), rng)},
+    )
+    return Prompt("", messages, _PREFIX_ANSWER.draw(rng))
+
+
+def measure(url: str, key: str | None, prompts: Sequence[Prompt], concurrency: int) -> Figures:
+    """All prompts once, `concurrency` at a time."""
+    target = Target(url=url, model="model", endpoint="chat", key=key, ignore_eos=True, timeout_s=_TIMEOUT_S)
+    return asyncio.run(_measure(target, prompts, concurrency))
+
+
+async def _measure(target: Target, prompts: Sequence[Prompt], concurrency: int) -> Figures:
+    clock, record = Clock(), Recorder()
+    left = iter(prompts)
+    async with opened(target, clock) as client:
+        began_s = clock.now_s()
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(concurrency):
+                tasks.create_task(_place(client, left, clock, record))
+        seconds = clock.now_s() - began_s
+    return figures(record.outcomes, sum(prompt.max_tokens for prompt in prompts), seconds)
+
+
+async def _place(client: Client, left: Iterator[Prompt], clock: Clock, record: Recorder) -> None:
+    for prompt in left:
+        await client.ask(prompt, clock.now_s(), record)
+
+
+def figures(outcomes: Sequence[Outcome], asked_tokens: int, seconds: float) -> Figures:
+    """
+    Raises:
+        ValueError: no request has an answer.
+    """
+    done = [each for each in outcomes if each.finished]
+    if not done:
+        raise ValueError(f"none of {len(outcomes)} requests was answered: {outcomes[0].ending if outcomes else '-'}")
+    output = sum(each.output_tokens for each in done)
+    inputs = sum(each.prompt_tokens or 0 for each in done)
+    ttft_ms = [each.ttft_s * 1e3 for each in done if each.ttft_s is not None]
+    tpot_ms = [each.tpot_s * 1e3 for each in done if each.tpot_s is not None]
+    return Figures(
+        output_tokens_s=output / seconds,
+        total_tokens_s=(output + inputs) / seconds,
+        ttft_p50_ms=percentile(ttft_ms, 0.5),
+        ttft_p95_ms=percentile(ttft_ms, 0.95),
+        tpot_p50_ms=percentile(tpot_ms, 0.5) if tpot_ms else 0.0,
+        requests=len(outcomes),
+        failed=len(outcomes) - len(done),
+        short_tokens=asked_tokens - output if len(done) == len(outcomes) else 0,
+    )

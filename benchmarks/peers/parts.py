@@ -1,0 +1,125 @@
+"""What is compared with what, on which weights, and what is asked of the ratios."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from benchmarks.peers import models
+from benchmarks.peers.environment import root
+from benchmarks.peers.load import Text, letters, words
+from benchmarks.peers.systems import LLAMA_CPP, TURNPIKE, VLLM, Contestant
+from benchmarks.serving import weights_per_step
+from engine.models.catalog import fetch
+from gateway.settings import Settings
+
+LEVELS = (1, 4, 8, 16, 32)
+QUICK_LEVELS = (1, 4)
+PREFIX_LEVEL = 8
+INT8, INT4, Q4_0 = "turnpike int8", "turnpike int4", "llama.cpp Q4_0"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """`ours` at `level` is to have at least `ratio` times the output tokens a second of `theirs`."""
+
+    ours: str
+    theirs: str
+    level: int
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`weights`: numbers that a decode step computes with; `weight_bytes`: what it reads of them as bf16, or of the
+    file, by contestants that keep them so."""
+
+    name: str
+    title: str
+    contestants: tuple[Contestant, ...]
+    text: Text
+    weights: int
+    weight_bytes: Mapping[str, int]
+    levels: tuple[int, ...]
+    prefix: bool = False
+
+
+def _asked(ours: str, theirs: str, ratios: Mapping[int, float]) -> tuple[Asked, ...]:
+    return tuple(Asked(ours, theirs, level, ratio) for level, ratio in ratios.items())
+
+
+_BF16 = (
+    *_asked(TURNPIKE, VLLM, {1: 1.4, 4: 1.25, 8: 1.25, 16: 1.15, 32: 1.15}),
+    *_asked(TURNPIKE, LLAMA_CPP, {1: 1.05, 8: 1.5, 16: 1.5, 32: 1.5}),
+)
+ASKED: Mapping[str, tuple[Asked, ...]] = {
+    "smollm2": _asked(TURNPIKE, LLAMA_CPP, {1: 1.1, 4: 1.5, 8: 2.0, 16: 2.0, 32: 2.0}),
+    "tenth": _BF16,
+    "half": _BF16,
+    "quantized": (*_asked(INT8, TURNPIKE, {1: 1.5, 16: 1.3}), Asked(INT4, Q4_0, 1, 1.0)),
+}
+"""By part."""
+
+
+def _checkpoint(name: str) -> models.Checkpoint:
+    print(f"weights of {name}", flush=True)
+    return models.prepare(name, models.SHAPES[name], root() / "models")
+
+
+def _three(made: models.Checkpoint) -> tuple[Contestant, ...]:
+    return (
+        Contestant(TURNPIKE, TURNPIKE, made.folder),
+        Contestant(VLLM, VLLM, made.folder),
+        Contestant(LLAMA_CPP, LLAMA_CPP, made.bf16),
+    )
+
+
+def _bf16(name: str, shape: str) -> Part:
+    made = _checkpoint(shape)
+    weights = weights_per_step(made.folder)
+    sizes = dict.fromkeys((TURNPIKE, VLLM, LLAMA_CPP), 2 * weights)
+    return Part(name, f"{shape}, random weights, bf16", _three(made), letters, weights, sizes, LEVELS)
+
+
+def _tenth() -> Part:
+    return _bf16("tenth", "0.1B")
+
+
+def _half() -> Part:
+    return _bf16("half", "0.5B")
+
+
+def _smollm2() -> Part:
+    path = fetch("smollm2", Settings().models_dir)
+    contestants = (Contestant(TURNPIKE, TURNPIKE, path), Contestant(LLAMA_CPP, LLAMA_CPP, path))
+    sizes = dict.fromkeys((TURNPIKE, LLAMA_CPP), path.stat().st_size)
+    title = "SmolLM2-135M-Instruct, its Q4_1 file"
+    return Part("smollm2", title, contestants, words, weights_per_step(path), sizes, LEVELS)
+
+
+def _quantized() -> Part:
+    made = _checkpoint("0.5B")
+    contestants = (
+        Contestant(TURNPIKE, TURNPIKE, made.folder),
+        Contestant(INT8, TURNPIKE, made.folder, "int8"),
+        Contestant(INT4, TURNPIKE, made.folder, "int4"),
+        Contestant(Q4_0, LLAMA_CPP, made.q4_0),
+    )
+    weights = weights_per_step(made.folder)
+    sizes = {TURNPIKE: 2 * weights, Q4_0: weights * 18 // 32}
+    return Part("quantized", "0.5B, random weights, fewer bits", contestants, letters, weights, sizes, (1, 16))
+
+
+def _prefix() -> Part:
+    made = _checkpoint("0.1B")
+    weights = weights_per_step(made.folder)
+    title = "0.1B, random weights, bf16: 24 chats with a system prompt of 512 tokens"
+    return Part("prefix", title, _three(made), letters, weights, {}, (PREFIX_LEVEL,), prefix=True)
+
+
+PARTS: Mapping[str, Callable[[], Part]] = {
+    "smollm2": _smollm2,
+    "tenth": _tenth,
+    "half": _half,
+    "quantized": _quantized,
+    "prefix": _prefix,
+}
+"""By name; a call makes the weights that are missing."""

@@ -1,0 +1,85 @@
+"""The servers that take part: what each is called, what it serves, how it is started."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from benchmarks.peers import llama_cpp, vllm
+from benchmarks.peers.environment import installed
+from benchmarks.peers.server import Launch
+from tests.servers import free_port
+
+TURNPIKE, VLLM, LLAMA_CPP = "turnpike", "vllm", "llama.cpp"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is the same for all servers of a run. `context`: most tokens of a sequence. `sequences`: most at a time.
+    `scratch`: a folder that is thrown away. `speculation` is Turnpike's own; the peers draft nothing."""
+
+    threads: int
+    context: int
+    sequences: int
+    scratch: Path
+    speculation: str = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """A server on one set of weights."""
+
+    name: str
+    system: str
+    model: Path
+    quantize: Literal["none", "int8", "int4"] = "none"
+
+    def missing(self) -> str | None:
+        """Why it cannot take part; None where it can."""
+        if self.system == VLLM and not installed(vllm.folder(), vllm.STEPS):
+            return "vLLM is not installed: python -m benchmarks.peers --prepare"
+        if self.system == LLAMA_CPP and not llama_cpp.server().exists():
+            return "llama.cpp is not built: python -m benchmarks.peers --prepare"
+        return None
+
+    def launch(self, setting: Setting) -> Launch:
+        return _LAUNCHES[self.system](self, setting)
+
+
+def _turnpike(contestant: Contestant, setting: Setting) -> Launch:
+    program = str(Path(sys.executable).with_name("turnpike"))
+    data_dir = setting.scratch / contestant.name.replace(" ", "-")
+    folder = ("--data-dir", str(data_dir))
+    subprocess.run([program, "tenant", "create", "bench", *folder], check=True, capture_output=True)
+    made = subprocess.run([program, "key", "create", "--tenant", "bench", *folder], check=True, capture_output=True)
+    port = free_port()
+    command = [
+        *(program, "serve", "--port", str(port), *folder, "--model", f"model={contestant.model}"),
+        *("--threads", str(setting.threads), "--max-running", str(max(setting.sequences, 1))),
+        *("--dtype", "bfloat16", "--quantize", contestant.quantize),
+    ]
+    return Launch(command, port, {"TURNPIKE_SPECULATION": setting.speculation}, made.stdout.decode().strip())
+
+
+def _vllm(contestant: Contestant, setting: Setting) -> Launch:
+    port = free_port()
+    command = vllm.command(contestant.model, port, context=setting.context, sequences=setting.sequences)
+    return Launch(command, port, vllm.surroundings(setting.threads, sorted(os.sched_getaffinity(0))))
+
+
+def _llama_cpp(contestant: Contestant, setting: Setting) -> Launch:
+    port = free_port()
+    command = llama_cpp.command(
+        contestant.model, port, context=setting.context, sequences=setting.sequences, threads=setting.threads
+    )
+    return Launch(command, port)
+
+
+_LAUNCHES: Mapping[str, Callable[[Contestant, Setting], Launch]] = {
+    TURNPIKE: _turnpike,
+    VLLM: _vllm,
+    LLAMA_CPP: _llama_cpp,
+}
