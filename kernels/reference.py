@@ -5,6 +5,7 @@ Written to be read, not to be fast: rows one at a time, no packing, no tricks. S
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -13,15 +14,21 @@ from torch.nn import functional
 from kernels.layout import BLOCK_TOKENS
 from kernels.noise import GOLDEN_32, MASK_32, MURMUR_A, MURMUR_B, noise_key
 from kernels.ops import (
+    DENSE,
     AttentionMetadata,
     AttentionPlan,
+    Embedding,
+    ForwardPass,
     HeadNorms,
     KVScales,
     Linear,
     LogitEdits,
+    ModelShape,
+    ModelWeights,
     RopeRows,
     SamplingColumns,
     SlotSampling,
+    StoredWeight,
 )
 
 
@@ -125,7 +132,9 @@ def attend(query: Tensor, kv_layer: Tensor, metadata: AttentionMetadata, window:
     output = torch.empty_like(query)
     group = query.shape[1] // kv_layer.shape[3]
     first = 0
-    for row, (tokens, context) in enumerate(zip(metadata.query_lens, metadata.context_lens, strict=True)):
+    for row, (tokens, context) in enumerate(
+        zip(metadata.query_lens.tolist(), metadata.context_lens.tolist(), strict=True)
+    ):
         blocks = metadata.block_tables[row, : math.ceil(context / BLOCK_TOKENS)]
         kv = kv_layer[blocks].flatten(0, 1)[:context].float()
         keys, values = (kv[:, i].repeat_interleave(group, dim=1) for i in (0, 1))
@@ -288,6 +297,22 @@ class ReferenceLinear:
     def __call__(self, x: Tensor) -> Tensor:
         return linear(x, self._weight, self._bias)
 
+    def wide(self, x: Tensor) -> Tensor:
+        return self(x).float()
+
+
+class ReferenceEmbedding:
+    """A table as it is, and a head packed from it by its op table."""
+
+    def __init__(self, table: Tensor, ops: "ReferenceOps") -> None:
+        self._table, self._ops = table, ops
+
+    def __call__(self, token_ids: Tensor) -> Tensor:
+        return self._ops.embed(self._table, token_ids)
+
+    def head(self) -> Linear:
+        return self._ops.pack_linear(self._table, None)
+
 
 class ReferencePlan:
     """No plan: the reference reads the metadata itself."""
@@ -315,6 +340,24 @@ class ReferenceOps:
 
     def pack_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
         return ReferenceLinear(weight.to(self.device), None if bias is None else bias.to(self.device))
+
+    def takes_blocks(self, format: str, in_features: int) -> bool:
+        return False
+
+    def pack_parts(self, parts: Sequence[StoredWeight], bias: Tensor | None) -> Linear:
+        assert all(part.format == DENSE for part in parts), f"not all of {[part.format for part in parts]} are taken"
+        return self.pack_linear(torch.cat([part.rows for part in parts]), bias)
+
+    def pack_gate_up(self, gate: StoredWeight, up: StoredWeight, bias: Tensor | None) -> Linear:
+        return self.pack_parts((gate, up), bias)
+
+    def pack_embedding(self, weight: StoredWeight) -> Embedding:
+        assert weight.format == DENSE, f"{weight.format} is not taken"
+        # A copy of its own: a table that is read by row must not keep a whole memory-mapped file alive.
+        return ReferenceEmbedding(weight.rows.to(self.device, copy=True), self)
+
+    def forward_pass(self, shape: ModelShape, weights: ModelWeights) -> ForwardPass | None:
+        return None
 
     def embed(self, table: Tensor, token_ids: Tensor) -> Tensor:
         return functional.embedding(token_ids, table)

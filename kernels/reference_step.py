@@ -72,11 +72,11 @@ def plan_attention(step: StepTensors, block_tables: Tensor, shape: StepShape) ->
     """The plan of a step whose rows' blocks are lines of block_tables int32 [S, B]."""
     starts = step.query_starts.tolist()
     metadata = AttentionMetadata(
-        step.positions,
-        step.slot_mapping,
         block_tables[step.row_slots.long()].long(),
-        tuple(end - start for start, end in pairwise(starts)),
-        tuple(step.context_lens.tolist()),
+        [end - start for start, end in pairwise(starts)],
+        step.context_lens.tolist(),
+        positions=step.positions,
+        slot_mapping=step.slot_mapping,
     )
     return reference.ReferencePlan(metadata)
 

@@ -91,7 +91,6 @@ def _works(
         queries[layer].normal_(generator=stage.generator)
     # All rows of a measurement are alike, so that their tables are one.
     tables = torch.randperm(num_blocks, generator=stage.generator, device=device).view(len(counts), counts[0])
-    nowhere = torch.zeros(sum(query_lens), dtype=torch.int64, device=device)
-    metadata = AttentionMetadata(nowhere, nowhere, tables, tuple(query_lens), tuple(context_lens))
+    metadata = AttentionMetadata(tables, query_lens, context_lens)
     plan: TritonPlan = plan_from_metadata(metadata, device)
     return [partial(attend, queries[layer], kv[layer], plan, None) for layer in range(layers)]

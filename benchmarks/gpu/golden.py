@@ -162,7 +162,6 @@ def _logits(model: Transformer, prompt: list[int], device: torch.device) -> Tens
     tokens = len(prompt)
     blocks = -(-tokens // BLOCK_TOKENS)
     kv = model.allocate_kv(blocks).fill_(torch.nan)
-    positions = torch.arange(tokens, device=device)
     tables = torch.arange(blocks, device=device)[None]
-    plan = model.ops.plan_attention(AttentionMetadata(positions, positions, tables, (tokens,), (tokens,)))
+    plan = model.ops.plan_attention(AttentionMetadata(tables, [tokens], [tokens]))
     return model.logits(model.forward(torch.tensor(prompt, device=device), plan, kv))

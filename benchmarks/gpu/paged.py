@@ -34,14 +34,12 @@ class PagedStep:
     def only_row(self, row: int) -> "PagedStep":
         """The same step with one of its rows alone."""
         metadata = self.metadata
-        first = sum(metadata.query_lens[:row])
-        tokens = slice(first, first + metadata.query_lens[row])
+        first = int(metadata.query_lens[:row].sum())
+        tokens = slice(first, first + int(metadata.query_lens[row]))
         alone = AttentionMetadata(
-            metadata.positions[tokens],
-            metadata.slot_mapping[tokens],
             metadata.block_tables[row : row + 1],
-            (metadata.query_lens[row],),
-            (metadata.context_lens[row],),
+            metadata.query_lens[row : row + 1],
+            metadata.context_lens[row : row + 1],
         )
         return PagedStep(self.query[tokens].clone(), self.kv_layer, alone)
 
@@ -75,8 +73,7 @@ def make_step(
         written = tables[row, position // BLOCK_TOKENS] * BLOCK_TOKENS + position % BLOCK_TOKENS
         slots[written] = _normal((len(position), 2, heads.kv, heads.dim), dtype, generator)
     query = _normal((sum(query_lens), heads.kv * heads.group, heads.dim), dtype, generator)
-    nowhere = torch.zeros(len(query), dtype=torch.int64, device=device)
-    return PagedStep(query, kv, AttentionMetadata(nowhere, nowhere, tables, tuple(query_lens), tuple(context_lens)))
+    return PagedStep(query, kv, AttentionMetadata(tables, query_lens, context_lens))
 
 
 def in_fp8(step: PagedStep, scales: KVScales) -> tuple[PagedStep, PagedStep]:

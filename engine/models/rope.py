@@ -10,19 +10,25 @@ from kernels.ops import RopeRows
 
 
 class RopeTable:
-    """cos and sin for every position of the window, gathered once a step and shared by all layers."""
+    """cos and sin for every position of the window, gathered once a step and shared by all layers.
+
+    cos, sin: [positions, D'/2], where the model computes; on a CPU in float32, else in the compute dtype.
+    """
 
     def __init__(
         self, config: RopeConfig, head_dim: int, max_positions: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         angles = _angles(config, config.rotary_dim or head_dim, max_positions)
         scale = attention_factor(config)
-        self._cos = (angles.cos() * scale).to(device, dtype)
-        self._sin = (angles.sin() * scale).to(device, dtype)
+        kept = torch.float32 if device.type == "cpu" else dtype
+        self.cos = (angles.cos() * scale).to(device, kept)
+        self.sin = (angles.sin() * scale).to(device, kept)
+        self._dtype = dtype
 
     def rows(self, positions: Tensor) -> RopeRows:
         """Factors of tokens at `positions` int64 [T]."""
-        return RopeRows(self._cos[positions][:, None], self._sin[positions][:, None])
+        cos, sin = (table[positions][:, None].to(self._dtype) for table in (self.cos, self.sin))
+        return RopeRows(cos, sin)
 
 
 def _angles(config: RopeConfig, dim: int, max_positions: int) -> Tensor:

@@ -4,37 +4,11 @@ What differs between families (biases, QK norm, windows, rope) is in the config 
 family. Nothing here knows requests: a step is token ids and an `AttentionPlan`.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from torch import Tensor
 
 from engine.models.config import ModelConfig
 from engine.models.rope import RopeTable
-from kernels.ops import AttentionPlan, HeadNorms, Linear, Ops, RopeRows
-
-
-@dataclass(frozen=True, slots=True)
-class LayerWeights:
-    """One layer. `qkv` is q, k and v fused by rows, `gate_up` gate and up."""
-
-    attention_norm: Tensor
-    qkv: Linear
-    head_norms: HeadNorms | None
-    output: Linear
-    mlp_norm: Tensor
-    gate_up: Linear
-    down: Linear
-
-
-@dataclass(frozen=True, slots=True)
-class ModelWeights:
-    """embedding: [V, H]. `head` gives logits [T, V]."""
-
-    embedding: Tensor
-    layers: Sequence[LayerWeights]
-    final_norm: Tensor
-    head: Linear
+from kernels.ops import AttentionPlan, LayerWeights, ModelShape, ModelWeights, Ops, RopeRows
 
 
 class Transformer:
@@ -45,6 +19,16 @@ class Transformer:
         self.ops = ops
         self._weights = weights
         self._rope = rope
+        shape = ModelShape(
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            norm_eps=config.rms_norm_eps,
+            windows=config.windows,
+            cos=rope.cos,
+            sin=rope.sin,
+        )
+        self._forward_pass = ops.forward_pass(shape, weights)
 
     def allocate_kv(self, num_blocks: int) -> Tensor:
         """KV memory [layers, blocks, 16, 2, Hkv, D], all finite."""
@@ -56,9 +40,11 @@ class Transformer:
 
         `plan` is this backend's: `ops.plan_attention` of the step's metadata.
         """
+        if self._forward_pass is not None:
+            return self._forward_pass(token_ids, plan, kv)
         ops, eps = self.ops, self.config.rms_norm_eps
         rope = self._rope.rows(plan.positions)
-        residual = ops.embed(self._weights.embedding, token_ids)
+        residual = self._weights.embedding(token_ids)
         layers = self._weights.layers
         normed = ops.rms_norm(residual, layers[0].attention_norm, eps)
         for index, layer in enumerate(layers):
@@ -71,7 +57,7 @@ class Transformer:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """float32 [T, V] from hidden states [T, H]."""
-        return self._weights.head(hidden).float()
+        return self._weights.head.wide(hidden)
 
     def _attention(
         self,

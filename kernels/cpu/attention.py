@@ -93,7 +93,7 @@ def _plan_window(metadata: AttentionMetadata, window: int | None, dtype: torch.d
     """Neighbours with as few tokens each, and contexts that differ little, are a group; others are alone."""
     groups: list[RowGroup] = []
     chunks: list[Chunk] = []
-    lens, contexts = metadata.query_lens, metadata.context_lens
+    lens, contexts = metadata.query_lens.tolist(), metadata.context_lens.tolist()
     row = token = 0
     while row < len(lens):
         tokens, end = lens[row], row + 1
@@ -129,7 +129,7 @@ def _group(
     dtype: torch.dtype,
 ) -> RowGroup:
     """Rows [start, end), whose tokens begin at `token`."""
-    tokens, contexts = metadata.query_lens[start], metadata.context_lens[start:end]
+    tokens, contexts = int(metadata.query_lens[start]), metadata.context_lens[start:end].tolist()
     context = torch.tensor(contexts)[:, None]
     first = torch.tensor([_first_visible(each, tokens, window) // BLOCK_TOKENS for each in contexts])[:, None]
     # A short row repeats its last block: its own memory, so always finite under the mask.
@@ -149,7 +149,7 @@ def _group(
 
 def _chunk(metadata: AttentionMetadata, row: int, token: int, window: int | None) -> Chunk:
     """A row whose tokens begin at `token`."""
-    tokens, context = metadata.query_lens[row], metadata.context_lens[row]
+    tokens, context = int(metadata.query_lens[row]), int(metadata.context_lens[row])
     first = _first_visible(context, tokens, window) // BLOCK_TOKENS
     blocks = metadata.block_tables[row, first : math.ceil(context / BLOCK_TOKENS)]
     keys = context - first * BLOCK_TOKENS

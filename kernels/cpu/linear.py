@@ -39,6 +39,9 @@ class PackedLinear:
             return self._product(x)
         return self._product(functional.pad(x, (0, 0, 0, self._min_rows - rows)))[:rows]
 
+    def wide(self, x: Tensor) -> Tensor:
+        return self(x).float()
+
     def _product(self, x: Tensor) -> Tensor:
         product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
         return product
@@ -54,3 +57,6 @@ class PlainLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         return functional.linear(x, self._weight, self._bias)
+
+    def wide(self, x: Tensor) -> Tensor:
+        return self(x).float()

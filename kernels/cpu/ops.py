@@ -1,15 +1,29 @@
 """The CPU's op table: the reference, with what a CPU does better put in its place."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from kernels.cpu import attention, native, sampling
 from kernels.cpu.linear import PackedLinear, PlainLinear, can_pack
-from kernels.cpu.memory import keep_freed_memory, lazy_zeros
+from kernels.cpu.memory import WeightMemory, keep_freed_memory, lazy_zeros
 from kernels.cpu.probe import CpuProfile
 from kernels.layout import BLOCK_TOKENS
-from kernels.ops import AttentionMetadata, AttentionPlan, HeadNorms, Linear, RopeRows, SamplingColumns
+from kernels.ops import (
+    AttentionMetadata,
+    AttentionPlan,
+    Embedding,
+    ForwardPass,
+    HeadNorms,
+    Linear,
+    ModelShape,
+    ModelWeights,
+    RopeRows,
+    SamplingColumns,
+    StoredWeight,
+)
 from kernels.reference import ReferenceOps, apply_rope
 
 
@@ -19,24 +33,49 @@ class CpuOps(ReferenceOps):
     def __init__(self, profile: CpuProfile) -> None:
         super().__init__(torch.device("cpu"), profile.dtype)
         self._profile = profile
+        self._native = profile.products == "native" and profile.dtype == torch.bfloat16
+        self._memory = WeightMemory()
         keep_freed_memory()
 
     def describe(self) -> dict[str, str | int | float]:
+        level = native.level()
         return {
             "backend": "cpu",
             "dtype": str(self.dtype).removeprefix("torch."),
             "threads": self._profile.threads,
             "products": self._profile.products,
             "min_rows": self._profile.min_rows,
+            "level": "none" if level is None else level.name.lower(),
             **{f"{name} us": us for name, us in self._profile.probe_us.items()},
         }
 
     def pack_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
-        if self._profile.products == "native" and native.can_pack(weight):
-            return native.NativeLinear(weight, bias)
+        if self._native:
+            return native.NativeLinear([StoredWeight.dense(weight)], bias, self._memory)
         if self._profile.products != "plain" and can_pack(weight.dtype):
             return PackedLinear(weight, bias, min_rows=self._profile.min_rows)
         return PlainLinear(weight, bias)
+
+    def takes_blocks(self, format: str, in_features: int) -> bool:
+        return self._native and native.takes(format, in_features)
+
+    def pack_parts(self, parts: Sequence[StoredWeight], bias: Tensor | None) -> Linear:
+        if self._native:
+            return native.NativeLinear(parts, bias, self._memory)
+        return super().pack_parts(parts, bias)
+
+    def pack_gate_up(self, gate: StoredWeight, up: StoredWeight, bias: Tensor | None) -> Linear:
+        if self._native:
+            return native.pack_gate_up(gate, up, bias, self._memory)
+        return super().pack_gate_up(gate, up, bias)
+
+    def pack_embedding(self, weight: StoredWeight) -> Embedding:
+        if self._native:
+            return native.NativeEmbedding(weight, self._memory)
+        return super().pack_embedding(weight)
+
+    def forward_pass(self, shape: ModelShape, weights: ModelWeights) -> ForwardPass | None:
+        return native.NativeForward(shape, weights) if self._native else None
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         wide = x.float()

@@ -17,9 +17,6 @@ _WEIGHTS = 3
 """Distinct weights in turn (16 MiB each in bf16), so that the cache does not stand in for memory."""
 _ROUNDS = 2
 _MIN_ROWS = (1, 2, 4)
-_MANY_ROWS = 256
-_FAR_AHEAD = 1.5
-"""What oneDNN has to be ahead by at many rows to be taken for few as well: with the tiles of AMX it is by far more."""
 _WORTHWHILE = 0.93
 """A choice that departs from the plainer one has to take at most this share of its time."""
 
@@ -43,13 +40,20 @@ class CpuProfile:
 def probe(dtype: torch.dtype | None = None, threads: int | None = None) -> CpuProfile:
     """Choose dtype, who computes products, padding and threads; arguments that are given are kept.
 
-    Sets torch's thread count and the native library's. bf16 is chosen where it is the faster at eight rows: at one row
-    memory decides, of which bf16 reads half, so it takes more rows to tell a processor that computes in bf16 from one
-    that converts.
+    Where the native library has kernels of its own for this processor, it computes, in bf16, and nothing is timed: what
+    a clock decides differs from start to start on a busy machine, and texts with it. torch then has one thread, so that
+    its workers and the library's do not take each other's cores.
+
+    Else bf16 is chosen where it is the faster at eight rows: at one row memory decides, of which bf16 reads half, so it
+    takes more rows to tell a processor that computes in bf16 from one that converts.
     """
     threads = threads or len(os.sched_getaffinity(0))
+    level = native.level()
+    if level is not None and level >= native.Level.AVX2 and dtype in (None, torch.bfloat16):
+        torch.set_num_threads(1)
+        native.start(threads)
+        return CpuProfile(torch.bfloat16, threads, "native", 1, {})
     torch.set_num_threads(threads)
-    native.start(threads)
     probe_us: dict[str, float] = {}
     if dtype is None:
         dtype = _faster_dtype(probe_us)
@@ -59,33 +63,21 @@ def probe(dtype: torch.dtype | None = None, threads: int | None = None) -> CpuPr
 
 
 def _chosen(weights: Sequence[Tensor], probe_us: dict[str, float]) -> tuple[Products, int]:
-    """Who computes, and oneDNN's padding. A processor with tiles (AMX) may have oneDNN so far ahead at many rows that
-    prompts decide against our library, which is made for few."""
-    few, many, min_rows = _time([PlainLinear(weight, None) for weight in weights], 1), float("inf"), 1
-    products: Products = "plain"
-    probe_us["plain x1"] = few
-    if can_pack(weights[0].dtype):
-        ready = [PackedLinear(weight, None) for weight in weights]
-        by_rows = {rows: _time(ready, rows) for rows in _MIN_ROWS}
-        probe_us |= {f"onednn x{rows}": us for rows, us in by_rows.items()}
-        for rows in _MIN_ROWS:
-            if by_rows[rows] < by_rows[min_rows] * _WORTHWHILE:
-                min_rows = rows
-        if by_rows[min_rows] <= few:
-            products, few = "onednn", by_rows[min_rows]
-            many = probe_us[f"onednn x{_MANY_ROWS}"] = _time(ready[:1], _MANY_ROWS)
-    if native.can_pack(weights[0]):
-        ours = [native.NativeLinear(weight, None) for weight in weights]
-        probe_us["native x1"] = _time(ours, 1)
-        probe_us[f"native x{_MANY_ROWS}"] = _time(ours[:1], _MANY_ROWS)
-        if probe_us["native x1"] <= few and probe_us[f"native x{_MANY_ROWS}"] <= _FAR_AHEAD * many:
-            products = "native"
-    return products, min_rows
+    """Which of torch's products, and oneDNN's padding."""
+    plain = probe_us["plain x1"] = _time([PlainLinear(weight, None) for weight in weights], 1)
+    if not can_pack(weights[0].dtype):
+        return "plain", 1
+    ready = [PackedLinear(weight, None) for weight in weights]
+    by_rows = {rows: _time(ready, rows) for rows in _MIN_ROWS}
+    probe_us |= {f"onednn x{rows}": us for rows, us in by_rows.items()}
+    min_rows = 1
+    for rows in _MIN_ROWS:
+        if by_rows[rows] < by_rows[min_rows] * _WORTHWHILE:
+            min_rows = rows
+    return ("onednn", min_rows) if by_rows[min_rows] <= plain else ("plain", 1)
 
 
 def _faster_dtype(probe_us: dict[str, float]) -> torch.dtype:
-    if native.level() is native.Level.AVX512_BF16:  # it multiplies bf16, whatever a busy machine's clock says
-        return torch.bfloat16
     if not can_pack(torch.bfloat16):
         return torch.float32
     for dtype in (torch.bfloat16, torch.float32):
@@ -94,7 +86,7 @@ def _faster_dtype(probe_us: dict[str, float]) -> torch.dtype:
     return torch.bfloat16 if probe_us["bfloat16 x8"] <= probe_us["float32 x8"] else torch.float32
 
 
-def _time(products: Sequence[PackedLinear | PlainLinear | native.NativeLinear], rows: int) -> float:
+def _time(products: Sequence[PackedLinear | PlainLinear], rows: int) -> float:
     """Microseconds of one product in the fastest round over all of them."""
     x = torch.full((rows, _IN), 0.01, dtype=products[0].dtype)
     best = float("inf")

@@ -87,10 +87,10 @@ def plan_from_metadata(metadata: AttentionMetadata, device: torch.device, decode
     A decode row's result is its own whatever else is in the step; for this to hold for rows of few tokens, they have
     to come first, and `decode_queries` to be the same in every step.
     """
-    lens, contexts = metadata.query_lens, metadata.context_lens
+    lens, contexts = metadata.query_lens.tolist(), metadata.context_lens.tolist()
     decode_rows = len(list(takewhile(lambda tokens: tokens <= decode_queries, lens)))
 
-    def on_device(values: list[int] | tuple[int, ...]) -> Tensor:
+    def on_device(values: list[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int32).to(device, non_blocking=True)
 
     context_lens = on_device(contexts)

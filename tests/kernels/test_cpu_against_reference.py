@@ -97,19 +97,7 @@ def paged_step(
         taken += count
     kv = random(num_blocks, BLOCK_TOKENS, 2, kv_heads, head_dim, dtype=dtype)
     kv[order[taken:]] = math.nan
-    positions, slots = [], []
-    for row, (tokens, context) in enumerate(rows):
-        at = torch.arange(context - tokens, context)
-        positions.append(at)
-        slots.append(tables[row, at // BLOCK_TOKENS] * BLOCK_TOKENS + at % BLOCK_TOKENS)
-    metadata = AttentionMetadata(
-        torch.cat(positions),
-        torch.cat(slots),
-        tables,
-        tuple(tokens for tokens, _ in rows),
-        tuple(context for _, context in rows),
-    )
-    return metadata, kv
+    return AttentionMetadata(tables, [tokens for tokens, _ in rows], [context for _, context in rows]), kv
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -4,7 +4,18 @@ It is built with the package where there is a C++ compiler, and found by `librar
 it every op is computed by torch.
 """
 
-from kernels.cpu.native.library import Level, level, start
-from kernels.cpu.native.linear import NativeLinear, can_pack
+from kernels.cpu.native.abi import Level
+from kernels.cpu.native.forward import NativeForward
+from kernels.cpu.native.library import level, start
+from kernels.cpu.native.linear import NativeEmbedding, NativeLinear, pack_gate_up, takes
 
-__all__ = ["Level", "NativeLinear", "can_pack", "level", "start"]
+__all__ = [
+    "Level",
+    "NativeEmbedding",
+    "NativeForward",
+    "NativeLinear",
+    "level",
+    "pack_gate_up",
+    "start",
+    "takes",
+]

@@ -57,22 +57,19 @@ def make_step(
             block, offset = tables[row, position // BLOCK_TOKENS], position % BLOCK_TOKENS
             kv[block, offset] = torch.randn(kv.shape[2:], generator=generator)
     query = torch.randn(sum(query_lens), heads.kv * heads.group, heads.dim, generator=generator)
-    nowhere = torch.zeros(len(query), dtype=torch.int64)
-    metadata = AttentionMetadata(nowhere, nowhere, tables, tuple(query_lens), tuple(context_lens))
+    metadata = AttentionMetadata(tables, query_lens, context_lens)
     return Step(query.to(dtype), kv.to(dtype), metadata)
 
 
 def only_row(step: Step, row: int) -> Step:
     """The same step with one of its rows alone."""
     lens = step.metadata.query_lens
-    first = sum(lens[:row])
+    first = int(sum(lens[:row]))
     rows = slice(first, first + lens[row])
     metadata = AttentionMetadata(
-        step.metadata.positions[rows],
-        step.metadata.slot_mapping[rows],
         step.metadata.block_tables[row : row + 1],
-        (lens[row],),
-        (step.metadata.context_lens[row],),
+        lens[row : row + 1],
+        step.metadata.context_lens[row : row + 1],
     )
     return Step(step.query[rows].clone(), step.kv_layer, metadata)
 

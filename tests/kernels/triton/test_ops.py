@@ -49,14 +49,8 @@ def loaded(folder: Path, ops: Ops) -> Transformer:
 
 def metadata(step: Sequence[tuple[int, int]]) -> AttentionMetadata:
     tables = torch.tensor(BLOCKS[: len(step)])
-    positions = [torch.arange(before, before + tokens) for tokens, before in step]
-    slots = [tables[row, at // BLOCK_TOKENS] * BLOCK_TOKENS + at % BLOCK_TOKENS for row, at in enumerate(positions)]
     return AttentionMetadata(
-        positions=torch.cat(positions).to(DEVICE),
-        slot_mapping=torch.cat(slots).to(DEVICE),
-        block_tables=tables.to(DEVICE),
-        query_lens=tuple(tokens for tokens, _ in step),
-        context_lens=tuple(before + tokens for tokens, before in step),
+        tables.to(DEVICE), [tokens for tokens, _ in step], [before + tokens for tokens, before in step]
     )
 
 

@@ -4,6 +4,7 @@ from itertools import accumulate
 
 import torch
 
+from kernels.layout import BLOCK_TOKENS
 from kernels.ops import AttentionMetadata
 from kernels.triton.plan import SPLIT_TOKENS, number_splits, plan_from_metadata, splits_of
 
@@ -11,9 +12,8 @@ CPU = torch.device("cpu")
 
 
 def metadata(query_lens: tuple[int, ...], context_lens: tuple[int, ...]) -> AttentionMetadata:
-    positions = torch.cat([torch.arange(c - n, c) for n, c in zip(query_lens, context_lens, strict=True)])
-    tables = torch.arange(3 * len(query_lens)).view(-1, 3)
-    return AttentionMetadata(positions, positions + 16, tables, query_lens, context_lens)
+    most = -(-max(context_lens) // BLOCK_TOKENS)
+    return AttentionMetadata(torch.arange(most * len(query_lens)).view(-1, most), query_lens, context_lens)
 
 
 def test_splits_of_a_context() -> None:
