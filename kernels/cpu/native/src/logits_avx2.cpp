@@ -1,0 +1,26 @@
+#if defined(__x86_64__)
+#include <cmath>
+#include <cstring>
+
+#include "logits.h"
+
+#pragma GCC target("avx2,fma")
+#include <immintrin.h>
+
+namespace tp {
+namespace {
+
+#include "vectors.h"
+
+#include "logits_lanes.inl"
+
+#include "logits_passes.inl"
+
+#include "sampling_passes.inl"
+
+}  // namespace
+
+const LogitPasses avx2_logit_passes = {peak, finite, mask, mass, count_above, split, draw};
+
+}  // namespace tp
+#endif

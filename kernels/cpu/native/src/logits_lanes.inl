@@ -1,0 +1,100 @@
+// What `vectors.h` lacks and levels do differently: bits of comparisons, numbers packed by bits. Included with it.
+
+typedef double Doubles __attribute__((vector_size(128)));
+
+inline uint32_t bits_of(Ints mask) {
+#if defined(__AVX512F__)
+    return _mm512_movepi32_mask(reinterpret_cast<__m512i>(mask));
+#elif defined(__AVX2__)
+    __m256 halves[2];
+    std::memcpy(halves, &mask, sizeof halves);
+    return static_cast<uint32_t>(_mm256_movemask_ps(halves[0]) | _mm256_movemask_ps(halves[1]) << 8);
+#elif defined(__SSE2__)
+    __m128 quarters[4];
+    std::memcpy(quarters, &mask, sizeof quarters);
+    uint32_t bits = 0;
+    for (int quarter = 0; quarter < 4; ++quarter) {
+        bits |= static_cast<uint32_t>(_mm_movemask_ps(quarters[quarter])) << (4 * quarter);
+    }
+    return bits;
+#else
+    uint32_t bits = 0;
+    for (int lane = 0; lane < LANES; ++lane) {
+        bits |= static_cast<uint32_t>(mask[lane] & 1) << lane;
+    }
+    return bits;
+#endif
+}
+
+// Lanes of the bits, one behind the other, and LANES numbers written in all; returns how many the bits are.
+inline int pack_lanes(float* at, Floats values, uint32_t bits) {
+#if defined(__AVX512F__)
+    _mm512_storeu_ps(at, _mm512_maskz_compress_ps(static_cast<__mmask16>(bits), reinterpret_cast<__m512>(values)));
+    return __builtin_popcount(bits);
+#else
+    float lanes[LANES];
+    std::memcpy(lanes, &values, sizeof lanes);
+    int count = 0;
+    for (; bits != 0; bits &= bits - 1) {
+        at[count++] = lanes[__builtin_ctz(bits)];
+    }
+    return count;
+#endif
+}
+
+// The values as they are, rounded: what is added to them afterwards is not made one operation with what made them.
+inline Floats rounded(Floats values) {
+#if defined(__AVX512F__)
+    asm("" : "+v"(values));
+#else
+    asm("" : "+m"(values));
+#endif
+    return values;
+}
+
+// As many as there are, then -inf.
+inline Floats load_some(const float* at, int64_t count) {
+    if (count >= LANES) {
+        return load_floats(at);
+    }
+    Floats values = floats(-INFINITY);
+    std::memcpy(&values, at, static_cast<size_t>(count) * sizeof(float));
+    return values;
+}
+
+// exp(x) of x <= 0, as `exponential` but with less to look after: within 2e-7 of it down to -86, and below as there.
+inline Floats decayed(Floats x) {
+    x = larger(x, floats(-86.0f));
+    const Floats shift = floats(12582912.0f);
+    const Floats shifted = x * 1.44269504f + shift;
+    const Floats whole = shifted - shift;
+    const Floats rest = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
+    Floats power = floats(1.0f / 5040.0f);
+    constexpr float COEFFICIENTS[] = {1.0f / 720.0f, 1.0f / 120.0f, 1.0f / 24.0f, 1.0f / 6.0f, 0.5f, 1.0f, 1.0f};
+    for (const float coefficient : COEFFICIENTS) {
+        power = power * rest + coefficient;
+    }
+    return reinterpret_cast<Floats>(reinterpret_cast<Words>(power) + (reinterpret_cast<Words>(shifted) << 23));
+}
+
+// A sum of many: in float32 for as long as that loses nothing that matters, then in double. In a fixed order.
+struct LongSum {
+    Floats recent = {};
+    Doubles all = {};
+
+    void flush() {
+        all += __builtin_convertvector(recent, Doubles);
+        recent = Floats{};
+    }
+
+    double total() {
+        flush();
+        double sum = 0;
+        for (int lane = 0; lane < LANES; ++lane) {
+            sum += all[lane];
+        }
+        return sum;
+    }
+};
+
+constexpr int64_t FLUSHED = 16 * LANES;  // numbers between two flushes
