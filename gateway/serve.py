@@ -22,6 +22,7 @@ from gateway.api.service_classes import TierClasses, engine_classes_of
 from gateway.app import create_app
 from gateway.catalog import default_models, default_pairs
 from gateway.errors import OperatorError
+from gateway.footprint import leave_the_start_behind
 from gateway.listener import local_url
 from gateway.opening import open_prices, open_services
 from gateway.progress import Report, progress
@@ -68,8 +69,8 @@ def run(settings: Settings, listener: socket.socket, termination: Termination, *
         preloading.join()
     if not settings.models:
         settings = settings.model_copy(update={"small_models": default_pairs(engine.models)})
+    leave_the_start_behind()
     # What is there now stays: a full collection that walked it again took up to 40 ms of everybody's time.
-    gc.collect()
     gc.freeze()
     # At Python's 700, every other request was walked through by a collection that found nothing.
     gc.set_threshold(GC_ALLOCATIONS, *gc.get_threshold()[1:])

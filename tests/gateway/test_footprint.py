@@ -1,0 +1,51 @@
+"""What a start leaves behind."""
+
+import subprocess
+import sys
+
+import pytest
+
+from gateway.footprint import untouched_mappings
+
+SMAPS = """\
+7f0000000000-7f0000010000 r-xp 00000000 08:01 11  /usr/lib/libone.so.1
+Rss:                  64 kB
+Anonymous:             0 kB
+VmFlags: rd ex mr mw me
+7f0000010000-7f0000020000 r--p 00010000 08:01 11  /usr/lib/libone.so.1
+Anonymous:             8 kB
+7f0000020000-7f0000030000 rw-p 00020000 08:01 11  /usr/lib/libone.so.1
+Anonymous:             0 kB
+7f0000030000-7f0000040000 r--s 00000000 08:01 12  /usr/lib/libshared.so
+Anonymous:             0 kB
+7f0000040000-7f0000050000 r--p 00000000 08:01 13  /models/model.gguf
+Anonymous:             0 kB
+7f0000050000-7f0000060000 r--p 00000000 00:00 0
+Anonymous:             0 kB
+7f0000060000-7f0000068000 r--p 00000000 08:01 14  /usr/lib/libtwo.so
+Anonymous:             0 kB
+"""
+
+
+def test_only_pages_that_are_a_librarys_file_still_may_go() -> None:
+    assert list(untouched_mappings(SMAPS)) == [
+        (0x7F0000000000, 0x7F0000010000),
+        (0x7F0000060000, 0x7F0000068000),
+    ]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_everything_works_without_those_pages_and_less_is_resident() -> None:
+    program = """
+import torch
+from gateway.footprint import leave_the_start_behind
+def file_kib():
+    lines = (line.split() for line in open("/proc/self/status"))
+    return next(int(words[1]) for words in lines if words[0] == "RssFile:")
+before = file_kib()
+leave_the_start_behind()
+after = file_kib()
+assert after < before / 2, (before, after)
+assert torch.equal(torch.ones(64, 64) @ torch.ones(64, 64), torch.full((64, 64), 64.0))
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
