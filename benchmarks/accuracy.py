@@ -87,17 +87,8 @@ def text_of(modules: Sequence[str]) -> str:
 
 def metadata_of(query_lens: Sequence[int], context_lens: Sequence[int], blocks_of_row: int) -> AttentionMetadata:
     """Rows with as many blocks each, row after row."""
-    rows = len(query_lens)
-    tables = torch.arange(rows * blocks_of_row, dtype=torch.int64).view(rows, blocks_of_row)
-    positions = [
-        torch.arange(context - queries, context, dtype=torch.int64)
-        for queries, context in zip(query_lens, context_lens, strict=True)
-    ]
-    slots = [
-        table[each // BLOCK_TOKENS] * BLOCK_TOKENS + each % BLOCK_TOKENS
-        for table, each in zip(tables, positions, strict=True)
-    ]
-    return AttentionMetadata(torch.cat(positions), torch.cat(slots), tables, tuple(query_lens), tuple(context_lens))
+    tables = torch.arange(len(query_lens) * blocks_of_row, dtype=torch.int64).view(-1, blocks_of_row)
+    return AttentionMetadata(tables, query_lens, context_lens)
 
 
 @torch.inference_mode()
