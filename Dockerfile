@@ -30,7 +30,7 @@ CMD ["serve"]
 # What a compiler makes is made here; no later stage has one for it.
 FROM python:3.11.15-slim-bookworm AS build
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY engine ./engine
 COPY gateway ./gateway
 COPY kernels ./kernels

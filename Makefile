@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install run test clients check native format bench compose-secrets
+.PHONY: install run test clients check native sanitize format bench compose-secrets
 
 install: $(STAMP)
 
@@ -34,6 +34,22 @@ check: install
 # The native library alone, into the tree; only what has changed. `make -C kernels/cpu/native/src help` says more.
 native:
 	$(MAKE) --no-print-directory -C kernels/cpu/native/src PYTHON=$(CURDIR)/$(BIN)/python
+
+# The native kernels' tests on a library with AddressSanitizer and UndefinedBehaviorSanitizer in it, and loops of the team
+# of threads under ThreadSanitizer. Leaks are not looked for: Python's own would drown those of kernels that allocate nothing.
+SANITIZED := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
+RUNTIMES := libasan.so libubsan.so libstdc++.so.6
+ASAN := detect_leaks=0:alloc_dealloc_mismatch=0
+NATIVE := kernels/cpu/native/src
+
+sanitize: install
+	$(MAKE) --no-print-directory -C $(NATIVE) FLAVOUR=-sanitized SUFFIX=.sanitized.so EXTRA='$(SANITIZED)'
+	LD_PRELOAD="$(foreach name,$(RUNTIMES),$(shell $(CXX) -print-file-name=$(name)))" ASAN_OPTIONS=$(ASAN) \
+		$(BIN)/pytest -x -p tests.kernels.cpu.sanitized tests/kernels/cpu
+	mkdir -p build
+	$(CXX) -std=c++17 -O1 -g -Wall -Wextra -fsanitize=thread -pthread -I$(NATIVE) -o build/team_loops \
+		tests/kernels/cpu/team_loops.cpp $(NATIVE)/team.cpp
+	build/team_loops
 
 format: install
 	$(BIN)/ruff check --fix .

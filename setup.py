@@ -3,21 +3,45 @@
 All else about the package is in pyproject.toml.
 """
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from glob import glob
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 SOURCES = "kernels/cpu/native/src"
 
+
+class BuildOnAllCores(build_ext):
+    """setuptools compiles the files of an extension one after another."""
+
+    def build_extensions(self):
+        compile_all = self.compiler.compile
+
+        def compile(sources, **options):
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                each = pool.map(lambda source: compile_all([source], **options), sources)
+                return [made for objects in each for made in objects]
+
+        self.compiler.compile = compile
+        super().build_extensions()
+
+
 setup(
+    cmdclass={"build_ext": BuildOnAllCores},
     ext_modules=[
         Extension(
             "kernels.cpu.native._kernels",
             sources=sorted(glob(f"{SOURCES}/*.cpp")),
-            depends=sorted(glob(f"{SOURCES}/*.h")),
-            extra_compile_args=["-std=c++17", "-O3", "-fno-math-errno", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-psabi"],
+            depends=sorted(glob(f"{SOURCES}/*.h") + glob(f"{SOURCES}/*.inl")),
+            extra_compile_args=[
+                *("-std=c++17", "-O3", "-fno-math-errno", "-fvisibility=hidden", "-pthread"),
+                *("-Wall", "-Wextra", "-Wno-psabi"),
+            ],
+            extra_link_args=["-pthread"],
             language="c++",
             optional=True,
         )
-    ]
+    ],
 )

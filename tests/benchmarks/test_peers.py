@@ -3,6 +3,7 @@
 import dataclasses
 import random
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -118,13 +119,16 @@ def test_a_server_that_is_stopped_takes_no_processor_and_goes_on(tmp_path: Path)
     with running_server(fake(), tmp_path / "log") as server:
         process = server._process
 
-        def state() -> str:
-            return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        def await_state(states: str) -> None:
+            deadline = time.monotonic() + 10
+            while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] not in states:
+                assert time.monotonic() < deadline
+                time.sleep(0.001)
 
         server.stop()
-        assert state() == "T"
+        await_state("T")
         server.go_on()
-        assert state() in "RS"
+        await_state("RS")
         server.stop()
     assert process.returncode is not None
 

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -153,6 +154,22 @@ def test_the_wheel_has_everything_that_is_read_beside_the_code(wheel: Path) -> N
 def test_the_wheel_has_the_native_kernels(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         assert [name for name in archive.namelist() if re.fullmatch(r"kernels/cpu/native/_kernels\..*\.so", name)]
+
+
+def test_the_source_distribution_has_all_that_the_native_kernels_are_built_from(tmp_path: Path) -> None:
+    program = "from setuptools import build_meta; import sys; build_meta.build_sdist(sys.argv[1])"
+    source = tmp_path / "src"
+    names = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
+    shutil.copytree(ROOT / "kernels", source / "kernels", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    for name in names:
+        shutil.copy(ROOT / name, source / name)
+    done = subprocess.run([sys.executable, "-c", program, tmp_path], cwd=source, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    with tarfile.open(next(tmp_path.glob("turnpike-*.tar.gz"))) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    needed = {str(path.relative_to(ROOT)) for path in (ROOT / "kernels" / "cpu" / "native" / "src").iterdir()}
+    assert any(name.endswith(".cpp") for name in needed)
+    assert {*names, *needed} <= packed
 
 
 def test_the_image_knows_the_small_model_that_ships(wheel: Path, tmp_path: Path) -> None:
