@@ -18,6 +18,7 @@ CHECKS: tuple[Check, ...] = (
     machine.gpu,
     machine.compiler,
     machine.native_kernels,
+    machine.huge_pages,
     machine.open_files,
     models.models,
     models.service_classes,

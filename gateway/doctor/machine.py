@@ -16,6 +16,7 @@ from gateway.settings import Settings
 
 _CPU_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "bf16")
 """What the CPU kernels can make use of (x86, then Arm)."""
+_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 FEW_FILES = 4096
 """Each connection is one, and the stores take some tens."""
 _PINNED = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?==([^;\s]+)$")
@@ -81,19 +82,45 @@ def compiler(_: Settings) -> Iterator[Finding]:
 
 
 def native_kernels(_: Settings) -> Iterator[Finding]:
-    """Built with the package where there is a compiler."""
+    """Built with the package where there is a compiler; what they make use of is found out at run time."""
     try:
         from kernels.cpu import native
     except ImportError:  # torch is missing, which another finding says
         return
-    if (level := native.level()) is not None:
+    level = native.level()
+    if level is None:
+        yield warning(
+            "native kernels",
+            "not built: the CPU computes with torch alone, at a fraction of the speed; quantised files are expanded in "
+            "memory, and quantize is refused",
+            "with a C++ compiler there, pip install --force-reinstall --no-deps turnpike (or make install)",
+        )
+    elif level is native.Level.PORTABLE:
+        yield warning(
+            "native kernels",
+            "built, at level PORTABLE: this processor has neither AVX2 nor AVX-512 with bf16",
+            "a processor with one of them is several times as fast",
+        )
+    else:
         yield ok("native kernels", f"built, at level {level.name}")
+
+
+def huge_pages(_: Settings) -> Iterator[Finding]:
+    """The kernels' weights ask for them: with small pages a processor spends time on finding where memory is."""
+    try:
+        modes = _HUGE_PAGES.read_text(encoding="ascii")
+    except OSError:
+        yield ok("huge pages", "nothing known of them here")
         return
-    yield warning(
-        "native kernels",
-        "not built: the CPU computes with torch alone, and takes longer",
-        "with a C++ compiler there, pip install --force-reinstall --no-deps turnpike (or make install)",
-    )
+    chosen = modes.partition("[")[2].partition("]")[0]
+    if chosen == "never":
+        yield warning(
+            "huge pages",
+            "switched off: weights are read more slowly",
+            f"echo madvise > {_HUGE_PAGES}, as root on the host",
+        )
+        return
+    yield ok("huge pages", f"for weights ({chosen})")
 
 
 def gpu(settings: Settings) -> Iterable[Finding]:

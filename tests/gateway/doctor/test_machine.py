@@ -11,6 +11,7 @@ import pytest
 from gateway.doctor import Finding, State, files, machine
 from gateway.doctor.finding import Check
 from gateway.settings import Settings, load_settings
+from kernels.cpu.native import Level
 from tests.servers import free_port
 
 pytestmark = pytest.mark.usefixtures("no_settings")
@@ -32,6 +33,43 @@ def test_a_machine_without_a_compiler(settings: Settings, monkeypatch: pytest.Mo
     monkeypatch.setattr(shutil, "which", lambda _: None)
     found = only(machine.compiler, settings)
     assert (found.state, found.remedy.startswith("apt-get install")) == (State.WARNING, True)
+
+
+@pytest.mark.parametrize(
+    ("level", "state", "said"),
+    [
+        (None, State.WARNING, "torch alone"),
+        (Level.PORTABLE, State.WARNING, "neither AVX2"),
+        (Level.AVX2, State.OK, "AVX2"),
+        (Level.AVX512_BF16, State.OK, "AVX512_BF16"),
+    ],
+)
+def test_native_kernels(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, level: Level | None, state: State, said: str
+) -> None:
+    monkeypatch.setattr("kernels.cpu.native.level", lambda: level)
+    found = only(machine.native_kernels, settings)
+    assert (found.state, said in found.detail) == (state, True)
+
+
+@pytest.mark.parametrize(
+    ("modes", "state", "said"),
+    [
+        ("always [madvise] never\n", State.OK, "madvise"),
+        ("[always] madvise never\n", State.OK, "always"),
+        ("always madvise [never]\n", State.WARNING, "switched off"),
+        (None, State.OK, "nothing known"),
+    ],
+)
+def test_huge_pages(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, modes: str | None, state: State, said: str
+) -> None:
+    if modes is not None:
+        (tmp_path / "enabled").write_text(modes)
+    monkeypatch.setattr(machine, "_HUGE_PAGES", tmp_path / "enabled")
+    found = only(machine.huge_pages, settings)
+    assert (found.state, said in found.detail) == (state, True)
+    assert (found.remedy == "") == (state is State.OK)
 
 
 class TestPackages:
