@@ -1,0 +1,170 @@
+// A step through all layers: what `Transformer.forward` says, in one call.
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "team.h"
+#include "turnpike.h"
+
+namespace {
+
+constexpr int64_t ALIGNMENT = 64;
+constexpr int64_t EMBEDDED_TOKENS = 4;  // that one thread takes at a time
+
+int64_t up_to(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
+
+int64_t outputs_of(const TpLinear& linear) {
+    int64_t outputs = 0;
+    for (int64_t part = 0; part < linear.count; ++part) {
+        outputs += linear.part[part].outputs;
+    }
+    return outputs;
+}
+
+int64_t inputs_of(const TpLinear& linear) { return linear.part[0].inputs; }
+
+// Columns of a step's activations. A weight may take more inputs than there are (an even number): those are zeros.
+struct Widths {
+    int64_t residual, normed, qkv = 0, attended = 0, inner = 0;
+
+    explicit Widths(const TpModel& model)
+        : residual(std::max(model.hidden, model.embedding.inputs)), normed(model.hidden) {
+        for (int64_t index = 0; index < model.layers; ++index) {
+            const TpLayer& layer = model.layer[index];
+            normed = std::max({normed, inputs_of(layer.qkv), inputs_of(layer.gate_up)});
+            qkv = std::max(qkv, outputs_of(layer.qkv));
+            attended = std::max(attended, inputs_of(layer.output));
+            inner = std::max(inner, outputs_of(layer.gate_up) / 2);
+        }
+    }
+};
+
+// Where in the caller's memory lies what a step keeps between its phases, in bytes.
+struct Arena {
+    int64_t residual, normed, qkv, attended, activated;
+    int64_t scratch;  // of whichever phase is running
+
+    Arena(const Widths& widths, int64_t tokens) {
+        int64_t end = 0;
+        const auto take = [&end](int64_t bytes) { return std::exchange(end, end + up_to(bytes, ALIGNMENT)); };
+        residual = take(4 * tokens * widths.residual);
+        normed = take(2 * tokens * widths.normed);
+        qkv = take(2 * tokens * widths.qkv);
+        attended = take(2 * tokens * widths.attended);
+        activated = take(2 * tokens * widths.inner);
+        scratch = end;
+    }
+};
+
+TpHeads heads_of(const TpModel& model, const TpLayer& layer) {
+    return {model.query_heads, model.kv_heads,    model.head_dim, model.norm_eps, 0,
+            layer.query_norm,  layer.key_norm,    model.rotary_half, model.cos,   model.sin};
+}
+
+struct Embedding {
+    const TpWeight* weight;
+    const int64_t* token_ids;
+    float* residual;
+    int64_t residual_stride;
+};
+
+void embed_range(const void* argument, int64_t first, int64_t last) {
+    const auto& work = *static_cast<const Embedding*>(argument);
+    const TpWeight& weight = *work.weight;
+    for (int64_t token = first; token < last; ++token) {
+        tp_unpack_row(weight.format, weight.packed, weight.outputs, weight.inputs, work.token_ids[token],
+                      work.residual + token * work.residual_stride);
+    }
+}
+
+void zero_columns(uint16_t* numbers, int64_t tokens, int64_t width, int64_t used) {
+    if (used < width) {
+        std::memset(numbers, 0, 2 * tokens * width);
+    }
+}
+
+class Step {
+  public:
+    Step(const TpModel& model, const TpRows& rows, void* scratch)
+        : model_(model), rows_(rows), widths_(model) {
+        const Arena arena(widths_, rows.tokens);
+        auto* base = static_cast<char*>(scratch);
+        residual_ = reinterpret_cast<float*>(base + arena.residual);
+        normed_ = reinterpret_cast<uint16_t*>(base + arena.normed);
+        qkv_ = reinterpret_cast<uint16_t*>(base + arena.qkv);
+        attended_ = reinterpret_cast<uint16_t*>(base + arena.attended);
+        activated_ = reinterpret_cast<uint16_t*>(base + arena.activated);
+        scratch_ = base + arena.scratch;
+        zero_columns(normed_, rows.tokens, widths_.normed, model.hidden);
+        zero_columns(attended_, rows.tokens, widths_.attended, model.query_heads * model.head_dim);
+    }
+
+    void embed(const int64_t* token_ids) {
+        const Embedding embedding{&model_.embedding, token_ids, residual_, widths_.residual};
+        tp::run(embed_range, &embedding, rows_.tokens, EMBEDDED_TOKENS);
+    }
+
+    void attend(const TpLayer& layer, uint16_t* kv_layer) {
+        norm(layer.attention_norm);
+        product(layer.qkv, normed_, widths_.normed, TP_STORE_BF16, qkv_, widths_.qkv);
+        const TpHeads heads = heads_of(model_, layer);
+        tp_rotate_and_store(&heads, &rows_, qkv_, widths_.qkv, kv_layer);
+        tp_attend(&heads, &rows_, qkv_, widths_.qkv, kv_layer, layer.window, attended_, widths_.attended, scratch_);
+        product(layer.output, attended_, widths_.attended, TP_ADD_FLOAT32, residual_, widths_.residual);
+    }
+
+    void feed_forward(const TpLayer& layer) {
+        norm(layer.mlp_norm);
+        product(layer.gate_up, normed_, widths_.normed, TP_STORE_SILU_MUL, activated_, widths_.inner);
+        product(layer.down, activated_, widths_.inner, TP_ADD_FLOAT32, residual_, widths_.residual);
+    }
+
+    void finish(uint16_t* hidden) {
+        tp_rms_norm(residual_, widths_.residual, rows_.tokens, model_.hidden, model_.final_norm, model_.norm_eps, hidden,
+                    model_.hidden);
+    }
+
+  private:
+    void norm(const float* weight) {
+        tp_rms_norm(residual_, widths_.residual, rows_.tokens, model_.hidden, weight, model_.norm_eps, normed_,
+                    widths_.normed);
+    }
+
+    void product(const TpLinear& linear, const uint16_t* x, int64_t x_stride, TpStore store, void* y, int64_t y_stride) {
+        tp_product(&linear, x, x_stride, rows_.tokens, store, y, y_stride, scratch_);
+    }
+
+    const TpModel& model_;
+    const TpRows& rows_;
+    const Widths widths_;
+    float* residual_;  // [T, widths.residual]
+    uint16_t *normed_, *qkv_, *attended_, *activated_;
+    char* scratch_;
+};
+
+}  // namespace
+
+extern "C" int64_t tp_forward_scratch_bytes(const TpModel* model, const TpRows* rows) {
+    int64_t phase = 0;
+    for (int64_t index = 0; index < model->layers; ++index) {
+        const TpLayer& layer = model->layer[index];
+        const TpHeads heads = heads_of(*model, layer);
+        phase = std::max(phase, tp_attend_scratch_bytes(&heads, rows));
+        for (const TpLinear* linear : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) {
+            phase = std::max(phase, tp_product_scratch_bytes(linear, rows->tokens));
+        }
+    }
+    return Arena(Widths(*model), rows->tokens).scratch + phase;
+}
+
+extern "C" void tp_forward(const TpModel* model, const TpRows* rows, const int64_t* token_ids, uint16_t* kv,
+                           int64_t kv_layer_stride, uint16_t* hidden, void* scratch) {
+    Step step(*model, *rows, scratch);
+    step.embed(token_ids);
+    for (int64_t index = 0; index < model->layers; ++index) {
+        step.attend(model->layer[index], kv + index * kv_layer_stride);
+        step.feed_forward(model->layer[index]);
+    }
+    step.finish(hidden);
+}

@@ -1,0 +1,275 @@
+"""The native forward pass: close to the ops one by one, and to the bit the same for a token however it is computed."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import silu
+
+from kernels import reference
+from kernels.cpu import native
+from kernels.cpu.native.library import load
+from kernels.cpu.ops import CpuOps
+from kernels.cpu.probe import CpuProfile
+from kernels.layout import BLOCK_TOKENS
+from kernels.ops import (
+    AttentionMetadata,
+    ForwardPass,
+    HeadNorms,
+    LayerWeights,
+    ModelShape,
+    ModelWeights,
+    RopeRows,
+    StoredWeight,
+)
+
+if load() is None:
+    pytest.skip("the native library is not built: make install, with a C++ compiler", allow_module_level=True)
+
+EPS = 1e-5
+POSITIONS = 256
+
+
+@dataclass(frozen=True)
+class Config:
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 16
+    hidden: int = 64
+    inner: int = 96
+    vocab: int = 101
+    layers: int = 2
+    rotary: int = 16
+    biases: bool = False
+    head_norms: bool = False
+    windows: tuple[int | None, ...] = (None, None)
+
+
+CONFIGS = {
+    "plain": Config(),
+    "one KV head a head, odd vocabulary and inner size": Config(heads=2, kv_heads=2, hidden=48, inner=37, vocab=33),
+    "groups of three": Config(heads=9, kv_heads=3, head_dim=64, hidden=96, rotary=64),
+    "groups of four, biases": Config(heads=8, kv_heads=2, biases=True),
+    "norms of heads": Config(head_dim=32, rotary=32, head_norms=True),
+    "windows": Config(windows=(8, None)),
+    "part of the head rotated": Config(head_dim=32, rotary=8),
+    "an odd hidden size": Config(hidden=41, inner=50),
+}
+
+
+class Layer:
+    """One layer's numbers, in bf16."""
+
+    def __init__(self, config: Config, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+
+        def weight(rows: int, columns: int) -> Tensor:
+            return (torch.randn((rows, columns), generator=generator) / math.sqrt(columns)).bfloat16()
+
+        def bias(rows: int) -> Tensor | None:
+            return torch.randn(rows, generator=generator).bfloat16() / 4 if config.biases else None
+
+        def norm(size: int) -> Tensor:
+            return (1 + torch.randn(size, generator=generator) / 8).bfloat16()
+
+        queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
+        self.projections = [weight(rows, config.hidden) for rows in (queries, keys, keys)]
+        self.qkv_bias = bias(queries + 2 * keys)
+        self.output, self.output_bias = weight(config.hidden, queries), bias(config.hidden)
+        self.gate, self.up = weight(config.inner, config.hidden), weight(config.inner, config.hidden)
+        self.gate_up_bias = bias(2 * config.inner)
+        self.down, self.down_bias = weight(config.hidden, config.inner), bias(config.hidden)
+        self.attention_norm, self.mlp_norm = norm(config.hidden), norm(config.hidden)
+        norms = HeadNorms(norm(config.head_dim), norm(config.head_dim), EPS)
+        self.head_norms = norms if config.head_norms else None
+
+
+class Model:
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        generator = torch.Generator().manual_seed(11)
+        self.table = torch.randn((config.vocab, config.hidden), generator=generator).bfloat16()
+        self.final_norm = (1 + torch.randn(config.hidden, generator=generator) / 8).bfloat16()
+        self.layers = [Layer(config, seed) for seed in range(config.layers)]
+        angles = torch.outer(torch.arange(POSITIONS).float(), 100.0 ** -torch.linspace(0, 1, config.rotary // 2))
+        self.cos, self.sin = angles.cos(), angles.sin()
+
+    def native(self) -> ForwardPass:
+        ops = CpuOps(CpuProfile(torch.bfloat16, threads=2, products="native", min_rows=1, probe_us={}))
+        layers = []
+        for layer in self.layers:
+            weights = LayerWeights(
+                attention_norm=layer.attention_norm,
+                qkv=ops.pack_parts([StoredWeight.dense(part) for part in layer.projections], layer.qkv_bias),
+                head_norms=layer.head_norms,
+                output=ops.pack_linear(layer.output, layer.output_bias),
+                mlp_norm=layer.mlp_norm,
+                gate_up=ops.pack_gate_up(
+                    StoredWeight.dense(layer.gate), StoredWeight.dense(layer.up), layer.gate_up_bias
+                ),
+                down=ops.pack_linear(layer.down, layer.down_bias),
+            )
+            layers.append(weights)
+        embedding = ops.pack_embedding(StoredWeight.dense(self.table))
+        config = self.config
+        shape = ModelShape(
+            config.heads, config.kv_heads, config.head_dim, EPS, config.windows, cos=self.cos, sin=self.sin
+        )
+        forward = ops.forward_pass(shape, ModelWeights(embedding, layers, self.final_norm, embedding.head()))
+        assert forward is not None
+        return forward
+
+    def reference(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Hidden states of a sequence, and its KV [layers, T, 2, Hkv, D], in float32 from beginning to end."""
+        config, tokens = self.config, len(token_ids)
+        rope = RopeRows(self.cos[:tokens, None], self.sin[:tokens, None])
+        blocks = -(-tokens // BLOCK_TOKENS)
+        metadata = AttentionMetadata(torch.arange(blocks)[None], [tokens], [tokens])
+        residual, stored = self.table.float()[token_ids], []
+        for layer, window in zip(self.layers, config.windows, strict=True):
+            kv = torch.zeros((blocks, BLOCK_TOKENS, 2, config.kv_heads, config.head_dim))
+            x = reference.rms_norm(residual, layer.attention_norm.float(), EPS)
+            qkv = _linear(x, torch.cat(layer.projections), layer.qkv_bias).view(tokens, -1, config.head_dim)
+            norms = layer.head_norms
+            wide = None if norms is None else HeadNorms(norms.query.float(), norms.key.float(), EPS)
+            query = reference.rotate_and_store(qkv, wide, rope, kv, metadata.slot_mapping)
+            attended = reference.attend(query, kv, metadata, window).flatten(1)
+            residual = residual + _linear(attended, layer.output, layer.output_bias)
+            x = reference.rms_norm(residual, layer.mlp_norm.float(), EPS)
+            gate, up = _linear(x, torch.cat((layer.gate, layer.up)), layer.gate_up_bias).chunk(2, dim=1)
+            residual = residual + _linear(silu(gate) * up, layer.down, layer.down_bias)
+            stored.append(kv.flatten(0, 1)[:tokens])
+        return reference.rms_norm(residual, self.final_norm.float(), EPS), torch.stack(stored)
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return reference.linear(x, weight.float(), None if bias is None else bias.float())
+
+
+class Sequences:
+    """Sequences computed step by step on one KV pool. What no sequence has written is NaN."""
+
+    def __init__(self, model: Model, forward: ForwardPass, tokens: Sequence[Tensor]) -> None:
+        self.model, self.forward, self.tokens = model, forward, tokens
+        config = model.config
+        counts = [-(-len(each) // BLOCK_TOKENS) for each in tokens]
+        order = torch.randperm(sum(counts) + 2, generator=torch.Generator().manual_seed(5))
+        self.tables = torch.full((len(tokens), max(counts)), int(order[-1]))
+        first = 0
+        for row, count in enumerate(counts):
+            self.tables[row, :count] = order[first : first + count]
+            first += count
+        shape = (config.layers, len(order), BLOCK_TOKENS, 2, config.kv_heads, config.head_dim)
+        self.kv = torch.full(shape, math.nan, dtype=torch.bfloat16)
+        self.computed = [0] * len(tokens)
+        self.hidden: list[list[Tensor]] = [[] for _ in tokens]
+
+    def step(self, takes: dict[int, int]) -> None:
+        """Compute so many more tokens of some of the sequences."""
+        rows = list(takes)
+        ids = [self.tokens[row][self.computed[row] :][: takes[row]] for row in rows]
+        for row in rows:
+            self.computed[row] += takes[row]
+        metadata = AttentionMetadata(self.tables[rows], list(takes.values()), [self.computed[row] for row in rows])
+        ops = CpuOps(CpuProfile(torch.bfloat16, threads=2, products="native", min_rows=1, probe_us={}))
+        hidden = self.forward(torch.cat(ids), ops.plan_attention(metadata), self.kv)
+        for row, part in zip(rows, hidden.split(list(takes.values())), strict=True):
+            self.hidden[row].append(part)
+
+    def all_hidden(self, row: int) -> Tensor:
+        return torch.cat(self.hidden[row])
+
+    def stored(self, row: int) -> Tensor:
+        """[layers, T, 2, Hkv, D] of a sequence."""
+        blocks = self.tables[row, : -(-len(self.tokens[row]) // BLOCK_TOKENS)]
+        return self.kv[:, blocks].flatten(1, 2)[:, : len(self.tokens[row])]
+
+
+def sequence(config: Config, length: int, seed: int = 0) -> Tensor:
+    return torch.randint(config.vocab, (length,), generator=torch.Generator().manual_seed(seed))
+
+
+def in_one(model: Model, forward: ForwardPass, tokens: Tensor) -> Sequences:
+    alone = Sequences(model, forward, [tokens])
+    alone.step({0: len(tokens)})
+    return alone
+
+
+@pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    native.start(2)
+    yield
+    native.start(1)
+
+
+@pytest.fixture(params=CONFIGS.values(), ids=CONFIGS.keys())
+def model(request: pytest.FixtureRequest) -> Model:
+    return Model(request.param)
+
+
+def test_it_is_close_to_the_ops_in_float32(model: Model) -> None:
+    tokens = sequence(model.config, 45)
+    expected, stored = model.reference(tokens)
+    computed = in_one(model, model.native(), tokens)
+    for actual, wanted in ((computed.all_hidden(0), expected), (computed.stored(0), stored)):
+        error = (actual.float() - wanted).norm(dim=-1) / wanted.norm(dim=-1)
+        assert error.max() < 0.03, "more than what rounding activations to bf16 makes"
+        assert error.mean() < 0.01
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 16, 33])
+def test_chunks_change_no_bit(model: Model, chunk: int) -> None:
+    tokens = sequence(model.config, 70)
+    forward = model.native()
+    expected = in_one(model, forward, tokens)
+    chunked = Sequences(model, forward, [tokens])
+    while chunked.computed[0] < len(tokens):
+        chunked.step({0: min(chunk, len(tokens) - chunked.computed[0])})
+    assert torch.equal(chunked.all_hidden(0), expected.all_hidden(0))
+    assert torch.equal(chunked.stored(0), expected.stored(0))
+
+
+def test_neighbours_change_no_bit(model: Model) -> None:
+    """Prompts beside decodes beside rows with drafts."""
+    lengths = (70, 20, 33, 5, 64)
+    tokens = [sequence(model.config, length, seed) for seed, length in enumerate(lengths)]
+    forward = model.native()
+    together = Sequences(model, forward, tokens)
+    together.step({3: 4, 1: 16})
+    together.step({3: 1, 1: 3, 4: 64})
+    together.step({1: 1, 2: 33, 0: 70})
+    for row, each in enumerate(tokens):
+        alone = in_one(model, forward, each)
+        assert torch.equal(together.all_hidden(row), alone.all_hidden(0))
+        assert torch.equal(together.stored(row), alone.stored(0))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_threads_change_no_bit(model: Model, threads: int) -> None:
+    tokens = sequence(model.config, 70)
+    forward = model.native()
+    expected = in_one(model, forward, tokens).all_hidden(0)
+    native.start(threads)
+    assert torch.equal(in_one(model, forward, tokens).all_hidden(0), expected)
+
+
+def test_other_blocks_stay_as_they_were(model: Model) -> None:
+    sequences = in_one(model, model.native(), sequence(model.config, 20))
+    written = torch.zeros(sequences.kv.shape[1:3], dtype=torch.bool)
+    written[sequences.tables[0, 0]] = True
+    written[sequences.tables[0, 1], :4] = True
+    assert sequences.kv[:, ~written].isnan().all()
+    assert sequences.kv[:, written].isfinite().all()
+
+
+def test_a_step_of_more_tokens_than_any_before(model: Model) -> None:
+    """The memory that a pass computes in grows."""
+    forward = model.native()
+    first = in_one(model, forward, sequence(model.config, 3)).all_hidden(0)
+    in_one(model, forward, sequence(model.config, 200))
+    assert torch.equal(in_one(model, forward, sequence(model.config, 3)).all_hidden(0), first)
+
+
