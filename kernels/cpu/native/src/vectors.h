@@ -50,6 +50,12 @@ inline Floats load_some_floats(const float* at, int64_t lanes) {
     return values;
 }
 
+inline Floats load_some_bf16(const uint16_t* at, int64_t lanes) {
+    Halves bits = {};
+    std::memcpy(&bits, at, static_cast<size_t>(lanes) * sizeof(uint16_t));
+    return widen(bits);
+}
+
 inline void store_some_floats(float* at, Floats values, int64_t lanes) {
     std::memcpy(at, &values, static_cast<size_t>(lanes) * sizeof(float));
 }

@@ -1,0 +1,27 @@
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "attention.h"
+
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")
+
+namespace tp {
+namespace {
+
+#include "vectors.h"
+
+#include "attention_scores.inl"
+#include "attention_values.inl"
+#include "attention_tile.inl"
+
+}  // namespace
+
+const AttentionKernels ATTENTION_AVX512 = {one_part, merge_parts, whole_tile};
+
+}  // namespace tp
+#endif

@@ -1,0 +1,129 @@
+// Scores of queries with blocks of 16 keys. Behind vectors.h.
+//
+// Two neighbouring dimensions are a pair, one 32-bit word. Keys are turned so that a vector holds a pair of 16 keys:
+// [pairs][16]; queries so that those of one tile of registers lie side by side: [pairs][rows]. A score is one chain of
+// additions over the pairs, whatever the tile.
+
+#if defined(__AVX512BF16__)
+constexpr int SCORE_ROWS = 6, SCORE_BLOCKS = 4;  // 24 sums, 4 vectors of keys and one of a query: of 32 registers
+
+inline Floats add_pair(Floats sum, Words keys, uint32_t query) {
+    return reinterpret_cast<Floats>(
+        _mm512_dpbf16_ps(reinterpret_cast<__m512>(sum), reinterpret_cast<__m512bh>(keys),
+                         reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int32_t>(query)))));
+}
+#else
+constexpr int SCORE_ROWS = 2, SCORE_BLOCKS = 1;
+
+inline float word_as_float(uint32_t word) {
+    float value;
+    std::memcpy(&value, &word, sizeof value);
+    return value;
+}
+
+inline Floats add_pair(Floats sum, Words keys, uint32_t query) {
+    sum = reinterpret_cast<Floats>(keys << 16) * word_as_float(query << 16) + sum;
+    return reinterpret_cast<Floats>(keys & 0xffff0000u) * word_as_float(query & 0xffff0000u) + sum;
+}
+#endif
+
+inline Words load_words(const void* at) {
+    Words words;
+    std::memcpy(&words, at, sizeof words);
+    return words;
+}
+
+template <int ROWS, int BLOCKS>
+void score(const uint32_t* queries, const uint32_t* keys, int64_t pairs, float* scores) {
+    Floats sums[ROWS][BLOCKS] = {};
+    for (int64_t pair = 0; pair < pairs; ++pair) {
+        Words of_block[BLOCKS];
+        for (int b = 0; b < BLOCKS; ++b) {
+            of_block[b] = load_words(keys + (b * pairs + pair) * LANES);
+        }
+        for (int r = 0; r < ROWS; ++r) {
+            for (int b = 0; b < BLOCKS; ++b) {
+                sums[r][b] = add_pair(sums[r][b], of_block[b], queries[pair * ROWS + r]);
+            }
+        }
+    }
+    for (int r = 0; r < ROWS; ++r) {
+        for (int b = 0; b < BLOCKS; ++b) {
+            store_floats(scores + r * PART_TOKENS + b * LANES, sums[r][b]);
+        }
+    }
+}
+
+using Score = void (*)(const uint32_t*, const uint32_t*, int64_t, float*);
+
+template <int ROWS>
+Score score_of(int blocks) {
+#if defined(__AVX512BF16__)
+    constexpr Score BY_BLOCKS[] = {score<ROWS, 1>, score<ROWS, 2>, score<ROWS, 3>, score<ROWS, 4>};
+#else
+    constexpr Score BY_BLOCKS[] = {score<ROWS, 1>};
+#endif
+    return BY_BLOCKS[blocks - 1];
+}
+
+inline Score score_of(int rows, int blocks) {
+#if defined(__AVX512BF16__)
+    constexpr Score (*BY_ROWS[])(int) = {score_of<1>, score_of<2>, score_of<3>, score_of<4>, score_of<5>, score_of<6>};
+#else
+    constexpr Score (*BY_ROWS[])(int) = {score_of<1>, score_of<2>};
+#endif
+    return BY_ROWS[rows - 1](blocks);
+}
+
+// 16 keys, `stride` numbers apart, into [pairs][16].
+#if defined(__AVX512BF16__)
+inline void turn_keys(const uint16_t* keys, int64_t stride, int64_t pairs, uint32_t* turned) {
+    const auto load = [&](int64_t key, int64_t pair) {
+        return _mm_loadu_si128(reinterpret_cast<const __m128i*>(keys + key * stride + 2 * pair));
+    };
+    int64_t pair = 0;
+    for (; pair + 4 <= pairs; pair += 4) {
+        __m512i rows[4];  // in lane l of row i: four pairs of key 4 l + i
+        for (int i = 0; i < 4; ++i) {
+            rows[i] = _mm512_castsi128_si512(load(i, pair));
+            rows[i] = _mm512_mask_broadcast_i32x4(rows[i], 0x00f0, load(4 + i, pair));
+            rows[i] = _mm512_mask_broadcast_i32x4(rows[i], 0x0f00, load(8 + i, pair));
+            rows[i] = _mm512_mask_broadcast_i32x4(rows[i], 0xf000, load(12 + i, pair));
+        }
+        const __m512i low01 = _mm512_unpacklo_epi32(rows[0], rows[1]), low23 = _mm512_unpacklo_epi32(rows[2], rows[3]);
+        const __m512i high01 = _mm512_unpackhi_epi32(rows[0], rows[1]), high23 = _mm512_unpackhi_epi32(rows[2], rows[3]);
+        _mm512_storeu_si512(turned + (pair + 0) * LANES, _mm512_unpacklo_epi64(low01, low23));
+        _mm512_storeu_si512(turned + (pair + 1) * LANES, _mm512_unpackhi_epi64(low01, low23));
+        _mm512_storeu_si512(turned + (pair + 2) * LANES, _mm512_unpacklo_epi64(high01, high23));
+        _mm512_storeu_si512(turned + (pair + 3) * LANES, _mm512_unpackhi_epi64(high01, high23));
+    }
+#else
+inline void turn_keys(const uint16_t* keys, int64_t stride, int64_t pairs, uint32_t* turned) {
+    typedef uint32_t Four __attribute__((vector_size(16)));
+    int64_t pair = 0;
+    for (; pair + 4 <= pairs; pair += 4) {
+        for (int64_t key = 0; key < LANES; key += 4) {
+            Four rows[4];
+            for (int i = 0; i < 4; ++i) {
+                std::memcpy(&rows[i], keys + (key + i) * stride + 2 * pair, sizeof rows[i]);
+            }
+            const Four low01 = __builtin_shuffle(rows[0], rows[1], Four{0, 4, 1, 5});
+            const Four low23 = __builtin_shuffle(rows[2], rows[3], Four{0, 4, 1, 5});
+            const Four high01 = __builtin_shuffle(rows[0], rows[1], Four{2, 6, 3, 7});
+            const Four high23 = __builtin_shuffle(rows[2], rows[3], Four{2, 6, 3, 7});
+            const Four columns[4] = {__builtin_shuffle(low01, low23, Four{0, 1, 4, 5}),
+                                     __builtin_shuffle(low01, low23, Four{2, 3, 6, 7}),
+                                     __builtin_shuffle(high01, high23, Four{0, 1, 4, 5}),
+                                     __builtin_shuffle(high01, high23, Four{2, 3, 6, 7})};
+            for (int i = 0; i < 4; ++i) {
+                std::memcpy(turned + (pair + i) * LANES + key, &columns[i], sizeof columns[i]);
+            }
+        }
+    }
+#endif
+    for (; pair < pairs; ++pair) {
+        for (int64_t key = 0; key < LANES; ++key) {
+            std::memcpy(turned + pair * LANES + key, keys + key * stride + 2 * pair, sizeof *turned);
+        }
+    }
+}
