@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from engine.forecast import Forecast, PredictedWait
+from engine.hand_over import HandOver, Sink
 from engine.request import DeviceLost, EngineError, FinishReason, Request, TokenDelta, UnservableRequest
 from engine.scheduling.plan import Executor
 from engine.scheduling.scheduler import Scheduler
@@ -27,10 +28,6 @@ logger = logging.getLogger(__name__)
 _SWITCH_INTERVAL_SECONDS = 0.0005
 """How long a thread may keep the interpreter. At CPython's 5 ms a busy event loop would cost each step as much."""
 
-Sink = Callable[[list[TokenDelta]], None]
-"""Takes what one step brought to the requests that were submitted with it. Called on the engine thread, or on the
-watchdog's where that hangs; must not block."""
-
 
 @dataclass(frozen=True, slots=True)
 class EngineHealth:
@@ -44,7 +41,7 @@ class EngineHealth:
 
 @dataclass(slots=True)
 class ModelWorker:
-    """A model's scheduler and executor, and where its requests' deltas go. Used on the engine thread alone.
+    """A model's scheduler, executor and steps, and the way of its requests' deltas. Used on the engine thread alone.
 
     `forecast` is changed under the core's lock.
     """
@@ -52,7 +49,7 @@ class ModelWorker:
     scheduler: Scheduler
     executor: Executor
     steps: ModelSteps
-    sinks: dict[str, Sink]
+    hand_over: HandOver
     forecast: Forecast
 
 
@@ -100,8 +97,8 @@ class EngineCore:
         self._watchdog = Watchdog(step_timeout_seconds, self._give_up)
         self._workers: dict[str, ModelWorker] = {}
         for name, (scheduler, executor, speculator) in models.items():
-            steps = ModelSteps(scheduler, executor, clock, self._watchdog, speculator)
-            self._workers[name] = ModelWorker(scheduler, executor, steps, {}, Forecast(scheduler, steps.pace))
+            steps = ModelSteps(scheduler, executor, clock, self._watchdog, speculator, before_launch=self._hand_over)
+            self._workers[name] = ModelWorker(scheduler, executor, steps, HandOver(), Forecast(scheduler, steps.pace))
         self._inbox: deque[_Message] = deque()
         self._wake = threading.Condition()
         self._closing = False
@@ -214,6 +211,7 @@ class EngineCore:
     def _end_all(self, reason: FinishReason, error: str | None = None) -> None:
         """Nobody may wait for ever, whether the thread was closed, died, or hangs."""
         self._over.set()
+        self._hand_over()
         with self._wake:
             self._closing = True
             unread = list(self._inbox)
@@ -221,17 +219,17 @@ class EngineCore:
         for message in unread:
             match message:
                 case _Submit():
-                    worker = self._workers[message.model]
-                    worker.sinks.update((request.id, message.sink) for request in message.requests)
+                    sinks = self._workers[message.model].hand_over.sinks
+                    sinks.update((request.id, message.sink) for request in message.requests)
                 case _Abort():
                     for request_id in message.request_ids:
-                        self._workers[message.model].sinks.pop(request_id, None)
+                        self._workers[message.model].hand_over.sinks.pop(request_id, None)
                     message.done()
                 case _Pause() | _Resume():
                     pass  # whether it was to go on or not, it ends now
         for worker in self._workers.values():
-            left = [*worker.sinks]
-            _deliver(worker, [TokenDelta(each, finish_reason=reason, error=error) for each in left])
+            left = [*worker.hand_over.sinks]
+            worker.hand_over.deliver([TokenDelta(each, finish_reason=reason, error=error) for each in left])
 
     def _take_in(self) -> bool:
         """Handle the inbox, waiting for it where there is nothing else to do. False: closing."""
@@ -240,6 +238,8 @@ class EngineCore:
                 self._wake.wait()
             messages = list(self._inbox)
             self._inbox.clear()
+        if messages:
+            self._hand_over()  # what is asked for comes behind what was brought
         for message in messages:
             _obey(self._workers[message.model], message)
         return not self._closing
@@ -252,7 +252,15 @@ class EngineCore:
             return
         deltas = worker.steps.turn()
         self._note_step(worker)
-        _deliver(worker, deltas)
+        self._hand_over()  # where there was a launch, that is done
+        worker.hand_over.hold(deltas)
+        if worker.scheduler.ahead or not self._has_work():
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Hand out what is held of all models."""
+        for worker in self._workers.values():
+            worker.hand_over.release()
 
     def _note_step(self, worker: ModelWorker) -> None:
         load = worker.scheduler.snapshot()  # not under the lock: the event loop would wait for a thread below it
@@ -289,25 +297,13 @@ def _obey(worker: ModelWorker, message: _Message) -> None:
         case _Abort():
             for request_id in message.request_ids:
                 worker.scheduler.abort(request_id, now_ns)
-                worker.sinks.pop(request_id, None)
+                worker.hand_over.sinks.pop(request_id, None)
             message.done()
 
 
 def _admit(worker: ModelWorker, request: Request, sink: Sink, posted_ns: int) -> None:
-    worker.sinks[request.id] = sink
+    worker.hand_over.sinks[request.id] = sink
     try:
         worker.scheduler.add(request, posted_ns)
     except UnservableRequest as error:
-        _deliver(worker, [TokenDelta(request.id, finish_reason=FinishReason.ERROR, error=str(error))])
-
-
-def _deliver(worker: ModelWorker, deltas: list[TokenDelta]) -> None:
-    """Hand each sink its share of a step in one call."""
-    shares: dict[int, tuple[Sink, list[TokenDelta]]] = {}
-    for delta in deltas:
-        sink = worker.sinks[delta.request_id]
-        shares.setdefault(id(sink), (sink, []))[1].append(delta)
-        if delta.finish_reason is not None:
-            del worker.sinks[delta.request_id]
-    for sink, share in shares.values():
-        sink(share)
+        worker.hand_over.deliver([TokenDelta(request.id, finish_reason=FinishReason.ERROR, error=str(error))])

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from engine.request import DeviceLost, OutOfDeviceMemory, TokenDelta
@@ -65,7 +66,10 @@ class ModelSteps:
         clock: DeviceClock,
         watchdog: Watchdog,
         speculator: Speculator | None = None,
+        *,
+        before_launch: Callable[[], None] = lambda: None,
     ) -> None:
+        """`before_launch` is called when a step is about to be launched, outside of the watchdog."""
         scheduler.ahead = executor.ahead
         self.pace = Pace()
         self._scheduler = scheduler
@@ -73,6 +77,7 @@ class ModelSteps:
         self._clock = clock
         self._watchdog = watchdog
         self._speculator = speculator if executor.takes_drafts else None
+        self._before_launch = before_launch
         self._in_flight: deque[_Launched] = deque()
         self._goes_on = False
         """There was more to do when the last step had landed."""
@@ -103,6 +108,7 @@ class ModelSteps:
         plan, proposals = self._plan()
         if plan is None:
             return None
+        self._before_launch()
         launched_ns = time.monotonic_ns()
         stood_still_ns = self._stood_still_ns(launched_ns, proposals)
         pending: PendingStep

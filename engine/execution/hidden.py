@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from engine.execution.slots import index_tensor, slot_of
 from engine.request import Request
 
 
@@ -28,8 +29,8 @@ class HiddenStateTable:
 
     def keep(self, requests: Sequence[Request], positions: Sequence[int], hidden: Tensor) -> None:
         """Take over [R, H] of these positions of these requests."""
-        slots = [_slot_of(request) for request in requests]
-        self._states[slots] = hidden
+        slots = [slot_of(request) for request in requests]
+        self._states[index_tensor(slots)] = hidden
         for slot, request, position in zip(slots, requests, positions, strict=True):
             self._kept[slot] = _Kept(request, position)
 
@@ -41,9 +42,4 @@ class HiddenStateTable:
     def of(self, requests: Sequence[Request]) -> Tensor:
         """The states [R, H] of requests whose state is there."""
         assert all(map(self.has, requests)), "a hidden state is not there"
-        return self._states[[_slot_of(request) for request in requests]]
-
-
-def _slot_of(request: Request) -> int:
-    assert request.slot is not None, f"{request.id} has no slot"
-    return request.slot
+        return self._states[index_tensor([slot_of(request) for request in requests])]

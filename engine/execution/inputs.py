@@ -1,64 +1,164 @@
 """The tensors of one step, made from its plan."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from engine.config import BLOCK_TOKENS
-from engine.execution.slots import SlotTable, index_tensor
+from engine.execution.sampler import Draw
+from engine.execution.slots import IntArray, SlotTable, index_tensor, slot_of
+from engine.request import Request
 from engine.scheduling.plan import ScheduledRow, StepPlan
 from kernels.ops import AttentionMetadata
 
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """A step as the model takes it.
+    """A step as the model takes it. Its rows are in the order that kernels want: by token count, then by context.
 
-    rows: the plan's rows in the order that the kernels want: by token count, then by context length.
-    order: where each of them stands in the plan.
-    token_ids: int64 [T]. ends: index of each row's last token in the step's tensors, int64 [R].
+    order: where each of them stands in the plan; None where they are as the plan has them.
+    token_ids: int64 [T]. ends: int64 [R], index of each row's last token in the step's tensors.
+    entered: int64, blocks that a row starts to write in this step and leaves partly empty. What their last owner left
+        past the row's context must not be read as keys and values, not even to be masked: a NaN there would survive.
+    decoding: where each row computes one token and draws the next, those draws in order, else None. While the same
+        requests decode in the same slots it is the same list.
     """
 
-    rows: list[ScheduledRow]
-    order: list[int]
+    order: Sequence[int] | None
     token_ids: Tensor
-    ends: Tensor
+    ends: IntArray
+    entered: IntArray
     metadata: AttentionMetadata
+    decoding: list[Draw] | None
 
 
-def prepare_inputs(plan: StepPlan, slots: SlotTable) -> StepInputs:
-    """Tensors for the plan's rows, whose slots are up to date."""
-    order = sorted(range(len(plan.rows)), key=lambda i: _kernel_order(plan.rows[i]))
-    rows = [plan.rows[i] for i in order]
-    token_ids: list[int] = []
-    for row in rows:
-        token_ids += row.request.tokens[row.start : row.start + row.tokens]  # as many as there are: drafts come behind
-        token_ids += row.drafts
-    metadata, ends = place_rows(
-        slots.block_tables,
-        [row.request.slot for row in rows if row.request.slot is not None],
-        [row.tokens for row in rows],
-        [row.start + row.tokens for row in rows],
-    )
-    return StepInputs(rows, order, index_tensor(token_ids), ends, metadata)
+@dataclass(slots=True)
+class _Decoding:
+    """The last step, where all of its rows decoded: what is the same in the next one of the same requests.
 
-
-def place_rows(
-    block_tables: Tensor, slots: list[int], query_lens: list[int], context_lens: list[int]
-) -> tuple[AttentionMetadata, Tensor]:
-    """Where the tokens of rows stand: row i has the blocks of line `slots[i]` of int64 [slots, B], and its tokens are
-    the last `query_lens[i]` of `context_lens[i]`. With the index of each row's last token in the step's tensors,
-    int64 [R].
+    `stays` and `sizes` are their admissions and how many blocks they have, in the plan's order; `order` and what
+    follows it are in that of the kernels, which is the same as long as all contexts grow alike.
     """
-    lengths, contexts = index_tensor(query_lens), index_tensor(context_lens)
-    ends = lengths.cumsum(0) - 1
-    owner = torch.repeat_interleave(lengths)
-    positions = torch.arange(len(owner)) + (contexts - 1 - ends)[owner]
-    tables = block_tables[index_tensor(slots), : -(-max(context_lens) // BLOCK_TOKENS)]
-    slot_mapping = tables[owner, positions // BLOCK_TOKENS] * BLOCK_TOKENS + positions % BLOCK_TOKENS
-    return AttentionMetadata(positions, slot_mapping, tables, tuple(query_lens), tuple(context_lens)), ends
+
+    requests: tuple[Request, ...]
+    stays: list[int]
+    sizes: list[int]
+    order: IntArray | None
+    places: list[int] | None
+    slots: IntArray
+    tables: IntArray
+    ones: IntArray
+    ends: IntArray
+    draws: list[Draw]
 
 
-def _kernel_order(row: ScheduledRow) -> tuple[int, int]:
-    return row.tokens, row.start + row.tokens
+class RowPlacer:
+    """Makes the inputs of a plan's rows, and keeps their slots up to date.
+
+    Most steps have the rows of the one before, each with one token more: for those there is nothing to be done a row
+    but to look up the token.
+    """
+
+    def __init__(self, slots: SlotTable) -> None:
+        self._slots = slots
+        self._last: _Decoding | None = None
+
+    def place(self, plan: StepPlan) -> StepInputs:
+        requests, starts, counts, samples, _ = zip(*plan.rows, strict=True)
+        if counts.count(1) == len(counts) and False not in samples:
+            return self._place_decoding(plan.rows, requests, starts)
+        self._last = None  # blocks that drafts were given may be others by the next step, and as many
+        for row in plan.rows:
+            self._slots.update(row)
+        return self._place_any(plan.rows, requests, np.array(starts), np.array(counts))
+
+    def _place_any(
+        self, planned: Sequence[ScheduledRow], requests: Sequence[Request], starts: IntArray, counts: IntArray
+    ) -> StepInputs:
+        contexts = starts + counts
+        order = np.lexsort((contexts, counts))
+        contexts, counts = contexts[order], counts[order]
+        places: list[int] = order.tolist()
+        token_ids: list[int] = []
+        for place in places:
+            request, start, tokens, _, drafts = planned[place]
+            token_ids += request.tokens[start : start + tokens]  # as many as there are: drafts come behind
+            token_ids += drafts
+        tables = self._slots.tables_of(np.array([slot_of(requests[place]) for place in places]), contexts)
+        return StepInputs(
+            places,
+            index_tensor(token_ids),
+            counts.cumsum() - 1,
+            _entered_blocks(tables, counts, contexts),
+            AttentionMetadata(torch.from_numpy(tables), counts, contexts),
+            None,
+        )
+
+    def _place_decoding(
+        self, planned: Sequence[ScheduledRow], requests: tuple[Request, ...], starts: tuple[int, ...]
+    ) -> StepInputs:
+        last = self._kept(planned, requests, starts)
+        self._slots.count_tokens(requests)
+        contexts = np.array(starts)
+        token_ids = np.array([request.tokens[start] for request, start in zip(requests, starts, strict=True)])
+        if last.order is not None:
+            contexts, token_ids = contexts[last.order], token_ids[last.order]
+        contexts += 1
+        return StepInputs(
+            last.places,
+            torch.from_numpy(token_ids),
+            last.ends,
+            _entered_blocks(last.tables, last.ones, contexts),
+            AttentionMetadata(torch.from_numpy(last.tables), last.ones, contexts),
+            last.draws,
+        )
+
+    def _kept(
+        self, planned: Sequence[ScheduledRow], requests: tuple[Request, ...], starts: tuple[int, ...]
+    ) -> _Decoding:
+        """What is kept of these rows, up to date. Blocks of a request that decodes come, and do not go or change."""
+        stays = [request.admissions for request in requests]
+        sizes = [len(request.block_table) for request in requests]
+        last = self._last
+        if last is None or last.requests != requests or last.stays != stays:
+            self._last = last = self._begin(planned, requests, starts, stays, sizes)
+        elif last.sizes != sizes:
+            for row, size, before in zip(planned, sizes, last.sizes, strict=True):
+                if size != before:
+                    self._slots.update(row)
+            last.sizes = sizes
+            last.tables = self._slots.tables[last.slots, : max(sizes)]
+        return last
+
+    def _begin(
+        self,
+        planned: Sequence[ScheduledRow],
+        requests: tuple[Request, ...],
+        starts: tuple[int, ...],
+        stays: list[int],
+        sizes: list[int],
+    ) -> _Decoding:
+        for row in planned:
+            self._slots.update(row)
+        slots = np.array([slot_of(request) for request in requests])
+        order: IntArray = np.argsort(starts, kind="stable")
+        places: list[int] = order.tolist()
+        slots = slots[order]
+        draws = [Draw(requests[place]) for place in places]
+        ones = np.ones(len(requests), dtype=np.int64)
+        tables = self._slots.tables[slots, : max(sizes)]
+        ends = np.arange(len(requests))
+        if places == list(range(len(places))):
+            return _Decoding(requests, stays, sizes, None, None, slots, tables, ones, ends, draws)
+        return _Decoding(requests, stays, sizes, order, places, slots, tables, ones, ends, draws)
+
+
+def _entered_blocks(tables: IntArray, counts: IntArray, contexts: IntArray) -> IntArray:
+    """See `StepInputs.entered`. A row's last block is one where no more of it is filled than the row has tokens."""
+    filled = contexts % BLOCK_TOKENS
+    rows = ((filled > 0) & (filled <= counts)).nonzero()[0]
+    blocks: IntArray = tables[rows, contexts[rows] // BLOCK_TOKENS]
+    return blocks

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from engine.execution.slots import slot_of
 from engine.request import Pooling, Request
 from engine.scheduling.plan import ScheduledRow
 
@@ -46,7 +47,7 @@ class Pooler:
             done = row.start + row.tokens == row.request.prompt_tokens
             states = hidden[first : first + row.tokens]
             if pooling is Pooling.MEAN:
-                sums[_slot_of(row.request)] = added = self._added(row, states)
+                sums[slot_of(row.request)] = added = self._added(row, states)
                 pooled = added.total  # the length of 1 takes the place of the division
             else:
                 pooled = states[-1].double()
@@ -59,7 +60,7 @@ class Pooler:
         end, added = row.start + row.tokens, states.sum(dim=0, dtype=torch.float64)
         if row.start == 0:
             return _Sum(row.request, end, added)
-        kept = self._sums[_slot_of(row.request)]
+        kept = self._sums[slot_of(row.request)]
         assert (kept.request, kept.positions) == (row.request, row.start), f"{row.request.id} misses hidden states"
         return _Sum(row.request, end, kept.total + added)
 
@@ -67,8 +68,3 @@ class Pooler:
 def embedding_bytes(embedding: Tensor) -> bytes:
     """An embedding that is on the host, as deltas have it: little-endian."""
     return embedding.numpy().astype("<f4").tobytes()
-
-
-def _slot_of(request: Request) -> int:
-    assert request.slot is not None, f"{request.id} has no slot"
-    return request.slot

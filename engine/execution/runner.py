@@ -1,20 +1,25 @@
 """Runs a plan on the model: the executor behind the scheduler."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from engine.execution.hidden import HiddenStateTable
-from engine.execution.inputs import StepInputs, prepare_inputs
+from engine.execution.inputs import RowPlacer, StepInputs
 from engine.execution.logprobs import LOGPROB_ROWS, predicted_prompt_tokens
 from engine.execution.pooling import Pooler, embedding_bytes
 from engine.execution.sampler import Draw, Sampler, accepted_drafts, token_logprobs
-from engine.execution.slots import SlotTable, entered_blocks, index_tensor
+from engine.execution.slots import IntArray, SlotTable, index_tensor
 from engine.models.transformer import Transformer
 from engine.request import TokenLogprob
-from engine.scheduling.plan import BlockCopy, RowResult, ScheduledRow, StepPlan, StepResult
+from engine.scheduling.plan import NOT_FINITE, BlockCopy, RowResult, ScheduledRow, StepPlan, StepResult
+
+_GRAMMAR_FAULT = "the grammar cannot be followed any further"
+_NOTHING_DRAWN = RowResult()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,7 @@ class ModelRunner:
         with torch.inference_mode():
             self._kv = model.allocate_kv(num_blocks)
         self._slots = SlotTable(num_slots, max_model_len, model.config.vocab_size)
+        self._placer = RowPlacer(self._slots)
         self._sampler = Sampler(model.ops, self._slots, model.config.vocab_size)
         self._num_slots = num_slots
         self._hidden_states: HiddenStateTable | None = None
@@ -60,42 +66,56 @@ class ModelRunner:
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> FinishedStep:
         """Compute the plan's rows and draw the tokens of those that sample."""
-        for row in plan.rows:
-            self._slots.update(row)
-        inputs = prepare_inputs(plan, self._slots)
-        self._prepare_blocks(plan.copies, inputs.rows)
+        inputs = self._placer.place(plan)
+        self._prepare_blocks(plan.copies, inputs)
         hidden = self._model.forward(inputs.token_ids, self._ops.plan_attention(inputs.metadata), self._kv)
-        results = self._results(inputs, hidden)
-        in_plan_order = [RowResult()] * len(results)
-        for position, result in zip(inputs.order, results, strict=True):
-            in_plan_order[position] = result
-        return FinishedStep(StepResult(tuple(in_plan_order)))
+        rows = plan.rows if inputs.order is None else [plan.rows[place] for place in inputs.order]
+        if inputs.decoding is not None:
+            results = self._decoded(inputs.decoding, inputs.ends, hidden)
+        else:
+            results = self._results(rows, inputs.ends, hidden)
+        if self._hidden_states is not None:
+            self._keep_hidden(self._hidden_states, rows, inputs.ends, results, hidden)
+        return FinishedStep(StepResult(tuple(_in_plan_order(results, inputs.order))))
 
-    def _prepare_blocks(self, copies: tuple[BlockCopy, ...], rows: list[ScheduledRow]) -> None:
-        if entered := entered_blocks(rows):
-            self._ops.clear_blocks(self._kv, index_tensor(entered))
+    def _prepare_blocks(self, copies: tuple[BlockCopy, ...], inputs: StepInputs) -> None:
+        if len(inputs.entered):
+            self._ops.clear_blocks(self._kv, torch.from_numpy(inputs.entered))
         if copies:
             sources = index_tensor([copy.source for copy in copies])
             self._ops.copy_blocks(self._kv, sources, index_tensor([copy.target for copy in copies]))
 
-    def _results(self, inputs: StepInputs, hidden: Tensor) -> list[RowResult]:
-        ends = inputs.ends.tolist()
-        drawn = iter(self._draw(inputs.rows, ends, hidden))
-        firsts = [end + 1 - row.tokens for row, end in zip(inputs.rows, ends, strict=True)]
-        embeddings = self._pooler.pool(inputs.rows, firsts, hidden)
+    def _decoded(self, draws: list[Draw], ends: IntArray, hidden: Tensor) -> list[RowResult]:
+        """Of rows that have one hidden state each, and draw behind it."""
+        finite = _finite_rows(hidden, ends)
+        logits = self._model.logits(hidden)
+        finite_logits = self._ops.finite_rows(logits).tolist()
+        tokens, logprobs, failed = self._sampler.sample(logits, draws)
+        if not failed and False not in finite and False not in finite_logits:
+            return [_result(token, logprob) for token, logprob in zip(tokens, logprobs, strict=True)]
         results = []
-        for index, (row, end, finite) in enumerate(zip(inputs.rows, ends, _finite_rows(hidden, inputs), strict=True)):
-            result = next(drawn) if row.samples else RowResult()
-            if not finite:
+        for row, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True)):
+            good = finite[row] and finite_logits[row] and row not in failed
+            results.append(_result(token, logprob, good, fault=_GRAMMAR_FAULT if row in failed else NOT_FINITE))
+        return results
+
+    def _results(self, rows: Sequence[ScheduledRow], ends: IntArray, hidden: Tensor) -> list[RowResult]:
+        """Of any rows; the hidden states of each are those up to its place in `ends`."""
+        last = ends.tolist()
+        drawn = iter(self._draw(rows, last, hidden))
+        firsts = [end + 1 - row.tokens for row, end in zip(rows, last, strict=True)]
+        embeddings = self._pooler.pool(rows, firsts, hidden)
+        finite = _finite_rows(hidden, ends)
+        results = []
+        for index, (row, first, end) in enumerate(zip(rows, firsts, last, strict=True)):
+            result = next(drawn) if row.samples else _NOTHING_DRAWN
+            if not finite[index]:
                 result = result._replace(finite=False)
             if row.request.params.prompt_logprobs is not None:
-                entries = self._prompt_logprobs(row, hidden[end + 1 - row.tokens : end + 1])
-                result = result._replace(prompt_logprobs=entries)
+                result = result._replace(prompt_logprobs=self._prompt_logprobs(row, hidden[first : end + 1]))
             if index in embeddings:
                 result = result._replace(embedding=embedding_bytes(embeddings[index]))
             results.append(result)
-        if self._hidden_states is not None:
-            self._keep_hidden(self._hidden_states, inputs.rows, ends, results, hidden)
         return results
 
     def _draw(self, rows: Sequence[ScheduledRow], ends: Sequence[int], hidden: Tensor) -> list[RowResult]:
@@ -111,7 +131,7 @@ class ModelRunner:
                 drawn_at += range(end - count, end + 1)
         if not draws:
             return []
-        logits = self._model.logits(hidden[drawn_at])
+        logits = self._model.logits(hidden if len(draws) == len(hidden) else hidden[index_tensor(drawn_at)])
         finite = self._ops.finite_rows(logits).tolist()
         tokens, logprobs, failed = self._sampler.sample(logits, draws)
         results, first = [], 0
@@ -119,12 +139,11 @@ class ModelRunner:
             if row.samples:
                 last = first + len(row.drafts)
                 accepted = accepted_drafts(row.drafts, tokens[first:last])
-                kept = first + accepted
+                kept, broken = first + accepted, first in failed
                 of_drafts = tuple(each for each in logprobs[first:kept] if each is not None)
-                result = RowResult(tokens[kept], logprobs[kept], (), all(finite[first : last + 1]), accepted, of_drafts)
-                if first in failed:
-                    result = result._replace(finite=False, fault="the grammar cannot be followed any further")
-                results.append(result)
+                good = not broken and False not in finite[first : last + 1]
+                fault = _GRAMMAR_FAULT if broken else NOT_FINITE
+                results.append(_result(tokens[kept], logprobs[kept], good, accepted, of_drafts, fault))
                 first = last + 1
         return results
 
@@ -132,19 +151,19 @@ class ModelRunner:
         self,
         states: HiddenStateTable,
         rows: Sequence[ScheduledRow],
-        ends: Sequence[int],
+        ends: IntArray,
         results: Sequence[RowResult],
         hidden: Tensor,
     ) -> None:
         requests, positions, indices = [], [], []
-        for row, end, result in zip(rows, ends, results, strict=True):
+        for row, end, result in zip(rows, ends.tolist(), results, strict=True):
             if row.samples:
                 rejected = len(row.drafts) - result.accepted
                 requests.append(row.request)
                 positions.append(row.start + row.tokens - 1 - rejected)
                 indices.append(end - rejected)
         if requests:
-            states.keep(requests, positions, hidden[indices])
+            states.keep(requests, positions, hidden[index_tensor(indices)])
 
     def _prompt_logprobs(self, row: ScheduledRow, hidden: Tensor) -> tuple[TokenLogprob, ...]:
         """Log-probabilities of the prompt tokens that this row's positions predict, where asked for."""
@@ -160,11 +179,33 @@ class ModelRunner:
         return tuple(entries)
 
 
-def _finite_rows(hidden: Tensor, inputs: StepInputs) -> list[bool]:
-    """Whether all of each row's hidden states are finite. A sum is not where any of its terms is not."""
-    broken = (~hidden.sum(dim=-1).isfinite()).nonzero().flatten()
-    finite = [True] * len(inputs.rows)
-    if len(broken):
-        for row in torch.searchsorted(inputs.ends, broken).tolist():
-            finite[row] = False
-    return finite
+def _result(
+    token: int,
+    logprob: TokenLogprob | None,
+    finite: bool = True,
+    accepted: int = 0,
+    draft_logprobs: tuple[TokenLogprob, ...] = (),
+    fault: str = NOT_FINITE,
+) -> RowResult:
+    """What was drawn for a row. There is one for each row and step; the constructor takes twice as long."""
+    return tuple.__new__(RowResult, (token, logprob, (), finite, accepted, draft_logprobs, fault, b""))
+
+
+def _in_plan_order(results: list[RowResult], order: Sequence[int] | None) -> list[RowResult]:
+    """`order` says where in the plan each of them belongs; None: they are in its order."""
+    if order is None:
+        return results
+    in_order = list(results)
+    for place, result in zip(order, results, strict=True):
+        in_order[place] = result
+    return in_order
+
+
+def _finite_rows(hidden: Tensor, ends: IntArray) -> list[bool]:
+    """Whether all hidden states of each row are finite. A sum is not where any of its terms is not."""
+    if math.isfinite(hidden.sum().item()):
+        return [True] * len(ends)
+    finite = hidden.sum(dim=-1).isfinite().numpy()
+    firsts = np.append(0, ends[:-1] + 1)
+    rows: list[bool] = np.logical_and.reduceat(finite, firsts).tolist()
+    return rows

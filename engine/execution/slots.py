@@ -5,14 +5,19 @@ steps, so that a step carries over only the differences.
 """
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from engine.config import BLOCK_TOKENS
 from engine.request import Request, SamplingParams
 from engine.scheduling.plan import ScheduledRow
+
+IntArray = npt.NDArray[np.int64]
 
 _LOWEST_TEMPERATURE = 1e-6
 """Noise is nothing beside a difference of logits here already, and the inverse of the lowest number is no number."""
@@ -50,15 +55,17 @@ class Slot:
 class SlotTable:
     """The slots of one model.
 
-    block_tables: int64 [slots, blocks of the longest sequence].
+    tables: int64 [slots, blocks of the longest sequence], block tables.
     inverse_temperature, noise_scale, top_p, min_p: float32 [slots]; top_k: int64 [slots].
     """
 
     def __init__(self, num_slots: int, max_model_len: int, vocab_size: int) -> None:
         self._vocab_size = vocab_size
         self._slots = [Slot() for _ in range(num_slots)]
+        self._counting: set[int] = set()
+        """Slots whose tokens are counted."""
         max_blocks = (max_model_len + BLOCK_TOKENS - 1) // BLOCK_TOKENS
-        self.block_tables = torch.zeros((num_slots, max_blocks), dtype=torch.int64)
+        self.tables: IntArray = np.zeros((num_slots, max_blocks), dtype=np.int64)
         self.inverse_temperature = torch.ones(num_slots)
         self.noise_scale = torch.zeros(num_slots)
         self.top_k = torch.full((num_slots,), vocab_size, dtype=torch.int64)
@@ -73,10 +80,23 @@ class SlotTable:
         if not slot.belongs_to(request):
             slot.request, slot.admissions, slot.blocks = request, request.admissions, []
             slot.counts = TokenCounts() if uses_counts(request.params) else None
+            (self._counting.add if slot.counts is not None else self._counting.discard)(request.slot)
             self._load_columns(request.slot, request.params)
         self._load_blocks(request.slot, slot, row)
         if slot.counts is not None and row.samples:
             slot.counts.catch_up(request)
+
+    def count_tokens(self, requests: Iterable[Request]) -> None:
+        """Bring the counts of requests up to date, whose slots are but for their latest tokens."""
+        if self._counting:
+            for request in requests:
+                if (counts := self.counts(request)) is not None:
+                    counts.catch_up(request)
+
+    def tables_of(self, slots: IntArray, contexts: IntArray) -> IntArray:
+        """Block tables int64 [R, B] of slots int64 [R], as far as the longest of these contexts, int64 [R], goes."""
+        tables: IntArray = self.tables[slots, : -(-int(contexts.max()) // BLOCK_TOKENS)]
+        return tables
 
     def counts(self, request: Request) -> TokenCounts | None:
         """None where the request has no penalty."""
@@ -96,7 +116,7 @@ class SlotTable:
         first = min(row.start // BLOCK_TOKENS, len(slot.blocks))
         tail = table[first:]
         if slot.blocks[first:] != tail:
-            self.block_tables[index, first : len(table)] = torch.tensor(tail)
+            self.tables[index, first : len(table)] = tail
             slot.blocks[first:] = tail
 
 
@@ -110,20 +130,11 @@ def uses_counts(params: SamplingParams) -> bool:
     return bool(params.frequency_penalty or params.presence_penalty or params.repetition_penalty != 1.0)
 
 
-def entered_blocks(rows: list[ScheduledRow]) -> list[int]:
-    """Blocks that a row starts to write in this step and leaves partly empty.
-
-    What their last owner left past the row's context must not be read as keys and values, not even to be masked:
-    a NaN there would survive the mask.
-    """
-    blocks = []
-    for row in rows:
-        end = row.start + row.tokens
-        tail, filled = divmod(end, BLOCK_TOKENS)
-        if filled and tail * BLOCK_TOKENS >= row.start:
-            blocks.append(row.request.block_table[tail])
-    return blocks
+def slot_of(request: Request) -> int:
+    assert request.slot is not None, f"{request.id} has no slot"
+    return request.slot
 
 
-def index_tensor(values: list[int]) -> Tensor:
-    return torch.tensor(values, dtype=torch.int64)
+def index_tensor(values: Sequence[int]) -> Tensor:
+    """int64, on the host. Small lists are made tensors by way of numpy in half of the time."""
+    return torch.from_numpy(np.array(values, dtype=np.int64))

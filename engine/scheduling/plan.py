@@ -9,6 +9,7 @@ from engine.memory.kv_cache import BlockCopy
 from engine.request import Request, TokenLogprob
 
 __all__ = [
+    "NOT_FINITE",
     "BlockCopy",
     "Executor",
     "PendingStep",
@@ -61,6 +62,9 @@ class StepPlan:
         return sum(row.tokens for row in self.rows)
 
 
+NOT_FINITE = "the model's output is not finite"
+
+
 class RowResult(NamedTuple):
     """What came of one row. `token` is None where the row did not sample.
 
@@ -81,7 +85,7 @@ class RowResult(NamedTuple):
     finite: bool = True
     accepted: int = 0
     draft_logprobs: tuple[TokenLogprob, ...] = ()
-    fault: str = "the model's output is not finite"
+    fault: str = NOT_FINITE
     embedding: bytes = b""
 
 

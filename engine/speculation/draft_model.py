@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from engine.config import BLOCK_TOKENS
-from engine.execution.inputs import place_rows
 from engine.execution.sampler import Draw, logit_edits, sampling_columns
-from engine.execution.slots import SlotTable, index_tensor
+from engine.execution.slots import SlotTable, index_tensor, slot_of
 from engine.models.transformer import Transformer
 from engine.request import Request
 from engine.scheduling.plan import ScheduledRow
@@ -17,6 +17,7 @@ from engine.scheduling.stopping import is_end
 from engine.speculation.draft_head import DraftHead
 from engine.speculation.draft_memory import ORDINARY_TOKENS, DraftMemory, DraftPlan, DraftRow
 from engine.speculation.proposer import DraftWant
+from kernels.ops import AttentionMetadata
 
 CATCH_UP_TOKENS = 256
 """A step computes so many tokens at most of requests that the draft model is behind with, all together."""
@@ -93,7 +94,7 @@ class DraftModel:
         that the blocks between are the same."""
         self._slots.update(ScheduledRow(row.request, 0, row.tokens, samples=True))
         blocks = len(row.request.block_table)
-        self._slots.block_tables[_slot_of(row), blocks] = row.block_table[blocks]
+        self._slots.tables[slot_of(row.request), blocks] = row.block_table[blocks]
 
     def _catch_up(self, rows: Sequence[DraftRow]) -> Tensor:
         """Compute the rows' tokens; hidden state [R, H] of the last of each.
@@ -106,18 +107,18 @@ class DraftModel:
             step = 1 if tokens <= ORDINARY_TOKENS else tokens
             for first in range(start, start + tokens, step):
                 token_ids = request.tokens[first : first + step]
-                pieces.append((index, _Piece(_slot_of(rows[index]), token_ids, first + step)))
+                pieces.append((index, _Piece(slot_of(request), token_ids, first + step)))
         pieces.sort(key=lambda each: (len(each[1].token_ids) > 1, each[1].context))
         last = {index: place for place, (index, _) in enumerate(pieces)}
         hidden = self._forward([piece for _, piece in pieces])
-        return hidden[[last[index] for index in range(len(rows))]]
+        return hidden[index_tensor([last[index] for index in range(len(rows))])]
 
     def _draft(self, rows: Sequence[DraftRow], hidden: Tensor) -> list[list[int]]:
         """Draw the drafts of all rows side by side, one position after another, from the first hidden state of each.
         Behind a token that ends the request there is nothing to say."""
         drafts: list[list[int]] = [[] for _ in rows]
         active = [index for index, row in enumerate(rows) if row.depth]
-        hidden = hidden[active]
+        hidden = hidden if len(active) == len(rows) else hidden[index_tensor(active)]
         while active:
             draws = [Draw(rows[index].request, tuple(drafts[index])) for index in active]
             drawn = self._head.draw(hidden, logit_edits(draws, self._slots), sampling_columns(draws, self._slots))
@@ -134,18 +135,14 @@ class DraftModel:
 
     def _forward(self, pieces: Sequence[_Piece]) -> Tensor:
         """Hidden state [P, H] of the last token of each."""
-        slots = [piece.slot for piece in pieces]
-        lengths = [len(piece.token_ids) for piece in pieces]
-        metadata, ends = place_rows(self._slots.block_tables, slots, lengths, [piece.context for piece in pieces])
+        lengths = np.array([len(piece.token_ids) for piece in pieces])
+        contexts = np.array([piece.context for piece in pieces])
+        tables = self._slots.tables_of(np.array([piece.slot for piece in pieces]), contexts)
+        metadata = AttentionMetadata(torch.from_numpy(tables), lengths, contexts)
         token_ids = index_tensor([token for piece in pieces for token in piece.token_ids])
         hidden = self._model.forward(token_ids, self._model.ops.plan_attention(metadata), self._kv)
-        return hidden[ends]
+        return hidden if len(hidden) == len(pieces) else hidden[torch.from_numpy(lengths.cumsum() - 1)]
 
 
 def _last_draft(row: DraftRow, drafts: Sequence[int]) -> _Piece:
-    return _Piece(_slot_of(row), drafts[-1:], row.start + row.tokens + len(drafts))
-
-
-def _slot_of(row: DraftRow) -> int:
-    assert row.request.slot is not None
-    return row.request.slot
+    return _Piece(slot_of(row.request), drafts[-1:], row.start + row.tokens + len(drafts))
