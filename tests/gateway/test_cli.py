@@ -178,6 +178,7 @@ class TestServeRefuses:
             (["--device", "tpu"], 1, "device: "),
             (["--dtype", "int8"], 1, "dtype: "),
             (["--kv-dtype", "int8"], 1, "kv_dtype: "),
+            (["--quantize", "int3"], 1, "quantize: "),
             (["--kv-cache-bytes", "lots"], 1, "kv_cache_bytes: "),
             (["--max-running", "0"], 1, "max_running: "),
         ],

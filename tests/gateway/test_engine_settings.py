@@ -66,6 +66,10 @@ def test_how_much_is_drafted(folder: Path) -> None:
     assert (config.draft_depth, config.speculate_below) == (EngineConfig().draft_depth, EngineConfig().speculate_below)
 
 
+def test_what_weights_are_kept_as(folder: Path) -> None:
+    assert [config_of(folder).quantize, config_of(folder, quantize="int8").quantize] == ["none", "int8"]
+
+
 def test_without_a_named_model_the_default_ones_are_a_pair(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.catalog.fetch", lambda name, models_dir, progress: models_dir / name)
     for known, pairs in (({"smollm2", "smollm2-small"}, {"smollm2": "smollm2-small"}), ({"smollm2"}, {})):
