@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 
-START_SECONDS = 300.0
+START_SECONDS = 600.0
 _END_SECONDS = 20.0
 _LOG_LINES = 15
 

@@ -79,7 +79,6 @@ def surroundings(threads: int, cores: list[int]) -> dict[str, str]:
         "LD_PRELOAD": ":".join(str(each) for each in preload if each is not None),
         "VLLM_CPU_KVCACHE_SPACE": str(_KV_GIB),
         "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores[:threads])),
-        "OMP_NUM_THREADS": str(threads),
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
         "PATH": f"{folder() / 'bin'}:/usr/local/bin:/usr/bin:/bin",  # its compiler of kernels looks for ninja and c++
