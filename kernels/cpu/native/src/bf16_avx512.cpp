@@ -12,26 +12,44 @@ namespace {
 #include "vectors.h"
 #include "store.h"
 
-constexpr int PREFETCHED = 2048;
+constexpr int64_t PAIR_BYTES = 2 * BLOCK_OUTPUTS * sizeof(uint16_t);
+constexpr int64_t NEAR_PAIRS = 16;  // how far ahead weights are fetched into the first cache
+constexpr int MOST_ROWS = 12;       // of a tile: two sums each, two weights, one input: 27 of 32 registers
 
-inline __m512bh load(const char* at) { return reinterpret_cast<__m512bh>(_mm512_loadu_si512(at)); }
+// Weights that are fetched while pairs are computed: with pair i those at `at` + i `step`. The hardware stops at the end of a
+// page and starts anew with each block; a core waits for memory there unless it has been asked in time.
+struct Fetch {
+    const char* at;
+    int64_t step;
+};
 
-// Adds to the sums of ROWS rows, over `count` pairs of each of PARALLEL quarters.
-template <int ROWS, int PARALLEL>
-inline void add_pairs(const char* weights, const uint16_t* x, int64_t x_stride, int64_t quarter, int64_t count,
-                      __m512 (&sums)[PARALLEL][ROWS][2]) {
-    for (int64_t pair = 0; pair < count; ++pair) {
+// A tile: rows [row, row + ROWS) of a block, and the weights that are fetched meanwhile.
+struct Tile {
+    const Product& product;
+    int64_t block, row;
+    bool near;   // what is a little ahead in this block, and at its end what begins the next
+    Fetch next;  // otherwise a share of the next block, half a pair or less with each, into the second cache
+};
+
+// Sums of ROWS rows over pairs [first, last) of each of PARALLEL quarters, added to `sums`.
+template <int ROWS, int PARALLEL, _mm_hint HINT>
+inline void add_pairs(const char* weights, const uint16_t* x, int64_t x_stride, int64_t quarter, int64_t first, int64_t last,
+                      Fetch fetch, __m512 (&sums)[PARALLEL][ROWS][2]) {
+    for (int64_t pair = first; pair < last; ++pair) {
         for (int q = 0; q < PARALLEL; ++q) {
-            const char* at = weights + (q * quarter + pair) * 128;
-            _mm_prefetch(at + PREFETCHED, _MM_HINT_T0);
-            _mm_prefetch(at + PREFETCHED + 64, _MM_HINT_T0);
-            const __m512bh first = load(at), second = load(at + 64);
+            const int64_t index = q * quarter + pair;
+            _mm_prefetch(fetch.at + index * fetch.step, HINT);
+            if (HINT == _MM_HINT_T0) {
+                _mm_prefetch(fetch.at + index * fetch.step + 64, HINT);
+            }
+            const __m512i low = _mm512_loadu_si512(weights + index * PAIR_BYTES);
+            const __m512i high = _mm512_loadu_si512(weights + index * PAIR_BYTES + 64);
             for (int r = 0; r < ROWS; ++r) {
                 int32_t bits;
-                std::memcpy(&bits, x + r * x_stride + 2 * (q * quarter + pair), sizeof bits);
+                std::memcpy(&bits, x + r * x_stride + 2 * index, sizeof bits);
                 const auto both = reinterpret_cast<__m512bh>(_mm512_set1_epi32(bits));
-                sums[q][r][0] = _mm512_dpbf16_ps(sums[q][r][0], first, both);
-                sums[q][r][1] = _mm512_dpbf16_ps(sums[q][r][1], second, both);
+                sums[q][r][0] = _mm512_dpbf16_ps(sums[q][r][0], reinterpret_cast<__m512bh>(low), both);
+                sums[q][r][1] = _mm512_dpbf16_ps(sums[q][r][1], reinterpret_cast<__m512bh>(high), both);
             }
         }
     }
@@ -39,47 +57,65 @@ inline void add_pairs(const char* weights, const uint16_t* x, int64_t x_stride, 
 
 // PARALLEL quarters at a time: as many as there are registers for.
 template <int ROWS, int PARALLEL>
-void tile(const Product& product, int64_t block, int64_t row) {
-    const int64_t pairs = product.weight->inputs / 2, quarter = pairs / QUARTERS;
-    const auto* weights = static_cast<const char*>(product.weight->packed) + block * pairs * 128;
-    const uint16_t* x = product.x + row * product.x_stride;
-    __m512 of_quarter[QUARTERS][ROWS][2];
-    for (int64_t q = 0; q < QUARTERS; q += PARALLEL) {
+void compute(const Tile& tile) {
+    const Product& product = tile.product;
+    const int64_t pairs = product.weight->inputs / 2, quarter = pairs / QUARTERS, stride = product.x_stride;
+    const auto* block = static_cast<const char*>(product.weight->packed) + tile.block * pairs * PAIR_BYTES;
+    const uint16_t* x_row = product.x + tile.row * stride;
+    const int64_t inner = std::max<int64_t>(0, quarter - NEAR_PAIRS);
+
+    __m512 all[QUARTERS / PARALLEL][PARALLEL][ROWS][2];
+    for (int64_t group = 0; group < QUARTERS / PARALLEL; ++group) {
+        const char* weights = block + group * PARALLEL * quarter * PAIR_BYTES;
+        const uint16_t* x = x_row + group * PARALLEL * quarter * 2;
         __m512 sums[PARALLEL][ROWS][2];
-        for (auto& of_one : sums) {
-            for (auto& of_row : of_one) {
+        for (auto& of_quarter : sums) {
+            for (auto& of_row : of_quarter) {
                 of_row[0] = of_row[1] = _mm512_setzero_ps();
             }
         }
-        add_pairs<ROWS, PARALLEL>(weights + q * quarter * 128, x + 2 * q * quarter, product.x_stride, quarter, quarter, sums);
-        std::memcpy(of_quarter[q], sums, sizeof sums);
-    }
-    __m512(&last)[1][ROWS][2] = reinterpret_cast<__m512(&)[1][ROWS][2]>(of_quarter[QUARTERS - 1]);
-    const int64_t done = QUARTERS * quarter;
-    add_pairs<ROWS, 1>(weights + done * 128, x + 2 * done, product.x_stride, 0, pairs - done, last);
-    for (int r = 0; r < ROWS; ++r) {
-        Floats sums[2];
-        for (int half = 0; half < 2; ++half) {
-            const __m512 front = _mm512_add_ps(of_quarter[0][r][half], of_quarter[1][r][half]);
-            sums[half] = reinterpret_cast<Floats>(
-                _mm512_add_ps(front, _mm512_add_ps(of_quarter[2][r][half], of_quarter[3][r][half])));
+        if (tile.near) {
+            const bool at_end = (group + 1) * PARALLEL == QUARTERS;
+            const char* coming = at_end ? block + pairs * PAIR_BYTES : weights + PARALLEL * quarter * PAIR_BYTES;
+            const Fetch ahead{weights + NEAR_PAIRS * PAIR_BYTES, PAIR_BYTES}, over{coming - inner * PAIR_BYTES, PAIR_BYTES};
+            add_pairs<ROWS, PARALLEL, _MM_HINT_T0>(weights, x, stride, quarter, 0, inner, ahead, sums);
+            add_pairs<ROWS, PARALLEL, _MM_HINT_T0>(weights, x, stride, quarter, inner, quarter, over, sums);
+        } else {
+            const Fetch share{tile.next.at + group * PARALLEL * quarter * tile.next.step, tile.next.step};
+            add_pairs<ROWS, PARALLEL, _MM_HINT_T1>(weights, x, stride, quarter, 0, quarter, share, sums);
         }
-        store_sums(product, block, row + r, sums[0], sums[1]);
+        std::memcpy(all[group], sums, sizeof sums);
+    }
+    auto& of_quarter = reinterpret_cast<__m512(&)[QUARTERS][ROWS][2]>(all);
+    auto& of_last = reinterpret_cast<__m512(&)[1][ROWS][2]>(of_quarter[QUARTERS - 1]);
+    const Fetch nothing{block, 0};
+    add_pairs<ROWS, 1, _MM_HINT_T0>(block, x_row, stride, 0, QUARTERS * quarter, pairs, nothing, of_last);
+    for (int r = 0; r < ROWS; ++r) {
+        const auto of_half = [&](int half) {
+            const __m512 front = _mm512_add_ps(of_quarter[0][r][half], of_quarter[1][r][half]);
+            return reinterpret_cast<Floats>(
+                _mm512_add_ps(front, _mm512_add_ps(of_quarter[2][r][half], of_quarter[3][r][half])));
+        };
+        store_sums(product, tile.block, tile.row + r, of_half(0), of_half(1));
     }
 }
 
-constexpr int MOST_ROWS = 12;  // two sums each, two weights, one input: 27 of 32 registers
-using Tile = void (*)(const Product&, int64_t, int64_t);
-constexpr Tile TILES[MOST_ROWS + 1] = {nullptr,    tile<1, 4>, tile<2, 4>, tile<3, 4>, tile<4, 2>,  tile<5, 2>,  tile<6, 2>,
-                                       tile<7, 1>, tile<8, 1>, tile<9, 1>, tile<10, 1>, tile<11, 1>, tile<12, 1>};
+constexpr void (*COMPUTE[MOST_ROWS + 1])(const Tile&) = {
+    nullptr,       compute<1, 4>, compute<2, 4>, compute<3, 4>, compute<4, 2>,  compute<5, 2>,  compute<6, 2>,
+    compute<7, 1>, compute<8, 1>, compute<9, 1>, compute<10, 1>, compute<11, 1>, compute<12, 1>};
 
 }  // namespace
 
+// Several tiles read a block from memory once, and it is fetched while those of the block before are computed: arithmetic
+// does not wait for memory nor memory for arithmetic.
 void bf16_block_avx512(const Product& product, int64_t block) {
     const int64_t tiles = (product.rows + MOST_ROWS - 1) / MOST_ROWS;
+    const int64_t block_bytes = product.weight->inputs / 2 * PAIR_BYTES;
+    const auto* next = static_cast<const char*>(product.weight->packed) + (block + 1) * block_bytes;
     for (int64_t t = 0; t < tiles; ++t) {  // as equal as they can be
         const int64_t row = t * product.rows / tiles, end = (t + 1) * product.rows / tiles;
-        TILES[end - row](product, block, row);
+        const bool near = tiles == 1 || product.next_block < 0 || (t == 0 && !product.follows);
+        COMPUTE[end - row]({product, block, row, near, {next + t * block_bytes / tiles, PAIR_BYTES / tiles}});
     }
 }
 

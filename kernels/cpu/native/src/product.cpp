@@ -9,7 +9,8 @@
 namespace tp {
 namespace {
 
-constexpr int64_t PIECE_BYTES = 64 << 10;  // of weights: a piece that one thread takes at a time, at few rows
+constexpr int64_t PIECE_BYTES = 256 << 10;  // of weights: the most that one thread takes at a time
+constexpr int64_t PIECES_A_THREAD = 6;     // and so many at least, so that threads end together
 constexpr int64_t PANEL_BYTES = 1 << 20;   // of rows: what stays in a core's cache while all the weights pass by
 constexpr int64_t PANEL_ROWS = 48;         // and no fewer: weights have to be read anew for each panel
 constexpr int64_t PREPARED_ROWS = 4;       // that one thread prepares at a time
@@ -77,6 +78,7 @@ void prepare_range(const void* argument, int64_t first, int64_t last) {
 // Units of work are numbered panel by panel, in each block by block.
 void product_range(const void* argument, int64_t first, int64_t last) {
     const auto& work = *static_cast<const Work*>(argument);
+    bool follows = false;
     for (int64_t unit = first; unit < last; ++unit) {
         const int64_t row = unit / work.blocks * work.panel_rows, block = unit % work.blocks;
         const Part* part = work.part;
@@ -89,6 +91,10 @@ void product_range(const void* argument, int64_t first, int64_t last) {
         product.x += row * product.x_stride;
         product.prepared += row * product.prepared_bytes;
         product.y = static_cast<char*>(product.y) + row * product.y_stride * number_bytes;
+        const bool goes_on = unit + 1 < last && block + 1 < part->first_block + part->blocks;
+        product.next_block = goes_on ? block - part->first_block + 1 : -1;
+        product.follows = follows;
+        follows = goes_on;
         part->format->block(product, block - part->first_block);
     }
 }
@@ -112,13 +118,11 @@ int64_t panel_rows(int64_t rows, int64_t inputs) {
     return up_to((rows + panels - 1) / panels, PANEL_ROWS);
 }
 
-// Units of work in a piece: a row costs a block hardly anything until the weights come slower than it computes.
-int64_t grain_of(const TpLinear& linear, int64_t rows) {
+// Units of work in a piece.
+int64_t grain_of(const TpLinear& linear, int64_t units) {
     const TpWeight& weight = linear.part[0];
-    const int64_t block_bytes = std::max<int64_t>(
-        1, tp_packed_bytes(weight.format, weight.outputs, weight.inputs) * BLOCK_OUTPUTS / up_to(weight.outputs, BLOCK_OUTPUTS));
-    const int64_t heavier = std::max<int64_t>(1, rows / 8);
-    return std::max<int64_t>(1, PIECE_BYTES / block_bytes / heavier);
+    const int64_t block_bytes = std::max<int64_t>(1, tp_packed_bytes(weight.format, BLOCK_OUTPUTS, weight.inputs));
+    return std::clamp<int64_t>(units / (PIECES_A_THREAD * threads()), 1, std::max<int64_t>(1, PIECE_BYTES / block_bytes));
 }
 
 }  // namespace
@@ -174,12 +178,12 @@ extern "C" void tp_product(const TpLinear* linear, const uint16_t* x, int64_t x_
             prepared += rows * bytes;
         }
         part.product = {&weight, x, x_stride, rows, rows_at, bytes, static_cast<TpStore>(store),
-                        static_cast<char*>(y) + offset_of(first_output, static_cast<TpStore>(store)), y_stride};
+                        static_cast<char*>(y) + offset_of(first_output, static_cast<TpStore>(store)), y_stride, -1, false};
         part.first_block = work.blocks;
         part.blocks = (weight.outputs + BLOCK_OUTPUTS - 1) / BLOCK_OUTPUTS;
         work.blocks += part.blocks;
         first_output += weight.outputs;
     }
     const int64_t panels = (rows + work.panel_rows - 1) / work.panel_rows;
-    run(product_range, &work, panels * work.blocks, grain_of(*linear, rows));
+    run(product_range, &work, panels * work.blocks, grain_of(*linear, panels * work.blocks));
 }

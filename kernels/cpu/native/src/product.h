@@ -20,6 +20,8 @@ struct Product {
     TpStore store;
     void* y;  // at the weight's own first output
     int64_t y_stride;
+    int64_t next_block;  // that this thread computes after this one, to be fetched meanwhile; -1: not known
+    bool follows;        // whether this block was some block's next
 };
 
 // A format at one level of the processor. Outputs are filled up to whole blocks; what is past them is not stored.
