@@ -9,7 +9,7 @@ import torch
 
 from engine.models.checkpoint import open_checkpoint
 from engine.models.loader import load_model
-from kernels.reference import ReferenceLinear, ReferenceOps
+from kernels.reference import ReferenceEmbedding, ReferenceLinear, ReferenceOps
 from tests.engine.models.tiny import TinyFamily, make_checkpoint
 
 
@@ -17,7 +17,7 @@ def tensors_of(value: object) -> Iterator[torch.Tensor]:
     """All tensors in weights, however deep."""
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, ReferenceLinear):
+    elif isinstance(value, (ReferenceLinear, ReferenceEmbedding)):
         yield from tensors_of(list(vars(value).values()))
     elif isinstance(value, (list, tuple)):
         for each in value:

@@ -271,5 +271,3 @@ def test_a_step_of_more_tokens_than_any_before(model: Model) -> None:
     first = in_one(model, forward, sequence(model.config, 3)).all_hidden(0)
     in_one(model, forward, sequence(model.config, 200))
     assert torch.equal(in_one(model, forward, sequence(model.config, 3)).all_hidden(0), first)
-
-

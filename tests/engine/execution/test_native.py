@@ -1,0 +1,89 @@
+"""Models on the native CPU path: as close to transformers as bf16 lets them be, and always the same text."""
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import cosine_similarity
+
+from engine.models.checkpoint import open_checkpoint
+from engine.models.loader import load_model
+from engine.models.transformer import Transformer
+from engine.request import SamplingParams
+from kernels.cpu import native
+from kernels.cpu.native.library import load
+from kernels.cpu.ops import CpuOps
+from kernels.cpu.probe import CpuProfile
+from tests.engine.execution.harness import GREEDY, Harness, forward_logits
+from tests.engine.execution.test_golden import prompt
+from tests.engine.models.tiny import FAMILIES, make_checkpoint, reference_model
+
+if load() is None:
+    pytest.skip("the native library is not built: make install, with a C++ compiler", allow_module_level=True)
+
+SAMPLED = SamplingParams(temperature=1.0, top_p=0.95, ignore_eos=True)
+LENGTHS = (1, 5, 16, 17, 40, 70)
+
+
+@cache
+def load_native(folder: Path) -> Transformer:
+    native.start(2)
+    ops = CpuOps(CpuProfile(torch.bfloat16, threads=2, products="native", min_rows=1, probe_us={}))
+    checkpoint = open_checkpoint(folder)
+    return load_model(checkpoint, ops, checkpoint.config.max_position)
+
+
+@pytest.fixture(params=FAMILIES)
+def folder(request: pytest.FixtureRequest, tiny_folders: dict[str, Path]) -> Path:
+    return tiny_folders[request.param]
+
+
+def assert_like_transformers(folder: Path) -> None:
+    tokens = prompt(70)
+    with torch.no_grad():
+        expected = reference_model(folder)(torch.tensor([tokens])).logits[0]
+    actual = forward_logits(load_native(folder), tokens, 512)
+    assert actual.dtype == torch.float32
+    assert cosine_similarity(actual, expected).min() > 0.999
+
+
+def test_logits(folder: Path) -> None:
+    assert_like_transformers(folder)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"attention_bias": True, "mlp_bias": True},
+        {"tie_word_embeddings": True, "head_dim": 8, "intermediate_size": 77},
+        {"num_key_value_heads": 1, "vocab_size": 515},
+    ],
+    ids=str,
+)
+def test_logits_of_other_llama_shapes(tmp_path: Path, overrides: dict[str, object]) -> None:
+    assert_like_transformers(make_checkpoint(tmp_path / "model", "llama", **overrides))
+
+
+@pytest.mark.parametrize("chunk_tokens", [1, 3, 16, 33])
+def test_chunks_change_no_bit(folder: Path, chunk_tokens: int) -> None:
+    model, tokens = load_native(folder), prompt(70)
+    assert torch.equal(forward_logits(model, tokens, chunk_tokens), forward_logits(model, tokens, 512))
+
+
+@pytest.mark.parametrize("toggle", ["plain", "preempted", "chunked"])
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_text_alone_and_in_a_batch(folder: Path, toggle: str, params: SamplingParams) -> None:
+    model = load_native(folder)
+
+    def alone(index: int) -> list[int]:
+        harness = Harness(model)
+        harness.add(prompt(LENGTHS[index]), params, max_tokens=16, seed=index)
+        return harness.run()["0"].tokens
+
+    batch = Harness(model, **({"chunk_tokens": 5} if toggle == "chunked" else {}))  # type: ignore[arg-type]
+    for index, length in enumerate(LENGTHS):
+        batch.add(prompt(length), params, max_tokens=16, seed=index)
+    batch.run(preempt_every=2 if toggle == "preempted" else None)
+    for index in range(len(LENGTHS)):
+        assert batch.results[str(index)].tokens == alone(index)

@@ -1,0 +1,19 @@
+"""Processes that a test makes."""
+
+import os
+import warnings
+from collections.abc import Callable
+
+
+def exit_code_of_fork(call: Callable[[], int]) -> int:
+    """What a child of this process, forked off as it is now, gets from a call."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # that there are threads is the point
+        child = os.fork()
+    if child == 0:
+        code = 255
+        try:
+            code = call()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
