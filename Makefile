@@ -43,7 +43,7 @@ ASAN := detect_leaks=0:alloc_dealloc_mismatch=0
 NATIVE := kernels/cpu/native/src
 
 sanitize: install
-	$(MAKE) --no-print-directory -C $(NATIVE) FLAVOUR=-sanitized SUFFIX=.sanitized.so EXTRA='$(SANITIZED)'
+	$(MAKE) --no-print-directory -j2 -C $(NATIVE) FLAVOUR=-sanitized SUFFIX=.sanitized.so EXTRA='$(SANITIZED)'
 	LD_PRELOAD="$(foreach name,$(RUNTIMES),$(shell $(CXX) -print-file-name=$(name)))" ASAN_OPTIONS=$(ASAN) \
 		$(BIN)/pytest -x -p tests.kernels.cpu.sanitized tests/kernels/cpu
 	mkdir -p build

@@ -76,7 +76,7 @@ def main() -> None:
         levels = tuple(given.levels or (QUICK_LEVELS if given.quick and not part.prefix else part.levels))
         plan = Plan(levels, 1 if given.quick else given.passes, given.seed, 0.25 if given.quick else 1.0)
         with tempfile.TemporaryDirectory(prefix="turnpike-peers-") as scratch:
-            setting = Setting(given.threads, _CONTEXT, max(levels), Path(scratch), given.speculation)
+            setting = Setting(given.threads, _CONTEXT, max((*levels, *part.levels)), Path(scratch), given.speculation)
             run = run_part(part, plan, setting, limits, given.results)
         print("\n".join(describe([run], ASKED.get(name, ()))))
 

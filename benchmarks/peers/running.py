@@ -57,7 +57,7 @@ def _started(part: Part, setting: Setting, run: Run, stack: ExitStack) -> dict[s
             log = setting.scratch / f"{contestant.name}.log"
             server = stack.enter_context(running(contestant.launch(setting), log))
         except ServerFailed as error:
-            run.left_out[contestant.name] = str(error).splitlines()[0]
+            run.left_out[contestant.name] = str(error).splitlines()[-1]
             print(f"{contestant.name} is left out: {error}", flush=True)
             continue
         idle_mib = server.resident_mib()

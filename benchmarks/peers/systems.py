@@ -53,15 +53,21 @@ def _turnpike(contestant: Contestant, setting: Setting) -> Launch:
     program = str(Path(sys.executable).with_name("turnpike"))
     data_dir = setting.scratch / contestant.name.replace(" ", "-")
     folder = ("--data-dir", str(data_dir))
-    subprocess.run([program, "tenant", "create", "bench", *folder], check=True, capture_output=True)
-    made = subprocess.run([program, "key", "create", "--tenant", "bench", *folder], check=True, capture_output=True)
+
+    def call(*words: str) -> str:
+        done = subprocess.run([program, *words, *folder], check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    call("tenant", "create", "bench", "--tier", "standard")
+    call("price", "set", "model", "--input", "1", "--output", "1")
+    key = call("key", "create", "--tenant", "bench")
     port = free_port()
     command = [
         *(program, "serve", "--port", str(port), *folder, "--model", f"model={contestant.model}"),
         *("--threads", str(setting.threads), "--max-running", str(max(setting.sequences, 1))),
         *("--dtype", "bfloat16", "--quantize", contestant.quantize),
     ]
-    return Launch(command, port, {"TURNPIKE_SPECULATION": setting.speculation}, made.stdout.decode().strip())
+    return Launch(command, port, {"TURNPIKE_SPECULATION": setting.speculation}, key)
 
 
 def _vllm(contestant: Contestant, setting: Setting) -> Launch:
