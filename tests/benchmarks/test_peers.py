@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from benchmarks.limits import Limits
+from benchmarks.peers import __main__ as command
 from benchmarks.peers import environment, llama_cpp, models, systems, table
 from benchmarks.peers.environment import InstallError
 from benchmarks.peers.load import Figures, chats, figures, letters, prefixed_chats, words
@@ -97,6 +98,29 @@ def test_prefixes_are_measured_both_ways(tmp_path: Path, setting: Setting) -> No
     text = "\n".join(table.describe([run], ()))
     assert "one prefix" in text
     assert "absent" not in text
+
+
+@pytest.mark.usefixtures("faked")
+def test_the_command_measures_what_is_asked_and_reports_all_that_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = {name: lambda name=name: part(name, "turnpike", "vllm") for name in ("tenth", "half")}
+    monkeypatch.setattr(command, "PARTS", parts)
+    monkeypatch.setattr(command, "measured_limits", lambda: LIMITS)
+
+    def run(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["peers", *arguments, "--results", str(tmp_path)])
+        command.main()
+        return capsys.readouterr().out
+
+    assert "## Tiny" in run("--part", "tenth", "--levels", "4", "--passes", "1")
+    run("--part", "half", "--quick", "--only", "vllm")
+    first, second = load_runs(tmp_path)
+    assert {each.contestant for each in first.samples} == {"vllm"}
+    assert {(each.contestant, each.level) for each in second.samples} == {("turnpike", 4), ("vllm", 4)}
+    text = run("--report")
+    assert text.count("## Tiny") == 2
+    assert "| 4 | turnpike / vllm | " in text
 
 
 def test_a_server_that_does_not_come_up_is_left_out_by_its_own_words(
