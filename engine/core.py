@@ -263,6 +263,8 @@ class EngineCore:
             worker.hand_over.release()
 
     def _note_step(self, worker: ModelWorker) -> None:
+        if worker.forecast.is_fresh(time.monotonic_ns()):
+            return
         load = worker.scheduler.snapshot()  # not under the lock: the event loop would wait for a thread below it
         with self._wake:
             posted = [each for each in self._inbox if isinstance(each, _Submit)]

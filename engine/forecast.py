@@ -9,6 +9,9 @@ from engine.scheduling.pace import Pace
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.wait import QueueSnapshot, predict_drain_ns, predict_first_token_ns
 
+FRESH_NS = 50_000_000
+"""So long a load is as good as the next, while nobody waits and as many run. Prompts that run get shorter meanwhile."""
+
 
 @dataclass(frozen=True, slots=True)
 class PredictedWait:
@@ -30,6 +33,9 @@ class Forecast:
         self._scheduler = scheduler
         self._pace = pace
         self._load = scheduler.snapshot()
+        self._running = len(scheduler.running)
+        self._stepped_ns: int | None = None
+        """When the load was taken, where nobody waited then and nobody has come since."""
         self._hindsights = [Hindsight(rank, self._first_token_ns) for rank in scheduler.ranks]
 
     @property
@@ -49,12 +55,25 @@ class Forecast:
         rank = self._scheduler.rank_of(request.service_class.name)
         self._hindsights[rank].submitted(self._load, request.prompt_tokens, now_ns)
         self._load = self._load.with_waiting(rank, request.prompt_tokens)
+        self._stepped_ns = None
+
+    def is_fresh(self, now_ns: int) -> bool:
+        """Is there no need to be told of a step? Asked on the engine thread, after each."""
+        taken_ns, scheduler = self._stepped_ns, self._scheduler
+        return (
+            taken_ns is not None
+            and now_ns - taken_ns < FRESH_NS
+            and self._running == len(scheduler.running)
+            and not scheduler.waiting
+        )
 
     def stepped(self, load: QueueSnapshot, unseen: Iterable[Request], now_ns: int) -> None:
         """A step has moved the queues. `unseen` were submitted, and the scheduler does not have them yet."""
         for request in unseen:
             load = load.with_waiting(self._scheduler.rank_of(request.service_class.name), request.prompt_tokens)
         self._load = load
+        self._running = sum(each.running_requests for each in load.classes)
+        self._stepped_ns = None if self.queue_depth else now_ns
         for hindsight in self._hindsights:
             hindsight.moved(load, now_ns)
 

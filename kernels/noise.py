@@ -5,6 +5,11 @@ is two rounds of MurmurHash3's 32-bit finaliser over the token id, keyed by two 
 with SplitMix64. Every backend computes the same bits.
 """
 
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
 MASK_32 = (1 << 32) - 1
 _MASK_64 = (1 << 64) - 1
 
@@ -29,6 +34,20 @@ def noise_key(seed: int, position: int) -> tuple[int, int]:
     """Two 32-bit words for one draw: `position` is that of the token being drawn."""
     word = _splitmix64(_splitmix64(seed & _MASK_64) ^ position)
     return word & MASK_32, word >> 32
+
+
+def mixed_seeds(seeds: Sequence[int]) -> npt.NDArray[np.uint64]:
+    """What `noise_keys` takes of each seed: its part of the hash, uint64 [R]."""
+    return np.array([_splitmix64(seed & _MASK_64) for seed in seeds], dtype=np.uint64)
+
+
+def noise_keys(mixed: npt.NDArray[np.uint64], positions: Sequence[int]) -> npt.NDArray[np.int64]:
+    """`noise_key` of each of `mixed_seeds` and a position: int64 [R, 2]."""
+    x = (mixed ^ np.array(positions, dtype=np.uint64)) + np.uint64(SPLITMIX_STEP)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(SPLITMIX_A)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(SPLITMIX_B)
+    x ^= x >> np.uint64(31)
+    return np.stack((x & np.uint64(MASK_32), x >> np.uint64(32)), axis=1).astype(np.int64)
 
 
 def choice_seed(seed: int, choice: int) -> int:

@@ -3,16 +3,19 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from engine.execution.logprobs import measure
 from engine.execution.masks import TokenMasks
-from engine.execution.slots import SlotTable, index_tensor
+from engine.execution.slots import SlotTable, index_tensor, slot_of, uses_counts
 from engine.request import Request, TokenLogprob
-from kernels.noise import noise_key
+from kernels.noise import mixed_seeds, noise_keys
 from kernels.ops import LogitEdits, Ops, SamplingColumns
 
 
@@ -26,6 +29,22 @@ class Draw(NamedTuple):
     def position(self) -> int:
         """Of the token, in its sequence."""
         return len(self.request.tokens) + len(self.drafts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """What is the same of these draws whenever they are made, which they are from step to step.
+
+    columns: without keys. mixed: uint64 [R], of the seeds; None where no draw has noise. wanted: draws whose
+    log-probabilities are asked for. `masked`, `edited`: whether any may have a grammar, or other changes to its logits.
+    """
+
+    draws: Sequence[Draw]
+    columns: SamplingColumns
+    mixed: npt.NDArray[np.uint64] | None
+    wanted: list[int]
+    masked: bool
+    edited: bool
 
 
 class Drawn(NamedTuple):
@@ -43,19 +62,23 @@ class Sampler:
     def __init__(self, ops: Ops, slots: SlotTable, vocab_size: int) -> None:
         self._ops, self._slots = ops, slots
         self._masks = TokenMasks(ops, vocab_size)
+        self._batch: _Batch | None = None
 
     def sample(self, logits: Tensor, draws: Sequence[Draw]) -> Drawn:
         """One token a row of float32 [R, V], and its log-probability where the request asks. Overwrites logits.
 
+        Least is to be done for the very list of draws that the last call had, of requests in the same slots.
         Log-probabilities are the model's own: before grammars, penalties, biases, temperature and thresholds.
         """
-        wanted = [i for i, draw in enumerate(draws) if draw.request.params.logprobs is not None]
-        raw = logits[wanted] if wanted else None
-        failed = self._masks.apply(logits, draws)
-        edits = logit_edits(draws, self._slots)
-        if edits is not None:
+        batch = self._batch
+        if batch is None or batch.draws is not draws:
+            self._batch = batch = _batch_of(draws, self._slots)
+        wanted = batch.wanted
+        raw = logits[index_tensor(wanted)] if wanted else None
+        failed = self._masks.apply(logits, draws) if batch.masked else frozenset()
+        if batch.edited and (edits := logit_edits(draws, self._slots)) is not None:
             self._ops.edit_logits(logits, edits)
-        tokens: list[int] = self._ops.sample(logits, sampling_columns(draws, self._slots)).tolist()
+        tokens: list[int] = self._ops.sample(logits, _with_keys(batch)).tolist()
         logprobs: list[TokenLogprob | None] = [None] * len(tokens)
         if raw is not None:
             counts = [draws[i].request.params.logprobs or 0 for i in wanted]
@@ -75,19 +98,38 @@ def accepted_drafts(drafts: Sequence[int], drawn: Sequence[int]) -> int:
 
 def sampling_columns(draws: Sequence[Draw], slots: SlotTable) -> SamplingColumns:
     """How each of them is sampled, and its noise."""
-    rows = index_tensor([draw.request.slot for draw in draws if draw.request.slot is not None])
-    # The position of a token is its index in the sequence, so that a replay draws the same noise.
-    keys = [
-        noise_key(draw.request.seed, draw.position) if draw.request.params.temperature else (0, 0) for draw in draws
-    ]
-    return SamplingColumns(
+    return _with_keys(_batch_of(draws, slots))
+
+
+def _batch_of(draws: Sequence[Draw], slots: SlotTable) -> _Batch:
+    rows = index_tensor([slot_of(draw.request) for draw in draws])
+    params = [draw.request.params for draw in draws]
+    columns = SamplingColumns(
         inverse_temperature=slots.inverse_temperature[rows],
         noise_scale=slots.noise_scale[rows],
         top_k=slots.top_k[rows],
         top_p=slots.top_p[rows],
         min_p=slots.min_p[rows],
-        keys=torch.tensor(keys, dtype=torch.int64),
+        keys=torch.zeros((len(draws), 2), dtype=torch.int64),
     )
+    noisy = any(each.temperature for each in params)
+    return _Batch(
+        draws,
+        columns,
+        mixed_seeds([draw.request.seed for draw in draws]) if noisy else None,
+        [i for i, each in enumerate(params) if each.logprobs is not None],
+        masked=any(draw.request.matcher is not None for draw in draws),
+        edited=any(each.min_tokens or each.logit_bias or uses_counts(each) for each in params),
+    )
+
+
+def _with_keys(batch: _Batch) -> SamplingColumns:
+    """The columns of draws, for what comes next in their sequences now."""
+    if batch.mixed is None:
+        return batch.columns
+    # The position of a token is its index in the sequence, so that a replay draws the same noise.
+    keys = noise_keys(batch.mixed, [len(draw.request.tokens) + len(draw.drafts) for draw in batch.draws])
+    return replace(batch.columns, keys=torch.from_numpy(keys))
 
 
 def logit_edits(draws: Sequence[Draw], slots: SlotTable) -> LogitEdits | None:

@@ -38,6 +38,8 @@ class _Tally:
 
     def close(self) -> None:
         """Count those that decoded."""
+        if not self.decoding:
+            return
         self.computed += len(self.decoding)
         self.sampled += len(self.decoding)
         for tenant, rows in Counter(self.decoding).items():

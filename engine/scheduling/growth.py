@@ -24,6 +24,8 @@ def grow_running(roster: Roster, cache: KVCacheManager) -> int | None:
             for request in roster.running
             if request.scheduled >= len(request.block_table) * BLOCK_TOKENS and not ends_in_flight(request)
         ]
+        if not growing:
+            return open_ranks
         lacking = _lacking_rank(roster.ranks, cache, growing)
         if lacking is None:
             break

@@ -89,7 +89,7 @@ class Planner:
         sketch = _Sketch(budget_tokens, budget_tokens - running, open_ranks, guard)
         for rank in self._roster.ranks:
             sketch.left.append(self._plan_running(sketch, rank))
-            if rank < sketch.open_ranks:
+            if rank < sketch.open_ranks and self._roster.waiting[rank]:
                 self._plan_waiting(sketch, rank)
         if not sketch.rows:
             return None
@@ -132,7 +132,7 @@ class Planner:
     def _prefill_limit(self, sketch: _Sketch, rank: int) -> int:
         """The tokens of prefill that a class may have in a step, so that one above it is not kept waiting long."""
         running, waiting = self._roster.running.ranks, self._roster.waiting
-        contended = any(len(running[above]) or len(waiting[above]) for above in range(rank))
+        contended = rank and any(len(running[above]) or len(waiting[above]) for above in range(rank))
         limit = (
             max(1, int(self._classes[rank].step_share * sketch.budget_tokens)) if contended else sketch.budget_tokens
         )

@@ -100,7 +100,7 @@ class Scheduler:
     @property
     def context_tokens(self) -> int:
         """Those whose KV all that run read in a step. O(classes)."""
-        return sum(sums.load().context_tokens for sums in self._roster.loads)
+        return sum([sums.context_tokens for sums in self._roster.loads])
 
     @property
     def waiting(self) -> int:

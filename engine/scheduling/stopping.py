@@ -37,7 +37,7 @@ def stop_after_token(request: Request, window_tokens: int) -> Stop | None:
     params, tokens = request.params, request.tokens
     token, known = tokens[-1], len(tokens)
     drawn = known - request.prompt_tokens
-    if is_end(request, token) and drawn > params.min_tokens:
+    if drawn > params.min_tokens and is_end(request, token):
         return Stop(FinishReason.STOP, token)
     if drawn >= request.max_tokens or known >= window_tokens:
         return Stop(FinishReason.LENGTH)

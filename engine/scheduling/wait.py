@@ -123,6 +123,11 @@ class LoadSums:
             return max(self._answer_tokens, 1.0)
         return max(self._bound_tokens / 2 / max(self._waiting_requests + self._running_requests, 1), 1.0)
 
+    @property
+    def context_tokens(self) -> int:
+        """Those whose KV the running requests read in a step."""
+        return self._computed_tokens + self._running_requests
+
     def load(self) -> ClassLoad:
         return ClassLoad(
             waiting_requests=self._waiting_requests,
@@ -130,7 +135,7 @@ class LoadSums:
             waiting_pairs=self._waiting_pairs,
             running_requests=self._running_requests,
             prefill_tokens=max(self._running_tokens - self._computed_tokens - self._running_requests, 0),
-            context_tokens=self._computed_tokens + self._running_requests,
+            context_tokens=self.context_tokens,
             answer_tokens=self.answer_tokens,
         )
 
