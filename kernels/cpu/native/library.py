@@ -36,9 +36,7 @@ def _open(path: Path) -> ctypes.CDLL | None:
         if library.tp_abi() != ABI:
             return None
         for name, (result, arguments) in SIGNATURES.items():
-            function = getattr(library, name, None)
-            if function is None:  # until all are written
-                continue
+            function = getattr(library, name)
             function.restype, function.argtypes = result, arguments
     except (OSError, AttributeError):
         return None
