@@ -1,0 +1,53 @@
+#if defined(__x86_64__)
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "blocks.h"
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16,fma")
+#include <immintrin.h>
+
+namespace tp {
+namespace {
+
+#include "vectors.h"
+#include "store.h"
+
+typedef int16_t Pairs __attribute__((vector_size(64)));
+typedef uint16_t UnsignedPairs __attribute__((vector_size(64)));
+
+// The lowest four bits of each word less OFFSET; a fifth, which chooses from the table too, belongs to the next number.
+template <int OFFSET>
+inline Pairs nibbles(Pairs words) {
+    constexpr Pairs TABLE = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,
+                             0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return __builtin_shuffle(TABLE - static_cast<int16_t>(OFFSET), words);
+}
+
+inline Floats float16(const char* at) {
+    return reinterpret_cast<Floats>(_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at))));
+}
+
+inline Ints dot(Ints sums, Pairs weights, int32_t pair) {
+    return reinterpret_cast<Ints>(_mm512_dpwssd_epi32(reinterpret_cast<__m512i>(sums), reinterpret_cast<__m512i>(weights),
+                                                      _mm512_set1_epi32(pair)));
+}
+
+inline Floats multiply_add(Floats a, Floats b, Floats c) {
+    return reinterpret_cast<Floats>(
+        _mm512_fmadd_ps(reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(b), reinterpret_cast<__m512>(c)));
+}
+
+constexpr int MOST_ROWS = 6;  // two sums and two totals each
+constexpr int UNROLLED = 8;
+
+#include "blocks_codings.inl"
+#include "blocks_vectors.inl"
+
+}  // namespace
+
+const BlockKernels BLOCKS_AVX512 = KERNELS;
+
+}  // namespace tp
+#endif

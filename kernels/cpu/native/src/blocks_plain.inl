@@ -1,0 +1,19 @@
+// What levels without AVX-512 share of `blocks_vectors.inl`'s needs. Include within the level's namespace, behind `vectors.h`.
+
+typedef int16_t Pairs __attribute__((vector_size(64)));
+typedef uint16_t UnsignedPairs __attribute__((vector_size(64)));
+
+template <int OFFSET>
+inline Pairs nibbles(Pairs words) {
+    return (words & 15) - static_cast<int16_t>(OFFSET);
+}
+
+// 16 float16 numbers: their exponent counts from 15, not from 127, which a factor of 2^112 makes up for, also for those
+// without a leading one; there are no infinite scales.
+inline Floats float16(const char* at) {
+    Halves halves;
+    std::memcpy(&halves, at, sizeof halves);
+    const Words bits = __builtin_convertvector(halves, Words);
+    const Floats size = reinterpret_cast<Floats>((bits & 0x7fffu) << 13) * 0x1p112f;
+    return reinterpret_cast<Floats>(reinterpret_cast<Words>(size) | (bits & 0x8000u) << 16);
+}
