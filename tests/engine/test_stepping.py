@@ -330,3 +330,19 @@ class TestDrafting:
         machine.steps = ModelSteps(machine.scheduler, machine.device, DeviceClock(), never_late(), speculator)
         assert [len(delta.token_ids) for delta in machine.turns()] == [1] * 10
         assert not parrot.asked
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_what_is_to_be_done_before_a_launch_is_done_before_each(clock: Clock, ahead: int) -> None:
+    machine = Machine(clock, ahead, requests=0)
+    diary = machine.device.diary
+    machine.steps = ModelSteps(
+        machine.scheduler, machine.device, DeviceClock(), never_late(), before_launch=lambda: diary.append("before")
+    )
+    machine.steps.turn()
+    assert diary == [], "nothing is launched"
+    for request in prompts(1, 20, TEN):
+        machine.scheduler.add(request)
+    machine.turns()
+    told = [each for each in diary if not each.startswith("result")]
+    assert told == [each for step in range(1, 11) for each in ("before", f"launch {step}")]

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from kernels.cpu.sampling import gumbel_noise as gumbel_noise_of
-from kernels.noise import choice_seed, noise_key
+from kernels.noise import choice_seed, mixed_seeds, noise_key, noise_keys
 from kernels.reference import gumbel_noise
 
 
@@ -14,6 +14,12 @@ def test_keys_differ_by_seed_and_position() -> None:
     keys = {noise_key(seed, position) for seed in (-(2**63), -1, 0, 1, 2**63 - 1) for position in range(500)}
     assert len(keys) == 2500
     assert all(0 <= word < 2**32 for key in keys for word in key)
+
+
+def test_keys_of_many_are_those_of_each() -> None:
+    pairs = [(seed, position) for seed in (-(2**63), -1, 0, 1, 2**63 - 1) for position in (0, 1, 77, 2**31)]
+    seeds, positions = zip(*pairs, strict=True)
+    assert noise_keys(mixed_seeds(seeds), positions).tolist() == [list(noise_key(*pair)) for pair in pairs]
 
 
 def test_choices_have_seeds_of_their_own() -> None:

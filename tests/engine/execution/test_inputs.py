@@ -1,0 +1,129 @@
+"""A step's inputs are those of its plan, whatever is kept of the step before."""
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from engine.config import BLOCK_TOKENS, SchedulerConfig
+from engine.execution.inputs import RowPlacer, StepInputs
+from engine.execution.slots import SlotTable
+from engine.memory import BlockPool, KVCacheManager
+from engine.request import Request, SamplingParams
+from engine.scheduling import RowResult, ScheduledRow, Scheduler, StepPlan, StepResult
+from engine.scheduling.drafting import DraftRoom, Drafts
+from engine.simulation import make_request
+
+SLOTS, WINDOW, VOCAB = 6, 200, 50
+
+
+class Machine:
+    """A scheduler whose steps draw random tokens, and a placer that each of its plans goes through."""
+
+    def __init__(self, seed: int, *, drafts: bool = False) -> None:
+        self.rng = random.Random(seed)
+        config = SchedulerConfig(max_running=SLOTS, step_tokens=64, chunk_tokens=24)
+        self.scheduler = Scheduler(config, KVCacheManager(BlockPool(40)), WINDOW)
+        self.placer = RowPlacer(SlotTable(SLOTS, WINDOW, VOCAB))
+        self.drafts = drafts
+        self.arrivals = 0
+
+    def add(self, prompt_tokens: int, max_tokens: int) -> Request:
+        prompt = [self.rng.randrange(VOCAB) for _ in range(prompt_tokens)]
+        params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+        request = make_request(str(self.arrivals), prompt, arrival=self.arrivals, params=params)
+        self.arrivals += 1
+        self.scheduler.add(request)
+        return request
+
+    def step(self) -> tuple[StepPlan, StepInputs] | None:
+        plan = self.scheduler.schedule(draft=self._draft if self.drafts else None)
+        if plan is None:
+            return None
+        inputs = self.placer.place(plan)
+        assert_inputs_of(plan, inputs)
+        self.scheduler.commit(plan, StepResult(tuple(map(self._result, plan.rows))))
+        return plan, inputs
+
+    def _result(self, row: ScheduledRow) -> RowResult:
+        token = self.rng.randrange(VOCAB) if row.samples else None
+        return RowResult(token=token, accepted=self.rng.randint(0, len(row.drafts)))
+
+    def _draft(self, room: DraftRoom) -> Drafts:
+        return {
+            request: tuple(self.rng.randrange(VOCAB) for _ in range(self.rng.randint(0, most)))
+            for request, most in room.useful.items()
+            if self.rng.random() < 0.3
+        }
+
+
+def assert_inputs_of(plan: StepPlan, inputs: StepInputs) -> None:
+    rows = plan.rows if inputs.order is None else [plan.rows[place] for place in inputs.order]
+    assert sorted(map(id, rows)) == sorted(map(id, plan.rows))
+    keys = [(row.tokens, row.start + row.tokens) for row in rows]
+    assert keys == sorted(keys)
+    tokens = [[*row.request.tokens[row.start : row.start + row.tokens], *row.drafts] for row in rows]
+    assert inputs.token_ids.tolist() == [token for each in tokens for token in each]
+    assert inputs.metadata.query_lens.tolist() == [row.tokens for row in rows]
+    assert inputs.metadata.context_lens.tolist() == [row.start + row.tokens for row in rows]
+    assert inputs.ends.tolist() == (np.cumsum([row.tokens for row in rows]) - 1).tolist()
+    for row, table in zip(rows, inputs.metadata.block_tables.tolist(), strict=True):
+        blocks = -(-(row.start + row.tokens) // BLOCK_TOKENS)
+        assert table[:blocks] == row.request.block_table[:blocks], "a row has another's blocks"
+    assert inputs.entered.tolist() == entered_blocks(rows)
+    if inputs.decoding is not None:
+        assert [draw.request for draw in inputs.decoding] == [row.request for row in rows]
+    assert (inputs.decoding is not None) == all(row.tokens == 1 and row.samples for row in rows)
+
+
+def entered_blocks(rows: Sequence[ScheduledRow]) -> list[int]:
+    """Those of which a row is the first to write a part, and does not fill it."""
+    entered = []
+    for row in rows:
+        last, filled = divmod(row.start + row.tokens, BLOCK_TOKENS)
+        if filled and row.start <= last * BLOCK_TOKENS:
+            entered.append(row.request.block_table[last])
+    return entered
+
+
+@pytest.mark.parametrize("drafts", [False, True], ids=["plain", "with drafts"])
+@pytest.mark.parametrize("seed", range(20))
+def test_inputs_are_those_of_the_plan(seed: int, drafts: bool) -> None:
+    """While requests come, end, are preempted, paused and aborted between the steps, for want of blocks, too."""
+    machine = Machine(seed, drafts=drafts)
+    rng, scheduler = random.Random(~seed), machine.scheduler
+    decoded = 0
+    for _ in range(300):
+        if rng.random() < 0.08:
+            machine.add(rng.randint(1, 60), rng.randint(0, 60))
+        here = [request.id for request in scheduler.running]
+        if here and rng.random() < 0.04:
+            change = rng.choice([scheduler.preempt, scheduler.pause, scheduler.abort])
+            change(rng.choice(here))
+        for number in range(machine.arrivals):
+            if rng.random() < 0.02:
+                scheduler.resume(str(number))
+        if (step := machine.step()) is not None:
+            decoded += step[1].decoding is not None
+    assert decoded > 20
+
+
+def test_draws_are_the_same_list_while_the_same_requests_decode() -> None:
+    machine = Machine(0)
+    requests = [machine.add(prompt_tokens, 60) for prompt_tokens in (20, 10, 15)]
+    machine.step()
+    lists = []
+    for _ in range(20):
+        step = machine.step()
+        assert step is not None
+        lists.append(step[1].decoding)
+    assert lists[0] is not None
+    assert all(each is lists[0] for each in lists), "blocks that are added in between change nothing"
+
+    machine.scheduler.preempt(requests[1].id)
+    for _ in range(3):
+        step = machine.step()
+    assert step is not None
+    assert step[1].decoding is not None
+    assert step[1].decoding is not lists[0], "it may have come back to another slot"
