@@ -32,10 +32,11 @@ struct Split {
     int64_t kept;
 };
 
-// A draw: the columns of a row, the noise of their tokens, and what is left of the row above its floor.
+// A draw: the columns of a row, of which the largest one times the factor is `largest`, what is left of them above the floor,
+// and where the noise of their tokens comes from.
 struct Draw {
     const float* logits;
-    float factor, floor;
+    float factor, largest, floor;
     const int64_t* token_ids;  // null: column i is token i
     uint32_t key[2];
 };

@@ -7,6 +7,8 @@
 #pragma GCC target("avx2,fma")
 #include <immintrin.h>
 
+#define LOGITS_AVX2
+
 namespace tp {
 namespace {
 

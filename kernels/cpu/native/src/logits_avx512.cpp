@@ -7,6 +7,8 @@
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq")
 #include <immintrin.h>
 
+#define LOGITS_AVX512
+
 namespace tp {
 namespace {
 

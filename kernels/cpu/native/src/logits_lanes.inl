@@ -1,11 +1,12 @@
-// What `vectors.h` lacks and levels do differently: bits of comparisons, numbers packed by bits. Included with it.
+// What `vectors.h` lacks and levels do differently: bits of comparisons, numbers packed by bits. Included with it, behind
+// LOGITS_AVX512, LOGITS_AVX2 or neither: what gcc says of a target that a pragma has set comes too late for an #if.
 
 typedef double Doubles __attribute__((vector_size(128)));
 
 inline uint32_t bits_of(Ints mask) {
-#if defined(__AVX512F__)
+#if defined(LOGITS_AVX512)
     return _mm512_movepi32_mask(reinterpret_cast<__m512i>(mask));
-#elif defined(__AVX2__)
+#elif defined(LOGITS_AVX2)
     __m256 halves[2];
     std::memcpy(halves, &mask, sizeof halves);
     return static_cast<uint32_t>(_mm256_movemask_ps(halves[0]) | _mm256_movemask_ps(halves[1]) << 8);
@@ -28,7 +29,7 @@ inline uint32_t bits_of(Ints mask) {
 
 // Lanes of the bits, one behind the other, and LANES numbers written in all; returns how many the bits are.
 inline int pack_lanes(float* at, Floats values, uint32_t bits) {
-#if defined(__AVX512F__)
+#if defined(LOGITS_AVX512)
     _mm512_storeu_ps(at, _mm512_maskz_compress_ps(static_cast<__mmask16>(bits), reinterpret_cast<__m512>(values)));
     return __builtin_popcount(bits);
 #else
@@ -44,7 +45,7 @@ inline int pack_lanes(float* at, Floats values, uint32_t bits) {
 
 // The values as they are, rounded: what is added to them afterwards is not made one operation with what made them.
 inline Floats rounded(Floats values) {
-#if defined(__AVX512F__)
+#if defined(LOGITS_AVX512)
     asm("" : "+v"(values));
 #else
     asm("" : "+m"(values));
@@ -77,24 +78,19 @@ inline Floats decayed(Floats x) {
     return reinterpret_cast<Floats>(reinterpret_cast<Words>(power) + (reinterpret_cast<Words>(shifted) << 23));
 }
 
-// A sum of many: in float32 for as long as that loses nothing that matters, then in double. In a fixed order.
+// A sum of many, in double: of sums in float32 over so few that what those lose does not matter. In a fixed order.
 struct LongSum {
-    Floats recent = {};
-    Doubles all = {};
+    Doubles lanes = {};
 
-    void flush() {
-        all += __builtin_convertvector(recent, Doubles);
-        recent = Floats{};
-    }
+    void add(Floats few) { lanes += __builtin_convertvector(few, Doubles); }
 
-    double total() {
-        flush();
+    double total() const {
         double sum = 0;
         for (int lane = 0; lane < LANES; ++lane) {
-            sum += all[lane];
+            sum += lanes[lane];
         }
         return sum;
     }
 };
 
-constexpr int64_t FLUSHED = 16 * LANES;  // numbers between two flushes
+constexpr int64_t FEW = 16 * LANES;

@@ -60,13 +60,13 @@ void mask(float* logits, int64_t count, const int32_t* words) {
 
 double mass(const float* logits, int64_t count, float largest) {
     LongSum sum;
-    for (int64_t column = 0; column < count; column += LANES) {
-        const Floats values = load_some(logits + column, count - column);
-        const Floats weights = decayed(values - largest);
-        sum.recent += values == values ? (values > floats(-INFINITY) ? weights : Floats{}) : values;
-        if (column % FLUSHED == 0) {
-            sum.flush();
+    for (int64_t few = 0; few < count; few += FEW) {
+        Floats weights = {};
+        for (int64_t column = few; column < few + FEW && column < count; column += LANES) {
+            const Floats values = load_some(logits + column, count - column);
+            weights += values > floats(-INFINITY) ? decayed(values - largest) : (values == values ? Floats{} : values);
         }
+        sum.add(weights);
     }
     return sum.total();
 }

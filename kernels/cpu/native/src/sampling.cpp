@@ -118,7 +118,7 @@ int64_t sampled_column(const Sampled& job, int64_t row, void* scratch) {
     const Thresholds thresholds = {by.top_k[row], by.top_p[row], by.min_p[row]};
     const float floor = floor_of(job.passes, {logits, job.columns, factor}, thresholds, largest,
                                  floor_scratch(scratch, job.columns), job.spread);
-    const Draw draw = {logits, factor, floor, job.token_ids,
+    const Draw draw = {logits, factor, largest, floor, job.token_ids,
                        {static_cast<uint32_t>(by.keys[2 * row]), static_cast<uint32_t>(by.keys[2 * row + 1])}};
     return drawn(job, draw, score_of(draw, peak.column, largest)).column;
 }

@@ -11,8 +11,8 @@ constexpr int64_t GROUP = 16;  // neighbours that are looked at together
 constexpr int64_t MOST_GROUPS = 128;
 constexpr int BINS = 256;
 constexpr float NONE_ABOVE = INFINITY;
-constexpr double TOO_WIDE = 0.25;  // of the weight: the few that were looked at say nothing
-constexpr int FEW = 32;
+constexpr double TOO_WIDE = 0.25;  // of the weight: what was looked at says nothing
+constexpr int PART = 6;
 
 struct Bins {
     float largest, width;
@@ -25,7 +25,7 @@ struct Bins {
 
 int64_t look_at(Scaled numbers, float* seen) {
     const int64_t groups = numbers.count / GROUP;
-    const int64_t step = std::max<int64_t>({groups / MOST_GROUPS, 1});
+    const int64_t step = std::max<int64_t>(groups / MOST_GROUPS, 1);
     int64_t count = 0;
     for (int64_t group = 0; group < groups && count <= (MOST_GROUPS - 1) * GROUP; group += step) {
         for (int64_t i = group * GROUP; i < (group + 1) * GROUP; ++i) {
@@ -63,21 +63,25 @@ double uncertainty(const Bins& bins, double whole, double share) {
 // Of a few large ones, which seldom are all that has weight; the interval then is what is above all others.
 Interval above_most(const Bins& bins, int64_t count) {
     int bin = 0;
-    for (int64_t reached = bins.counts[0]; reached < count / FEW; reached += bins.counts[bin]) {
+    for (int64_t reached = bins.counts[0]; reached < count / PART; reached += bins.counts[bin]) {
         ++bin;
     }
     return {bins.lower_edge(bin), NONE_ABOVE};
 }
 
-Interval around(const Bins& bins, double from, double until) {
+// From one weight to the other, but no more of all numbers than is soon looked through.
+Interval around(const Bins& bins, int64_t count, double from, double until) {
     Interval interval = {-FLT_MAX, NONE_ABOVE};
     double reached = 0;
+    int64_t within = 0;
     for (int bin = 0; bin < BINS; ++bin) {
         if (reached <= from) {
             interval.high = bins.upper_edge(bin);
+            within = 0;
         }
         reached += bins.weights[bin];
-        if (reached >= until) {
+        within += bins.counts[bin];
+        if (reached >= until || within > count / PART) {
             interval.low = bins.lower_edge(bin);
             break;
         }
@@ -105,7 +109,7 @@ Interval guess(Scaled numbers, Weight weight, double share, bool narrow) {
         whole += each;
     }
     const double about = uncertainty(bins, whole, share);
-    return about > TOO_WIDE ? above_most(bins, count) : around(bins, (share - about) * whole, (share + about) * whole);
+    return about > TOO_WIDE ? above_most(bins, count) : around(bins, count, (share - about) * whole, (share + about) * whole);
 }
 
 }  // namespace tp
