@@ -34,6 +34,7 @@ class CpuOps(ReferenceOps):
         super().__init__(torch.device("cpu"), profile.dtype)
         self._profile = profile
         self._native = profile.products == "native" and profile.dtype == torch.bfloat16
+        self._sampling = None if native.level() is None else native.NativeSampling()
         self._memory = WeightMemory()
         keep_freed_memory()
 
@@ -118,13 +119,23 @@ class CpuOps(ReferenceOps):
         return attention.attend(query, kv_layer, plan.under(window))
 
     def mask_logits(self, logits: Tensor, bitmask: Tensor) -> None:
-        sampling.mask_logits(logits, bitmask)
+        (self._sampling or sampling).mask_logits(logits, bitmask)
 
     def sample(self, logits: Tensor, columns: SamplingColumns) -> Tensor:
-        return sampling.sample(logits, columns)
+        return (self._sampling or sampling).sample(logits, columns)
 
     def sample_among(self, logits: Tensor, token_ids: Tensor, columns: SamplingColumns) -> Tensor:
-        return sampling.sample_among(logits, token_ids, columns)
+        return (self._sampling or sampling).sample_among(logits, token_ids, columns)
+
+    def finite_rows(self, logits: Tensor) -> Tensor:
+        if self._sampling is None or logits.dtype != torch.float32:
+            return super().finite_rows(logits)
+        return self._sampling.finite_rows(logits)
+
+    def token_logprobs(self, logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if self._sampling is None or logits.dtype != torch.float32:
+            return super().token_logprobs(logits, tokens)
+        return self._sampling.token_logprobs(logits, tokens)
 
 
 def _rotate(heads: Tensor, rope: RopeRows) -> Tensor:
