@@ -11,7 +11,7 @@ namespace {
 #include "vectors.h"
 #include "store.h"
 
-constexpr int MOST_ROWS = 2;
+constexpr int VECTOR_BYTES = 32;
 
 #include "bf16_vectors.inl"
 

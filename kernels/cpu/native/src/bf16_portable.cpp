@@ -9,7 +9,7 @@ namespace {
 #include "vectors.h"
 #include "store.h"
 
-constexpr int MOST_ROWS = 2;
+constexpr int VECTOR_BYTES = 16;
 
 #include "bf16_vectors.inl"
 

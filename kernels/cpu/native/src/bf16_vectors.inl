@@ -1,58 +1,89 @@
-// The bf16 product in vector types, for levels without instructions that take bf16 numbers: pairs are taken apart into
-// float32. Include within the level's namespace, behind `vectors.h` and `store.h`; MOST_ROWS rows share what was taken apart.
+// The bf16 product for levels without instructions that take bf16 numbers: pairs are taken apart into float32. Include
+// within the level's namespace, behind `vectors.h`, `store.h` and VECTOR_BYTES, what the level has in one register: the
+// compiler keeps larger types in memory.
 
-struct Sums {
-    Floats low, high;  // outputs 0..15 and 16..31 of a block
-};
+typedef float Lanes __attribute__((vector_size(VECTOR_BYTES)));
+typedef uint32_t LaneBits __attribute__((vector_size(VECTOR_BYTES)));
 
-// Sums of ROWS rows over pairs [first, last).
+constexpr int LANE_COUNT = VECTOR_BYTES / 4;
+constexpr int64_t CHUNK_PAIRS = 64;
+constexpr int MOST_ROWS = 4;  // a tile of two vectors: eight sums, weights of two taken apart, one input of sixteen registers
+
+// Rows' inputs in float32: of each pair the first of all rows, and then the second.
 template <int ROWS>
-inline void add_pairs(const Product& product, const uint16_t* weights, int64_t row, int64_t first, int64_t last,
-                      Sums (&sums)[ROWS]) {
-    const uint16_t* x = product.x + row * product.x_stride;
-    for (int64_t pair = first; pair < last; ++pair) {
-        Words low, high;
-        std::memcpy(&low, weights + pair * 2 * BLOCK_OUTPUTS, sizeof low);
-        std::memcpy(&high, weights + pair * 2 * BLOCK_OUTPUTS + 2 * LANES, sizeof high);
-        const Floats even_low = reinterpret_cast<Floats>(low << 16), odd_low = reinterpret_cast<Floats>(low & 0xffff0000u);
-        const Floats even_high = reinterpret_cast<Floats>(high << 16), odd_high = reinterpret_cast<Floats>(high & 0xffff0000u);
-        for (int r = 0; r < ROWS; ++r) {
-            uint32_t bits;
-            std::memcpy(&bits, x + r * product.x_stride + 2 * pair, sizeof bits);
-            const uint32_t even_bits = bits << 16, odd_bits = bits & 0xffff0000u;
-            float even, odd;
-            std::memcpy(&even, &even_bits, sizeof even);
-            std::memcpy(&odd, &odd_bits, sizeof odd);
-            sums[r].low += even * even_low;
-            sums[r].high += even * even_high;
-            sums[r].low += odd * odd_low;
-            sums[r].high += odd * odd_high;
+inline void widen_rows(const uint16_t* x, int64_t x_stride, int64_t pairs, float (&wide)[CHUNK_PAIRS][2][ROWS]) {
+    for (int64_t pair = 0; pair < pairs; ++pair) {
+        for (int half = 0; half < 2; ++half) {
+            for (int r = 0; r < ROWS; ++r) {
+                const uint32_t bits = static_cast<uint32_t>(x[r * x_stride + 2 * pair + half]) << 16;
+                std::memcpy(&wide[pair][half][r], &bits, sizeof bits);
+            }
         }
     }
 }
 
-template <int ROWS>
+// Adds products of a chunk of pairs to the sums [ROWS][32] of VECTORS vectors of outputs.
+template <int ROWS, int VECTORS>
+inline void add_chunk(const uint16_t* weights, const float (&wide)[CHUNK_PAIRS][2][ROWS], int64_t pairs, float* into) {
+    Lanes sums[ROWS][VECTORS];
+    for (int r = 0; r < ROWS; ++r) {
+        std::memcpy(sums[r], into + r * BLOCK_OUTPUTS, sizeof sums[r]);
+    }
+    for (int64_t pair = 0; pair < pairs; ++pair) {
+        LaneBits bits[VECTORS];
+        std::memcpy(bits, weights + pair * 2 * BLOCK_OUTPUTS, sizeof bits);
+        for (int r = 0; r < ROWS; ++r) {
+            for (int v = 0; v < VECTORS; ++v) {
+                sums[r][v] += wide[pair][0][r] * reinterpret_cast<Lanes>(bits[v] << 16);
+            }
+        }
+        for (int r = 0; r < ROWS; ++r) {
+            for (int v = 0; v < VECTORS; ++v) {
+                sums[r][v] += wide[pair][1][r] * reinterpret_cast<Lanes>(bits[v] & 0xffff0000u);
+            }
+        }
+    }
+    for (int r = 0; r < ROWS; ++r) {
+        std::memcpy(into + r * BLOCK_OUTPUTS, sums[r], sizeof sums[r]);
+    }
+}
+
+template <int ROWS, int VECTORS>
 void tile(const Product& product, int64_t block, int64_t row) {
     const int64_t pairs = product.weight->inputs / 2, quarter = pairs / QUARTERS;
     const uint16_t* weights = static_cast<const uint16_t*>(product.weight->packed) + block * BLOCK_OUTPUTS * 2 * pairs;
-    Sums of_quarter[QUARTERS][ROWS];
+    const uint16_t* x = product.x + row * product.x_stride;
+    alignas(64) float sums[QUARTERS][ROWS][BLOCK_OUTPUTS] = {};
     for (int64_t q = 0; q < QUARTERS; ++q) {
-        Sums sums[ROWS] = {};
-        add_pairs<ROWS>(product, weights, row, q * quarter, q + 1 == QUARTERS ? pairs : (q + 1) * quarter, sums);
-        std::memcpy(of_quarter[q], sums, sizeof sums);
+        const int64_t end = q + 1 == QUARTERS ? pairs : (q + 1) * quarter;
+        for (int64_t first = q * quarter; first < end; first += CHUNK_PAIRS) {
+            const int64_t count = std::min(CHUNK_PAIRS, end - first);
+            float wide[CHUNK_PAIRS][2][ROWS];
+            widen_rows<ROWS>(x + 2 * first, product.x_stride, count, wide);
+            for (int64_t lane = 0; lane < BLOCK_OUTPUTS; lane += VECTORS * LANE_COUNT) {
+                const uint16_t* at = weights + (first * BLOCK_OUTPUTS + lane) * 2;
+                add_chunk<ROWS, VECTORS>(at, wide, count, &sums[q][0][lane]);
+            }
+        }
     }
     for (int r = 0; r < ROWS; ++r) {
-        const auto &a = of_quarter[0][r], &b = of_quarter[1][r], &c = of_quarter[2][r], &d = of_quarter[3][r];
-        store_sums(product, block, row + r, (a.low + b.low) + (c.low + d.low), (a.high + b.high) + (c.high + d.high));
+        const auto of_half = [&](int at) {
+            return (load_floats(&sums[0][r][at]) + load_floats(&sums[1][r][at])) +
+                   (load_floats(&sums[2][r][at]) + load_floats(&sums[3][r][at]));
+        };
+        store_sums(product, block, row + r, of_half(0), of_half(LANES));
     }
 }
 
 void all_rows(const Product& product, int64_t block) {
     int64_t row = 0;
     for (; row + MOST_ROWS <= product.rows; row += MOST_ROWS) {
-        tile<MOST_ROWS>(product, block, row);
+        tile<MOST_ROWS, 2>(product, block, row);
     }
-    for (; row < product.rows; ++row) {
-        tile<1>(product, block, row);
+    for (; row + 2 <= product.rows; row += 2) {
+        tile<2, 4>(product, block, row);
+    }
+    if (row < product.rows) {
+        tile<1, 4>(product, block, row);
     }
 }
