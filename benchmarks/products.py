@@ -1,10 +1,12 @@
-"""Products of rows with a weight in bf16: ours, oneDNN's and torch's, beside the machine's limits.
+"""Products of rows with a weight in bf16: ours and oneDNN's, beside the machine's limits.
 
-`python -m benchmarks.products`. Shapes are those of a 0.5 B model and of SmolLM2-135M; as many weights in turn as take
-128 MB, so that they come from memory as they do in a step. The best of several rounds over all of them, the three in
-turn: how fast weights are read, at few rows, and the rate of arithmetic, at many.
+`python -m benchmarks.products [OUTPUTSxINPUTS ...]`. Shapes are those of models of 0.1 and 0.5 billion parameters; as
+many weights in turn as take 128 MB, so that they come from memory as they do in a step. The median of several rounds
+over all of them, the systems in turn: how fast weights are read, at few rows, and the rate of arithmetic, at many.
 """
 
+import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -13,27 +15,52 @@ from torch import Tensor
 
 from benchmarks.limits import measured_limits, print_limits
 from kernels.cpu import native
-from kernels.cpu.linear import PackedLinear, PlainLinear
+from kernels.cpu.linear import PackedLinear
+from kernels.cpu.memory import WeightMemory
+from kernels.cpu.native import NativeLinear
+from kernels.ops import DENSE, StoredWeight
 
-SHAPES = {"gate and up, 0.5 B": (7168, 1280), "down, 0.5 B": (1280, 3584), "gate and up, 135 M": (3072, 576)}
-ROWS = (1, 4, 8, 16, 32, 128, 512)
+SHAPES = ((2688, 768), (768, 2688), (3072, 576), (7168, 1280), (1280, 3584))
+ROWS = (1, 2, 4, 8, 16, 32, 64, 256, 1024)
 WEIGHTS_BYTES = 128 * 10**6
 ROUNDS = 5
+FLOPS = 2 * 10**11
+PAUSE_SECONDS = 0.005  # until the other library's threads no longer look for work on our cores
 
 Product = Callable[[Tensor], Tensor]
 
 
-def seconds(systems: Mapping[str, Sequence[Product]], rows: int, inputs: int) -> dict[str, float]:
-    """Of one product of each system, in its best round."""
+def seconds(systems: Mapping[str, Sequence[Product]], rows: int, inputs: int, count: int) -> dict[str, float]:
+    """Of one product of each system, in its median round over so many weights."""
     x = torch.randn(rows, inputs, generator=torch.Generator().manual_seed(0)).bfloat16()
-    best = dict.fromkeys(systems, float("inf"))
+    took: dict[str, list[float]] = {name: [] for name in systems}
     for _ in range(ROUNDS):
         for name, products in systems.items():
+            time.sleep(PAUSE_SECONDS)
             started = time.perf_counter()
-            for product in products:
+            for product in products[:count]:
                 product(x)
-            best[name] = min(best[name], (time.perf_counter() - started) / len(products))
-    return best
+            took[name].append((time.perf_counter() - started) / count)
+    return {name: statistics.median(each) for name, each in took.items()}
+
+
+def measure(outputs: int, inputs: int) -> None:
+    bytes_each = 2 * outputs * inputs
+    weights = [torch.randn(outputs, inputs).bfloat16() / 32 for _ in range(max(1, WEIGHTS_BYTES // bytes_each))]
+    memory = WeightMemory()
+    systems: dict[str, Sequence[Product]] = {
+        "ours": [NativeLinear([StoredWeight(DENSE, each, outputs, inputs)], None, memory) for each in weights],
+        "oneDNN": [PackedLinear(each, None) for each in weights],
+    }
+    print(f"[{outputs}, {inputs}], {len(weights)} of them")
+    for rows in ROWS:
+        count = max(1, min(len(weights), FLOPS // (rows * bytes_each)))
+        took = seconds(systems, rows, inputs, count)
+        told = ", ".join(
+            f"{name} {bytes_each / each / 1e9:.1f} GB/s {rows * bytes_each / each / 1e9:.0f} GFLOP/s"
+            for name, each in took.items()
+        )
+        print(f"  {rows:4} rows: {told}; ours {took['oneDNN'] / took['ours']:.2f} x oneDNN", flush=True)
 
 
 def main() -> None:
@@ -41,24 +68,11 @@ def main() -> None:
     if native.level() is None:
         print("the native library is not built")
         return
+    shapes = [tuple(map(int, each.split("x"))) for each in sys.argv[1:]] or SHAPES
     print_limits(measured_limits())
-    for shape, (outputs, inputs) in SHAPES.items():
-        count = WEIGHTS_BYTES // (2 * outputs * inputs)
-        weights = [torch.randn(outputs, inputs).bfloat16() / 32 for _ in range(count)]
-        systems: dict[str, Sequence[Product]] = {
-            "ours": [native.NativeLinear(weight, None) for weight in weights],
-            "oneDNN": [PackedLinear(weight, None) for weight in weights],
-            "torch": [PlainLinear(weight, None) for weight in weights],
-        }
-        print(f"{shape}: [{outputs}, {inputs}], {count} of them")
-        with torch.inference_mode():
-            for rows in ROWS:
-                took = seconds(systems, rows, inputs)
-                read = {name: 2 * outputs * inputs / each / 1e9 for name, each in took.items()}
-                rate = {name: 2 * rows * outputs * inputs / each / 1e9 for name, each in took.items()}
-                told = ", ".join(f"{name} {read[name]:.1f} GB/s {rate[name]:.0f} GFLOP/s" for name in took)
-                over = ", ".join(f"{took[name] / took['ours']:.2f} x {name}" for name in took if name != "ours")
-                print(f"  {rows:3} rows: {told}; ours {over}", flush=True)
+    with torch.inference_mode():
+        for outputs, inputs in shapes:
+            measure(outputs, inputs)
 
 
 if __name__ == "__main__":
