@@ -10,6 +10,7 @@ ALL = (
         "memory_waste",
         "start",
         "products",
+        "sampling",
         "prefix",
         "sessions",
         "step_share",
