@@ -1,7 +1,7 @@
 """Draws from a step's logits: ours in native code and on numpy, and as torch's own functions have it, in one run.
 
-`python -m benchmarks.sampling [threads]`. Temperature 1. Flat logits are normal numbers, as random weights make them; of
-those three quarters survive top-p; peaked ones have twenty that are far above the others, as a trained model's have.
+`python -m benchmarks.sampling [threads]`. Temperature 1. Flat logits are normal numbers, as random weights make them:
+three quarters of them survive top-p. Peaked ones have twenty that are far above the others, as a trained model's have.
 Microseconds a call, the median of some rounds, the three in turn. torch's way with top-p is softmax, sort, running sum
 and multinomial; with top-k it is topk, softmax and multinomial.
 """

@@ -67,8 +67,7 @@ struct LogprobJob {
 float normaliser_of(const Rows& rows, const float* logits) {
     const float largest = rows.passes.peak(logits, rows.columns).value;
     if (!std::isfinite(largest)) {
-        const double nan_or_more = rows.passes.mass(logits, rows.columns, 0);
-        return std::isnan(nan_or_more) ? NAN : largest;
+        return std::isnan(rows.passes.mass(logits, rows.columns, INFINITY)) ? NAN : largest;
     }
     const double mass = rows.passes.mass(logits, rows.columns, largest);
     return static_cast<float>(static_cast<double>(largest) + std::log(mass));

@@ -25,9 +25,9 @@ struct Bins {
 
 int64_t look_at(Scaled numbers, float* seen) {
     const int64_t groups = numbers.count / GROUP;
-    const int64_t step = std::max<int64_t>(groups / MOST_GROUPS, 1);
+    const int64_t step = std::max<int64_t>((groups + MOST_GROUPS - 1) / MOST_GROUPS, 1);
     int64_t count = 0;
-    for (int64_t group = 0; group < groups && count <= (MOST_GROUPS - 1) * GROUP; group += step) {
+    for (int64_t group = 0; group < groups; group += step) {
         for (int64_t i = group * GROUP; i < (group + 1) * GROUP; ++i) {
             const float value = numbers.at[i] * numbers.factor;
             seen[count] = value;
@@ -44,7 +44,7 @@ Bins bins_of(const float* seen, int64_t count, float smallest, float largest, We
         ++bins.counts[std::min(static_cast<int>((largest - seen[i]) * inverse), BINS - 1)];
     }
     for (int bin = 0; bin < BINS; ++bin) {
-        const double each = weight == Weight::COUNT ? 1 : std::exp(-(bin + 0.5) * static_cast<double>(bins.width));
+        const double each = weight == Weight::COUNT ? 1 : std::exp(-bin * static_cast<double>(bins.width));
         bins.weights[bin] = each * static_cast<double>(bins.counts[bin]);
     }
     return bins;
@@ -99,7 +99,7 @@ Interval guess(Scaled numbers, Weight weight, double share, bool narrow) {
     }
     const auto [smallest, largest] = std::minmax_element(seen, seen + count);
     const float width = (*largest - *smallest) / BINS;
-    if (narrow || !(width > 1e-6f * std::abs(*largest))) {
+    if (narrow || !(width > 1e-6f * std::abs(*largest) && width < FLT_MAX)) {
         std::nth_element(seen, seen + count / 2, seen + count);
         return {seen[count / 2], std::nextafter(seen[count / 2], INFINITY)};
     }
