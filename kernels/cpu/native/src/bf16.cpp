@@ -48,12 +48,16 @@ constexpr Format PORTABLE = with(bf16_block_portable);
 #if defined(__x86_64__)
 constexpr Format AVX2 = with(bf16_block_avx2);
 constexpr Format AVX512 = with(bf16_block_avx512);
+constexpr Format AMX = with(bf16_block_amx);
 #endif
 
 }  // namespace
 
 const Format* bf16_format(int32_t level) {
 #if defined(__x86_64__)
+    if (level >= TP_AMX) {
+        return &AMX;
+    }
     if (level >= TP_AVX512_BF16) {
         return &AVX512;
     }

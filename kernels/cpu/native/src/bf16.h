@@ -4,7 +4,7 @@
 // [outputs / 32][inputs / 2][32][2]. Two vectors of 16 pairs are read at a time, in the order of memory.
 //
 // A sum over inputs is made of four, over a quarter of the pairs each (the last with what is over), added up as
-// (0 + 1) + (2 + 3). A few rows compute all four at a time, which hides how long one addition takes to the next and
+// (0 + 1) + (2 + 3). (Tiles of AMX have an order of their own.) A few rows compute all four at a time, which hides how long one addition takes to the next and
 // reads from four places of memory; many rows take quarter after quarter. The numbers are the same.
 #pragma once
 
@@ -18,6 +18,9 @@ void bf16_block_portable(const Product& product, int64_t block);
 #if defined(__x86_64__)
 void bf16_block_avx2(const Product& product, int64_t block);
 void bf16_block_avx512(const Product& product, int64_t block);
+void bf16_block_amx(const Product& product, int64_t block);
+// Whether the tiles of this processor compute what they should.
+bool bf16_amx_agrees();
 #endif
 
 }  // namespace tp

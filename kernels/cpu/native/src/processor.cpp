@@ -1,15 +1,46 @@
 #include <algorithm>
 #include <atomic>
 
+#if defined(__x86_64__) && defined(__linux__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#include "bf16.h"
 #include "turnpike.h"
 
 namespace {
 
-int32_t found() {
+#if defined(__x86_64__) && defined(__linux__)
+
+// Whether the processor has tiles of bf16 numbers, and the kernel keeps them for our threads: it wants to be asked first.
+bool has_tiles() {
+    constexpr uint32_t amx_bf16 = 1u << 22, amx_tile = 1u << 24, osxsave = 1u << 27, saved = 3u << 17;
+    constexpr long arch_req_xcomp_perm = 0x1023, tile_data = 18;
+    uint32_t a, b, c, d;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & osxsave) == 0) {
+        return false;
+    }
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & amx_bf16) == 0 || (d & amx_tile) == 0) {
+        return false;
+    }
+    __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
+    return (a & saved) == saved && syscall(SYS_arch_prctl, arch_req_xcomp_perm, tile_data) == 0;
+}
+
+#endif
+
+int32_t find() {
 #if defined(__x86_64__)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
+#if defined(__linux__)
+        if (has_tiles() && tp::bf16_amx_agrees()) {
+            return TP_AMX;
+        }
+#endif
         return TP_AVX512_BF16;
     }
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
@@ -17,6 +48,11 @@ int32_t found() {
     }
 #endif
     return TP_PORTABLE;
+}
+
+int32_t found() {
+    static const int32_t level = find();
+    return level;
 }
 
 std::atomic<int32_t> used{-1};
