@@ -2,6 +2,8 @@
 
 import argparse
 import dataclasses
+import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -60,6 +62,7 @@ def options() -> argparse.Namespace:
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and so end the servers, too
     given = options()
     if given.prepare:
         raise SystemExit(0 if prepare() else 1)

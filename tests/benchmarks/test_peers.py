@@ -2,6 +2,8 @@
 
 import dataclasses
 import random
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -107,6 +109,7 @@ def test_the_command_measures_what_is_asked_and_reports_all_that_was(
     parts = {name: lambda name=name: part(name, "turnpike", "vllm") for name in ("tenth", "half")}
     monkeypatch.setattr(command, "PARTS", parts)
     monkeypatch.setattr(command, "measured_limits", lambda: LIMITS)
+    monkeypatch.setattr(command.signal, "signal", lambda *_: None)
 
     def run(*arguments: str) -> str:
         monkeypatch.setattr(sys, "argv", ["peers", *arguments, "--results", str(tmp_path)])
@@ -155,6 +158,33 @@ def test_a_server_that_is_stopped_takes_no_processor_and_goes_on(tmp_path: Path)
         await_state("RS")
         server.stop()
     assert process.returncode is not None
+
+
+def test_the_command_ends_its_servers_where_it_is_ended_itself(tmp_path: Path) -> None:
+    """The server notes its own number, and never answers."""
+    written = tmp_path / "pid"
+    program = f"""
+import sys
+from pathlib import Path
+from benchmarks.peers import __main__ as command
+from benchmarks.peers.server import Launch, running
+server = "import os, time; open({str(written)!r}, 'w').write(str(os.getpid())); time.sleep(99)"
+def prepare():
+    with running(Launch([sys.executable, "-c", server], {free_port()}), Path({str(tmp_path / "log")!r})):
+        pass
+command.prepare = prepare
+sys.argv[1:] = ["--prepare"]
+command.main()
+"""
+    process = subprocess.Popen([sys.executable, "-c", program])
+    deadline = time.monotonic() + 60
+    while not (written.exists() and written.read_text()):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.terminate()
+    assert process.wait(60) == 128 + signal.SIGTERM
+    assert not Path(f"/proc/{written.read_text()}").exists()
 
 
 def test_a_peer_that_is_not_installed_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
