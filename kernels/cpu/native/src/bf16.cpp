@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "team.h"
+
 namespace tp {
 namespace {
 
@@ -11,22 +13,34 @@ int64_t packed_bytes(int64_t outputs, int64_t inputs) {
     return inputs % 2 == 0 ? blocks_of(outputs) * BLOCK_OUTPUTS * inputs * 2 : -1;
 }
 
-void pack(const void* rows, int64_t outputs, int64_t inputs, void* packed) {
-    const auto* from = static_cast<const char*>(rows);
-    auto* to = static_cast<char*>(packed);
-    constexpr int64_t pair = 4;
-    for (int64_t block = 0; block < blocks_of(outputs); ++block) {
+constexpr int64_t PAIR_BYTES = 4;
+
+struct Packing {
+    const char* rows;
+    int64_t outputs, inputs;
+    char* packed;
+};
+
+void pack_blocks(const void* argument, int64_t first, int64_t last) {
+    const auto& [rows, outputs, inputs, packed] = *static_cast<const Packing*>(argument);
+    char* to = packed + first * BLOCK_OUTPUTS * inputs * 2;
+    for (int64_t block = first; block < last; ++block) {
         for (int64_t input = 0; input < inputs; input += 2) {
-            for (int64_t lane = 0; lane < BLOCK_OUTPUTS; ++lane, to += pair) {
+            for (int64_t lane = 0; lane < BLOCK_OUTPUTS; ++lane, to += PAIR_BYTES) {
                 const int64_t output = block * BLOCK_OUTPUTS + lane;
                 if (output < outputs) {
-                    std::memcpy(to, from + 2 * (output * inputs + input), pair);
+                    std::memcpy(to, rows + 2 * (output * inputs + input), PAIR_BYTES);
                 } else {
-                    std::memset(to, 0, pair);
+                    std::memset(to, 0, PAIR_BYTES);
                 }
             }
         }
     }
+}
+
+void pack(const void* rows, int64_t outputs, int64_t inputs, void* packed) {
+    const Packing packing{static_cast<const char*>(rows), outputs, inputs, static_cast<char*>(packed)};
+    run(pack_blocks, &packing, blocks_of(outputs), 1);
 }
 
 void unpack_row(const void* packed, int64_t, int64_t inputs, int64_t output, float* numbers) {
