@@ -22,7 +22,9 @@ template <int OFFSET>
 inline Pairs nibbles(Pairs words) {
     constexpr Pairs TABLE = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,
                              0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    return __builtin_shuffle(TABLE - static_cast<int16_t>(OFFSET), words);
+    const Pairs table = TABLE - static_cast<int16_t>(OFFSET);
+    return reinterpret_cast<Pairs>(_mm512_maskz_permutexvar_epi16(0xffffffff, reinterpret_cast<__m512i>(words),
+                                                                  reinterpret_cast<__m512i>(table)));
 }
 
 inline Floats float16(const char* at) {
