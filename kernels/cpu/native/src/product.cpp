@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t PIECE_BYTES = 256 << 10;  // of weights: the most that one thread takes at a time
 constexpr int64_t PIECES_A_THREAD = 6;     // and so many at least, so that threads end together
-constexpr int64_t PANEL_BYTES = 1 << 20;   // of rows: what stays in a core's cache while all the weights pass by
+constexpr int64_t PANEL_BYTES = 512 << 10;  // of rows: what stays in a core's cache while all the weights pass by
 constexpr int64_t PANEL_ROWS = 48;         // and no fewer: weights have to be read anew for each panel
 constexpr int64_t PREPARED_ROWS = 4;       // that one thread prepares at a time
 constexpr int64_t ALIGNMENT = 64;
