@@ -118,7 +118,7 @@ class _Assembler:
         if isinstance(weight, StoredWeight):
             self._matrices[name] = weight
         elif weight.dim() == 2:
-            self._matrices[name] = replace(StoredWeight.dense(weight), format=self._format)
+            self._matrices[name] = replace(StoredWeight.dense(weight), format=self._format_of(name))
         else:
             self._vectors[name] = weight
         group = self._group_of.get(name)
@@ -127,6 +127,10 @@ class _Assembler:
         self._missing[group].discard(name)
         if not self._missing[group]:
             self._fused[group] = self._fuse(group)
+
+    def _format_of(self, name: str) -> str:
+        # In int4 these two alone cost SmolLM2 7 % of its perplexity, and everything else 0.1 %.
+        return "int8" if self._format == "int4" and name in (EMBEDDING, HEAD) else self._format
 
     def _fuse(self, group: str) -> Linear:
         names = self._parts[group]

@@ -153,9 +153,16 @@ def test_matrices_are_quantised_and_vectors_stay(tied: bool, tiny_folder: TinyFo
 
 def test_blocks_stay_what_they_are_where_the_rest_is_quantised(tiny_folder: TinyFolder, tmp_path: Path) -> None:
     path = mixed(tmp_path / "m.gguf", tiny_folder("llama", **WIDE), token_embd=BlockType.F32, output=BlockType.BF16)
-    ops = BlockOps("int4", "q4_0")
+    ops = BlockOps("int4", "int8", "q4_0")
     load_model(GGUFCheckpoint(path), ops, 64, quantize="int4")
-    assert ops.packed_formats == ["int4", "q4_0"]
+    assert ops.packed_formats == ["int4", "int8", "q4_0"]
+
+
+def test_int4_leaves_the_embedding_and_the_head_int8(tiny_folder: TinyFolder) -> None:
+    ops = BlockOps("int4", "int8")
+    load_model(open_checkpoint(tiny_folder("llama", **WIDE)), ops, 64, quantize="int4")
+    *layers, embedding, head = [part.format for part in ops.packed]
+    assert (set(layers), embedding, head) == ({"int4"}, "int8", "int8")
 
 
 def test_a_backend_without_such_products_refuses(tiny_folder: TinyFolder) -> None:
