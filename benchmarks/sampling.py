@@ -21,7 +21,7 @@ from kernels.ops import SamplingColumns
 VOCABULARIES = (32_000, 49_152, 151_936)
 ROWS = (1, 32)
 TOP_P, TOP_K = 0.95, 50
-SECONDS, FEWEST_ROUNDS, MOST_ROUNDS = 0.4, 3, 40
+SECONDS, FEWEST_ROUNDS, MOST_ROUNDS = 0.25, 3, 40
 
 KINDS = ("greedy", "all", "top-k", "top-p", "top-p, peaked")
 
