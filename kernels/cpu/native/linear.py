@@ -128,7 +128,7 @@ class NativeEmbedding:
 def pack_gate_up(gate: StoredWeight, up: StoredWeight, bias: Tensor | None, memory: WeightMemory) -> NativeLinear:
     """Gates and ups in turn, 16 of each, filled up with rows of zeros: what TP_STORE_SILU_MUL takes."""
     if gate.format != up.format:  # a block of 32 outputs has one format
-        gate, up = (_expanded(part, memory) for part in (gate, up))
+        gate, up = (_expanded(part) for part in (gate, up))
     rows = _in_turn(gate.rows, up.rows)
     if bias is not None:
         bias = _in_turn(*bias.chunk(2))
@@ -145,7 +145,7 @@ def _in_turn(gate: Tensor, up: Tensor) -> Tensor:
     return torch.cat((gate.reshape(shape), up.reshape(shape)), dim=1).flatten(0, 2)
 
 
-def _expanded(part: StoredWeight, memory: WeightMemory) -> StoredWeight:
+def _expanded(part: StoredWeight) -> StoredWeight:
     """The same numbers, dense, rounded to bf16."""
     if part.format == DENSE:
         return part
