@@ -60,6 +60,8 @@ class WeightlessModel:
         self.launches: list[_Moment] = []
         """When each step came, by clocks that stand still while the model is at it."""
 
+    reads_past_context = False
+
     def allocate_kv(self, num_blocks: int) -> Tensor:
         kv: Tensor = self.ops.allocate_kv(1, num_blocks, 1, 16)
         return kv

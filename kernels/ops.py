@@ -254,7 +254,7 @@ class ForwardPass(Protocol):
 
     def __call__(self, token_ids: Tensor, plan: "AttentionPlan", kv: Tensor) -> Tensor:
         """Hidden states [T, H] of a step's tokens int64 [T], normed for the head, in the compute dtype. Writes their
-        KV into kv [L, N, 16, 2, Hkv, D]."""
+        KV into kv [L, N, 16, 2, Hkv, D], of which it reads no slot past a row's context."""
         ...
 
 

@@ -79,7 +79,7 @@ class ModelRunner:
         return FinishedStep(StepResult(tuple(_in_plan_order(results, inputs.order))))
 
     def _prepare_blocks(self, copies: tuple[BlockCopy, ...], inputs: StepInputs) -> None:
-        if len(inputs.entered):
+        if len(inputs.entered) and self._model.reads_past_context:
             self._ops.clear_blocks(self._kv, torch.from_numpy(inputs.entered))
         if copies:
             sources = index_tensor([copy.source for copy in copies])

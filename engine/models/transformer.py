@@ -30,6 +30,11 @@ class Transformer:
         )
         self._forward_pass = ops.forward_pass(shape, weights)
 
+    @property
+    def reads_past_context(self) -> bool:
+        """Whether slots of a row's last block that lie past its context have to hold finite numbers."""
+        return self._forward_pass is None
+
     def allocate_kv(self, num_blocks: int) -> Tensor:
         """KV memory [layers, blocks, 16, 2, Hkv, D], all finite."""
         config = self.config

@@ -184,14 +184,18 @@ class StepCostModel:
     def _learn(self, features: tuple[float, float, float, float], error: float) -> None:
         """One step of least squares: `error` relative to the prediction, `features` that which it is linear in."""
         f0, f1, f2, f3 = features
-        along = [r0 * f0 + r1 * f1 + r2 * f2 + r3 * f3 for r0, r1, r2, r3 in self._covariance]
-        known = along[0] * f0 + along[1] * f1 + along[2] * f2 + along[3] * f3
+        covariance = self._covariance
+        a0, a1, a2, a3 = along = [r0 * f0 + r1 * f1 + r2 * f2 + r3 * f3 for r0, r1, r2, r3 in covariance]
+        known = a0 * f0 + a1 * f1 + a2 * f2 + a3 * f3
         if not known > 0.0:  # rounding has eaten it up, after steps that differ by ten orders of magnitude
             self._covariance = _prior_covariance()
             return
         variance = known / MEMORY
         limit = PLAUSIBLE_DEVIATIONS * sqrt(variance + NOISE_VARIANCE)
-        self._slow_errors = [*self._slow_errors, error] if error > limit else []
+        if error > limit:
+            self._slow_errors.append(error)
+        elif self._slow_errors:
+            self._slow_errors = []
         if error < -max(limit, 0.5):
             self._rescale(max(1.0 + error, 0.1))
             return
@@ -204,9 +208,12 @@ class StepCostModel:
         self._ns = [max(ns + unit * a * shift, 0.0) for ns, unit, a in zip(self._ns, self._units, along, strict=True)]
         # the growth along the features to `variance`, less what the measurement takes away again, in one update
         change = (1.0 / MEMORY - 1.0) / known - gain / MEMORY
-        for i, row in enumerate(self._covariance):
-            scaled = change * along[i]
-            self._covariance[i] = [value + scaled * a for value, a in zip(row, along, strict=True)]
+        for row, a in zip(covariance, along, strict=True):
+            scaled = change * a
+            row[0] += scaled * a0
+            row[1] += scaled * a1
+            row[2] += scaled * a2
+            row[3] += scaled * a3
         self._cap_covariance()
 
     def _rescale(self, factor: float) -> None:

@@ -85,7 +85,7 @@ class DraftModel:
         if plan.copies:
             sources, targets = zip(*plan.copies, strict=True)
             ops.copy_blocks(self._kv, index_tensor(list(sources)), index_tensor(list(targets)))
-        if plan.cleared:
+        if plan.cleared and self._model.reads_past_context:
             ops.clear_blocks(self._kv, index_tensor(plan.cleared))
         return self._draft(plan.rows, self._catch_up(plan.rows))
 
