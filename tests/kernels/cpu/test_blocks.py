@@ -101,10 +101,7 @@ def packed_weight(weight_format: Format, shape: tuple[int, int], seed: int = 0) 
         at, memory = pack(weight_format, bits, shape)
         return Packed(weight_format, unpacked(weight_format, at, shape), at, memory)
     kind = GGUF[weight_format]
-    if weight_format in K_QUANTS:
-        rows = k_quant_rows(weight_format, shape, random)
-    else:
-        rows = quants.quantize(weights, kind)
+    rows = k_quant_rows(weight_format, shape, random) if weight_format in K_QUANTS else quants.quantize(weights, kind)
     at, memory = pack(weight_format, np.ascontiguousarray(rows), shape)
     return Packed(weight_format, quants.dequantize(rows, kind).reshape(shape).astype(np.float32), at, memory)
 

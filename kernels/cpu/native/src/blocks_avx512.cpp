@@ -31,6 +31,16 @@ inline Floats float16(const char* at) {
     return reinterpret_cast<Floats>(_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at))));
 }
 
+inline __m128i load_bytes(const char* at) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at)); }
+
+inline Floats bytes(const char* at) {
+    return reinterpret_cast<Floats>(_mm512_maskz_cvtepi32_ps(0xffff, _mm512_maskz_cvtepu8_epi32(0xffff, load_bytes(at))));
+}
+
+inline Floats signed_bytes(const char* at) {
+    return reinterpret_cast<Floats>(_mm512_maskz_cvtepi32_ps(0xffff, _mm512_maskz_cvtepi8_epi32(0xffff, load_bytes(at))));
+}
+
 inline Ints dot(Ints sums, Pairs weights, int32_t pair) {
     return reinterpret_cast<Ints>(_mm512_dpwssd_epi32(reinterpret_cast<__m512i>(sums), reinterpret_cast<__m512i>(weights),
                                                       _mm512_set1_epi32(pair)));
@@ -41,7 +51,7 @@ inline Floats multiply_add(Floats a, Floats b, Floats c) {
         _mm512_fmadd_ps(reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(b), reinterpret_cast<__m512>(c)));
 }
 
-constexpr int MOST_ROWS = 6;  // two sums and two totals each
+constexpr int MOST_ROWS = 8;  // two sums each: enough additions at a time to hide how long one takes
 constexpr int UNROLLED = 8;
 
 #include "blocks_codings.inl"

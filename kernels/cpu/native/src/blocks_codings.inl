@@ -1,5 +1,6 @@
 // What the integers and scales of each format mean: pairs of integers of 16 outputs, taken from where `blocks.h` says that
-// they lie. Include within the level's namespace, behind its `Pairs`, `nibbles` and `float16`.
+// they lie. Include within the level's namespace, behind its `Pairs`, `nibbles`,
+// `float16`, `bytes` and `signed_bytes`.
 //
 // A coding has: LAYOUT; PARTS, the scales that a group has for each output; MINIMA, whether it has minima; and of one half
 // of the outputs: `chunk`, four pairs of inputs; `scale` of a part; `minimum`.
@@ -14,15 +15,6 @@ inline Pairs shifted(Pairs words, int bits) { return reinterpret_cast<Pairs>(rei
 
 inline Floats bf16(const char* at) { return load_bf16(reinterpret_cast<const uint16_t*>(at)); }
 
-// 16 numbers of a byte.
-template <typename Byte>
-inline Floats small_integers(const char* at) {
-    typedef Byte Bytes __attribute__((vector_size(LANES)));
-    Bytes bytes;
-    std::memcpy(&bytes, at, sizeof bytes);
-    return __builtin_convertvector(__builtin_convertvector(bytes, Ints), Floats);
-}
-
 inline Pairs widened(const char* at) {
     typedef int8_t Bytes __attribute__((vector_size(2 * LANES)));
     Bytes bytes;
@@ -34,7 +26,8 @@ template <int OFFSET>
 inline void nibble_chunk(const char* group, int half, int chunk, Pairs (&pairs)[4]) {
     const Pairs words = load_pairs(group + half * (NIBBLES_BYTES / 2) + chunk * 64);
     for (int k = 0; k < 4; ++k) {
-        pairs[k] = nibbles<OFFSET>(shifted(words, 4 * k));
+        const Pairs lowest = shifted(words, 4 * k);
+        pairs[k] = OFFSET == 0 && k == 3 ? lowest : nibbles<OFFSET>(lowest);  // nothing is above the last
     }
 }
 
@@ -87,10 +80,10 @@ struct ByteScales {
     static constexpr bool MINIMA = true;
     static void chunk(const char* group, int half, int c, Pairs (&pairs)[4]) { nibble_chunk<0>(group, half, c, pairs); }
     static Floats scale(const char* header, const char* group, int half, int) {
-        return NUMBERS(header + half * 32) * small_integers<uint8_t>(group + NIBBLES_BYTES + half * 16);
+        return NUMBERS(header + half * 32) * bytes(group + NIBBLES_BYTES + half * 16);
     }
     static Floats minimum(const char* header, const char* group, int half) {
-        const Floats least = small_integers<uint8_t>(group + NIBBLES_BYTES + BLOCK_OUTPUTS + half * 16);
+        const Floats least = bytes(group + NIBBLES_BYTES + BLOCK_OUTPUTS + half * 16);
         return -NUMBERS(header + SCALES_BYTES + half * 32) * least;
     }
 };
@@ -113,7 +106,7 @@ struct Q6_K {
     }
     static Floats scale(const char* header, const char* group, int half, int part) {
         const char* at = group + NIBBLES_BYTES + NIBBLES_BYTES / 2 + part * BLOCK_OUTPUTS + half * 16;
-        return float16(header + half * 32) * small_integers<int8_t>(at);
+        return float16(header + half * 32) * signed_bytes(at);
     }
     static Floats minimum(const char*, const char*, int) { return Floats{}; }
 };

@@ -17,3 +17,16 @@ inline Floats float16(const char* at) {
     const Floats size = reinterpret_cast<Floats>((bits & 0x7fffu) << 13) * 0x1p112f;
     return reinterpret_cast<Floats>(reinterpret_cast<Words>(size) | (bits & 0x8000u) << 16);
 }
+
+// 16 numbers of a byte each.
+template <typename Byte>
+inline Floats small_integers(const char* at) {
+    typedef Byte Bytes __attribute__((vector_size(LANES)));
+    Bytes lanes;
+    std::memcpy(&lanes, at, sizeof lanes);
+    return __builtin_convertvector(__builtin_convertvector(lanes, Ints), Floats);
+}
+
+inline Floats bytes(const char* at) { return small_integers<uint8_t>(at); }
+
+inline Floats signed_bytes(const char* at) { return small_integers<int8_t>(at); }

@@ -161,7 +161,7 @@ constexpr std::array<FewTile, sizeof...(LESS_ONE)> few_tiles(std::index_sequence
 
 constexpr int PANEL_GROUPS = 8;   // that are taken apart at a time: they stay in the first cache
 constexpr int64_t MANY_ROWS = 48;  // that share them
-constexpr int64_t FEW_ROWS = MOST_ROWS < 4 ? MOST_ROWS : 4;  // for which weights are taken apart in registers
+constexpr int64_t FEW_ROWS = MOST_ROWS < 6 ? MOST_ROWS : 6;  // for which weights are taken apart in registers
 
 template <typename Coding>
 void many_rows(const Product& product, int64_t block, int64_t row, int64_t count) {
