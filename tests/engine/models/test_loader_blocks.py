@@ -13,11 +13,14 @@ from gguf import GGMLQuantizationType as BlockType
 from safetensors.torch import load_file
 from torch import Tensor
 
+from engine.config import Quantize
 from engine.models.checkpoint import WeightSource, open_checkpoint
 from engine.models.config import UnsupportedCheckpoint
 from engine.models.gguf_file import GGUFCheckpoint
 from engine.models.loader import load_model
 from engine.models.transformer import Transformer
+from kernels.cpu import native
+from kernels.dispatch import select_ops
 from kernels.ops import DENSE, AttentionMetadata, Embedding, Linear, StoredWeight
 from kernels.reference import ReferenceOps
 from tests.engine.models.conftest import TinyFolder
@@ -176,3 +179,33 @@ def test_a_width_that_no_group_divides_is_refused(tiny_folder: TinyFolder) -> No
     ops = BlockOps("int4", multiple=4096)
     with pytest.raises(UnsupportedCheckpoint, match=r"quantize int4 does not divide this model's matrices of \d+ inp"):
         load_model(checkpoint, ops, 64, quantize="int4")
+
+
+@pytest.mark.skipif(native.level() is None, reason="the native library is not built")
+@pytest.mark.parametrize("kind", [BlockType.Q4_0, BlockType.Q4_1, BlockType.Q8_0])
+def test_native_products_with_blocks_are_those_with_their_numbers(
+    kind: BlockType, tiny_folder: TinyFolder, tmp_path: Path
+) -> None:
+    checkpoint = GGUFCheckpoint(make_gguf(tmp_path / "tiny.gguf", tiny_folder("llama", **WIDE), kind))
+    ops = select_ops(torch.bfloat16, threads=2, device="cpu")
+    if not ops.takes_blocks(kind.name.lower(), WIDE["hidden_size"]):
+        pytest.skip("products are not native here")
+    exact = logits_of(load_model(Expanded(checkpoint), ReferenceOps(torch.device("cpu"), torch.float32), 64))
+    blocks = logits_of(load_model(checkpoint, ops, 64))
+    expanded = logits_of(load_model(Expanded(checkpoint), ops, 64))
+    # No further from the exact numbers than bf16 weights are, within a part of what rounding activations costs.
+    assert (blocks - exact).norm() <= 1.5 * (expanded - exact).norm()
+
+
+@pytest.mark.skipif(native.level() is None, reason="the native library is not built")
+@pytest.mark.parametrize(("quantize", "most_error"), [("int8", 0.03), ("int4", 0.25)])
+def test_native_products_of_quantised_weights_are_near(
+    quantize: Quantize, most_error: float, tiny_folder: TinyFolder
+) -> None:
+    checkpoint = open_checkpoint(tiny_folder("llama", **WIDE))
+    ops = select_ops(torch.bfloat16, threads=2, device="cpu")
+    if not ops.takes_blocks(quantize, WIDE["hidden_size"]):
+        pytest.skip("products are not native here")
+    exact = logits_of(load_model(checkpoint, ReferenceOps(torch.device("cpu"), torch.float32), 64))
+    quantised = logits_of(load_model(checkpoint, ops, 64, quantize=quantize))
+    assert 0 < (quantised - exact).norm() / exact.norm() < most_error
