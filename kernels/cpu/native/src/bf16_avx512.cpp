@@ -13,7 +13,7 @@ namespace {
 #include "store.h"
 
 constexpr int64_t PAIR_BYTES = 2 * BLOCK_OUTPUTS * sizeof(uint16_t);
-constexpr int64_t NEAR_PAIRS = 16;  // how far ahead weights are fetched into the first cache
+constexpr int64_t NEAR_PAIRS = 32;  // how far ahead weights are fetched into the first cache
 constexpr int MOST_ROWS = 12;       // of a tile: two sums each, two weights, one input: 27 of 32 registers
 
 // Weights that are fetched while pairs are computed: with pair i those at `at` + i `step`. The hardware stops at the end of a
