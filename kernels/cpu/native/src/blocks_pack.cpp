@@ -9,7 +9,7 @@ namespace {
 
 struct Packing {
     const Layout& layout;
-    PackOutput pack;
+    PackBlock pack;
     const void* rows;
     int64_t outputs, inputs;
     uint8_t* packed;
@@ -21,16 +21,14 @@ void pack_blocks(const void* argument, int64_t first, int64_t last) {
     for (int64_t block = first; block < last; ++block) {
         uint8_t* at = work.packed + block * bytes;
         std::memset(at, 0, static_cast<size_t>(bytes));
-        const int64_t end = std::min(work.outputs, (block + 1) * BLOCK_OUTPUTS);
-        for (int64_t output = block * BLOCK_OUTPUTS; output < end; ++output) {
-            work.pack(work.rows, work.inputs, output, at);
-        }
+        const int64_t first = block * BLOCK_OUTPUTS;
+        work.pack(work.rows, work.inputs, first, std::min(work.outputs, first + BLOCK_OUTPUTS), at);
     }
 }
 
 }  // namespace
 
-void pack_outputs(const Layout& layout, PackOutput pack, const void* rows, int64_t outputs, int64_t inputs, void* packed) {
+void pack_outputs(const Layout& layout, PackBlock pack, const void* rows, int64_t outputs, int64_t inputs, void* packed) {
     const Packing work{layout, pack, rows, outputs, inputs, static_cast<uint8_t*>(packed)};
     run(pack_blocks, &work, (outputs + BLOCK_OUTPUTS - 1) / BLOCK_OUTPUTS, 1);
 }

@@ -63,15 +63,25 @@ inline float from_float16(uint16_t bits) {
     return (bits & 0x8000u) != 0 ? -size : size;
 }
 
-// Packs the weights of one output into its block, which is all zeros but for other outputs.
+// Packs the weights of outputs [first, last) into their block, which is all zeros.
+using PackBlock = void (*)(const void* rows, int64_t inputs, int64_t first, int64_t last, uint8_t* block);
+// The same for one of them.
 using PackOutput = void (*)(const void* rows, int64_t inputs, int64_t output, uint8_t* block);
+
+template <PackOutput PACK>
+void each_output(const void* rows, int64_t inputs, int64_t first, int64_t last, uint8_t* block) {
+    for (int64_t output = first; output < last; ++output) {
+        PACK(rows, inputs, output, block);
+    }
+}
+
 // The weight of an output (of its block) and an input (of its group).
 using Number = float (*)(const uint8_t* super, const uint8_t* group, int64_t output, int64_t input);
 // The product of one format at a level.
 using Kernel = void (*BlockKernels::*)(const Product&, int64_t);
 
 // All outputs of all blocks, on all threads. Outputs that fill up a block stay zero.
-void pack_outputs(const Layout& layout, PackOutput pack, const void* rows, int64_t outputs, int64_t inputs, void* packed);
+void pack_outputs(const Layout& layout, PackBlock pack, const void* rows, int64_t outputs, int64_t inputs, void* packed);
 
 template <const Layout& LAYOUT, Number NUMBER>
 void unpack_row(const void* packed, int64_t, int64_t inputs, int64_t output, float* numbers) {
@@ -87,7 +97,7 @@ void unpack_row(const void* packed, int64_t, int64_t inputs, int64_t output, flo
 }
 
 // The table of a format that has such a layout.
-template <const Layout& LAYOUT, PackOutput PACK, Number NUMBER, Kernel KERNEL>
+template <const Layout& LAYOUT, PackBlock PACK, Number NUMBER, Kernel KERNEL>
 const Format* block_format(int32_t level) {
     constexpr auto AT = [](int32_t at) {
         return Format{[](int64_t outputs, int64_t inputs) { return LAYOUT.packed_bytes(outputs, inputs); },

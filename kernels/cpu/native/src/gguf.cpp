@@ -132,15 +132,15 @@ float q6_k_number(const uint8_t* super, const uint8_t* group, int64_t output, in
 const Format* gguf_format(int32_t format, int32_t level) {
     switch (format) {
         case TP_Q4_0:
-            return block_format<Q4_0_LAYOUT, pack_q4_0, q4_0_number, &BlockKernels::q4_0>(level);
+            return block_format<Q4_0_LAYOUT, each_output<pack_q4_0>, q4_0_number, &BlockKernels::q4_0>(level);
         case TP_Q4_1:
-            return block_format<Q4_1_LAYOUT, pack_q4_1, q4_1_number, &BlockKernels::q4_1>(level);
+            return block_format<Q4_1_LAYOUT, each_output<pack_q4_1>, q4_1_number, &BlockKernels::q4_1>(level);
         case TP_Q8_0:
-            return block_format<Q8_0_LAYOUT, pack_q8_0, q8_0_number, &BlockKernels::q8_0>(level);
+            return block_format<Q8_0_LAYOUT, each_output<pack_q8_0>, q8_0_number, &BlockKernels::q8_0>(level);
         case TP_Q4_K:
-            return block_format<Q4_K_LAYOUT, pack_q4_k, q4_k_number, &BlockKernels::q4_k>(level);
+            return block_format<Q4_K_LAYOUT, each_output<pack_q4_k>, q4_k_number, &BlockKernels::q4_k>(level);
         case TP_Q6_K:
-            return block_format<Q6_K_LAYOUT, pack_q6_k, q6_k_number, &BlockKernels::q6_k>(level);
+            return block_format<Q6_K_LAYOUT, each_output<pack_q6_k>, q6_k_number, &BlockKernels::q6_k>(level);
         default:
             return nullptr;
     }

@@ -34,7 +34,7 @@ float int8_number(const uint8_t*, const uint8_t* group, int64_t output, int64_t 
 }  // namespace
 
 const Format* int8_format(int32_t level) {
-    return block_format<INT8_LAYOUT, pack_int8, int8_number, &BlockKernels::int8>(level);
+    return block_format<INT8_LAYOUT, each_output<pack_int8>, int8_number, &BlockKernels::int8>(level);
 }
 
 }  // namespace tp
