@@ -9,6 +9,8 @@ ALL = (
         "fairness",
         "memory_waste",
         "start",
+        "resident",
+        "accuracy",
         "products",
         "sampling",
         "prefix",
