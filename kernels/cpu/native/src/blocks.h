@@ -10,8 +10,8 @@
 // A row is prepared as 16-bit integers, each group of 32 with a scale of its own, a power of two: a bf16 number has
 // eight significant bits, so all that are not more than 128 times smaller than the largest of their group are exact, and the
 // others err by less than 2^-15 of it. Products of integers add up exactly in 32 bits, which makes a group's sum the same in
-// any order and at any level; only the scaled sums of groups are floats, added in the order of the inputs. An instruction
-// that multiplies 16-bit pairs does twice to four times as many a second as one that multiplies bf16 pairs.
+// any order and at any level; only the scaled sums of groups are floats, added in the order of the inputs. On Intel the
+// instruction that multiplies 16-bit pairs does four times as many a second as the one that multiplies bf16 pairs.
 #pragma once
 
 #include "product.h"

@@ -10,7 +10,8 @@ namespace tp {
 
 // Where integers of an output (of its block) and an input (of its group) lie, behind the start of the group.
 inline int64_t nibble_byte(int64_t output, int64_t input) {
-    return output / HALF_OUTPUTS * (NIBBLES_BYTES / 2) + input / 8 * 64 + output % HALF_OUTPUTS * 4 + input % 2 * 2 + input % 8 / 4;
+    const int64_t chunk = output / HALF_OUTPUTS * (NIBBLES_BYTES / 2) + input / 8 * 64;
+    return chunk + output % HALF_OUTPUTS * 4 + input % 2 * 2 + input % 8 / 4;
 }
 
 inline int nibble_bit(int64_t input) { return input % 4 / 2 * 4; }
@@ -21,7 +22,8 @@ inline int64_t byte_byte(int64_t output, int64_t input) {
 
 // Of Q6_K's upper bits.
 inline int64_t upper_byte(int64_t output, int64_t input) {
-    return output / HALF_OUTPUTS * (NIBBLES_BYTES / 4) + input / 16 * 64 + output % HALF_OUTPUTS * 4 + input % 2 * 2 + input % 16 / 8;
+    const int64_t chunk = output / HALF_OUTPUTS * (NIBBLES_BYTES / 4) + input / 16 * 64;
+    return chunk + output % HALF_OUTPUTS * 4 + input % 2 * 2 + input % 16 / 8;
 }
 
 inline int upper_bit(int64_t input) { return input % 8 / 2 * 2; }

@@ -101,7 +101,8 @@ void pack_q6_k(const void* rows, int64_t inputs, int64_t output, uint8_t* block)
 }
 
 float q4_0_number(const uint8_t*, const uint8_t* group, int64_t output, int64_t input) {
-    return from_float16(half_of(group + NIBBLES_BYTES, output)) * static_cast<float>(static_cast<int>(nibble_of(group, output, input)) - 8);
+    const int value = static_cast<int>(nibble_of(group, output, input)) - 8;
+    return from_float16(half_of(group + NIBBLES_BYTES, output)) * static_cast<float>(value);
 }
 
 float q4_1_number(const uint8_t*, const uint8_t* group, int64_t output, int64_t input) {
