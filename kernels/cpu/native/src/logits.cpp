@@ -100,6 +100,7 @@ extern "C" void tp_finite_rows(const float* logits, int64_t stride, int64_t rows
 
 extern "C" void tp_token_logprobs(const float* logits, int64_t stride, int64_t rows, int64_t columns, const int64_t* tokens,
                                   float* normalisers, float* logprobs, int64_t* ranks) {
-    const tp::LogprobJob job = {{tp::logit_passes(), const_cast<float*>(logits), stride, columns}, tokens, normalisers, logprobs, ranks};
+    const tp::Rows of = {tp::logit_passes(), const_cast<float*>(logits), stride, columns};
+    const tp::LogprobJob job = {of, tokens, normalisers, logprobs, ranks};
     tp::run(tp::measure_rows, &job, rows, 1);
 }

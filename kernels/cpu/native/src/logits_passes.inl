@@ -54,7 +54,8 @@ void mask(float* logits, int64_t count, const int32_t* words) {
         const auto forbidden = reinterpret_cast<Ints>((Words{} + allowed) >> lanes & 1) == 0;
         const Floats values = load_some(logits + column, count - column);
         const Floats masked = forbidden ? floats(-INFINITY) : values;
-        std::memcpy(logits + column, &masked, sizeof(float) * static_cast<size_t>(count - column < LANES ? count - column : LANES));
+        const int64_t columns = count - column < LANES ? count - column : LANES;
+        std::memcpy(logits + column, &masked, static_cast<size_t>(columns) * sizeof(float));
     }
 }
 

@@ -36,8 +36,9 @@ void split_chunks(const void* argument, int64_t first, int64_t last) {
     for (int64_t chunk = first; chunk < last; ++chunk) {
         const int64_t from = chunk * CHUNK;
         const Scaled part = {job.numbers.at + from, std::min(CHUNK, job.numbers.count - from), job.numbers.factor};
-        job.search.scratch.splits[chunk] =
-            job.search.passes.split(part, job.interval, job.search.weight, job.search.largest, job.kept + chunk * CHUNK_ROOM);
+        float* kept = job.kept + chunk * CHUNK_ROOM;
+        const Search& search = job.search;
+        search.scratch.splits[chunk] = search.passes.split(part, job.interval, search.weight, search.largest, kept);
     }
 }
 
@@ -66,6 +67,13 @@ float* other_buffer(const Search& search, Scaled numbers) {
     return search.scratch.buffers[numbers.at == search.scratch.buffers[0] ? 1 : 0];
 }
 
+double weight_of(const Search& search, float value) {
+    if (search.weight == Weight::COUNT) {
+        return 1;
+    }
+    return std::exp(static_cast<double>(value) - static_cast<double>(search.largest));
+}
+
 // The rest of a search, of few numbers: `above` is the weight of those that are larger than all of them.
 float by_order(const Search& search, Scaled numbers, double above, double target) {
     float* ordered = other_buffer(search, numbers);
@@ -76,7 +84,7 @@ float by_order(const Search& search, Scaled numbers, double above, double target
     float lowest = ordered[0];
     for (int64_t i = 0; i < numbers.count && above < target; ++i) {
         lowest = ordered[i];
-        above += search.weight == Weight::COUNT ? 1 : std::exp(static_cast<double>(lowest) - static_cast<double>(search.largest));
+        above += weight_of(search, lowest);
     }
     return lowest;
 }
@@ -92,7 +100,7 @@ float search_for(const Search& search, Scaled numbers, double target, double tot
     for (int splits = 0; numbers.count > SORTED && splits < MOST_SPLITS; ++splits) {
         float* kept = other_buffer(search, numbers);
         const double share = total < 0 ? target : std::clamp((target - above) / total, 0.0, 1.0);
-        const Interval interval = guess(numbers, search.weight, share, narrow);
+        const Interval interval = guess(numbers, {search.weight, share, total, search.largest}, narrow);
         Split found = split(search, numbers, interval, kept);
         if (total < 0) {
             target *= found.total;
@@ -125,7 +133,10 @@ float floor_by_rank(Search search, Scaled row, int64_t top_k, float top_p) {
         return search_for(search, row, static_cast<double>(top_p), -1);
     }
     search.weight = Weight::COUNT;
-    const float smallest = top_k > 1 ? search_for(search, row, static_cast<double>(top_k), static_cast<double>(row.count)) : search.largest;
+    float smallest = search.largest;
+    if (top_k > 1) {
+        smallest = search_for(search, row, static_cast<double>(top_k), static_cast<double>(row.count));
+    }
     if (top_p >= 1) {
         return smallest;
     }
@@ -133,7 +144,7 @@ float floor_by_rank(Search search, Scaled row, int64_t top_k, float top_p) {
     float* kept = search.scratch.buffers[0];
     const Split largest = split(search, row, {std::max(smallest, -FLT_MAX), INFINITY}, kept);
     const auto equal_ones = static_cast<double>(std::max<int64_t>(largest.kept - top_k, 0));  // beyond k, which have no weight
-    const double total = largest.within - equal_ones * std::exp(static_cast<double>(smallest) - static_cast<double>(search.largest));
+    const double total = largest.within - (equal_ones > 0 ? equal_ones * weight_of(search, smallest) : 0);
     return search_for(search, {kept, largest.kept, 1.0f}, static_cast<double>(top_p) * total, total);
 }
 

@@ -13,6 +13,7 @@ constexpr int BINS = 256;
 constexpr float NONE_ABOVE = INFINITY;
 constexpr double TOO_WIDE = 0.25;  // of the weight: what was looked at says nothing
 constexpr int PART = 6;
+constexpr double MOST = 0.8;  // of the weight: where the numbers that were looked at make less, a few others have the rest
 
 struct Bins {
     float largest, width;
@@ -23,18 +24,22 @@ struct Bins {
     float lower_edge(int bin) const { return bin == BINS - 1 ? -FLT_MAX : upper_edge(bin + 1); }
 };
 
-int64_t look_at(Scaled numbers, float* seen) {
+struct Seen {
+    int64_t count, looked_at;  // what is -inf is looked at and not seen
+};
+
+Seen look_at(Scaled numbers, float* seen) {
     const int64_t groups = numbers.count / GROUP;
     const int64_t step = std::max<int64_t>((groups + MOST_GROUPS - 1) / MOST_GROUPS, 1);
-    int64_t count = 0;
-    for (int64_t group = 0; group < groups; group += step) {
+    int64_t count = 0, looked_at = 0;
+    for (int64_t group = 0; group < groups; group += step, looked_at += GROUP) {
         for (int64_t i = group * GROUP; i < (group + 1) * GROUP; ++i) {
             const float value = numbers.at[i] * numbers.factor;
             seen[count] = value;
             count += value > -INFINITY;
         }
     }
-    return count;
+    return {count, looked_at};
 }
 
 Bins bins_of(const float* seen, int64_t count, float smallest, float largest, Weight weight) {
@@ -58,6 +63,16 @@ double uncertainty(const Bins& bins, double whole, double share) {
     }
     const double equal_ones = whole * whole / squares;
     return 3 * std::sqrt(share * (1 - share) / equal_ones) + 4 / equal_ones;
+}
+
+// Whether there is weight that was not seen. `estimate` is what all should have by what was, exp(number - seen) each: of
+// the whole that is known, or of what the largest number adds to it.
+bool few_have_much(const Sought& sought, float seen, double estimate) {
+    if (sought.weight == Weight::COUNT) {
+        return false;
+    }
+    const double weight = estimate * std::exp(static_cast<double>(seen) - static_cast<double>(sought.largest));
+    return weight < MOST * (sought.total < 0 ? weight + 1 : sought.total);
 }
 
 // Of a few large ones, which seldom are all that has weight; the interval then is what is above all others.
@@ -91,9 +106,9 @@ Interval around(const Bins& bins, int64_t count, double from, double until) {
 
 }  // namespace
 
-Interval guess(Scaled numbers, Weight weight, double share, bool narrow) {
+Interval guess(Scaled numbers, const Sought& sought, bool narrow) {
     float seen[MOST_GROUPS * GROUP + 1];
-    const int64_t count = look_at(numbers, seen);
+    const auto [count, looked_at] = look_at(numbers, seen);
     if (count == 0) {
         return {-FLT_MAX, NONE_ABOVE};
     }
@@ -103,13 +118,17 @@ Interval guess(Scaled numbers, Weight weight, double share, bool narrow) {
         std::nth_element(seen, seen + count / 2, seen + count);
         return {seen[count / 2], std::nextafter(seen[count / 2], INFINITY)};
     }
-    const Bins bins = bins_of(seen, count, *smallest, *largest, weight);
+    const Bins bins = bins_of(seen, count, *smallest, *largest, sought.weight);
     double whole = 0;
     for (const double each : bins.weights) {
         whole += each;
     }
-    const double about = uncertainty(bins, whole, share);
-    return about > TOO_WIDE ? above_most(bins, count) : around(bins, count, (share - about) * whole, (share + about) * whole);
+    const double about = uncertainty(bins, whole, sought.share);
+    const double estimate = whole * static_cast<double>(numbers.count) / static_cast<double>(looked_at);
+    if (about > TOO_WIDE || few_have_much(sought, *largest, estimate)) {
+        return above_most(bins, count);
+    }
+    return around(bins, count, (sought.share - about) * whole, (sought.share + about) * whole);
 }
 
 }  // namespace tp

@@ -5,8 +5,16 @@
 
 namespace tp {
 
-// An interval that likely has the number at which, from the largest on, `share` of the whole weight is reached, and few
-// others. It holds that number alone where all that were looked at are equal, or where `narrow`: then it is one of them.
-Interval guess(Scaled numbers, Weight weight, double share, bool narrow);
+// The number at which, from the largest on, `share` of the numbers' whole weight is reached, which is `total` if that is not
+// negative. `largest` is what weights are relative to.
+struct Sought {
+    Weight weight;
+    double share, total;
+    float largest;
+};
+
+// An interval that likely has that number, and few others. It is one number where all that were looked at are equal, or
+// where `narrow`: then it is one of them.
+Interval guess(Scaled numbers, const Sought& sought, bool narrow);
 
 }  // namespace tp
