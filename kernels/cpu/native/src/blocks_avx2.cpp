@@ -13,31 +13,54 @@ namespace {
 
 #include "vectors.h"
 #include "store.h"
-#include "blocks_plain.inl"
 
-struct Two {
+// 32 words, as the two vectors that the processor has: the compiler keeps wider ones in memory.
+struct Pairs {
     __m256i low, high;
 };
 
-template <typename Vector>
-inline Two halves_of(Vector vector) {
-    Two two;
-    std::memcpy(&two, &vector, sizeof two);
-    return two;
+inline Pairs operator&(Pairs words, int16_t bits) {
+    const __m256i all = _mm256_set1_epi16(bits);
+    return {_mm256_and_si256(words.low, all), _mm256_and_si256(words.high, all)};
 }
 
-template <typename Vector>
-inline Vector whole_of(Two two) {
-    Vector vector;
-    std::memcpy(&vector, &two, sizeof vector);
-    return vector;
+inline Pairs operator|(Pairs a, Pairs b) { return {_mm256_or_si256(a.low, b.low), _mm256_or_si256(a.high, b.high)}; }
+
+inline Pairs operator-(Pairs words, int16_t less) {
+    const __m256i all = _mm256_set1_epi16(less);
+    return {_mm256_sub_epi16(words.low, all), _mm256_sub_epi16(words.high, all)};
 }
 
-inline Ints dot(Ints sums, Pairs weights, int32_t pair) {
-    const Two before = halves_of(sums), two = halves_of(weights);
+inline Pairs operator<<(Pairs words, int bits) {
+    return {_mm256_slli_epi16(words.low, bits), _mm256_slli_epi16(words.high, bits)};
+}
+
+inline Pairs shifted(Pairs words, int bits) {
+    return {_mm256_srli_epi16(words.low, bits), _mm256_srli_epi16(words.high, bits)};
+}
+
+inline Pairs widened(const char* at) {
+    const auto* half = reinterpret_cast<const __m128i*>(at);
+    return {_mm256_cvtepi8_epi16(_mm_loadu_si128(half)), _mm256_cvtepi8_epi16(_mm_loadu_si128(half + 1))};
+}
+
+#include "blocks_plain.inl"
+
+struct Sums {
+    __m256i low = _mm256_setzero_si256(), high = _mm256_setzero_si256();
+};
+
+inline void add_product(Sums& sums, Pairs weights, int32_t pair) {
     const __m256i both = _mm256_set1_epi32(pair);
-    return whole_of<Ints>({_mm256_add_epi32(before.low, _mm256_madd_epi16(two.low, both)),
-                           _mm256_add_epi32(before.high, _mm256_madd_epi16(two.high, both))});
+    sums.low = _mm256_add_epi32(sums.low, _mm256_madd_epi16(weights.low, both));
+    sums.high = _mm256_add_epi32(sums.high, _mm256_madd_epi16(weights.high, both));
+}
+
+inline Floats floats_of(const Sums& sums) {
+    const __m256 halves[2] = {_mm256_cvtepi32_ps(sums.low), _mm256_cvtepi32_ps(sums.high)};
+    Floats all;
+    std::memcpy(&all, halves, sizeof all);
+    return all;
 }
 
 inline Floats multiply_add(Floats a, Floats b, Floats c) {
@@ -50,7 +73,7 @@ inline Floats multiply_add(Floats a, Floats b, Floats c) {
 }
 
 constexpr int MOST_ROWS = 2;
-constexpr int UNROLLED = 1;
+constexpr int UNROLLED = 4;
 
 #include "blocks_codings.inl"
 #include "blocks_vectors.inl"

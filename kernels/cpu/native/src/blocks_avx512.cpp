@@ -13,9 +13,7 @@ namespace {
 
 #include "vectors.h"
 #include "store.h"
-
-typedef int16_t Pairs __attribute__((vector_size(64)));
-typedef uint16_t UnsignedPairs __attribute__((vector_size(64)));
+#include "blocks_words.inl"
 
 // The lowest four bits of each word less OFFSET; a fifth, which chooses from the table too, belongs to the next number.
 template <int OFFSET>
@@ -41,8 +39,8 @@ inline Floats signed_bytes(const char* at) {
     return reinterpret_cast<Floats>(_mm512_maskz_cvtepi32_ps(0xffff, _mm512_maskz_cvtepi8_epi32(0xffff, load_bytes(at))));
 }
 
-inline Ints dot(Ints sums, Pairs weights, int32_t pair) {
-    return reinterpret_cast<Ints>(_mm512_dpwssd_epi32(reinterpret_cast<__m512i>(sums), reinterpret_cast<__m512i>(weights),
+inline void add_product(Sums& sums, Pairs weights, int32_t pair) {
+    sums = reinterpret_cast<Sums>(_mm512_dpwssd_epi32(reinterpret_cast<__m512i>(sums), reinterpret_cast<__m512i>(weights),
                                                       _mm512_set1_epi32(pair)));
 }
 

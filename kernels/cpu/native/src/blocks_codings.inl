@@ -1,6 +1,6 @@
 // What the integers and scales of each format mean: pairs of integers of 16 outputs, taken from where `blocks.h` says that
-// they lie. Include within the level's namespace, behind its `Pairs`, `nibbles`,
-// `float16`, `bytes` and `signed_bytes`.
+// they lie. Include within the level's namespace, behind its `Pairs` with `shifted`
+// and `widened`, `nibbles`, `float16`, `bytes` and `signed_bytes`.
 //
 // A coding has: LAYOUT; PARTS, the scales that a group has for each output; MINIMA, whether it has minima; and of one half
 // of the outputs: `chunk`, four pairs of inputs; `scale` of a part; `minimum`.
@@ -11,16 +11,7 @@ inline Pairs load_pairs(const char* at) {
     return words;
 }
 
-inline Pairs shifted(Pairs words, int bits) { return reinterpret_cast<Pairs>(reinterpret_cast<UnsignedPairs>(words) >> bits); }
-
 inline Floats bf16(const char* at) { return load_bf16(reinterpret_cast<const uint16_t*>(at)); }
-
-inline Pairs widened(const char* at) {
-    typedef int8_t Bytes __attribute__((vector_size(2 * LANES)));
-    Bytes bytes;
-    std::memcpy(&bytes, at, sizeof bytes);
-    return __builtin_convertvector(bytes, Pairs);
-}
 
 template <int OFFSET>
 inline void nibble_chunk(const char* group, int half, int chunk, Pairs (&pairs)[4]) {

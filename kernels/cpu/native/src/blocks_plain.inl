@@ -1,7 +1,4 @@
-// What levels without AVX-512 share of `blocks_vectors.inl`'s needs. Include within the level's namespace, behind `vectors.h`.
-
-typedef int16_t Pairs __attribute__((vector_size(64)));
-typedef uint16_t UnsignedPairs __attribute__((vector_size(64)));
+// What levels without AVX-512 share of `blocks_vectors.inl`'s needs. Include within the level's namespace, behind `vectors.h` and the level's `Pairs`.
 
 template <int OFFSET>
 inline Pairs nibbles(Pairs words) {

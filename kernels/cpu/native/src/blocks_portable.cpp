@@ -10,11 +10,12 @@ namespace {
 
 #include "vectors.h"
 #include "store.h"
+#include "blocks_words.inl"
 #include "blocks_plain.inl"
 
-inline Ints dot(Ints sums, Pairs weights, int32_t pair) {
+inline void add_product(Sums& sums, Pairs weights, int32_t pair) {
     const auto both = reinterpret_cast<Ints>(weights);
-    return sums + (both << 16 >> 16) * static_cast<int16_t>(pair) + (both >> 16) * (pair >> 16);
+    sums += (both << 16 >> 16) * static_cast<int16_t>(pair) + (both >> 16) * (pair >> 16);
 }
 
 inline Floats multiply_add(Floats a, Floats b, Floats c) { return a * b + c; }

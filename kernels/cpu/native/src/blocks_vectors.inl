@@ -1,5 +1,5 @@
 // A block of the product with weights of small integers, in vector types for all levels. Include within the level's
-// namespace, behind `blocks_codings.inl`, `store.h`, and the level's `dot`, `multiply_add`, MOST_ROWS (that share what they
+// namespace, behind `blocks_codings.inl`, `store.h`, and the level's `Sums`, `add_product`, `multiply_add`, MOST_ROWS (that share what they
 // read) and UNROLLED (steps of the innermost loops that are written out).
 
 constexpr int PREFETCHED = 4096;  // bytes ahead: fewer leave a core waiting, more fill up the first cache
@@ -66,7 +66,7 @@ template <typename Coding, int ROWS, typename Source>
 inline __attribute__((always_inline)) void add_group(const Source& source, const PreparedRows& rows, int64_t group,
                                                      Floats (&totals)[ROWS][2]) {
     for (int part = 0; part < Coding::PARTS; ++part) {
-        Ints sums[ROWS][2] = {};
+        Sums sums[ROWS][2] = {};
         constexpr int PART_CHUNKS = CHUNKS / Coding::PARTS;
 #pragma GCC unroll UNROLLED
         for (int c = part * PART_CHUNKS; c < (part + 1) * PART_CHUNKS; ++c) {
@@ -79,8 +79,8 @@ inline __attribute__((always_inline)) void add_group(const Source& source, const
                 for (int r = 0; r < ROWS; ++r) {
                     int32_t pair;
                     std::memcpy(&pair, rows.numbers(r) + group * GROUP_INPUTS + 8 * c + 2 * k, sizeof pair);
-                    sums[r][0] = dot(sums[r][0], low[k], pair);
-                    sums[r][1] = dot(sums[r][1], high[k], pair);
+                    add_product(sums[r][0], low[k], pair);
+                    add_product(sums[r][1], high[k], pair);
                 }
             }
         }
@@ -88,8 +88,8 @@ inline __attribute__((always_inline)) void add_group(const Source& source, const
 #pragma GCC unroll UNROLLED
         for (int r = 0; r < ROWS; ++r) {
             const Floats row_scale = floats(rows.scale(r, group));
-            totals[r][0] = multiply_add(__builtin_convertvector(sums[r][0], Floats) * scale[0], row_scale, totals[r][0]);
-            totals[r][1] = multiply_add(__builtin_convertvector(sums[r][1], Floats) * scale[1], row_scale, totals[r][1]);
+            totals[r][0] = multiply_add(floats_of(sums[r][0]) * scale[0], row_scale, totals[r][0]);
+            totals[r][1] = multiply_add(floats_of(sums[r][1]) * scale[1], row_scale, totals[r][1]);
         }
     }
     if (Coding::MINIMA) {

@@ -1,0 +1,20 @@
+// 32 words in one vector. Include within the level's namespace, behind `vectors.h`.
+
+typedef int16_t Pairs __attribute__((vector_size(64)));
+
+inline Pairs shifted(Pairs words, int bits) {
+    typedef uint16_t Unsigned __attribute__((vector_size(64)));
+    return reinterpret_cast<Pairs>(reinterpret_cast<Unsigned>(words) >> bits);
+}
+
+inline Pairs widened(const char* at) {
+    typedef int8_t Bytes __attribute__((vector_size(2 * LANES)));
+    Bytes bytes;
+    std::memcpy(&bytes, at, sizeof bytes);
+    return __builtin_convertvector(bytes, Pairs);
+}
+
+// 16 sums of products of pairs.
+using Sums = Ints;
+
+inline Floats floats_of(Sums sums) { return __builtin_convertvector(sums, Floats); }
