@@ -172,9 +172,9 @@ class KVCacheManager:
 
     def commit(self, request: Request, tokens: int) -> None:
         """The KV of the next `tokens` tokens is computed, finite and final: publish the blocks that it fills."""
-        before = request.computed
-        request.computed = after = before + tokens
-        first, full = before // BLOCK_TOKENS, after // BLOCK_TOKENS
+        first = request.computed // BLOCK_TOKENS
+        request.computed += tokens
+        full = request.computed // BLOCK_TOKENS
         if full == first or not self._prefix_cache:
             return
         while len(request.block_hashes) < full:
