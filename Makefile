@@ -45,7 +45,7 @@ NATIVE := kernels/cpu/native/src
 sanitize: install
 	$(MAKE) --no-print-directory -j2 -C $(NATIVE) FLAVOUR=-sanitized SUFFIX=.sanitized.so EXTRA='$(SANITIZED)'
 	LD_PRELOAD="$(foreach name,$(RUNTIMES),$(shell $(CXX) -print-file-name=$(name)))" ASAN_OPTIONS=$(ASAN) \
-		$(BIN)/pytest -x -p tests.kernels.cpu.sanitized tests/kernels/cpu
+		$(BIN)/pytest -x -n 2 -p tests.kernels.cpu.sanitized tests/kernels/cpu
 	mkdir -p build
 	$(CXX) -std=c++17 -O1 -g -Wall -Wextra -fsanitize=thread -pthread -I$(NATIVE) -o build/team_loops \
 		tests/kernels/cpu/team_loops.cpp $(NATIVE)/team.cpp
