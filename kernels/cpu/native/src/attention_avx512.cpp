@@ -15,6 +15,8 @@ namespace {
 
 #include "vectors.h"
 
+#define PAIRS_ARE_MULTIPLIED  // the compiler's own macros do not follow its pragma
+
 #include "attention_scores.inl"
 #include "attention_values.inl"
 #include "attention_tile.inl"

@@ -4,7 +4,7 @@
 // [pairs][16]; queries so that those of one tile of registers lie side by side: [pairs][rows]. A score is one chain of
 // additions over the pairs, whatever the tile.
 
-#if defined(__AVX512BF16__)
+#if defined(PAIRS_ARE_MULTIPLIED)
 constexpr int SCORE_ROWS = 6, SCORE_BLOCKS = 4;  // 24 sums, 4 vectors of keys and one of a query: of 32 registers
 
 inline Floats add_pair(Floats sum, Words keys, uint32_t query) {
@@ -58,7 +58,7 @@ using Score = void (*)(const uint32_t*, const uint32_t*, int64_t, float*);
 
 template <int ROWS>
 Score score_of(int blocks) {
-#if defined(__AVX512BF16__)
+#if defined(PAIRS_ARE_MULTIPLIED)
     constexpr Score BY_BLOCKS[] = {score<ROWS, 1>, score<ROWS, 2>, score<ROWS, 3>, score<ROWS, 4>};
 #else
     constexpr Score BY_BLOCKS[] = {score<ROWS, 1>};
@@ -67,7 +67,7 @@ Score score_of(int blocks) {
 }
 
 inline Score score_of(int rows, int blocks) {
-#if defined(__AVX512BF16__)
+#if defined(PAIRS_ARE_MULTIPLIED)
     constexpr Score (*BY_ROWS[])(int) = {score_of<1>, score_of<2>, score_of<3>, score_of<4>, score_of<5>, score_of<6>};
 #else
     constexpr Score (*BY_ROWS[])(int) = {score_of<1>, score_of<2>};
@@ -76,26 +76,30 @@ inline Score score_of(int rows, int blocks) {
 }
 
 // 16 keys, `stride` numbers apart, into [pairs][16].
-#if defined(__AVX512BF16__)
+#if defined(PAIRS_ARE_MULTIPLIED)
 inline void turn_keys(const uint16_t* keys, int64_t stride, int64_t pairs, uint32_t* turned) {
     const auto load = [&](int64_t key, int64_t pair) {
         return _mm_loadu_si128(reinterpret_cast<const __m128i*>(keys + key * stride + 2 * pair));
     };
     int64_t pair = 0;
     for (; pair + 4 <= pairs; pair += 4) {
-        __m512i rows[4];  // in lane l of row i: four pairs of key 4 l + i
+        Words rows[4];  // in quarter l of row i: four pairs of key 4 l + i
         for (int i = 0; i < 4; ++i) {
-            rows[i] = _mm512_castsi128_si512(load(i, pair));
-            rows[i] = _mm512_mask_broadcast_i32x4(rows[i], 0x00f0, load(4 + i, pair));
-            rows[i] = _mm512_mask_broadcast_i32x4(rows[i], 0x0f00, load(8 + i, pair));
-            rows[i] = _mm512_mask_broadcast_i32x4(rows[i], 0xf000, load(12 + i, pair));
+            __m512i row = _mm512_castsi128_si512(load(i, pair));
+            row = _mm512_mask_broadcast_i32x4(row, 0x00f0, load(4 + i, pair));
+            row = _mm512_mask_broadcast_i32x4(row, 0x0f00, load(8 + i, pair));
+            row = _mm512_mask_broadcast_i32x4(row, 0xf000, load(12 + i, pair));
+            rows[i] = reinterpret_cast<Words>(row);
         }
-        const __m512i low01 = _mm512_unpacklo_epi32(rows[0], rows[1]), low23 = _mm512_unpacklo_epi32(rows[2], rows[3]);
-        const __m512i high01 = _mm512_unpackhi_epi32(rows[0], rows[1]), high23 = _mm512_unpackhi_epi32(rows[2], rows[3]);
-        _mm512_storeu_si512(turned + (pair + 0) * LANES, _mm512_unpacklo_epi64(low01, low23));
-        _mm512_storeu_si512(turned + (pair + 1) * LANES, _mm512_unpackhi_epi64(low01, low23));
-        _mm512_storeu_si512(turned + (pair + 2) * LANES, _mm512_unpacklo_epi64(high01, high23));
-        _mm512_storeu_si512(turned + (pair + 3) * LANES, _mm512_unpackhi_epi64(high01, high23));
+        constexpr Words LOW = {0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29};  // 32-bit words of two, by quarter
+        constexpr Words HIGH = {2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31};
+        constexpr Words EVEN = {0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29};  // and pairs of words
+        constexpr Words ODD = {2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31};
+        const Words low01 = __builtin_shuffle(rows[0], rows[1], LOW), low23 = __builtin_shuffle(rows[2], rows[3], LOW);
+        const Words high01 = __builtin_shuffle(rows[0], rows[1], HIGH), high23 = __builtin_shuffle(rows[2], rows[3], HIGH);
+        const Words columns[4] = {__builtin_shuffle(low01, low23, EVEN), __builtin_shuffle(low01, low23, ODD),
+                                  __builtin_shuffle(high01, high23, EVEN), __builtin_shuffle(high01, high23, ODD)};
+        std::memcpy(turned + pair * LANES, columns, sizeof columns);
     }
 #else
 inline void turn_keys(const uint16_t* keys, int64_t stride, int64_t pairs, uint32_t* turned) {

@@ -3,7 +3,7 @@
 // 32 dimensions of a value are 16 words; their even halves become one vector of sums, their odd halves another. A sum is
 // one chain of additions, key after key, whatever the tile.
 
-#if defined(__AVX512BF16__)
+#if defined(PAIRS_ARE_MULTIPLIED)
 constexpr int VALUE_VECTORS = 2, WIDE_VECTORS = 4, WIDE_ROWS = 3;  // 24 sums; few queries take wide slices
 #else
 constexpr int VALUE_VECTORS = 1, WIDE_VECTORS = 1, WIDE_ROWS = 0;
@@ -17,7 +17,7 @@ struct Values {
 
 // The last words of a head whose dimensions are no whole vector: `numbers` of 32.
 inline Words load_some_words(const uint16_t* at, int64_t numbers) {
-#if defined(__AVX512BF16__)
+#if defined(PAIRS_ARE_MULTIPLIED)
     return reinterpret_cast<Words>(_mm512_maskz_loadu_epi16((1u << numbers) - 1, at));
 #else
     Words words = {};
@@ -87,7 +87,7 @@ void add_heads(const Values& values, int64_t first, int64_t last, const float* w
 }
 
 using AddHeads = void (*)(const Values&, int64_t, int64_t, const float*, float*, int64_t);
-#if defined(__AVX512BF16__)
+#if defined(PAIRS_ARE_MULTIPLIED)
 constexpr AddHeads ADD_HEADS[] = {add_heads<1>, add_heads<2>, add_heads<3>, add_heads<4>, add_heads<5>, add_heads<6>};
 #else
 constexpr AddHeads ADD_HEADS[] = {add_heads<1>, add_heads<2>};
