@@ -81,7 +81,7 @@ Line best_line(const Group& weights) {
     }
     Line best{(most - least) / MOST, least};
     Floats least_error = floats(INFINITY);
-    for (const float part : {1.0f, 0.9f, 0.8f}) {
+    for (const float part : {1.0f, 0.85f}) {
         const Floats middle = (most + least) / 2.0f, reach = (most - least) * (part / 2.0f);
         Line line{reach * (2.0f / MOST), smaller(middle - reach, floats(0.0f))};
         for (int fit = 0; fit < 3; ++fit) {
