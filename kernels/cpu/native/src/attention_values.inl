@@ -50,7 +50,7 @@ void add_values(const Values& values, int64_t dim, int64_t first, int64_t last, 
                 odd_values[v] = reinterpret_cast<Floats>(words & 0xffff0000u);
             }
             for (int r = 0; r < ROWS; ++r) {
-                const Floats weight = floats(weights[r * PART_TOKENS + first]);
+                const float weight = weights[r * PART_TOKENS + first];
                 for (int v = 0; v < VECTORS; ++v) {
                     even[r][v] = even_values[v] * weight + even[r][v];
                     odd[r][v] = odd_values[v] * weight + odd[r][v];
