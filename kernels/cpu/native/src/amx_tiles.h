@@ -36,7 +36,8 @@ template <int TILE>
 inline void load(const void* from, int64_t stride_bytes) {
     clear<TILE>();
     for (int row = 0; row < emulated.shapes.rows[TILE]; ++row) {
-        std::memcpy(emulated.rows[TILE][row], static_cast<const char*>(from) + row * stride_bytes, emulated.shapes.row_bytes[TILE]);
+        const char* at = static_cast<const char*>(from) + row * stride_bytes;
+        std::memcpy(emulated.rows[TILE][row], at, emulated.shapes.row_bytes[TILE]);
     }
 }
 

@@ -4,8 +4,9 @@
 // [outputs / 32][inputs / 2][32][2]. Two vectors of 16 pairs are read at a time, in the order of memory.
 //
 // A sum over inputs is made of four, over a quarter of the pairs each (the last with what is over), added up as
-// (0 + 1) + (2 + 3). (Tiles of AMX have an order of their own.) A few rows compute all four at a time, which hides how long one addition takes to the next and
-// reads from four places of memory; many rows take quarter after quarter. The numbers are the same.
+// (0 + 1) + (2 + 3). A few rows compute all four at a time, which hides how long one addition takes to the next and reads
+// from four places of memory; many rows take quarter after quarter. The numbers are the same. (Tiles of AMX have an order
+// of their own, at any number of rows.)
 #pragma once
 
 #include "product.h"
