@@ -3,6 +3,8 @@
 
 #if defined(__x86_64__) && defined(__linux__)
 #include <cpuid.h>
+#include <setjmp.h>
+#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -29,6 +31,19 @@ bool has_tiles() {
     return (a & saved) == saved && syscall(SYS_arch_prctl, arch_req_xcomp_perm, tile_data) == 0;
 }
 
+thread_local sigjmp_buf before_trial;
+
+// What the trial says; false where the processor refuses an instruction of it: some virtual machines announce tiles and
+// have not all of them.
+bool succeeds(bool (*trial)()) {
+    struct sigaction give_up = {}, usual = {};
+    give_up.sa_handler = [](int) { siglongjmp(before_trial, 1); };
+    sigaction(SIGILL, &give_up, &usual);
+    const bool agrees = sigsetjmp(before_trial, 1) == 0 && trial();
+    sigaction(SIGILL, &usual, nullptr);
+    return agrees;
+}
+
 #endif
 
 int32_t find() {
@@ -37,7 +52,7 @@ int32_t find() {
     if (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
 #if defined(__linux__)
-        if (has_tiles() && tp::bf16_amx_agrees()) {
+        if (has_tiles() && succeeds(tp::bf16_amx_agrees)) {
             return TP_AMX;
         }
 #endif
