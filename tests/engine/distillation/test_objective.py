@@ -22,9 +22,11 @@ def test_the_gradient_is_autograds() -> None:
 
 
 def test_a_student_that_is_its_teacher_has_no_gradient() -> None:
-    same, columns = states(8, 0), states(50, 1)
+    same, other, columns = states(8, 0), states(8, 2), states(50, 1)
     _, gradient = loss_and_gradient(same, same, columns)
-    assert float(gradient.abs().max()) < 1e-8
+    _, of_another = loss_and_gradient(other, same, columns)
+    # Two ways to a softmax, each rounded: what is left is some units in the last place of float32.
+    assert float(gradient.abs().max()) < 1e-6 * float(of_another.abs().max())
     met = agreement(same, same, columns)
     assert met.top1 == 1.0
     assert met.overlap == pytest.approx(1.0)
