@@ -21,8 +21,6 @@ class StepInputs:
 
     order: where each of them stands in the plan; None where they are as the plan has them.
     token_ids: int64 [T]. ends: int64 [R], index of each row's last token in the step's tensors.
-    entered: int64, blocks that a row starts to write in this step and leaves partly empty. What their last owner left
-        past the row's context must not be read as keys and values, not even to be masked: a NaN there would survive.
     decoding: where each row computes one token and draws the next, those draws in order, else None. While the same
         requests decode in the same slots it is the same list.
     """
@@ -30,9 +28,21 @@ class StepInputs:
     order: Sequence[int] | None
     token_ids: Tensor
     ends: IntArray
-    entered: IntArray
     metadata: AttentionMetadata
     decoding: list[Draw] | None
+
+    def entered_blocks(self) -> IntArray:
+        """Blocks, int64, that a row starts to write in this step and leaves partly empty: of its last block no more is
+        filled than the row has tokens.
+
+        What their last owner left past the row's context must not be read as keys and values, not even to be masked: a
+        NaN there would survive the mask.
+        """
+        counts, contexts = self.metadata.query_lens, self.metadata.context_lens
+        filled = contexts % BLOCK_TOKENS
+        rows = ((filled > 0) & (filled <= counts)).nonzero()[0]
+        blocks: IntArray = self.metadata.block_tables.numpy()[rows, contexts[rows] // BLOCK_TOKENS]
+        return blocks
 
 
 @dataclass(slots=True)
@@ -92,7 +102,6 @@ class RowPlacer:
             places,
             index_tensor(token_ids),
             counts.cumsum() - 1,
-            _entered_blocks(tables, counts, contexts),
             AttentionMetadata(torch.from_numpy(tables), counts, contexts),
             None,
         )
@@ -111,7 +120,6 @@ class RowPlacer:
             last.places,
             torch.from_numpy(token_ids),
             last.ends,
-            _entered_blocks(last.tables, last.ones, contexts),
             AttentionMetadata(torch.from_numpy(last.tables), last.ones, contexts),
             last.draws,
         )
@@ -154,11 +162,3 @@ class RowPlacer:
         if places == list(range(len(places))):
             return _Decoding(requests, stays, sizes, None, None, slots, tables, ones, ends, draws)
         return _Decoding(requests, stays, sizes, order, places, slots, tables, ones, ends, draws)
-
-
-def _entered_blocks(tables: IntArray, counts: IntArray, contexts: IntArray) -> IntArray:
-    """See `StepInputs.entered`. A row's last block is one where no more of it is filled than the row has tokens."""
-    filled = contexts % BLOCK_TOKENS
-    rows = ((filled > 0) & (filled <= counts)).nonzero()[0]
-    blocks: IntArray = tables[rows, contexts[rows] // BLOCK_TOKENS]
-    return blocks

@@ -79,8 +79,8 @@ class ModelRunner:
         return FinishedStep(StepResult(tuple(_in_plan_order(results, inputs.order))))
 
     def _prepare_blocks(self, copies: tuple[BlockCopy, ...], inputs: StepInputs) -> None:
-        if len(inputs.entered) and self._model.reads_past_context:
-            self._ops.clear_blocks(self._kv, torch.from_numpy(inputs.entered))
+        if self._model.reads_past_context and len(entered := inputs.entered_blocks()):
+            self._ops.clear_blocks(self._kv, torch.from_numpy(entered))
         if copies:
             sources = index_tensor([copy.source for copy in copies])
             self._ops.copy_blocks(self._kv, sources, index_tensor([copy.target for copy in copies]))

@@ -71,7 +71,7 @@ def assert_inputs_of(plan: StepPlan, inputs: StepInputs) -> None:
     for row, table in zip(rows, inputs.metadata.block_tables.tolist(), strict=True):
         blocks = -(-(row.start + row.tokens) // BLOCK_TOKENS)
         assert table[:blocks] == row.request.block_table[:blocks], "a row has another's blocks"
-    assert inputs.entered.tolist() == entered_blocks(rows)
+    assert inputs.entered_blocks().tolist() == entered_blocks(rows)
     if inputs.decoding is not None:
         assert [draw.request for draw in inputs.decoding] == [row.request for row in rows]
     assert (inputs.decoding is not None) == all(row.tokens == 1 and row.samples for row in rows)
