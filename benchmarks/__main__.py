@@ -16,6 +16,7 @@ ALL = (
         "prefix",
         "sessions",
         "step_share",
+        "step_loop",
         "admission",
         "class_cost",
     ),

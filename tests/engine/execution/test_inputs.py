@@ -127,3 +127,16 @@ def test_draws_are_the_same_list_while_the_same_requests_decode() -> None:
     assert step is not None
     assert step[1].decoding is not None
     assert step[1].decoding is not lists[0], "it may have come back to another slot"
+
+
+def test_a_request_that_comes_back_with_one_token_to_compute_has_its_new_blocks() -> None:
+    """As many as before, and nothing else was computed in between: cached blocks held all but its last token."""
+    request = make_request("r", [1] * 16)
+    request.tokens += [2]
+    request.slot, request.admissions = 0, 1
+    placer = RowPlacer(SlotTable(SLOTS, WINDOW, VOCAB))
+    plan = StepPlan(1, (ScheduledRow(request, 16, 1, True),))
+    for blocks in ([3, 4], [7, 5]):
+        request.block_table[:] = blocks
+        assert_inputs_of(plan, placer.place(plan))
+        request.admissions += 1
