@@ -14,6 +14,9 @@ MAX_POSITION = 1 << 27
 MAX_ROPE_FACTOR = 65_536.0
 """Bounds of what a file may claim about itself, far above any real model: no claim costs memory or time."""
 
+MAX_HEAD_DIM = 512
+"""What attention kernels have room for; real models have 64 to 256."""
+
 
 class UnsupportedCheckpoint(ValueError):
     """A checkpoint that cannot be served; the message names the key or the tensor that is not understood."""
@@ -94,6 +97,8 @@ class ModelConfig:
             raise UnsupportedCheckpoint(f"num_layers: {self.num_layers} is not in 1..{MAX_LAYERS}")
         if not 1 <= self.max_position <= MAX_POSITION:
             raise UnsupportedCheckpoint(f"max_position: {self.max_position} is not in 1..{MAX_POSITION}")
+        if self.head_dim % 2 or self.head_dim > MAX_HEAD_DIM:
+            raise UnsupportedCheckpoint(f"head_dim: {self.head_dim} is not an even number up to {MAX_HEAD_DIM}")
         if self.num_heads % self.num_kv_heads:
             raise UnsupportedCheckpoint(f"num_kv_heads: {self.num_kv_heads} does not divide {self.num_heads} heads")
         if not (math.isfinite(self.rms_norm_eps) and self.rms_norm_eps > 0):
