@@ -3,7 +3,7 @@
 from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
 from enum import IntEnum
 
-ABI = 2
+ABI = 3
 """TP_ABI."""
 
 
@@ -13,7 +13,9 @@ class Level(IntEnum):
     PORTABLE = 0
     AVX2 = 1
     AVX512_BF16 = 2
-    AMX = 3
+    AVX512_FLOAT = 3
+    """As AVX512_BF16, but products with bf16 weights by multiplications of float32 numbers."""
+    AMX = 4
 
 
 class Format(IntEnum):

@@ -62,6 +62,8 @@ constexpr Format PORTABLE = with(bf16_block_portable);
 #if defined(__x86_64__)
 constexpr Format AVX2 = with(bf16_block_avx2);
 constexpr Format AVX512 = with(bf16_block_avx512);
+constexpr Format AVX512_FLOAT = {packed_bytes,         pack,                 unpack_row,
+                                 bf16_float_row_bytes, bf16_to_float_avx512, bf16_block_float_avx512};
 constexpr Format AMX = with(bf16_block_amx);
 #endif
 
@@ -71,6 +73,9 @@ const Format* bf16_format(int32_t level) {
 #if defined(__x86_64__)
     if (level >= TP_AMX) {
         return &AMX;
+    }
+    if (level >= TP_AVX512_FLOAT) {
+        return &AVX512_FLOAT;
     }
     if (level >= TP_AVX512_BF16) {
         return &AVX512;

@@ -46,6 +46,7 @@ bool succeeds(bool (*trial)()) {
 
 #endif
 
+// The most that this processor has.
 int32_t find() {
 #if defined(__x86_64__)
     __builtin_cpu_init();
@@ -56,7 +57,7 @@ int32_t find() {
             return TP_AMX;
         }
 #endif
-        return TP_AVX512_BF16;
+        return TP_AVX512_FLOAT;
     }
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
         return TP_AVX2;
@@ -70,6 +71,17 @@ int32_t found() {
     return level;
 }
 
+// What is used until somebody asks for another. Cores of AMD begin as many multiplications of bf16 pairs as of float32 numbers
+// in a cycle, and those of Intel a quarter.
+int32_t usual() {
+#if defined(__x86_64__)
+    if (found() == TP_AVX512_FLOAT && !__builtin_cpu_is("intel")) {
+        return TP_AVX512_BF16;
+    }
+#endif
+    return found();
+}
+
 std::atomic<int32_t> used{-1};
 
 }  // namespace
@@ -78,7 +90,7 @@ extern "C" int32_t tp_abi() { return TP_ABI; }
 
 extern "C" int32_t tp_level() {
     const int32_t level = used.load(std::memory_order_relaxed);
-    return level >= 0 ? level : tp_use_level(found());
+    return level >= 0 ? level : tp_use_level(usual());
 }
 
 extern "C" int32_t tp_use_level(int32_t level) {

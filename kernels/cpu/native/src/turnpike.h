@@ -12,11 +12,17 @@
 extern "C" {
 
 // Changes with every function or struct here; the loader refuses another.
-constexpr int32_t TP_ABI = 2;
+constexpr int32_t TP_ABI = 3;
 int32_t tp_abi();
 
 // What this processor has of what the kernels are made for, and the most that is used of it from now on.
-enum TpLevel : int32_t { TP_PORTABLE = 0, TP_AVX2 = 1, TP_AVX512_BF16 = 2, TP_AMX = 3 };
+enum TpLevel : int32_t {
+    TP_PORTABLE = 0,
+    TP_AVX2 = 1,
+    TP_AVX512_BF16 = 2,
+    TP_AVX512_FLOAT = 3,  // as the one before, but products with bf16 weights by multiplications of float32 numbers
+    TP_AMX = 4,
+};
 int32_t tp_level();
 int32_t tp_use_level(int32_t level);
 
