@@ -33,12 +33,12 @@ struct Weights {
 };
 
 inline Weights load_weights(const char* at) {
-    const __m512i second = _mm512_set1_epi32(static_cast<int32_t>(0xffff0000u));
     Weights weights;
     for (int v = 0; v < 2; ++v) {
-        const __m512i bits = _mm512_loadu_si512(at + 64 * v);
-        weights.half[0][v] = _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
-        weights.half[1][v] = _mm512_castsi512_ps(_mm512_and_si512(bits, second));
+        Words bits;
+        std::memcpy(&bits, at + v * sizeof bits, sizeof bits);
+        weights.half[0][v] = reinterpret_cast<__m512>(bits << 16);
+        weights.half[1][v] = reinterpret_cast<__m512>(bits & 0xffff0000u);
     }
     return weights;
 }
