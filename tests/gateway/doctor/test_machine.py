@@ -42,6 +42,7 @@ def test_a_machine_without_a_compiler(settings: Settings, monkeypatch: pytest.Mo
         (Level.PORTABLE, State.WARNING, "neither AVX2"),
         (Level.AVX2, State.OK, "AVX2"),
         (Level.AVX512_BF16, State.OK, "AVX512_BF16"),
+        (Level.AVX512_FLOAT, State.OK, "AVX512_FLOAT"),
     ],
 )
 def test_native_kernels(

@@ -35,9 +35,13 @@ def using(level: Level, threads: int = 2) -> Iterator[ctypes.CDLL]:
 
 
 def levels() -> list[Level]:
-    """Those that this processor has."""
-    library = load()
-    return [] if library is None else [level for level in Level if level <= library.tp_level()]
+    """Those that this processor has, also such as are not used unless they are asked for."""
+    if (library := load()) is None:
+        return []
+    usual = library.tp_level()
+    most = library.tp_use_level(max(Level))
+    library.tp_use_level(usual)
+    return [level for level in Level if level <= most]
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:

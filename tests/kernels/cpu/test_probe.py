@@ -16,7 +16,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     return told
 
 
-@pytest.mark.parametrize("level", [Level.AVX2, Level.AVX512_BF16, Level.AMX])
+@pytest.mark.parametrize("level", [Level.AVX2, Level.AVX512_BF16, Level.AVX512_FLOAT, Level.AMX])
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])
 def test_the_library_computes_where_it_has_kernels(
     level: Level, dtype: torch.dtype | None, told: dict[str, int], monkeypatch: pytest.MonkeyPatch

@@ -16,13 +16,14 @@ from torch.nn import functional
 from kernels.cpu import native
 from kernels.cpu.native.abi import Format, Level, Linear, Store, Weight
 from kernels.cpu.native.library import load
+from tests.kernels.cpu.paged import levels
 
 library = load()
 if library is None:
     pytest.skip("the native library is not built: make install, with a C++ compiler", allow_module_level=True)
 
 bf16 = torch.bfloat16
-LEVELS = [level for level in Level if level <= library.tp_level()]
+LEVELS = levels()
 ALIGNMENT = 64
 
 
@@ -150,6 +151,27 @@ def test_parts_are_one_below_the_other(level: Level) -> None:
     halves = [case(64, 64, 1), case(32, 64, 2)]
     gated = Product(*((part.weight, part.bias) for part in halves))(x, Store.SILU_MUL)
     assert torch.equal(gated, torch.cat([part.product()(x, Store.SILU_MUL) for part in halves], 1))
+
+
+@pytest.mark.parametrize(
+    "level", sorted({Level.AVX2, Level.AVX512_FLOAT} & set(LEVELS)), ids=lambda level: level.name, indirect=True
+)
+def test_sums_of_float32_have_one_order(level: Level) -> None:
+    """Over 43 pairs, of which ten are a quarter, in numbers that show it: 1 added to 2^24 is lost, and 2 is not."""
+    large = 2.0**24
+    rows: list[tuple[dict[int, float], float]] = [
+        ({0: large, 1: 1, 2: -large}, 0),  # both inputs of a pair, and then the next pair's
+        ({1: large, 2: 1, 3: -large}, 0),
+        ({0: large, 20: 1, 22: 1, 40: -large}, 2),  # a quarter has a sum of its own
+        ({0: large, 18: 1, 19: 1, 20: -large}, 0),  # and ends where it should
+        ({60: large, 84: 1, 85: -large}, 0),  # the last takes what is over
+        ({0: large, 40: 1, 60: 1}, large + 2),  # (0 + 1) + (2 + 3)
+    ]
+    x = torch.tensor([[numbers.get(index, 0) for index in range(2 * 43)] for numbers, _ in rows]).to(bf16)
+    weight = torch.ones(3, 2 * 43, dtype=bf16)
+    product, expected = Product((weight, None)), [total for _, total in rows]
+    assert product(x, Store.FLOAT32)[:, 0].tolist() == expected
+    assert [product(row, Store.FLOAT32)[0, 0].item() for row in x.split(1)] == expected
 
 
 @pytest.mark.parametrize(("outputs", "inputs"), [(200, 192), (33, 14), (64, 2048)])

@@ -112,8 +112,8 @@ int64_t offset_of(int64_t output, TpStore store) {
 }
 
 // Rows in a panel: few enough to stay in the cache beside a block of weights, the panels about equal.
-int64_t panel_rows(int64_t rows, int64_t inputs) {
-    const int64_t most = std::max(PANEL_ROWS, PANEL_BYTES / (2 * inputs));
+int64_t panel_rows(int64_t rows, int64_t bytes_of_row) {
+    const int64_t most = std::max(PANEL_ROWS, PANEL_BYTES / bytes_of_row);
     const int64_t panels = (rows + most - 1) / most;
     return up_to((rows + panels - 1) / panels, PANEL_ROWS);
 }
@@ -162,7 +162,7 @@ extern "C" void tp_product(const TpLinear* linear, const uint16_t* x, int64_t x_
     Work work{};
     work.parts = linear->count;
     work.rows = rows;
-    work.panel_rows = panel_rows(rows, linear->part[0].inputs);
+    int64_t bytes_of_row = 2 * linear->part[0].inputs;
     auto* prepared = static_cast<char*>(scratch);
     int64_t first_output = 0;
     for (int64_t index = 0; index < linear->count; ++index) {
@@ -170,6 +170,7 @@ extern "C" void tp_product(const TpLinear* linear, const uint16_t* x, int64_t x_
         const TpWeight& weight = linear->part[index];
         part.format = format_of(weight.format);
         const int64_t bytes = row_bytes(*part.format, weight.inputs);
+        bytes_of_row = std::max(bytes_of_row, bytes);
         const int64_t shared = prepared_with(*linear, index);
         const char* rows_at = shared == index ? prepared : work.part[shared].product.prepared;
         if (bytes > 0 && shared == index) {
@@ -184,6 +185,7 @@ extern "C" void tp_product(const TpLinear* linear, const uint16_t* x, int64_t x_
         work.blocks += part.blocks;
         first_output += weight.outputs;
     }
+    work.panel_rows = panel_rows(rows, bytes_of_row);
     const int64_t panels = (rows + work.panel_rows - 1) / work.panel_rows;
     run(product_range, &work, panels * work.blocks, grain_of(*linear, panels * work.blocks));
 }

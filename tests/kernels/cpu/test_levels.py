@@ -1,0 +1,44 @@
+"""Which kernels a processor is given, and which can be asked for."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernels.cpu.native import Level
+from kernels.cpu.native.library import load
+from tests.kernels.cpu.paged import levels
+
+library = load()
+if library is None:
+    pytest.skip("the native library is not built: make install, with a C++ compiler", allow_module_level=True)
+
+PROCESSOR = Path("/proc/cpuinfo")
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    usual = library.tp_level()
+    yield
+    library.tp_use_level(usual)
+
+
+def test_what_a_processor_has_not_is_not_used() -> None:
+    most = levels()[-1]
+    assert library.tp_use_level(max(Level) + 1) == most
+    assert library.tp_use_level(most) == library.tp_level() == most
+    assert library.tp_use_level(-1) == library.tp_level() == Level.PORTABLE
+
+
+@pytest.mark.skipif(Level.AVX512_FLOAT not in levels(), reason="this processor has no AVX-512 with bf16")
+def test_cores_of_intel_multiply_float32_numbers() -> None:
+    """Where there are no tiles. Others multiply pairs of bf16 numbers, and can be asked for the same."""
+    if Level.AMX in levels():
+        expected = Level.AMX
+    else:
+        expected = Level.AVX512_FLOAT if "GenuineIntel" in PROCESSOR.read_text() else Level.AVX512_BF16
+    question = "from kernels.cpu.native import level; print(level().name)"
+    told = subprocess.run([sys.executable, "-c", question], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == expected.name
