@@ -5,9 +5,9 @@
 
 #include "attention.h"
 
-#include <atomic>
 #include <new>
 
+#include "attention_ahead.h"
 #include "team.h"
 
 namespace tp {
@@ -15,21 +15,10 @@ namespace {
 
 constexpr int64_t SHARES = 128;  // a unit of more than one of so many shares of the work is cut
 constexpr int64_t TASKS_PER_THREAD = 8;
+constexpr int64_t TOGETHER = 4;  // tiles of all KV heads that a thread takes at a time, at most
 constexpr int64_t SERIAL_NUMBERS = 8 << 10;  // of keys read: below this a loop over threads takes longer than it saves
 constexpr int64_t ALIGNMENT = 64;
 constexpr int64_t READ_COST = 8;  // to read a key and turn it costs about as much as this many queries
-
-struct Unit {
-    Tile tile;
-    float* sums;  // of its parts, one behind the other, or null where it is whole
-    int64_t first_part;
-    std::atomic<int64_t> parts_left;
-};
-
-struct Task {
-    Unit* unit;
-    int64_t part;
-};
 
 struct Plan {
     const Attention* attention;
@@ -119,7 +108,7 @@ int64_t lay_out(const Attention& attention, char* scratch, const Task*& first_ta
         }
         for (int64_t part = first; part < (cut ? last : first + 1); ++part) {
             for (int64_t head = 0; head < heads.kv_heads; ++head) {  // neighbours in memory: one thread's, if it can be
-                *task++ = Task{units + head, part};
+                *task++ = Task{units + head, part, cut ? part + 1 : last};
             }
         }
     });
@@ -129,15 +118,16 @@ int64_t lay_out(const Attention& attention, char* scratch, const Task*& first_ta
 
 void attend_range(const void* argument, int64_t first, int64_t last) {
     const auto& plan = *static_cast<const Plan*>(argument);
+    Ahead ahead(*plan.attention, plan.tasks + first, plan.tasks + last);
     for (int64_t i = first; i < last; ++i) {
         Unit& unit = *plan.tasks[i].unit;
         if (unit.sums == nullptr) {
-            plan.kernels->whole(*plan.attention, unit.tile);
+            plan.kernels->whole(*plan.attention, unit.tile, ahead);
             continue;
         }
         const int64_t of_part = (unit.tile.last - unit.tile.first) * sums_stride(plan.attention->heads->head_dim);
-        const int64_t part = plan.tasks[i].part;
-        plan.kernels->part(*plan.attention, unit.tile, part, unit.sums + (part - unit.first_part) * of_part);
+        const int64_t part = plan.tasks[i].first_part;
+        plan.kernels->part(*plan.attention, unit.tile, part, ahead, unit.sums + (part - unit.first_part) * of_part);
         if (unit.parts_left.fetch_sub(1, std::memory_order_acq_rel) == 1) {
             plan.kernels->merge(*plan.attention, unit.tile, unit.sums);
         }
@@ -167,6 +157,6 @@ extern "C" void tp_attend(const TpHeads* heads, const TpRows* rows, const uint16
         tp::attend_range(&plan, 0, tasks);
     } else {
         const int64_t even = tasks / (tp::TASKS_PER_THREAD * tp::threads());
-        tp::run(tp::attend_range, &plan, tasks, std::clamp<int64_t>(even, 1, heads->kv_heads));
+        tp::run(tp::attend_range, &plan, tasks, std::clamp<int64_t>(even, 1, tp::TOGETHER * heads->kv_heads));
     }
 }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 
 #include "rotary.h"
@@ -43,6 +44,21 @@ struct Tile {
     int64_t position_of(int64_t query, int64_t group) const { return position + query / group; }
 };
 
+// A tile and, where it is cut, the sums of its parts.
+struct Unit {
+    Tile tile;
+    float* sums;  // of its parts, one behind the other, or null where it is whole
+    int64_t first_part;
+    std::atomic<int64_t> parts_left;
+};
+
+struct Task {
+    Unit* unit;
+    int64_t first_part, last_part;  // all that its tile sees, or one of them
+};
+
+class Ahead;
+
 inline int64_t padded_dim(int64_t head_dim) { return (head_dim + HEAD_VECTOR - 1) / HEAD_VECTOR * HEAD_VECTOR; }
 
 // What a query has of a part, float32: weighed values [padded_dim], then the largest score and the sum of weights.
@@ -56,11 +72,11 @@ constexpr int64_t MOST_SUMS = 64 * (128 + 16);  // floats of the largest tile, w
 
 struct AttentionKernels {
     // One part of a tile into sums [last - first][sums_stride]. Of queries that see nothing of it, nothing is written.
-    void (*part)(const Attention& attention, const Tile& tile, int64_t part, float* sums);
+    void (*part)(const Attention& attention, const Tile& tile, int64_t part, Ahead& ahead, float* sums);
     // All parts that the tile sees, one behind the other as the function above leaves them, into the step's output.
     void (*merge)(const Attention& attention, const Tile& tile, const float* sums);
     // Both, part after part.
-    void (*whole)(const Attention& attention, const Tile& tile);
+    void (*whole)(const Attention& attention, const Tile& tile, Ahead& ahead);
 };
 
 extern const AttentionKernels ATTENTION_PORTABLE;

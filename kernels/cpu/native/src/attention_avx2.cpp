@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "attention.h"
+#include "attention_ahead.h"
 
 #pragma GCC target("avx2,fma")
 

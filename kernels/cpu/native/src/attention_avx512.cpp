@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "attention.h"
+#include "attention_ahead.h"
 
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")
 

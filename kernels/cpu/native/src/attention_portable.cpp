@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "attention.h"
+#include "attention_ahead.h"
 
 namespace tp {
 namespace {

@@ -27,6 +27,11 @@ inline Floats add_pair(Floats sum, Words keys, uint32_t query) {
 }
 #endif
 
+// Line `line` of a strip's, which are as many as a key has pairs.
+inline void prefetch_line(const uint16_t* strip, int64_t stride, int64_t line) {
+    __builtin_prefetch(strip + line % BLOCK_TOKENS * stride + line / BLOCK_TOKENS * HEAD_VECTOR, 0, 2);
+}
+
 inline Words load_words(const void* at) {
     Words words;
     std::memcpy(&words, at, sizeof words);
@@ -75,20 +80,23 @@ inline Score score_of(int rows, int blocks) {
     return BY_ROWS[rows - 1](blocks);
 }
 
-// 16 keys, `stride` numbers apart, into [pairs][16].
+// 16 keys, `stride` numbers apart, into [pairs][16]; asks for the strip `ahead` meanwhile.
 #if defined(PAIRS_ARE_MULTIPLIED)
-inline void turn_keys(const uint16_t* keys, int64_t stride, int64_t pairs, uint32_t* turned) {
-    const auto load = [&](int64_t key, int64_t pair) {
-        return _mm_loadu_si128(reinterpret_cast<const __m128i*>(keys + key * stride + 2 * pair));
-    };
+inline void turn_keys(const uint16_t* keys, int64_t stride, int64_t pairs, const uint16_t* ahead, uint32_t* turned) {
+    const auto load = [](const uint16_t* at) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at)); };
     int64_t pair = 0;
     for (; pair + 4 <= pairs; pair += 4) {
+        for (int64_t line = pair; line < pair + 4; ++line) {
+            prefetch_line(ahead, stride, line);
+        }
+        const uint16_t* quarters[4] = {keys + 2 * pair, keys + 2 * pair + 4 * stride, keys + 2 * pair + 8 * stride,
+                                       keys + 2 * pair + 12 * stride};
         Words rows[4];  // in quarter l of row i: four pairs of key 4 l + i
         for (int i = 0; i < 4; ++i) {
-            __m512i row = _mm512_castsi128_si512(load(i, pair));
-            row = _mm512_mask_broadcast_i32x4(row, 0x00f0, load(4 + i, pair));
-            row = _mm512_mask_broadcast_i32x4(row, 0x0f00, load(8 + i, pair));
-            row = _mm512_mask_broadcast_i32x4(row, 0xf000, load(12 + i, pair));
+            __m512i row = _mm512_castsi128_si512(load(quarters[0] + i * stride));
+            row = _mm512_mask_broadcast_i32x4(row, 0x00f0, load(quarters[1] + i * stride));
+            row = _mm512_mask_broadcast_i32x4(row, 0x0f00, load(quarters[2] + i * stride));
+            row = _mm512_mask_broadcast_i32x4(row, 0xf000, load(quarters[3] + i * stride));
             rows[i] = reinterpret_cast<Words>(row);
         }
         constexpr Words LOW = {0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29};  // 32-bit words of two, by quarter
@@ -102,10 +110,13 @@ inline void turn_keys(const uint16_t* keys, int64_t stride, int64_t pairs, uint3
         std::memcpy(turned + pair * LANES, columns, sizeof columns);
     }
 #else
-inline void turn_keys(const uint16_t* keys, int64_t stride, int64_t pairs, uint32_t* turned) {
+inline void turn_keys(const uint16_t* keys, int64_t stride, int64_t pairs, const uint16_t* ahead, uint32_t* turned) {
     typedef uint32_t Four __attribute__((vector_size(16)));
     int64_t pair = 0;
     for (; pair + 4 <= pairs; pair += 4) {
+        for (int64_t line = pair; line < pair + 4; ++line) {
+            prefetch_line(ahead, stride, line);
+        }
         for (int64_t key = 0; key < LANES; key += 4) {
             Four rows[4];
             for (int i = 0; i < 4; ++i) {

@@ -56,16 +56,8 @@ Span find_seen(const Attention& attention, const Tile& tile, int64_t part, Work&
     return all;
 }
 
-inline void prefetch_rows(const uint16_t* rows, int64_t stride, int64_t dims) {
-    for (int64_t token = 0; token < BLOCK_TOKENS; ++token) {
-        for (int64_t dim = 0; dim < dims; dim += 32) {
-            __builtin_prefetch(rows + token * stride + dim, 0, 2);
-        }
-    }
-}
-
 // Scores of all queries with the blocks that hold keys [seen.first, seen.last); finds where their values are.
-void score_part(const Attention& attention, const Tile& tile, int64_t part, Span seen, Work& work) {
+void score_part(const Attention& attention, const Tile& tile, int64_t part, Span seen, Ahead& ahead, Work& work) {
     const TpHeads& heads = *attention.heads;
     const int64_t dims = heads.head_dim, pairs = dims / 2, of_keys = heads.kv_heads * dims, stride = 2 * of_keys;
     const int64_t* table = attention.rows->block_tables + tile.row * attention.rows->block_table_stride;
@@ -79,12 +71,8 @@ void score_part(const Attention& attention, const Tile& tile, int64_t part, Span
     for (int64_t block = seen.first / BLOCK_TOKENS; block < end;) {
         const int64_t blocks = std::min<int64_t>(SCORE_BLOCKS, end - block);
         for (int64_t b = 0; b < blocks; ++b) {
-            const uint16_t* values = work.values.blocks[block + b];
-            turn_keys(values - of_keys, stride, pairs, work.keys + b * pairs * LANES);
-            prefetch_rows(values, stride, dims);
-            if (block + b + SCORE_BLOCKS < end) {
-                prefetch_rows(work.values.blocks[block + b + SCORE_BLOCKS] - of_keys, stride, dims);
-            }
+            const uint16_t* keys = work.values.blocks[block + b] - of_keys;
+            turn_keys(keys, stride, pairs, ahead.next(), work.keys + b * pairs * LANES);
         }
         for_register_tiles(tile.last - tile.first, [&](int64_t first, int64_t rows) {
             score_of(static_cast<int>(rows), static_cast<int>(blocks))(
@@ -112,7 +100,7 @@ __attribute__((noinline)) void weigh(float* scores, Span seen, float scale, floa
     Floats total = {};
     for (int64_t block = begin; block < end; ++block) {
         const Floats power = (load_floats(scores + block * LANES) - most_of_all) * scale;
-        const Floats weights = power < LEAST_POWER ? Floats{} : exponential(power < LEAST_POWER ? Floats{} : power);
+        const Floats weights = power < LEAST_POWER ? Floats{} : normal_exponential(power);
         store_floats(scores + block * LANES, weights);
         total += weights;
     }
@@ -147,11 +135,12 @@ void add_tile(const Work& work, int64_t first, int64_t rows, float* sums, int64_
     }
 }
 
-void compute_part(const Attention& attention, const Tile& tile, int64_t part, Work& work, float* sums) {
+void compute_part(const Attention& attention, const Tile& tile, int64_t part, Ahead& ahead, Work& work,
+                  float* sums) {
     const int64_t dims = attention.heads->head_dim, padded = padded_dim(dims), stride = sums_stride(dims);
     const float scale = 1.0f / std::sqrt(static_cast<float>(dims));
     const Span all = find_seen(attention, tile, part, work);
-    score_part(attention, tile, part, all, work);
+    score_part(attention, tile, part, all, ahead, work);
     for (int64_t query = 0; query < tile.last - tile.first; ++query) {
         if (work.seen[query].first < work.seen[query].last) {
             float* of_query = sums + query * stride;
@@ -159,8 +148,13 @@ void compute_part(const Attention& attention, const Tile& tile, int64_t part, Wo
             weigh(work.scores + query * PART_TOKENS, work.seen[query], scale, of_query + padded);
         }
     }
-    for_register_tiles(tile.last - tile.first,
-                       [&](int64_t first, int64_t rows) { add_tile(work, first, rows, sums, stride); });
+    for (int64_t block = all.first / BLOCK_TOKENS; block * BLOCK_TOKENS < all.last; ++block) {
+        work.values.ahead[block] = ahead.next();
+    }
+    for_register_tiles(tile.last - tile.first, [&](int64_t first, int64_t rows) {
+        add_tile(work, first, rows, sums, stride);
+        std::copy(work.values.blocks, work.values.blocks + PART_BLOCKS, work.values.ahead);  // all are asked for
+    });
 }
 
 // Adds a later part's sums of a query to those of the parts before it.
@@ -213,10 +207,10 @@ Span parts_of(const Attention& attention, const Tile& tile) {
             tile.position_of(tile.last - 1, group) / PART_TOKENS + 1};
 }
 
-void one_part(const Attention& attention, const Tile& tile, int64_t part, float* sums) {
+void one_part(const Attention& attention, const Tile& tile, int64_t part, Ahead& ahead, float* sums) {
     Work work;
     take_queries(attention, tile, work);
-    compute_part(attention, tile, part, work, sums);
+    compute_part(attention, tile, part, ahead, work, sums);
 }
 
 void merge_parts(const Attention& attention, const Tile& tile, const float* part_sums) {
@@ -229,13 +223,13 @@ void merge_parts(const Attention& attention, const Tile& tile, const float* part
     store_queries(attention, tile, sums);
 }
 
-void whole_tile(const Attention& attention, const Tile& tile) {
+void whole_tile(const Attention& attention, const Tile& tile, Ahead& ahead) {
     Work work;
     alignas(64) float sums[MOST_SUMS], part_sums[MOST_SUMS];
     const Span parts = parts_of(attention, tile);
     take_queries(attention, tile, work);
     for (int64_t part = parts.first; part < parts.last; ++part) {
-        compute_part(attention, tile, part, work, parts.last - parts.first == 1 ? sums : part_sums);
+        compute_part(attention, tile, part, ahead, work, parts.last - parts.first == 1 ? sums : part_sums);
         if (parts.last - parts.first > 1) {
             merge_part(attention, tile, part, part_sums, sums);
         }

@@ -9,9 +9,10 @@ constexpr int VALUE_VECTORS = 2, WIDE_VECTORS = 4, WIDE_ROWS = 3;  // 24 sums; f
 constexpr int VALUE_VECTORS = 1, WIDE_VECTORS = 1, WIDE_ROWS = 0;
 #endif
 
-// Values of a part: of key i of block b, `blocks[b] + i * stride` on.
+// Values of a part: of key i of block b, `blocks[b] + i * stride` on; and the strips to ask for meanwhile.
 struct Values {
     const uint16_t* blocks[PART_BLOCKS];
+    const uint16_t* ahead[PART_BLOCKS];
     int64_t stride, head_dim;
 };
 
@@ -39,12 +40,14 @@ void add_values(const Values& values, int64_t dim, int64_t first, int64_t last, 
     }
     const int64_t left = values.head_dim - dim;
     while (first < last) {
-        const uint16_t* value = values.blocks[first / BLOCK_TOKENS] + first % BLOCK_TOKENS * values.stride + dim;
+        const int64_t from = first % BLOCK_TOKENS * values.stride + dim;
+        const uint16_t *value = values.blocks[first / BLOCK_TOKENS] + from, *ahead = values.ahead[first / BLOCK_TOKENS] + from;
         const int64_t end = std::min(last, (first / BLOCK_TOKENS + 1) * BLOCK_TOKENS);
-        for (; first < end; ++first, value += values.stride) {
+        for (; first < end; ++first, value += values.stride, ahead += values.stride) {
             Floats even_values[VECTORS], odd_values[VECTORS];
             for (int v = 0; v < VECTORS; ++v) {
                 const uint16_t* at = value + v * HEAD_VECTOR;
+                __builtin_prefetch(ahead + v * HEAD_VECTOR, 0, 2);
                 const Words words = WHOLE ? load_words(at) : load_some_words(at, left);
                 even_values[v] = reinterpret_cast<Floats>(words << 16);
                 odd_values[v] = reinterpret_cast<Floats>(words & 0xffff0000u);

@@ -66,11 +66,8 @@ inline void store_some_bf16(uint16_t* at, Floats values, int64_t lanes) {
 }
 
 // e^x within 2e-7 of it: 2^n times Taylor's polynomial in what x is beyond n ln 2, whose eighth power is less than a float32
-// tells apart within +-ln(2) / 2. 0 below what a float32 holds, infinity above it, a NaN for a NaN.
-inline Floats exponential(Floats x) {
-    const Floats least = floats(-104.0f), most = floats(89.0f);
-    x = x < least ? least : x;
-    x = x > most ? most : x;
+// tells apart within +-ln(2) / 2. The polynomial, and n.
+inline Floats exponential_of_rest(Floats x, Ints* exponent) {
     const Floats shift = floats(12582912.0f);  // 1.5 x 2^23: what is added to it is rounded to a whole number
     const Floats shifted = x * 1.44269504f + shift;
     const Floats whole = shifted - shift;
@@ -80,32 +77,52 @@ inline Floats exponential(Floats x) {
     for (const float coefficient : COEFFICIENTS) {
         power = power * rest + coefficient;
     }
-    // In two factors, since 2^128 is no float32, and 2^-150 either.
-    const Ints exponent = reinterpret_cast<Ints>(shifted) - reinterpret_cast<Ints>(shift);
-    const Ints half = exponent >> 1;
+    *exponent = reinterpret_cast<Ints>(shifted) - reinterpret_cast<Ints>(shift);
+    return power;
+}
+
+// 0 below what a float32 holds, infinity above it, a NaN for a NaN.
+inline Floats exponential(Floats x) {
+    const Floats least = floats(-104.0f), most = floats(89.0f);
+    x = x < least ? least : x;
+    x = x > most ? most : x;
+    Ints exponent;
+    const Floats power = exponential_of_rest(x, &exponent);
+    const Ints half = exponent >> 1;  // in two factors, since 2^128 is no float32, and 2^-150 either
     return power * reinterpret_cast<Floats>((half + 127) << 23) * reinterpret_cast<Floats>((exponent - half + 127) << 23);
+}
+
+// The same for numbers from -87 to 87 and NaNs; others give anything.
+inline Floats normal_exponential(Floats x) {
+    Ints exponent;
+    const Floats power = exponential_of_rest(x, &exponent);
+    return power * reinterpret_cast<Floats>((exponent + 127) << 23);
 }
 
 inline Floats silu(Floats x) { return x / (exponential(-x) + 1.0f); }
 
+// The upper half of the lanes beside the lower, then quarters, and so on: what is folded so ends in lane 0.
+inline Floats other_half(Floats values) {
+    return __builtin_shuffle(values, Ints{8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7});
+}
+inline Floats other_quarter(Floats values) {
+    return __builtin_shuffle(values, Ints{4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11});
+}
+inline Floats other_pair(Floats values) {
+    return __builtin_shuffle(values, Ints{2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13});
+}
+
 // In a fixed order, by halves.
 inline float sum(Floats values) {
-    float lanes[LANES];
-    std::memcpy(lanes, &values, sizeof lanes);
-    for (int width = LANES / 2; width > 0; width /= 2) {
-        for (int lane = 0; lane < width; ++lane) {
-            lanes[lane] += lanes[lane + width];
-        }
-    }
-    return lanes[0];
+    values += other_half(values);
+    values += other_quarter(values);
+    values += other_pair(values);
+    return values[0] + values[1];
 }
 
 inline float largest(Floats values) {
-    float lanes[LANES];
-    std::memcpy(lanes, &values, sizeof lanes);
-    float found = lanes[0];
-    for (int lane = 1; lane < LANES; ++lane) {
-        found = lanes[lane] > found ? lanes[lane] : found;
-    }
-    return found;
+    values = larger(values, other_half(values));
+    values = larger(values, other_quarter(values));
+    values = larger(values, other_pair(values));
+    return values[1] > values[0] ? values[1] : values[0];
 }
