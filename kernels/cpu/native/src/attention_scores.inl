@@ -6,25 +6,29 @@
 
 #if defined(PAIRS_ARE_MULTIPLIED)
 constexpr int SCORE_ROWS = 6, SCORE_BLOCKS = 4;  // 24 sums, 4 vectors of keys and one of a query: of 32 registers
-
-inline Floats add_pair(Floats sum, Words keys, uint32_t query) {
-    return reinterpret_cast<Floats>(
-        _mm512_dpbf16_ps(reinterpret_cast<__m512>(sum), reinterpret_cast<__m512bh>(keys),
-                         reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int32_t>(query)))));
-}
 #else
 constexpr int SCORE_ROWS = 2, SCORE_BLOCKS = 1;
+#endif
 
-inline float word_as_float(uint32_t word) {
-    float value;
-    std::memcpy(&value, &word, sizeof value);
-    return value;
+#if defined(PAIRS_ARE_MULTIPLIED) && !defined(PAIRS_ARE_TAKEN_APART)
+using Factor = Words;
+constexpr int FACTORS = 1;
+
+inline Factor factor(Words pairs, int) { return pairs; }
+
+inline Floats add_product(Floats sum, Factor keys, Factor query) {
+    return reinterpret_cast<Floats>(_mm512_dpbf16_ps(reinterpret_cast<__m512>(sum), reinterpret_cast<__m512bh>(keys),
+                                                     reinterpret_cast<__m512bh>(query)));
+}
+#else
+using Factor = Floats;
+constexpr int FACTORS = 2;  // the first numbers of pairs, and then the second
+
+inline Factor factor(Words pairs, int which) {
+    return reinterpret_cast<Floats>(which == 0 ? pairs << 16 : pairs & 0xffff0000u);
 }
 
-inline Floats add_pair(Floats sum, Words keys, uint32_t query) {
-    sum = reinterpret_cast<Floats>(keys << 16) * word_as_float(query << 16) + sum;
-    return reinterpret_cast<Floats>(keys & 0xffff0000u) * word_as_float(query & 0xffff0000u) + sum;
-}
+inline Floats add_product(Floats sum, Factor keys, Factor query) { return keys * query + sum; }
 #endif
 
 // Line `line` of a strip's, which are as many as a key has pairs.
@@ -42,13 +46,16 @@ template <int ROWS, int BLOCKS>
 void score(const uint32_t* queries, const uint32_t* keys, int64_t pairs, float* scores) {
     Floats sums[ROWS][BLOCKS] = {};
     for (int64_t pair = 0; pair < pairs; ++pair) {
-        Words of_block[BLOCKS];
-        for (int b = 0; b < BLOCKS; ++b) {
-            of_block[b] = load_words(keys + (b * pairs + pair) * LANES);
-        }
-        for (int r = 0; r < ROWS; ++r) {
+        for (int f = 0; f < FACTORS; ++f) {
+            Factor of_block[BLOCKS];
             for (int b = 0; b < BLOCKS; ++b) {
-                sums[r][b] = add_pair(sums[r][b], of_block[b], queries[pair * ROWS + r]);
+                of_block[b] = factor(load_words(keys + (b * pairs + pair) * LANES), f);
+            }
+            for (int r = 0; r < ROWS; ++r) {
+                const Factor query = factor(Words{} + queries[pair * ROWS + r], f);
+                for (int b = 0; b < BLOCKS; ++b) {
+                    sums[r][b] = add_product(sums[r][b], of_block[b], query);
+                }
             }
         }
     }
