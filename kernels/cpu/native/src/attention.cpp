@@ -32,6 +32,9 @@ struct Amounts {
 
 const AttentionKernels* kernels_of(int32_t level) {
 #if defined(__x86_64__)
+    if (level >= TP_AVX512_FLOAT) {
+        return &ATTENTION_AVX512_FLOAT;
+    }
     if (level >= TP_AVX512_BF16) {
         return &ATTENTION_AVX512;
     }

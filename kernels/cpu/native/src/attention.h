@@ -83,6 +83,7 @@ extern const AttentionKernels ATTENTION_PORTABLE;
 #if defined(__x86_64__)
 extern const AttentionKernels ATTENTION_AVX2;
 extern const AttentionKernels ATTENTION_AVX512;
+extern const AttentionKernels ATTENTION_AVX512_FLOAT;
 #endif
 
 }  // namespace tp

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "attention.h"
 #include "attention_ahead.h"
@@ -17,6 +18,9 @@ namespace {
 #include "vectors.h"
 
 #define PAIRS_ARE_MULTIPLIED  // the compiler's own macros do not follow its pragma
+
+constexpr int TILE_ROWS = 6, SCORE_BLOCKS = 4;  // 24 sums, 4 vectors of keys and one of a query: of 32 registers
+constexpr int VALUE_VECTORS = 2, WIDE_VECTORS = 4, WIDE_ROWS = 3;  // 24 sums; few queries take wide slices
 
 #include "attention_scores.inl"
 #include "attention_values.inl"

@@ -1,31 +1,39 @@
-// Scores of queries with blocks of 16 keys. Behind vectors.h.
+// Scores of queries with blocks of 16 keys. Behind vectors.h and what the level's source says of its registers.
 //
-// Two neighbouring dimensions are a pair, one 32-bit word. Keys are turned so that a vector holds a pair of 16 keys:
-// [pairs][16]; queries so that those of one tile of registers lie side by side: [pairs][rows]. A score is one chain of
-// additions over the pairs, whatever the tile.
+// Two neighbouring dimensions are a pair, one 32-bit word. Keys are turned so that a vector holds a pair of as many keys
+// as it has lanes: [pairs][16]; queries so that those of one tile of registers lie side by side: [pairs][FACTORS][rows]. A
+// score is one chain of additions over the pairs, whatever the tile.
 
 #if defined(PAIRS_ARE_MULTIPLIED)
-constexpr int SCORE_ROWS = 6, SCORE_BLOCKS = 4;  // 24 sums, 4 vectors of keys and one of a query: of 32 registers
+using Factor = Words;
+using Query = uint32_t;
+constexpr int FACTORS = 1;
 
-inline Floats add_pair(Floats sum, Words keys, uint32_t query) {
+inline Factor factor(Words pairs, int) { return pairs; }
+
+inline Floats add_product(Floats sum, Factor keys, Query query) {
     return reinterpret_cast<Floats>(
         _mm512_dpbf16_ps(reinterpret_cast<__m512>(sum), reinterpret_cast<__m512bh>(keys),
                          reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int32_t>(query)))));
 }
 #else
-constexpr int SCORE_ROWS = 2, SCORE_BLOCKS = 1;
+using Factor = Floats;
+using Query = float;
+constexpr int FACTORS = 2;  // the first numbers of pairs, and then the second
 
-inline float word_as_float(uint32_t word) {
-    float value;
-    std::memcpy(&value, &word, sizeof value);
-    return value;
+inline Factor factor(Words pairs, int which) {
+    return reinterpret_cast<Floats>(which == 0 ? pairs << 16 : pairs & 0xffff0000u);
 }
 
-inline Floats add_pair(Floats sum, Words keys, uint32_t query) {
-    sum = reinterpret_cast<Floats>(keys << 16) * word_as_float(query << 16) + sum;
-    return reinterpret_cast<Floats>(keys & 0xffff0000u) * word_as_float(query & 0xffff0000u) + sum;
-}
+inline Floats add_product(Floats sum, Factor keys, Query query) { return keys * query + sum; }
 #endif
+
+inline Query query_factor(uint32_t pair, int which) {
+    const uint32_t bits = FACTORS == 1 ? pair : which == 0 ? pair << 16 : pair & 0xffff0000u;
+    Query query;
+    std::memcpy(&query, &bits, sizeof query);
+    return query;
+}
 
 // Line `line` of a strip's, which are as many as a key has pairs.
 inline void prefetch_line(const uint16_t* strip, int64_t stride, int64_t line) {
@@ -39,49 +47,50 @@ inline Words load_words(const void* at) {
 }
 
 template <int ROWS, int BLOCKS>
-void score(const uint32_t* queries, const uint32_t* keys, int64_t pairs, float* scores) {
-    Floats sums[ROWS][BLOCKS] = {};
-    for (int64_t pair = 0; pair < pairs; ++pair) {
-        Words of_block[BLOCKS];
-        for (int b = 0; b < BLOCKS; ++b) {
-            of_block[b] = load_words(keys + (b * pairs + pair) * LANES);
+void score(const Query* queries, const uint32_t* keys, int64_t pairs, float* scores) {
+    constexpr int VECTORS = BLOCKS * BLOCK_TOKENS / LANES;
+    Floats sums[ROWS][VECTORS];
+    for (int r = 0; r < ROWS; ++r) {
+        for (int v = 0; v < VECTORS; ++v) {
+            sums[r][v] = Floats{};  // `= {}` for all of them clears memory
         }
-        for (int r = 0; r < ROWS; ++r) {
-            for (int b = 0; b < BLOCKS; ++b) {
-                sums[r][b] = add_pair(sums[r][b], of_block[b], queries[pair * ROWS + r]);
+    }
+    for (int64_t pair = 0; pair < pairs; ++pair) {
+        for (int f = 0; f < FACTORS; ++f) {
+            Factor of_keys[VECTORS];
+            for (int v = 0; v < VECTORS; ++v) {
+                const int64_t block = v * LANES / BLOCK_TOKENS, key = v * LANES % BLOCK_TOKENS;
+                of_keys[v] = factor(load_words(keys + (block * pairs + pair) * BLOCK_TOKENS + key), f);
+            }
+            for (int r = 0; r < ROWS; ++r) {
+                const Query query = queries[(pair * FACTORS + f) * ROWS + r];
+                for (int v = 0; v < VECTORS; ++v) {
+                    sums[r][v] = add_product(sums[r][v], of_keys[v], query);
+                }
             }
         }
     }
     for (int r = 0; r < ROWS; ++r) {
-        for (int b = 0; b < BLOCKS; ++b) {
-            store_floats(scores + r * PART_TOKENS + b * LANES, sums[r][b]);
+        for (int v = 0; v < VECTORS; ++v) {
+            store_floats(scores + r * PART_TOKENS + v * LANES, sums[r][v]);
         }
     }
 }
 
-using Score = void (*)(const uint32_t*, const uint32_t*, int64_t, float*);
+using Score = void (*)(const Query*, const uint32_t*, int64_t, float*);
 
-template <int ROWS>
-Score score_of(int blocks) {
-#if defined(PAIRS_ARE_MULTIPLIED)
-    constexpr Score BY_BLOCKS[] = {score<ROWS, 1>, score<ROWS, 2>, score<ROWS, 3>, score<ROWS, 4>};
-#else
-    constexpr Score BY_BLOCKS[] = {score<ROWS, 1>};
-#endif
-    return BY_BLOCKS[blocks - 1];
+template <int... TILE>
+Score score_of(int rows, int blocks, std::integer_sequence<int, TILE...>) {
+    constexpr Score TILES[] = {score<TILE / SCORE_BLOCKS + 1, TILE % SCORE_BLOCKS + 1>...};
+    return TILES[(rows - 1) * SCORE_BLOCKS + blocks - 1];
 }
 
 inline Score score_of(int rows, int blocks) {
-#if defined(PAIRS_ARE_MULTIPLIED)
-    constexpr Score (*BY_ROWS[])(int) = {score_of<1>, score_of<2>, score_of<3>, score_of<4>, score_of<5>, score_of<6>};
-#else
-    constexpr Score (*BY_ROWS[])(int) = {score_of<1>, score_of<2>};
-#endif
-    return BY_ROWS[rows - 1](blocks);
+    return score_of(rows, blocks, std::make_integer_sequence<int, TILE_ROWS * SCORE_BLOCKS>());
 }
 
 // 16 keys, `stride` numbers apart, into [pairs][16]; asks for the strip `ahead` meanwhile.
-#if defined(PAIRS_ARE_MULTIPLIED)
+#if REGISTER_BYTES == 64
 inline void turn_keys(const uint16_t* keys, int64_t stride, int64_t pairs, const uint16_t* ahead, uint32_t* turned) {
     const auto load = [](const uint16_t* at) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at)); };
     int64_t pair = 0;
@@ -107,7 +116,7 @@ inline void turn_keys(const uint16_t* keys, int64_t stride, int64_t pairs, const
         const Words high01 = __builtin_shuffle(rows[0], rows[1], HIGH), high23 = __builtin_shuffle(rows[2], rows[3], HIGH);
         const Words columns[4] = {__builtin_shuffle(low01, low23, EVEN), __builtin_shuffle(low01, low23, ODD),
                                   __builtin_shuffle(high01, high23, EVEN), __builtin_shuffle(high01, high23, ODD)};
-        std::memcpy(turned + pair * LANES, columns, sizeof columns);
+        std::memcpy(turned + pair * BLOCK_TOKENS, columns, sizeof columns);
     }
 #else
 inline void turn_keys(const uint16_t* keys, int64_t stride, int64_t pairs, const uint16_t* ahead, uint32_t* turned) {
@@ -117,7 +126,7 @@ inline void turn_keys(const uint16_t* keys, int64_t stride, int64_t pairs, const
         for (int64_t line = pair; line < pair + 4; ++line) {
             prefetch_line(ahead, stride, line);
         }
-        for (int64_t key = 0; key < LANES; key += 4) {
+        for (int64_t key = 0; key < BLOCK_TOKENS; key += 4) {
             Four rows[4];
             for (int i = 0; i < 4; ++i) {
                 std::memcpy(&rows[i], keys + (key + i) * stride + 2 * pair, sizeof rows[i]);
@@ -131,14 +140,14 @@ inline void turn_keys(const uint16_t* keys, int64_t stride, int64_t pairs, const
                                      __builtin_shuffle(high01, high23, Four{0, 1, 4, 5}),
                                      __builtin_shuffle(high01, high23, Four{2, 3, 6, 7})};
             for (int i = 0; i < 4; ++i) {
-                std::memcpy(turned + (pair + i) * LANES + key, &columns[i], sizeof columns[i]);
+                std::memcpy(turned + (pair + i) * BLOCK_TOKENS + key, &columns[i], sizeof columns[i]);
             }
         }
     }
 #endif
     for (; pair < pairs; ++pair) {
-        for (int64_t key = 0; key < LANES; ++key) {
-            std::memcpy(turned + pair * LANES + key, keys + key * stride + 2 * pair, sizeof *turned);
+        for (int64_t key = 0; key < BLOCK_TOKENS; ++key) {
+            std::memcpy(turned + pair * BLOCK_TOKENS + key, keys + key * stride + 2 * pair, sizeof *turned);
         }
     }
 }

@@ -9,7 +9,7 @@ struct Span {
 
 // What a tile works on: on the stack of whoever computes it.
 struct Work {
-    alignas(64) uint32_t queries[MOST_QUERIES * 128 / 2];  // [pairs][rows] of each tile of registers
+    alignas(64) Query queries[MOST_QUERIES * 128 / 2 * FACTORS];  // [pairs][FACTORS][rows] of each tile of registers
     alignas(64) uint32_t keys[SCORE_BLOCKS * BLOCK_TOKENS * MOST_HEAD_DIM / 2];
     alignas(64) float scores[MOST_QUERIES * PART_TOKENS];
     Span seen[MOST_QUERIES];  // keys that each query sees of the part, counted from the part's first
@@ -19,7 +19,7 @@ struct Work {
 // Tiles of registers, as equal as they can be: calls `each(first query, queries)`.
 template <typename Each>
 inline void for_register_tiles(int64_t queries, Each each) {
-    const int64_t tiles = (queries + SCORE_ROWS - 1) / SCORE_ROWS;
+    const int64_t tiles = (queries + TILE_ROWS - 1) / TILE_ROWS;
     for (int64_t tile = 0; tile < tiles; ++tile) {
         const int64_t first = tile * queries / tiles, last = (tile + 1) * queries / tiles;
         each(first, last - first);
@@ -32,9 +32,13 @@ void take_queries(const Attention& attention, const Tile& tile, Work& work) {
         for (int64_t r = 0; r < rows; ++r) {
             const int64_t query = tile.first + first + r, head = tile.kv_head * group + query % group;
             const uint16_t* from = attention.qkv + (tile.token + query / group) * attention.qkv_stride + head * dims;
-            uint32_t* to = work.queries + first * pairs + r;
+            Query* to = work.queries + first * pairs * FACTORS + r;
             for (int64_t pair = 0; pair < pairs; ++pair) {
-                std::memcpy(to + pair * rows, from + 2 * pair, sizeof *to);
+                uint32_t numbers;
+                std::memcpy(&numbers, from + 2 * pair, sizeof numbers);
+                for (int f = 0; f < FACTORS; ++f, to += rows) {
+                    *to = query_factor(numbers, f);
+                }
             }
         }
     });
@@ -72,11 +76,11 @@ void score_part(const Attention& attention, const Tile& tile, int64_t part, Span
         const int64_t blocks = std::min<int64_t>(SCORE_BLOCKS, end - block);
         for (int64_t b = 0; b < blocks; ++b) {
             const uint16_t* keys = work.values.blocks[block + b] - of_keys;
-            turn_keys(keys, stride, pairs, ahead.next(), work.keys + b * pairs * LANES);
+            turn_keys(keys, stride, pairs, ahead.next(), work.keys + b * pairs * BLOCK_TOKENS);
         }
         for_register_tiles(tile.last - tile.first, [&](int64_t first, int64_t rows) {
             score_of(static_cast<int>(rows), static_cast<int>(blocks))(
-                work.queries + first * pairs, work.keys, pairs,
+                work.queries + first * pairs * FACTORS, work.keys, pairs,
                 work.scores + first * PART_TOKENS + block * BLOCK_TOKENS);
         });
         block += blocks;
@@ -122,14 +126,14 @@ void add_tile(const Work& work, int64_t first, int64_t rows, float* sums, int64_
     for (int64_t r = 0; r < rows; ++r) {
         const int64_t last = together ? common.first : seen[r].last;
         if (seen[r].first < last) {
-            ADD_HEADS[0](work.values, seen[r].first, last, weights + r * PART_TOKENS, sums + r * stride, stride);
+            add_heads_of(1)(work.values, seen[r].first, last, weights + r * PART_TOKENS, sums + r * stride, stride);
         }
     }
     if (together) {
-        ADD_HEADS[rows - 1](work.values, common.first, common.last, weights, sums, stride);
+        add_heads_of(rows)(work.values, common.first, common.last, weights, sums, stride);
         for (int64_t r = 0; r < rows; ++r) {
             if (common.last < seen[r].last) {
-                ADD_HEADS[0](work.values, common.last, seen[r].last, weights + r * PART_TOKENS, sums + r * stride, stride);
+                add_heads_of(1)(work.values, common.last, seen[r].last, weights + r * PART_TOKENS, sums + r * stride, stride);
             }
         }
     }
@@ -192,11 +196,12 @@ void store_queries(const Attention& attention, const Tile& tile, const float* su
         const int64_t head = tile.kv_head * group + query % group;
         uint16_t* out = attention.out + (tile.token + query / group) * attention.out_stride + head * dims;
         const float inverse = 1.0f / sums[padded + 1];
-        for (int64_t dim = 0; dim < dims; dim += HEAD_VECTOR) {
-            const Halves even = narrow(load_floats(sums + dim) * inverse);
-            const Halves odd = narrow(load_floats(sums + dim + LANES) * inverse);
+        for (int64_t dim = 0; dim < dims; dim += SLICE) {
+            const float* from = sums + place_of(dim);
+            const Halves even = narrow(load_floats(from) * inverse);
+            const Halves odd = narrow(load_floats(from + HEAD_VECTOR / 2) * inverse);
             const Words words = __builtin_convertvector(even, Words) | __builtin_convertvector(odd, Words) << 16;
-            std::memcpy(out + dim, &words, static_cast<size_t>(std::min(dims - dim, HEAD_VECTOR)) * sizeof *out);
+            std::memcpy(out + dim, &words, static_cast<size_t>(std::min(dims - dim, SLICE)) * sizeof *out);
         }
     }
 }

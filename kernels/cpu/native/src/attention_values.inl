@@ -1,13 +1,12 @@
 // Values weighed and added up. Behind attention_scores.inl.
 //
-// 32 dimensions of a value are 16 words; their even halves become one vector of sums, their odd halves another. A sum is
-// one chain of additions, key after key, whatever the tile.
+// Of 32 dimensions of a value, sums of the even ones lie before those of the odd ones, so that words of pairs can be taken
+// apart where they are. A sum is one chain of additions, key after key, whatever the tile.
 
-#if defined(PAIRS_ARE_MULTIPLIED)
-constexpr int VALUE_VECTORS = 2, WIDE_VECTORS = 4, WIDE_ROWS = 3;  // 24 sums; few queries take wide slices
-#else
-constexpr int VALUE_VECTORS = 1, WIDE_VECTORS = 1, WIDE_ROWS = 0;
-#endif
+constexpr int64_t SLICE = 2 * LANES;  // dimensions whose pairs fill a register
+
+// Where the sums of the slice's even dimensions lie; its odd ones are HEAD_VECTOR / 2 behind.
+inline int64_t place_of(int64_t dim) { return dim - dim % HEAD_VECTOR / 2; }
 
 // Values of a part: of key i of block b, `blocks[b] + i * stride` on; and the strips to ask for meanwhile.
 struct Values {
@@ -16,9 +15,9 @@ struct Values {
     int64_t stride, head_dim;
 };
 
-// The last words of a head whose dimensions are no whole vector: `numbers` of 32.
+// The last words of a head whose dimensions are no whole slice: `numbers` of it.
 inline Words load_some_words(const uint16_t* at, int64_t numbers) {
-#if defined(PAIRS_ARE_MULTIPLIED)
+#if REGISTER_BYTES == 64
     return reinterpret_cast<Words>(_mm512_maskz_loadu_epi16((1u << numbers) - 1, at));
 #else
     Words words = {};
@@ -34,8 +33,9 @@ void add_values(const Values& values, int64_t dim, int64_t first, int64_t last, 
     Floats even[ROWS][VECTORS], odd[ROWS][VECTORS];
     for (int r = 0; r < ROWS; ++r) {
         for (int v = 0; v < VECTORS; ++v) {
-            even[r][v] = load_floats(sums + r * stride + dim + v * HEAD_VECTOR);
-            odd[r][v] = load_floats(sums + r * stride + dim + v * HEAD_VECTOR + LANES);
+            const float* from = sums + r * stride + place_of(dim + v * SLICE);
+            even[r][v] = load_floats(from);
+            odd[r][v] = load_floats(from + HEAD_VECTOR / 2);
         }
     }
     const int64_t left = values.head_dim - dim;
@@ -46,8 +46,8 @@ void add_values(const Values& values, int64_t dim, int64_t first, int64_t last, 
         for (; first < end; ++first, value += values.stride, ahead += values.stride) {
             Floats even_values[VECTORS], odd_values[VECTORS];
             for (int v = 0; v < VECTORS; ++v) {
-                const uint16_t* at = value + v * HEAD_VECTOR;
-                __builtin_prefetch(ahead + v * HEAD_VECTOR, 0, 2);
+                const uint16_t* at = value + v * SLICE;
+                __builtin_prefetch(ahead + v * SLICE, 0, 2);
                 const Words words = WHOLE ? load_words(at) : load_some_words(at, left);
                 even_values[v] = reinterpret_cast<Floats>(words << 16);
                 odd_values[v] = reinterpret_cast<Floats>(words & 0xffff0000u);
@@ -63,8 +63,9 @@ void add_values(const Values& values, int64_t dim, int64_t first, int64_t last, 
     }
     for (int r = 0; r < ROWS; ++r) {
         for (int v = 0; v < VECTORS; ++v) {
-            store_floats(sums + r * stride + dim + v * HEAD_VECTOR, even[r][v]);
-            store_floats(sums + r * stride + dim + v * HEAD_VECTOR + LANES, odd[r][v]);
+            float* to = sums + r * stride + place_of(dim + v * SLICE);
+            store_floats(to, even[r][v]);
+            store_floats(to + HEAD_VECTOR / 2, odd[r][v]);
         }
     }
 }
@@ -74,14 +75,14 @@ template <int ROWS>
 void add_heads(const Values& values, int64_t first, int64_t last, const float* weights, float* sums, int64_t stride) {
     int64_t dim = 0;
     if constexpr (ROWS <= WIDE_ROWS) {
-        for (; dim + WIDE_VECTORS * HEAD_VECTOR <= values.head_dim; dim += WIDE_VECTORS * HEAD_VECTOR) {
+        for (; dim + WIDE_VECTORS * SLICE <= values.head_dim; dim += WIDE_VECTORS * SLICE) {
             add_values<ROWS, WIDE_VECTORS, true>(values, dim, first, last, weights, sums, stride);
         }
     }
-    for (; dim + VALUE_VECTORS * HEAD_VECTOR <= values.head_dim; dim += VALUE_VECTORS * HEAD_VECTOR) {
+    for (; dim + VALUE_VECTORS * SLICE <= values.head_dim; dim += VALUE_VECTORS * SLICE) {
         add_values<ROWS, VALUE_VECTORS, true>(values, dim, first, last, weights, sums, stride);
     }
-    for (; dim + HEAD_VECTOR <= values.head_dim; dim += HEAD_VECTOR) {
+    for (; dim + SLICE <= values.head_dim; dim += SLICE) {
         add_values<ROWS, 1, true>(values, dim, first, last, weights, sums, stride);
     }
     if (dim < values.head_dim) {
@@ -90,8 +91,11 @@ void add_heads(const Values& values, int64_t first, int64_t last, const float* w
 }
 
 using AddHeads = void (*)(const Values&, int64_t, int64_t, const float*, float*, int64_t);
-#if defined(PAIRS_ARE_MULTIPLIED)
-constexpr AddHeads ADD_HEADS[] = {add_heads<1>, add_heads<2>, add_heads<3>, add_heads<4>, add_heads<5>, add_heads<6>};
-#else
-constexpr AddHeads ADD_HEADS[] = {add_heads<1>, add_heads<2>};
-#endif
+
+template <int... ROW>
+AddHeads add_heads_of(int64_t rows, std::integer_sequence<int, ROW...>) {
+    constexpr AddHeads BY_ROWS[] = {add_heads<ROW + 1>...};
+    return BY_ROWS[rows - 1];
+}
+
+inline AddHeads add_heads_of(int64_t rows) { return add_heads_of(rows, std::make_integer_sequence<int, TILE_ROWS>()); }

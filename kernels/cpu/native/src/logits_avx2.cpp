@@ -12,6 +12,7 @@
 namespace tp {
 namespace {
 
+#define REGISTER_BYTES 32
 #include "vectors.h"
 
 #include "logits_lanes.inl"

@@ -1,23 +1,24 @@
 // What `vectors.h` lacks and levels do differently: bits of comparisons, numbers packed by bits. Included with it, behind
 // LOGITS_AVX512, LOGITS_AVX2 or neither: what gcc says of a target that a pragma has set comes too late for an #if.
 
-typedef double Doubles __attribute__((vector_size(128)));
+typedef double Doubles __attribute__((vector_size(2 * REGISTER_BYTES)));
+
+constexpr uint32_t ALL_LANES = (1u << LANES) - 1;
+
+inline Words lane_numbers() {
+    constexpr uint32_t NUMBERS[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    Words numbers;
+    std::memcpy(&numbers, NUMBERS, sizeof numbers);
+    return numbers;
+}
 
 inline uint32_t bits_of(Ints mask) {
 #if defined(LOGITS_AVX512)
     return _mm512_movepi32_mask(reinterpret_cast<__m512i>(mask));
 #elif defined(LOGITS_AVX2)
-    __m256 halves[2];
-    std::memcpy(halves, &mask, sizeof halves);
-    return static_cast<uint32_t>(_mm256_movemask_ps(halves[0]) | _mm256_movemask_ps(halves[1]) << 8);
+    return static_cast<uint32_t>(_mm256_movemask_ps(reinterpret_cast<__m256>(mask)));
 #elif defined(__SSE2__)
-    __m128 quarters[4];
-    std::memcpy(quarters, &mask, sizeof quarters);
-    uint32_t bits = 0;
-    for (int quarter = 0; quarter < 4; ++quarter) {
-        bits |= static_cast<uint32_t>(_mm_movemask_ps(quarters[quarter])) << (4 * quarter);
-    }
-    return bits;
+    return static_cast<uint32_t>(_mm_movemask_ps(reinterpret_cast<__m128>(mask)));
 #else
     uint32_t bits = 0;
     for (int lane = 0; lane < LANES; ++lane) {
@@ -47,6 +48,8 @@ inline int pack_lanes(float* at, Floats values, uint32_t bits) {
 inline Floats rounded(Floats values) {
 #if defined(LOGITS_AVX512)
     asm("" : "+v"(values));
+#elif defined(__SSE2__)
+    asm("" : "+x"(values));
 #else
     asm("" : "+m"(values));
 #endif

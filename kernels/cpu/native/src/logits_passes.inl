@@ -41,14 +41,14 @@ bool finite(const float* logits, int64_t count) {
         below &= values < floats(INFINITY);
         above |= values > floats(-INFINITY);
     }
-    return bits_of(below) == 0xffff && bits_of(above) != 0;
+    return bits_of(below) == ALL_LANES && bits_of(above) != 0;
 }
 
 void mask(float* logits, int64_t count, const int32_t* words) {
-    const Words lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const Words lanes = lane_numbers();
     for (int64_t column = 0; column < count; column += LANES) {
-        const uint32_t allowed = static_cast<uint32_t>(words[column / 32]) >> (column % 32) & 0xffff;
-        if (allowed == 0xffff) {
+        const uint32_t allowed = static_cast<uint32_t>(words[column / 32]) >> (column % 32) & ALL_LANES;
+        if (allowed == ALL_LANES) {
             continue;
         }
         const auto forbidden = reinterpret_cast<Ints>((Words{} + allowed) >> lanes & 1) == 0;

@@ -10,6 +10,7 @@
 namespace tp {
 namespace {
 
+#define REGISTER_BYTES 16
 #include "vectors.h"
 
 #include "logits_lanes.inl"

@@ -1,6 +1,6 @@
-// RMS norms on vectors of 16. Included by each level within its namespace, behind vectors.h.
+// RMS norms. Included by each level within its namespace, behind vectors.h.
 
-// Of numbers that are read 16 at a time by `load(at, lanes)`: a sum of four sums, so that additions need not wait.
+// Of numbers that are read a vector at a time by `load(at, lanes)`: a sum of four sums, so that additions need not wait.
 template <typename Load>
 inline float sum_of_squares(int64_t width, Load load) {
     Floats sums[4] = {};

@@ -11,6 +11,7 @@
 namespace tp {
 namespace {
 
+#define REGISTER_BYTES 32
 #include "vectors.h"
 
 #include "norms.inl"

@@ -8,6 +8,7 @@
 namespace tp {
 namespace {
 
+#define REGISTER_BYTES 16
 #include "vectors.h"
 
 #include "norms.inl"

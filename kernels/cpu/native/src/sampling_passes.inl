@@ -41,8 +41,6 @@ inline Words nearly_finalise(Words words) {
 
 inline Words finalise(Words words) { return words ^ words >> 16; }
 
-inline Words first_tokens() { return Words{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }
-
 inline Words listed_tokens(const int64_t* token_ids, int64_t count) {
     Words tokens;
     for (int lane = 0; lane < LANES; ++lane) {
@@ -80,7 +78,7 @@ Score draw_from(const Draw& draw, int64_t first, int64_t last, Score best) {
     const Words first_word = Words{} + draw.key[0], second_word = Words{} + draw.key[1];
     Floats to_reach = floats(best.value);
     Words hash_limit = Words{} + last_hash(draw.largest, best.value);
-    Words products = (first_tokens() + static_cast<uint32_t>(first)) * GOLDEN + first_word;
+    Words products = (lane_numbers() + static_cast<uint32_t>(first)) * GOLDEN + first_word;
     for (int64_t column = first; column < last; column += LANES, products += LANES * GOLDEN) {
         const Floats values = rounded(load_some(draw.logits + column, last - column) * draw.factor);
         // A sum that is rounded is no smaller for a larger term: none is passed over that would win or tie.

@@ -20,7 +20,7 @@ enum TpLevel : int32_t {
     TP_PORTABLE = 0,
     TP_AVX2 = 1,
     TP_AVX512_BF16 = 2,
-    TP_AVX512_FLOAT = 3,  // as the one before, but products with bf16 weights by multiplications of float32 numbers
+    TP_AVX512_FLOAT = 3,  // as the one before, but products with bf16 weights, keys too, by multiplications of float32 numbers
     TP_AMX = 4,
 };
 int32_t tp_level();

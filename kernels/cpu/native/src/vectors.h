@@ -1,13 +1,20 @@
 // Sixteen numbers at a time, in one source for every level of the processor: the compiler makes of these types what its
 // target has. Include behind `#pragma GCC target`, behind all standard headers, and within a namespace of the level:
 // a function that was compiled for one level must not stand in for that of another.
+//
+// What is wider than a register the compiler keeps in memory, every step of a sum. Who computes with these types in inner
+// loops defines REGISTER_BYTES first, 16 or 32, where the level has such, and gets vectors of 4 or 8 numbers.
 
-typedef float Floats __attribute__((vector_size(64)));
-typedef int32_t Ints __attribute__((vector_size(64)));
-typedef uint32_t Words __attribute__((vector_size(64)));
-typedef uint16_t Halves __attribute__((vector_size(32)));
+#if !defined(REGISTER_BYTES)
+#define REGISTER_BYTES 64
+#endif
 
-constexpr int LANES = 16;
+typedef float Floats __attribute__((vector_size(REGISTER_BYTES)));
+typedef int32_t Ints __attribute__((vector_size(REGISTER_BYTES)));
+typedef uint32_t Words __attribute__((vector_size(REGISTER_BYTES)));
+typedef uint16_t Halves __attribute__((vector_size(REGISTER_BYTES / 2)));
+
+constexpr int LANES = REGISTER_BYTES / 4;
 
 inline Floats floats(float value) { return Floats{} + value; }
 
@@ -43,7 +50,7 @@ inline void store_bf16(uint16_t* at, Floats values) {
 
 inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 
-// The first `lanes` of 16, the others 0; and stored alike, nothing beyond them.
+// The first `lanes` of a vector's, the others 0; and stored alike, nothing beyond them.
 inline Floats load_some_floats(const float* at, int64_t lanes) {
     Floats values = {};
     std::memcpy(&values, at, static_cast<size_t>(lanes) * sizeof(float));
@@ -101,7 +108,8 @@ inline Floats normal_exponential(Floats x) {
 
 inline Floats silu(Floats x) { return x / (exponential(-x) + 1.0f); }
 
-// The upper half of the lanes beside the lower, then quarters, and so on: what is folded so ends in lane 0.
+// The upper half of sixteen lanes beside the lower, then quarters, and so on: what is folded so ends in lane 0.
+#if REGISTER_BYTES == 64
 inline Floats other_half(Floats values) {
     return __builtin_shuffle(values, Ints{8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7});
 }
@@ -111,18 +119,32 @@ inline Floats other_quarter(Floats values) {
 inline Floats other_pair(Floats values) {
     return __builtin_shuffle(values, Ints{2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13});
 }
+#elif REGISTER_BYTES == 32
+inline Floats other_quarter(Floats values) { return __builtin_shuffle(values, Ints{4, 5, 6, 7, 0, 1, 2, 3}); }
+inline Floats other_pair(Floats values) { return __builtin_shuffle(values, Ints{2, 3, 0, 1, 6, 7, 4, 5}); }
+#else
+inline Floats other_pair(Floats values) { return __builtin_shuffle(values, Ints{2, 3, 0, 1}); }
+#endif
 
 // In a fixed order, by halves.
 inline float sum(Floats values) {
+#if REGISTER_BYTES >= 64
     values += other_half(values);
+#endif
+#if REGISTER_BYTES >= 32
     values += other_quarter(values);
+#endif
     values += other_pair(values);
     return values[0] + values[1];
 }
 
 inline float largest(Floats values) {
+#if REGISTER_BYTES >= 64
     values = larger(values, other_half(values));
+#endif
+#if REGISTER_BYTES >= 32
     values = larger(values, other_quarter(values));
+#endif
     values = larger(values, other_pair(values));
     return values[1] > values[0] ? values[1] : values[0];
 }

@@ -1,0 +1,33 @@
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "attention.h"
+#include "attention_ahead.h"
+
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")
+
+namespace tp {
+namespace {
+
+#include "vectors.h"
+
+// Pairs are taken apart, as in bf16_float_avx512.cpp.
+constexpr int TILE_ROWS = 6, SCORE_BLOCKS = 4;  // 24 sums, 4 vectors of keys and one of a query: of 32 registers
+constexpr int VALUE_VECTORS = 2, WIDE_VECTORS = 4, WIDE_ROWS = 3;  // 24 sums; few queries take wide slices
+
+#include "attention_scores.inl"
+#include "attention_values.inl"
+#include "attention_tile.inl"
+
+}  // namespace
+
+const AttentionKernels ATTENTION_AVX512_FLOAT = {one_part, merge_parts, whole_tile};
+
+}  // namespace tp
+#endif
