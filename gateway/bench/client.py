@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import aiohttp
@@ -111,7 +112,7 @@ class Client:
         return record.outcomes[0].ending
 
     async def _exchange(self, body: bytes, answer: "_Answer") -> str:
-        async with self._session.post(self.target.path, data=body) as response:
+        async with await self._post(body) as response:
             if response.status != 200:
                 return await _refusal(response)
             if response.content_type != "text/event-stream":
@@ -126,6 +127,25 @@ class Client:
             except EventTooLarge:
                 return "event too large"
         return answer.at_close()
+
+    async def _post(self, body: bytes) -> aiohttp.ClientResponse:
+        """The answer's head. Some servers close a connection after an answer without saying so, and what is sent on it
+        meanwhile is lost. Users' clients send it again, and so do we, while its time goes on. What a new connection
+        loses is an error."""
+        while True:
+            connection = _Connection()
+            try:
+                return await self._session.post(self.target.path, data=body, trace_request_ctx=connection)
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+                if not connection.kept:
+                    raise
+
+
+@dataclass(slots=True)
+class _Connection:
+    """What carries a request. `kept`: it has carried another one before."""
+
+    kept: bool = False
 
 
 @dataclass(slots=True)
@@ -179,14 +199,26 @@ class _Answer:
 
 
 @asynccontextmanager
-async def opened(target: Target, clock: Clock) -> AsyncIterator[Client]:
+async def opened(target: Target, clock: Clock, *, keep_connections: bool = True) -> AsyncIterator[Client]:
+    """Without `keep_connections` each request has a new one."""
     headers = {"content-type": "application/json", "accept": "text/event-stream"}
     if target.key is not None:
         headers["authorization"] = f"Bearer {target.key}"
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S)
+    kept_s = _IDLE_S if keep_connections else None
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=kept_s, force_close=not keep_connections)
     timeout = aiohttp.ClientTimeout(total=target.timeout_s)
-    async with aiohttp.ClientSession(headers=headers, connector=connector, timeout=timeout) as session:
+    trace = aiohttp.TraceConfig()
+    trace.on_connection_reuseconn.append(_note_kept)
+    async with aiohttp.ClientSession(
+        headers=headers, connector=connector, timeout=timeout, trace_configs=[trace]
+    ) as session:
         yield Client(target, session, clock)
+
+
+async def _note_kept(
+    _: aiohttp.ClientSession, context: SimpleNamespace, __: aiohttp.TraceConnectionReuseconnParams
+) -> None:
+    context.trace_request_ctx.kept = True
 
 
 async def _read_out(response: aiohttp.ClientResponse) -> None:

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import math
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,7 +34,8 @@ def usage(prompt_tokens: int, completion_tokens: int, **more: Any) -> dict[str, 
 
 @dataclass
 class Script:
-    """What is answered to each request: `pieces` as they are, one write each; then, where `cut`, no end."""
+    """What is answered to each request: `pieces` as they are, one write each; then, where `cut`, no end. A connection
+    is closed under what comes after so many `answers_a_connection`."""
 
     pieces: Sequence[bytes] = ()
     status: int = 200
@@ -40,17 +43,22 @@ class Script:
     cut: bool = False
     delay_s: float = 0
     end_delay_s: float = 0
+    answers_a_connection: float = math.inf
     refuse: Callable[[dict[str, Any]], bool] = lambda _: False
     """Answer 400 to such a body."""
     bodies: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
-    peers: set[object] = field(default_factory=set)
+    peers: Counter[object] = field(default_factory=Counter)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.bodies.append(body)
         assert request.transport is not None
-        self.peers.add(request.transport.get_extra_info("peername"))
+        peer = request.transport.get_extra_info("peername")
+        self.peers[peer] += 1
+        if self.peers[peer] > self.answers_a_connection:
+            request.transport.abort()
+            return web.Response()
         self.keys.append(request.headers.get("authorization"))
         if self.refuse(body):
             return web.json_response({"error": {"message": "unknown field", "code": None}}, status=400)

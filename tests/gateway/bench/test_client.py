@@ -133,22 +133,44 @@ def test_what_is_sent() -> None:
     assert script.keys == ["Bearer k", None]
 
 
-def test_a_connection_serves_one_request_after_another() -> None:
-    """Also where the last byte comes some time after what the user waits for."""
-
+def three(script: Script, *, keep_connections: bool = True) -> list[Outcome]:
     async def ask(url: str) -> list[Outcome]:
         clock, record = Clock(), Recorder()
-        async with opened(target(url), clock) as client:
+        async with opened(target(url), clock, keep_connections=keep_connections) as client:
             for _ in range(3):
                 await client.ask(PROMPT, clock.now_s(), record)
         return record.outcomes
 
-    script = Script([sse(ONE, finish(), "[DONE]")], end_delay_s=0.1)
     with serving(script) as url:
-        outcomes = asyncio.run(ask(url))
+        return asyncio.run(ask(url))
+
+
+def test_a_connection_serves_one_request_after_another() -> None:
+    """Also where the last byte comes some time after what the user waits for."""
+    script = Script([sse(ONE, finish(), "[DONE]")], end_delay_s=0.1)
+    outcomes = three(script)
     assert [each.ending for each in outcomes] == [FINISHED] * 3
-    assert len(script.peers) == 1
+    assert [*script.peers.values()] == [3]
     assert min(after.sent_s - before.ended_s for before, after in pairwise(outcomes)) > 0.05
+
+
+def test_what_is_lost_with_a_kept_connection_is_sent_again() -> None:
+    """The first request on a connection is answered, the second one is not."""
+    script = Script([sse(ONE, finish(), "[DONE]")], answers_a_connection=1)
+    assert [each.ending for each in three(script)] == [FINISHED] * 3
+    assert [*script.peers.values()] == [2, 2, 1]
+
+
+def test_what_is_lost_with_a_new_connection_is_an_error() -> None:
+    script = Script(answers_a_connection=0)
+    assert all(each.ending.startswith("connection: ") for each in three(script))
+    assert [*script.peers.values()] == [1, 1, 1]
+
+
+def test_a_connection_for_each_request() -> None:
+    script = Script([sse(ONE, finish(), "[DONE]")])
+    assert [each.ending for each in three(script, keep_connections=False)] == [FINISHED] * 3
+    assert [*script.peers.values()] == [1, 1, 1]
 
 
 def test_what_becomes_of_the_connection_after_the_end_is_nobodys_concern() -> None:
