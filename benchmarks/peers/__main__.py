@@ -56,7 +56,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--speculation", choices=("off", "auto"), default="off", help="Turnpike's drafts")
-    parser.add_argument("--quick", action="store_true", help="one pass of few requests: whether all runs")
+    parser.add_argument(
+        "--quick", action="store_true", help="one pass of half the requests at 1 and 4: whether all runs"
+    )
     parser.add_argument("--results", type=Path, default=root() / "results", help="folder of what was measured")
     return parser.parse_args()
 
@@ -77,7 +79,7 @@ def main() -> None:
             kept = tuple(each for each in part.contestants if each.name in given.only)
             part = dataclasses.replace(part, contestants=kept)
         levels = tuple(given.levels or (QUICK_LEVELS if given.quick and not part.prefix else part.levels))
-        plan = Plan(levels, 1 if given.quick else given.passes, given.seed, 0.25 if given.quick else 1.0)
+        plan = Plan(levels, 1 if given.quick else given.passes, given.seed, 0.5 if given.quick else 1.0)
         with tempfile.TemporaryDirectory(prefix="turnpike-peers-") as scratch:
             setting = Setting(given.threads, _CONTEXT, max((*levels, *part.levels)), Path(scratch), given.speculation)
             run = run_part(part, plan, setting, limits, given.results)

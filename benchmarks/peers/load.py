@@ -1,7 +1,11 @@
-"""The load, the same for every server, and what came of it."""
+"""The load, the same for every server, and what came of it.
+
+Each request has a connection of its own: llama.cpp's server closes one after a streamed answer, others do not.
+"""
 
 import asyncio
 import random
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from string import ascii_lowercase
@@ -14,8 +18,10 @@ from gateway.bench.outcome import Outcome
 from gateway.bench.prompts import Prompt, synthetic
 from gateway.bench.recorder import Recorder
 
-REQUESTS = {1: 4, 4: 6, 8: 10, 16: 20, 32: 36}
+REQUESTS = {1: 8, 4: 10, 8: 10, 16: 18, 32: 32}
 """In a pass, by concurrency."""
+_WAKING_TOKENS = 64
+_WAKING_ANSWER = 8
 PREFIX_CHATS = 24
 PREFIX_TOKENS = 512
 _TIMEOUT_S = 600.0
@@ -58,6 +64,11 @@ def chats(count: int, text: Text, seed: str) -> list[Prompt]:
     return [Prompt(text(_PROMPT.draw(rng), rng), None, _ANSWER.draw(rng)) for _ in range(count)]
 
 
+def waking(text: Text, seed: str) -> list[Prompt]:
+    """What a server that was stopped answers before it is measured: its pages and threads are there then."""
+    return [Prompt(text(_WAKING_TOKENS, random.Random(seed)), None, _WAKING_ANSWER)]
+
+
 def prefixed_chats(count: int, text: Text, seed: str, *, shared: bool) -> list[Prompt]:
     """Each with a system prompt of `PREFIX_TOKENS`, its own or one for all."""
     rng = random.Random(seed)
@@ -82,7 +93,7 @@ def measure(url: str, key: str | None, prompts: Sequence[Prompt], concurrency: i
 async def _measure(target: Target, prompts: Sequence[Prompt], concurrency: int) -> Figures:
     clock, record = Clock(), Recorder()
     left = iter(prompts)
-    async with opened(target, clock) as client:
+    async with opened(target, clock, keep_connections=False) as client:
         began_s = clock.now_s()
         async with asyncio.TaskGroup() as tasks:
             for _ in range(concurrency):
@@ -111,9 +122,9 @@ def figures(outcomes: Sequence[Outcome], asked_tokens: int, seconds: float) -> F
     return Figures(
         output_tokens_s=output / seconds,
         total_tokens_s=(output + inputs) / seconds,
-        ttft_p50_ms=percentile(ttft_ms, 0.5),
+        ttft_p50_ms=statistics.median(ttft_ms),
         ttft_p95_ms=percentile(ttft_ms, 0.95),
-        tpot_p50_ms=percentile(tpot_ms, 0.5) if tpot_ms else 0.0,
+        tpot_p50_ms=statistics.median(tpot_ms) if tpot_ms else 0.0,
         requests=len(outcomes),
         failed=len(outcomes) - len(done),
         short_tokens=asked_tokens - output if len(done) == len(outcomes) else 0,

@@ -1,7 +1,8 @@
 """The same random weights for all: a folder for Turnpike and vLLM, GGUF files for llama.cpp.
 
 Made once. Their tokenizer has a token for each byte and a made-up word for each other id: a prompt of n ASCII
-characters is n tokens to every server, and every token of an answer has a text.
+characters is n tokens to every server. Answers are text, too: the special tokens, and bytes that are a character only
+beside others, have zeros for weights, so that something else is always likelier.
 """
 
 import json
@@ -40,6 +41,8 @@ TENTH = {
     "eos_token_id": 2,
     "torch_dtype": "bfloat16",
 }
+VERSION = 2
+"""Of what is written; files of another one are left alone, and not used."""
 SHAPES: Mapping[str, Mapping[str, Any]] = {"0.1B": TENTH, "0.5B": HALF_BILLION}
 TEMPLATE = (
     "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\n' }}{% endfor %}"
@@ -89,6 +92,8 @@ def prepare(name: str, config: Mapping[str, Any], root: Path) -> Checkpoint:
 def _write_folder(config: Mapping[str, Any], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     weights = random_weights(dict(config))
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        weights[name][_silent(config["vocab_size"])] = 0
     if config["tie_word_embeddings"]:
         del weights["lm_head.weight"]
     if config["model_type"] == "qwen3":
@@ -113,6 +118,13 @@ def _vocabulary(size: int) -> list[str]:
     symbols = [*_SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet()), "".join(_MERGE)]
     words = ("Ġ" + "".join(letters) for length in count(3) for letters in product(ascii_lowercase, repeat=length))
     return symbols + [next(words) for _ in range(size - len(symbols))]
+
+
+def _silent(size: int) -> list[int]:
+    """Ids of the tokens that are no text by themselves."""
+    decoder = decoders.ByteLevel()
+    vocabulary = _vocabulary(size)
+    return [index for index, token in enumerate(vocabulary) if token in _SPECIAL or "\ufffd" in decoder.decode([token])]
 
 
 def _tokenizer(size: int) -> Tokenizer:

@@ -1,7 +1,9 @@
 """What is compared with what, on which weights, and what is asked of the ratios."""
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from benchmarks.peers import models
 from benchmarks.peers.environment import root
@@ -9,6 +11,8 @@ from benchmarks.peers.load import Text, letters, words
 from benchmarks.peers.systems import LLAMA_CPP, TURNPIKE, VLLM, Contestant
 from benchmarks.serving import weights_per_step
 from engine.models.catalog import fetch
+from engine.models.checkpoint import open_checkpoint
+from engine.models.layout import expected_tensors
 from gateway.settings import Settings
 
 LEVELS = (1, 4, 8, 16, 32)
@@ -30,7 +34,7 @@ class Asked:
 @dataclass(frozen=True, slots=True)
 class Part:
     """`weights`: numbers that a decode step computes with; `weight_bytes`: what it reads of them as bf16, or of the
-    file, by contestants that keep them so."""
+    file, by contestants that keep them so; `kept_bytes`: all weights, as those keep them whose memory has a bound."""
 
     name: str
     title: str
@@ -39,6 +43,7 @@ class Part:
     weights: int
     weight_bytes: Mapping[str, int]
     levels: tuple[int, ...]
+    kept_bytes: Mapping[str, int] = field(default_factory=dict)
     prefix: bool = False
 
 
@@ -61,7 +66,11 @@ ASKED: Mapping[str, tuple[Asked, ...]] = {
 
 def _checkpoint(name: str) -> models.Checkpoint:
     print(f"weights of {name}", flush=True)
-    return models.prepare(name, models.SHAPES[name], root() / "models")
+    return models.prepare(name, models.SHAPES[name], root() / f"models-{models.VERSION}")
+
+
+def _all_weights(path: Path) -> int:
+    return sum(math.prod(shape) for _, shape in expected_tensors(open_checkpoint(path).config))
 
 
 def _three(made: models.Checkpoint) -> tuple[Contestant, ...]:
@@ -76,7 +85,8 @@ def _bf16(name: str, shape: str) -> Part:
     made = _checkpoint(shape)
     weights = weights_per_step(made.folder)
     sizes = dict.fromkeys((TURNPIKE, VLLM, LLAMA_CPP), 2 * weights)
-    return Part(name, f"{shape}, random weights, bf16", _three(made), letters, weights, sizes, LEVELS)
+    title = f"{shape}, random weights, bf16"
+    return Part(name, title, _three(made), letters, weights, sizes, LEVELS, {TURNPIKE: 2 * _all_weights(made.folder)})
 
 
 def _tenth() -> Part:
@@ -92,7 +102,8 @@ def _smollm2() -> Part:
     contestants = (Contestant(TURNPIKE, TURNPIKE, path), Contestant(LLAMA_CPP, LLAMA_CPP, path))
     sizes = dict.fromkeys((TURNPIKE, LLAMA_CPP), path.stat().st_size)
     title = "SmolLM2-135M-Instruct, its Q4_1 file"
-    return Part("smollm2", title, contestants, words, weights_per_step(path), sizes, LEVELS)
+    kept = {TURNPIKE: path.stat().st_size}
+    return Part("smollm2", title, contestants, words, weights_per_step(path), sizes, LEVELS, kept)
 
 
 def _quantized() -> Part:
@@ -105,14 +116,17 @@ def _quantized() -> Part:
     )
     weights = weights_per_step(made.folder)
     sizes = {TURNPIKE: 2 * weights, Q4_0: weights * 18 // 32}
-    return Part("quantized", "0.5B, random weights, fewer bits", contestants, letters, weights, sizes, (1, 16))
+    every = _all_weights(made.folder)
+    kept = {TURNPIKE: 2 * every, INT8: every}
+    return Part("quantized", "0.5B, random weights, fewer bits", contestants, letters, weights, sizes, (1, 16), kept)
 
 
 def _prefix() -> Part:
     made = _checkpoint("0.1B")
     weights = weights_per_step(made.folder)
     title = "0.1B, random weights, bf16: 24 chats with a system prompt of 512 tokens"
-    return Part("prefix", title, _three(made), letters, weights, {}, (PREFIX_LEVEL,), prefix=True)
+    kept = {TURNPIKE: 2 * _all_weights(made.folder)}
+    return Part("prefix", title, _three(made), letters, weights, {}, (PREFIX_LEVEL,), kept, prefix=True)
 
 
 PARTS: Mapping[str, Callable[[], Part]] = {

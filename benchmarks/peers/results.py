@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.limits import Limits
 from benchmarks.peers.load import Figures
 
-FORMAT = 1
+FORMAT = 2
 OWN, SHARED = "own prefixes", "one prefix"
 """Kinds of load of the part about prefixes; all others have one kind."""
 CHATS = "chats"
@@ -29,17 +29,20 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """`start_s`: from start to first token. Resident memory after the start, and after the last load so far."""
+    """`start_s`: from start to first token. Resident memory after the start, and the most after a load so far; `kv_mib`
+    is of that what holds keys and values, None where the server does not say."""
 
     contestant: str
     start_s: float
     idle_mib: float
     loaded_mib: float
+    kv_mib: float | None = None
 
 
 @dataclass(slots=True)
 class Run:
-    """One call of the command for one part. Written down whenever there is more of it."""
+    """One call of the command for one part. Written down whenever there is more of it. `weight_bytes` and `kept_bytes`
+    are the part's."""
 
     part: str
     title: str
@@ -48,6 +51,7 @@ class Run:
     limits: Limits
     weights: int
     weight_bytes: dict[str, int]
+    kept_bytes: dict[str, int]
     samples: list[Sample] = field(default_factory=list)
     memory: list[Memory] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)

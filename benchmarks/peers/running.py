@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.limits import Limits
-from benchmarks.peers.load import PREFIX_CHATS, REQUESTS, chats, measure, prefixed_chats
+from benchmarks.peers.load import PREFIX_CHATS, REQUESTS, chats, measure, prefixed_chats, waking
 from benchmarks.peers.parts import Part
 from benchmarks.peers.results import CHATS, OWN, SHARED, Memory, Run, Sample
 from benchmarks.peers.server import Server, ServerFailed, running
@@ -32,7 +32,7 @@ class Plan:
 def run_part(part: Part, plan: Plan, setting: Setting, limits: Limits, results: Path) -> Run:
     """Every pass at every level on every server, the first of them another one each time."""
     about = (part.name, part.title, time.strftime("%Y-%m-%d %H:%M:%S"), _processor(), limits)
-    run = Run(*about, part.weights, dict(part.weight_bytes))
+    run = Run(*about, part.weights, dict(part.weight_bytes), dict(part.kept_bytes))
     with ExitStack() as stack:
         servers = _started(part, setting, run, stack)
         for run_pass in range(plan.passes):
@@ -71,7 +71,9 @@ def _started(part: Part, setting: Setting, run: Run, stack: ExitStack) -> dict[s
 
 
 def _measure(part: Part, plan: Plan, run: Run, name: str, server: Server, level: int, run_pass: int) -> None:
+    """One load, or the part's several; a short request that is not counted goes before."""
     server.go_on()
+    measure(server.launch.url, server.launch.key, waking(part.text, f"{plan.seed}/{run_pass}/{level}/waking"), 1)
     for kind, prompts in _loads(part, plan, level, run_pass).items():
         figures = measure(server.launch.url, server.launch.key, prompts, level)
         run.samples.append(Sample(name, level, run_pass, kind, figures))
@@ -82,7 +84,8 @@ def _measure(part: Part, plan: Plan, run: Run, name: str, server: Server, level:
             f"first token {figures.ttft_p50_ms:.0f} ms, per later token {figures.tpot_p50_ms:.1f} ms{doubts}",
             flush=True,
         )
-    _note_memory(run, name, server.resident_mib())
+    contestant = next(each for each in part.contestants if each.name == name)
+    _note_memory(run, name, server.resident_mib(), contestant.kv_mib(server))
     server.stop()
 
 
@@ -98,10 +101,10 @@ def _loads(part: Part, plan: Plan, level: int, run_pass: int) -> dict[str, list[
     }
 
 
-def _note_memory(run: Run, name: str, loaded_mib: float) -> None:
+def _note_memory(run: Run, name: str, loaded_mib: float, kv_mib: float | None) -> None:
     for index, each in enumerate(run.memory):
-        if each.contestant == name:
-            run.memory[index] = Memory(name, each.start_s, each.idle_mib, max(each.loaded_mib, loaded_mib))
+        if each.contestant == name and loaded_mib > each.loaded_mib:
+            run.memory[index] = Memory(name, each.start_s, each.idle_mib, loaded_mib, kv_mib)
 
 
 def _processor() -> str:

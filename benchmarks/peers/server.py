@@ -13,6 +13,7 @@ import httpx
 
 START_SECONDS = 600.0
 _END_SECONDS = 20.0
+_METRICS_SECONDS = 60.0
 _LOG_LINES = 15
 
 
@@ -50,6 +51,12 @@ class Server:
     def resident_mib(self) -> float:
         """Of all its processes together; what they share counts for each."""
         return sum(_resident_kib(pid) for pid in _session(self._process.pid)) / 1024
+
+    def metric(self, name: str) -> float:
+        """Its sum over all labels, of what `/metrics` answers."""
+        text = httpx.get(f"{self.launch.url.removesuffix('/v1')}/metrics", timeout=_METRICS_SECONDS).text
+        lines = (line for line in text.splitlines() if line.startswith((f"{name} ", f"{name}{{")))
+        return sum(float(line.rpartition(" ")[2]) for line in lines)
 
 
 @contextmanager

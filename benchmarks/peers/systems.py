@@ -10,9 +10,13 @@ from typing import Literal
 
 from benchmarks.peers import llama_cpp, vllm
 from benchmarks.peers.environment import installed
-from benchmarks.peers.server import Launch
+from benchmarks.peers.server import Launch, Server
+from engine.kv_memory import block_bytes_of
+from engine.models.checkpoint import open_checkpoint
 from tests.servers import free_port
 
+MIB = 1 << 20
+_BF16_BYTES = 2
 TURNPIKE, VLLM, LLAMA_CPP = "turnpike", "vllm", "llama.cpp"
 
 
@@ -47,6 +51,14 @@ class Contestant:
 
     def launch(self, setting: Setting) -> Launch:
         return _LAUNCHES[self.system](self, setting)
+
+    def kv_mib(self, server: Server) -> float | None:
+        """What holds keys and values of sequences, past ones that are kept for their prefixes among them. Turnpike's
+        metrics say it in blocks; the peers take all that they may ever need at their start."""
+        if self.system != TURNPIKE:
+            return None
+        blocks = server.metric("turnpike_class_kv_blocks_held") + server.metric("turnpike_class_kv_blocks_cached")
+        return blocks * block_bytes_of(open_checkpoint(self.model).config, _BF16_BYTES) / MIB
 
 
 def _turnpike(contestant: Contestant, setting: Setting) -> Launch:

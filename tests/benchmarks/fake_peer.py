@@ -1,6 +1,7 @@
 """A server that speaks as much of OpenAI's API as the benchmark of peers asks for: `python fake_peer.py PORT`.
 
-Each character of a prompt is a token, and each token of an answer the letter x.
+Each character of a prompt is a token, and each token of an answer the letter x. After a streamed answer it closes the
+connection, of which its headers do not say a word, as llama.cpp's does.
 """
 
 import json
@@ -10,6 +11,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        assert self.path == "/metrics"
+        held = "# TYPE turnpike_class_kv_blocks_held gauge", 'turnpike_class_kv_blocks_held{a="b c"} 100.0'
+        cached = 'turnpike_class_kv_blocks_cached{a="b"} 150.0', 'turnpike_class_kv_blocks_cached{a="c"} 50.0'
+        self._send("text/plain", ["\n".join((*held, *cached, "turnpike_class_kv_blocks_held_else 7.0")).encode()])
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -27,6 +34,7 @@ class Handler(BaseHTTPRequestHandler):
         last = json.dumps({"choices": [], "usage": usage})
         events = [*[chunk] * asked["max_tokens"], last, "[DONE]"]
         self._send("text/event-stream", [f"data: {event}\n\n".encode() for event in events])
+        self.close_connection = True
 
     def _send(self, kind: str, pieces: list[bytes]) -> None:
         self.send_response(200)

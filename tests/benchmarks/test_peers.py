@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.limits import Limits
 from benchmarks.peers import __main__ as command
-from benchmarks.peers import environment, llama_cpp, models, systems, table
+from benchmarks.peers import environment, llama_cpp, load, models, systems, table
 from benchmarks.peers.environment import InstallError
 from benchmarks.peers.load import Figures, chats, figures, letters, prefixed_chats, words
 from benchmarks.peers.parts import Asked, Part
@@ -51,8 +51,17 @@ def made(rate: float, ttft_ms: float = 10.0) -> Figures:
 
 
 def run_of(*samples: Sample, part: str = "tenth", names: tuple[str, ...] = ("turnpike", "vllm")) -> Run:
-    memory = [Memory(name, 1.0, 100.0, 200.0) for name in names]
-    about = (part, "Tiny", "2026-01-01 00:00:00", "processor", LIMITS, 1_000_000, {"turnpike": 2_000_000})
+    memory = [Memory(name, 1.0, 100.0, 200.0, 40.0 if name == "turnpike" else None) for name in names]
+    about = (
+        part,
+        "Tiny",
+        "2026-01-01 00:00:00",
+        "processor",
+        LIMITS,
+        1_000_000,
+        {"turnpike": 2_000_000},
+        {"turnpike": 10 << 20},
+    )
     return Run(*about, samples=[*samples], memory=memory)
 
 
@@ -87,7 +96,7 @@ def test_every_server_answers_the_same_in_every_pass_and_all_is_kept(tmp_path: P
         *((1, 1, "vllm"), (1, 1, "turnpike"), (1, 4, "turnpike"), (1, 4, "vllm")),
     ]
     assert all(each.figures.failed == 0 and each.figures.short_tokens == 0 for each in run.samples)
-    assert {each.figures.requests for each in run.samples} == {4, 6}
+    assert {each.figures.requests for each in run.samples} == {8, 10}
     assert all(each.loaded_mib > 1 and each.start_s > 0 for each in run.memory)
     assert load_runs(results) == [run]
 
@@ -243,7 +252,7 @@ def test_figures_of_a_load() -> None:
     ]
     found = figures(outcomes[:2], asked_tokens=7, seconds=2.0)
     assert (found.output_tokens_s, found.total_tokens_s, found.failed, found.short_tokens) == (3.0, 18.0, 0, 1)
-    assert (found.ttft_p50_ms, found.tpot_p50_ms) == pytest.approx((300.0, 200.0))
+    assert (found.ttft_p50_ms, found.tpot_p50_ms) == pytest.approx((200.0, 150.0))
     assert figures(outcomes, asked_tokens=9, seconds=2.0).failed == 1
     with pytest.raises(ValueError, match="connection lost"):
         figures(outcomes[2:], asked_tokens=3, seconds=1.0)
@@ -267,14 +276,40 @@ def test_ratios_are_of_pairs_of_one_pass() -> None:
 def test_the_table_says_what_is_met() -> None:
     run = run_of(
         *(Sample("turnpike", 1, 0, "chats", made(30)), Sample("vllm", 1, 0, "chats", made(20))),
-        *(Sample("turnpike", 4, 0, "chats", made(30)), Sample("vllm", 4, 0, "chats", made(40))),
+        *(Sample("turnpike", 4, 0, "chats", made(30, ttft_ms=20.0)), Sample("vllm", 4, 0, "chats", made(40))),
+        *(Sample("turnpike", 16, 0, "chats", made(90_000)), Sample("vllm", 16, 0, "chats", made(90_000))),
     )
     asked = (Asked("turnpike", "vllm", 1, 1.4), Asked("turnpike", "vllm", 4, 1.25), Asked("turnpike", "x", 1, 9.0))
     text = "\n".join(table.describe([run], asked))
-    assert "| 1 | turnpike / vllm | 1.50 | 1.40: met | 1.00 |" in text
-    assert "| 4 | turnpike / vllm | 0.75 | 1.25: MISSED | 1.00 |" in text
-    assert "| 1 | turnpike | 30.0 | 60 | 10 | 20 | 5.0 | 0.01 | 0.00 | 0 |" in text
-    assert "| turnpike | 1.0 | 100 | 200 |  |" in text
+    assert "| 1 | turnpike / vllm | 1.50 | 1.40: met | 1.00 (at most 1: met) |" in text
+    assert "| 4 | turnpike / vllm | 0.75 | 1.25: MISSED | 2.00 (at most 1: MISSED) |" in text
+    assert "| 1 | turnpike | 30.0 | 60 | 10 | 20 | 5.0 | 0.01 (asked 0.8: MISSED) | 0.00 | 0 |" in text
+    assert "| 16 | turnpike | 90000.0 | 180000 | 10 | 20 | 5.0 |  | 0.90 (asked 0.75: met) | 0 |" in text
+    assert "| 16 | vllm | 90000.0 | 180000 | 10 | 20 | 5.0 |  | 0.90 | 0 |" in text
+    assert "| turnpike | 1.0 (at most 5: met) | 100 | 200 | 40 | 150 (at most 400: met) |  |" in text
+    assert "| vllm | 1.0 | 100 | 200 |  |  |  |" in text
+
+
+def test_the_table_says_what_is_missed_at_the_start_and_in_memory() -> None:
+    run = run_of(Sample("turnpike", 1, 0, "chats", made(30)), names=("turnpike",))
+    run.memory = [Memory("turnpike", 5.5, 100.0, 500.0, 40.0)]
+    text = "\n".join(table.describe([run], ()))
+    assert "| turnpike | 5.5 (at most 5: MISSED) | 100 | 500 | 40 | 450 (at most 400: MISSED) |  |" in text
+
+
+def test_what_turnpike_holds_in_keys_and_values_is_what_its_metrics_say(tmp_path: Path) -> None:
+    """Two layers' keys and values of two heads of 16 numbers in bf16: 4 KiB a block of 16 tokens."""
+    config = TINY | {"model_type": "qwen3"}
+    folder = models.prepare("tiny", config, tmp_path).folder
+    with running_server(fake(), tmp_path / "log") as server:
+        assert Contestant("turnpike", "turnpike", folder).kv_mib(server) == 300 * 4096 / (1 << 20)
+        assert Contestant("vllm", "vllm", folder).kv_mib(server) is None
+
+
+def test_what_wakes_a_server_is_none_of_what_is_measured() -> None:
+    (one,), (other,) = load.waking(letters, "a"), load.waking(letters, "b")
+    assert one.text != other.text
+    assert load.waking(letters, "a") == [one]
 
 
 def test_the_file_of_smollm2_has_bounds_of_its_own() -> None:
@@ -319,3 +354,18 @@ def test_a_letter_is_a_token_and_every_token_has_a_text() -> None:
     tokenizer = models._tokenizer(400)
     assert len(tokenizer.encode("user: abc").ids) == 9
     assert all(tokenizer.decode([token]) for token in range(len(models._SPECIAL), 400))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_answers_have_text_alone(tmp_path: Path, tied: bool) -> None:
+    """What is no text by itself scores 0, in every form of the weights, and something else always more."""
+    config = TINY | {"tie_word_embeddings": tied, "model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+    checkpoint = models.prepare("tiny", config, tmp_path)
+    tokenizer = models._tokenizer(320)
+    silent = [token for token in range(320) if token < 3 or "\ufffd" in tokenizer.decode([token])]
+    assert len(silent) == 3 + 128
+    for path in (checkpoint.folder, checkpoint.bf16, checkpoint.q4_0):
+        weights = dict(open_checkpoint(path).tensors(torch.float32))
+        for name in ("model.embed_tokens.weight",) if tied else ("model.embed_tokens.weight", "lm_head.weight"):
+            zero = ~weights[name].any(dim=1)
+            assert zero.nonzero().flatten().tolist() == silent
