@@ -3,7 +3,6 @@
 import contextlib
 import importlib.metadata
 import importlib.util
-import os
 import platform
 import re
 import resource
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from gateway.doctor.finding import Finding, failure, ok, warning
 from gateway.settings import Settings
+from kernels.cpu.cores import usable_cores
 
 _CPU_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "bf16")
 """What the CPU kernels can make use of (x86, then Arm)."""
@@ -70,7 +70,7 @@ def cpu(_: Settings) -> Iterator[Finding]:
     except OSError:
         words = set()
     flags = " ".join(flag for flag in _CPU_FLAGS if flag in words) or "none of the vector extensions that we know"
-    yield ok("CPU", f"{len(os.sched_getaffinity(0))} cores, {flags}")
+    yield ok("CPU", f"{usable_cores()} cores, {flags}")
 
 
 def compiler(_: Settings) -> Iterator[Finding]:

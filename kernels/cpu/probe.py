@@ -1,6 +1,5 @@
 """What this processor is good at, found out in a fraction of a second at start."""
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kernels.cpu import native
+from kernels.cpu.cores import usable_cores
 from kernels.cpu.linear import PackedLinear, PlainLinear, can_pack
 
 _OUT, _IN = 4096, 2048
@@ -47,7 +47,7 @@ def probe(dtype: torch.dtype | None = None, threads: int | None = None) -> CpuPr
     Else bf16 is chosen where it is the faster at eight rows: at one row memory decides, of which bf16 reads half, so it
     takes more rows to tell a processor that computes in bf16 from one that converts.
     """
-    threads = threads or len(os.sched_getaffinity(0))
+    threads = threads or usable_cores()
     level = native.level()
     if level is not None and level >= native.Level.AVX2 and dtype in (None, torch.bfloat16):
         torch.set_num_threads(1)
