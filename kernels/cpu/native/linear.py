@@ -106,7 +106,7 @@ class NativeLinear:
     def _part_of(self, output: int) -> tuple[abi.Weight, int]:
         first = 0
         for part in self.struct.part[: self.struct.count]:
-            if output < first + part.outputs:
+            if first <= output < first + part.outputs:
                 return part, first
             first += part.outputs
         raise IndexError(f"output {output} of {self.out_features}")

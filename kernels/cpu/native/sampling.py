@@ -37,6 +37,7 @@ class NativeSampling:
 
     def sample_among(self, logits: Tensor, token_ids: Tensor, columns: SamplingColumns) -> Tensor:
         token_ids = token_ids.contiguous()
+        assert token_ids.dtype == torch.int64, f"token ids of {token_ids.dtype}"
         assert len(token_ids) == logits.shape[1], f"{len(token_ids)} tokens for {logits.shape[1]} columns"
         return self._draw(logits, token_ids.data_ptr(), columns)
 
@@ -57,6 +58,7 @@ class NativeSampling:
     def token_logprobs(self, logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         _check(logits)
         rows, vocab_size = logits.shape
+        assert tokens.dtype == torch.int64, f"tokens of {tokens.dtype}"
         assert len(tokens) == rows, f"{len(tokens)} tokens for {rows} rows"
         tokens = tokens.contiguous()
         if rows:

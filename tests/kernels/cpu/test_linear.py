@@ -63,6 +63,8 @@ def test_rows_of_all_parts() -> None:
     assert torch.equal(linear.rows([40, 0, 31, 32]), torch.cat(weights).float()[[40, 0, 31, 32]])
     with pytest.raises(IndexError):
         linear.rows([41])
+    with pytest.raises(IndexError):
+        linear.rows([-1])
 
 
 @pytest.mark.parametrize(("vocab", "width"), [(70, 32), (33, 17)])
