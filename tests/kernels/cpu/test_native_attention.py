@@ -14,7 +14,7 @@ from kernels.cpu.native import Level
 from kernels.cpu.native.abi import Heads
 from kernels.cpu.native.library import load
 from kernels.ops import AttentionMetadata
-from tests.kernels.cpu.paged import attend, levels, metadata_of, native_rows, poisoned_kv, random, using
+from tests.kernels.cpu.paged import attend, bf16, levels, metadata_of, native_rows, poisoned_kv, random, using
 
 if load() is None:
     pytest.skip("the native library is not built: make install, with a C++ compiler", allow_module_level=True)
@@ -47,7 +47,7 @@ def steps(draw: st.DrawFn) -> list[tuple[int, int]]:
     rows=steps(),
     group=st.integers(1, 8),
     kv_heads=st.integers(1, 2),
-    head_dim=st.sampled_from([2, 8, 16, 40, 50, 64, 80, 96, 128, 256]),
+    head_dim=st.sampled_from([2, 8, 16, 40, 50, 64, 80, 96, 128, 256, 512]),
     window=st.sampled_from([None, None, 1, 5, 16, 40, 256, 300]),
     threads=st.integers(1, 3),
     seed=st.integers(0, 1000),
@@ -144,6 +144,16 @@ def test_large_and_equal_scores(level: Level) -> None:
 def slots_of(metadata: AttentionMetadata, context: int) -> Tensor:
     at = torch.arange(context)
     return metadata.block_tables[0, at // 16] * 16 + at % 16
+
+
+@pytest.mark.parametrize("level", levels(), ids=lambda level: level.name)
+def test_steps_without_tokens(level: Level) -> None:
+    kv = torch.zeros((1, 16, 2, 1, 16), dtype=bf16)
+    none = AttentionMetadata(torch.zeros((0, 1), dtype=torch.int64), [], [])
+    waiting = AttentionMetadata(torch.zeros((2, 1), dtype=torch.int64), [0, 0], [5, 0])
+    with using(level) as library:
+        for metadata in (none, waiting):
+            assert attend(library, random(0, 2, 16), kv, metadata, None).shape == (0, 2, 16)
 
 
 def test_heads_that_it_cannot_do() -> None:

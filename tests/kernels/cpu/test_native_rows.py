@@ -93,7 +93,7 @@ def rotate(
     query_heads=st.integers(1, 6),
     kv_heads=st.integers(1, 3),
     dims=st.sampled_from(
-        [(8, 4), (16, 8), (40, 20), (64, 32), (64, 16), (80, 40), (80, 10), (96, 48), (128, 64), (256, 32)]
+        [(8, 4), (16, 8), (40, 20), (64, 32), (64, 16), (80, 40), (80, 10), (96, 48), (128, 64), (512, 32)]
     ),
     has_norms=st.booleans(),
     threads=st.integers(1, 3),

@@ -155,6 +155,9 @@ extern "C" void tp_attend(const TpHeads* heads, const TpRows* rows, const uint16
     const tp::Attention attention{heads, rows, qkv, qkv_stride, kv_layer, window, out, out_stride};
     tp::Plan plan{&attention, tp::kernels_of(tp_level()), nullptr};
     const int64_t tasks = tp::lay_out(attention, static_cast<char*>(scratch), plan.tasks);
+    if (tasks == 0) {
+        return;
+    }
     const int64_t numbers = tp::total_cost(*heads, *rows) / tp::READ_COST * heads->head_dim;
     if (numbers < tp::SERIAL_NUMBERS) {
         tp::attend_range(&plan, 0, tasks);
