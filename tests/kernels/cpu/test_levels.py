@@ -1,5 +1,6 @@
 """Which kernels a processor is given, and which can be asked for."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kernels.cpu import native
 from kernels.cpu.native import Level
 from kernels.cpu.native.library import load
 from tests.kernels.cpu.paged import levels
@@ -16,6 +18,7 @@ if library is None:
     pytest.skip("the native library is not built: make install, with a C++ compiler", allow_module_level=True)
 
 PROCESSOR = Path("/proc/cpuinfo")
+SOURCES = Path(native.__file__).parent / "src"
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +33,14 @@ def test_what_a_processor_has_not_is_not_used() -> None:
     assert library.tp_use_level(max(Level) + 1) == most
     assert library.tp_use_level(most) == library.tp_level() == most
     assert library.tp_use_level(-1) == library.tp_level() == Level.PORTABLE
+
+
+def test_a_processor_is_asked_for_all_that_sources_are_compiled_for() -> None:
+    """Virtual machines hide single extensions of a processor."""
+    asked = set(re.findall(r'cpu_supports\("(\w+)"\)', (SOURCES / "processor.cpp").read_text(encoding="utf-8")))
+    for source in SOURCES.glob("*.cpp"):
+        for target in re.findall(r'#pragma GCC target\("(.+)"\)', source.read_text(encoding="utf-8")):
+            assert set(target.split(",")) <= asked, source.name
 
 
 @pytest.mark.skipif(Level.AVX512_FLOAT not in levels(), reason="this processor has no AVX-512 with bf16")

@@ -50,8 +50,12 @@ bool succeeds(bool (*trial)()) {
 int32_t find() {
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) {
+        return TP_PORTABLE;
+    }
+    // All that sources are compiled for; a virtual machine may hide any of it.
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16")) {
 #if defined(__linux__)
         if (has_tiles() && succeeds(tp::bf16_amx_agrees)) {
             return TP_AMX;
@@ -59,11 +63,10 @@ int32_t find() {
 #endif
         return TP_AVX512_FLOAT;
     }
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-        return TP_AVX2;
-    }
-#endif
+    return TP_AVX2;
+#else
     return TP_PORTABLE;
+#endif
 }
 
 int32_t found() {
