@@ -126,6 +126,16 @@ def test_draws_among_some(level: Level, kind: str, first: int, step: int, top_p:
 
 
 @at_every_level
+@pytest.mark.parametrize("changes", [{}, {"top_k": 50.0}, {"min_p": 0.01}])
+def test_a_share_that_no_float32_holds_keeps_the_largest(level: Level, changes: dict[str, float]) -> None:
+    for vocab_size in (5, 5003, 20_000):
+        logits = logits_of("random", 4, vocab_size, 3)
+        with using(level):
+            drawn = NativeSampling().sample(logits.clone(), columns_of(4, vocab_size, **({"top_p": 1e-60} | changes)))
+        assert torch.equal(drawn, logits.argmax(dim=1))
+
+
+@at_every_level
 def test_a_row_draws_the_same_in_any_company(level: Level) -> None:
     """Beside others, alone, shared out among threads or not."""
     vocab_size = 3 * 8192 + 5
@@ -272,6 +282,11 @@ def test_columns_of_another_kind_are_refused() -> None:
         NativeSampling().sample(torch.zeros((1, 40)), replace(columns, top_k=columns.top_k.int()))
     with pytest.raises(AssertionError, match="contiguous"):
         NativeSampling().sample(torch.zeros((40, 1)).T.expand(1, 40)[:, ::2], columns)
+    some = torch.arange(40, dtype=torch.int32)
+    with pytest.raises(AssertionError, match=r"token ids of torch\.int32"):
+        NativeSampling().sample_among(torch.zeros((1, 40)), some, columns)
+    with pytest.raises(AssertionError, match=r"tokens of torch\.int32"):
+        NativeSampling().token_logprobs(torch.zeros((1, 40)), some[:1])
     with pytest.raises(AssertionError, match="none of 40"):
         NativeSampling().token_logprobs(torch.zeros((1, 40)), torch.tensor([40]))
 

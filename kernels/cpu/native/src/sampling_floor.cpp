@@ -165,7 +165,9 @@ FloorScratch floor_scratch(void* memory, int64_t columns) {
 float floor_of(const LogitPasses& passes, Scaled row, const Thresholds& thresholds, float largest, const FloorScratch& scratch,
                bool spread) {
     float floor = -INFINITY;
-    if (thresholds.top_k < row.count || thresholds.top_p < 1) {
+    if (thresholds.top_p <= 0) {  // less than a float32 holds: the largest alone
+        floor = largest;
+    } else if (thresholds.top_k < row.count || thresholds.top_p < 1) {
         const Search search = {passes, scratch, Weight::MASS, largest, spread};
         floor = floor_by_rank(search, row, thresholds.top_k, thresholds.top_p);
     }
