@@ -225,20 +225,20 @@ void prepare(const uint16_t* x, int64_t inputs, char* prepared) {
         std::memcpy(&scale, &scale_bits, sizeof scale);
         std::memcpy(&inverse, &inverse_bits, sizeof inverse);
         const Floats shift = floats(12582912.0f);  // 1.5 x 2^23: what is added to it is rounded to a whole number
-        Ints sum = {};
+        Words sum = {};  // numbers that are not finite become any integers, whose sum may overflow
         for (int64_t i = 0; i < GROUP_INPUTS; i += LANES) {
             const Floats whole = load_bf16(x + i) * inverse + shift;
-            const Ints integers = reinterpret_cast<Ints>(whole) - 0x4b400000;
+            const Words integers = reinterpret_cast<Words>(whole) - 0x4b400000u;
             const auto narrow = __builtin_convertvector(integers, Halves);
             std::memcpy(numbers + i, &narrow, sizeof narrow);
             sum += integers;
         }
-        int32_t total = 0;
+        uint32_t total = 0;
         for (int lane = 0; lane < LANES; ++lane) {
             total += sum[lane];
         }
         scales[group] = scale;
-        sums[group] = scale * static_cast<float>(total);
+        sums[group] = scale * static_cast<float>(static_cast<int32_t>(total));
     }
 }
 
