@@ -1,16 +1,21 @@
 """Fixtures for every test."""
 
+import asyncio
 import os
 import resource
-from collections.abc import Iterator
+import shutil
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 import torch
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from engine.models.catalog import DownloadError, fetch
 from gateway.settings import ENV_PREFIX, Settings, normalise_database_url
+from gateway.tenancy import open_database
+from gateway.tenancy.schema import upgrade
 from tests.clickhouse_server import ClickHouseServer, running_clickhouse
 from tests.kafka_server import KafkaServer, running_kafka
 from tests.servers import (
@@ -20,6 +25,7 @@ from tests.servers import (
     new_postgres_database,
     running_postgres,
     running_redis,
+    settle_sqlite,
 )
 
 # A shared machine stalls; how long an example takes says nothing about the code.
@@ -130,3 +136,38 @@ def empty_database_url(request: pytest.FixtureRequest) -> str:
     """Each of the databases that the store runs on, without a schema."""
     url: str = request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url")
     return url
+
+
+@pytest.fixture(scope="session")
+def sqlite_schema(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An SQLite file with the schema alone, to be copied: to migrate takes many times as long."""
+    path = tmp_path_factory.mktemp("schema") / "turnpike.db"
+    asyncio.run(upgrade(normalise_database_url(f"sqlite:///{path}")))
+    settle_sqlite(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def postgres_schema(postgres: PostgresServer) -> str:
+    """The name of a PostgreSQL database with the schema alone, to be copied."""
+    url = new_postgres_database(postgres.url)
+    asyncio.run(upgrade(normalise_database_url(url)))
+    return url.rpartition("/")[2]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Each of the databases that the store runs on, with the schema."""
+    if request.param == "sqlite":
+        path = tmp_path / "turnpike.db"
+        shutil.copyfile(request.getfixturevalue("sqlite_schema"), path)
+        return normalise_database_url(f"sqlite:///{path}")
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return normalise_database_url(new_postgres_database(server.url, request.getfixturevalue("postgres_schema")))
+
+
+@pytest.fixture
+async def database(database_url: str, anyio_backend: str) -> AsyncIterator[AsyncEngine]:
+    engine = open_database(database_url)
+    yield engine
+    await engine.dispose()

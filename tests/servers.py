@@ -4,12 +4,13 @@ import asyncio
 import os
 import shutil
 import socket
+import sqlite3
 import subprocess
 import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import asyncpg
@@ -80,17 +81,24 @@ def running_postgres() -> Iterator[PostgresServer]:
         shutil.rmtree(folder)
 
 
-def new_postgres_database(url: str) -> str:
-    """An empty database of its own on the server of `url`; its URL."""
+def new_postgres_database(url: str, template: str = "template1") -> str:
+    """A database of its own on the server of `url`, as `template` is, which nobody is connected to: empty where none
+    is named. Its URL."""
     name = f"test_{uuid.uuid4().hex[:12]}"
 
     async def create() -> None:
         connection = await asyncpg.connect(url)
-        await connection.execute(f"CREATE DATABASE {name}")
+        await connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         await connection.close()
 
     asyncio.run(create())
     return f"{url.rpartition('/')[0]}/{name}"
+
+
+def settle_sqlite(database: Path) -> None:
+    """Bring all of an SQLite database into its one file, to be copied."""
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 class RedisServer:

@@ -1,6 +1,5 @@
 """The console in this process, and in a real browser."""
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -9,10 +8,8 @@ import pytest
 import structlog
 from playwright.async_api import Browser, Page
 
-from gateway.settings import normalise_database_url
-from gateway.tenancy.schema import upgrade
 from tests.console.browser import CHROMIUM, Browsing, chromium, serving
-from tests.console.house import House, open_house, settle
+from tests.console.house import House, open_house
 
 
 @pytest.fixture(autouse=True)
@@ -23,19 +20,10 @@ def _errors_alone() -> Iterator[None]:
     structlog.reset_defaults()
 
 
-@pytest.fixture(scope="session")
-def blank_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An SQLite file with the schema."""
-    path = tmp_path_factory.mktemp("blank") / "turnpike.db"
-    asyncio.run(upgrade(normalise_database_url(f"sqlite:///{path}")))
-    settle(path)
-    return path
-
-
 @pytest.fixture
-async def console(blank_database: Path, tmp_path: Path, anyio_backend: str) -> AsyncIterator[House]:
+async def console(sqlite_schema: Path, tmp_path: Path, anyio_backend: str) -> AsyncIterator[House]:
     """A gateway of the test's own, called in-process: `await console.page("/tenants", "viewer")`."""
-    async with open_house(tmp_path, blank_database) as house:
+    async with open_house(tmp_path, sqlite_schema) as house:
         yield house
 
 

@@ -2,9 +2,8 @@
 admin API, and a key of each kind."""
 
 import shutil
-import sqlite3
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,9 +89,9 @@ class House:
 
 
 @asynccontextmanager
-async def open_house(folder: Path, blank_database: Path) -> AsyncIterator[House]:
-    """On the event loop that it is used on. `blank_database` is an SQLite file with the schema alone."""
-    shutil.copyfile(blank_database, folder / "turnpike.db")
+async def open_house(folder: Path, sqlite_schema: Path) -> AsyncIterator[House]:
+    """On the event loop that it is used on. `sqlite_schema` is an SQLite file with the schema alone."""
+    shutil.copyfile(sqlite_schema, folder / "turnpike.db")
     settings = Settings(
         data_dir=folder,
         database_url=f"sqlite:///{folder / 'turnpike.db'}",
@@ -116,9 +115,3 @@ async def open_house(folder: Path, blank_database: Path) -> AsyncIterator[House]
             yield House(app, settings, services, engine, tenants, keys, tenant, http)
     finally:
         await database.dispose()
-
-
-def settle(database: Path) -> None:
-    """Bring all of a database into its one file, to be copied."""
-    with closing(sqlite3.connect(database)) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

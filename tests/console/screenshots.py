@@ -18,7 +18,8 @@ from gateway.settings import normalise_database_url
 from gateway.tenancy.schema import upgrade
 from tests.console.browser import CHROMIUM, PHONE, Browsing, chromium, serving
 from tests.console.furnished import Furnished, furnish
-from tests.console.house import ACME, open_house, settle
+from tests.console.house import ACME, open_house
+from tests.servers import settle_sqlite
 
 FOLDER = Path(__file__).parents[2] / "docs" / "images"
 MAX_BYTES = 150_000
@@ -97,7 +98,7 @@ def main(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as here:
         blank = Path(here) / "blank.db"
         asyncio.run(upgrade(normalise_database_url(f"sqlite:///{blank}")))
-        settle(blank)
+        settle_sqlite(blank)
         asyncio.run(take_all(Path(here), folder))
 
 
