@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from gateway.admin.app import AdminDoor
+from gateway.admin.routes import PREFIX as ADMIN_PREFIX
 from gateway.admin.self_service import OwnLimits, OwnUsage
 from gateway.api.chat import CHAT
 from gateway.api.completions import COMPLETIONS
@@ -22,7 +22,7 @@ from gateway.api.errors import as_api_error
 from gateway.api.health import Healthz, Readyz, Scrape
 from gateway.api.messages.count import CountTokens
 from gateway.api.messages.endpoint import MESSAGES
-from gateway.api.middleware import Authorisation, BodyLimit, Envelope
+from gateway.api.middleware import Authorisation, BodyLimit, Door, Envelope
 from gateway.api.models import ListModels, ModelCards, RetrieveModel
 from gateway.api.responses_api.endpoint import RESPONSES
 from gateway.api.responses_api.stored import InputItems, OneResponse
@@ -30,8 +30,8 @@ from gateway.api.sessions import OneSession
 from gateway.api.spelling import spelt
 from gateway.api.stages import Stages
 from gateway.api.tokenization import Detokenize, Tokenize
-from gateway.console.app import ConsoleDoor
 from gateway.console.opening import open_console
+from gateway.console.screens import PREFIX as CONSOLE_PREFIX
 from gateway.services import Services
 from gateway.settings import Settings
 
@@ -60,12 +60,15 @@ def create_app(settings: Settings, services: Services) -> Starlette:
 
 
 def _doors(settings: Settings, stages: Stages, chat: ASGIApp) -> list[Middleware]:
-    """To the applications that have a door of their own, where there are administrators."""
+    """To the admin API and the console, where there are administrators."""
     admin = stages.services.admin
     if admin is None:
         return []
     console = open_console(stages, admin, BodyLimit(chat, settings.max_body_bytes))
-    return [Middleware(AdminDoor, admin=admin), Middleware(ConsoleDoor, console=console)]
+    return [
+        Middleware(Door, prefix=ADMIN_PREFIX, within=admin),
+        Middleware(Door, prefix=CONSOLE_PREFIX, within=console),
+    ]
 
 
 def _routes(settings: Settings, stages: Stages, chat: ASGIApp) -> list[Route]:

@@ -1,4 +1,4 @@
-"""The admin API as an ASGI application, and the door that stands before it."""
+"""The admin API as an ASGI application."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -8,7 +8,7 @@ import structlog
 from starlette.datastructures import Headers
 from starlette.routing import Route as PathRoute
 from starlette.routing import Router
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from gateway.admin.acting import Operations
 from gateway.admin.admin_keys import AdminKeyStore
@@ -28,19 +28,6 @@ from gateway.tenancy.errors import StoreUnavailable
 from gateway.tenancy.keys import ADMIN_PREFIX
 
 MAX_BODY_BYTES = 64 * 1024
-
-
-class AdminDoor:
-    """Middleware: what is under `PREFIX` goes to the admin API, everything else on. By `scope["path"]` alone, in one
-    place: no path is the one's for authentication and the other's for routing."""
-
-    def __init__(self, app: ASGIApp, admin: ASGIApp) -> None:
-        self._app = app
-        self._admin = admin
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        here = scope["type"] == "http" and (scope["path"] + "/").startswith(PREFIX + "/")
-        await (self._admin if here else self._app)(scope, receive, send)
 
 
 class AdminApp:

@@ -1,4 +1,4 @@
-"""Pure ASGI middleware, from the outside in: `Envelope`, `Authorisation`, `BodyLimit`.
+"""Pure ASGI middleware, from the outside in: `Envelope`, `Door`, `Authorisation`, `BodyLimit`.
 
 `Envelope` is the last resort: nothing raised inside it reaches the server.
 """
@@ -86,6 +86,20 @@ class Envelope:
             if scope["path"].startswith("/v1/"):
                 self._outcomes.note(outcome_of(exchange))
             _log_access(scope, exchange)
+
+
+class Door:
+    """Middleware: what is under `prefix` goes to the application within, everything else on. By `scope["path"]` alone,
+    in one place: no path is the one's for authentication and the other's for routing."""
+
+    def __init__(self, app: ASGIApp, prefix: str, within: ASGIApp) -> None:
+        self._app = app
+        self._prefix = prefix
+        self._within = within
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        here = scope["type"] == "http" and (scope["path"] + "/").startswith(self._prefix + "/")
+        await (self._within if here else self._app)(scope, receive, send)
 
 
 class Authorisation:

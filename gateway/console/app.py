@@ -1,4 +1,4 @@
-"""The console as an ASGI application, and the door that stands before it."""
+"""The console as an ASGI application."""
 
 from collections.abc import Sequence
 from urllib.parse import quote
@@ -8,7 +8,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import compile_path
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from gateway.admin.acting import Operations, typed_errors
 from gateway.admin.errors import not_found
@@ -34,18 +34,6 @@ RETURNED = frozenset({400, 409, 413, 422})
 _GUEST = "turnpike.console_guest"
 
 _log = structlog.get_logger("turnpike.console")
-
-
-class ConsoleDoor:
-    """Middleware: what is under `PREFIX` goes to the console, everything else on. By `scope["path"]` alone."""
-
-    def __init__(self, app: ASGIApp, console: ASGIApp) -> None:
-        self._app = app
-        self._console = console
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        here = scope["type"] == "http" and (scope["path"] + "/").startswith(PREFIX + "/")
-        await (self._console if here else self._app)(scope, receive, send)
 
 
 class ConsoleApp:
@@ -124,7 +112,7 @@ class ConsoleApp:
 
     async def _guest(self, request: Request) -> Guest | None:
         """Who comes with a session; None: nobody does, or its key is not in use any more."""
-        session = self._gatekeeper.sessions.read(request.cookies.get(SESSION_COOKIE, ""))
+        session = await self._gatekeeper.session(request.cookies.get(SESSION_COOKIE, ""))
         if session is None:
             return None
         try:
@@ -145,7 +133,7 @@ class ConsoleApp:
             if not self._gatekeeper.sessions.is_csrf_token(guest.session, form.get("csrf")):
                 raise APIError(403, "This form is of another session. Go back and load its page again.", code="csrf")
             if path == "/logout":
-                return self._entrance.logout(guest)
+                return await self._entrance.logout(guest)
             if path == "/theme":
                 return self._entrance.theme(request, form)
         return await self._screen(request, guest, form)

@@ -52,8 +52,8 @@ class Entrance:
         set_cookie(request, response, SESSION_COOKIE, entry.token, SESSION_SECONDS)
         return response
 
-    def logout(self, guest: Guest) -> Response:
-        self._gatekeeper.sessions.end(guest.session)
+    async def logout(self, guest: Guest) -> Response:
+        await self._gatekeeper.leave(guest.session)
         response = RedirectResponse(f"{PREFIX}/login", 303)
         response.delete_cookie(SESSION_COOKIE, path=PREFIX)
         return response

@@ -11,6 +11,7 @@ from starlette.datastructures import Headers
 
 from gateway.admin.roles import Administrator
 from gateway.api.errors import APIError
+from gateway.console.endings import EndedSessions
 from gateway.console.headers import is_loopback
 from gateway.console.sessions import LIFETIME, ConsoleSessions, KeyKind, Session
 from gateway.console.throttle import LoginThrottle
@@ -52,17 +53,19 @@ class Entry:
 
 
 class Gatekeeper:
-    """Opens sessions for keys, and says who comes with one."""
+    """Opens sessions for keys, ends them, and says who comes with one."""
 
     def __init__(
         self,
         administrators: Administrators,
         tenants: Tenants,
+        ended: EndedSessions,
         pepper: bytes,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._administrators = administrators
         self._tenants = tenants
+        self._ended = ended
         self._throttle = LoginThrottle()
         self.sessions = ConsoleSessions(pepper, now)
 
@@ -92,6 +95,23 @@ class Gatekeeper:
         except InvalidKey:
             self._throttle.failed(address)
             raise
+
+    async def session(self, token: str) -> Session | None:
+        """None: it is no token of ours, its session has ended, or is too old.
+
+        Raises:
+            StoreUnavailable: the database does not answer, and the session was not seen lately.
+        """
+        session = self.sessions.read(token)
+        return None if session is None or await self._ended.has_ended(session) else session
+
+    async def leave(self, session: Session) -> None:
+        """End a session, for all gateways on the same database.
+
+        Raises:
+            StoreUnavailable: the database does not answer; the session goes on.
+        """
+        await self._ended.end(session)
 
     async def visitor(self, session: Session) -> Visitor:
         """

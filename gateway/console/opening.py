@@ -6,6 +6,7 @@ from gateway.admin.app import AdminApp
 from gateway.api.stages import Stages
 from gateway.console.app import ConsoleApp
 from gateway.console.context import ConsoleContext
+from gateway.console.endings import EndedSessions
 from gateway.console.login import Gatekeeper
 from gateway.console.pages import every_passage, every_screen
 
@@ -27,5 +28,6 @@ def open_console(stages: Stages, admin: AdminApp, chat: ASGIApp) -> ConsoleApp:
         chat=chat,
         now=admin.context.now,
     )
-    gatekeeper = Gatekeeper(admin, services.authenticator, admin.context.pepper, admin.context.now)
+    ended = EndedSessions(admin.context.database, admin.context.now)
+    gatekeeper = Gatekeeper(admin, services.authenticator, ended, admin.context.pepper, admin.context.now)
     return ConsoleApp(admin.operations, gatekeeper, every_screen(context), every_passage(context))

@@ -53,7 +53,7 @@ class Passages:
         if scope["method"] != "POST":
             raise APIError(405, "This URL does not answer that method.", code="method_not_allowed")
         headers = Headers(scope=scope)
-        session = self._gatekeeper.sessions.read(Request(scope).cookies.get(SESSION_COOKIE, ""))
+        session = await self._gatekeeper.session(Request(scope).cookies.get(SESSION_COOKIE, ""))
         if session is None:
             raise InvalidKey("no session")
         if not is_own(headers) or not self._gatekeeper.sessions.is_csrf_token(session, headers.get(CSRF_HEADER, "")):

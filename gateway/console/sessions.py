@@ -2,21 +2,18 @@
 
 A token is `kind.key_id.issued_at.id.signature`. It says whose key opened the session and ends after `LIFETIME`; whether
 the key is still in use is looked up at every request, so a session ends with its key. Nothing is stored but the ids of
-sessions that were ended by hand, in this process, for as long as they would have lasted.
+sessions that were ended by hand (`endings.py`), for as long as they would have lasted.
 """
 
 import hmac
 import re
 import secrets
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 LIFETIME = timedelta(hours=12)
-MAX_ENDED = 100_000
-"""Ended sessions that are remembered; beyond, the oldest is forgotten."""
 
 _TOKEN = re.compile(r"(admin|tenant)\.([a-z0-9]{12})\.([0-9]{1,12})\.([A-Za-z0-9_-]{22})\.([0-9a-f]{64})")
 
@@ -36,18 +33,22 @@ class Session:
     id: str
 
     @property
+    def over_at(self) -> datetime:
+        """When its token does not do any more."""
+        return datetime.fromtimestamp(self.issued_at, UTC) + LIFETIME
+
+    @property
     def told(self) -> str:
         return f"{self.kind}.{self.key_id}.{self.issued_at}.{self.id}"
 
 
 class ConsoleSessions:
-    """Opens, reads and ends sessions. Replicas with the same pepper read each other's."""
+    """Opens and reads sessions. Replicas with the same pepper read each other's."""
 
     def __init__(self, pepper: bytes, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._sign = hmac.digest(pepper, b"turnpike console sessions", "sha256")
         self._csrf = hmac.digest(pepper, b"turnpike console forms", "sha256")
         self._now = now
-        self._ended: OrderedDict[str, None] = OrderedDict()
 
     def open(self, kind: KeyKind, key_id: str) -> str:
         """The token of a new session."""
@@ -55,20 +56,15 @@ class ConsoleSessions:
         return f"{session.told}.{self._signature(session)}"
 
     def read(self, token: str) -> Session | None:
-        """None: it is no token of ours, has ended, or is over `LIFETIME` old."""
+        """None: it is no token of ours, or is over `LIFETIME` old."""
         match = _TOKEN.fullmatch(token)
         if match is None:
             return None
         session = Session(KeyKind(match[1]), match[2], int(match[3]), match[4])
-        if not hmac.compare_digest(match[5], self._signature(session)) or session.id in self._ended:
+        if not hmac.compare_digest(match[5], self._signature(session)):
             return None
         age_s = self._now().timestamp() - session.issued_at
         return session if -60 <= age_s < LIFETIME.total_seconds() else None
-
-    def end(self, session: Session) -> None:
-        self._ended[session.id] = None
-        if len(self._ended) > MAX_ENDED:
-            self._ended.popitem(last=False)
 
     def csrf_token(self, session: Session) -> str:
         """What every form of the session carries: nobody without the session's page knows it."""

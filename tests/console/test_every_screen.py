@@ -24,10 +24,10 @@ IN_BROWSER = ("admin", ACME)
 
 @pytest.fixture(scope="module")
 async def furnished(
-    blank_database: Path, tmp_path_factory: pytest.TempPathFactory, anyio_backend: str
+    sqlite_schema: Path, tmp_path_factory: pytest.TempPathFactory, anyio_backend: str
 ) -> AsyncIterator[Furnished]:
     """One for all tests here: they only look."""
-    async with open_house(tmp_path_factory.mktemp("furnished"), blank_database) as house:
+    async with open_house(tmp_path_factory.mktemp("furnished"), sqlite_schema) as house:
         yield await furnish(house)
 
 
@@ -40,8 +40,8 @@ async def walking(furnished: Furnished, browser: Browser) -> AsyncIterator[Brows
 def console_of(furnished: Furnished) -> ConsoleApp:
     """The application behind the door."""
     for middleware in furnished.house.app.user_middleware:
-        if "console" in middleware.kwargs:
-            return middleware.kwargs["console"]
+        if isinstance(within := middleware.kwargs.get("within"), ConsoleApp):
+            return within
     raise AssertionError("the application has no console")
 
 

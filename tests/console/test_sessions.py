@@ -69,13 +69,6 @@ def test_a_session_lasts_its_time_and_no_longer(sessions: ConsoleSessions, clock
     assert sessions.read(token) is None
 
 
-def test_an_ended_session_is_over_and_no_other_with_it(sessions: ConsoleSessions) -> None:
-    one, other = (sessions.open(KeyKind.ADMIN, "abcdef123456") for _ in range(2))
-    sessions.end(read(sessions, one))
-    assert sessions.read(one) is None
-    assert sessions.read(other) is not None
-
-
 def test_each_session_has_a_token_for_forms_of_its_own(sessions: ConsoleSessions) -> None:
     one, other = (read(sessions, sessions.open(KeyKind.ADMIN, "abcdef123456")) for _ in range(2))
     assert sessions.is_csrf_token(one, sessions.csrf_token(one))

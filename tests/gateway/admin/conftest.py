@@ -13,14 +13,14 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.admin.admin_keys import AdminKeyStore
-from gateway.admin.app import AdminApp, AdminDoor
+from gateway.admin.app import AdminApp
 from gateway.admin.context import AdminContext
 from gateway.admin.roles import Role
 from gateway.admin.routes import PREFIX
 from gateway.admission import Limiter, MemoryStore
 from gateway.analytics import Analytics, AnalyticsAway
 from gateway.api.errors import APIError
-from gateway.api.middleware import Envelope
+from gateway.api.middleware import Door, Envelope
 from gateway.telemetry.outcomes import RequestOutcomes
 from gateway.tenancy import Limits, TenantStore
 
@@ -155,7 +155,9 @@ async def elsewhere(scope: Any, receive: Any, send: Any) -> None:
 async def admin(context: AdminContext, clock: Clock) -> AsyncIterator[Admin]:
     app = AdminApp(context)
     store = AdminKeyStore(context.database, PEPPER, now=clock)
-    transport = httpx.ASGITransport(Envelope(AdminDoor(elsewhere, app), RequestOutcomes()), raise_app_exceptions=True)
+    transport = httpx.ASGITransport(
+        Envelope(Door(elsewhere, PREFIX, app), RequestOutcomes()), raise_app_exceptions=True
+    )
     async with httpx.AsyncClient(transport=transport, base_url="http://turnpike") as http:
         admin = Admin(app, http)
         for role in Role:

@@ -8,9 +8,10 @@ import httpx
 import pytest
 from sqlalchemy import event, text
 
-from gateway.admin.app import AdminApp, AdminDoor
+from gateway.admin.app import AdminApp
 from gateway.admin.context import AdminContext
-from gateway.api.middleware import Envelope
+from gateway.admin.routes import PREFIX
+from gateway.api.middleware import Door, Envelope
 from gateway.telemetry.outcomes import RequestOutcomes
 from gateway.tenancy import open_database
 from tests.gateway.admin.conftest import PEPPER, Admin, Clock, elsewhere
@@ -108,7 +109,7 @@ async def test_two_gateways_on_one_database_have_one_effect(
 ) -> None:
     database = open_database(database_url)
     second = AdminApp(replace(context, database=database))
-    transport = httpx.ASGITransport(Envelope(AdminDoor(elsewhere, second), RequestOutcomes()))
+    transport = httpx.ASGITransport(Envelope(Door(elsewhere, PREFIX, second), RequestOutcomes()))
     async with httpx.AsyncClient(transport=transport, base_url="http://turnpike") as http:
         both = [admin, Admin(second, http, admin.keys)]
         responses = await asyncio.gather(
@@ -152,7 +153,7 @@ async def test_a_crash_before_the_commit_leaves_nothing_and_after_it_the_answer(
 
     first = await admin.request("POST", "/tenants", json=ACME, headers=under("k"))
     restarted = AdminApp(context)
-    transport = httpx.ASGITransport(Envelope(AdminDoor(elsewhere, restarted), RequestOutcomes()))
+    transport = httpx.ASGITransport(Envelope(Door(elsewhere, PREFIX, restarted), RequestOutcomes()))
     async with httpx.AsyncClient(transport=transport, base_url="http://turnpike") as http:
         again = await Admin(restarted, http, admin.keys).request("POST", "/tenants", json=ACME, headers=under("k"))
     await restarted.aclose()

@@ -24,7 +24,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from gateway.admin.admin_keys import AdminKeyStore
-from gateway.admin.app import AdminApp, AdminDoor, with_description
+from gateway.admin.app import AdminApp, with_description
 from gateway.admin.context import AdminContext
 from gateway.admin.idempotency import HEADER
 from gateway.admin.openapi import openapi_document
@@ -34,7 +34,7 @@ from gateway.admin.routes import PREFIX
 from gateway.admission import Limiter, MemoryStore
 from gateway.analytics import open_analytics
 from gateway.analytics.prepared import PreparedAnalytics
-from gateway.api.middleware import Envelope
+from gateway.api.middleware import Door, Envelope
 from gateway.metering.journal import Journal
 from gateway.settings import normalise_database_url
 from gateway.telemetry.outcomes import RequestOutcomes
@@ -101,7 +101,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         gpu_hour_dollars=Decimal(2),
     )
     app = AdminApp(context)
-    with TestClient(Envelope(AdminDoor(Starlette(), app), RequestOutcomes()), base_url="http://turnpike") as client:
+    with TestClient(Envelope(Door(Starlette(), PREFIX, app), RequestOutcomes()), base_url="http://turnpike") as client:
 
         async def prepare() -> tuple[str, dict[str, str]]:
             journal = Journal(context.journal_path)

@@ -210,6 +210,7 @@ ROWS: Mapping[str, list[dict[str, Any]]] = {
         },
     ],
     "session_windows": [{"tenant_id": ACME, "policy": "summary"}],
+    "ended_console_sessions": [{"id": "AAAAAAAAAAAAAAAAAAAAAA", "over_at": LATER}],
 }
 """By table, each after those it refers to. A row has all columns that its table ever had; a revision takes its own."""
 
