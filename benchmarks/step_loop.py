@@ -34,6 +34,7 @@ from engine.thread import EngineThread
 from engine.worker import LoadedModel, ServedModel
 from gateway.settings import Settings
 from kernels.dispatch import select_ops
+from kernels.ops import Counts
 
 MODEL = "weightless"
 ROWS = (1, 8, 32, 256)
@@ -54,7 +55,7 @@ class WeightlessModel:
 
     def __init__(self, ops: Any, step_s: float, most_rows: int) -> None:
         self.ops, self._step_s = ops, step_s
-        self.config = SimpleNamespace(vocab_size=VOCAB, hidden_size=HIDDEN)
+        self.config = SimpleNamespace(vocab_size=VOCAB, hidden_size=HIDDEN, windows=(None,))
         self._logits = torch.randn(most_rows, VOCAB, generator=torch.Generator().manual_seed(0))
         self._inside = _Moment(0.0, 0.0)
         self.launches: list[_Moment] = []
@@ -66,10 +67,10 @@ class WeightlessModel:
         kv: Tensor = self.ops.allocate_kv(1, num_blocks, 1, 16)
         return kv
 
-    def forward(self, token_ids: Tensor, _plan: Any, _kv: Tensor) -> Tensor:
+    def forward(self, token_ids: Tensor, _plan: Any, _kv: Tensor, wanted: Counts | None = None) -> Tensor:
         begun = _Moment.now()
         self.launches.append(begun - self._inside)
-        hidden = torch.zeros((len(token_ids), HIDDEN), dtype=self.ops.dtype)
+        hidden = torch.zeros((len(token_ids if wanted is None else wanted), HIDDEN), dtype=self.ops.dtype)
         time.sleep(self._step_s)
         self._inside += _Moment.now() - begun
         return hidden

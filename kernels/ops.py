@@ -252,9 +252,12 @@ class ModelShape:
 class ForwardPass(Protocol):
     """A step through all layers in one call of a backend."""
 
-    def __call__(self, token_ids: Tensor, plan: "AttentionPlan", kv: Tensor) -> Tensor:
+    def __call__(self, token_ids: Tensor, plan: "AttentionPlan", kv: Tensor, wanted: Counts | None = None) -> Tensor:
         """Hidden states [T, H] of a step's tokens int64 [T], normed for the head, in the compute dtype. Writes their
-        KV into kv [L, N, 16, 2, Hkv, D], of which it reads no slot past a row's context."""
+        KV into kv [L, N, 16, 2, Hkv, D], of which it reads no slot past a row's context.
+
+        `wanted`, int64 [W], ascending: of these tokens alone, [W, H]. Of each row they are the last, and at least one.
+        """
         ...
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from engine.config import BLOCK_TOKENS
 from engine.execution.sampler import Draw
 from engine.execution.slots import IntArray, SlotTable, index_tensor, slot_of
-from engine.request import Request
+from engine.request import Pooling, Request
 from engine.scheduling.plan import ScheduledRow, StepPlan
 from kernels.ops import AttentionMetadata
 
@@ -20,13 +20,15 @@ class StepInputs:
     """A step as the model takes it. Its rows are in the order that kernels want: by token count, then by context.
 
     order: where each of them stands in the plan; None where they are as the plan has them.
-    token_ids: int64 [T]. ends: int64 [R], index of each row's last token in the step's tensors.
+    token_ids: int64 [T]. wanted: int64 [W], those whose hidden states are read; None where all are. ends: int64 [R],
+        where the last hidden state of each row lies among those.
     decoding: where each row computes one token and draws the next, those draws in order, else None. While the same
         requests decode in the same slots it is the same list.
     """
 
     order: Sequence[int] | None
     token_ids: Tensor
+    wanted: IntArray | None
     ends: IntArray
     metadata: AttentionMetadata
     decoding: list[Draw] | None
@@ -72,8 +74,10 @@ class RowPlacer:
     but to look up the token.
     """
 
-    def __init__(self, slots: SlotTable) -> None:
+    def __init__(self, slots: SlotTable, window: int | None = None) -> None:
+        """`window`: how many tokens one sees in the model's last layer; None for all."""
         self._slots = slots
+        self._window = window
         self._last: _Decoding | None = None
 
     def place(self, plan: StepPlan) -> StepInputs:
@@ -98,10 +102,14 @@ class RowPlacer:
             token_ids += request.tokens[start : start + tokens]  # as many as there are: drafts come behind
             token_ids += drafts
         tables = self._slots.tables_of(np.array([slot_of(requests[place]) for place in places]), contexts)
+        wanted = np.array([wanted_tokens(planned[place], self._window) for place in places])
+        ends = wanted.cumsum() - 1
+        indices = None if (wanted == counts).all() else _last_of_rows(counts, wanted)
         return StepInputs(
             places,
             index_tensor(token_ids),
-            counts.cumsum() - 1,
+            indices,
+            ends,
             AttentionMetadata(torch.from_numpy(tables), counts, contexts),
             None,
         )
@@ -119,6 +127,7 @@ class RowPlacer:
         return StepInputs(
             last.places,
             torch.from_numpy(token_ids),
+            None,
             last.ends,
             AttentionMetadata(torch.from_numpy(last.tables), last.ones, contexts),
             last.draws,
@@ -162,3 +171,23 @@ class RowPlacer:
         if places == list(range(len(places))):
             return _Decoding(requests, stays, sizes, None, None, slots, tables, ones, ends, draws)
         return _Decoding(requests, stays, sizes, order, places, slots, tables, ones, ends, draws)
+
+
+def wanted_tokens(row: ScheduledRow, window: int | None) -> int:
+    """How many of the row's hidden states, its last ones, are read: those that are drawn from, pooled or scored, and
+    one at least. That one stands for those before it, as attention carries a NaN forward, as far as the last layer's
+    window goes.
+    """
+    request, start, tokens, _, drafts = row
+    params, least = request.params, len(drafts) + 1
+    if tokens <= least or (window is not None and tokens - least >= window):
+        return tokens
+    scored = params.prompt_logprobs is not None and start + 1 < request.prompt_tokens
+    return tokens if scored or params.pooling is Pooling.MEAN else least
+
+
+def _last_of_rows(counts: IntArray, wanted: IntArray) -> IntArray:
+    """Indices in the step of the last `wanted` of each row's `counts` tokens, int64 [R] both."""
+    left_out = (counts - wanted).cumsum()
+    indices: IntArray = np.arange(wanted.sum()) + np.repeat(left_out, wanted)
+    return indices

@@ -33,24 +33,24 @@ class Pooler:
     def __init__(self) -> None:
         self._sums: dict[int, _Sum] = {}
 
-    def pool(self, rows: Sequence[ScheduledRow], firsts: Sequence[int], hidden: Tensor) -> Mapping[int, Tensor]:
-        """Take in a step's hidden states [T, H]; those of row i begin at `firsts[i]`. Of each row, by its index, that
-        computes the last position of a prompt that is to be embedded: the embedding, float32 [H].
+    def pool(self, rows: Sequence[ScheduledRow], ends: Sequence[int], hidden: Tensor) -> Mapping[int, Tensor]:
+        """Take in a step's hidden states [T, H]; the last of row i is at `ends[i]`, those before it right before it as
+        far as they are to be added up. Of each row, by its index, that computes the last position of a prompt that is
+        to be embedded: the embedding, float32 [H].
 
         Where the device has no room for that, the step may be run again, as nothing has changed.
         """
         embeddings, sums = {}, {}
-        for index, (row, first) in enumerate(zip(rows, firsts, strict=True)):
+        for index, (row, end) in enumerate(zip(rows, ends, strict=True)):
             pooling = row.request.params.pooling
             if pooling is None:
                 continue
             done = row.start + row.tokens == row.request.prompt_tokens
-            states = hidden[first : first + row.tokens]
             if pooling is Pooling.MEAN:
-                sums[slot_of(row.request)] = added = self._added(row, states)
+                sums[slot_of(row.request)] = added = self._added(row, hidden[end + 1 - row.tokens : end + 1])
                 pooled = added.total  # the length of 1 takes the place of the division
             else:
-                pooled = states[-1].double()
+                pooled = hidden[end].double()
             if done:
                 embeddings[index] = torch.nn.functional.normalize(pooled, dim=0).float()
         self._sums.update(sums)

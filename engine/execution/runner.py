@@ -41,7 +41,7 @@ class ModelRunner:
         with torch.inference_mode():
             self._kv = model.allocate_kv(num_blocks)
         self._slots = SlotTable(num_slots, max_model_len, model.config.vocab_size)
-        self._placer = RowPlacer(self._slots)
+        self._placer = RowPlacer(self._slots, model.config.windows[-1])
         self._sampler = Sampler(model.ops, self._slots, model.config.vocab_size)
         self._num_slots = num_slots
         self._hidden_states: HiddenStateTable | None = None
@@ -68,7 +68,8 @@ class ModelRunner:
         """Compute the plan's rows and draw the tokens of those that sample."""
         inputs = self._placer.place(plan)
         self._prepare_blocks(plan.copies, inputs)
-        hidden = self._model.forward(inputs.token_ids, self._ops.plan_attention(inputs.metadata), self._kv)
+        attention = self._ops.plan_attention(inputs.metadata)
+        hidden = self._model.forward(inputs.token_ids, attention, self._kv, inputs.wanted)
         rows = plan.rows if inputs.order is None else [plan.rows[place] for place in inputs.order]
         if inputs.decoding is not None:
             results = self._decoded(inputs.decoding, inputs.ends, hidden)
@@ -103,16 +104,15 @@ class ModelRunner:
         """Of any rows; the hidden states of each are those up to its place in `ends`."""
         last = ends.tolist()
         drawn = iter(self._draw(rows, last, hidden))
-        firsts = [end + 1 - row.tokens for row, end in zip(rows, last, strict=True)]
-        embeddings = self._pooler.pool(rows, firsts, hidden)
+        embeddings = self._pooler.pool(rows, last, hidden)
         finite = _finite_rows(hidden, ends)
         results = []
-        for index, (row, first, end) in enumerate(zip(rows, firsts, last, strict=True)):
+        for index, (row, end) in enumerate(zip(rows, last, strict=True)):
             result = next(drawn) if row.samples else _NOTHING_DRAWN
             if not finite[index]:
                 result = result._replace(finite=False)
             if row.request.params.prompt_logprobs is not None:
-                result = result._replace(prompt_logprobs=self._prompt_logprobs(row, hidden[first : end + 1]))
+                result = result._replace(prompt_logprobs=self._prompt_logprobs(row, end, hidden))
             if index in embeddings:
                 result = result._replace(embedding=embedding_bytes(embeddings[index]))
             results.append(result)
@@ -165,16 +165,18 @@ class ModelRunner:
         if requests:
             states.keep(requests, positions, hidden[index_tensor(indices)])
 
-    def _prompt_logprobs(self, row: ScheduledRow, hidden: Tensor) -> tuple[TokenLogprob, ...]:
-        """Log-probabilities of the prompt tokens that this row's positions predict, where asked for."""
+    def _prompt_logprobs(self, row: ScheduledRow, end: int, hidden: Tensor) -> tuple[TokenLogprob, ...]:
+        """Log-probabilities of the prompt tokens that this row's positions predict, where asked for. The row's hidden
+        states end at `end`."""
         count = row.request.params.prompt_logprobs
         if count is None:
             return ()
         predicted = predicted_prompt_tokens(row)
+        first = end + 1 - row.tokens
         entries: list[TokenLogprob] = []
         for start in range(0, len(predicted), LOGPROB_ROWS):
             tokens = predicted[start : start + LOGPROB_ROWS]
-            logits = self._model.logits(hidden[start : start + len(tokens)])
+            logits = self._model.logits(hidden[first + start : first + start + len(tokens)])
             entries += token_logprobs(self._ops, logits, tokens, [count] * len(tokens))
         return tuple(entries)
 
@@ -202,7 +204,7 @@ def _in_plan_order(results: list[RowResult], order: Sequence[int] | None) -> lis
 
 
 def _finite_rows(hidden: Tensor, ends: IntArray) -> list[bool]:
-    """Whether all hidden states of each row are finite. A sum is not where any of its terms is not."""
+    """Whether all hidden states of each row that are there are finite. A sum is not where any of its terms is not."""
     if math.isfinite(hidden.sum().item()):
         return [True] * len(ends)
     finite = hidden.sum(dim=-1).isfinite().numpy()

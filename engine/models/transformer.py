@@ -4,11 +4,12 @@ What differs between families (biases, QK norm, windows, rope) is in the config 
 family. Nothing here knows requests: a step is token ids and an `AttentionPlan`.
 """
 
+import torch
 from torch import Tensor
 
 from engine.models.config import ModelConfig
 from engine.models.rope import RopeTable
-from kernels.ops import AttentionPlan, LayerWeights, ModelShape, ModelWeights, Ops, RopeRows
+from kernels.ops import AttentionPlan, Counts, LayerWeights, ModelShape, ModelWeights, Ops, RopeRows
 
 
 class Transformer:
@@ -40,13 +41,14 @@ class Transformer:
         config = self.config
         return self.ops.allocate_kv(config.num_layers, num_blocks, config.num_kv_heads, config.head_dim)
 
-    def forward(self, token_ids: Tensor, plan: AttentionPlan, kv: Tensor) -> Tensor:
+    def forward(self, token_ids: Tensor, plan: AttentionPlan, kv: Tensor, wanted: Counts | None = None) -> Tensor:
         """Hidden states [T, H] of a step's tokens, normed for the head. Writes their KV into `kv`.
 
-        `plan` is this backend's: `ops.plan_attention` of the step's metadata.
+        `plan` is this backend's: `ops.plan_attention` of the step's metadata. `wanted`, int64 [W], ascending: of these
+        tokens alone, [W, H]; of each row they are the last, and at least one.
         """
         if self._forward_pass is not None:
-            return self._forward_pass(token_ids, plan, kv)
+            return self._forward_pass(token_ids, plan, kv, wanted)
         ops, eps = self.ops, self.config.rms_norm_eps
         rope = self._rope.rows(plan.positions)
         residual = self._weights.embedding(token_ids)
@@ -58,7 +60,7 @@ class Transformer:
             expanded = layer.down(ops.silu_mul(layer.gate_up(normed)))
             next_norm = layers[index + 1].attention_norm if index + 1 < len(layers) else self._weights.final_norm
             normed, residual = ops.add_rms_norm(expanded, residual, next_norm, eps)
-        return normed
+        return normed if wanted is None else normed[torch.from_numpy(wanted)]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """float32 [T, V] from hidden states [T, H]."""

@@ -140,8 +140,8 @@ class DraftModel:
         tables = self._slots.tables_of(np.array([piece.slot for piece in pieces]), contexts)
         metadata = AttentionMetadata(torch.from_numpy(tables), lengths, contexts)
         token_ids = index_tensor([token for piece in pieces for token in piece.token_ids])
-        hidden = self._model.forward(token_ids, self._model.ops.plan_attention(metadata), self._kv)
-        return hidden if len(hidden) == len(pieces) else hidden[torch.from_numpy(lengths.cumsum() - 1)]
+        wanted = None if len(token_ids) == len(pieces) else lengths.cumsum() - 1
+        return self._model.forward(token_ids, self._model.ops.plan_attention(metadata), self._kv, wanted)
 
 
 def _last_draft(row: DraftRow, drafts: Sequence[int]) -> _Piece:

@@ -123,8 +123,8 @@ class DeviceRunner:
             forwarded, draw = replayed.forward(), replayed.draw if needs.plain else None
         prompt_scores = self._prompt_scores(inputs, forwarded.hidden)
         drawn = self._draw(forwarded, inputs.shape, needs) if draw is None else draw()
-        firsts = [line.first for line in inputs.lines[: len(inputs.rows)]]
-        embeddings = self._pooler.pool(inputs.rows, firsts, forwarded.hidden)  # the last that there may be no room for
+        ends = [line.first + row.tokens - 1 for row, line in zip(inputs.rows, inputs.lines, strict=False)]
+        embeddings = self._pooler.pool(inputs.rows, ends, forwarded.hidden)  # the last that there may be no room for
         self._slots.note_drawn(inputs.rows)
         fence = self._new_fence()
         step = DeviceStep(

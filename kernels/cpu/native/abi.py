@@ -3,7 +3,7 @@
 from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
 from enum import IntEnum
 
-ABI = 3
+ABI = 4
 """TP_ABI."""
 
 
@@ -161,8 +161,8 @@ SIGNATURES = {
     "tp_attend_scratch_bytes": (c_int64, (_AT, _AT)),
     "tp_attend": (None, (_AT, _AT, _AT, _COUNT, _AT, _COUNT, _AT, _COUNT, _AT)),
     "tp_rms_norm": (None, (_AT, _COUNT, _COUNT, _COUNT, _AT, c_float, _AT, _COUNT)),
-    "tp_forward_scratch_bytes": (c_int64, (_AT, _AT)),
-    "tp_forward": (None, (_AT, _AT, _AT, _AT, _COUNT, _AT, _AT)),
+    "tp_forward_scratch_bytes": (c_int64, (_AT, _AT, _AT)),
+    "tp_forward": (None, (_AT, _AT, _AT, _AT, _AT, _COUNT, _AT, _AT)),
     "tp_sample_scratch_bytes": (c_int64, (_COUNT, _COUNT)),
     "tp_sample": (None, (*_LOGITS, _AT, _AT, _AT, _AT)),
     "tp_mask_logits": (None, (*_LOGITS, _AT, _COUNT)),

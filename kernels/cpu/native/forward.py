@@ -2,6 +2,7 @@
 
 import ctypes
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -9,7 +10,7 @@ from kernels.cpu.attention import CpuAttentionPlan
 from kernels.cpu.native import abi
 from kernels.cpu.native.library import load
 from kernels.cpu.native.linear import NativeEmbedding, NativeLinear
-from kernels.ops import AttentionPlan, LayerWeights, ModelShape, ModelWeights
+from kernels.ops import AttentionPlan, Counts, LayerWeights, ModelShape, ModelWeights
 
 
 class NativeForward:
@@ -52,7 +53,7 @@ class NativeForward:
         self._model_at, self._rows_at = ctypes.addressof(self._model), ctypes.addressof(self._rows)
         self._scratch = torch.empty(0, dtype=torch.uint8)
 
-    def __call__(self, token_ids: Tensor, plan: AttentionPlan, kv: Tensor) -> Tensor:
+    def __call__(self, token_ids: Tensor, plan: AttentionPlan, kv: Tensor, wanted: Counts | None = None) -> Tensor:
         assert isinstance(plan, CpuAttentionPlan)
         metadata, rows = plan.metadata, self._rows
         tables = metadata.block_tables
@@ -63,13 +64,17 @@ class NativeForward:
         rows.query_lens = metadata.query_lens.__array_interface__["data"][0]
         rows.context_lens = metadata.context_lens.__array_interface__["data"][0]
         rows.block_tables, rows.block_table_stride = tables.data_ptr(), tables.stride(0)
-        size = self._library.tp_forward_scratch_bytes(self._model_at, self._rows_at)
+        counts = None if wanted is None else _wanted_of_rows(wanted, metadata.query_lens)
+        wanted_at = None if counts is None else counts.__array_interface__["data"][0]
+        size = self._library.tp_forward_scratch_bytes(self._model_at, self._rows_at, wanted_at)
         if size > len(self._scratch):
             self._scratch = torch.empty(size, dtype=torch.uint8)
-        hidden = torch.empty((len(token_ids), self._hidden_size), dtype=torch.bfloat16)
+        tokens = len(token_ids) if wanted is None else len(wanted)
+        hidden = torch.empty((tokens, self._hidden_size), dtype=torch.bfloat16)
         self._library.tp_forward(
             self._model_at,
             self._rows_at,
+            wanted_at,
             token_ids.data_ptr(),
             kv.data_ptr(),
             kv.stride(0),
@@ -93,3 +98,14 @@ class NativeForward:
         """Where the numbers lie in float32, from now on for as long as this lives."""
         self._vectors.append(numbers.float().contiguous())
         return self._vectors[-1].data_ptr()
+
+
+def _wanted_of_rows(wanted: Counts, query_lens: Counts) -> Counts:
+    """How many tokens are wanted of each row, of which they are the last."""
+    ends = query_lens.cumsum()
+    counts: Counts = np.searchsorted(wanted, ends)
+    counts[1:] -= counts[:-1].copy()
+    assert counts.min() > 0, "nothing is wanted of a row"
+    assert len(wanted) == counts.sum(), "a token is wanted that is not there"
+    assert (wanted[counts.cumsum() - counts] == ends - counts).all(), "not a row's last tokens"
+    return counts

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from engine.config import SchedulerConfig
 from engine.execution.runner import ModelRunner
@@ -24,6 +25,7 @@ from engine.speculation.policy import SpeculationLoad
 from engine.speculation.speculator import Speculator
 from kernels.cpu.ops import CpuOps
 from kernels.cpu.probe import CpuProfile
+from kernels.ops import AttentionPlan, Counts
 
 GREEDY = SamplingParams(temperature=0, ignore_eos=True)
 
@@ -166,12 +168,13 @@ def forward_logits(model: Transformer, tokens: Sequence[int], chunk_tokens: int)
 
 @contextmanager
 def _recorded_hidden(model: Transformer, into: list[torch.Tensor]) -> Iterator[None]:
+    """Those of all tokens, whatever is wanted of them."""
     forward = model.forward
 
-    def record(*args: object) -> torch.Tensor:
-        hidden = forward(*args)  # type: ignore[arg-type]
+    def record(token_ids: Tensor, plan: AttentionPlan, kv: Tensor, wanted: Counts | None = None) -> Tensor:
+        hidden = forward(token_ids, plan, kv)
         into.append(hidden.clone())
-        return hidden
+        return hidden if wanted is None else hidden[torch.from_numpy(wanted)]
 
     model.forward = record  # type: ignore[method-assign]
     try:

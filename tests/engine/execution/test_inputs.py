@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from engine.config import BLOCK_TOKENS, SchedulerConfig
-from engine.execution.inputs import RowPlacer, StepInputs
+from engine.execution.inputs import RowPlacer, StepInputs, wanted_tokens
 from engine.execution.slots import SlotTable
 from engine.memory import BlockPool, KVCacheManager
-from engine.request import Request, SamplingParams
+from engine.request import Pooling, Request, SamplingParams
 from engine.scheduling import RowResult, ScheduledRow, Scheduler, StepPlan, StepResult
 from engine.scheduling.drafting import DraftRoom, Drafts
 from engine.simulation import make_request
@@ -67,7 +67,7 @@ def assert_inputs_of(plan: StepPlan, inputs: StepInputs) -> None:
     assert inputs.token_ids.tolist() == [token for each in tokens for token in each]
     assert inputs.metadata.query_lens.tolist() == [row.tokens for row in rows]
     assert inputs.metadata.context_lens.tolist() == [row.start + row.tokens for row in rows]
-    assert inputs.ends.tolist() == (np.cumsum([row.tokens for row in rows]) - 1).tolist()
+    assert_wanted(rows, inputs)
     for row, table in zip(rows, inputs.metadata.block_tables.tolist(), strict=True):
         blocks = -(-(row.start + row.tokens) // BLOCK_TOKENS)
         assert table[:blocks] == row.request.block_table[:blocks], "a row has another's blocks"
@@ -75,6 +75,38 @@ def assert_inputs_of(plan: StepPlan, inputs: StepInputs) -> None:
     if inputs.decoding is not None:
         assert [draw.request for draw in inputs.decoding] == [row.request for row in rows]
     assert (inputs.decoding is not None) == all(row.tokens == 1 and row.samples for row in rows)
+
+
+def assert_wanted(rows: Sequence[ScheduledRow], inputs: StepInputs) -> None:
+    """Of each row its drafts and the token before them; `ends` says where the last of those is."""
+    ends = np.cumsum([row.tokens for row in rows])
+    counts = [len(row.drafts) + 1 for row in rows]
+    wanted = [index for end, count in zip(ends, counts, strict=True) for index in range(end - count, end)]
+    assert (list(range(ends[-1])) if inputs.wanted is None else inputs.wanted.tolist()) == wanted
+    assert inputs.ends.tolist() == (np.cumsum(counts) - 1).tolist()
+
+
+@pytest.mark.parametrize(
+    ("params", "wanted"),
+    [
+        (SamplingParams(), [1, 1, 1]),
+        (SamplingParams(prompt_logprobs=0), [16, 16, 1]),
+        (SamplingParams(max_tokens=0, pooling=Pooling.MEAN), [16, 16, 1]),
+        (SamplingParams(max_tokens=0, pooling=Pooling.LAST), [1, 1, 1]),
+    ],
+    ids=str,
+)
+def test_hidden_states_that_are_read(params: SamplingParams, wanted: list[int]) -> None:
+    request = make_request("r", [1] * 33, params=params)
+    rows = [ScheduledRow(request, start, min(16, 33 - start), start == 32) for start in (0, 16, 32)]
+    assert [wanted_tokens(row, None) for row in rows] == wanted
+
+
+@pytest.mark.parametrize(("window", "wanted"), [(16, 1), (15, 16), (1, 16)])
+def test_hidden_states_that_no_later_one_stands_for(window: int, wanted: int) -> None:
+    """What the last token does not see in the last layer is looked at itself."""
+    row = ScheduledRow(make_request("r", [1] * 33), 0, 16, samples=False)
+    assert wanted_tokens(row, window) == wanted
 
 
 def entered_blocks(rows: Sequence[ScheduledRow]) -> list[int]:

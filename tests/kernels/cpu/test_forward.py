@@ -30,7 +30,7 @@ if load() is None:
     pytest.skip("the native library is not built: make install, with a C++ compiler", allow_module_level=True)
 
 EPS = 1e-5
-POSITIONS = 256
+POSITIONS = 320
 
 
 @dataclass(frozen=True)
@@ -167,16 +167,20 @@ class Sequences:
         self.computed = [0] * len(tokens)
         self.hidden: list[list[Tensor]] = [[] for _ in tokens]
 
-    def step(self, takes: dict[int, int]) -> None:
-        """Compute so many more tokens of some of the sequences."""
+    def step(self, takes: dict[int, int], wanted: Sequence[int] | None = None) -> None:
+        """Compute so many more tokens of some of the sequences; the last `wanted` hidden states of each, or all."""
         rows = list(takes)
         ids = [self.tokens[row][self.computed[row] :][: takes[row]] for row in rows]
         for row in rows:
             self.computed[row] += takes[row]
         metadata = AttentionMetadata(self.tables[rows], list(takes.values()), [self.computed[row] for row in rows])
         ops = CpuOps(CpuProfile(torch.bfloat16, threads=2, products="native", min_rows=1, probe_us={}))
-        hidden = self.forward(torch.cat(ids), ops.plan_attention(metadata), self.kv)
-        for row, part in zip(rows, hidden.split(list(takes.values())), strict=True):
+        counts = list(takes.values() if wanted is None else wanted)
+        parts = torch.arange(sum(takes.values())).split(list(takes.values()))
+        last = torch.cat([part[-count:] for part, count in zip(parts, counts, strict=True)]).numpy()
+        attention = ops.plan_attention(metadata)
+        hidden = self.forward(torch.cat(ids), attention, self.kv, None if wanted is None else last)
+        for row, part in zip(rows, hidden.split(counts), strict=True):
             self.hidden[row].append(part)
 
     def all_hidden(self, row: int) -> Tensor:
@@ -254,6 +258,37 @@ def test_threads_change_no_bit(model: Model, threads: int) -> None:
     expected = in_one(model, forward, tokens).all_hidden(0)
     native.start(threads)
     assert torch.equal(in_one(model, forward, tokens).all_hidden(0), expected)
+
+
+@pytest.mark.parametrize("wanted", [(1, 1, 1, 1), (4, 1, 3, 33), (1, 2, 7, 300)], ids=str)
+def test_hidden_states_that_nobody_reads_change_no_bit(model: Model, wanted: Sequence[int]) -> None:
+    lengths = (4, 70, 33, 300)
+    tokens = [sequence(model.config, length, seed) for seed, length in enumerate(lengths)]
+    forward = model.native()
+    all_of_them, some = Sequences(model, forward, tokens), Sequences(model, forward, tokens)
+    for sequences in (all_of_them, some):
+        sequences.step({1: 40})
+    all_of_them.step({0: 4, 1: 30, 2: 33, 3: 200})
+    all_of_them.step({3: 100})
+    some.step({0: 4, 1: 30, 2: 33, 3: 200}, [*wanted[:3], 1])
+    some.step({3: 100}, [min(wanted[3], 100)])
+    for row, count in enumerate(wanted):
+        last = min(count, 100)
+        assert torch.equal(some.hidden[row][-1], all_of_them.hidden[row][-1][-last:])
+        assert torch.equal(some.stored(row), all_of_them.stored(row))
+
+
+def test_a_nan_is_carried_to_the_last_token_of_its_row(model: Model) -> None:
+    """As far as the last layer sees, which is everything here."""
+    assert model.config.windows[-1] is None
+    model.table[7] = math.nan
+    broken, sound = sequence(model.config, 70).clamp(min=8), sequence(model.config, 70, 1).clamp(min=8)
+    broken[3] = 7
+    sequences = Sequences(model, model.native(), [broken, sound])
+    sequences.step({0: 20, 1: 20}, [1, 1])
+    sequences.step({0: 50, 1: 50}, [1, 1])
+    assert all(part.isnan().all() for part in sequences.hidden[0])
+    assert all(part.isfinite().all() for part in sequences.hidden[1])
 
 
 def test_other_blocks_stay_as_they_were(model: Model) -> None:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "team.h"
@@ -62,6 +63,14 @@ TpHeads heads_of(const TpModel& model, const TpLayer& layer) {
             layer.query_norm,  layer.key_norm,    model.rotary_half, model.cos,   model.sin};
 }
 
+// The same rows, of which the last `wanted` tokens each are computed.
+TpRows only(const TpRows& rows, const int64_t* wanted) {
+    TpRows kept = rows;
+    kept.query_lens = wanted;
+    kept.tokens = std::accumulate(wanted, wanted + rows.rows, int64_t{0});
+    return kept;
+}
+
 struct Embedding {
     const TpWeight* weight;
     const int64_t* token_ids;
@@ -105,11 +114,28 @@ class Step {
         tp::run(embed_range, &embedding, rows_.tokens, EMBEDDED_TOKENS);
     }
 
-    void attend(const TpLayer& layer, uint16_t* kv_layer) {
+    void store_kv(const TpLayer& layer, uint16_t* kv_layer) {
         norm(layer.attention_norm);
         product(layer.qkv, normed_, widths_.normed, TP_STORE_BF16, qkv_, widths_.qkv);
         const TpHeads heads = heads_of(model_, layer);
         tp_rotate_and_store(&heads, &rows_, qkv_, widths_.qkv, kv_layer);
+    }
+
+    // From here on the step has only so many of each row's tokens, its last ones.
+    void keep(const int64_t* wanted) {
+        int64_t end = 0, kept = 0;
+        for (int64_t row = 0; row < rows_.rows; ++row) {
+            end += rows_.query_lens[row];
+            for (int64_t token = end - wanted[row]; token < end; ++token, ++kept) {
+                std::memmove(residual_ + kept * widths_.residual, residual_ + token * widths_.residual, 4 * widths_.residual);
+                std::memmove(qkv_ + kept * widths_.qkv, qkv_ + token * widths_.qkv, 2 * widths_.qkv);
+            }
+        }
+        rows_ = only(rows_, wanted);
+    }
+
+    void attend(const TpLayer& layer, const uint16_t* kv_layer) {
+        const TpHeads heads = heads_of(model_, layer);
         tp_attend(&heads, &rows_, qkv_, widths_.qkv, kv_layer, layer.window, attended_, widths_.attended, scratch_);
         product(layer.output, attended_, widths_.attended, TP_ADD_FLOAT32, residual_, widths_.residual);
     }
@@ -136,7 +162,7 @@ class Step {
     }
 
     const TpModel& model_;
-    const TpRows& rows_;
+    TpRows rows_;
     const Widths widths_;
     float* residual_;  // [T, widths.residual]
     uint16_t *normed_, *qkv_, *attended_, *activated_;
@@ -145,12 +171,13 @@ class Step {
 
 }  // namespace
 
-extern "C" int64_t tp_forward_scratch_bytes(const TpModel* model, const TpRows* rows) {
+extern "C" int64_t tp_forward_scratch_bytes(const TpModel* model, const TpRows* rows, const int64_t* wanted) {
     int64_t phase = 0;
+    const TpRows kept = wanted == nullptr ? *rows : only(*rows, wanted);  // fewer tasks may be cut finer
     for (int64_t index = 0; index < model->layers; ++index) {
         const TpLayer& layer = model->layer[index];
         const TpHeads heads = heads_of(*model, layer);
-        phase = std::max(phase, tp_attend_scratch_bytes(&heads, rows));
+        phase = std::max({phase, tp_attend_scratch_bytes(&heads, rows), tp_attend_scratch_bytes(&heads, &kept)});
         for (const TpLinear* linear : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) {
             phase = std::max(phase, tp_product_scratch_bytes(linear, rows->tokens));
         }
@@ -158,11 +185,15 @@ extern "C" int64_t tp_forward_scratch_bytes(const TpModel* model, const TpRows* 
     return Arena(Widths(*model), rows->tokens).scratch + phase;
 }
 
-extern "C" void tp_forward(const TpModel* model, const TpRows* rows, const int64_t* token_ids, uint16_t* kv,
-                           int64_t kv_layer_stride, uint16_t* hidden, void* scratch) {
+extern "C" void tp_forward(const TpModel* model, const TpRows* rows, const int64_t* wanted, const int64_t* token_ids,
+                           uint16_t* kv, int64_t kv_layer_stride, uint16_t* hidden, void* scratch) {
     Step step(*model, *rows, scratch);
     step.embed(token_ids);
     for (int64_t index = 0; index < model->layers; ++index) {
+        step.store_kv(model->layer[index], kv + index * kv_layer_stride);
+        if (wanted != nullptr && index + 1 == model->layers) {
+            step.keep(wanted);
+        }
         step.attend(model->layer[index], kv + index * kv_layer_stride);
         step.feed_forward(model->layer[index]);
     }

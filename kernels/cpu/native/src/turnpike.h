@@ -12,7 +12,7 @@
 extern "C" {
 
 // Changes with every function or struct here; the loader refuses another.
-constexpr int32_t TP_ABI = 3;
+constexpr int32_t TP_ABI = 4;
 int32_t tp_abi();
 
 // What this processor has of what the kernels are made for, and the most that is used of it from now on.
@@ -139,11 +139,12 @@ struct TpModel {
     const float* sin;
 };
 
-// Hidden states bf16 [T, H] of a step's tokens, normed for the head; writes their KV into `kv` bf16 [layers, N, 16, 2, Hkv, D],
-// layers `kv_layer_stride` apart. The stream between layers (the residual) is float32.
-int64_t tp_forward_scratch_bytes(const TpModel* model, const TpRows* rows);
-void tp_forward(const TpModel* model, const TpRows* rows, const int64_t* token_ids, uint16_t* kv, int64_t kv_layer_stride,
-                uint16_t* hidden, void* scratch);
+// Hidden states bf16 [W, H] of a step's tokens, normed for the head: of row i's last `wanted[i]`, at least one each, rows one
+// after another; null: of all. Writes the KV of all tokens into `kv` bf16 [layers, N, 16, 2, Hkv, D], layers `kv_layer_stride`
+// apart. The stream between layers (the residual) is float32.
+int64_t tp_forward_scratch_bytes(const TpModel* model, const TpRows* rows, const int64_t* wanted);
+void tp_forward(const TpModel* model, const TpRows* rows, const int64_t* wanted, const int64_t* token_ids, uint16_t* kv,
+                int64_t kv_layer_stride, uint16_t* hidden, void* scratch);
 
 // --- Sampling: meanings in kernels/reference.py ------------------------------------------------------------------
 
