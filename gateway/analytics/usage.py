@@ -164,7 +164,8 @@ async def events(
     """One page of the distinct events, of `only` these and `marked` so. An event that is there throughout
     is on exactly one page, whatever else comes in between the pages.
 
-    `limit` is 1 to `MAX_PAGE_EVENTS`.
+    `limit` is 1 to `MAX_PAGE_EVENTS`. Copies of an event have the same request, so the index of requests may be asked
+    before they are made one.
     """
     if not 1 <= limit <= MAX_PAGE_EVENTS:
         raise ValueError(f"a page has 1 to {MAX_PAGE_EVENTS} events, not {limit}")
@@ -183,7 +184,7 @@ async def events(
         SELECT toUnixTimestamp64Milli(occurred_at), {", ".join(EVENT_COLUMNS)}
         FROM {DISTINCT_EVENTS} WHERE {condition}
         ORDER BY occurred_at {order}, event_id {order} LIMIT {{limit:UInt32}}
-        {PARTITIONWISE}
+        {PARTITIONWISE}, use_skip_indexes_if_final = 1
         """,
         {**parameters, "limit": limit + 1},
     )

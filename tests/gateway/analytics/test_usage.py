@@ -1,5 +1,6 @@
 """What is read is what was used: each event once, no sum wrong, no page missed."""
 
+import re
 from dataclasses import astuple
 from uuid import UUID
 
@@ -8,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.analytics import Analytics
+from gateway.analytics.store import Parameters, Row
 from gateway.analytics.sums import Dimension, Grain, Sums, Window
-from gateway.analytics.usage import EventCursor, Point, Total, events, series, totals
+from gateway.analytics.usage import EventCursor, Mark, Point, Total, events, series, totals
 from tests.gateway.analytics.samples import DAY_MS, HOUR_MS, MARCH, MARCH_MS, Event, event, store
 
 pytestmark = pytest.mark.anyio
@@ -186,3 +188,24 @@ def test_a_window_widens_to_whole_units(start: int, length: int, unit: int) -> N
     assert wide.start_ms % unit == wide.end_ms % unit == 0
     assert 0 <= window.start_ms - wide.start_ms < unit
     assert 0 <= wide.end_ms - window.end_ms < unit
+
+
+async def test_a_request_is_looked_up_in_the_granules_that_may_have_it(
+    analytics: Analytics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for batch in range(3):
+        await store(analytics, [event(10 * batch + number) for number in range(10)])
+    asked = []
+    query = analytics.query
+
+    async def noting(sql: str, parameters: Parameters | None = None) -> list[Row]:
+        asked.append((sql, parameters))
+        return await query(sql, parameters)
+
+    monkeypatch.setattr(analytics, "query", noting)
+    page = await events(analytics, MARCH, marked={Mark.REQUEST: "req_12"}, limit=1)
+    assert [each["sequence"] for each in page.events] == [12]
+    [(sql, parameters)] = asked
+    plan = "\n".join(line for (line,) in await query(f"EXPLAIN indexes = 1 {sql}", parameters))
+    skipped = plan.split("Name: by_request")[1]
+    assert re.search(r"Granules: (\d)/3", skipped)[1] in "12"  # 1, but for a filter that took another for it

@@ -11,6 +11,7 @@ VERSIONS = (1, 2)
 _AFTER: Mapping[int, Mapping[str, Any]] = {
     1: {},
     2: {"routed_model": "large", "route_reason": "complexity_large"},
+    3: {"paused_ms": 6},
 }
 """What a version added."""
 
@@ -48,7 +49,7 @@ def former_event(version: int, sequence: int) -> dict[str, Any]:
         "cost_nanodollars": 1_000 * sequence,
         "occurred_at": f"2026-03-01T00:{sequence:02}:00+00:00",
     }
-    for added in VERSIONS:
+    for added in _AFTER:
         if added <= version:
             event |= _AFTER[added]
     return event
