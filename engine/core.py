@@ -4,7 +4,6 @@ The border between the event loop and the engine: token ids and `TokenDelta`s cr
 """
 
 import logging
-import sys
 import threading
 import time
 from collections import deque
@@ -24,9 +23,6 @@ from engine.thread import EngineThread
 from engine.watchdog import StepHung, Watchdog
 
 logger = logging.getLogger(__name__)
-
-_SWITCH_INTERVAL_SECONDS = 0.0005
-"""How long a thread may keep the interpreter. At CPython's 5 ms a busy event loop would cost each step as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +104,6 @@ class EngineCore:
         """Nobody waits for the engine thread any more: it has ended, or was given up."""
 
     def start(self) -> None:
-        sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
         self._watchdog.start()
         self._running = self._thread.submit(self._run)
 

@@ -10,6 +10,10 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+_SWITCH_INTERVAL_SECONDS = 0.0005
+"""How long a thread may keep the interpreter. At CPython's 5 ms a busy event loop would cost each step as much, and a
+program that is still importing each operation of loading."""
+
 _NICENESS = 10
 """Of a thread that computes, and of the workers that it starts."""
 
@@ -27,6 +31,7 @@ class EngineThread:
     """
 
     def __init__(self) -> None:
+        sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="turnpike-engine", daemon=True)
         self._thread.start()

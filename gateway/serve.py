@@ -1,44 +1,37 @@
-"""Running the gateway: from settings to a server that answers, and down again."""
+"""Running the gateway: from settings to a server that answers, and down again.
+
+What is imported here is needed to load a model. Everything else is imported while that goes on (`gateway/serving.py`).
+"""
 
 import asyncio
-import contextlib
 import gc
-import shlex
 import socket
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
-import orjson
 import structlog
-import uvloop
 
 from engine.config import EngineConfig, SchedulerConfig
 from engine.engine import Engine
 from engine.kv_memory import InsufficientMemory
 from engine.models.config import UnsupportedCheckpoint
 from gateway.analytics.opening import preload
-from gateway.api.service_classes import TierClasses, engine_classes_of
-from gateway.app import create_app
 from gateway.catalog import default_models, default_pairs
+from gateway.engine_classes import engine_classes_of
 from gateway.errors import OperatorError
 from gateway.footprint import leave_the_start_behind
-from gateway.listener import local_url
-from gateway.opening import open_prices, open_services
+from gateway.loading import loading
 from gateway.progress import Report, progress
 from gateway.safety import readable_secrets, refuse_unsafe, stores_without_tls
-from gateway.server import Server
 from gateway.settings import Settings
 from gateway.telemetry.logs import configure_logging
-from gateway.tenancy import TenantExists, TenantStore, load_pepper, open_database
-from gateway.tenancy.schema import upgrade
+from gateway.tenancy import load_pepper
 from gateway.termination import Termination
 from kernels.dispatch import DeviceUnavailable
 
 GC_ALLOCATIONS = 20_000
 """Objects made and not gone, between collections of young garbage."""
-DEMO_TENANT = "demo"
-DEMO_QUESTION = "What is the capital of France?"
 
 _log = structlog.get_logger("turnpike.serve")
 
@@ -59,14 +52,17 @@ def run(settings: Settings, listener: socket.socket, termination: Termination, *
     configure_logging(settings.log_level, settings.log_format, secrets)
     _warn_of_openness(settings)
     _refuse_missing(settings)
-    asyncio.run(_prepare_database(settings))
-    preloading = threading.Thread(target=preload, args=(settings.analytics_url.get_secret_value(),), name="preload")
-    preloading.start()
+    # What imports and loading make mostly stays: collections would walk through it again and again.
+    gc.disable()
     try:
-        with progress() as report:
-            engine = load_engine(settings, report)
+        with progress() as report, loading(partial(load_engine, settings), report) as loaded:
+            from gateway import serving
+
+            asyncio.run(serving.prepare_database(settings))
+            preload(settings.analytics_url.get_secret_value())
+            engine = loaded.result()
     finally:
-        preloading.join()
+        gc.enable()
     if not settings.models:
         settings = settings.model_copy(update={"small_models": default_pairs(engine.models)})
     leave_the_start_behind()
@@ -74,19 +70,7 @@ def run(settings: Settings, listener: socket.socket, termination: Termination, *
     gc.freeze()
     # At Python's 700, every other request was walked through by a collection that found nothing.
     gc.set_threshold(GC_ALLOCATIONS, *gc.get_threshold()[1:])
-    url = local_url(listener)
-    invitation = ""
-    if demo:
-        key = asyncio.run(_demo_key(settings, pepper))
-        invitation = demo_invitation(url, next(iter(engine.models)), key)
-
-    def announce() -> None:
-        _log.info("ready", url=url, models=list(engine.models))
-        if invitation:
-            print(invitation, flush=True)
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, engine, pepper, listener, termination, announce))
+    serving.serve(settings, engine, pepper, listener, termination, demo=demo)
 
 
 def _warn_of_openness(settings: Settings) -> None:
@@ -100,17 +84,6 @@ def _refuse_missing(settings: Settings) -> None:
     for name, path in settings.models.items():
         if not path.exists():
             raise OperatorError(f"model {name}: there is no {path}")
-
-
-async def _prepare_database(settings: Settings) -> None:
-    """Bring its tables up to date; and refuse a model without a price now rather than when it is loaded."""
-    url = settings.database_url.get_secret_value()
-    await upgrade(url)
-    database = open_database(url)
-    try:
-        await open_prices(settings, settings.models, database)
-    finally:
-        await database.dispose()
 
 
 def load_engine(settings: Settings, report: Report) -> Engine:
@@ -151,54 +124,3 @@ def load_engine(settings: Settings, report: Report) -> Engine:
         return Engine.load(models, config, progress=lambda name, done, total: report(f"loading {name}", done, total))
     except (UnsupportedCheckpoint, InsufficientMemory, DeviceUnavailable) as error:
         raise OperatorError(str(error)) from error
-
-
-def demo_invitation(url: str, model: str, key: str) -> str:
-    """The command that asks the demo's question, to paste into a shell."""
-    body = {"model": model, "messages": [{"role": "user", "content": DEMO_QUESTION}], "temperature": 0, "stream": True}
-    command = [
-        *("curl", "-N", f"{url}/v1/chat/completions"),
-        *("-H", f"Authorization: Bearer {key}"),
-        *("-H", "Content-Type: application/json"),
-        *("-d", orjson.dumps(body).decode()),
-    ]
-    return f"\nTurnpike is ready. Ask it something:\n\n{shlex.join(command)}\n"
-
-
-async def _demo_key(settings: Settings, pepper: bytes) -> str:
-    database = open_database(settings.database_url.get_secret_value())
-    store = TenantStore(database, pepper)
-    try:
-        with contextlib.suppress(TenantExists):
-            await store.create_tenant(DEMO_TENANT, TierClasses(settings).default_tier)
-        return (await store.create_key(DEMO_TENANT, "turnpike serve --demo")).plaintext
-    finally:
-        await database.dispose()
-
-
-async def _serve(
-    settings: Settings,
-    engine: Engine,
-    pepper: bytes,
-    listener: socket.socket,
-    termination: Termination,
-    announce: Callable[[], None],
-) -> None:
-    database = open_database(settings.database_url.get_secret_value())
-    try:
-        services = await open_services(settings, engine, database, pepper)
-
-        def on_ready() -> None:
-            termination.begins(server.begin_drain)
-            announce()
-
-        server = Server(
-            create_app(settings, services),
-            services.drain,
-            delay_s=settings.drain_delay_s,
-            deadline_s=settings.shutdown_deadline_s,
-            on_ready=on_ready,
-        )
-        await server.serve(sockets=[listener])
-    finally:
-        await database.dispose()

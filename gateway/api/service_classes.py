@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-from engine.request import ServiceClass, ranked
+from engine.request import ServiceClass
 from gateway.api.errors import APIError, invalid
+from gateway.engine_classes import engine_classes_of
 from gateway.service_classes import OPENAI_TIERS, STANDARD_TIER, StatedClass
 from gateway.settings import Settings
 from gateway.tenancy import Limits, Tier
@@ -91,21 +92,6 @@ class TierClasses:
 def echoed(serving: TierClass, asked: str | None) -> str | None:
     """`service_tier` of an answer: in the words of the question. None: nothing was asked."""
     return None if asked is None else serving.word if asked in OPENAI_TIERS else serving.name
-
-
-def engine_classes_of(settings: Settings) -> tuple[ServiceClass, ...]:
-    """The classes of the settings as the engine knows them, from the highest to the lowest."""
-    return ranked(
-        ServiceClass(
-            name,
-            priority=stated.priority,
-            reserved_fraction=stated.reserved_fraction,
-            weight=stated.weight,
-            ttft_target_ms=stated.ttft_target_ms,
-            step_share=stated.step_share,
-        )
-        for name, stated in settings.service_classes.items()
-    )
 
 
 def _max_wait_ms(stated: StatedClass, max_wait_s: int) -> int:

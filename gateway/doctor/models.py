@@ -10,9 +10,9 @@ from engine.models.catalog import available
 from engine.models.checkpoint import open_checkpoint
 from engine.models.config import UnsupportedCheckpoint
 from engine.models.layout import expected_tensors
-from gateway.api.service_classes import engine_classes_of
 from gateway.catalog import DEFAULT_MODEL, DEFAULT_SMALL_MODEL
 from gateway.doctor.finding import Finding, failure, ok, warning
+from gateway.engine_classes import engine_classes_of
 from gateway.settings import Settings
 
 PROCESS_BYTES = 2**30

@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from gateway.listener import bind, local_url
-from gateway.serve import demo_invitation
+from gateway.serving import demo_invitation
 from tests.servers import free_port
 
 

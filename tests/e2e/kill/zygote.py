@@ -21,6 +21,7 @@ import clickhouse_connect  # noqa: F401 the sink's client, imported where it is 
 import kafka  # noqa: F401 likewise
 
 import gateway.serve
+import gateway.serving  # what is imported now is there in every process
 from engine.scheduling.stats import SchedulerStats
 from gateway.listener import bind
 from gateway.metering.sink_service import run_sink

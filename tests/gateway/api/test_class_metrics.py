@@ -11,8 +11,8 @@ from starlette.testclient import TestClient
 from engine.config import EngineConfig, SchedulerConfig
 from engine.engine import Engine
 from engine.scheduling.service_window import jain_index
-from gateway.api.service_classes import engine_classes_of
 from gateway.app import create_app
+from gateway.engine_classes import engine_classes_of
 from gateway.settings import Settings
 from gateway.tenancy import Limits, Principal, ScopedLimits, ScopeKind
 from tests.engine.models.tiny import make_checkpoint

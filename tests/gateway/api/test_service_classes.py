@@ -8,8 +8,9 @@ from starlette.testclient import TestClient
 from engine.request import MAX_RESERVED_FRACTION, PREMIUM, STANDARD
 from gateway import service_classes
 from gateway.api.errors import APIError
-from gateway.api.service_classes import TierClasses, echoed, engine_classes_of
+from gateway.api.service_classes import TierClasses, echoed
 from gateway.app import create_app
+from gateway.engine_classes import engine_classes_of
 from gateway.settings import Settings
 from gateway.tenancy import Principal
 from tests.gateway.api.envelope import error_of
