@@ -68,7 +68,8 @@ def _read_share(runs: Sequence[Run], name: str, level: int, tpot_ms: float) -> s
 
 
 def _matmul_share(runs: Sequence[Run], name: str, level: int, total_tokens_s: float) -> str:
-    """Of the best bf16 rate, by two operations a weight and token."""
+    """Of the best bf16 rate, by two operations a weight and token: of a prompt's tokens most need no head, so it is a
+    little too much, for all servers alike."""
     rate = statistics.median(max(run.limits.matmul_gflop_s.values()) for run in runs)
     share = 2 * runs[0].weights * total_tokens_s / 1e9 / rate
     return _at_least(share, MATMUL_SHARE if _bf16(runs, name) and level >= LARGE_BATCH else None)
@@ -129,7 +130,8 @@ def _memory(runs: Sequence[Run], names: Sequence[str]) -> Iterator[str]:
     loaded = {name: statistics.median(each.loaded_mib for each in found[name]) for name in names}
     for name in names:
         ours = name.startswith(TURNPIKE)
-        start_s, idle_mib = (statistics.median(getattr(each, key) for each in found[name]) for key in _AT_START)
+        start_s = statistics.median(each.start_s for each in found[name])
+        idle_mib = statistics.median(each.idle_mib for each in found[name])
         cells = [name, _at_most(start_s, START_SECONDS if ours else None, 1), f"{idle_mib:.0f}", f"{loaded[name]:.0f}"]
         cells += [*_own_memory(runs, found[name]), ""]
         if LLAMA_CPP in loaded and name != LLAMA_CPP:
@@ -137,9 +139,6 @@ def _memory(runs: Sequence[Run], names: Sequence[str]) -> Iterator[str]:
             cells[-1] = _at_most(loaded[name] / loaded[LLAMA_CPP], bound)
         yield f"| {' | '.join(cells)} |"
     yield ""
-
-
-_AT_START = ("start_s", "idle_mib")
 
 
 def _own_memory(runs: Sequence[Run], memory: Sequence[Memory]) -> tuple[str, str]:
