@@ -44,6 +44,11 @@ def levels() -> list[Level]:
     return [level for level in Level if level <= most]
 
 
+def vector_levels() -> list[Level]:
+    """Those of which each has its own vectors; the ones above differ in products and scores alone."""
+    return [level for level in levels() if level <= Level.AVX512_BF16]
+
+
 def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(bf16)
 

@@ -13,7 +13,7 @@ from kernels.cpu.native import Level
 from kernels.cpu.native.abi import Heads
 from kernels.cpu.native.library import load
 from kernels.ops import AttentionMetadata
-from tests.kernels.cpu.paged import bf16, levels, metadata_of, native_rows, poisoned_kv, random, using
+from tests.kernels.cpu.paged import bf16, metadata_of, native_rows, poisoned_kv, random, using, vector_levels
 
 if load() is None:
     pytest.skip("the native library is not built: make install, with a C++ compiler", allow_module_level=True)
@@ -37,7 +37,7 @@ def normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return x.double() * torch.rsqrt(x.double().square().mean(-1, keepdim=True) + eps) * weight.double()
 
 
-@pytest.mark.parametrize("level", levels(), ids=lambda level: level.name)
+@pytest.mark.parametrize("level", vector_levels(), ids=lambda level: level.name)
 @settings(deadline=None, max_examples=50)
 @given(rows=st.integers(0, 50), width=st.integers(1, 700), seed=st.integers(0, 1000))
 def test_rms_norm(level: Level, rows: int, width: int, seed: int) -> None:
@@ -46,7 +46,7 @@ def test_rms_norm(level: Level, rows: int, width: int, seed: int) -> None:
         assert_close(rms_norm(library, x, weight, 1e-5), normed(x, weight, 1e-5))
 
 
-@pytest.mark.parametrize("level", levels(), ids=lambda level: level.name)
+@pytest.mark.parametrize("level", vector_levels(), ids=lambda level: level.name)
 def test_a_norm_is_the_same_in_any_company(level: Level) -> None:
     x, weight = random(300, 576).float(), random(576, seed=1).float()
     with using(level, threads=3) as library:
@@ -86,7 +86,6 @@ def rotate(
     return padded[:, :-3].unflatten(1, (count, head_dim))
 
 
-@pytest.mark.parametrize("level", levels(), ids=lambda level: level.name)
 @settings(deadline=None, max_examples=60)
 @given(
     rows=st.lists(st.tuples(st.integers(1, 40), st.integers(0, 300)), min_size=1, max_size=4),
@@ -100,7 +99,6 @@ def rotate(
     seed=st.integers(0, 1000),
 )
 def test_rotate_and_store(
-    level: Level,
     rows: list[tuple[int, int]],
     query_heads: int,
     kv_heads: int,
@@ -116,16 +114,17 @@ def test_rotate_and_store(
     weights = random(2, head_dim, seed=seed + 2).float()
     norms = (weights[0], weights[1]) if has_norms else None
     before = poisoned_kv(metadata, kv_heads, head_dim, seed)
-    kv = before.clone()
-    with using(level, threads) as library:
-        actual = rotate(library, qkv, kv, metadata, angles, norms)
     turned = query_heads + kv_heads
     wanted = expected_heads(qkv[:, :turned], query_heads, angles[metadata.positions], norms)
-    assert_near(actual[:, :turned], wanted)
-    assert torch.equal(actual[:, turned:], qkv[:, turned:]), "values stay as they are"
-    # Exactly what is left in qkv is stored, and nothing else is touched.
-    before.flatten(0, 1)[metadata.slot_mapping] = actual[:, query_heads:].unflatten(1, (2, kv_heads))
-    assert torch.equal(kv.view(torch.int16), before.view(torch.int16))
+    for level in vector_levels():
+        kv, stored = before.clone(), before.clone()
+        with using(level, threads) as library:
+            actual = rotate(library, qkv, kv, metadata, angles, norms)
+        assert_near(actual[:, :turned], wanted)
+        assert torch.equal(actual[:, turned:], qkv[:, turned:]), "values stay as they are"
+        # Exactly what is left in qkv is stored, and nothing else is touched.
+        stored.flatten(0, 1)[metadata.slot_mapping] = actual[:, query_heads:].unflatten(1, (2, kv_heads))
+        assert torch.equal(kv.view(torch.int16), stored.view(torch.int16))
 
 
 def expected_heads(heads: Tensor, query_heads: int, angles: Tensor, norms: tuple[Tensor, Tensor] | None) -> Tensor:
@@ -144,7 +143,7 @@ def assert_near(actual: Tensor, wanted: Tensor) -> None:
     assert ((actual.double() - wanted).abs() <= wanted.abs() / 256 * 1.001 + 1e-5).all()
 
 
-@pytest.mark.parametrize("level", levels(), ids=lambda level: level.name)
+@pytest.mark.parametrize("level", vector_levels(), ids=lambda level: level.name)
 def test_a_token_is_the_same_in_any_company(level: Level) -> None:
     metadata = metadata_of([(40, 200), (1, 9), (1, 77)])
     qkv, angles = random(42, 9, 64), random(200, 32, seed=1).float()
@@ -157,7 +156,7 @@ def test_a_token_is_the_same_in_any_company(level: Level) -> None:
             assert torch.equal(rotate(library, qkv[own], kv.clone(), alone, angles, None), together[own])
 
 
-@pytest.mark.parametrize("level", levels(), ids=lambda level: level.name)
+@pytest.mark.parametrize("level", vector_levels(), ids=lambda level: level.name)
 def test_a_norm_of_what_is_not_a_number_is_none(level: Level) -> None:
     x, weight = random(3, 40).float(), random(40, seed=1).float()
     x[1, 39] = math.nan

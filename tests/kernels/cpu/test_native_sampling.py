@@ -16,12 +16,12 @@ from kernels.cpu.native import Level, NativeSampling
 from kernels.cpu.native.library import load
 from kernels.noise import noise_key
 from kernels.ops import SamplingColumns
-from tests.kernels.cpu.paged import levels, using
+from tests.kernels.cpu.paged import levels, using, vector_levels
 
 if load() is None:
     pytest.skip("the native library is not built: make install, with a C++ compiler", allow_module_level=True)
 
-at_every_level = pytest.mark.parametrize("level", levels(), ids=lambda level: level.name)
+at_every_level = pytest.mark.parametrize("level", vector_levels(), ids=lambda level: level.name)
 
 VOCABULARIES = [1, 2, 15, 16, 17, 100, 383, 384, 385, 1000, 5003, 8192, 8193, 20_000]
 """Around a vector, what is sorted, and a chunk."""
@@ -63,7 +63,6 @@ def columns_of(rows: int, vocab_size: int, seed: int = 0, **changes: float) -> S
     )
 
 
-@at_every_level
 @settings(deadline=None, max_examples=150)
 @given(
     kind=st.sampled_from(KINDS),
@@ -78,7 +77,6 @@ def columns_of(rows: int, vocab_size: int, seed: int = 0, **changes: float) -> S
     seed=st.integers(0, 2**31),
 )
 def test_draws_are_the_references(
-    level: Level,
     kind: str,
     vocab_size: int,
     scale: float,
@@ -102,11 +100,11 @@ def test_draws_are_the_references(
         min_p=min_p,
     )
     expected = reference.sample(logits, columns)
-    with using(level, threads):
-        assert torch.equal(NativeSampling().sample(logits.clone(), columns), expected)
+    for level in vector_levels():
+        with using(level, threads):
+            assert torch.equal(NativeSampling().sample(logits.clone(), columns), expected), level.name
 
 
-@at_every_level
 @settings(deadline=None, max_examples=50)
 @given(
     kind=st.sampled_from(KINDS),
@@ -116,13 +114,14 @@ def test_draws_are_the_references(
     top_k=st.sampled_from([3, 1 << 20]),
     seed=st.integers(0, 2**31),
 )
-def test_draws_among_some(level: Level, kind: str, first: int, step: int, top_p: float, top_k: int, seed: int) -> None:
+def test_draws_among_some(kind: str, first: int, step: int, top_p: float, top_k: int, seed: int) -> None:
     some = torch.arange(first, 5003, step)
     logits = logits_of(kind, 2, len(some), seed)
     columns = columns_of(2, len(some), seed, top_p=top_p, top_k=min(top_k, len(some)))
-    with using(level):
-        drawn = NativeSampling().sample_among(logits.clone(), some, columns)
-    assert torch.equal(drawn, reference.sample_among(logits, some, columns))
+    expected = reference.sample_among(logits, some, columns)
+    for level in vector_levels():
+        with using(level):
+            assert torch.equal(NativeSampling().sample_among(logits.clone(), some, columns), expected), level.name
 
 
 @at_every_level
@@ -154,15 +153,18 @@ def test_a_row_draws_the_same_in_any_company(level: Level) -> None:
                 assert NativeSampling().sample(wide[:, :vocab_size], one).item() == together[row]
 
 
-@at_every_level
-def test_large_vocabularies(level: Level) -> None:
-    for vocab_size, kind in ((49_152, "random"), (49_152, "flat"), (151_936, "peaked"), (151_936, "tied")):
-        logits = logits_of(kind, 2, vocab_size, 5) * 3
-        for changes in ({"top_p": 0.95}, {"top_k": 40.0}, {"top_k": 2000.0, "top_p": 0.5}, {}):
-            columns = columns_of(2, vocab_size, 1, **changes)
+@pytest.mark.parametrize(
+    ("vocab_size", "kind"), [(49_152, "random"), (49_152, "flat"), (151_936, "peaked"), (151_936, "tied")]
+)
+def test_large_vocabularies(vocab_size: int, kind: str) -> None:
+    logits = logits_of(kind, 2, vocab_size, 5) * 3
+    for changes in ({"top_p": 0.95}, {"top_k": 40.0}, {"top_k": 2000.0, "top_p": 0.5}, {}):
+        columns = columns_of(2, vocab_size, 1, **changes)
+        expected = reference.sample(logits, columns)
+        for level in vector_levels():
             with using(level):
                 drawn = NativeSampling().sample(logits.clone(), columns)
-            assert torch.equal(drawn, reference.sample(logits, columns)), (vocab_size, kind, changes)
+            assert torch.equal(drawn, expected), (level.name, changes)
 
 
 @at_every_level
