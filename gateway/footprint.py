@@ -1,12 +1,26 @@
-"""Memory that starting took and serving does not need, given back."""
+"""Memory that serving does not need: not taken, or given back after the start."""
 
 import ctypes
 import gc
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _SMAPS = Path("/proc/self/smaps")
 _MADV_DONTNEED = 4
+
+
+DATA_FRAMES = ("pandas", "pyarrow")
+"""What the ClickHouse drivers import to answer in kinds of tables that nobody here asks them for: 40 MiB."""
+
+
+def do_without(modules: Iterable[str]) -> None:
+    """Have imports of these fail in this process from now on, as where they are not installed.
+
+    For what others import only because they find it. A module that is imported already stays.
+    """
+    for name in modules:
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # Python's own way to say so
 
 
 def leave_the_start_behind() -> None:
@@ -20,21 +34,33 @@ def leave_the_start_behind() -> None:
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):
         libc.malloc_trim(ctypes.c_size_t(0))
+    release_untouched()
+
+
+def release_untouched(library: str = "") -> None:
+    """Let pages of libraries go that nobody has written; or those of libraries with this in their path alone, which
+    may be done at any time once they are loaded. What is used comes back from the page cache. A no-op without /proc.
+    """
+    libc = ctypes.CDLL(None)
     if not (_SMAPS.exists() and hasattr(libc, "madvise")):
         return
     libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    for start, end in untouched_mappings(_SMAPS.read_text(encoding="utf-8", errors="replace")):
+    for start, end in untouched_mappings(_SMAPS.read_text(encoding="utf-8", errors="replace"), library):
         libc.madvise(start, end - start, _MADV_DONTNEED)
 
 
-def untouched_mappings(smaps: str) -> Iterator[tuple[int, int]]:
-    """Addresses [start, end) of what is mapped from libraries, read-only, and holds no page but the file's own."""
+def untouched_mappings(smaps: str, library: str = "") -> Iterator[tuple[int, int]]:
+    """Addresses [start, end) of what is mapped from libraries, read-only, and holds no page but the file's own; of
+    those with `library` in their path."""
     words: list[str] = []
     for line in smaps.splitlines():
         fields = line.split()
         if not fields[0].endswith(":"):
             words = fields
-        elif fields[:2] == ["Anonymous:", "0"] and len(words) == 6 and ".so" in words[5]:
+        elif fields[:2] == ["Anonymous:", "0"] and len(words) == 6:
+            path = words[5]
+            if ".so" not in path or library not in path:
+                continue
             bounds, rights = words[:2]
             if rights[1] == "-" and rights[3] == "p":
                 start, end = (int(address, 16) for address in bounds.split("-"))

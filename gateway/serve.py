@@ -20,7 +20,7 @@ from gateway.analytics.opening import preload
 from gateway.catalog import default_models, default_pairs
 from gateway.engine_classes import engine_classes_of
 from gateway.errors import OperatorError
-from gateway.footprint import leave_the_start_behind
+from gateway.footprint import DATA_FRAMES, do_without, leave_the_start_behind
 from gateway.loading import loading
 from gateway.progress import Report, progress
 from gateway.safety import readable_secrets, refuse_unsafe, stores_without_tls
@@ -52,6 +52,7 @@ def run(settings: Settings, listener: socket.socket, termination: Termination, *
     configure_logging(settings.log_level, settings.log_format, secrets)
     _warn_of_openness(settings)
     _refuse_missing(settings)
+    do_without(DATA_FRAMES)
     # What imports and loading make mostly stays: collections would walk through it again and again.
     gc.disable()
     try:
