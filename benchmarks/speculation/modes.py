@@ -44,8 +44,8 @@ class Run:
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """Tokens a second by mode, one figure a round; what share of the controller's drafts came true; and what share of
-    the answers is the same, token by token, as without drafts. In bf16 not all are: a product of several rows rounds
-    otherwise than one of a single row, and a near tie goes the other way."""
+    the answers is the same, token by token, as without drafts: all of them, with the native kernels. Without those, a
+    product of several rows rounds otherwise than one of a single row, and a near tie goes the other way."""
 
     tokens_s: Mapping[Mode, list[float]]
     acceptance: float

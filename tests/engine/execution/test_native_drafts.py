@@ -1,0 +1,86 @@
+"""Drafts on the native CPU path change no bit: neither a token nor a log-probability, whatever weights are kept as."""
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.config import Quantize
+from engine.models.checkpoint import open_checkpoint
+from engine.models.loader import load_model
+from engine.models.transformer import Transformer
+from engine.request import TokenLogprob, Usage
+from engine.speculation.draft_head import WholeHead
+from engine.speculation.draft_model import DraftModel
+from engine.speculation.policy import FixedDepth
+from engine.speculation.proposer import Proposer
+from engine.speculation.speculator import Speculator
+from kernels.cpu import native
+from kernels.cpu.native.library import load
+from kernels.cpu.ops import CpuOps
+from kernels.cpu.probe import CpuProfile
+from tests.engine.execution.harness import Harness
+from tests.engine.execution.test_speculation import TOGGLES, Coin, Oracle, mixed, stops, usage_of
+
+if load() is None:
+    pytest.skip("the native library is not built: make install, with a C++ compiler", allow_module_level=True)
+
+FORMATS: tuple[Quantize, ...] = ("none", "int8", "int4")
+
+Shown = dict[str, tuple[list[int], list[TokenLogprob], list[tuple[TokenLogprob | None, ...]]]]
+
+
+@cache
+def model_of(folder: Path, quantize: Quantize) -> Transformer:
+    native.start(2)
+    ops = CpuOps(CpuProfile(torch.bfloat16, threads=2, products="native", min_rows=1, probe_us={}))
+    checkpoint = open_checkpoint(folder)
+    return load_model(checkpoint, ops, checkpoint.config.max_position, quantize=quantize)
+
+
+def shown(harness: Harness) -> Shown:
+    """Of each request its tokens, those that ended it among them, and all log-probabilities, to the bit."""
+    return {
+        name: (
+            [*generated.tokens, *stops(generated)],
+            [entry for delta in generated.deltas for entry in delta.logprobs],
+            [delta.prompt_logprobs for delta in generated.deltas if delta.prompt_logprobs],
+        )
+        for name, generated in harness.results.items()
+    }
+
+
+@cache
+def without(folder: Path, quantize: Quantize) -> Shown:
+    harness = Harness(model_of(folder, quantize))
+    mixed(harness)
+    harness.run()
+    return shown(harness)
+
+
+def usages(harness: Harness) -> list[Usage]:
+    return [usage_of(generated) for generated in harness.results.values()]
+
+
+@pytest.mark.parametrize("toggle", TOGGLES)
+@pytest.mark.parametrize("kind", ["a model", "nearly an oracle"])
+@pytest.mark.parametrize("quantize", FORMATS)
+def test_drafts_change_no_bit(tiny_folders: dict[str, Path], quantize: Quantize, kind: str, toggle: str) -> None:
+    """Some requests have many drafts in a step, some few, some none, beside chunks of prompts, preempted and not."""
+    folder = tiny_folders["llama"]
+    model, expected = model_of(folder, quantize), without(folder, quantize)
+    proposer: Proposer
+    if kind == "a model":
+        draft = DraftModel(
+            model, WholeHead(model), num_blocks=256, num_slots=64, max_positions=model.config.max_position
+        )
+        proposer = Coin(draft, free=False)
+    else:
+        proposer = Coin(Oracle({name: tokens for name, (tokens, *_) in expected.items()}, wrong_every=3))
+    harness = Harness(model, speculator=Speculator([proposer], FixedDepth(8)), **TOGGLES[toggle])  # type: ignore[arg-type]
+    mixed(harness)
+    harness.run(preempt_every=3 if toggle == "preempted" else None)
+    assert shown(harness) == expected
+    drafts = sum(each.draft_tokens for each in usages(harness))
+    assert 0 < sum(each.accepted_draft_tokens for each in usages(harness)) <= drafts
