@@ -48,7 +48,7 @@ class FrequentHead:
         self._ops, self._rows, self._token_ids = ops, rows, token_ids
 
     def draw(self, hidden: Tensor, edits: LogitEdits | None, columns: SamplingColumns) -> Tensor:
-        logits = self._rows(hidden).float()
+        logits = self._rows.wide(hidden)
         if edits is not None:
             self._ops.edit_logits(logits, self._on_columns(edits))
         return self._ops.sample_among(logits, self._token_ids, columns)

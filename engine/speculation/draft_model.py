@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from engine.config import BLOCK_TOKENS
-from engine.execution.sampler import Draw, logit_edits, sampling_columns
 from engine.execution.slots import SlotTable, index_tensor, slot_of
 from engine.models.transformer import Transformer
 from engine.request import Request
@@ -16,6 +15,7 @@ from engine.scheduling.plan import ScheduledRow
 from engine.scheduling.stopping import is_end
 from engine.speculation.draft_head import DraftHead
 from engine.speculation.draft_memory import ORDINARY_TOKENS, DraftMemory, DraftPlan, DraftRow
+from engine.speculation.growth import Growth
 from engine.speculation.proposer import DraftWant
 from kernels.ops import AttentionMetadata
 
@@ -117,21 +117,27 @@ class DraftModel:
         """Draw the drafts of all rows side by side, one position after another, from the first hidden state of each.
         Behind a token that ends the request there is nothing to say."""
         drafts: list[list[int]] = [[] for _ in rows]
-        active = [index for index, row in enumerate(rows) if row.depth]
-        hidden = hidden if len(active) == len(rows) else hidden[index_tensor(active)]
-        while active:
-            draws = [Draw(rows[index].request, tuple(drafts[index])) for index in active]
-            drawn = self._head.draw(hidden, logit_edits(draws, self._slots), sampling_columns(draws, self._slots))
-            for index, token in zip(active, drawn.tolist(), strict=True):
+        drawing = [index for index, row in enumerate(rows) if row.depth]
+        if not drawing:
+            return drafts
+        hidden = hidden if len(drawing) == len(rows) else hidden[index_tensor(drawing)]
+        growth = Growth([rows[index] for index in drawing], self._slots)
+        while True:
+            drawn = self._head.draw(hidden, growth.edits(), growth.columns())
+            stay = []
+            for place, (index, token) in enumerate(zip(drawing, drawn.tolist(), strict=True)):
+                row = rows[index]
                 drafts[index].append(token)
-            active = [
-                index
-                for index in active
-                if len(drafts[index]) < rows[index].depth and not is_end(rows[index].request, drafts[index][-1])
-            ]
-            if active:
-                hidden = self._forward([_last_draft(rows[index], drafts[index]) for index in active])
-        return drafts
+                if len(drafts[index]) < row.depth and not is_end(row.request, token):
+                    stay.append(place)
+            if not stay:
+                return drafts
+            growth.grow(drawn)
+            if len(stay) < len(drawing):
+                drawing = [drawing[place] for place in stay]
+                drawn = drawn[index_tensor(stay)]
+                growth.keep(stay)
+            hidden = self._model.forward(drawn, self._model.ops.plan_attention(growth.metadata()), self._kv)
 
     def _forward(self, pieces: Sequence[_Piece]) -> Tensor:
         """Hidden state [P, H] of the last token of each."""
@@ -142,7 +148,3 @@ class DraftModel:
         token_ids = index_tensor([token for piece in pieces for token in piece.token_ids])
         wanted = None if len(token_ids) == len(pieces) else lengths.cumsum() - 1
         return self._model.forward(token_ids, self._model.ops.plan_attention(metadata), self._kv, wanted)
-
-
-def _last_draft(row: DraftRow, drafts: Sequence[int]) -> _Piece:
-    return _Piece(slot_of(row.request), drafts[-1:], row.start + row.tokens + len(drafts))
