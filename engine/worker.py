@@ -39,6 +39,7 @@ from engine.speculation.draft_model import DraftModel
 from engine.speculation.ngram import NgramProposer
 from engine.speculation.policy import FixedDepth, SpeculationLoad
 from engine.speculation.proposer import Proposer
+from engine.speculation.shared_table import share_table
 from engine.speculation.speculator import Speculator
 from engine.speculation.vocabulary import Vocabulary, VocabularyMismatch, check_same_vocabulary
 from engine.text.processor import TextProcessor
@@ -115,6 +116,8 @@ def load(
     host_pool = None if on_gpu else _host_pool(config, model_config, draft, ops.dtype.itemsize, share)
     report = None if progress is None else lambda done, total: progress(name, done, total)
     model = load_model(checkpoint, ops, window, report, config.quantize)
+    if draft is not None and share_table(model, draft.model, open_checkpoint(draft.path, config.weight_cache)):
+        logger.info("%s uses the table of tokens of %s", draft.served.name, name)
     pool = host_pool or _device_pool(config, model, share)
     logger.info("%s has KV memory for %s", name, pool)
     cache = KVCacheManager(BlockPool(pool.num_blocks), prefix_cache=config.prefix_cache)

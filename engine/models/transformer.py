@@ -4,6 +4,8 @@ What differs between families (biases, QK norm, windows, rope) is in the config 
 family. Nothing here knows requests: a step is token ids and an `AttentionPlan`.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -20,7 +22,7 @@ class Transformer:
         self.ops = ops
         self._weights = weights
         self._rope = rope
-        shape = ModelShape(
+        self._shape = ModelShape(
             num_heads=config.num_heads,
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
@@ -29,7 +31,7 @@ class Transformer:
             cos=rope.cos,
             sin=rope.sin,
         )
-        self._forward_pass = ops.forward_pass(shape, weights)
+        self._forward_pass = ops.forward_pass(self._shape, weights)
 
     @property
     def reads_past_context(self) -> bool:
@@ -40,6 +42,18 @@ class Transformer:
         """KV memory [layers, blocks, 16, 2, Hkv, D], all finite."""
         config = self.config
         return self.ops.allocate_kv(config.num_layers, num_blocks, config.num_kv_heads, config.head_dim)
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """The table's rows [T, H] of tokens int64 [T], in the compute dtype."""
+        return self._weights.embedding(token_ids)
+
+    def use_table_of(self, other: "Transformer") -> None:
+        """From now on look tokens up in the table of another model, which has the same rows, and where the head is tied
+        compute logits with it; both models tie it or neither. What this one had instead is given back."""
+        theirs = other._weights
+        head = theirs.head if self.config.tie_embeddings else self._weights.head
+        self._weights = replace(self._weights, embedding=theirs.embedding, head=head)
+        self._forward_pass = self.ops.forward_pass(self._shape, self._weights)
 
     def forward(self, token_ids: Tensor, plan: AttentionPlan, kv: Tensor, wanted: Counts | None = None) -> Tensor:
         """Hidden states [T, H] of a step's tokens, normed for the head. Writes their KV into `kv`.

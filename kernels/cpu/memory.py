@@ -43,7 +43,7 @@ class WeightMemory:
     """Memory for weights that stay: aligned, and advised to lie in huge pages, which a processor reads faster from.
 
     Tensors are cut from large pieces, one behind the other, so that little of a huge page is left over. A piece goes
-    back when the last tensor in it is gone.
+    back when the last tensor in it is gone; what is as large as half of one has its own.
     """
 
     def __init__(self) -> None:
@@ -52,8 +52,10 @@ class WeightMemory:
 
     def take(self, count: int) -> Tensor:
         """uint8 [count], zeros, aligned to a cache line."""
+        if 2 * count >= _PIECE_BYTES:
+            return _huge_pages(count)
         if self._used + count > len(self._piece):
-            self._piece, self._used = _huge_pages(max(count, _PIECE_BYTES)), 0
+            self._piece, self._used = _huge_pages(_PIECE_BYTES), 0
         taken = self._piece[self._used : self._used + count]
         self._used += -(-count // _CACHE_LINE_BYTES) * _CACHE_LINE_BYTES
         return taken

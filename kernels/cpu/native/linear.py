@@ -63,11 +63,11 @@ class NativeLinear:
     def rows(self, indices: Sequence[int]) -> Tensor:
         """float32 [n, in] of some outputs: what a product computes with."""
         numbers = torch.empty((len(indices), self._columns), dtype=torch.float32)
-        for line, index in zip(numbers, indices, strict=True):
+        unpack, row_at, row_bytes = self._library.tp_unpack_row, numbers.data_ptr(), 4 * self._columns
+        for index in indices:
             part, first = self._part_of(index)
-            self._library.tp_unpack_row(
-                part.format, part.packed, part.outputs, part.inputs, index - first, line.data_ptr()
-            )
+            unpack(part.format, part.packed, part.outputs, part.inputs, index - first, row_at)
+            row_at += row_bytes
         return numbers[:, : self.in_features]
 
     def _pack(self, part: StoredWeight, first: int, memory: WeightMemory) -> abi.Weight:
@@ -105,7 +105,8 @@ class NativeLinear:
 
     def _part_of(self, output: int) -> tuple[abi.Weight, int]:
         first = 0
-        for part in self.struct.part[: self.struct.count]:
+        for number in range(self.struct.count):
+            part = self.struct.part[number]
             if first <= output < first + part.outputs:
                 return part, first
             first += part.outputs
