@@ -293,6 +293,23 @@ def test_rounding_errs_as_little_as_its_bits_allow(weight_format: Format, most: 
 
 
 @pytest.mark.parametrize("weight_format", ROUNDED)
+def test_weights_are_rounded_alike_at_every_level(weight_format: Format) -> None:
+    shape = (41, 160)
+    weights = torch.randn(shape, generator=torch.Generator().manual_seed(8)) * torch.logspace(-9, 0, 160)
+    weights[3] = weights[3].abs()
+    weights[4, :70] = 0
+    bits = weights.bfloat16().view(torch.int16).numpy()
+    size = library.tp_packed_bytes(weight_format, *shape)
+    by_level = []
+    for level in LEVELS:
+        library.tp_use_level(level)
+        at, memory = pack(weight_format, bits, shape)
+        by_level.append(ctypes.string_at(at, size))
+        del memory
+    assert by_level == [by_level[0]] * len(LEVELS)
+
+
+@pytest.mark.parametrize("weight_format", ROUNDED)
 def test_rounding_keeps_zeros_and_extreme_rows(weight_format: Format) -> None:
     weights = torch.zeros(5, 64)
     weights[1] = 0.25
