@@ -300,6 +300,18 @@ def test_other_blocks_stay_as_they_were(model: Model) -> None:
     assert sequences.kv[:, written].isfinite().all()
 
 
+@pytest.mark.parametrize("head_dim", [63, 514])
+def test_heads_that_attention_has_no_room_for_are_refused(head_dim: int) -> None:
+    model = Model(Config(heads=2, kv_heads=1, head_dim=head_dim))
+    with pytest.raises(AssertionError, match=f"heads of {head_dim} dimensions"):
+        in_one(model, model.native(), sequence(model.config, 3))
+
+
+def test_no_tokens_have_no_hidden_states(model: Model) -> None:
+    states = in_one(model, model.native(), sequence(model.config, 0)).all_hidden(0)
+    assert states.shape == (0, model.config.hidden)
+
+
 def test_a_step_of_more_tokens_than_any_before(model: Model) -> None:
     """The memory that a pass computes in grows."""
     forward = model.native()

@@ -1,4 +1,5 @@
-// What levels without AVX-512 share of `blocks_vectors.inl`'s needs. Include within the level's namespace, behind `vectors.h` and the level's `Pairs`.
+// What levels without AVX-512 share of `blocks_vectors.inl`'s needs. Include within the level's namespace, behind `vectors.h`
+// and the level's `Pairs`.
 
 template <int OFFSET>
 inline Pairs nibbles(Pairs words) {

@@ -1,6 +1,6 @@
 // A block of the product with weights of small integers, in vector types for all levels. Include within the level's
-// namespace, behind `blocks_codings.inl`, `store.h`, and the level's `Sums`, `add_product`, `multiply_add`, MOST_ROWS (that share what they
-// read) and UNROLLED (steps of the innermost loops that are written out).
+// namespace, behind `blocks_codings.inl`, `store.h`, and the level's `Sums`, `add_product`, `multiply_add`, MOST_ROWS (that
+// share what they read) and UNROLLED (steps of the innermost loops that are written out).
 
 constexpr int PREFETCHED = 4096;  // bytes ahead: fewer leave a core waiting, more fill up the first cache
 

@@ -172,12 +172,14 @@ class Step {
 }  // namespace
 
 extern "C" int64_t tp_forward_scratch_bytes(const TpModel* model, const TpRows* rows, const int64_t* wanted) {
-    int64_t phase = 0;
+    const TpHeads heads = heads_of(*model, model->layer[0]);  // of one shape in all layers
     const TpRows kept = wanted == nullptr ? *rows : only(*rows, wanted);  // fewer tasks may be cut finer
+    int64_t phase = std::max(tp_attend_scratch_bytes(&heads, rows), tp_attend_scratch_bytes(&heads, &kept));
+    if (phase < 0) {
+        return -1;
+    }
     for (int64_t index = 0; index < model->layers; ++index) {
         const TpLayer& layer = model->layer[index];
-        const TpHeads heads = heads_of(*model, layer);
-        phase = std::max({phase, tp_attend_scratch_bytes(&heads, rows), tp_attend_scratch_bytes(&heads, &kept)});
         for (const TpLinear* linear : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) {
             phase = std::max(phase, tp_product_scratch_bytes(linear, rows->tokens));
         }

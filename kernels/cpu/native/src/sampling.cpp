@@ -144,7 +144,7 @@ extern "C" int64_t tp_sample_scratch_bytes(int64_t rows, int64_t columns) {
     return tp::workers(rows) * tp::floor_scratch_bytes(columns);
 }
 
-extern "C" void tp_sample(float* logits, int64_t stride, int64_t rows, int64_t columns, const int64_t* token_ids,
+extern "C" void tp_sample(const float* logits, int64_t stride, int64_t rows, int64_t columns, const int64_t* token_ids,
                           const TpSampling* sampling, int64_t* tokens, void* scratch) {
     const bool spread = rows == 1 && tp::threads() > 1 && columns >= tp::FEWEST_TO_SPREAD;
     const tp::Sampled job = {tp::logit_passes(), logits, stride, rows, columns, token_ids, *sampling, tokens,

@@ -89,7 +89,7 @@ struct TpRows {
     int64_t block_table_stride;
 };
 
-// KV of one layer, bf16 [N, 16, 2, Hkv, D], dense. Slots past a row's context are not read.
+// KV of one layer, bf16 [N, 16, 2, Hkv, D], dense. Nothing comes of slots past a row's context.
 struct TpHeads {
     int64_t query_heads, kv_heads, head_dim;
     float norm_eps;
@@ -108,6 +108,7 @@ void tp_rotate_and_store(const TpHeads* heads, const TpRows* rows, uint16_t* qkv
 // Causal attention of the queries in qkv over the paged KV; out bf16 [T, Hq D]. `window`: a token at p sees (p - window, p];
 // 0 for all. Scores are scaled by 1/sqrt(D), softmax and sums in float32. A token's numbers depend on its own sequence
 // alone, to the bit: not on the rows beside it, on how many of its row's tokens come with it, or on threads.
+// -1 where it cannot do such heads: of an odd dimension or more than 512, or in groups of different sizes.
 int64_t tp_attend_scratch_bytes(const TpHeads* heads, const TpRows* rows);
 void tp_attend(const TpHeads* heads, const TpRows* rows, const uint16_t* qkv, int64_t qkv_stride, const uint16_t* kv_layer,
                int64_t window, uint16_t* out, int64_t out_stride, void* scratch);
@@ -141,7 +142,7 @@ struct TpModel {
 
 // Hidden states bf16 [W, H] of a step's tokens, normed for the head: of row i's last `wanted[i]`, at least one each, rows one
 // after another; null: of all. Writes the KV of all tokens into `kv` bf16 [layers, N, 16, 2, Hkv, D], layers `kv_layer_stride`
-// apart. The stream between layers (the residual) is float32.
+// apart. The stream between layers (the residual) is float32. Scratch of -1 bytes: attention cannot do such heads.
 int64_t tp_forward_scratch_bytes(const TpModel* model, const TpRows* rows, const int64_t* wanted);
 void tp_forward(const TpModel* model, const TpRows* rows, const int64_t* wanted, const int64_t* token_ids, uint16_t* kv,
                 int64_t kv_layer_stride, uint16_t* hidden, void* scratch);
@@ -159,9 +160,8 @@ struct TpSampling {
 };
 
 // Draws a token a row from logits float32 [R, columns], of which column i is token `token_ids[i]` (int64, ascending; null: i).
-// Overwrites logits of rows that are not greedy.
 int64_t tp_sample_scratch_bytes(int64_t rows, int64_t columns);
-void tp_sample(float* logits, int64_t stride, int64_t rows, int64_t columns, const int64_t* token_ids,
+void tp_sample(const float* logits, int64_t stride, int64_t rows, int64_t columns, const int64_t* token_ids,
                const TpSampling* sampling, int64_t* tokens, void* scratch);
 // Forbids tokens whose bit of int32 [R, ceil(columns / 32)] is 0.
 void tp_mask_logits(float* logits, int64_t stride, int64_t rows, int64_t columns, const int32_t* bitmask,
