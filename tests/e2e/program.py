@@ -41,7 +41,7 @@ class Program:
         busy = self.metric("turnpike_sequences_running") + self.metric("turnpike_sequences_waiting")
         return busy == 0 and self.metric("turnpike_kv_blocks") == self.metric("turnpike_kv_blocks_free")
 
-    def wait_idle(self, seconds: float = 10.0) -> None:
+    def wait_idle(self, seconds: float = 60.0) -> None:
         deadline = time.monotonic() + seconds
         while not self.idle:
             assert time.monotonic() < deadline, "the server does not come to rest"
