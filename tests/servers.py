@@ -15,7 +15,7 @@ from pathlib import Path
 
 import asyncpg
 
-START_DEADLINE_S = 10
+START_DEADLINE_S = 60
 
 
 class ServerMissing(Exception):
@@ -54,8 +54,9 @@ class PostgresServer:
             options += f" -c {setting}=off"
         self._call("pg_ctl", "-w", "-l", str(self._folder / "log"), "-o", options, "start")
 
-    def stop(self) -> None:
-        self._call("pg_ctl", "-w", "-m", "fast", "stop")
+    def stop(self, *, throw_away: bool = False) -> None:
+        """`throw_away`: without writing down what is deleted next."""
+        self._call("pg_ctl", "-w", "-m", "immediate" if throw_away else "fast", "stop")
 
     def _call(self, program: str, *arguments: str) -> None:
         command = [*self._as_user, str(self._bin / program), "-D", str(self._folder / "data"), *arguments]
@@ -76,7 +77,7 @@ def running_postgres() -> Iterator[PostgresServer]:
         try:
             yield server
         finally:
-            server.stop()
+            server.stop(throw_away=True)
     finally:
         shutil.rmtree(folder)
 

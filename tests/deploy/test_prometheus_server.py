@@ -13,7 +13,7 @@ from tests.servers import ServerMissing
 def test_it_answers_while_it_is_wanted() -> None:
     try:
         with running_prometheus("global: {scrape_interval: 7s}\n") as server:
-            config = json.loads(urllib.request.urlopen(f"{server.url}/api/v1/status/config", timeout=5).read())
+            config = json.loads(urllib.request.urlopen(f"{server.url}/api/v1/status/config", timeout=30).read())
             assert "scrape_interval: 7s" in config["data"]["yaml"]
     except ServerMissing as error:
         pytest.skip(str(error))

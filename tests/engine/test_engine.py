@@ -51,7 +51,7 @@ def tokens_of(deltas: list[TextDelta], index: int = 0) -> list[int]:
 
 
 async def settle(engine: Engine, condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.002)
 

@@ -76,7 +76,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 
 def test_the_printed_request_streams_an_answer(gateway: Gateway) -> None:
-    done = subprocess.run(gateway.curl, capture_output=True, text=True, timeout=20, check=True)
+    done = subprocess.run(gateway.curl, capture_output=True, text=True, timeout=60, check=True)
     chunks = [line.removeprefix("data: ") for line in done.stdout.splitlines() if line.startswith("data: ")]
     assert chunks.pop() == "[DONE]"
     deltas = [choice["delta"] for chunk in chunks for choice in json.loads(chunk)["choices"]]
@@ -123,9 +123,9 @@ def test_sigterm_lets_streams_end_and_exits_with_0(gateway: Gateway) -> None:
 
     reader = threading.Thread(target=read)
     reader.start()
-    assert started.wait(10)
+    assert started.wait(60)
     assert gateway.stop(signal.SIGTERM) == 0
-    reader.join(10)
+    reader.join(60)
     assert "data: [DONE]" in seen
 
     log = gateway.log.read_text()
@@ -145,7 +145,7 @@ def test_tenants_of_a_tier_that_is_gone_are_named_at_the_start(tmp_path: Path, m
     subprocess.run(create, check=True, capture_output=True)
     monkeypatch.setenv("TURNPIKE_SERVICE_CLASSES", '{"gold": {"priority": 1}, "bulk": {"priority": 2}}')
     with closing(Gateway(tmp_path, free_port())) as gateway:
-        done = subprocess.run(gateway.curl, capture_output=True, text=True, timeout=20, check=True)
+        done = subprocess.run(gateway.curl, capture_output=True, text=True, timeout=60, check=True)
         assert "[DONE]" in done.stdout
         assert gateway.turnpike("tenant", "list").stdout.split("demo")[1].split()[0] == "bulk"
         warnings = [

@@ -50,7 +50,7 @@ def reason_of(deltas: Sequence[TextDelta], index: int = 0) -> FinishReason:
 
 
 async def settle(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.002)
 

@@ -53,7 +53,7 @@ async def store(proxy: FaultProxy) -> AsyncIterator[LocalShare]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.01)
 

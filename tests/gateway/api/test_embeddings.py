@@ -38,7 +38,7 @@ def ask(client, **fields):
 
 def asked(server, **fields) -> http.client.HTTPConnection:
     """A connection with a request on its way."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     connection.request("POST", URL, orjson.dumps(BODY | fields), AUTHORISED | {"content-type": "application/json"})
     return connection
 

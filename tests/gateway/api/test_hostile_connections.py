@@ -82,7 +82,7 @@ def wires(server: Server) -> Iterator:
     with contextlib.ExitStack() as stack:
 
         def connect() -> Wire:
-            wire = Wire(socket.create_connection(("127.0.0.1", server.port), timeout=5))
+            wire = Wire(socket.create_connection(("127.0.0.1", server.port), timeout=30))
             stack.callback(wire.close)
             return wire
 

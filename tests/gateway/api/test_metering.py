@@ -130,7 +130,7 @@ def test_a_whole_answer_that_fails_costs_nothing(client, journal, engine):
 
 def test_a_client_that_hangs_up_pays_for_what_it_was_sent(server, journal, engine):
     engine.reply, engine.pace_s = "x" * 200, 0.01
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     connection.request("POST", CHAT, orjson.dumps(BODY | {"stream": True}), HEADERS)
     received = 0
     with connection.getresponse() as response:
@@ -146,7 +146,7 @@ def test_a_client_that_hangs_up_pays_for_what_it_was_sent(server, journal, engin
 
 def test_a_client_that_leaves_before_the_first_token_pays_nothing(server, journal, engine):
     engine.pace_s = 0.3
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     connection.request("POST", CHAT, orjson.dumps(BODY | {"stream": True}), HEADERS)
     until(lambda: engine.live)
     connection.close()

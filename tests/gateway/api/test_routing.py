@@ -337,7 +337,7 @@ def test_a_client_that_leaves_during_the_trial_pays_nothing(server, engine, auth
     allow(authenticator, cascade_percent=70)
     limit(authenticator, concurrent=1)
     engine.pace_s = 0.05
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     body = {"model": "auto", "messages": [{"role": "user", "content": EASY}], "stream": True}
     headers = AUTHORISED | {"content-type": "application/json"}
     connection.request("POST", CHAT, json.dumps(body), headers)

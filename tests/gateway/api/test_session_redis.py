@@ -52,7 +52,7 @@ def test_a_turn_on_one_replica_keeps_the_others_out(server, engine, authenticato
 
 
 def test_when_redis_goes_answers_end_well_and_new_turns_are_refused(server, engine, redis):
-    with httpx.Client(base_url=server.url, headers=AUTHORISED, timeout=10) as client:
+    with httpx.Client(base_url=server.url, headers=AUTHORISED, timeout=30) as client:
         assert client.post(CHAT, json=body(user("a"))).status_code == 200
         engine.reply, engine.pace_s = "x" * 30, 0.02
         with client.stream("POST", CHAT, json=body(user("b"), stream=True)) as response:

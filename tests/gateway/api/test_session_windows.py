@@ -266,7 +266,7 @@ def test_a_summary_that_takes_too_long_is_done_without(client, engine, want, jou
 
 def test_a_client_that_leaves_while_a_summary_is_written_leaves_all_as_it_was(server, engine, want, journal):
     want(SessionWindow.SUMMARY)
-    with httpx.Client(base_url=server.url, headers=AUTHORISED, timeout=10) as client:
+    with httpx.Client(base_url=server.url, headers=AUTHORISED, timeout=30) as client:
         for number in range(6):
             ask(client, f"{number:-<100}")
         before, calls = contents(client), len(engine.calls)

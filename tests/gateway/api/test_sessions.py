@@ -208,7 +208,7 @@ def test_a_turn_that_is_refused_leaves_the_session_as_it_was(client, say):
 
 def test_a_client_that_hangs_up_leaves_the_session_as_it_was(server, engine, journal):
     engine.reply, engine.pace_s = "x" * 200, 0.01
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     connection.request("POST", CHAT, orjson.dumps(body(user("a"), stream=True)), HEADERS)
     with connection.getresponse() as response:
         response.readline()

@@ -24,7 +24,7 @@ def post(server):
     with contextlib.ExitStack() as connections:
 
         def post(**fields) -> http.client.HTTPConnection:
-            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
             connections.callback(connection.close)
             connection.request("POST", CHAT, orjson.dumps(BODY | fields), HEADERS)
             return connection
@@ -95,7 +95,7 @@ def test_hanging_up_in_the_middle_of_a_body(server, post, engine):
 
 def test_a_body_that_does_not_arrive_is_not_waited_for(server, post, monkeypatch):
     monkeypatch.setattr(json_body_module, "MAX_BODY_SECONDS", 0.1)
-    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as raw:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as raw:
         raw.sendall(
             b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer tp-standard\r\n"
             b"content-type: application/json\r\ncontent-length: 5\r\n\r\n{"

@@ -74,7 +74,7 @@ def events_in(path: Path) -> list[UsageEvent]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -353,7 +353,7 @@ async def test_an_end_waits_for_others_only_while_there_are_others(path: Path, m
             alone = an_opening(name)
             journal.begin(alone)
             journal.begin(alone)  # another model took it over
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 await ended(journal, alone)
         first, second, third = an_opening("r3"), an_opening("r4"), an_opening("r5")
         for each in (first, second, third):
@@ -365,6 +365,6 @@ async def test_an_end_waits_for_others_only_while_there_are_others(path: Path, m
         journal.finish_later(other)
         await asyncio.sleep(0.2)
         assert not waiting.done()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await ended(journal, third)
             await waiting

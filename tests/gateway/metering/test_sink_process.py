@@ -40,7 +40,7 @@ def turnpike(*arguments: str, environment: dict[str, str], log: Path) -> Iterato
 def metric(port: int, name: str) -> float:
     """Its value; -1 before there is an answer."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
             lines: Sequence[str] = answer.read().decode().splitlines()
     except OSError:
         return -1
