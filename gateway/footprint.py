@@ -9,7 +9,6 @@ from pathlib import Path
 _SMAPS = Path("/proc/self/smaps")
 _MADV_DONTNEED = 4
 
-
 DATA_FRAMES = ("pandas", "pyarrow")
 """What the ClickHouse drivers import to answer in kinds of tables that nobody here asks them for: 40 MiB."""
 
@@ -34,33 +33,21 @@ def leave_the_start_behind() -> None:
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):
         libc.malloc_trim(ctypes.c_size_t(0))
-    release_untouched()
-
-
-def release_untouched(library: str = "") -> None:
-    """Let pages of libraries go that nobody has written; or those of libraries with this in their path alone, which
-    may be done at any time once they are loaded. What is used comes back from the page cache. A no-op without /proc.
-    """
-    libc = ctypes.CDLL(None)
     if not (_SMAPS.exists() and hasattr(libc, "madvise")):
         return
     libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    for start, end in untouched_mappings(_SMAPS.read_text(encoding="utf-8", errors="replace"), library):
+    for start, end in untouched_mappings(_SMAPS.read_text(encoding="utf-8", errors="replace")):
         libc.madvise(start, end - start, _MADV_DONTNEED)
 
 
-def untouched_mappings(smaps: str, library: str = "") -> Iterator[tuple[int, int]]:
-    """Addresses [start, end) of what is mapped from libraries, read-only, and holds no page but the file's own; of
-    those with `library` in their path."""
+def untouched_mappings(smaps: str) -> Iterator[tuple[int, int]]:
+    """Addresses [start, end) of what is mapped from libraries, read-only, and holds no page but the file's own."""
     words: list[str] = []
     for line in smaps.splitlines():
         fields = line.split()
         if not fields[0].endswith(":"):
             words = fields
-        elif fields[:2] == ["Anonymous:", "0"] and len(words) == 6:
-            path = words[5]
-            if ".so" not in path or library not in path:
-                continue
+        elif fields[:2] == ["Anonymous:", "0"] and len(words) == 6 and ".so" in words[5]:
             bounds, rights = words[:2]
             if rights[1] == "-" and rights[3] == "p":
                 start, end = (int(address, 16) for address in bounds.split("-"))

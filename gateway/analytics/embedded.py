@@ -15,10 +15,8 @@ from engine.thread import give_way
 from gateway.analytics.answers import answering
 from gateway.analytics.errors import AnalyticsAway, AnalyticsInUse
 from gateway.analytics.store import Parameters, Row, check_batch, insert_settings
-from gateway.footprint import release_untouched
 
 STATEMENT_TIMEOUT_S = 30
-_LIBRARY = "_chdb"
 
 T = TypeVar("T")
 
@@ -35,7 +33,6 @@ class EmbeddedClickHouse:
         self._folder = folder
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="turnpike-analytics", initializer=give_way)
         self._client: Client | None = None
-        self._is_settled = False
 
     async def command(self, sql: str, parameters: Parameters | None = None) -> None:
         await self._call(lambda client: client.command(sql, dict(parameters or {})))
@@ -55,15 +52,7 @@ class EmbeddedClickHouse:
     ) -> None:
         check_batch(rows)
         settings = insert_settings(deduplication_token)
-
-        def insert(client: Client) -> None:
-            client.insert(table, rows, columns, settings=settings)
-            if not self._is_settled:
-                # Starting the engine and making tables walked through 100 MiB of code; inserts need a fourth of it.
-                release_untouched(_LIBRARY)
-                self._is_settled = True
-
-        await self._call(insert)
+        await self._call(lambda client: client.insert(table, rows, columns, settings=settings))
 
     async def aclose(self) -> None:
         def close() -> None:
