@@ -3,7 +3,7 @@
 Runs `turnpike serve` in a fresh data folder and reads the kernel's account of its memory (`/proc/PID/smaps`) after its
 first answer, and again after requests of 32 clients at once. Resident is what the process has in memory; of pages that
 several processes share, proportional counts a share; anonymous pages exist nowhere else, the others are of files and
-can be dropped.
+can be dropped. Weights and KV are told by what was advised for their pages (huge for weights, small for KV).
 """
 
 import argparse
@@ -25,7 +25,9 @@ ROUNDS = 2
 ANSWER_TOKENS = 64
 _QUESTION = "Tell me a story of a lighthouse, its keeper, and the sea. "
 _KEYS = {"Rss:": "resident", "Pss:": "proportional", "Anonymous:": "anonymous"}
+_ADVISED = {"hg": "weights", "nh": "KV"}
 _LARGE_KIB = 1024
+_REST = "over weights and KV"
 
 
 @dataclass(slots=True)
@@ -42,29 +44,35 @@ class Resident:
 
 
 def resident_by_part(pid: int) -> dict[str, Resident]:
-    """The memory of a process by what its mappings are, largest first, and "all"."""
+    """The memory of a process by what its mappings are, largest first, "all", and what is over weights and KV."""
     parts: dict[str, Resident] = {"all": Resident()}
-    for head, values in _mappings(Path(f"/proc/{pid}/smaps").read_text(encoding="utf-8")):
-        name = _part(head, values.get("Rss:", 0))
+    for path, flags, values in _mappings(Path(f"/proc/{pid}/smaps").read_text(encoding="utf-8")):
+        name = _ADVISED.get(flags) or _part(path, values.get("Rss:", 0))
         for part in (parts.setdefault(name, Resident()), parts["all"]):
             for key, field in _KEYS.items():
                 setattr(part, field, getattr(part, field) + values.get(key, 0))
+    rest = parts[_REST] = Resident()
+    for field in _KEYS.values():
+        counted = sum(getattr(parts[name], field) for name in _ADVISED.values() if name in parts)
+        setattr(rest, field, getattr(parts["all"], field) - counted)
     return dict(sorted(parts.items(), key=lambda each: -each[1].resident))
 
 
-def _mappings(smaps: str) -> Iterator[tuple[str, dict[str, int]]]:
-    """The path of each mapping, and its values in KiB."""
-    path, values = "", dict[str, int]()
+def _mappings(smaps: str) -> Iterator[tuple[str, str, dict[str, int]]]:
+    """The path of each mapping, what was advised for its pages ("hg", "nh" or nothing), and its values in KiB."""
+    path, advised, values = "", "", dict[str, int]()
     for line in smaps.splitlines():
         words = line.split()
-        if words[0].endswith(":"):
+        if words[0] == "VmFlags:":
+            advised = next((flag for flag in words if flag in _ADVISED), "")
+        elif words[0].endswith(":"):
             if words[-1] == "kB":
                 values[words[0]] = int(words[1])
-            continue
-        if values:
-            yield path, values
-        path, values = " ".join(words[5:]), {}
-    yield path, values
+        else:
+            if values:
+                yield path, advised, values
+            path, advised, values = " ".join(words[5:]), "", {}
+    yield path, advised, values
 
 
 def _part(path: str, resident_kib: int) -> str:
@@ -80,7 +88,7 @@ def _part(path: str, resident_kib: int) -> str:
     if path == "[heap]" or (not path and resident_kib < _LARGE_KIB):
         return "heap and small mappings"
     if not path:
-        return "large mappings: weights, KV, arenas"
+        return "other large mappings"
     return "other"
 
 
