@@ -14,7 +14,7 @@ MOST_DRAFTS = BLOCK_TOKENS
 
 DType = Literal["auto", "bfloat16", "float32"]
 Device = Literal["auto", "cpu", "cuda"]
-KVDtype = Literal["auto", "fp8"]
+KVDtype = Literal["auto", "fp8", "int8"]
 Quantize = Literal["none", "int8", "int4"]
 
 
@@ -59,8 +59,8 @@ class SchedulerConfig:
 class EngineConfig:
     """`kv_cache_bytes` of KV memory a model (None: a share of what is free). `max_model_len` bounds prompt and
     answer together (None: the model's own window). `device` auto is a GPU where one can be used, else the CPU, whose
-    `threads` (None) and `dtype` (auto) the start-up probe then chooses. `kv_dtype` fp8 is for GPUs, `quantize` for
-    CPUs: what matrices are kept as that are not in blocks of fewer bits already."""
+    `threads` (None) and `dtype` (auto) the start-up probe then chooses. `kv_dtype` fp8 is for GPUs, int8 and `quantize`
+    for CPUs: what matrices are kept as that are not in blocks of fewer bits already."""
 
     scheduler: SchedulerConfig = SchedulerConfig()
     device: Device = "auto"

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from engine.config import BLOCK_TOKENS
-from engine.models.config import ModelConfig
 
 HOST_SHARE = 0.25
 """Of the host's available memory, for the KV of all models, and no more than the following."""
@@ -34,11 +33,6 @@ class DeviceMemory:
     total_bytes: int
     taken_bytes: int
     step_bytes: int
-
-
-def block_bytes_of(config: ModelConfig, element_bytes: int) -> int:
-    """Bytes of KV in one block: K and V of 16 tokens in every layer."""
-    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * element_bytes * BLOCK_TOKENS
 
 
 def host_budget(available_bytes: int, share: float) -> KVBudget:

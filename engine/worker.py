@@ -17,7 +17,6 @@ from engine.grammar.vocabulary import LibraryVocabulary
 from engine.kv_memory import (
     InsufficientMemory,
     KVPool,
-    block_bytes_of,
     chosen_budget,
     device_budget,
     host_budget,
@@ -113,7 +112,7 @@ def load(
         draft = None
     if draft is not None:
         draft = _fitting(draft, name, model_config, text, config)
-    host_pool = None if on_gpu else _host_pool(config, model_config, draft, ops.dtype.itemsize, share)
+    host_pool = None if on_gpu else _host_pool(config, model_config, draft, ops, share)
     report = None if progress is None else lambda done, total: progress(name, done, total)
     model = load_model(checkpoint, ops, window, report, config.quantize)
     if draft is not None and share_table(model, draft.model, open_checkpoint(draft.path, config.weight_cache)):
@@ -174,17 +173,17 @@ def _proposers(pool: KVPool, config: EngineConfig, draft: LoadedModel | None) ->
 
 
 def _host_pool(
-    config: EngineConfig, model_config: ModelConfig, draft: LoadedModel | None, element_bytes: int, share: float
+    config: EngineConfig, model_config: ModelConfig, draft: LoadedModel | None, ops: Ops, share: float
 ) -> KVPool:
     """KV memory on the host, which is known before the model is loaded."""
     limit = host_budget(_available_bytes(), share)
     budget = limit if config.kv_cache_bytes is None else chosen_budget(config.kv_cache_bytes)
     return size_pool(
         budget,
-        block_bytes_of(model_config, element_bytes),
+        _block_bytes(ops, model_config),
         slots=config.scheduler.max_running,
         window=_window(config, model_config),
-        draft_block_bytes=0 if draft is None else block_bytes_of(draft.model.config, element_bytes),
+        draft_block_bytes=0 if draft is None else _block_bytes(ops, draft.model.config),
     )
 
 
@@ -197,9 +196,13 @@ def _device_pool(config: EngineConfig, model: Transformer, share: float) -> KVPo
         raise InsufficientMemory(f"the GPU has no room for the model's largest steps: {error}") from error
     limit = device_budget(memory, share)
     budget = limit if config.kv_cache_bytes is None else chosen_budget(config.kv_cache_bytes, limit)
+    return size_pool(budget, _block_bytes(model.ops, model.config), slots=config.scheduler.max_running, window=window)
+
+
+def _block_bytes(ops: Ops, config: ModelConfig) -> int:
+    """Bytes of KV in one block: K and V of 16 tokens in every layer, as the backend keeps them."""
     with torch.inference_mode():
-        block_bytes = model.allocate_kv(1).nbytes
-    return size_pool(budget, block_bytes, slots=config.scheduler.max_running, window=window)
+        return ops.allocate_kv(config.num_layers, 1, config.num_kv_heads, config.head_dim).nbytes
 
 
 def _runner(model: Transformer, pool: KVPool, config: EngineConfig, window: int) -> Executor:

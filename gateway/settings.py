@@ -156,8 +156,8 @@ class Settings(BaseSettings):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: a GPU where one can be used, the CPU otherwise."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
-    kv_dtype: Literal["auto", "fp8"] = "auto"
-    """auto: KV as it is computed. fp8: half of the memory, on a GPU only."""
+    kv_dtype: Literal["auto", "fp8", "int8"] = "auto"
+    """auto: KV as it is computed. Half of the memory: fp8 on a GPU, int8 on a CPU with the native kernels."""
     quantize: Literal["none", "int8", "int4"] = "none"
     """What matrices of served models are kept as that are not in blocks of fewer bits already; on a CPU only."""
     kv_cache_bytes: ByteSize | None = Field(default=None, ge=1024**2)

@@ -11,7 +11,7 @@ from kernels.ops import KVScales, Ops
 from kernels.step import StepOps
 
 Device = Literal["auto", "cpu", "cuda"]
-KVDtype = Literal["auto", "fp8"]
+KVDtype = Literal["auto", "fp8", "int8"]
 
 _KV_SCALES = KVScales(key=1.0, value=1.0)
 """Of fp8 KV, for models that come with none of their own: e4m3 reaches to 448, keys and values hardly to a tenth."""
@@ -30,18 +30,24 @@ def select_ops(
     """The op table for this machine: of its GPU where it can be used, unless `device` says which.
 
     `dtype` None is bfloat16 on a GPU; on a CPU it leaves the choice to the start-up probe. `threads` are the CPU's.
-    `kv_dtype` auto keeps KV as it is computed; fp8 (e4m3) takes half of the memory, on a GPU only.
+    `kv_dtype` auto keeps KV as it is computed. Half of the memory takes fp8 (e4m3) on a GPU, and int8 on a CPU where
+    the native library computes.
 
     Raises:
         DeviceUnavailable: `device` is "cuda", and there is no GPU, or nothing that compiles kernels for it; or
-            `kv_dtype` asks for one, and the device is the CPU.
+            `kv_dtype` is for another device, or for the native library, which does not compute here.
     """
     if device == "cpu" or (device == "auto" and _missing_for_cuda()):
-        if kv_dtype != "auto":
-            raise DeviceUnavailable(f"kv_dtype {kv_dtype} needs a GPU: the CPU keeps KV as it is computed")
-        return CpuOps(probe(dtype, threads))
+        if kv_dtype == "fp8":
+            raise DeviceUnavailable("kv_dtype fp8 needs a GPU: a CPU keeps KV as it is computed, or in int8")
+        profile = probe(dtype, threads)
+        if kv_dtype == "int8" and (profile.products, profile.dtype) != ("native", torch.bfloat16):
+            raise DeviceUnavailable("kv_dtype int8 needs dtype bfloat16, the native library, and AVX2 or more")
+        return CpuOps(profile, int8_kv=kv_dtype == "int8")
     if missing := _missing_for_cuda():
         raise DeviceUnavailable(f"device cuda needs {missing}")
+    if kv_dtype == "int8":
+        raise DeviceUnavailable("kv_dtype int8 is for a CPU: a GPU keeps KV as it is computed, or in fp8")
     # Only here: nothing else needs triton to be there.
     from kernels.triton.ops import TritonOps
 

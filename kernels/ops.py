@@ -254,7 +254,7 @@ class ForwardPass(Protocol):
 
     def __call__(self, token_ids: Tensor, plan: "AttentionPlan", kv: Tensor, wanted: Counts | None = None) -> Tensor:
         """Hidden states [T, H] of a step's tokens int64 [T], normed for the head, in the compute dtype. Writes their
-        KV into kv [L, N, 16, 2, Hkv, D], of which it reads no slot past a row's context.
+        KV into kv, as the backend allocated it, of which it reads no slot past a row's context.
 
         `wanted`, int64 [W], ascending: of these tokens alone, [W, H]. Of each row they are the last, and at least one.
         """
@@ -301,7 +301,9 @@ class Ops(Protocol):
 
     def silu_mul(self, gate_up: Tensor) -> Tensor: ...
 
-    def allocate_kv(self, num_layers: int, num_blocks: int, num_kv_heads: int, head_dim: int) -> Tensor: ...
+    def allocate_kv(self, num_layers: int, num_blocks: int, num_kv_heads: int, head_dim: int) -> Tensor:
+        """KV [L, N, 16, 2, Hkv, D], or [L, N, bytes] where the backend keeps a block in another way. All finite."""
+        ...
 
     def clear_blocks(self, kv: Tensor, block_ids: Tensor) -> None: ...
 

@@ -39,7 +39,7 @@ class Transformer:
         return self._forward_pass is None
 
     def allocate_kv(self, num_blocks: int) -> Tensor:
-        """KV memory [layers, blocks, 16, 2, Hkv, D], all finite."""
+        """KV memory [layers, blocks, ...]: see `kernels.ops.Ops.allocate_kv`."""
         config = self.config
         return self.ops.allocate_kv(config.num_layers, num_blocks, config.num_kv_heads, config.head_dim)
 

@@ -22,7 +22,9 @@ def serve(
     ] = None,
     device: Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda. [default: auto]")] = None,
     dtype: Annotated[str | None, typer.Option("--dtype", help="auto, bfloat16 or float32. [default: auto]")] = None,
-    kv_dtype: Annotated[str | None, typer.Option("--kv-dtype", help="auto, or fp8 on a GPU. [default: auto]")] = None,
+    kv_dtype: Annotated[
+        str | None, typer.Option("--kv-dtype", help="auto, fp8 on a GPU, int8 on a CPU. [default: auto]")
+    ] = None,
     quantize: Annotated[
         str | None,
         typer.Option("--quantize", help="Keep weights as none, int8 or int4 says, on a CPU. [default: none]"),

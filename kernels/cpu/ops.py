@@ -10,7 +10,7 @@ from kernels.cpu import attention, native, sampling
 from kernels.cpu.linear import PackedLinear, PlainLinear, can_pack
 from kernels.cpu.memory import WeightMemory, keep_freed_memory, lazy_zeros
 from kernels.cpu.probe import CpuProfile
-from kernels.layout import BLOCK_TOKENS
+from kernels.layout import BLOCK_TOKENS, int8_block_bytes
 from kernels.ops import (
     AttentionMetadata,
     AttentionPlan,
@@ -28,12 +28,17 @@ from kernels.reference import ReferenceOps, apply_rope
 
 
 class CpuOps(ReferenceOps):
-    """Ops on this machine's processor, as its probe found it."""
+    """Ops on this machine's processor, as its probe found it.
 
-    def __init__(self, profile: CpuProfile) -> None:
+    With `int8_kv` KV is kept as `kernels.reference_int8` says; only the native forward pass computes with that.
+    """
+
+    def __init__(self, profile: CpuProfile, *, int8_kv: bool = False) -> None:
         super().__init__(torch.device("cpu"), profile.dtype)
         self._profile = profile
         self._native = profile.products == "native" and profile.dtype == torch.bfloat16
+        assert self._native or not int8_kv, "KV in int8 is for the native forward pass"
+        self._int8_kv = int8_kv
         self._sampling = None if native.level() is None else native.NativeSampling()
         self._memory = WeightMemory()
         keep_freed_memory()
@@ -43,6 +48,7 @@ class CpuOps(ReferenceOps):
         return {
             "backend": "cpu",
             "dtype": str(self.dtype).removeprefix("torch."),
+            "kv dtype": "int8" if self._int8_kv else str(self.dtype).removeprefix("torch."),
             "threads": self._profile.threads,
             "products": self._profile.products,
             "min_rows": self._profile.min_rows,
@@ -94,6 +100,8 @@ class CpuOps(ReferenceOps):
         return functional.silu(gate).mul_(up)
 
     def allocate_kv(self, num_layers: int, num_blocks: int, num_kv_heads: int, head_dim: int) -> Tensor:
+        if self._int8_kv:
+            return lazy_zeros((num_layers, num_blocks, int8_block_bytes(num_kv_heads, head_dim)), torch.int8)
         return lazy_zeros((num_layers, num_blocks, BLOCK_TOKENS, 2, num_kv_heads, head_dim), self.dtype)
 
     def rotate_and_store(

@@ -7,34 +7,13 @@ from engine.kv_memory import (
     DeviceMemory,
     InsufficientMemory,
     KVBudget,
-    block_bytes_of,
     chosen_budget,
     device_budget,
     host_budget,
     size_pool,
 )
-from engine.models.config import ModelConfig, RopeConfig
 
 GIB = 2**30
-
-
-def test_bytes_of_a_block() -> None:
-    """2 (K and V) x 16 tokens x layers x KV heads x head dimension x bytes of an element."""
-    config = ModelConfig(
-        family="llama",
-        vocab_size=128_256,
-        hidden_size=4096,
-        intermediate_size=14_336,
-        num_layers=32,
-        num_heads=32,
-        num_kv_heads=8,
-        head_dim=128,
-        max_position=8192,
-        rms_norm_eps=1e-5,
-        rope=RopeConfig(theta=500_000.0),
-        windows=(None,) * 32,
-    )
-    assert block_bytes_of(config, 2) == 16 * 131_072
 
 
 def test_a_gpu_gives_what_weights_and_steps_leave_of_the_engines_part() -> None:

@@ -177,7 +177,7 @@ class TestServeRefuses:
             (["--port", "http"], 2, "--port"),
             (["--device", "tpu"], 1, "device: "),
             (["--dtype", "int8"], 1, "dtype: "),
-            (["--kv-dtype", "int8"], 1, "kv_dtype: "),
+            (["--kv-dtype", "int3"], 1, "kv_dtype: "),
             (["--quantize", "int3"], 1, "quantize: "),
             (["--kv-cache-bytes", "lots"], 1, "kv_cache_bytes: "),
             (["--max-running", "0"], 1, "max_running: "),
@@ -201,6 +201,12 @@ class TestServeRefuses:
         ok("price", "set", "a", "--input", "0.1", "--output", "0.4")
         arguments = ("serve", "--device", "cpu", "--kv-dtype", "fp8", "--model", "a=.", "--port", "0")
         assert "kv_dtype fp8 needs a GPU" in failure(1, *arguments)
+
+    def test_int8_kv_without_bf16_is_one_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("gateway.serve.configure_logging", lambda *_: None)
+        ok("price", "set", "a", "--input", "0.1", "--output", "0.4")
+        arguments = ("--device", "cpu", "--dtype", "float32", "--kv-dtype", "int8", "--model", "a=.", "--port", "0")
+        assert "kv_dtype int8 needs dtype bfloat16" in failure(1, "serve", *arguments)
 
     def test_a_key_for_everybody_is_one_line(self) -> None:
         message = failure(1, "serve", "--host", "0.0.0.0", "--port", "0", "--demo")

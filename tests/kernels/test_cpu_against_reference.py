@@ -8,11 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels import reference
+from kernels.cpu import native
 from kernels.cpu.ops import CpuOps
 from kernels.cpu.probe import CpuProfile, Products
 from kernels.layout import BLOCK_TOKENS
 from kernels.ops import AttentionMetadata, HeadNorms, LogitEdits, RopeRows, SamplingColumns
 from kernels.reference import ReferenceOps
+from kernels.reference_int8 import from_int8, scales_of, to_int8
 
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 3e-2}
 DTYPES = [torch.float32, torch.bfloat16]
@@ -140,6 +142,24 @@ def test_kv_memory(dtype: torch.dtype) -> None:
     assert torch.equal(mine, expected)
     assert torch.equal(mine[:, [0, 4]], written[:, [1, 2]])
     assert mine[:, 2].abs().sum() == 0
+
+
+def test_kv_memory_in_int8() -> None:
+    """A byte a number and two a scale; scales are copied and cleared with their numbers."""
+    if native.level() is None:
+        pytest.skip("the native library is not built")
+    profile = CpuProfile(torch.bfloat16, threads=1, products="native", min_rows=1, probe_us={})
+    ops, kv_heads, head_dim = CpuOps(profile, int8_kv=True), 3, 64
+    kv = ops.allocate_kv(2, 5, kv_heads, head_dim)
+    assert kv.nbytes * 128 == CpuOps(profile).allocate_kv(2, 5, kv_heads, head_dim).nbytes * 66
+    numbers = random(2, 5, BLOCK_TOKENS, 2, kv_heads, head_dim, dtype=torch.bfloat16)
+    kv.copy_(to_int8(numbers))
+    kept = from_int8(kv, kv_heads, head_dim)
+    assert ((kept - numbers.float()).abs() <= scales_of(numbers)[..., None] / 2).all()
+    ops.copy_blocks(kv, torch.tensor([1, 2]), torch.tensor([0, 4]))
+    ops.clear_blocks(kv, torch.tensor([2]))
+    assert torch.equal(from_int8(kv, kv_heads, head_dim)[:, [0, 4, 1, 3]], kept[:, [1, 2, 1, 3]])
+    assert not kv[:, 2].any()
 
 
 VOCAB = 3000

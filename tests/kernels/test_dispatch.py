@@ -58,6 +58,15 @@ def test_fp8_kv_is_a_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("gpu")
+def test_int8_kv_is_a_cpus_with_the_native_library() -> None:
+    pytest.importorskip("triton")
+    with pytest.raises(DeviceUnavailable, match="kv_dtype int8 is for a CPU"):
+        select_ops(None, None, "cuda", "int8")
+    with pytest.raises(DeviceUnavailable, match="kv_dtype int8 needs dtype bfloat16"):
+        select_ops(torch.float32, 1, "cpu", "int8")
+
+
+@pytest.mark.usefixtures("gpu")
 def test_threads_are_the_cpus(chosen_threads: list[int]) -> None:
     pytest.importorskip("triton")
     select_ops(None, 3, "cuda")

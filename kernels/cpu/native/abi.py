@@ -3,7 +3,7 @@
 from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
 from enum import IntEnum
 
-ABI = 4
+ABI = 5
 """TP_ABI."""
 
 
@@ -38,6 +38,13 @@ class Store(IntEnum):
     FLOAT32 = 1
     ADD_FLOAT32 = 2
     SILU_MUL = 3
+
+
+class KV(IntEnum):
+    """How a layer's KV is kept."""
+
+    BF16 = 0
+    INT8 = 1
 
 
 class Weight(Structure):
@@ -83,7 +90,7 @@ class Heads(Structure):
         ("kv_heads", c_int64),
         ("head_dim", c_int64),
         ("norm_eps", c_float),
-        ("unused", c_int32),
+        ("kv", c_int32),
         ("query_norm", c_void_p),
         ("key_norm", c_void_p),
         ("rotary_half", c_int64),
@@ -120,7 +127,7 @@ class Model(Structure):
         ("vocab", c_int64),
         ("layers", c_int64),
         ("norm_eps", c_float),
-        ("unused", c_int32),
+        ("kv", c_int32),
         ("layer", POINTER(Layer)),
         ("final_norm", c_void_p),
         ("embedding", Weight),

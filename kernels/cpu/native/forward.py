@@ -10,6 +10,7 @@ from kernels.cpu.attention import CpuAttentionPlan
 from kernels.cpu.native import abi
 from kernels.cpu.native.library import load
 from kernels.cpu.native.linear import NativeEmbedding, NativeLinear
+from kernels.layout import BLOCK_TOKENS, int8_block_bytes
 from kernels.ops import AttentionPlan, Counts, LayerWeights, ModelShape, ModelWeights
 
 
@@ -32,7 +33,10 @@ class NativeForward:
             self._fill(struct, layer, window)
         table = weights.embedding.table
         self._hidden_size = table.in_features
-        self._kv_shape = (len(weights.layers), shape.num_kv_heads, shape.head_dim)
+        self._kv_shapes = {
+            torch.bfloat16: (len(weights.layers), BLOCK_TOKENS, 2, shape.num_kv_heads, shape.head_dim),
+            torch.int8: (len(weights.layers), int8_block_bytes(shape.num_kv_heads, shape.head_dim)),
+        }
         self._model = abi.Model(
             hidden=table.in_features,
             query_heads=shape.num_heads,
@@ -57,13 +61,14 @@ class NativeForward:
         assert isinstance(plan, CpuAttentionPlan)
         metadata, rows = plan.metadata, self._rows
         tables = metadata.block_tables
-        assert (kv.shape[0], *kv.shape[4:]) == self._kv_shape, f"KV is {tuple(kv.shape)}"
-        assert (kv.dtype, token_ids.dtype, tables.dtype) == (torch.bfloat16, torch.int64, torch.int64)
+        assert (kv.shape[0], *kv.shape[2:]) == self._kv_shapes[kv.dtype], f"KV is {tuple(kv.shape)}"
+        assert (token_ids.dtype, tables.dtype) == (torch.int64, torch.int64)
         assert (kv.is_contiguous(), token_ids.stride(0), tables.stride(1)) == (True, 1, 1)
         rows.rows, rows.tokens = len(metadata.query_lens), len(token_ids)
         rows.query_lens = metadata.query_lens.__array_interface__["data"][0]
         rows.context_lens = metadata.context_lens.__array_interface__["data"][0]
         rows.block_tables, rows.block_table_stride = tables.data_ptr(), tables.stride(0)
+        self._model.kv = abi.KV.INT8 if kv.dtype == torch.int8 else abi.KV.BF16
         counts = None if wanted is None else _wanted_of_rows(wanted, metadata.query_lens)
         wanted_at = None if counts is None else counts.__array_interface__["data"][0]
         size = self._library.tp_forward_scratch_bytes(self._model_at, self._rows_at, wanted_at)
@@ -78,7 +83,7 @@ class NativeForward:
             wanted_at,
             token_ids.data_ptr(),
             kv.data_ptr(),
-            kv.stride(0),
+            kv.stride(0) * kv.element_size(),
             hidden.data_ptr(),
             self._scratch.data_ptr(),
         )

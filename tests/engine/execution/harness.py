@@ -82,7 +82,7 @@ class Harness:
         if poison:
             # What no request has written must never reach a result.
             with torch.inference_mode():
-                self.runner._kv.fill_(torch.nan)
+                self.runner._kv.view(torch.uint8).fill_(0xFF)  # a NaN in every dtype, and in scales
         self.scheduler.ahead = self.runner.ahead
         self.launched: deque[tuple[StepPlan, PendingStep]] = deque()
         self.most_in_flight = 0

@@ -27,9 +27,10 @@ LENGTHS = (1, 5, 16, 17, 40, 70)
 
 
 @cache
-def load_native(folder: Path) -> Transformer:
+def load_native(folder: Path, *, int8_kv: bool = False) -> Transformer:
     native.start(2)
-    ops = CpuOps(CpuProfile(torch.bfloat16, threads=2, products="native", min_rows=1, probe_us={}))
+    profile = CpuProfile(torch.bfloat16, threads=2, products="native", min_rows=1, probe_us={})
+    ops = CpuOps(profile, int8_kv=int8_kv)
     checkpoint = open_checkpoint(folder)
     return load_model(checkpoint, ops, checkpoint.config.max_position)
 
@@ -74,8 +75,14 @@ def test_chunks_change_no_bit(folder: Path, chunk_tokens: int) -> None:
 @pytest.mark.parametrize("toggle", ["plain", "preempted", "chunked"])
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 def test_text_alone_and_in_a_batch(folder: Path, toggle: str, params: SamplingParams) -> None:
-    model = load_native(folder)
+    assert_same_alone(load_native(folder), toggle, params)
 
+
+def test_text_alone_and_in_a_batch_with_int8_kv(folder: Path) -> None:
+    assert_same_alone(load_native(folder, int8_kv=True), "preempted", SAMPLED)
+
+
+def assert_same_alone(model: Transformer, toggle: str, params: SamplingParams) -> None:
     def alone(index: int) -> list[int]:
         harness = Harness(model)
         harness.add(prompt(LENGTHS[index]), params, max_tokens=16, seed=index)

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from kernels.cpu.native import Level
-from kernels.cpu.native.abi import Heads, Rows
+from kernels.cpu.native.abi import KV, Heads, Rows
 from kernels.cpu.native.library import load
-from kernels.layout import BLOCK_TOKENS
+from kernels.layout import BLOCK_TOKENS, int8_block_bytes
 from kernels.ops import AttentionMetadata
+from kernels.reference_int8 import to_int8
 
 bf16 = torch.bfloat16
 
@@ -77,6 +78,14 @@ def poisoned_kv(metadata: AttentionMetadata, kv_heads: int, head_dim: int, seed:
     return kv.unflatten(0, (blocks, BLOCK_TOKENS))
 
 
+def poisoned_int8(kv: Tensor) -> Tensor:
+    """The same KV in int8 [N, bytes]: numbers that are full of ones, and NaN for scales, where there was NaN."""
+    blocks = to_int8(kv)
+    nothing = kv.isnan().all(-1)[..., None].expand(kv.shape).flatten(-4)
+    blocks[:, : nothing.shape[-1]][nothing] = -1
+    return blocks
+
+
 @dataclass(frozen=True)
 class NativeRows:
     """TpRows of a step, and what its pointers point to."""
@@ -101,12 +110,17 @@ def aligned(count: int) -> tuple[Tensor, int]:
 def attend(
     library: ctypes.CDLL, query: Tensor, kv_layer: Tensor, metadata: AttentionMetadata, window: int | None
 ) -> Tensor:
-    """tp_attend of query [T, Hq, D]. Fails where anything around its result or its scratch is written."""
+    """tp_attend of query [T, Hq, D] over KV bf16 [N, 16, 2, Hkv, D] or int8 [N, bytes].
+
+    Fails where anything around its result or its scratch is written.
+    """
     tokens, query_heads, head_dim = query.shape
-    kv_heads = kv_layer.shape[3]
+    int8 = kv_layer.dtype == torch.int8
+    kv_heads = kv_layer.shape[1] // int8_block_bytes(1, head_dim) if int8 else kv_layer.shape[3]
     qkv = torch.cat((query.flatten(1), torch.full((tokens, 2 * kv_heads * head_dim + 6), math.nan, dtype=bf16)), dim=1)
     width, rows = query_heads * head_dim, native_rows(metadata)
-    heads = Heads(query_heads=query_heads, kv_heads=kv_heads, head_dim=head_dim)
+    kind = KV.INT8 if int8 else KV.BF16
+    heads = Heads(query_heads=query_heads, kv_heads=kv_heads, head_dim=head_dim, kv=kind)
     count = library.tp_attend_scratch_bytes(ctypes.byref(heads), ctypes.byref(rows.struct))
     scratch, first = aligned(count)
     assert count >= 0

@@ -25,6 +25,7 @@ from kernels.ops import (
     RopeRows,
     StoredWeight,
 )
+from kernels.reference_int8 import from_int8, scales_of, to_int8
 
 if load() is None:
     pytest.skip("the native library is not built: make install, with a C++ compiler", allow_module_level=True)
@@ -152,7 +153,7 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 class Sequences:
     """Sequences computed step by step on one KV pool. What no sequence has written is NaN."""
 
-    def __init__(self, model: Model, forward: ForwardPass, tokens: Sequence[Tensor]) -> None:
+    def __init__(self, model: Model, forward: ForwardPass, tokens: Sequence[Tensor], *, int8: bool = False) -> None:
         self.model, self.forward, self.tokens = model, forward, tokens
         config = model.config
         counts = [-(-len(each) // BLOCK_TOKENS) for each in tokens]
@@ -164,6 +165,8 @@ class Sequences:
             first += count
         shape = (config.layers, len(order), BLOCK_TOKENS, 2, config.kv_heads, config.head_dim)
         self.kv = torch.full(shape, math.nan, dtype=torch.bfloat16)
+        if int8:
+            self.kv = to_int8(self.kv)
         self.computed = [0] * len(tokens)
         self.hidden: list[list[Tensor]] = [[] for _ in tokens]
 
@@ -189,15 +192,18 @@ class Sequences:
     def stored(self, row: int) -> Tensor:
         """[layers, T, 2, Hkv, D] of a sequence."""
         blocks = self.tables[row, : -(-len(self.tokens[row]) // BLOCK_TOKENS)]
-        return self.kv[:, blocks].flatten(1, 2)[:, : len(self.tokens[row])]
+        kv, config = self.kv[:, blocks], self.model.config
+        if kv.dtype == torch.int8:
+            kv = from_int8(kv, config.kv_heads, config.head_dim)
+        return kv.flatten(1, 2)[:, : len(self.tokens[row])]
 
 
 def sequence(config: Config, length: int, seed: int = 0) -> Tensor:
     return torch.randint(config.vocab, (length,), generator=torch.Generator().manual_seed(seed))
 
 
-def in_one(model: Model, forward: ForwardPass, tokens: Tensor) -> Sequences:
-    alone = Sequences(model, forward, [tokens])
+def in_one(model: Model, forward: ForwardPass, tokens: Tensor, *, int8: bool = False) -> Sequences:
+    alone = Sequences(model, forward, [tokens], int8=int8)
     alone.step({0: len(tokens)})
     return alone
 
@@ -224,12 +230,24 @@ def test_it_is_close_to_the_ops_in_float32(model: Model) -> None:
         assert error.mean() < 0.01
 
 
+def test_int8_kv_is_close_to_bf16(model: Model) -> None:
+    tokens, forward = sequence(model.config, 45), model.native()
+    exact, computed = in_one(model, forward, tokens), in_one(model, forward, tokens, int8=True)
+    first = exact.stored(0)[0]
+    assert ((computed.stored(0)[0] - first.float()).abs() <= scales_of(first)[..., None] / 2).all(), (
+        "the first layer's keys and values"
+    )
+    error = (computed.all_hidden(0).float() - exact.all_hidden(0)).norm(dim=-1) / exact.all_hidden(0).norm(dim=-1)
+    assert 0 < error.mean() < 0.03, "two numbers in a hundred at most are beside what they were"
+
+
+@pytest.mark.parametrize("int8", [False, True], ids=["bf16", "int8"])
 @pytest.mark.parametrize("chunk", [1, 3, 16, 33])
-def test_chunks_change_no_bit(model: Model, chunk: int) -> None:
+def test_chunks_change_no_bit(model: Model, chunk: int, int8: bool) -> None:
     tokens = sequence(model.config, 70)
     forward = model.native()
-    expected = in_one(model, forward, tokens)
-    chunked = Sequences(model, forward, [tokens])
+    expected = in_one(model, forward, tokens, int8=int8)
+    chunked = Sequences(model, forward, [tokens], int8=int8)
     while chunked.computed[0] < len(tokens):
         chunked.step({0: min(chunk, len(tokens) - chunked.computed[0])})
     assert torch.equal(chunked.all_hidden(0), expected.all_hidden(0))
@@ -278,13 +296,14 @@ def test_hidden_states_that_nobody_reads_change_no_bit(model: Model, wanted: Seq
         assert torch.equal(some.stored(row), all_of_them.stored(row))
 
 
-def test_a_nan_is_carried_to_the_last_token_of_its_row(model: Model) -> None:
+@pytest.mark.parametrize("int8", [False, True], ids=["bf16", "int8"])
+def test_a_nan_is_carried_to_the_last_token_of_its_row(model: Model, int8: bool) -> None:
     """As far as the last layer sees, which is everything here."""
     assert model.config.windows[-1] is None
     model.table[7] = math.nan
     broken, sound = sequence(model.config, 70).clamp(min=8), sequence(model.config, 70, 1).clamp(min=8)
     broken[3] = 7
-    sequences = Sequences(model, model.native(), [broken, sound])
+    sequences = Sequences(model, model.native(), [broken, sound], int8=int8)
     sequences.step({0: 20, 1: 20}, [1, 1])
     sequences.step({0: 50, 1: 50}, [1, 1])
     assert all(part.isnan().all() for part in sequences.hidden[0])

@@ -13,15 +13,38 @@ from kernels import reference
 from kernels.cpu.native import Level
 from kernels.cpu.native.abi import Heads
 from kernels.cpu.native.library import load
+from kernels.layout import int8_block_bytes
 from kernels.ops import AttentionMetadata
-from tests.kernels.cpu.paged import attend, bf16, levels, metadata_of, native_rows, poisoned_kv, random, using
+from kernels.reference_int8 import from_int8
+from tests.kernels.cpu.paged import (
+    attend,
+    bf16,
+    levels,
+    metadata_of,
+    native_rows,
+    poisoned_int8,
+    poisoned_kv,
+    random,
+    using,
+)
 
 if load() is None:
     pytest.skip("the native library is not built: make install, with a C++ compiler", allow_module_level=True)
 
 
 def expected(query: Tensor, kv: Tensor, metadata: AttentionMetadata, window: int | None) -> Tensor:
-    return reference.attend(query.float(), kv.float(), metadata, window)
+    if kv.dtype == torch.int8:
+        head_dim = query.shape[2]
+        kv = from_int8(kv, kv.shape[1] // int8_block_bytes(1, head_dim), head_dim)
+    # the reference multiplies what it hides by 0
+    return reference.attend(query.float(), torch.nan_to_num(kv).float(), metadata, window)
+
+
+def kept(kv: Tensor, int8: bool) -> Tensor:
+    return poisoned_int8(kv) if int8 else kv
+
+
+both_kinds = pytest.mark.parametrize("int8", [False, True], ids=["bf16", "int8"])
 
 
 def assert_close(actual: Tensor, wanted: Tensor) -> None:
@@ -41,7 +64,8 @@ def steps(draw: st.DrawFn) -> list[tuple[int, int]]:
     return rows
 
 
-@settings(deadline=None, max_examples=50)
+@both_kinds
+@settings(deadline=None, max_examples=30)
 @given(
     rows=steps(),
     group=st.integers(1, 8),
@@ -52,6 +76,7 @@ def steps(draw: st.DrawFn) -> list[tuple[int, int]]:
     seed=st.integers(0, 1000),
 )
 def test_any_step(
+    int8: bool,
     rows: list[tuple[int, int]],
     group: int,
     kv_heads: int,
@@ -61,27 +86,27 @@ def test_any_step(
     seed: int,
 ) -> None:
     metadata = metadata_of(rows, seed)
-    kv = poisoned_kv(metadata, kv_heads, head_dim, seed)
+    kv = kept(poisoned_kv(metadata, kv_heads, head_dim, seed), int8)
     query = random(len(metadata.positions), group * kv_heads, head_dim, seed=seed + 100)
-    clean = torch.nan_to_num(kv)  # the reference multiplies what it hides by 0
-    wanted = expected(query, clean, metadata, window)
+    wanted = expected(query, kv, metadata, window)
     for level in levels():
         with using(level, threads) as library:
             assert_close(attend(library, query, kv, metadata, window), wanted)
 
 
+@both_kinds
 @pytest.mark.parametrize("level", levels(), ids=lambda level: level.name)
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim", "window"),
     [(3, 1, 64, None), (2, 2, 40, 1), (20, 2, 128, 300), (20, 2, 128, None), (80, 1, 16, 40), (80, 1, 16, 300)],
 )
 def test_a_token_is_the_same_however_it_is_computed(
-    level: Level, heads: int, kv_heads: int, head_dim: int, window: int | None
+    level: Level, heads: int, kv_heads: int, head_dim: int, window: int | None, int8: bool
 ) -> None:
     """In one chunk, in small ones, alone, beside others, with drafts, by one thread or three: to the bit."""
     length = 600
     whole = metadata_of([(length, length)])
-    kv, query = poisoned_kv(whole, kv_heads, head_dim), random(length, heads, head_dim, seed=9)
+    kv, query = kept(poisoned_kv(whole, kv_heads, head_dim), int8), random(length, heads, head_dim, seed=9)
     with using(level) as library:
         together = attend(library, query, kv, whole, window)
         for chunk in (1, 3, 16, 33, 257):
@@ -95,12 +120,13 @@ def test_a_token_is_the_same_however_it_is_computed(
             assert torch.equal(attend(library, query, kv, whole, window), together)
 
 
+@both_kinds
 @pytest.mark.parametrize("level", levels(), ids=lambda level: level.name)
-def test_a_row_is_the_same_in_any_company(level: Level) -> None:
+def test_a_row_is_the_same_in_any_company(level: Level, int8: bool) -> None:
     """Rows that are cut into parts when they are alone, and not when they are many."""
     rows = [(1, 700), (4, 900), (1, 20)]
     crowd = metadata_of(rows + [(1, 300)] * 150)
-    kv, query = poisoned_kv(crowd, 2, 64), random(len(crowd.positions), 6, 64, seed=4)
+    kv, query = kept(poisoned_kv(crowd, 2, 64), int8), random(len(crowd.positions), 6, 64, seed=4)
     with using(level) as library:
         together = attend(library, query, kv, crowd, None)
         first = 0
@@ -111,9 +137,10 @@ def test_a_row_is_the_same_in_any_company(level: Level) -> None:
             first += tokens
 
 
+@both_kinds
 @pytest.mark.parametrize("level", levels(), ids=lambda level: level.name)
 @pytest.mark.parametrize("of_keys", [True, False])
-def test_what_is_not_a_number_reaches_only_those_who_see_it(level: Level, of_keys: bool) -> None:
+def test_what_is_not_a_number_reaches_only_those_who_see_it(level: Level, of_keys: bool, int8: bool) -> None:
     metadata = metadata_of([(100, 300), (2, 50)])
     kv, query = poisoned_kv(metadata, 1, 64), random(102, 4, 64, seed=1)
     spoilt = kv.clone()
@@ -121,7 +148,7 @@ def test_what_is_not_a_number_reaches_only_those_who_see_it(level: Level, of_key
     spoilt[metadata.block_tables[0, at // 16], at % 16, 0 if of_keys else 1] = math.nan
     for window in (None, 30):
         with using(level) as library:
-            sound, actual = (attend(library, query, each, metadata, window) for each in (kv, spoilt))
+            sound, actual = (attend(library, query, kept(each, int8), metadata, window) for each in (kv, spoilt))
         seen = torch.zeros(102, dtype=torch.bool)
         seen[50 : 100 if window is None else 80] = True
         assert actual[seen].isnan().all()
@@ -134,9 +161,7 @@ def test_large_and_equal_scores(level: Level) -> None:
     metadata = metadata_of([(1, 520)])
     kv, query = poisoned_kv(metadata, 1, 64), random(1, 1, 64, seed=1)
     with using(level) as library:
-        assert_close(
-            attend(library, query * 200, kv, metadata, None), expected(query * 200, kv.nan_to_num(), metadata, None)
-        )
+        assert_close(attend(library, query * 200, kv, metadata, None), expected(query * 200, kv, metadata, None))
         kv[:, :, 0] = 0
         values = kv.flatten(0, 1)[:, 1, 0][slots_of(metadata, 520)]
         assert_close(attend(library, query, kv, metadata, None)[0, 0], values.float().mean(0))

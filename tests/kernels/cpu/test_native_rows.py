@@ -10,10 +10,21 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernels.cpu.native import Level
-from kernels.cpu.native.abi import Heads
+from kernels.cpu.native.abi import KV, Heads
 from kernels.cpu.native.library import load
+from kernels.layout import int8_block_bytes
 from kernels.ops import AttentionMetadata
-from tests.kernels.cpu.paged import bf16, metadata_of, native_rows, poisoned_kv, random, using, vector_levels
+from kernels.reference_int8 import from_int8
+from tests.kernels.cpu.paged import (
+    bf16,
+    metadata_of,
+    native_rows,
+    poisoned_int8,
+    poisoned_kv,
+    random,
+    using,
+    vector_levels,
+)
 
 if load() is None:
     pytest.skip("the native library is not built: make install, with a C++ compiler", allow_module_level=True)
@@ -65,7 +76,8 @@ def rotate(
 ) -> Tensor:
     """tp_rotate_and_store of qkv [T, Hq + 2 Hkv, D]: what it leaves there. angles [positions, half]."""
     tokens, count, head_dim = qkv.shape
-    kv_heads = kv_layer.shape[3]
+    int8 = kv_layer.dtype == torch.int8
+    kv_heads = kv_layer.shape[1] // int8_block_bytes(1, head_dim) if int8 else kv_layer.shape[3]
     padded = torch.cat((qkv.flatten(1), torch.full((tokens, 3), 7.0, dtype=bf16)), dim=1)
     cos, sin, rows = angles.cos(), angles.sin(), native_rows(metadata)
     heads = Heads(
@@ -73,6 +85,7 @@ def rotate(
         kv_heads=kv_heads,
         head_dim=head_dim,
         norm_eps=1e-5,
+        kv=KV.INT8 if int8 else KV.BF16,
         query_norm=None if norms is None else norms[0].data_ptr(),
         key_norm=None if norms is None else norms[1].data_ptr(),
         rotary_half=angles.shape[1],
@@ -117,14 +130,42 @@ def test_rotate_and_store(
     turned = query_heads + kv_heads
     wanted = expected_heads(qkv[:, :turned], query_heads, angles[metadata.positions], norms)
     for level in vector_levels():
-        kv, stored = before.clone(), before.clone()
+        kv, stored, blocks = before.clone(), before.clone(), poisoned_int8(before)
         with using(level, threads) as library:
             actual = rotate(library, qkv, kv, metadata, angles, norms)
+            again = rotate(library, qkv, blocks, metadata, angles, norms)
         assert_near(actual[:, :turned], wanted)
         assert torch.equal(actual[:, turned:], qkv[:, turned:]), "values stay as they are"
         # Exactly what is left in qkv is stored, and nothing else is touched.
         stored.flatten(0, 1)[metadata.slot_mapping] = actual[:, query_heads:].unflatten(1, (2, kv_heads))
         assert torch.equal(kv.view(torch.int16), stored.view(torch.int16))
+        assert torch.equal(again, actual), "what is left in qkv is the same, however KV is kept"
+        assert torch.equal(blocks, poisoned_int8(stored))
+
+
+@pytest.mark.parametrize("level", vector_levels(), ids=lambda level: level.name)
+@pytest.mark.parametrize("head_dim", [2, 40, 64])
+def test_int8_of_any_numbers(level: Level, head_dim: int) -> None:
+    """Ties, zeros, the smallest and the largest numbers, and what is not finite: as the reference says, to the bit."""
+    ties = torch.arange(head_dim).float() + 0.5
+    ties[0] = 127
+    vectors = [ties, torch.zeros(head_dim), torch.full((head_dim,), 2.0**-133), torch.full((head_dim,), 3.38e38)]
+    for fault in (math.inf, -math.inf, math.nan):
+        vectors.append(random(head_dim).float().index_fill(0, torch.tensor([head_dim - 1]), fault))
+    tokens = len(vectors)
+    values = torch.stack(vectors).to(bf16)[:, None]
+    qkv = torch.cat((random(tokens, 2, head_dim), values), dim=1)
+    metadata = metadata_of([(tokens, tokens)])
+    kv = poisoned_kv(metadata, 1, head_dim)
+    blocks = poisoned_int8(kv)
+    with using(level) as library:
+        left = rotate(library, qkv, blocks, metadata, torch.zeros(tokens, 1), None)
+    kv.flatten(0, 1)[metadata.slot_mapping] = left[:, 1:].unflatten(1, (2, 1))
+    assert torch.equal(blocks, poisoned_int8(kv))
+    kept = from_int8(blocks, 1, head_dim)[metadata.block_tables[0, 0], :tokens, 1, 0]
+    assert torch.equal(kept[0], ties.round()), "to even"
+    assert kept[1:4].isfinite().all()
+    assert kept[4:].isnan().all()
 
 
 def expected_heads(heads: Tensor, query_heads: int, angles: Tensor, norms: tuple[Tensor, Tensor] | None) -> Tensor:

@@ -30,20 +30,21 @@ struct Amounts {
     int64_t units, tasks, sums;
 };
 
+// One for each `TpKv`.
 const AttentionKernels* kernels_of(int32_t level) {
 #if defined(__x86_64__)
     if (level >= TP_AVX512_FLOAT) {
-        return &ATTENTION_AVX512_FLOAT;
+        return ATTENTION_AVX512_FLOAT;
     }
     if (level >= TP_AVX512_BF16) {
-        return &ATTENTION_AVX512;
+        return ATTENTION_AVX512;
     }
     if (level == TP_AVX2) {
-        return &ATTENTION_AVX2;
+        return ATTENTION_AVX2;
     }
 #endif
     static_cast<void>(level);
-    return &ATTENTION_PORTABLE;
+    return ATTENTION_PORTABLE;
 }
 
 int64_t up_to(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
@@ -151,9 +152,10 @@ extern "C" int64_t tp_attend_scratch_bytes(const TpHeads* heads, const TpRows* r
 }
 
 extern "C" void tp_attend(const TpHeads* heads, const TpRows* rows, const uint16_t* qkv, int64_t qkv_stride,
-                          const uint16_t* kv_layer, int64_t window, uint16_t* out, int64_t out_stride, void* scratch) {
-    const tp::Attention attention{heads, rows, qkv, qkv_stride, kv_layer, window, out, out_stride};
-    tp::Plan plan{&attention, tp::kernels_of(tp_level()), nullptr};
+                          const void* kv_layer, int64_t window, uint16_t* out, int64_t out_stride, void* scratch) {
+    const tp::Attention attention{heads,  rows, qkv, qkv_stride, static_cast<const char*>(kv_layer), tp::KvLayout(*heads),
+                                  window, out,  out_stride};
+    tp::Plan plan{&attention, tp::kernels_of(tp_level()) + heads->kv, nullptr};
     const int64_t tasks = tp::lay_out(attention, static_cast<char*>(scratch), plan.tasks);
     if (tasks == 0) {
         return;

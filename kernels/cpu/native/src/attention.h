@@ -16,14 +16,16 @@ namespace tp {
 
 constexpr int64_t PART_TOKENS = 256;
 constexpr int64_t PART_BLOCKS = PART_TOKENS / BLOCK_TOKENS;
-constexpr int64_t HEAD_VECTOR = 32;  // dimensions that are kept together: the even ones, then the odd ones
+constexpr int64_t HEAD_VECTOR = 32;  // dimensions to whose multiples a head's sums are filled up
+constexpr int64_t LINE_BYTES = 64;   // of the processor's cache
 
 struct Attention {
     const TpHeads* heads;
     const TpRows* rows;
     const uint16_t* qkv;
     int64_t qkv_stride;
-    const uint16_t* kv_layer;
+    const char* kv_layer;
+    KvLayout kv;
     int64_t window;
     uint16_t* out;
     int64_t out_stride;
@@ -79,11 +81,13 @@ struct AttentionKernels {
     void (*whole)(const Attention& attention, const Tile& tile, Ahead& ahead);
 };
 
-extern const AttentionKernels ATTENTION_PORTABLE;
+// By how KV is kept: a `TpKv`.
+constexpr int KV_KINDS = 2;
+extern const AttentionKernels ATTENTION_PORTABLE[KV_KINDS];
 #if defined(__x86_64__)
-extern const AttentionKernels ATTENTION_AVX2;
-extern const AttentionKernels ATTENTION_AVX512;
-extern const AttentionKernels ATTENTION_AVX512_FLOAT;
+extern const AttentionKernels ATTENTION_AVX2[KV_KINDS];
+extern const AttentionKernels ATTENTION_AVX512[KV_KINDS];
+extern const AttentionKernels ATTENTION_AVX512_FLOAT[KV_KINDS];
 #endif
 
 }  // namespace tp

@@ -18,26 +18,28 @@ class Ahead {
     Ahead(const Attention& attention, const Task* task, const Task* end)
         : attention_(attention), task_(task), end_(end), part_(task->first_part) {
         find_part();
-        const TpHeads& heads = *attention.heads;
-        const int64_t stride = 2 * heads.kv_heads * heads.head_dim;
         for (int64_t strip = 0; strip < STRIPS; ++strip) {
-            const uint16_t* rows = next();
+            const char* rows = next();
             for (int64_t token = 0; token < BLOCK_TOKENS; ++token) {
-                for (int64_t dim = 0; dim < heads.head_dim; dim += HEAD_VECTOR) {
-                    __builtin_prefetch(rows + token * stride + dim, 0, 2);
+                for (int64_t byte = 0; byte < attention.kv.head; byte += LINE_BYTES) {
+                    __builtin_prefetch(rows + token * attention.kv.token + byte, 0, 2);
                 }
             }
         }
     }
 
-    // The strip to ask for: the first row of its head. Behind the last it is the last again, which costs nothing.
-    const uint16_t* next() {
+    // The strip to ask for: the first row of its head. Behind the last it is the last again, which costs nothing. The
+    // scales of a head's keys and values are a line, which is asked for here.
+    const char* next() {
         if (block_ == end_block_ && !find_next()) {
             return strip_;
         }
-        const TpHeads& heads = *attention_.heads;
-        const int64_t of_keys = heads.kv_heads * heads.head_dim;
-        strip_ = attention_.kv_layer + table_[block_++] * (BLOCK_TOKENS * 2 * of_keys) + (of_values_ ? of_keys : 0) + head_;
+        const KvLayout& kv = attention_.kv;
+        const char* block = attention_.kv_layer + table_[block_++] * kv.block;
+        if (!of_values_ && kv.scales < kv.block) {
+            __builtin_prefetch(block + kv.scales + head_ * (KvLayout::SCALES * sizeof(uint16_t)), 0, 2);
+        }
+        strip_ = block + (of_values_ ? kv.values() : 0) + head_ * kv.head;
         return strip_;
     }
 
@@ -66,13 +68,13 @@ class Ahead {
         block_ = std::max(start, attention_.first_visible(tile.position_of(tile.first, group))) / BLOCK_TOKENS;
         end_block_ = (last + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
         table_ = attention_.rows->block_tables + tile.row * attention_.rows->block_table_stride;
-        head_ = tile.kv_head * attention_.heads->head_dim;
+        head_ = tile.kv_head;
     }
 
     const Attention& attention_;
     const Task *task_, *end_;
     const int64_t* table_;
-    const uint16_t* strip_;
+    const char* strip_;
     int64_t part_, block_, end_block_, head_;
     bool of_values_ = false;
 };

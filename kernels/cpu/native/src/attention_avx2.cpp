@@ -20,12 +20,13 @@ constexpr int TILE_ROWS = 6, SCORE_BLOCKS = 1;  // 12 sums, 2 vectors of keys an
 constexpr int VALUE_VECTORS = 1, WIDE_VECTORS = 2, WIDE_ROWS = 2;  // 12 sums; few queries take wide slices
 
 #include "attention_scores.inl"
+#include "attention_kept.inl"
 #include "attention_values.inl"
 #include "attention_tile.inl"
 
 }  // namespace
 
-const AttentionKernels ATTENTION_AVX2 = {one_part, merge_parts, whole_tile};
+const AttentionKernels ATTENTION_AVX2[] = {KERNELS_OF<Bf16>, KERNELS_OF<Int8>};
 
 }  // namespace tp
 #endif

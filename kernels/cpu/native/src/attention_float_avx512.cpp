@@ -22,12 +22,13 @@ constexpr int TILE_ROWS = 6, SCORE_BLOCKS = 4;  // 24 sums, 4 vectors of keys an
 constexpr int VALUE_VECTORS = 2, WIDE_VECTORS = 4, WIDE_ROWS = 3;  // 24 sums; few queries take wide slices
 
 #include "attention_scores.inl"
+#include "attention_kept.inl"
 #include "attention_values.inl"
 #include "attention_tile.inl"
 
 }  // namespace
 
-const AttentionKernels ATTENTION_AVX512_FLOAT = {one_part, merge_parts, whole_tile};
+const AttentionKernels ATTENTION_AVX512_FLOAT[] = {KERNELS_OF<Bf16>, KERNELS_OF<Int8>};
 
 }  // namespace tp
 #endif

@@ -17,11 +17,12 @@ constexpr int TILE_ROWS = 2, SCORE_BLOCKS = 1;  // 8 sums, 4 vectors of keys and
 constexpr int VALUE_VECTORS = 2, WIDE_VECTORS = 2, WIDE_ROWS = 2;  // 8 sums
 
 #include "attention_scores.inl"
+#include "attention_kept.inl"
 #include "attention_values.inl"
 #include "attention_tile.inl"
 
 }  // namespace
 
-const AttentionKernels ATTENTION_PORTABLE = {one_part, merge_parts, whole_tile};
+const AttentionKernels ATTENTION_PORTABLE[] = {KERNELS_OF<Bf16>, KERNELS_OF<Int8>};
 
 }  // namespace tp

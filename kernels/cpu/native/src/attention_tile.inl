@@ -10,8 +10,9 @@ struct Span {
 // What a tile works on: on the stack of whoever computes it.
 struct Work {
     alignas(64) Query queries[MOST_QUERIES * 128 / 2 * FACTORS];  // [pairs][FACTORS][rows] of each tile of registers
-    alignas(64) uint32_t keys[SCORE_BLOCKS * BLOCK_TOKENS * MOST_HEAD_DIM / 2];
+    alignas(64) uint32_t keys[SCORE_BLOCKS * BLOCK_TOKENS * MOST_HEAD_DIM / 2 * FACTORS];
     alignas(64) float scores[MOST_QUERIES * PART_TOKENS];
+    alignas(64) float key_scales[PART_TOKENS], value_scales[PART_TOKENS];  // where they are scaled
     Span seen[MOST_QUERIES];  // keys that each query sees of the part, counted from the part's first
     Values values;
 };
@@ -60,26 +61,44 @@ Span find_seen(const Attention& attention, const Tile& tile, int64_t part, Work&
     return all;
 }
 
+// Scales of 16 keys and their values.
+template <typename Kept>
+void take_scales(const char* scales, float* of_keys, float* of_values) {
+    for (int64_t key = 0; key < BLOCK_TOKENS; key += LANES) {
+        Halves bits[2];
+        std::memcpy(&bits[0], scales + 2 * key, sizeof bits[0]);
+        std::memcpy(&bits[1], scales + 2 * (BLOCK_TOKENS + key), sizeof bits[1]);
+        store_floats(of_keys + key, widen(bits[0]) * Kept::KEY_FACTOR);
+        store_floats(of_values + key, widen(bits[1]));
+    }
+}
+
 // Scores of all queries with the blocks that hold keys [seen.first, seen.last); finds where their values are.
+template <typename Kept>
 void score_part(const Attention& attention, const Tile& tile, int64_t part, Span seen, Ahead& ahead, Work& work) {
     const TpHeads& heads = *attention.heads;
-    const int64_t dims = heads.head_dim, pairs = dims / 2, of_keys = heads.kv_heads * dims, stride = 2 * of_keys;
+    const KvLayout& kv = attention.kv;
+    const int64_t dims = heads.head_dim, pairs = dims / 2;
     const int64_t* table = attention.rows->block_tables + tile.row * attention.rows->block_table_stride;
     const int64_t end = (seen.last + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
-    work.values.stride = stride;
+    work.values.stride = kv.token;
     work.values.head_dim = dims;
     for (int64_t block = seen.first / BLOCK_TOKENS; block < end; ++block) {
-        const int64_t id = table[part * PART_BLOCKS + block];
-        work.values.blocks[block] = attention.kv_layer + id * BLOCK_TOKENS * stride + of_keys + tile.kv_head * dims;
+        const char* in_layer = attention.kv_layer + table[part * PART_BLOCKS + block] * kv.block;
+        work.values.blocks[block] = in_layer + kv.values() + tile.kv_head * kv.head;
+        if constexpr (Kept::SCALED) {
+            take_scales<Kept>(in_layer + kv.scales + tile.kv_head * (KvLayout::SCALES * 2),
+                              work.key_scales + block * BLOCK_TOKENS, work.value_scales + block * BLOCK_TOKENS);
+        }
     }
     for (int64_t block = seen.first / BLOCK_TOKENS; block < end;) {
         const int64_t blocks = std::min<int64_t>(SCORE_BLOCKS, end - block);
         for (int64_t b = 0; b < blocks; ++b) {
-            const uint16_t* keys = work.values.blocks[block + b] - of_keys;
-            turn_keys(keys, stride, pairs, ahead.next(), work.keys + b * pairs * BLOCK_TOKENS);
+            const char* keys = work.values.blocks[block + b] - kv.values();
+            Kept::turn_keys(keys, kv.token, dims, ahead.next(), work.keys + b * pairs * Kept::PAIR_WORDS);
         }
         for_register_tiles(tile.last - tile.first, [&](int64_t first, int64_t rows) {
-            score_of(static_cast<int>(rows), static_cast<int>(blocks))(
+            score_of<Kept>(static_cast<int>(rows), static_cast<int>(blocks))(
                 work.queries + first * pairs * FACTORS, work.keys, pairs,
                 work.scores + first * PART_TOKENS + block * BLOCK_TOKENS);
         });
@@ -88,8 +107,15 @@ void score_part(const Attention& attention, const Tile& tile, int64_t part, Span
 }
 
 // Scores [first, last) of a query become weights, e^(scale (score - largest)). Gives the largest and the sum of weights.
-__attribute__((noinline)) void weigh(float* scores, Span seen, float scale, float* largest_and_total) {
+// Of keys and values that are scaled, scores are multiplied by their key's first, and weights by their value's then.
+template <typename Kept>
+__attribute__((noinline)) void weigh(const Work& work, float* scores, Span seen, float scale, float* largest_and_total) {
     const int64_t begin = seen.first / LANES, end = (seen.last + LANES - 1) / LANES;
+    if constexpr (Kept::SCALED) {
+        for (int64_t block = begin; block < end; ++block) {
+            store_floats(scores + block * LANES, load_floats(scores + block * LANES) * load_floats(work.key_scales + block * LANES));
+        }
+    }
     for (int64_t key = begin * LANES; key < seen.first; ++key) {
         scores[key] = -INFINITY;
     }
@@ -105,8 +131,12 @@ __attribute__((noinline)) void weigh(float* scores, Span seen, float scale, floa
     for (int64_t block = begin; block < end; ++block) {
         const Floats power = (load_floats(scores + block * LANES) - most_of_all) * scale;
         const Floats weights = power < LEAST_POWER ? Floats{} : normal_exponential(power);
-        store_floats(scores + block * LANES, weights);
         total += weights;
+        if constexpr (Kept::SCALED) {
+            store_floats(scores + block * LANES, weights * load_floats(work.value_scales + block * LANES));
+        } else {
+            store_floats(scores + block * LANES, weights);
+        }
     }
     largest_and_total[0] = most_of_all;
     largest_and_total[1] = sum(total);
@@ -114,6 +144,7 @@ __attribute__((noinline)) void weigh(float* scores, Span seen, float scale, floa
 
 // A tile of registers: what all its queries see together, what some see before and behind it one by one. What a query
 // does not see is not multiplied by 0 but left alone: it may be a NaN.
+template <typename Kept>
 void add_tile(const Work& work, int64_t first, int64_t rows, float* sums, int64_t stride) {
     const Span* seen = work.seen + first;
     Span common = seen[0];
@@ -126,37 +157,38 @@ void add_tile(const Work& work, int64_t first, int64_t rows, float* sums, int64_
     for (int64_t r = 0; r < rows; ++r) {
         const int64_t last = together ? common.first : seen[r].last;
         if (seen[r].first < last) {
-            add_heads_of(1)(work.values, seen[r].first, last, weights + r * PART_TOKENS, sums + r * stride, stride);
+            add_heads_of<Kept>(1)(work.values, seen[r].first, last, weights + r * PART_TOKENS, sums + r * stride, stride);
         }
     }
     if (together) {
-        add_heads_of(rows)(work.values, common.first, common.last, weights, sums, stride);
+        add_heads_of<Kept>(rows)(work.values, common.first, common.last, weights, sums, stride);
         for (int64_t r = 0; r < rows; ++r) {
             if (common.last < seen[r].last) {
-                add_heads_of(1)(work.values, common.last, seen[r].last, weights + r * PART_TOKENS, sums + r * stride, stride);
+                add_heads_of<Kept>(1)(work.values, common.last, seen[r].last, weights + r * PART_TOKENS, sums + r * stride, stride);
             }
         }
     }
 }
 
+template <typename Kept>
 void compute_part(const Attention& attention, const Tile& tile, int64_t part, Ahead& ahead, Work& work,
                   float* sums) {
     const int64_t dims = attention.heads->head_dim, padded = padded_dim(dims), stride = sums_stride(dims);
     const float scale = 1.0f / std::sqrt(static_cast<float>(dims));
     const Span all = find_seen(attention, tile, part, work);
-    score_part(attention, tile, part, all, ahead, work);
+    score_part<Kept>(attention, tile, part, all, ahead, work);
     for (int64_t query = 0; query < tile.last - tile.first; ++query) {
         if (work.seen[query].first < work.seen[query].last) {
             float* of_query = sums + query * stride;
             std::memset(of_query, 0, static_cast<size_t>(padded) * sizeof *of_query);
-            weigh(work.scores + query * PART_TOKENS, work.seen[query], scale, of_query + padded);
+            weigh<Kept>(work, work.scores + query * PART_TOKENS, work.seen[query], scale, of_query + padded);
         }
     }
     for (int64_t block = all.first / BLOCK_TOKENS; block * BLOCK_TOKENS < all.last; ++block) {
         work.values.ahead[block] = ahead.next();
     }
     for_register_tiles(tile.last - tile.first, [&](int64_t first, int64_t rows) {
-        add_tile(work, first, rows, sums, stride);
+        add_tile<Kept>(work, first, rows, sums, stride);
         std::copy(work.values.blocks, work.values.blocks + PART_BLOCKS, work.values.ahead);  // all are asked for
     });
 }
@@ -190,6 +222,7 @@ void merge_part(const Attention& attention, const Tile& tile, int64_t part, cons
     }
 }
 
+template <typename Kept>
 void store_queries(const Attention& attention, const Tile& tile, const float* sums) {
     const int64_t dims = attention.heads->head_dim, padded = padded_dim(dims), group = attention.group();
     for (int64_t query = tile.first; query < tile.last; ++query, sums += sums_stride(dims)) {
@@ -197,10 +230,10 @@ void store_queries(const Attention& attention, const Tile& tile, const float* su
         uint16_t* out = attention.out + (tile.token + query / group) * attention.out_stride + head * dims;
         const float inverse = 1.0f / sums[padded + 1];
         for (int64_t dim = 0; dim < dims; dim += SLICE) {
-            const float* from = sums + place_of(dim);
-            const Halves even = narrow(load_floats(from) * inverse);
-            const Halves odd = narrow(load_floats(from + HEAD_VECTOR / 2) * inverse);
-            const Words words = __builtin_convertvector(even, Words) | __builtin_convertvector(odd, Words) << 16;
+            const float* from = sums + Kept::place_of(dim);
+            const Halves first = narrow(load_floats(from) * inverse);
+            const Halves second = narrow(load_floats(from + Kept::SECOND) * inverse);
+            const Words words = Kept::join(first, second);
             std::memcpy(out + dim, &words, static_cast<size_t>(std::min(dims - dim, SLICE)) * sizeof *out);
         }
     }
@@ -212,12 +245,14 @@ Span parts_of(const Attention& attention, const Tile& tile) {
             tile.position_of(tile.last - 1, group) / PART_TOKENS + 1};
 }
 
+template <typename Kept>
 void one_part(const Attention& attention, const Tile& tile, int64_t part, Ahead& ahead, float* sums) {
     Work work;
     take_queries(attention, tile, work);
-    compute_part(attention, tile, part, ahead, work, sums);
+    compute_part<Kept>(attention, tile, part, ahead, work, sums);
 }
 
+template <typename Kept>
 void merge_parts(const Attention& attention, const Tile& tile, const float* part_sums) {
     alignas(64) float sums[MOST_SUMS];
     const Span parts = parts_of(attention, tile);
@@ -225,19 +260,23 @@ void merge_parts(const Attention& attention, const Tile& tile, const float* part
         merge_part(attention, tile, part, part_sums, sums);
         part_sums += (tile.last - tile.first) * sums_stride(attention.heads->head_dim);
     }
-    store_queries(attention, tile, sums);
+    store_queries<Kept>(attention, tile, sums);
 }
 
+template <typename Kept>
 void whole_tile(const Attention& attention, const Tile& tile, Ahead& ahead) {
     Work work;
     alignas(64) float sums[MOST_SUMS], part_sums[MOST_SUMS];
     const Span parts = parts_of(attention, tile);
     take_queries(attention, tile, work);
     for (int64_t part = parts.first; part < parts.last; ++part) {
-        compute_part(attention, tile, part, ahead, work, parts.last - parts.first == 1 ? sums : part_sums);
+        compute_part<Kept>(attention, tile, part, ahead, work, parts.last - parts.first == 1 ? sums : part_sums);
         if (parts.last - parts.first > 1) {
             merge_part(attention, tile, part, part_sums, sums);
         }
     }
-    store_queries(attention, tile, sums);
+    store_queries<Kept>(attention, tile, sums);
 }
+
+template <typename Kept>
+constexpr AttentionKernels KERNELS_OF = {one_part<Kept>, merge_parts<Kept>, whole_tile<Kept>};

@@ -59,7 +59,7 @@ struct Arena {
 };
 
 TpHeads heads_of(const TpModel& model, const TpLayer& layer) {
-    return {model.query_heads, model.kv_heads,    model.head_dim, model.norm_eps, 0,
+    return {model.query_heads, model.kv_heads,    model.head_dim, model.norm_eps, model.kv,
             layer.query_norm,  layer.key_norm,    model.rotary_half, model.cos,   model.sin};
 }
 
@@ -114,7 +114,7 @@ class Step {
         tp::run(embed_range, &embedding, rows_.tokens, EMBEDDED_TOKENS);
     }
 
-    void store_kv(const TpLayer& layer, uint16_t* kv_layer) {
+    void store_kv(const TpLayer& layer, void* kv_layer) {
         norm(layer.attention_norm);
         product(layer.qkv, normed_, widths_.normed, TP_STORE_BF16, qkv_, widths_.qkv);
         const TpHeads heads = heads_of(model_, layer);
@@ -134,7 +134,7 @@ class Step {
         rows_ = only(rows_, wanted);
     }
 
-    void attend(const TpLayer& layer, const uint16_t* kv_layer) {
+    void attend(const TpLayer& layer, const void* kv_layer) {
         const TpHeads heads = heads_of(model_, layer);
         tp_attend(&heads, &rows_, qkv_, widths_.qkv, kv_layer, layer.window, attended_, widths_.attended, scratch_);
         product(layer.output, attended_, widths_.attended, TP_ADD_FLOAT32, residual_, widths_.residual);
@@ -187,16 +187,17 @@ extern "C" int64_t tp_forward_scratch_bytes(const TpModel* model, const TpRows* 
     return Arena(Widths(*model), rows->tokens).scratch + phase;
 }
 
-extern "C" void tp_forward(const TpModel* model, const TpRows* rows, const int64_t* wanted, const int64_t* token_ids,
-                           uint16_t* kv, int64_t kv_layer_stride, uint16_t* hidden, void* scratch) {
+extern "C" void tp_forward(const TpModel* model, const TpRows* rows, const int64_t* wanted, const int64_t* token_ids, void* kv,
+                           int64_t kv_layer_bytes, uint16_t* hidden, void* scratch) {
     Step step(*model, *rows, scratch);
     step.embed(token_ids);
     for (int64_t index = 0; index < model->layers; ++index) {
-        step.store_kv(model->layer[index], kv + index * kv_layer_stride);
+        char* kv_layer = static_cast<char*>(kv) + index * kv_layer_bytes;
+        step.store_kv(model->layer[index], kv_layer);
         if (wanted != nullptr && index + 1 == model->layers) {
             step.keep(wanted);
         }
-        step.attend(model->layer[index], kv + index * kv_layer_stride);
+        step.attend(model->layer[index], kv_layer);
         step.feed_forward(model->layer[index]);
     }
     step.finish(hidden);

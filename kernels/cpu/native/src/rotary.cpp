@@ -28,8 +28,8 @@ void rotate_range(const void* argument, int64_t first, int64_t last) {
 }  // namespace tp
 
 extern "C" void tp_rotate_and_store(const TpHeads* heads, const TpRows* rows, uint16_t* qkv, int64_t qkv_stride,
-                                    uint16_t* kv_layer) {
-    const tp::Rotation rotation{heads, rows, qkv, qkv_stride, kv_layer};
+                                    void* kv_layer) {
+    const tp::Rotation rotation{heads, rows, qkv, qkv_stride, static_cast<char*>(kv_layer), tp::KvLayout(*heads)};
     const int64_t width = (heads->query_heads + 2 * heads->kv_heads) * heads->head_dim;
     const int64_t grain = std::max<int64_t>(1, tp::PIECE_NUMBERS / width);
     if (rows->tokens <= grain) {

@@ -10,12 +10,29 @@ namespace tp {
 constexpr int64_t BLOCK_TOKENS = 16;   // of KV
 constexpr int64_t MOST_HEAD_DIM = 512;
 
+// Where a layer's keys and values lie, in bytes: see `TpKv`.
+struct KvLayout {
+    int64_t head, token, block;  // bytes of a key or value, of a token, of a block
+    int64_t scales;              // where they begin in a block; it ends there where there are none
+
+    explicit KvLayout(const TpHeads& heads)
+        : head(heads.head_dim * (heads.kv == TP_KV_INT8 ? 1 : 2)),
+          token(2 * heads.kv_heads * head),
+          block(BLOCK_TOKENS * token + (heads.kv == TP_KV_INT8 ? heads.kv_heads * SCALES * 2 : 0)),
+          scales(BLOCK_TOKENS * token) {}
+
+    int64_t values() const { return token / 2; }  // behind the token's keys
+
+    static constexpr int64_t SCALES = 2 * BLOCK_TOKENS;  // of a head in a block: of its keys, then of its values
+};
+
 struct Rotation {
     const TpHeads* heads;
     const TpRows* rows;
     uint16_t* qkv;
     int64_t qkv_stride;
-    uint16_t* kv_layer;
+    char* kv_layer;
+    KvLayout kv;
 };
 
 // Tokens [first, last) of the step.

@@ -77,12 +77,46 @@ inline void make_head(const TpHeads& heads, const uint16_t* from, const float* n
     }
 }
 
+// The smallest bf16 number that is no less than a finite one of 0 or more.
+inline uint16_t bf16_from_above(float number) {
+    uint32_t bits;
+    std::memcpy(&bits, &number, sizeof bits);
+    return static_cast<uint16_t>((bits + 0xffffu) >> 16);
+}
+
+// A key or value as whole numbers from -127 to 127, to the nearest, ties to even, and the scale that makes them what they
+// were: bf16, and a NaN where one of them is not finite.
+inline uint16_t keep_int8(const Head& head, int64_t dims, int8_t* to) {
+    constexpr uint16_t NOT_A_NUMBER = 0x7fc0;
+    Floats most = {}, faults = {};  // a number less itself is 0, or a NaN
+    for (int64_t at = 0; at < dims; at += LANES) {
+        const Floats numbers = load_floats(head.numbers + at);  // zeros past the end
+        most = larger(numbers, most);
+        most = larger(-numbers, most);
+        faults += numbers - numbers;
+    }
+    const uint16_t scale = sum(faults) == 0.0f ? bf16_from_above(largest(most) / 127.0f) : NOT_A_NUMBER;
+    if (scale == 0 || scale == NOT_A_NUMBER) {
+        std::memset(to, 0, static_cast<size_t>(dims));
+        return scale;
+    }
+    const float divisor = widen(Halves{scale})[0];
+    const Floats shift = floats(12582912.0f);  // 1.5 x 2^23: what is added to it is rounded to a whole number
+    for (int64_t at = 0; at < dims; at += LANES) {
+        const Ints whole = reinterpret_cast<Ints>(load_floats(head.numbers + at) / divisor + shift) - reinterpret_cast<Ints>(shift);
+        const Bytes bytes = __builtin_convertvector(whole, Bytes);
+        std::memcpy(to + at, &bytes, static_cast<size_t>(dims - at < LANES ? dims - at : LANES));
+    }
+    return scale;
+}
+
 inline void rotate_token(const Rotation& rotation, int64_t token, int64_t position, int64_t block) {
     const TpHeads& heads = *rotation.heads;
     const int64_t dims = heads.head_dim, of_keys = heads.kv_heads * dims;
     uint16_t* query = rotation.qkv + token * rotation.qkv_stride;
     uint16_t* key = query + heads.query_heads * dims;
-    uint16_t* slot = rotation.kv_layer + (block * BLOCK_TOKENS + position % BLOCK_TOKENS) * 2 * of_keys;
+    char* in_block = rotation.kv_layer + block * rotation.kv.block;
+    char* slot = in_block + position % BLOCK_TOKENS * rotation.kv.token;
     Head head;
     for (int64_t i = 0; i < heads.query_heads; ++i, query += dims) {
         make_head(heads, query, heads.query_norm, position, head);
@@ -92,7 +126,16 @@ inline void rotate_token(const Rotation& rotation, int64_t token, int64_t positi
         make_head(heads, key + i * dims, heads.key_norm, position, head);
         store_head(head, dims, key + i * dims);
     }
-    std::memcpy(slot, key, static_cast<size_t>(2 * of_keys) * sizeof(uint16_t));  // values lie behind keys in both
+    if (heads.kv == TP_KV_BF16) {
+        std::memcpy(slot, key, static_cast<size_t>(2 * of_keys) * sizeof(uint16_t));  // values lie behind keys in both
+        return;
+    }
+    auto* scales = reinterpret_cast<uint16_t*>(in_block + rotation.kv.scales) + position % BLOCK_TOKENS;
+    for (int64_t i = 0; i < 2 * heads.kv_heads; ++i) {
+        const int64_t of_head = i % heads.kv_heads * KvLayout::SCALES + i / heads.kv_heads * BLOCK_TOKENS;
+        load_head(key + i * dims, dims, head);
+        scales[of_head] = keep_int8(head, dims, reinterpret_cast<int8_t*>(slot) + i * dims);
+    }
 }
 
 void rotate_tokens(const Rotation& rotation, int64_t first, int64_t last) {

@@ -12,7 +12,7 @@
 extern "C" {
 
 // Changes with every function or struct here; the loader refuses another.
-constexpr int32_t TP_ABI = 4;
+constexpr int32_t TP_ABI = 5;
 int32_t tp_abi();
 
 // What this processor has of what the kernels are made for, and the most that is used of it from now on.
@@ -89,11 +89,17 @@ struct TpRows {
     int64_t block_table_stride;
 };
 
-// KV of one layer, bf16 [N, 16, 2, Hkv, D], dense. Nothing comes of slots past a row's context.
+// How the KV of a layer is kept: blocks of 16 tokens, dense. Nothing comes of slots past a row's context.
+enum TpKv : int32_t {
+    TP_KV_BF16 = 0,  // [N, 16, 2, Hkv, D]
+    TP_KV_INT8 = 1,  // of each block [16, 2, Hkv, D] int8 from -127 to 127, and behind them scales [Hkv, 2, 16] bf16: a number
+                     // times that of its head and token is what was stored; a NaN where that was not finite
+};
+
 struct TpHeads {
     int64_t query_heads, kv_heads, head_dim;
     float norm_eps;
-    int32_t unused;
+    int32_t kv;  // TpKv
     const float* query_norm;  // [D] each, or null: RMS norms of each head before it is rotated
     const float* key_norm;
     int64_t rotary_half;      // pairs (i, i + half) turn; dimensions past 2 x half stay
@@ -103,14 +109,14 @@ struct TpHeads {
 
 // qkv bf16 [T, (Hq + 2 Hkv) D], rows `qkv_stride` apart: norms and turns queries and keys in place, and puts keys and
 // values into `kv_layer` at their tokens' slots.
-void tp_rotate_and_store(const TpHeads* heads, const TpRows* rows, uint16_t* qkv, int64_t qkv_stride, uint16_t* kv_layer);
+void tp_rotate_and_store(const TpHeads* heads, const TpRows* rows, uint16_t* qkv, int64_t qkv_stride, void* kv_layer);
 
 // Causal attention of the queries in qkv over the paged KV; out bf16 [T, Hq D]. `window`: a token at p sees (p - window, p];
 // 0 for all. Scores are scaled by 1/sqrt(D), softmax and sums in float32. A token's numbers depend on its own sequence
 // alone, to the bit: not on the rows beside it, on how many of its row's tokens come with it, or on threads.
 // -1 where it cannot do such heads: of an odd dimension or more than 512, or in groups of different sizes.
 int64_t tp_attend_scratch_bytes(const TpHeads* heads, const TpRows* rows);
-void tp_attend(const TpHeads* heads, const TpRows* rows, const uint16_t* qkv, int64_t qkv_stride, const uint16_t* kv_layer,
+void tp_attend(const TpHeads* heads, const TpRows* rows, const uint16_t* qkv, int64_t qkv_stride, const void* kv_layer,
                int64_t window, uint16_t* out, int64_t out_stride, void* scratch);
 
 // x float32 [T, width] to bf16 [T, width]: x / rms(x) times the weight, computed in float32, rounded once.
@@ -131,7 +137,7 @@ struct TpLayer {
 struct TpModel {
     int64_t hidden, query_heads, kv_heads, head_dim, inner, vocab, layers;
     float norm_eps;
-    int32_t unused;
+    int32_t kv;  // TpKv
     const TpLayer* layer;
     const float* final_norm;
     TpWeight embedding;  // packed [V, H]; it may share its memory with the head
@@ -141,11 +147,11 @@ struct TpModel {
 };
 
 // Hidden states bf16 [W, H] of a step's tokens, normed for the head: of row i's last `wanted[i]`, at least one each, rows one
-// after another; null: of all. Writes the KV of all tokens into `kv` bf16 [layers, N, 16, 2, Hkv, D], layers `kv_layer_stride`
-// apart. The stream between layers (the residual) is float32. Scratch of -1 bytes: attention cannot do such heads.
+// after another; null: of all. Writes the KV of all tokens into `kv`, whose layers lie `kv_layer_bytes` apart. The stream
+// between layers (the residual) is float32. Scratch of -1 bytes: attention cannot do such heads.
 int64_t tp_forward_scratch_bytes(const TpModel* model, const TpRows* rows, const int64_t* wanted);
-void tp_forward(const TpModel* model, const TpRows* rows, const int64_t* wanted, const int64_t* token_ids, uint16_t* kv,
-                int64_t kv_layer_stride, uint16_t* hidden, void* scratch);
+void tp_forward(const TpModel* model, const TpRows* rows, const int64_t* wanted, const int64_t* token_ids, void* kv,
+                int64_t kv_layer_bytes, uint16_t* hidden, void* scratch);
 
 // --- Sampling: meanings in kernels/reference.py ------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ typedef float Floats __attribute__((vector_size(REGISTER_BYTES)));
 typedef int32_t Ints __attribute__((vector_size(REGISTER_BYTES)));
 typedef uint32_t Words __attribute__((vector_size(REGISTER_BYTES)));
 typedef uint16_t Halves __attribute__((vector_size(REGISTER_BYTES / 2)));
+typedef int8_t Bytes __attribute__((vector_size(REGISTER_BYTES / 4)));
 
 constexpr int LANES = REGISTER_BYTES / 4;
 

@@ -1,0 +1,45 @@
+"""What KV in int8 means, in plain torch.
+
+Each key and each value of a head is kept as whole numbers from -127 to 127 with one scale. A block of a layer is
+int8 [16, 2, Hkv, D], and behind it scales bfloat16 [Hkv, 2, 16]: a head's keys, then its values. Scales in bfloat16
+take two bytes and reach as far as what they scale.
+"""
+
+import torch
+from torch import Tensor
+
+from kernels.layout import BLOCK_TOKENS, int8_block_bytes
+
+_LARGEST = 127
+
+
+def scales_of(numbers: Tensor) -> Tensor:
+    """Of each bfloat16 vector [..., D], float32 [...]: the smallest bfloat16 number with which all of it fits.
+
+    NaN where one of its numbers is not finite.
+    """
+    largest = numbers.float().abs().amax(-1)
+    bits = (torch.nan_to_num(largest, posinf=0) / _LARGEST).view(torch.int32)
+    above = (bits + 0xFFFF & ~0xFFFF).view(torch.float32)
+    return above.masked_fill(~numbers.isfinite().all(-1), torch.nan)
+
+
+def to_int8(kv: Tensor) -> Tensor:
+    """KV bfloat16 [..., 16, 2, Hkv, D] as blocks int8 [..., bytes]. To the nearest, ties to even."""
+    scales = scales_of(kv)
+    divisors = torch.where(scales > 0, scales, torch.inf)  # of zeros, and of what is not finite: all are 0
+    numbers = torch.nan_to_num(kv.float() / divisors[..., None]).round()
+    numbers = numbers.masked_fill(~(scales > 0)[..., None], 0).to(torch.int8)
+    halves = (scales.view(torch.int32) >> 16).to(torch.int16)  # a NaN, too, always has the same bits
+    of_heads = halves.movedim(-3, -1).transpose(-3, -2).contiguous()  # [..., Hkv, 2, 16]
+    return torch.cat((numbers.flatten(-4), of_heads.flatten(-3).view(torch.int8)), dim=-1)
+
+
+def from_int8(blocks: Tensor, kv_heads: int, head_dim: int) -> Tensor:
+    """Blocks int8 [..., bytes] as KV float32 [..., 16, 2, Hkv, D]: what attention computes with."""
+    assert blocks.shape[-1] == int8_block_bytes(kv_heads, head_dim), f"blocks have {blocks.shape[-1]} bytes"
+    count = BLOCK_TOKENS * 2 * kv_heads * head_dim
+    numbers = blocks[..., :count].reshape(*blocks.shape[:-1], BLOCK_TOKENS, 2, kv_heads, head_dim).float()
+    of_heads = blocks[..., count:].contiguous().view(torch.bfloat16).float()
+    scales = of_heads.view(*blocks.shape[:-1], kv_heads, 2, BLOCK_TOKENS).transpose(-3, -2).movedim(-1, -3)
+    return numbers * scales[..., None]
