@@ -45,7 +45,7 @@ async def apply(store: SessionStore, step: tuple, number: int) -> object:
     raise AssertionError(step)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(moves, min_size=10, max_size=50))
 def test_both_stores_do_the_same(runner: asyncio.Runner, redis_server: RedisServer, steps: list[tuple]) -> None:
     """Step by step the same answers, and the same sessions after each."""
@@ -67,7 +67,7 @@ def test_both_stores_do_the_same(runner: asyncio.Runner, redis_server: RedisServ
     runner.run(run())
 
 
-@settings(max_examples=1000)
+@settings(max_examples=300)
 @given(steps=st.lists(moves, min_size=10, max_size=60))
 def test_no_turn_is_lost_or_interleaved(steps: list[tuple]) -> None:
     """Each turn writes what it began with and one entry more: a history is the turns that were stored, in order."""
