@@ -9,21 +9,24 @@ from torch import Tensor
 
 from engine.config import BLOCK_TOKENS
 from engine.execution.sampler import Draw
-from engine.execution.slots import IntArray, SlotTable, index_tensor, slot_of
+from engine.execution.slots import IntArray, SlotTable, slot_of
 from engine.request import Pooling, Request
 from engine.scheduling.plan import ScheduledRow, StepPlan
 from kernels.ops import AttentionMetadata
 
+_NONE = np.empty(0, dtype=np.int64)
+
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """A step as the model takes it. Its rows are in the order that kernels want: by token count, then by context.
+    """A step as the model takes it. Its rows are in the order that kernels want: first those that decode, which compute
+    one token and draw the next, by context; then all others by token count and context.
 
     order: where each of them stands in the plan; None where they are as the plan has them.
     token_ids: int64 [T]. wanted: int64 [W], those whose hidden states are read; None where all are. ends: int64 [R],
         where the last hidden state of each row lies among those.
-    decoding: where each row computes one token and draws the next, those draws in order, else None. While the same
-        requests decode in the same slots it is the same list.
+    decoding: what the rows that decode draw, in order. While the same requests decode in the same slots it is the same
+        list.
     """
 
     order: Sequence[int] | None
@@ -31,7 +34,7 @@ class StepInputs:
     wanted: IntArray | None
     ends: IntArray
     metadata: AttentionMetadata
-    decoding: list[Draw] | None
+    decoding: list[Draw]
 
     def entered_blocks(self) -> IntArray:
         """Blocks, int64, that a row starts to write in this step and leaves partly empty: of its last block no more is
@@ -49,7 +52,7 @@ class StepInputs:
 
 @dataclass(slots=True)
 class _Decoding:
-    """The last step, where all of its rows decoded: what is the same in the next one of the same requests.
+    """Rows of the last step that decoded: what is the same in the next one of the same requests.
 
     `stays` and `sizes` are their admissions and how many blocks they have, in the plan's order; `order` and what
     follows it are in that of the kernels, which is the same as long as all contexts grow alike.
@@ -70,8 +73,8 @@ class _Decoding:
 class RowPlacer:
     """Makes the inputs of a plan's rows, and keeps their slots up to date.
 
-    Most steps have the rows of the one before, each with one token more: for those there is nothing to be done a row
-    but to look up the token.
+    Most of a step's rows are those of the one before, each with one token more: for those there is nothing to be done
+    a row but to look up the token.
     """
 
     def __init__(self, slots: SlotTable, window: int | None = None) -> None:
@@ -83,40 +86,51 @@ class RowPlacer:
     def place(self, plan: StepPlan) -> StepInputs:
         requests, starts, counts, samples, _ = zip(*plan.rows, strict=True)
         if counts.count(1) == len(counts) and False not in samples:
-            return self._place_decoding(plan.rows, requests, starts)
-        self._last = None  # blocks that drafts were given may be others by the next step, and as many
-        for row in plan.rows:
-            self._slots.update(row)
-        return self._place_any(plan.rows, requests, np.array(starts), np.array(counts))
+            last, contexts, token_ids = self._decoding(plan.rows, requests, starts)
+            tables, ends = last.tables, last.ends
+            metadata = AttentionMetadata(torch.from_numpy(tables), last.ones, contexts)
+            return StepInputs(last.places, torch.from_numpy(token_ids), None, ends, metadata, last.draws)
+        return self._place_mixed(plan.rows)
 
-    def _place_any(
-        self, planned: Sequence[ScheduledRow], requests: Sequence[Request], starts: IntArray, counts: IntArray
-    ) -> StepInputs:
-        contexts = starts + counts
-        order = np.lexsort((contexts, counts))
-        contexts, counts = contexts[order], counts[order]
-        places: list[int] = order.tolist()
-        token_ids: list[int] = []
-        for place in places:
-            request, start, tokens, _, drafts = planned[place]
-            token_ids += request.tokens[start : start + tokens]  # as many as there are: drafts come behind
-            token_ids += drafts
-        tables = self._slots.tables_of(np.array([slot_of(requests[place]) for place in places]), contexts)
-        wanted = np.array([wanted_tokens(planned[place], self._window) for place in places])
-        ends = wanted.cumsum() - 1
-        indices = None if (wanted == counts).all() else _last_of_rows(counts, wanted)
+    def _place_mixed(self, planned: Sequence[ScheduledRow]) -> StepInputs:
+        """Rows that decode, and behind them all others."""
+        places = [place for place, row in enumerate(planned) if row.tokens == 1 and row.samples]
+        keyed = [
+            (row.tokens, row.start + row.tokens, place)
+            for place, row in enumerate(planned)
+            if row.tokens > 1 or not row.samples
+        ]
+        keyed.sort()
+        others = [planned[place] for _, _, place in keyed]
+        draws: list[Draw] = []
+        slots, contexts, token_ids = _NONE, _NONE, _NONE
+        if places:
+            decoding = [planned[place] for place in places]
+            requests, starts, _, _, _ = zip(*decoding, strict=True)
+            last, contexts, token_ids = self._decoding(decoding, requests, starts)
+            slots, draws = last.slots, last.draws
+            places = places if last.places is None else [places[place] for place in last.places]
+        else:
+            self._last = None  # blocks that drafts were given may be others by the next step, and as many
+        for row in others:
+            self._slots.update(row)
+        contexts = np.append(contexts, [context for _, context, _ in keyed])
+        counts = np.append(np.ones_like(slots), [tokens for tokens, _, _ in keyed])
+        wanted = np.append(np.ones_like(slots), [wanted_tokens(row, self._window) for row in others])
+        tables = self._slots.tables_of(np.append(slots, [slot_of(row.request) for row in others]), contexts)
         return StepInputs(
-            places,
-            index_tensor(token_ids),
-            indices,
-            ends,
+            places + [place for _, _, place in keyed],
+            torch.from_numpy(np.append(token_ids, _token_ids(others))),
+            None if (wanted == counts).all() else _last_of_rows(counts, wanted),
+            wanted.cumsum() - 1,
             AttentionMetadata(torch.from_numpy(tables), counts, contexts),
-            None,
+            draws,
         )
 
-    def _place_decoding(
+    def _decoding(
         self, planned: Sequence[ScheduledRow], requests: tuple[Request, ...], starts: tuple[int, ...]
-    ) -> StepInputs:
+    ) -> tuple[_Decoding, IntArray, IntArray]:
+        """What is kept of rows that decode, their contexts and their tokens, in the order of the kernels."""
         last = self._kept(planned, requests, starts)
         self._slots.count_tokens(requests)
         contexts = np.array(starts)
@@ -124,14 +138,7 @@ class RowPlacer:
         if last.order is not None:
             contexts, token_ids = contexts[last.order], token_ids[last.order]
         contexts += 1
-        return StepInputs(
-            last.places,
-            torch.from_numpy(token_ids),
-            None,
-            last.ends,
-            AttentionMetadata(torch.from_numpy(last.tables), last.ones, contexts),
-            last.draws,
-        )
+        return last, contexts, token_ids
 
     def _kept(
         self, planned: Sequence[ScheduledRow], requests: tuple[Request, ...], starts: tuple[int, ...]
@@ -171,6 +178,15 @@ class RowPlacer:
         if places == list(range(len(places))):
             return _Decoding(requests, stays, sizes, None, None, slots, tables, ones, ends, draws)
         return _Decoding(requests, stays, sizes, order, places, slots, tables, ones, ends, draws)
+
+
+def _token_ids(rows: Sequence[ScheduledRow]) -> IntArray:
+    """What the rows compute, one after another."""
+    token_ids: list[int] = []
+    for request, start, tokens, _, drafts in rows:
+        token_ids += request.tokens[start : start + tokens]  # as many as there are: drafts come behind
+        token_ids += drafts
+    return np.array(token_ids, dtype=np.int64)
 
 
 def wanted_tokens(row: ScheduledRow, window: int | None) -> int:

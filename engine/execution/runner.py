@@ -1,8 +1,9 @@
 """Runs a plan on the model: the executor behind the scheduler."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,6 +31,15 @@ class FinishedStep:
 
     def result(self) -> StepResult:
         return self._result
+
+
+class _Drawn(NamedTuple):
+    """What the sampler drew, and whether the logits of each draw were finite."""
+
+    tokens: list[int]
+    logprobs: list[TokenLogprob | None]
+    failed: frozenset[int]
+    finite: list[bool]
 
 
 class ModelRunner:
@@ -71,10 +81,7 @@ class ModelRunner:
         attention = self._ops.plan_attention(inputs.metadata)
         hidden = self._model.forward(inputs.token_ids, attention, self._kv, inputs.wanted)
         rows = plan.rows if inputs.order is None else [plan.rows[place] for place in inputs.order]
-        if inputs.decoding is not None:
-            results = self._decoded(inputs.decoding, inputs.ends, hidden)
-        else:
-            results = self._results(rows, inputs.ends, hidden)
+        results = self._results(rows, inputs, hidden)
         if self._hidden_states is not None:
             self._keep_hidden(self._hidden_states, rows, inputs.ends, results, hidden)
         return FinishedStep(StepResult(tuple(_in_plan_order(results, inputs.order))))
@@ -86,28 +93,51 @@ class ModelRunner:
             sources = index_tensor([copy.source for copy in copies])
             self._ops.copy_blocks(self._kv, sources, index_tensor([copy.target for copy in copies]))
 
-    def _decoded(self, draws: list[Draw], ends: IntArray, hidden: Tensor) -> list[RowResult]:
-        """Of rows that have one hidden state each, and draw behind it."""
-        finite = _finite_rows(hidden, ends)
-        logits = self._model.logits(hidden)
-        finite_logits = self._ops.finite_rows(logits).tolist()
-        tokens, logprobs, failed = self._sampler.sample(logits, draws)
-        if not failed and False not in finite and False not in finite_logits:
-            return [_result(token, logprob) for token, logprob in zip(tokens, logprobs, strict=True)]
-        results = []
-        for row, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True)):
-            good = finite[row] and finite_logits[row] and row not in failed
-            results.append(_result(token, logprob, good, fault=_GRAMMAR_FAULT if row in failed else NOT_FINITE))
+    def _results(self, rows: Sequence[ScheduledRow], inputs: StepInputs, hidden: Tensor) -> list[RowResult]:
+        """Of the step's rows; the hidden states of each are those up to its place in `inputs.ends`."""
+        finite = _finite_rows(hidden, inputs.ends)
+        decoding = len(inputs.decoding)
+        others, ends = rows[decoding:], inputs.ends[decoding:].tolist()
+        drawn = self._draw(inputs.decoding, others, ends, hidden)
+        results = _decoded(drawn, finite[:decoding])
+        if others:
+            results += self._others(others, ends, finite[decoding:], _behind_drafts(others, drawn, decoding), hidden)
         return results
 
-    def _results(self, rows: Sequence[ScheduledRow], ends: IntArray, hidden: Tensor) -> list[RowResult]:
-        """Of any rows; the hidden states of each are those up to its place in `ends`."""
-        last = ends.tolist()
-        drawn = iter(self._draw(rows, last, hidden))
-        embeddings = self._pooler.pool(rows, last, hidden)
-        finite = _finite_rows(hidden, ends)
+    def _draw(
+        self, decoding: list[Draw], others: Sequence[ScheduledRow], ends: Sequence[int], hidden: Tensor
+    ) -> _Drawn:
+        """Draw for the rows that sample: those that decode, whose hidden states come first, and of the others behind
+        the last token of each and, where that has drafts behind it, behind each of them. `ends` are the others' last
+        indices.
+        """
+        draws, drawn_at = decoding, list[int]()
+        for row, end in zip(others, ends, strict=True):
+            if row.samples:
+                count = len(row.drafts)
+                draws = draws + [Draw(row.request, row.drafts[:taken]) for taken in range(count + 1)]
+                drawn_at += range(end - count, end + 1)
+        if not draws:
+            return _Drawn([], [], frozenset(), [])
+        if len(draws) < len(hidden):
+            first = hidden[: len(decoding)]
+            hidden = torch.cat((first, hidden[index_tensor(drawn_at)])) if drawn_at else first
+        logits = self._model.logits(hidden)
+        finite = self._ops.finite_rows(logits).tolist()
+        return _Drawn(*self._sampler.sample(logits, draws), finite)
+
+    def _others(
+        self,
+        rows: Sequence[ScheduledRow],
+        ends: Sequence[int],
+        finite: Sequence[bool],
+        drawn: Iterator[RowResult],
+        hidden: Tensor,
+    ) -> list[RowResult]:
+        """Of rows that do more than decode, or less; `drawn` has those of the rows that sample."""
+        embeddings = self._pooler.pool(rows, ends, hidden)
         results = []
-        for index, (row, end) in enumerate(zip(rows, last, strict=True)):
+        for index, (row, end) in enumerate(zip(rows, ends, strict=True)):
             result = next(drawn) if row.samples else _NOTHING_DRAWN
             if not finite[index]:
                 result = result._replace(finite=False)
@@ -116,35 +146,6 @@ class ModelRunner:
             if index in embeddings:
                 result = result._replace(embedding=embedding_bytes(embeddings[index]))
             results.append(result)
-        return results
-
-    def _draw(self, rows: Sequence[ScheduledRow], ends: Sequence[int], hidden: Tensor) -> list[RowResult]:
-        """Draw for the rows that sample: behind the last token of each and, where that has drafts behind it, behind
-        each of them. What is drawn up to the first that is no draft stands. `ends` are the rows' last indices.
-        """
-        draws: list[Draw] = []
-        drawn_at: list[int] = []
-        for row, end in zip(rows, ends, strict=True):
-            if row.samples:
-                count = len(row.drafts)
-                draws += [Draw(row.request, row.drafts[:taken]) for taken in range(count + 1)]
-                drawn_at += range(end - count, end + 1)
-        if not draws:
-            return []
-        logits = self._model.logits(hidden if len(draws) == len(hidden) else hidden[index_tensor(drawn_at)])
-        finite = self._ops.finite_rows(logits).tolist()
-        tokens, logprobs, failed = self._sampler.sample(logits, draws)
-        results, first = [], 0
-        for row in rows:
-            if row.samples:
-                last = first + len(row.drafts)
-                accepted = accepted_drafts(row.drafts, tokens[first:last])
-                kept, broken = first + accepted, first in failed
-                of_drafts = tuple(each for each in logprobs[first:kept] if each is not None)
-                good = not broken and False not in finite[first : last + 1]
-                fault = _GRAMMAR_FAULT if broken else NOT_FINITE
-                results.append(_result(tokens[kept], logprobs[kept], good, accepted, of_drafts, fault))
-                first = last + 1
         return results
 
     def _keep_hidden(
@@ -179,6 +180,34 @@ class ModelRunner:
             logits = self._model.logits(hidden[first + start : first + start + len(tokens)])
             entries += token_logprobs(self._ops, logits, tokens, [count] * len(tokens))
         return tuple(entries)
+
+
+def _decoded(drawn: _Drawn, finite: Sequence[bool]) -> list[RowResult]:
+    """Of rows that decode, whose draws come first; `finite` says whether the hidden state of each is."""
+    tokens, logprobs = drawn.tokens[: len(finite)], drawn.logprobs[: len(finite)]
+    if not drawn.failed and False not in finite and False not in drawn.finite:
+        return [_result(token, logprob) for token, logprob in zip(tokens, logprobs, strict=True)]
+    results = []
+    for row, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True)):
+        failed = row in drawn.failed
+        good = finite[row] and drawn.finite[row] and not failed
+        results.append(_result(token, logprob, good, fault=_GRAMMAR_FAULT if failed else NOT_FINITE))
+    return results
+
+
+def _behind_drafts(rows: Sequence[ScheduledRow], drawn: _Drawn, first: int) -> Iterator[RowResult]:
+    """Of rows that sample, whose draws begin at `first`. What is drawn up to the first that is no draft stands."""
+    tokens, logprobs = drawn.tokens, drawn.logprobs
+    for row in rows:
+        if row.samples:
+            last = first + len(row.drafts)
+            accepted = accepted_drafts(row.drafts, tokens[first:last])
+            kept, broken = first + accepted, first in drawn.failed
+            of_drafts = tuple(each for each in logprobs[first:kept] if each is not None)
+            good = not broken and False not in drawn.finite[first : last + 1]
+            fault = _GRAMMAR_FAULT if broken else NOT_FINITE
+            yield _result(tokens[kept], logprobs[kept], good, accepted, of_drafts, fault)
+            first = last + 1
 
 
 def _result(
