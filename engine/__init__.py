@@ -19,7 +19,8 @@ from engine.request import (
 )
 
 if TYPE_CHECKING:
-    from engine.engine import Completion, Engine
+    from engine.completion import Completion
+    from engine.engine import Engine
 
 __all__ = [
     "Completion",

@@ -5,65 +5,39 @@ import hmac
 import itertools
 import secrets
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Self, cast
+from typing import Self
 from weakref import WeakKeyDictionary
 
 import torch
 
-from engine.awaiting import outcome_of
+from engine.completion import Completion, Prompt, collect, is_chat, token_ids_of
 from engine.config import EngineConfig
 from engine.control import CallControl
 from engine.core import EngineCore, EngineHealth
 from engine.forecast import PredictedWait
-from engine.grammar.after_span import AfterSpan
 from engine.grammar.allowed import AllowedTokens
-from engine.grammar.compiler import GrammarCompiler
-from engine.grammar.matcher import GrammarMatcher
-from engine.grammar.spec import GrammarRefused, GrammarSpec
-from engine.grammar.trial import TrialProcessFailed
+from engine.matchers import give_matchers
 from engine.request import (
     STANDARD,
-    EngineError,
-    FinishReason,
     InvalidParameter,
     Request,
     SamplingParams,
     ServiceClass,
     TextDelta,
-    TokenLogprob,
     UnservableRequest,
-    Usage,
 )
 from engine.scheduling.stats import SchedulerStats
 from engine.streams import AbortListener, Choice, ChoiceStreams, Mailbox
 from engine.text.detokenizer import Detokenizer
-from engine.text.processor import Message, TextProcessor
 from engine.thread import EngineThread
 from engine.worker import LoadedModel, LoadProgress, ServedModel, load
 from kernels.dispatch import select_ops
 from kernels.noise import choice_seed
 
 _DTYPES = {"auto": None, "bfloat16": torch.bfloat16, "float32": torch.float32}
-
-Prompt = str | Sequence[int] | Sequence[Message]
-"""Plain text, token ids, or the messages of a conversation."""
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """One finished choice."""
-
-    text: str
-    token_ids: tuple[int, ...]
-    logprobs: tuple[TokenLogprob, ...]
-    prompt_logprobs: tuple[TokenLogprob | None, ...]
-    finish_reason: FinishReason
-    stop: str | int | None
-    usage: Usage
 
 
 class Engine:
@@ -201,7 +175,7 @@ class Engine:
         """
         params = params or SamplingParams()
         text = self.models[model].text
-        encoded = [(_encode(text, prompt), not _is_chat(prompt)) for prompt in prompts]
+        encoded = [(token_ids_of(text, prompt), not is_chat(prompt)) for prompt in prompts]
         return asyncio.run(self._collect_all(model, encoded, params))
 
     async def _collect_all(
@@ -210,7 +184,7 @@ class Engine:
         streams = [
             self.stream(model, prompt, params, continues_text=continues_text) for prompt, continues_text in prompts
         ]
-        return await asyncio.gather(*(_collect(stream, params.n) for stream in streams))
+        return await asyncio.gather(*(collect(stream, params.n) for stream in streams))
 
     async def _read(
         self,
@@ -230,7 +204,7 @@ class Engine:
             mailbox.register(request.id, streams)
         try:
             if (grammar := requests[0].params.grammar) is not None:
-                await _give_matchers(served, grammar, requests)
+                await give_matchers(served, grammar, requests)
             self._core.submit(served.name, requests, mailbox.post)
             while (delta := await streams.next()) is not None:
                 yield delta
@@ -280,57 +254,6 @@ class Engine:
                 )
             )
         return requests
-
-
-async def _give_matchers(served: ServedModel, grammar: GrammarSpec, requests: Sequence[Request]) -> None:
-    """Each choice gets a matcher of its own.
-
-    Raises:
-        InvalidParameter: the grammar cannot be enforced.
-        EngineError: no grammar can be compiled at the moment.
-    """
-    assert served.grammars is not None
-    try:
-        # Shielded: others may wait for the same.
-        compiled = await outcome_of(served.grammars.compile(grammar))
-    except GrammarRefused as error:
-        raise await _refusal(served.grammars, grammar, error) from None
-    except TrialProcessFailed as error:
-        raise EngineError(f"no grammar can be compiled: {error}") from error
-    for request in requests:
-        request.matcher = _behind_reasoning(served, request, compiled.matcher(), grammar)
-
-
-def _behind_reasoning(
-    served: ServedModel, request: Request, matcher: GrammarMatcher, grammar: GrammarSpec
-) -> GrammarMatcher:
-    """A model that reasons may do so first: a grammar would have it answer in the middle of its thoughts.
-
-    Raises:
-        InvalidParameter: it is in the middle of them, and has no token that ends them.
-    """
-    dialect = served.text.dialect
-    if not request.params.conversational or dialect.reasoning is None:
-        return matcher
-    begun = dialect.reasons_already(served.text.tokenizer, request.tokens)
-    if dialect.reasoning_ids is None:
-        if begun:
-            raise InvalidParameter(
-                grammar.param, f"{grammar.param} is not supported by {served.name} when it reasons first"
-            )
-        return matcher
-    begin_id, end_id = dialect.reasoning_ids
-    return AfterSpan(matcher, begin_id=begin_id, end_id=end_id, begun=begun, eos_token_ids=request.eos_token_ids)
-
-
-async def _refusal(grammars: GrammarCompiler, grammar: GrammarSpec, error: GrammarRefused) -> InvalidParameter:
-    """What to say of a grammar that cannot be enforced: by the first of its parts that cannot, if there is one."""
-    for part in grammar.parts:
-        try:
-            await outcome_of(grammars.compile(part))
-        except GrammarRefused as refused:
-            return InvalidParameter(part.param, f"{part.param} cannot be enforced: {refused}")
-    return InvalidParameter(grammar.param, f"{grammar.param} cannot be enforced: {error}")
 
 
 def _load_all(
@@ -389,37 +312,3 @@ def _check_allowed(served: ServedModel, params: SamplingParams, allowed: frozens
         raise InvalidParameter("allowed_token_ids", f"allowed_token_ids is not supported by {served.name}")
     if params.min_tokens and allowed <= {*params.stop_token_ids, *served.eos_token_ids}:
         raise InvalidParameter("min_tokens", "min_tokens forbids all tokens that allowed_token_ids allows")
-
-
-def _is_chat(prompt: Prompt) -> bool:
-    return not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
-
-
-def _encode(text: TextProcessor, prompt: Prompt) -> Sequence[int]:
-    if isinstance(prompt, str):
-        return text.encode(prompt)
-    if _is_chat(prompt):
-        return text.encode_chat(cast(Sequence[Message], prompt))
-    return cast(Sequence[int], prompt)
-
-
-async def _collect(stream: AsyncIterator[TextDelta], choices: int) -> list[Completion]:
-    parts: list[list[TextDelta]] = [[] for _ in range(choices)]
-    async for delta in stream:
-        parts[delta.index].append(delta)
-    return [_complete(deltas) for deltas in parts]
-
-
-def _complete(deltas: Sequence[TextDelta]) -> Completion:
-    last = deltas[-1]
-    assert last.finish_reason is not None
-    assert last.usage is not None
-    return Completion(
-        text="".join(delta.text for delta in deltas),
-        token_ids=tuple(token for delta in deltas for token in delta.token_ids),
-        logprobs=tuple(entry for delta in deltas for entry in delta.logprobs),
-        prompt_logprobs=deltas[0].prompt_logprobs,
-        finish_reason=last.finish_reason,
-        stop=last.stop,
-        usage=last.usage,
-    )

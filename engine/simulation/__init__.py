@@ -3,7 +3,7 @@
 `python -m engine.simulation --seed N` runs one seed again, `--steps 1000000 --jobs 2` a campaign of many.
 
     traffic    what happens, as values; patterns and faults draw it from a seed
-    simulator  runs one seed in virtual time, on a device and a fake executor
+    simulator  runs one seed in virtual time, on a device and a fake executor; report says what came of it
     auditor, time_audit, oracle  judge it: each step, the books of time, the answers
     campaign   many seeds; shrink makes of the one that fails a small case
     load       open-loop load, for benchmarks

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 from engine.simulation.campaign import Limits, run_campaign
 from engine.simulation.patterns import traffic_from_seed
+from engine.simulation.report import SimulationFailure
 from engine.simulation.shrink import shrink
-from engine.simulation.simulator import SimulationFailure, simulate_traffic
+from engine.simulation.simulator import simulate_traffic
 from engine.simulation.traffic import Traffic
 
 

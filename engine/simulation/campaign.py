@@ -11,7 +11,8 @@ from itertools import count
 from multiprocessing import get_context
 
 from engine.simulation.patterns import traffic_from_seed
-from engine.simulation.simulator import SimulationFailure, SimulationReport, simulate_traffic
+from engine.simulation.report import SimulationFailure, SimulationReport
+from engine.simulation.simulator import simulate_traffic
 from engine.simulation.traffic import Traffic
 
 SEEDS_A_TASK = 10

@@ -1,7 +1,7 @@
 """Runs a scheduler on an executor, and gathers what it hands out."""
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engine.request import (
@@ -16,6 +16,7 @@ from engine.request import (
 )
 from engine.scheduling.plan import Executor, PendingStep, StepPlan
 from engine.scheduling.scheduler import Scheduler
+from engine.simulation.traffic import EOS_TOKEN, Arrival
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -73,6 +74,22 @@ def make_request(
         tenant=tenant,
         salt=salt,
         fork_of=fork_of,
+    )
+
+
+def request_of(arrival: Arrival, number: int, others: Mapping[str, Request]) -> Request:
+    """The request that comes `number`th, behind `others`, by their ids."""
+    return make_request(
+        arrival.id,
+        arrival.tokens,
+        arrival=number,
+        params=arrival.params,
+        seed=arrival.seed,
+        eos_token_ids=(EOS_TOKEN,),
+        tenant=arrival.tenant,
+        salt=arrival.tenant.encode(),
+        service_class=arrival.service_class,
+        fork_of=None if arrival.fork_of is None else others.get(arrival.fork_of),
     )
 
 

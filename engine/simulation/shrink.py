@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from engine.simulation.simulator import SimulationFailure, simulate_traffic
+from engine.simulation.report import SimulationFailure
+from engine.simulation.simulator import simulate_traffic
 from engine.simulation.traffic import Traffic
 
 MOST_TRIALS = 400

@@ -1,8 +1,6 @@
 """Runs traffic through the scheduler and the fake executor in virtual time, and checks what must hold meanwhile."""
 
-import traceback
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from random import Random
@@ -14,57 +12,22 @@ from engine.scheduling.cost import StepWork, row_work, total
 from engine.simulation.auditor import AuditedPool, Auditor
 from engine.simulation.device import Device, StepTime
 from engine.simulation.draft_audit import DraftAuditor
-from engine.simulation.driver import Transcript, make_request
+from engine.simulation.driver import Transcript, request_of
 from engine.simulation.fake_executor import DeviceFailure, FakeExecutor
 from engine.simulation.flight_audit import FlightAuditor
 from engine.simulation.guesses import Guesser, drafted_for
 from engine.simulation.oracle import check_transcript
 from engine.simulation.patterns import traffic_from_seed
+from engine.simulation.report import EVENTS_SHOWN, SimulationFailure, SimulationReport
 from engine.simulation.time_audit import TimeAuditor
-from engine.simulation.traffic import EOS_TOKEN, VOCAB_SIZE, Arrival, Fault, FaultKind, Traffic
+from engine.simulation.traffic import VOCAB_SIZE, Arrival, Fault, FaultKind, Traffic
 
 MAX_STEPS = 20_000
-EVENTS_SHOWN = 30
 
 FULL_CHECK_EVERY = 8
 """The state as a whole, O(everything), is checked after so many steps; which of them depends on the seed. What a step
 does is checked in each. A broken state stays broken, as nothing repairs it, so this finds it a few steps later; a
 replay checks after each call, and names the step."""
-
-
-class SimulationFailure(AssertionError):
-    """An invariant broke. Says how to run it again, and what came just before.
-
-    `invariant` is the place in the code that noticed: runs that break the same one have it in common.
-    """
-
-    def __init__(self, traffic: Traffic, step: int, cause: BaseException, events: Iterable[str]) -> None:
-        super().__init__(f"{cause!r} in step {step}; again with: {traffic.command}\n  " + "\n  ".join(events))
-        self.step = step
-        frame = traceback.extract_tb(cause.__traceback__)[-1]
-        self.invariant = f"{type(cause).__name__} in {frame.name}, line {frame.lineno}"
-
-
-@dataclass(frozen=True, slots=True)
-class SimulationReport:
-    """What came of one seed. `trace_hash` covers every plan, every block table and every delta, in order.
-
-    `faults` counts what struck: aborts by where the request stood, the others by kind.
-    """
-
-    seed: int
-    pattern: str
-    steps: int
-    requests: int
-    preemptions: int
-    cached_tokens: int
-    failures: int
-    wasted_rows: int
-    accepted_drafts: int
-    rejected_drafts: int
-    virtual_ns: int
-    faults: Mapping[str, int]
-    trace_hash: str
 
 
 def simulate(seed: int, *, ahead: int = 0, speculate: bool = False) -> SimulationReport:
@@ -294,7 +257,7 @@ class _Simulation:
             self._arrive(self._arrivals.popleft())
 
     def _arrive(self, arrival: Arrival) -> None:
-        request = _request_of(arrival, len(self._requests), self._requests)
+        request = request_of(arrival, len(self._requests), self._requests)
         self._requests[arrival.id] = request
         window_tokens = self._traffic.window_tokens_of(arrival.service_class)
         fits = request.prompt_tokens + min(request.max_tokens, 1) <= window_tokens
@@ -432,19 +395,3 @@ def _standing(request: Request) -> str:
     if request.preemptions:
         return "preempted"
     return "waiting" if request.fork_of is None else "waiting as a fork"
-
-
-def _request_of(arrival: Arrival, number: int, others: dict[str, Request]) -> Request:
-    parent = None if arrival.fork_of is None else others.get(arrival.fork_of)
-    return make_request(
-        arrival.id,
-        arrival.tokens,
-        arrival=number,
-        params=arrival.params,
-        seed=arrival.seed,
-        eos_token_ids=(EOS_TOKEN,),
-        tenant=arrival.tenant,
-        salt=arrival.tenant.encode(),
-        service_class=arrival.service_class,
-        fork_of=parent,
-    )

@@ -15,7 +15,8 @@ from engine.scheduling.planner import Planner
 from engine.scheduling.roster import Roster
 from engine.scheduling.shortage import StepLimit
 from engine.simulation.campaign import CampaignReport, Limits, run_campaign
-from engine.simulation.simulator import SimulationFailure, simulate
+from engine.simulation.report import SimulationFailure
+from engine.simulation.simulator import simulate
 from tests.engine.simulation.mutants import Mutant
 
 SEEDS = 200

@@ -7,7 +7,8 @@ import pytest
 
 from engine.simulation.__main__ import main
 from engine.simulation.campaign import CampaignReport, Limits, run_campaign
-from engine.simulation.simulator import SimulationFailure, simulate
+from engine.simulation.report import SimulationFailure
+from engine.simulation.simulator import simulate
 from tests.engine.simulation.mutants import planted
 
 SEEDS = 2000

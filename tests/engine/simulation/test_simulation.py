@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from engine.simulation.simulator import SimulationFailure, SimulationReport, simulate
+from engine.simulation.report import SimulationFailure, SimulationReport
+from engine.simulation.simulator import simulate
 from tests.engine.simulation.mutants import MUTANTS, Mutant
 
 SEEDS_TO_FIND_A_BUG = 100

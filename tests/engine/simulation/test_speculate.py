@@ -11,7 +11,8 @@ from engine.scheduling.commit import Committer
 from engine.scheduling.ledger import Ledger
 from engine.scheduling.planner import Planner
 from engine.simulation.campaign import CampaignReport, Limits, run_campaign
-from engine.simulation.simulator import SimulationFailure, simulate
+from engine.simulation.report import SimulationFailure
+from engine.simulation.simulator import simulate
 from tests.engine.simulation.mutants import Mutant
 
 SEEDS = 200
