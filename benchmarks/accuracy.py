@@ -1,4 +1,4 @@
-"""What weights of fewer bits cost: `python -m benchmarks.accuracy [--quick]`, of SmolLM2-135M.
+"""What weights, or keys and values, of fewer bits cost: `python -m benchmarks.accuracy [--quick]`, of SmolLM2-135M.
 
 Perplexity on docstrings of Python's standard library, in windows of 512 tokens; and, of 50 prompts, how much of 64
 greedy tokens is what bf16 weights say, up to the first difference. The file's own blocks are compared with the numbers
@@ -159,6 +159,7 @@ def main() -> None:
         "blocks": ("none", torch.bfloat16, False),
         "int8": ("int8", torch.bfloat16, True),
         "int4": ("int4", torch.bfloat16, True),
+        "int8 kv": ("none", torch.bfloat16, True),
     }
     print(f"SmolLM2-135M: {windows.numel()} tokens, {len(prompts)} prompts")
     print(f"  {'weights':<8} {'perplexity':>10} {'to bf16':>8} {'agreement':>9} {'seconds':>8}")
@@ -168,7 +169,8 @@ def main() -> None:
             continue
         started = time.perf_counter()
         source = Expanded(checkpoint) if expand else checkpoint
-        model = load_model(source, select_ops(dtype, device="cpu"), 4 * WINDOW_TOKENS, quantize=quantize)
+        ops = select_ops(dtype, device="cpu", kv_dtype="int8" if name == "int8 kv" else "auto")
+        model = load_model(source, ops, 4 * WINDOW_TOKENS, quantize=quantize)
         measured = Accuracy(perplexity_of(model, windows), greedy(model, prompts))
         base = base or measured
         print(

@@ -1,4 +1,4 @@
-"""Paged attention: native and torch's, beside the machine's limits, in one run.
+"""Paged attention: native, over KV in bf16 and in int8, and torch's, beside the machine's limits, in one run.
 
 `python -m benchmarks.attention`. Heads are those of SmolLM2-135M (9 and 3 of 64 dimensions), of a 0.5 B model (20 and
 4 of 64) and of one with 16 and 8 of 128. Layers of KV are taken in turn, 256 MB of them, so that keys and values come
@@ -19,10 +19,11 @@ from benchmarks.limits import measured_limits, print_limits
 from kernels.cpu import native
 from kernels.cpu.attention import CpuAttentionPlan
 from kernels.cpu.attention import attend as torch_attend
-from kernels.cpu.native.abi import Heads, Rows
+from kernels.cpu.native.abi import KV, Heads, Rows
 from kernels.cpu.native.library import load
 from kernels.layout import BLOCK_TOKENS
 from kernels.ops import AttentionMetadata
+from kernels.reference_int8 import to_int8
 
 HEADS = {"9/3 of 64": (9, 3, 64), "20/4 of 64": (20, 4, 64), "16/8 of 128": (16, 8, 128)}
 STEPS = {
@@ -63,12 +64,12 @@ def setting(rows: list[tuple[int, int]], heads: tuple[int, int, int]) -> Setting
     return Setting(layers, qkv, heads, metadata)
 
 
-def native_attention(of: Setting) -> Callable[[Tensor], None]:
+def native_attention(of: Setting, kind: KV) -> Callable[[Tensor], None]:
     library = load()
     assert library is not None
     query_heads, kv_heads, head_dim = of.heads
     lens, contexts, tables = of.metadata.query_lens, of.metadata.context_lens, of.metadata.block_tables
-    heads = Heads(query_heads=query_heads, kv_heads=kv_heads, head_dim=head_dim)
+    heads = Heads(query_heads=query_heads, kv_heads=kv_heads, head_dim=head_dim, kv=kind)
     rows = Rows(len(lens), len(of.qkv), lens.ctypes.data, contexts.ctypes.data, tables.data_ptr(), tables.stride(0))
     out = torch.empty(len(of.qkv), query_heads * head_dim, dtype=torch.bfloat16)
     count = library.tp_attend_scratch_bytes(ctypes.byref(heads), ctypes.byref(rows))
@@ -91,18 +92,22 @@ def native_attention(of: Setting) -> Callable[[Tensor], None]:
     return attend
 
 
-def seconds(of: Setting) -> tuple[float, float]:
-    """Of one layer, native and torch's, the two in turn: each in its best round."""
-    own, plan = native_attention(of), CpuAttentionPlan(of.metadata, torch.bfloat16).under(None)
+def seconds(of: Setting) -> tuple[float, float, float]:
+    """Of one layer, native, the same over int8, and torch's, in turn: each in its best round."""
+    kept = to_int8(of.layers[0])
+    in_int8 = [kept.clone() for _ in of.layers]
+    own, short = native_attention(of, KV.BF16), native_attention(of, KV.INT8)
+    plan = CpuAttentionPlan(of.metadata, torch.bfloat16).under(None)
     query = of.qkv[:, : of.heads[0]]
-    best = [math.inf, math.inf]
+    best = [math.inf] * 3
     for _ in range(ROUNDS):
-        for system, attend in enumerate((own, lambda layer: torch_attend(query, layer, plan))):
+        systems = ((own, of.layers), (short, in_int8), (lambda layer: torch_attend(query, layer, plan), of.layers))
+        for system, (attend, layers) in enumerate(systems):
             started = time.perf_counter()
-            for layer in of.layers:
+            for layer in layers:
                 attend(layer)
             best[system] = min(best[system], (time.perf_counter() - started) / len(of.layers))
-    return best[0], best[1]
+    return best[0], best[1], best[2]
 
 
 def pairs(rows: list[tuple[int, int]]) -> int:
@@ -116,16 +121,16 @@ def main() -> None:
         print("the native library is not built")
         return
     print_limits(measured_limits())
-    print(f"{'heads':12} {'step':17} {'us a layer':>10} {'torch':>8} {'x':>5} {'GB/s':>6} {'GFLOP/s':>8}")
+    print(f"{'heads':12} {'step':17} {'us a layer':>10} {'int8':>8} {'torch':>8} {'x':>5} {'GB/s':>6} {'GFLOP/s':>8}")
     with torch.inference_mode():
         for name, heads in HEADS.items():
             for step, rows in STEPS.items():
                 of = setting(rows, heads)
-                own, other = seconds(of)
+                own, short, other = seconds(of)
                 read = 4 * heads[1] * heads[2] * sum(context for _, context in rows) / own / 1e9
                 rate = 4 * heads[0] * heads[2] * pairs(rows) / own / 1e9
-                told = f"{own * 1e6:10.1f} {other * 1e6:8.1f} {other / own:5.2f} {read:6.1f} {rate:8.0f}"
-                print(f"{name:12} {step:17} {told}", flush=True)
+                times = f"{own * 1e6:10.1f} {short * 1e6:8.1f} {other * 1e6:8.1f}"
+                print(f"{name:12} {step:17} {times} {other / own:5.2f} {read:6.1f} {rate:8.0f}", flush=True)
 
 
 if __name__ == "__main__":
