@@ -189,6 +189,9 @@ extern "C" int64_t tp_forward_scratch_bytes(const TpModel* model, const TpRows* 
 
 extern "C" void tp_forward(const TpModel* model, const TpRows* rows, const int64_t* wanted, const int64_t* token_ids, void* kv,
                            int64_t kv_layer_bytes, uint16_t* hidden, void* scratch) {
+    if (rows->tokens == 0) {  // there is no scratch either
+        return;
+    }
     Step step(*model, *rows, scratch);
     step.embed(token_ids);
     for (int64_t index = 0; index < model->layers; ++index) {
