@@ -72,7 +72,7 @@ class NativeForward:
         counts = None if wanted is None else _wanted_of_rows(wanted, metadata.query_lens)
         wanted_at = None if counts is None else counts.__array_interface__["data"][0]
         size = self._library.tp_forward_scratch_bytes(self._model_at, self._rows_at, wanted_at)
-        assert size >= 0, f"heads of {self._kv_shape[-1]} dimensions"
+        assert size >= 0, f"heads of {self._model.head_dim} dimensions"
         if size > len(self._scratch):
             self._scratch = torch.empty(size, dtype=torch.uint8)
         tokens = len(token_ids) if wanted is None else len(wanted)
