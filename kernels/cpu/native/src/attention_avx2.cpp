@@ -1,4 +1,6 @@
 #if defined(__x86_64__)
+#include <immintrin.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

@@ -172,9 +172,17 @@ struct Int8 {
     static int64_t place_of(int64_t dim) { return dim; }
 
     static Floats widen_bytes(const char* at) {
+#if REGISTER_BYTES == 64  // the compiler would widen them one by one
+        const __m512i wide = _mm512_maskz_cvtepi8_epi32(0xffff, _mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
+        return __builtin_convertvector(reinterpret_cast<Ints>(wide), Floats);
+#elif REGISTER_BYTES == 32
+        const __m256i wide = _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at)));
+        return __builtin_convertvector(reinterpret_cast<Ints>(wide), Floats);
+#else
         Bytes bytes;
         std::memcpy(&bytes, at, sizeof bytes);
         return __builtin_convertvector(__builtin_convertvector(bytes, Ints), Floats);
+#endif
     }
 
     static void load(const char* value, int64_t dim, Floats& first, Floats& second) {
