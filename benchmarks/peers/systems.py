@@ -11,7 +11,7 @@ from typing import Literal
 from benchmarks.peers import llama_cpp, vllm
 from benchmarks.peers.environment import installed
 from benchmarks.peers.server import Launch, Server
-from engine.kv_memory import block_bytes_of
+from engine.config import BLOCK_TOKENS
 from engine.models.checkpoint import open_checkpoint
 from tests.servers import free_port
 
@@ -58,7 +58,9 @@ class Contestant:
         if self.system != TURNPIKE:
             return None
         blocks = server.metric("turnpike_class_kv_blocks_held") + server.metric("turnpike_class_kv_blocks_cached")
-        return blocks * block_bytes_of(open_checkpoint(self.model).config, _BF16_BYTES) / MIB
+        config = open_checkpoint(self.model).config
+        token_bytes = 2 * config.num_layers * config.num_kv_heads * config.head_dim * _BF16_BYTES
+        return blocks * BLOCK_TOKENS * token_bytes / MIB
 
 
 def _turnpike(contestant: Contestant, setting: Setting) -> Launch:

@@ -25,6 +25,8 @@ pytestmark = pytest.mark.anyio
 
 DEPLOYMENT = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text(encoding="utf-8")
 PEPPER = b"a pepper for tests, of 32 bytes."
+GONE = ("DROP DATABASE IF EXISTS turnpike WITH (FORCE)", "DROP ROLE IF EXISTS turnpike")
+"""Other tests have a database of that name, too."""
 
 
 @pytest.mark.skipif(shutil.which("pg_dump") is None, reason="there is no pg_dump: apt-get install postgresql-client")
@@ -32,7 +34,7 @@ async def test_a_dump_of_postgresql_is_restored_into_an_empty_database(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
     url = normalise_database_url(f"{postgres.url.rpartition('/')[0]}/turnpike")
-    await say(postgres, "CREATE ROLE turnpike LOGIN SUPERUSER", "CREATE DATABASE turnpike OWNER turnpike")
+    await say(postgres, *GONE, "CREATE ROLE turnpike LOGIN SUPERUSER", "CREATE DATABASE turnpike OWNER turnpike")
     try:
         await upgrade(url)
         database = open_database(url)
@@ -49,14 +51,16 @@ async def test_a_dump_of_postgresql_is_restored_into_an_empty_database(
         assert key.record.public_id in await TenantStore(database, PEPPER).active_keys([key.record.public_id])
         await database.dispose()
     finally:
-        await say(postgres, "DROP DATABASE IF EXISTS turnpike", "DROP ROLE turnpike")
+        await say(postgres, *GONE)
 
 
 async def say(server: PostgresServer, *statements: str) -> None:
     connection = await asyncpg.connect(server.url)
-    for statement in statements:
-        await connection.execute(statement)
-    await connection.close()
+    try:
+        for statement in statements:
+            await connection.execute(statement)
+    finally:
+        await connection.close()
 
 
 def run(server: PostgresServer, program: str, folder: Path) -> None:
