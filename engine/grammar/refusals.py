@@ -18,4 +18,6 @@ def reason_of(message: str) -> str:
         return 'unsupported keyword: "oneOf", where more than one of its schemas may match; "anyOf" is supported'
     if message.startswith("NoExtension"):
         return "there is no text that it allows"
+    if message.startswith("Unable to determine if regex is empty"):
+        return "it takes too many states to compile"
     return " ".join(message.replace("<non-verbose/>", "").split())[:MAX_REASON_CHARS]
