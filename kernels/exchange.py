@@ -1,0 +1,28 @@
+"""Between numpy's arrays and torch's tensors on the host, which share their memory: bfloat16 too, which torch's own
+bridge does not know."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels.arrays import BFLOAT16, FLOAT16, FLOAT32, Array, Dtype
+
+_DTYPES = {torch.bfloat16: BFLOAT16, torch.float16: FLOAT16, torch.float32: FLOAT32}
+
+
+def numpy_dtype(dtype: torch.dtype) -> Dtype:
+    return _DTYPES[dtype]
+
+
+def tensor_of(array: Array) -> Tensor:
+    """The same memory as a tensor. It is not to be written to where the array is not."""
+    if array.dtype == BFLOAT16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def array_of(tensor: Tensor) -> Array:
+    """The same memory as an array. The tensor is on the host."""
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(BFLOAT16)
+    return tensor.numpy()
