@@ -1,4 +1,4 @@
-"""Arrays of numbers on the host: numpy's, with bfloat16 from ml_dtypes. What a processor computes with needs no torch."""
+"""Arrays of numbers on the host: numpy's, with bfloat16 from ml_dtypes. Computing with them needs no torch."""
 
 from typing import Any, Literal
 
@@ -18,6 +18,8 @@ BFLOAT16: Dtype = np.dtype(ml_dtypes.bfloat16)
 FLOAT16: Dtype = np.dtype(np.float16)
 FLOAT32: Dtype = np.dtype(np.float32)
 
+_CACHE_LINE_BYTES = 64
+
 DtypeName = Literal["bfloat16", "float32"]
 """What a model can be computed in."""
 
@@ -26,6 +28,18 @@ def address(array: Array) -> int:
     """Where an array's first number lies, for native code. The array has to be kept for as long as that is used."""
     place: int = array.__array_interface__["data"][0]
     return place
+
+
+def bits_of(array: Array) -> Array:
+    """The same memory, with bfloat16 as uint16: numpy moves that several times as fast."""
+    return array.view(np.uint16) if array.dtype == BFLOAT16 else array
+
+
+def aligned_bytes(count: int) -> Bytes:
+    """uint8 [count], at the beginning of a cache line: what native code computes in."""
+    memory: Bytes = np.empty(count + _CACHE_LINE_BYTES, np.uint8)
+    first = -address(memory) % _CACHE_LINE_BYTES
+    return memory[first : first + count]
 
 
 def int_array(values: Any) -> Ints:

@@ -1,20 +1,22 @@
-"""The only place that chooses between backends."""
+"""The only place that chooses between backends. Torch is imported where it computes, and nowhere else."""
 
+import ctypes
+from contextlib import suppress
 from importlib.util import find_spec
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import torch
+from kernels.arrays import DtypeName
+from kernels.cpu.cores import usable_cores
+from kernels.cpu.native_ops import NativeOps, computes_natively
 
-from kernels.cpu.ops import CpuOps
-from kernels.cpu.probe import probe
-from kernels.ops import KVScales, Ops
-from kernels.step import StepOps
+if TYPE_CHECKING:
+    from kernels.ops import Ops
+    from kernels.step import StepOps
 
 Device = Literal["auto", "cpu", "cuda"]
 KVDtype = Literal["auto", "fp8", "int8"]
 
-_KV_SCALES = KVScales(key=1.0, value=1.0)
-"""Of fp8 KV, for models that come with none of their own: e4m3 reaches to 448, keys and values hardly to a tenth."""
+_CUDA_DRIVER = "libcuda.so.1"
 
 
 class DeviceUnavailable(RuntimeError):
@@ -22,14 +24,18 @@ class DeviceUnavailable(RuntimeError):
 
 
 def select_ops(
-    dtype: torch.dtype | None = None,
+    dtype: DtypeName | None = None,
     threads: int | None = None,
     device: Device = "auto",
     kv_dtype: KVDtype = "auto",
-) -> Ops:
+) -> "NativeOps | Ops":
     """The op table for this machine: of its GPU where it can be used, unless `device` says which.
 
-    `dtype` None is bfloat16 on a GPU; on a CPU it leaves the choice to the start-up probe. `threads` are the CPU's.
+    On a CPU the native library computes where it has kernels of its own for the processor, in bfloat16, and nothing is
+    timed: what a clock decides differs from start to start on a busy machine, and texts with it. Else torch does, as
+    its start-up probe finds best.
+
+    `dtype` None is bfloat16 on a GPU and with the native library, and else the probe's choice. `threads` are the CPU's.
     `kv_dtype` auto keeps KV as it is computed. Half of the memory takes fp8 (e4m3) on a GPU, and int8 on a CPU where
     the native library computes.
 
@@ -40,35 +46,65 @@ def select_ops(
     if device == "cpu" or (device == "auto" and _missing_for_cuda()):
         if kv_dtype == "fp8":
             raise DeviceUnavailable("kv_dtype fp8 needs a GPU: a CPU keeps KV as it is computed, or in int8")
-        profile = probe(dtype, threads)
-        if kv_dtype == "int8" and (profile.products, profile.dtype) != ("native", torch.bfloat16):
+        if dtype in (None, "bfloat16") and computes_natively():
+            return NativeOps(threads or usable_cores(), int8_kv=kv_dtype == "int8")
+        if kv_dtype == "int8":
             raise DeviceUnavailable("kv_dtype int8 needs dtype bfloat16, the native library, and AVX2 or more")
-        return CpuOps(profile, int8_kv=kv_dtype == "int8")
+        return _torch_on_cpu(dtype, threads)
     if missing := _missing_for_cuda():
         raise DeviceUnavailable(f"device cuda needs {missing}")
     if kv_dtype == "int8":
         raise DeviceUnavailable("kv_dtype int8 is for a CPU: a GPU keeps KV as it is computed, or in fp8")
-    # Only here: nothing else needs triton to be there.
-    from kernels.triton.ops import TritonOps
-
-    if threads is not None:
-        torch.set_num_threads(threads)
-    scales = _KV_SCALES if kv_dtype == "fp8" else None
-    return TritonOps(torch.device("cuda", torch.cuda.current_device()), dtype or torch.bfloat16, scales)
+    return _triton(dtype, threads, fp8_kv=kv_dtype == "fp8")
 
 
-def select_step_ops(ops: Ops) -> StepOps:
+def select_step_ops(ops: "Ops") -> "StepOps":
     """What goes around a forward pass on the GPU that this op table is for."""
-    assert ops.device.type == "cuda", f"steps are not prepared on {ops.device}"
+    assert ops.on_gpu, f"steps are not prepared on {ops.device}"
     from kernels.triton.step_ops import TritonStepOps
 
     return TritonStepOps()
 
 
+def _torch_on_cpu(dtype: DtypeName | None, threads: int | None) -> "Ops":
+    import torch
+
+    from kernels.cpu.ops import CpuOps
+    from kernels.cpu.probe import probe
+
+    return CpuOps(probe(None if dtype is None else getattr(torch, dtype), threads))
+
+
+def _triton(dtype: DtypeName | None, threads: int | None, *, fp8_kv: bool) -> "Ops":
+    import torch
+
+    from kernels.ops import KVScales
+    from kernels.triton.ops import TritonOps
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    # For models that come with no scales of their own: e4m3 reaches to 448, keys and values hardly to a tenth.
+    scales = KVScales(key=1.0, value=1.0) if fp8_kv else None
+    device = torch.device("cuda", torch.cuda.current_device())
+    return TritonOps(device, getattr(torch, dtype or "bfloat16"), scales)
+
+
 def _missing_for_cuda() -> str | None:
     """What there would have to be for kernels to run on a GPU; None where nothing is missing."""
+    if not _has_cuda_driver():
+        return f"a GPU and its driver: there is no {_CUDA_DRIVER} here"
+    import torch
+
     if not torch.cuda.is_available():
         return "a GPU, its driver and a torch that is built for CUDA: torch finds none here"
     if find_spec("triton") is None:
         return "triton: pip install 'turnpike[gpu]'"
     return None
+
+
+def _has_cuda_driver() -> bool:
+    """Asked before torch is: importing that takes a second and 130 MiB."""
+    with suppress(OSError):
+        ctypes.CDLL(_CUDA_DRIVER)
+        return True
+    return False

@@ -1,4 +1,4 @@
-"""The op table and the values that ops take: what a backend has to provide, with shapes.
+"""The op table on torch's tensors and the values that ops take: what a backend has to provide, with shapes.
 
 Letters in shapes: T tokens of a step, R rows (requests) of a step, H hidden size, Hq and Hkv query and KV heads,
 D head dimension, V vocabulary, N blocks of the pool, B blocks of a row.
@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from kernels import host, weights
 from kernels.layout import BLOCK_TOKENS
 
 Counts = npt.NDArray[np.int64]
@@ -82,55 +83,11 @@ class RopeRows:
 
 
 @dataclass(frozen=True, slots=True)
-class HeadNorms:
-    """RMS norms of each query head and each key head before they are rotated: weights [D]."""
-
-    query: Tensor
-    key: Tensor
-    eps: float
-
-
-@dataclass(frozen=True, slots=True)
 class KVScales:
     """How KV is kept in fp8 e4m3: what is stored is the key or value divided by its scale, one for all layers."""
 
     key: float
     value: float
-
-
-@dataclass(frozen=True, slots=True)
-class LogitEdits:
-    """Sparse changes to a step's logits, as coordinate lists. Empty lists change nothing.
-
-    `repeat_*`: each (row, token) once; a positive logit is divided by the penalty, a negative one multiplied (CTRL,
-    arXiv 1909.05858). `add_*`: then added; a (row, token) may come several times; -inf forbids the token.
-    Rows and tokens are int64 [E], penalties and values float32 [E].
-    """
-
-    repeat_rows: Tensor
-    repeat_tokens: Tensor
-    repeat_penalties: Tensor
-    add_rows: Tensor
-    add_tokens: Tensor
-    add_values: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingColumns:
-    """How each row of a step is sampled: one column a parameter, neutral where a request does not use it.
-
-    inverse_temperature: float32 [R]; 1 for greedy rows.
-    noise_scale: float32 [R]; 0 for greedy rows, else 1.
-    top_k: int64 [R]; V where off. top_p: float32 [R]; 1 where off. min_p: float32 [R]; 0 where off.
-    keys: int64 [R, 2]; two 32-bit words drawn from (seed, position), see `kernels.noise`.
-    """
-
-    inverse_temperature: Tensor
-    noise_scale: Tensor
-    top_k: Tensor
-    top_p: Tensor
-    min_p: Tensor
-    keys: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,30 +115,6 @@ class SlotSampling:
     counts: Tensor
 
 
-DENSE = "dense"
-"""Numbers as they are, in the compute dtype: the format of a stored weight that every backend takes."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredWeight:
-    """A weight [out_features, in_features] on its way from a checkpoint to a backend.
-
-    format: "dense", with `rows` [out_features, in_features] in the compute dtype; or "int8" or "int4", with the same
-        rows, which the backend is to keep in so many bits; or a GGUF block format by its lower-case name ("q4_0",
-        "q6_k", ...), with `rows` uint8 [out_features, row bytes], the blocks as they are stored.
-    """
-
-    format: str
-    rows: Tensor
-    out_features: int
-    in_features: int
-
-    @classmethod
-    def dense(cls, rows: Tensor) -> "StoredWeight":
-        out_features, in_features = rows.shape
-        return cls(DENSE, rows, out_features, in_features)
-
-
 class Linear(Protocol):
     """A weight made ready for its backend. Takes [T, in_features], gives [T, out_features]."""
 
@@ -204,65 +137,16 @@ class Embedding(Protocol):
         """Rows [T, H] of tokens int64 [T], in the compute dtype."""
         ...
 
-    def head(self) -> Linear:
-        """The product with the table, where a model's head is tied to it. The two may share memory."""
-        ...
+
+HeadNorms = weights.HeadNorms[Tensor]
+LayerWeights = weights.LayerWeights[Tensor, Linear]
+ModelWeights = weights.ModelWeights[Tensor, Linear, Embedding]
+SamplingColumns = host.SamplingColumns[Tensor]
+LogitEdits = host.LogitEdits[Tensor]
 
 
-@dataclass(frozen=True, slots=True)
-class LayerWeights:
-    """One layer. `qkv` is q, k and v one below the other; `gate_up` is what `Ops.pack_gate_up` makes of the two."""
-
-    attention_norm: Tensor
-    qkv: Linear
-    head_norms: HeadNorms | None
-    output: Linear
-    mlp_norm: Tensor
-    gate_up: Linear
-    down: Linear
-
-
-@dataclass(frozen=True, slots=True)
-class ModelWeights:
-    """A model, ready for its backend. `head` gives logits [T, V]."""
-
-    embedding: Embedding
-    layers: Sequence[LayerWeights]
-    final_norm: Tensor
-    head: Linear
-
-
-@dataclass(frozen=True, slots=True)
-class ModelShape:
-    """What a forward pass has to know beside the weights.
-
-    windows: of each layer, how many tokens one sees, itself among them; None for all before it.
-    cos, sin: float32 [positions, D'/2], rotary factors of every position; D' of D dimensions are rotated.
-    """
-
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    norm_eps: float
-    windows: tuple[int | None, ...]
-    cos: Tensor
-    sin: Tensor
-
-
-class ForwardPass(Protocol):
-    """A step through all layers in one call of a backend."""
-
-    def __call__(self, token_ids: Tensor, plan: "AttentionPlan", kv: Tensor, wanted: Counts | None = None) -> Tensor:
-        """Hidden states [T, H] of a step's tokens int64 [T], normed for the head, in the compute dtype. Writes their
-        KV into kv, as the backend allocated it, of which it reads no slot past a row's context.
-
-        `wanted`, int64 [W], ascending: of these tokens alone, [W, H]. Of each row they are the last, and at least one.
-        """
-        ...
-
-
-class Ops(Protocol):
-    """The ops of one device and dtype. Meanings, shapes and tolerances: `kernels.reference`."""
+class Ops(weights.Packer[Tensor, Linear, Embedding], Protocol):
+    """The ops of one device and dtype, on torch's tensors. Meanings, shapes and tolerances: `kernels.reference`."""
 
     @property
     def device(self) -> torch.device: ...
@@ -270,28 +154,10 @@ class Ops(Protocol):
     @property
     def dtype(self) -> torch.dtype: ...
 
-    def describe(self) -> dict[str, str | int | float]: ...
-
-    def takes_blocks(self, format: str, in_features: int) -> bool:
-        """Whether weights of that format and width can be packed as they are. Where not, they come dense."""
-        ...
+    @property
+    def on_gpu(self) -> bool: ...
 
     def pack_linear(self, weight: Tensor, bias: Tensor | None) -> Linear: ...
-
-    def pack_parts(self, parts: Sequence[StoredWeight], bias: Tensor | None) -> Linear:
-        """At most three weights, one below the other, each of a format that is taken."""
-        ...
-
-    def pack_gate_up(self, gate: StoredWeight, up: StoredWeight, bias: Tensor | None) -> Linear:
-        """Gate and up of a feed-forward for `silu_mul`, or for the backend's forward pass alone. `bias` is that of
-        the gates, then that of the ups."""
-        ...
-
-    def pack_embedding(self, weight: StoredWeight) -> Embedding: ...
-
-    def forward_pass(self, shape: ModelShape, weights: ModelWeights) -> ForwardPass | None:
-        """The way through these weights in one call. None: layer by layer with the ops of this table."""
-        ...
 
     def embed(self, table: Tensor, token_ids: Tensor) -> Tensor: ...
 
@@ -302,7 +168,7 @@ class Ops(Protocol):
     def silu_mul(self, gate_up: Tensor) -> Tensor: ...
 
     def allocate_kv(self, num_layers: int, num_blocks: int, num_kv_heads: int, head_dim: int) -> Tensor:
-        """KV [L, N, 16, 2, Hkv, D], or [L, N, bytes] where the backend keeps a block in another way. All finite."""
+        """KV [L, N, 16, 2, Hkv, D], all finite."""
         ...
 
     def clear_blocks(self, kv: Tensor, block_ids: Tensor) -> None: ...

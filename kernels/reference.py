@@ -11,25 +11,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from kernels.arrays import Array
+from kernels.exchange import tensor_of
 from kernels.layout import BLOCK_TOKENS
 from kernels.noise import GOLDEN_32, MASK_32, MURMUR_A, MURMUR_B, noise_key
 from kernels.ops import (
-    DENSE,
     AttentionMetadata,
     AttentionPlan,
     Embedding,
-    ForwardPass,
     HeadNorms,
     KVScales,
     Linear,
     LogitEdits,
-    ModelShape,
-    ModelWeights,
     RopeRows,
     SamplingColumns,
     SlotSampling,
-    StoredWeight,
 )
+from kernels.weights import DENSE, StoredWeight
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -311,6 +309,7 @@ class ReferenceEmbedding:
         return self._ops.embed(self._table, token_ids)
 
     def head(self) -> Linear:
+        """The product with the table."""
         return self._ops.pack_linear(self._table, None)
 
 
@@ -335,6 +334,10 @@ class ReferenceOps:
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self.device, self.dtype = device, dtype
 
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.type == "cuda"
+
     def describe(self) -> dict[str, str | int | float]:
         return {"backend": "reference", "dtype": str(self.dtype).removeprefix("torch.")}
 
@@ -344,20 +347,25 @@ class ReferenceOps:
     def takes_blocks(self, format: str, in_features: int) -> bool:
         return False
 
-    def pack_parts(self, parts: Sequence[StoredWeight], bias: Tensor | None) -> Linear:
-        assert all(part.format == DENSE for part in parts), f"not all of {[part.format for part in parts]} are taken"
-        return self.pack_linear(torch.cat([part.rows for part in parts]), bias)
+    def vector(self, numbers: Array) -> Tensor:
+        return tensor_of(numbers).to(self.device, copy=True)
 
-    def pack_gate_up(self, gate: StoredWeight, up: StoredWeight, bias: Tensor | None) -> Linear:
+    def pack_parts(self, parts: Sequence[StoredWeight], bias: Array | None) -> Linear:
+        assert all(part.format == DENSE for part in parts), f"not all of {[part.format for part in parts]} are taken"
+        rows = torch.cat([tensor_of(part.rows) for part in parts])
+        return self.pack_linear(rows, None if bias is None else tensor_of(bias))
+
+    def pack_gate_up(self, gate: StoredWeight, up: StoredWeight, bias: Array | None) -> Linear:
         return self.pack_parts((gate, up), bias)
 
     def pack_embedding(self, weight: StoredWeight) -> Embedding:
         assert weight.format == DENSE, f"{weight.format} is not taken"
         # A copy of its own: a table that is read by row must not keep a whole memory-mapped file alive.
-        return ReferenceEmbedding(weight.rows.to(self.device, copy=True), self)
+        return ReferenceEmbedding(tensor_of(weight.rows).to(self.device, copy=True), self)
 
-    def forward_pass(self, shape: ModelShape, weights: ModelWeights) -> ForwardPass | None:
-        return None
+    def tied_head(self, embedding: Embedding) -> Linear:
+        assert isinstance(embedding, ReferenceEmbedding), "an embedding of another backend"
+        return embedding.head()
 
     def embed(self, table: Tensor, token_ids: Tensor) -> Tensor:
         return functional.embedding(token_ids, table)

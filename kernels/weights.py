@@ -13,6 +13,8 @@ from kernels.arrays import Array, Floats
 V = TypeVar("V")
 L = TypeVar("L")
 E = TypeVar("E")
+V_co = TypeVar("V_co", covariant=True)
+L_co = TypeVar("L_co", covariant=True)
 
 DENSE = "dense"
 """Numbers as they are, in the compute dtype: the format of a stored weight that every backend takes."""
@@ -87,7 +89,7 @@ class ModelShape:
     sin: Floats
 
 
-class Packer(Protocol[V, L, E]):
+class Packer(Protocol[V_co, L_co, E]):
     """A backend, as who loads a model sees it. Arrays that it is given may be views of a file: it keeps none."""
 
     def describe(self) -> dict[str, str | int | float]: ...
@@ -96,21 +98,21 @@ class Packer(Protocol[V, L, E]):
         """Whether weights of that format and width can be packed as they are. Where not, they come dense."""
         ...
 
-    def vector(self, numbers: Array) -> V:
+    def vector(self, numbers: Array) -> V_co:
         """A norm's weight [n], of the compute dtype, for this backend."""
         ...
 
-    def pack_parts(self, parts: Sequence[StoredWeight], bias: Array | None) -> L:
+    def pack_parts(self, parts: Sequence[StoredWeight], bias: Array | None) -> L_co:
         """At most three weights, one below the other, each of a format that is taken."""
         ...
 
-    def pack_gate_up(self, gate: StoredWeight, up: StoredWeight, bias: Array | None) -> L:
+    def pack_gate_up(self, gate: StoredWeight, up: StoredWeight, bias: Array | None) -> L_co:
         """Gate and up of a feed-forward, for this backend's forward pass alone. `bias` is that of the gates, then
         that of the ups."""
         ...
 
     def pack_embedding(self, weight: StoredWeight) -> E: ...
 
-    def tied_head(self, embedding: E) -> L:
+    def tied_head(self, embedding: E) -> L_co:
         """The product with the table, where a model's head is tied to it. The two may share memory."""
         ...

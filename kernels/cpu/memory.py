@@ -6,8 +6,9 @@ import math
 import mmap
 from contextlib import suppress
 
-import torch
-from torch import Tensor
+import numpy as np
+
+from kernels.arrays import Array, Bytes, Dtype, address
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
@@ -31,26 +32,26 @@ def keep_freed_memory() -> None:
         libc.mallopt(_M_TRIM_THRESHOLD, _TRIM_THRESHOLD_BYTES)
 
 
-def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Zeros whose pages, small ones, become resident when they are first written; they go back with the tensor.
+def lazy_zeros(shape: tuple[int, ...], dtype: Dtype) -> Array:
+    """Zeros whose pages, small ones, become resident when they are first written; they go back with the array.
 
     In huge pages the first block of KV would take 2 MiB in every layer. Attention reads small ones as fast.
     """
-    return _mapped(math.prod(shape) * dtype.itemsize, "MADV_NOHUGEPAGE").view(dtype).view(shape)
+    return _mapped(math.prod(shape) * dtype.itemsize, "MADV_NOHUGEPAGE").view(dtype).reshape(shape)
 
 
 class WeightMemory:
     """Memory for weights that stay: aligned, and advised to lie in huge pages, which a processor reads faster from.
 
-    Tensors are cut from large pieces, one behind the other, so that little of a huge page is left over. A piece goes
-    back when the last tensor in it is gone; what is as large as half of one has its own.
+    Arrays are cut from large pieces, one behind the other, so that little of a huge page is left over. A piece goes
+    back when the last array in it is gone; what is as large as half of one has its own.
     """
 
     def __init__(self) -> None:
-        self._piece = torch.empty(0, dtype=torch.uint8)
+        self._piece: Bytes = np.empty(0, dtype=np.uint8)
         self._used = 0
 
-    def take(self, count: int) -> Tensor:
+    def take(self, count: int) -> Bytes:
         """uint8 [count], zeros, aligned to a cache line."""
         if 2 * count >= _PIECE_BYTES:
             return _huge_pages(count)
@@ -61,17 +62,17 @@ class WeightMemory:
         return taken
 
 
-def _huge_pages(count: int) -> Tensor:
+def _huge_pages(count: int) -> Bytes:
     """Zeros that begin at a huge page's border and become resident when they are first written."""
     whole = _mapped(count + _HUGE_PAGE_BYTES, "MADV_HUGEPAGE")
-    start = -whole.data_ptr() % _HUGE_PAGE_BYTES
+    start = -address(whole) % _HUGE_PAGE_BYTES
     return whole[start : start + count]
 
 
-def _mapped(count: int, advice: str) -> Tensor:
-    """uint8 [count] of zeros in a mapping of its own, which the tensor keeps; nothing of it is resident yet."""
+def _mapped(count: int, advice: str) -> Bytes:
+    """uint8 [count] of zeros in a mapping of its own, which the array keeps; nothing of it is resident yet."""
     memory = mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, advice):
         with suppress(OSError):  # a kernel without huge pages
             memory.madvise(getattr(mmap, advice))
-    return torch.frombuffer(memory, dtype=torch.uint8)
+    return np.frombuffer(memory, dtype=np.uint8)

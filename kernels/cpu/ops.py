@@ -1,6 +1,4 @@
-"""The CPU's op table: the reference, with what a CPU does better put in its place."""
-
-from collections.abc import Sequence
+"""Torch's op table on a CPU: the reference, with what a CPU does better put in its place."""
 
 import torch
 from torch import Tensor
@@ -8,47 +6,28 @@ from torch.nn import functional
 
 from kernels.cpu import attention, native, sampling
 from kernels.cpu.linear import PackedLinear, PlainLinear, can_pack
-from kernels.cpu.memory import WeightMemory, keep_freed_memory, lazy_zeros
+from kernels.cpu.memory import keep_freed_memory, lazy_zeros
 from kernels.cpu.probe import CpuProfile
-from kernels.layout import BLOCK_TOKENS, int8_block_bytes
-from kernels.ops import (
-    AttentionMetadata,
-    AttentionPlan,
-    Embedding,
-    ForwardPass,
-    HeadNorms,
-    Linear,
-    ModelShape,
-    ModelWeights,
-    RopeRows,
-    SamplingColumns,
-    StoredWeight,
-)
+from kernels.exchange import numpy_dtype, tensor_of
+from kernels.layout import BLOCK_TOKENS
+from kernels.ops import AttentionMetadata, AttentionPlan, HeadNorms, Linear, RopeRows, SamplingColumns
 from kernels.reference import ReferenceOps, apply_rope
 
 
 class CpuOps(ReferenceOps):
-    """Ops on this machine's processor, as its probe found it.
+    """Torch's ops on this machine's processor, as its probe found it: where the native library does not compute."""
 
-    With `int8_kv` KV is kept as `kernels.reference_int8` says; only the native forward pass computes with that.
-    """
-
-    def __init__(self, profile: CpuProfile, *, int8_kv: bool = False) -> None:
+    def __init__(self, profile: CpuProfile) -> None:
         super().__init__(torch.device("cpu"), profile.dtype)
         self._profile = profile
-        self._native = profile.products == "native" and profile.dtype == torch.bfloat16
-        assert self._native or not int8_kv, "KV in int8 is for the native forward pass"
-        self._int8_kv = int8_kv
-        self._sampling = None if native.level() is None else native.NativeSampling()
-        self._memory = WeightMemory()
         keep_freed_memory()
 
     def describe(self) -> dict[str, str | int | float]:
-        level = native.level()
+        dtype, level = str(self.dtype).removeprefix("torch."), native.level()
         return {
             "backend": "cpu",
-            "dtype": str(self.dtype).removeprefix("torch."),
-            "kv dtype": "int8" if self._int8_kv else str(self.dtype).removeprefix("torch."),
+            "dtype": dtype,
+            "kv dtype": dtype,
             "threads": self._profile.threads,
             "products": self._profile.products,
             "min_rows": self._profile.min_rows,
@@ -57,32 +36,9 @@ class CpuOps(ReferenceOps):
         }
 
     def pack_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
-        if self._native:
-            return native.NativeLinear([StoredWeight.dense(weight)], bias, self._memory)
-        if self._profile.products != "plain" and can_pack(weight.dtype):
+        if self._profile.products == "onednn" and can_pack(weight.dtype):
             return PackedLinear(weight, bias, min_rows=self._profile.min_rows)
         return PlainLinear(weight, bias)
-
-    def takes_blocks(self, format: str, in_features: int) -> bool:
-        return self._native and native.takes(format, in_features)
-
-    def pack_parts(self, parts: Sequence[StoredWeight], bias: Tensor | None) -> Linear:
-        if self._native:
-            return native.NativeLinear(parts, bias, self._memory)
-        return super().pack_parts(parts, bias)
-
-    def pack_gate_up(self, gate: StoredWeight, up: StoredWeight, bias: Tensor | None) -> Linear:
-        if self._native:
-            return native.pack_gate_up(gate, up, bias, self._memory)
-        return super().pack_gate_up(gate, up, bias)
-
-    def pack_embedding(self, weight: StoredWeight) -> Embedding:
-        if self._native:
-            return native.NativeEmbedding(weight, self._memory)
-        return super().pack_embedding(weight)
-
-    def forward_pass(self, shape: ModelShape, weights: ModelWeights) -> ForwardPass | None:
-        return native.NativeForward(shape, weights) if self._native else None
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         wide = x.float()
@@ -100,9 +56,8 @@ class CpuOps(ReferenceOps):
         return functional.silu(gate).mul_(up)
 
     def allocate_kv(self, num_layers: int, num_blocks: int, num_kv_heads: int, head_dim: int) -> Tensor:
-        if self._int8_kv:
-            return lazy_zeros((num_layers, num_blocks, int8_block_bytes(num_kv_heads, head_dim)), torch.int8)
-        return lazy_zeros((num_layers, num_blocks, BLOCK_TOKENS, 2, num_kv_heads, head_dim), self.dtype)
+        shape = (num_layers, num_blocks, BLOCK_TOKENS, 2, num_kv_heads, head_dim)
+        return tensor_of(lazy_zeros(shape, numpy_dtype(self.dtype)))
 
     def rotate_and_store(
         self, qkv: Tensor, norms: HeadNorms | None, rope: RopeRows, kv_layer: Tensor, slot_mapping: Tensor
@@ -127,23 +82,13 @@ class CpuOps(ReferenceOps):
         return attention.attend(query, kv_layer, plan.under(window))
 
     def mask_logits(self, logits: Tensor, bitmask: Tensor) -> None:
-        (self._sampling or sampling).mask_logits(logits, bitmask)
+        sampling.mask_logits(logits, bitmask)
 
     def sample(self, logits: Tensor, columns: SamplingColumns) -> Tensor:
-        return (self._sampling or sampling).sample(logits, columns)
+        return sampling.sample(logits, columns)
 
     def sample_among(self, logits: Tensor, token_ids: Tensor, columns: SamplingColumns) -> Tensor:
-        return (self._sampling or sampling).sample_among(logits, token_ids, columns)
-
-    def finite_rows(self, logits: Tensor) -> Tensor:
-        if self._sampling is None or logits.dtype != torch.float32:
-            return super().finite_rows(logits)
-        return self._sampling.finite_rows(logits)
-
-    def token_logprobs(self, logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        if self._sampling is None or logits.dtype != torch.float32:
-            return super().token_logprobs(logits, tokens)
-        return self._sampling.token_logprobs(logits, tokens)
+        return sampling.sample_among(logits, token_ids, columns)
 
 
 def _rotate(heads: Tensor, rope: RopeRows) -> Tensor:

@@ -1,4 +1,4 @@
-"""What this processor is good at, found out in a fraction of a second at start."""
+"""What torch is good at on this processor, found out in a fraction of a second at start."""
 
 import time
 from collections.abc import Sequence
@@ -8,7 +8,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kernels.cpu import native
 from kernels.cpu.cores import usable_cores
 from kernels.cpu.linear import PackedLinear, PlainLinear, can_pack
 
@@ -21,8 +20,8 @@ _WORTHWHILE = 0.93
 """A choice that departs from the plainer one has to take at most this share of its time."""
 
 
-Products = Literal["native", "onednn", "plain"]
-"""Who computes a product with a weight: our library, oneDNN from its own layout, or torch from rows as they are."""
+Products = Literal["onednn", "plain"]
+"""How torch computes a product with a weight: oneDNN from its own layout, or from rows as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +39,10 @@ class CpuProfile:
 def probe(dtype: torch.dtype | None = None, threads: int | None = None) -> CpuProfile:
     """Choose dtype, who computes products, padding and threads; arguments that are given are kept.
 
-    Where the native library has kernels of its own for this processor, it computes, in bf16, and nothing is timed: what
-    a clock decides differs from start to start on a busy machine, and texts with it. torch then has one thread, so that
-    its workers and the library's do not take each other's cores.
-
-    Else bf16 is chosen where it is the faster at eight rows: at one row memory decides, of which bf16 reads half, so it
+    Bf16 is chosen where it is the faster at eight rows: at one row memory decides, of which bf16 reads half, so it
     takes more rows to tell a processor that computes in bf16 from one that converts.
     """
     threads = threads or usable_cores()
-    level = native.level()
-    if level is not None and level >= native.Level.AVX2 and dtype in (None, torch.bfloat16):
-        torch.set_num_threads(1)
-        native.start(threads)
-        return CpuProfile(torch.bfloat16, threads, "native", 1, {})
     torch.set_num_threads(threads)
     probe_us: dict[str, float] = {}
     if dtype is None:

@@ -25,10 +25,9 @@ class TritonOps(ReferenceOps):
         self.kv_dtype = torch.float8_e4m3fn if kv_scales else dtype
 
     def describe(self) -> dict[str, str | int | float]:
-        on_gpu = self.device.type == "cuda"
         return {
             "backend": "triton",
-            "device": torch.cuda.get_device_name(self.device) if on_gpu else "interpreter",
+            "device": torch.cuda.get_device_name(self.device) if self.on_gpu else "interpreter",
             "dtype": str(self.dtype).removeprefix("torch."),
             "kv dtype": str(self.kv_dtype).removeprefix("torch."),
         }

@@ -4,14 +4,13 @@ import ctypes
 from collections.abc import Sequence
 from itertools import accumulate
 
-import torch
-from torch import Tensor
-from torch.nn import functional
+import numpy as np
 
+from kernels.arrays import BFLOAT16, FLOAT32, Array, Bytes, Dtype, Floats, Ints, address, aligned_bytes, bits_of
 from kernels.cpu.memory import WeightMemory
 from kernels.cpu.native import abi
 from kernels.cpu.native.library import load
-from kernels.ops import DENSE, Linear, StoredWeight
+from kernels.weights import DENSE, StoredWeight
 
 PAIR = 16
 """Gates that come before their ups: see TP_STORE_SILU_MUL."""
@@ -35,16 +34,16 @@ class NativeLinear:
     says where all of it lies. A dense weight of an odd width has a column of zeros behind it there.
     """
 
-    def __init__(self, parts: Sequence[StoredWeight], bias: Tensor | None, memory: WeightMemory) -> None:
+    def __init__(self, parts: Sequence[StoredWeight], bias: Array | None, memory: WeightMemory) -> None:
         library = load()
         assert library is not None, "there is no native library"
         assert 0 < len(parts) <= abi.MOST_PARTS, f"{len(parts)} parts"
         self.in_features = parts[0].in_features
         self.out_features = sum(part.out_features for part in parts)
-        self.dtype = torch.bfloat16
+        self.dtype = BFLOAT16
         self._library = library
-        self._bias = None if bias is None else bias.float().contiguous()
-        self._packed: list[Tensor] = []
+        self._bias = None if bias is None else np.ascontiguousarray(bias, FLOAT32)
+        self._packed: list[Bytes] = []
         self.struct = abi.Linear(count=len(parts))
         firsts = accumulate((part.out_features for part in parts), initial=0)
         for index, (part, first) in enumerate(zip(parts, firsts, strict=False)):
@@ -53,17 +52,17 @@ class NativeLinear:
         self._struct_at = ctypes.addressof(self.struct)
         self._columns = int(self.struct.part[0].inputs)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return self._product(x, torch.bfloat16, abi.Store.BF16)
+    def __call__(self, x: Array) -> Array:
+        return self._product(x, BFLOAT16, abi.Store.BF16)
 
-    def wide(self, x: Tensor) -> Tensor:
+    def wide(self, x: Array) -> Floats:
         """float32 [T, out]: the sums, not rounded."""
-        return self._product(x, torch.float32, abi.Store.FLOAT32)
+        return self._product(x, FLOAT32, abi.Store.FLOAT32)
 
-    def rows(self, indices: Sequence[int]) -> Tensor:
+    def rows(self, indices: Sequence[int]) -> Floats:
         """float32 [n, in] of some outputs: what a product computes with."""
-        numbers = torch.empty((len(indices), self._columns), dtype=torch.float32)
-        unpack, row_at, row_bytes = self._library.tp_unpack_row, numbers.data_ptr(), 4 * self._columns
+        numbers: Floats = np.empty((len(indices), self._columns), FLOAT32)
+        unpack, row_at, row_bytes = self._library.tp_unpack_row, address(numbers), 4 * self._columns
         for index in indices:
             part, first = self._part_of(index)
             unpack(part.format, part.packed, part.outputs, part.inputs, index - first, row_at)
@@ -71,35 +70,34 @@ class NativeLinear:
         return numbers[:, : self.in_features]
 
     def _pack(self, part: StoredWeight, first: int, memory: WeightMemory) -> abi.Weight:
-        dense = part.rows.dtype != torch.uint8
+        dense = part.rows.dtype != np.uint8
         number = abi.Format.BF16 if part.format == DENSE else abi.Format[part.format.upper()]
         rows, columns = part.rows, part.in_features
         if part.format == DENSE and columns % 2:
-            rows, columns = functional.pad(rows, (0, 1)), columns + 1
-        if dense:
-            rows = rows.to(torch.bfloat16)
-        rows = rows.contiguous()
+            rows, columns = _widened(rows, columns + 1), columns + 1
+        rows = np.ascontiguousarray(rows, BFLOAT16 if dense else np.uint8)
         size = self._library.tp_packed_bytes(number, part.out_features, columns)
         assert size >= 0, f"{part.format} cannot hold [{part.out_features}, {columns}]"
         packed = memory.take(size)
-        self._library.tp_pack(number, rows.data_ptr(), part.out_features, columns, packed.data_ptr())
+        self._library.tp_pack(number, address(rows), part.out_features, columns, address(packed))
         self._packed.append(packed)
-        bias_at = None if self._bias is None else self._bias[first:].data_ptr()
-        return abi.Weight(number, 0, part.out_features, columns, packed.data_ptr(), bias_at)
+        bias_at = None if self._bias is None else address(self._bias[first:])
+        return abi.Weight(number, 0, part.out_features, columns, address(packed), bias_at)
 
-    def _product(self, x: Tensor, dtype: torch.dtype, store: abi.Store) -> Tensor:
+    def _product(self, x: Array, dtype: Dtype, store: abi.Store) -> Array:
         assert x.dtype == self.dtype, f"x is {x.dtype}"
-        assert x.shape[1] == self.in_features, f"x is {tuple(x.shape)}, the weight takes {self.in_features}"
+        assert x.shape[1] == self.in_features, f"x is {x.shape}, the weight takes {self.in_features}"
         if self._columns != self.in_features:
-            x = functional.pad(x, (0, self._columns - self.in_features))
-        elif x.stride(1) != 1:
-            x = x.contiguous()
+            x = _widened(x, self._columns)
+        elif x.strides[1] != x.itemsize:
+            x = np.ascontiguousarray(x)
         count = x.shape[0]
-        y = torch.empty((count, self.out_features), dtype=dtype)
+        y = np.empty((count, self.out_features), dtype)
         size = self._library.tp_product_scratch_bytes(self._struct_at, count)
-        scratch = torch.empty(size, dtype=torch.uint8)
+        scratch = aligned_bytes(size)
+        stride = x.strides[0] // x.itemsize
         self._library.tp_product(
-            self._struct_at, x.data_ptr(), x.stride(0), count, store, y.data_ptr(), y.stride(0), scratch.data_ptr()
+            self._struct_at, address(x), stride, count, store, address(y), self.out_features, address(scratch)
         )
         return y
 
@@ -119,31 +117,39 @@ class NativeEmbedding:
     def __init__(self, weight: StoredWeight, memory: WeightMemory) -> None:
         self.table = NativeLinear([weight], None, memory)
 
-    def __call__(self, token_ids: Tensor) -> Tensor:
-        return self.table.rows(token_ids.tolist()).to(torch.bfloat16)
-
-    def head(self) -> Linear:
-        return self.table
+    def __call__(self, token_ids: Ints) -> Array:
+        return self.table.rows(token_ids.tolist()).astype(BFLOAT16)
 
 
-def pack_gate_up(gate: StoredWeight, up: StoredWeight, bias: Tensor | None, memory: WeightMemory) -> NativeLinear:
+def pack_gate_up(gate: StoredWeight, up: StoredWeight, bias: Array | None, memory: WeightMemory) -> NativeLinear:
     """Gates and ups in turn, 16 of each, filled up with rows of zeros: what TP_STORE_SILU_MUL takes."""
     if gate.format != up.format:  # a block of 32 outputs has one format
         gate, up = (_expanded(part) for part in (gate, up))
     rows = _in_turn(gate.rows, up.rows)
     if bias is not None:
-        bias = _in_turn(*bias.chunk(2))
+        bias = _in_turn(*np.split(bias, 2))
     return NativeLinear([StoredWeight(gate.format, rows, len(rows), gate.in_features)], bias, memory)
 
 
-def _in_turn(gate: Tensor, up: Tensor) -> Tensor:
-    """[2F', ...] of two [F, ...]: 16 of each in turn, F' the next multiple of 16."""
-    missing = -len(gate) % PAIR
-    if missing:
-        zeros = gate.new_zeros((missing, *gate.shape[1:]))
-        gate, up = torch.cat((gate, zeros)), torch.cat((up, zeros))
-    shape = (-1, 1, PAIR, *gate.shape[1:])
-    return torch.cat((gate.reshape(shape), up.reshape(shape)), dim=1).flatten(0, 2)
+def _in_turn(gate: Array, up: Array) -> Array:
+    """[2F', ...] of two [F, ...] of one dtype: 16 of each in turn, F' the next multiple of 16."""
+    dtype = gate.dtype
+    filled = -(-len(gate) // PAIR) * PAIR
+    gate, up = bits_of(gate), bits_of(up)
+    turns = np.zeros((filled // PAIR, 2, PAIR, *gate.shape[1:]), gate.dtype)
+    whole, rest = divmod(len(gate), PAIR)
+    for place, part in enumerate((gate, up)):
+        turns[:whole, place] = part[: whole * PAIR].reshape(whole, PAIR, *part.shape[1:])
+        if rest:
+            turns[whole, place, :rest] = part[whole * PAIR :]
+    return turns.reshape(2 * filled, *gate.shape[1:]).view(dtype)
+
+
+def _widened(rows: Array, columns: int) -> Array:
+    """With columns of zeros behind."""
+    wider = np.zeros((len(rows), columns), rows.dtype)
+    wider[:, : rows.shape[1]] = rows
+    return wider
 
 
 def _expanded(part: StoredWeight) -> StoredWeight:
@@ -151,4 +157,4 @@ def _expanded(part: StoredWeight) -> StoredWeight:
     if part.format == DENSE:
         return part
     packed = NativeLinear([part], None, WeightMemory())
-    return StoredWeight.dense(packed.rows(range(part.out_features)).to(torch.bfloat16))
+    return StoredWeight.dense(packed.rows(range(part.out_features)).astype(BFLOAT16))

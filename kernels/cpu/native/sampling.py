@@ -2,20 +2,21 @@
 
 import ctypes
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from kernels.arrays import FLOAT32, Dtype, Flags, Floats, Ints, Words, address, aligned_bytes
 from kernels.cpu.native.abi import Sampling
 from kernels.cpu.native.library import load
-from kernels.ops import SamplingColumns
+from kernels.host import HostColumns
 
+_INT64: Dtype = np.dtype(np.int64)
 _COLUMNS = {
-    "inverse_temperature": torch.float32,
-    "noise_scale": torch.float32,
-    "top_k": torch.int64,
-    "top_p": torch.float32,
-    "min_p": torch.float32,
-    "keys": torch.int64,
+    "inverse_temperature": FLOAT32,
+    "noise_scale": FLOAT32,
+    "top_k": _INT64,
+    "top_p": FLOAT32,
+    "min_p": FLOAT32,
+    "keys": _INT64,
 }
 """Fields of TpSampling, in its order."""
 
@@ -30,69 +31,68 @@ class NativeSampling:
         library = load()
         assert library is not None, "there is no native library"
         self._library = library
-        self._scratch = torch.empty(0, dtype=torch.uint8)
+        self._scratch = aligned_bytes(0)
 
-    def sample(self, logits: Tensor, columns: SamplingColumns) -> Tensor:
+    def sample(self, logits: Floats, columns: HostColumns) -> Ints:
         return self._draw(logits, None, columns)
 
-    def sample_among(self, logits: Tensor, token_ids: Tensor, columns: SamplingColumns) -> Tensor:
-        token_ids = token_ids.contiguous()
-        assert token_ids.dtype == torch.int64, f"token ids of {token_ids.dtype}"
+    def sample_among(self, logits: Floats, token_ids: Ints, columns: HostColumns) -> Ints:
+        assert token_ids.dtype == _INT64, f"token ids of {token_ids.dtype}"
         assert len(token_ids) == logits.shape[1], f"{len(token_ids)} tokens for {logits.shape[1]} columns"
-        return self._draw(logits, token_ids.data_ptr(), columns)
+        token_ids = np.ascontiguousarray(token_ids)
+        return self._draw(logits, address(token_ids), columns)
 
-    def mask_logits(self, logits: Tensor, bitmask: Tensor) -> None:
+    def mask_logits(self, logits: Floats, bitmask: Words) -> None:
         _check(logits)
-        assert bitmask.dtype == torch.int32, f"a bitmask of {bitmask.dtype}"
+        assert bitmask.dtype == np.int32, f"a bitmask of {bitmask.dtype}"
         assert len(bitmask) == len(logits), f"{len(bitmask)} masks for {len(logits)} rows"
         assert bitmask.shape[1] * 32 >= logits.shape[1], f"{bitmask.shape[1]} words for {logits.shape[1]} tokens"
-        bitmask = bitmask.contiguous()
-        self._library.tp_mask_logits(*_where(logits), bitmask.data_ptr(), bitmask.stride(0))
+        bitmask = np.ascontiguousarray(bitmask)
+        self._library.tp_mask_logits(*_where(logits), address(bitmask), bitmask.shape[1])
 
-    def finite_rows(self, logits: Tensor) -> Tensor:
+    def finite_rows(self, logits: Floats) -> Flags:
         _check(logits)
-        finite = torch.empty(len(logits), dtype=torch.bool)
-        self._library.tp_finite_rows(*_where(logits), finite.data_ptr())
+        finite: Flags = np.empty(len(logits), np.bool_)
+        self._library.tp_finite_rows(*_where(logits), address(finite))
         return finite
 
-    def token_logprobs(self, logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def token_logprobs(self, logits: Floats, tokens: Ints) -> tuple[Floats, Floats, Ints]:
         _check(logits)
         rows, vocab_size = logits.shape
-        assert tokens.dtype == torch.int64, f"tokens of {tokens.dtype}"
+        assert tokens.dtype == _INT64, f"tokens of {tokens.dtype}"
         assert len(tokens) == rows, f"{len(tokens)} tokens for {rows} rows"
-        tokens = tokens.contiguous()
+        tokens = np.ascontiguousarray(tokens)
         if rows:
-            least, most = torch.aminmax(tokens)
-            assert 0 <= int(least) <= int(most) < vocab_size, f"a token that is none of {vocab_size}"
-        normalisers, logprobs = torch.empty(rows), torch.empty(rows)
-        ranks = torch.empty(rows, dtype=torch.int64)
-        outputs = (each.data_ptr() for each in (tokens, normalisers, logprobs, ranks))
+            assert 0 <= tokens.min() <= tokens.max() < vocab_size, f"a token that is none of {vocab_size}"
+        normalisers, logprobs = np.empty((2, rows), FLOAT32)
+        ranks: Ints = np.empty(rows, _INT64)
+        outputs = (address(each) for each in (tokens, normalisers, logprobs, ranks))
         self._library.tp_token_logprobs(*_where(logits), *outputs)
         return normalisers, logprobs, ranks
 
-    def _draw(self, logits: Tensor, token_ids_at: int | None, columns: SamplingColumns) -> Tensor:
+    def _draw(self, logits: Floats, token_ids_at: int | None, columns: HostColumns) -> Ints:
         _check(logits)
         rows, vocab_size = logits.shape
         assert vocab_size > 0, "nothing to draw from"
-        held = [getattr(columns, name).contiguous() for name in _COLUMNS]
-        for name, column in zip(_COLUMNS, held, strict=True):
+        held = [np.ascontiguousarray(getattr(columns, name)) for name in _COLUMNS]
+        for (name, dtype), column in zip(_COLUMNS.items(), held, strict=True):
             assert len(column) == rows, f"{name} of {len(column)} rows for {rows}"
-            assert column.dtype == _COLUMNS[name], f"{name} of {column.dtype}"
-        sampling = Sampling(*(column.data_ptr() for column in held))
-        tokens = torch.empty(rows, dtype=torch.int64)
+            assert column.dtype == dtype, f"{name} of {column.dtype}"
+        sampling = Sampling(*(address(column) for column in held))
+        tokens: Ints = np.empty(rows, _INT64)
         size = self._library.tp_sample_scratch_bytes(rows, vocab_size)
         if len(self._scratch) < size:
-            self._scratch = torch.empty(size, dtype=torch.uint8)
+            self._scratch = aligned_bytes(size)
         self._library.tp_sample(
-            *_where(logits), token_ids_at, ctypes.byref(sampling), tokens.data_ptr(), self._scratch.data_ptr()
+            *_where(logits), token_ids_at, ctypes.byref(sampling), address(tokens), address(self._scratch)
         )
         return tokens
 
 
-def _check(logits: Tensor) -> None:
-    assert logits.dtype == torch.float32, f"logits of {logits.dtype}"
-    assert logits.shape[1] <= 1 or logits.stride(1) == 1, "logits whose rows are not contiguous"
+def _check(logits: Floats) -> None:
+    assert logits.dtype == FLOAT32, f"logits of {logits.dtype}"
+    assert logits.shape[1] <= 1 or logits.strides[1] == 4, "logits whose rows are not contiguous"
 
 
-def _where(logits: Tensor) -> tuple[int, int, int, int]:
-    return logits.data_ptr(), logits.stride(0), *logits.shape
+def _where(logits: Floats) -> tuple[int, int, int, int]:
+    return address(logits), logits.strides[0] // 4, *logits.shape

@@ -1,0 +1,120 @@
+"""The native library as an op table: a processor's arithmetic without torch."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kernels.arrays import BFLOAT16, FLOAT32, Array, Dtype, Flags, Floats, Ints, Words, bits_of
+from kernels.cpu import native
+from kernels.cpu.memory import WeightMemory, keep_freed_memory, lazy_zeros
+from kernels.cpu.native import NativeEmbedding, NativeForward, NativeLinear, NativeSampling
+from kernels.cpu.native.forward import NativeWeights
+from kernels.host import HostColumns, HostEdits, HostProduct
+from kernels.layout import BLOCK_TOKENS, int8_block_bytes
+from kernels.weights import ModelShape, StoredWeight
+
+_INT8 = np.dtype(np.int8)
+
+
+def computes_natively() -> bool:
+    """Whether the library is there and has kernels of its own for this processor."""
+    level = native.level()
+    return level is not None and level >= native.Level.AVX2
+
+
+class NativeOps:
+    """A `kernels.host.HostOps` and a `kernels.weights.Packer`, in bfloat16.
+
+    With `int8_kv` KV is kept as `kernels.reference_int8` says.
+    """
+
+    on_gpu = False
+
+    def __init__(self, threads: int, *, int8_kv: bool = False) -> None:
+        level = native.level()
+        assert level is not None, "there is no native library"
+        native.start(threads)
+        self._level, self._threads, self._int8_kv = level, threads, int8_kv
+        self._sampling = NativeSampling()
+        self._memory = WeightMemory()
+        keep_freed_memory()
+
+    @property
+    def dtype(self) -> Dtype:
+        return BFLOAT16
+
+    def describe(self) -> dict[str, str | int | float]:
+        return {
+            "backend": "cpu",
+            "dtype": self.dtype.name,
+            "kv dtype": "int8" if self._int8_kv else self.dtype.name,
+            "threads": self._threads,
+            "products": "native",
+            "level": self._level.name.lower(),
+        }
+
+    def takes_blocks(self, format: str, in_features: int) -> bool:
+        return native.takes(format, in_features)
+
+    def vector(self, numbers: Array) -> Floats:
+        return numbers.astype(FLOAT32)
+
+    def pack_parts(self, parts: Sequence[StoredWeight], bias: Array | None) -> NativeLinear:
+        return NativeLinear(parts, bias, self._memory)
+
+    def pack_gate_up(self, gate: StoredWeight, up: StoredWeight, bias: Array | None) -> NativeLinear:
+        return native.pack_gate_up(gate, up, bias, self._memory)
+
+    def pack_embedding(self, weight: StoredWeight) -> NativeEmbedding:
+        return NativeEmbedding(weight, self._memory)
+
+    def tied_head(self, embedding: NativeEmbedding) -> NativeLinear:
+        return embedding.table
+
+    def pack_rows(self, rows: Array) -> HostProduct:
+        return NativeLinear([StoredWeight.dense(rows)], None, self._memory).wide
+
+    def forward_pass(self, shape: ModelShape, weights: NativeWeights) -> NativeForward:
+        """A step through all layers in one call."""
+        return NativeForward(shape, weights)
+
+    def allocate_kv(self, num_layers: int, num_blocks: int, num_kv_heads: int, head_dim: int) -> Array:
+        """KV [L, N, 16, 2, Hkv, D], or int8 [L, N, bytes]."""
+        if self._int8_kv:
+            return lazy_zeros((num_layers, num_blocks, int8_block_bytes(num_kv_heads, head_dim)), _INT8)
+        return lazy_zeros((num_layers, num_blocks, BLOCK_TOKENS, 2, num_kv_heads, head_dim), self.dtype)
+
+    def clear_blocks(self, kv: Array, block_ids: Ints) -> None:
+        bits_of(kv)[:, block_ids] = 0
+
+    def copy_blocks(self, kv: Array, sources: Ints, targets: Ints) -> None:
+        bits = bits_of(kv)
+        bits[:, targets] = bits[:, sources]
+
+    def edit_logits(self, logits: Floats, edits: HostEdits) -> None:
+        edit_logits(logits, edits)
+
+    def mask_logits(self, logits: Floats, bitmask: Words) -> None:
+        self._sampling.mask_logits(logits, bitmask)
+
+    def sample(self, logits: Floats, columns: HostColumns) -> Ints:
+        return self._sampling.sample(logits, columns)
+
+    def sample_among(self, logits: Floats, token_ids: Ints, columns: HostColumns) -> Ints:
+        return self._sampling.sample_among(logits, token_ids, columns)
+
+    def finite_rows(self, logits: Floats) -> Flags:
+        return self._sampling.finite_rows(logits)
+
+    def token_logprobs(self, logits: Floats, tokens: Ints) -> tuple[Floats, Floats, Ints]:
+        return self._sampling.token_logprobs(logits, tokens)
+
+
+def edit_logits(logits: Floats, edits: HostEdits) -> None:
+    """`kernels.reference.edit_logits`."""
+    if len(edits.repeat_rows):
+        place = (edits.repeat_rows, edits.repeat_tokens)
+        seen = logits[place]
+        logits[place] = np.where(seen > 0, seen / edits.repeat_penalties, seen * edits.repeat_penalties)
+    if len(edits.add_rows):
+        np.add.at(logits, (edits.add_rows, edits.add_tokens), edits.add_values)
