@@ -19,6 +19,7 @@ LEVELS = (1, 4, 8, 16, 32)
 QUICK_LEVELS = (1, 4)
 PREFIX_LEVEL = 8
 INT8, INT4, Q4_0 = "turnpike int8", "turnpike int4", "llama.cpp Q4_0"
+INT8_KV = "turnpike int8 KV"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,9 @@ _BF16 = (
     *_asked(TURNPIKE, VLLM, {1: 1.4, 4: 1.25, 8: 1.25, 16: 1.15, 32: 1.15}),
     *_asked(TURNPIKE, LLAMA_CPP, {1: 1.05, 8: 1.5, 16: 1.5, 32: 1.5}),
 )
+_FILE = {1: 1.1, 4: 1.5, 8: 2.0, 16: 2.0, 32: 2.0}
 ASKED: Mapping[str, tuple[Asked, ...]] = {
-    "smollm2": _asked(TURNPIKE, LLAMA_CPP, {1: 1.1, 4: 1.5, 8: 2.0, 16: 2.0, 32: 2.0}),
+    "smollm2": (*_asked(TURNPIKE, LLAMA_CPP, _FILE), *_asked(INT8_KV, LLAMA_CPP, _FILE)),
     "tenth": _BF16,
     "half": _BF16,
     "quantized": (*_asked(INT8, TURNPIKE, {1: 1.5, 16: 1.3}), Asked(INT4, Q4_0, 1, 1.0)),
@@ -99,10 +101,14 @@ def _half() -> Part:
 
 def _smollm2() -> Part:
     path = fetch("smollm2", Settings().models_dir)
-    contestants = (Contestant(TURNPIKE, TURNPIKE, path), Contestant(LLAMA_CPP, LLAMA_CPP, path))
-    sizes = dict.fromkeys((TURNPIKE, LLAMA_CPP), path.stat().st_size)
+    contestants = (
+        Contestant(TURNPIKE, TURNPIKE, path),
+        Contestant(INT8_KV, TURNPIKE, path, kv_dtype="int8"),
+        Contestant(LLAMA_CPP, LLAMA_CPP, path),
+    )
+    sizes = dict.fromkeys((TURNPIKE, INT8_KV, LLAMA_CPP), path.stat().st_size)
     title = "SmolLM2-135M-Instruct, its Q4_1 file"
-    kept = {TURNPIKE: path.stat().st_size}
+    kept = dict.fromkeys((TURNPIKE, INT8_KV), path.stat().st_size)
     return Part("smollm2", title, contestants, words, weights_per_step(path), sizes, LEVELS, kept)
 
 

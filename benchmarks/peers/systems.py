@@ -13,6 +13,7 @@ from benchmarks.peers.environment import installed
 from benchmarks.peers.server import Launch, Server
 from engine.config import BLOCK_TOKENS
 from engine.models.checkpoint import open_checkpoint
+from kernels.layout import int8_block_bytes
 from tests.servers import free_port
 
 MIB = 1 << 20
@@ -40,6 +41,7 @@ class Contestant:
     system: str
     model: Path
     quantize: Literal["none", "int8", "int4"] = "none"
+    kv_dtype: Literal["auto", "int8"] = "auto"
 
     def missing(self) -> str | None:
         """Why it cannot take part; None where it can."""
@@ -58,9 +60,14 @@ class Contestant:
         if self.system != TURNPIKE:
             return None
         blocks = server.metric("turnpike_class_kv_blocks_held") + server.metric("turnpike_class_kv_blocks_cached")
+        return blocks * self.block_bytes() / MIB
+
+    def block_bytes(self) -> int:
+        """What Turnpike keeps 16 tokens of a sequence in."""
         config = open_checkpoint(self.model).config
-        token_bytes = 2 * config.num_layers * config.num_kv_heads * config.head_dim * _BF16_BYTES
-        return blocks * BLOCK_TOKENS * token_bytes / MIB
+        if self.kv_dtype == "int8":
+            return config.num_layers * int8_block_bytes(config.num_kv_heads, config.head_dim)
+        return 2 * BLOCK_TOKENS * config.num_layers * config.num_kv_heads * config.head_dim * _BF16_BYTES
 
 
 def _turnpike(contestant: Contestant, setting: Setting) -> Launch:
@@ -76,10 +83,13 @@ def _turnpike(contestant: Contestant, setting: Setting) -> Launch:
     call("price", "set", "model", "--input", "1", "--output", "1")
     key = call("key", "create", "--tenant", "bench")
     port = free_port()
+    # As many tokens as llama.cpp has room for: more would be kept for their prefixes, which do not come again here.
+    kv_bytes = setting.context * setting.sequences // BLOCK_TOKENS * contestant.block_bytes()
     command = [
         *(program, "serve", "--port", str(port), *folder, "--model", f"model={contestant.model}"),
         *("--threads", str(setting.threads), "--max-running", str(max(setting.sequences, 1))),
         *("--dtype", "bfloat16", "--quantize", contestant.quantize),
+        *("--kv-dtype", contestant.kv_dtype, "--kv-cache-bytes", str(kv_bytes)),
     ]
     return Launch(command, port, {"TURNPIKE_SPECULATION": setting.speculation}, key)
 
