@@ -32,7 +32,7 @@ class StepRows:
     context_lens: Ints
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SamplingColumns(Generic[A]):
     """How each row of a step is sampled: one column a parameter, neutral where a request does not use it.
 
@@ -50,7 +50,7 @@ class SamplingColumns(Generic[A]):
     keys: A
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LogitEdits(Generic[A]):
     """Sparse changes to a step's logits, as coordinate lists. Empty lists change nothing.
 

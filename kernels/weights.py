@@ -40,7 +40,7 @@ class StoredWeight:
         return cls(DENSE, rows, out_features, in_features)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HeadNorms(Generic[V]):
     """RMS norms of each query head and each key head before they are rotated: weights [D]."""
 
@@ -49,7 +49,7 @@ class HeadNorms(Generic[V]):
     eps: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LayerWeights(Generic[V, L]):
     """One layer. `qkv` is q, k and v one below the other; `gate_up` is what `Packer.pack_gate_up` makes of the two."""
 
@@ -62,7 +62,7 @@ class LayerWeights(Generic[V, L]):
     down: L
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ModelWeights(Generic[V, L, E]):
     """A model, ready for its backend. `head` gives logits [T, V]."""
 
