@@ -5,7 +5,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.arrays import BFLOAT16, FLOAT16, FLOAT32, Array, Dtype
+from kernels.arrays import BFLOAT16, FLOAT16, FLOAT32, Array, Dtype, address
 
 _DTYPES = {torch.bfloat16: BFLOAT16, torch.float16: FLOAT16, torch.float32: FLOAT32}
 
@@ -17,8 +17,17 @@ def numpy_dtype(dtype: torch.dtype) -> Dtype:
 def tensor_of(array: Array) -> Tensor:
     """The same memory as a tensor. It is not to be written to where the array is not."""
     if array.dtype == BFLOAT16:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
+        return tensor_of(array.view(np.int16)).view(torch.bfloat16)
+    # torch warns of arrays that it could write to by mistake
+    return torch.from_numpy(array if array.flags.writeable else np.asarray(_Unlocked(array)))
+
+
+class _Unlocked:
+    """An array's memory, as memory that may be written to."""
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+        self.__array_interface__ = array.__array_interface__ | {"data": (address(array), False)}
 
 
 def array_of(tensor: Tensor) -> Array:
