@@ -70,8 +70,8 @@ class NativeForward:
         tables, query_lens, context_lens = rows.block_tables, rows.query_lens, rows.context_lens
         assert (kv.shape[0], *kv.shape[2:]) == self._kv_shapes[kv.dtype], f"KV is {kv.shape}"
         assert (token_ids.dtype, tables.dtype, query_lens.dtype, context_lens.dtype) == (_INT64,) * 4
-        assert kv.flags.c_contiguous
-        assert (*token_ids.strides, tables.strides[1], *query_lens.strides, *context_lens.strides) == (8,) * 4
+        assert all(each.flags.c_contiguous for each in (kv, token_ids, query_lens, context_lens))
+        assert tables.shape[1] < 2 or tables.strides[1] == 8, "block tables whose rows are not contiguous"
         struct = self._rows
         struct.rows, struct.tokens = len(query_lens), len(token_ids)
         struct.query_lens, struct.context_lens = address(query_lens), address(context_lens)

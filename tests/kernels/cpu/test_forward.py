@@ -4,28 +4,24 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
-from kernels import reference
+from kernels import reference, weights
+from kernels.arrays import int_array
 from kernels.cpu import native
+from kernels.cpu.native import NativeForward
 from kernels.cpu.native.library import load
-from kernels.cpu.ops import CpuOps
-from kernels.cpu.probe import CpuProfile
+from kernels.cpu.native_ops import NativeOps
+from kernels.exchange import array_of, tensor_of
+from kernels.host import StepRows
 from kernels.layout import BLOCK_TOKENS
-from kernels.ops import (
-    AttentionMetadata,
-    ForwardPass,
-    HeadNorms,
-    LayerWeights,
-    ModelShape,
-    ModelWeights,
-    RopeRows,
-    StoredWeight,
-)
+from kernels.ops import AttentionMetadata, HeadNorms, RopeRows
 from kernels.reference_int8 import from_int8, scales_of, to_int8
+from tests.kernels.cpu.faces import dense, optional_array
 
 if load() is None:
     pytest.skip("the native library is not built: make install, with a C++ compiler", allow_module_level=True)
@@ -98,30 +94,30 @@ class Model:
         angles = torch.outer(torch.arange(POSITIONS).float(), 100.0 ** -torch.linspace(0, 1, config.rotary // 2))
         self.cos, self.sin = angles.cos(), angles.sin()
 
-    def native(self) -> ForwardPass:
-        ops = CpuOps(CpuProfile(torch.bfloat16, threads=2, products="native", min_rows=1, probe_us={}))
+    def native(self) -> NativeForward:
+        ops, config = NativeOps(2), self.config
         layers = []
         for layer in self.layers:
-            weights = LayerWeights(
-                attention_norm=layer.attention_norm,
-                qkv=ops.pack_parts([StoredWeight.dense(part) for part in layer.projections], layer.qkv_bias),
-                head_norms=layer.head_norms,
-                output=ops.pack_linear(layer.output, layer.output_bias),
-                mlp_norm=layer.mlp_norm,
-                gate_up=ops.pack_gate_up(
-                    StoredWeight.dense(layer.gate), StoredWeight.dense(layer.up), layer.gate_up_bias
-                ),
-                down=ops.pack_linear(layer.down, layer.down_bias),
+            norms = layer.head_norms
+            packed = weights.LayerWeights(
+                attention_norm=ops.vector(array_of(layer.attention_norm)),
+                qkv=ops.pack_parts([dense(part) for part in layer.projections], optional_array(layer.qkv_bias)),
+                head_norms=None
+                if norms is None
+                else weights.HeadNorms(ops.vector(array_of(norms.query)), ops.vector(array_of(norms.key)), norms.eps),
+                output=ops.pack_parts([dense(layer.output)], optional_array(layer.output_bias)),
+                mlp_norm=ops.vector(array_of(layer.mlp_norm)),
+                gate_up=ops.pack_gate_up(dense(layer.gate), dense(layer.up), optional_array(layer.gate_up_bias)),
+                down=ops.pack_parts([dense(layer.down)], optional_array(layer.down_bias)),
             )
-            layers.append(weights)
-        embedding = ops.pack_embedding(StoredWeight.dense(self.table))
-        config = self.config
-        shape = ModelShape(
-            config.heads, config.kv_heads, config.head_dim, EPS, config.windows, cos=self.cos, sin=self.sin
+            layers.append(packed)
+        embedding = ops.pack_embedding(dense(self.table))
+        cos, sin = self.cos.numpy(), self.sin.numpy()
+        shape = weights.ModelShape(
+            config.heads, config.kv_heads, config.head_dim, EPS, config.windows, cos=cos, sin=sin
         )
-        forward = ops.forward_pass(shape, ModelWeights(embedding, layers, self.final_norm, embedding.head()))
-        assert forward is not None
-        return forward
+        final_norm = ops.vector(array_of(self.final_norm))
+        return ops.forward_pass(shape, weights.ModelWeights(embedding, layers, final_norm, ops.tied_head(embedding)))
 
     def reference(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Hidden states of a sequence, and its KV [layers, T, 2, Hkv, D], in float32 from beginning to end."""
@@ -153,7 +149,7 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 class Sequences:
     """Sequences computed step by step on one KV pool. What no sequence has written is NaN."""
 
-    def __init__(self, model: Model, forward: ForwardPass, tokens: Sequence[Tensor], *, int8: bool = False) -> None:
+    def __init__(self, model: Model, forward: NativeForward, tokens: Sequence[Tensor], *, int8: bool = False) -> None:
         self.model, self.forward, self.tokens = model, forward, tokens
         config = model.config
         counts = [-(-len(each) // BLOCK_TOKENS) for each in tokens]
@@ -176,13 +172,14 @@ class Sequences:
         ids = [self.tokens[row][self.computed[row] :][: takes[row]] for row in rows]
         for row in rows:
             self.computed[row] += takes[row]
-        metadata = AttentionMetadata(self.tables[rows], list(takes.values()), [self.computed[row] for row in rows])
-        ops = CpuOps(CpuProfile(torch.bfloat16, threads=2, products="native", min_rows=1, probe_us={}))
+        step = StepRows(
+            self.tables[rows].numpy(), int_array(list(takes.values())), int_array([self.computed[row] for row in rows])
+        )
         counts = list(takes.values() if wanted is None else wanted)
         parts = torch.arange(sum(takes.values())).split(list(takes.values()))
         last = torch.cat([part[-count:] for part, count in zip(parts, counts, strict=True)]).numpy()
-        attention = ops.plan_attention(metadata)
-        hidden = self.forward(torch.cat(ids), attention, self.kv, None if wanted is None else last)
+        token_ids, kv = torch.cat(ids).numpy(), array_of(self.kv)
+        hidden = tensor_of(self.forward(token_ids, step, kv, None if wanted is None else last))
         for row, part in zip(rows, hidden.split(counts), strict=True):
             self.hidden[row].append(part)
 
@@ -202,7 +199,7 @@ def sequence(config: Config, length: int, seed: int = 0) -> Tensor:
     return torch.randint(config.vocab, (length,), generator=torch.Generator().manual_seed(seed))
 
 
-def in_one(model: Model, forward: ForwardPass, tokens: Tensor, *, int8: bool = False) -> Sequences:
+def in_one(model: Model, forward: NativeForward, tokens: Tensor, *, int8: bool = False) -> Sequences:
     alone = Sequences(model, forward, [tokens], int8=int8)
     alone.step({0: len(tokens)})
     return alone
@@ -329,6 +326,14 @@ def test_heads_that_attention_has_no_room_for_are_refused(head_dim: int) -> None
 def test_no_tokens_have_no_hidden_states(model: Model) -> None:
     states = in_one(model, model.native(), sequence(model.config, 0)).all_hidden(0)
     assert states.shape == (0, model.config.hidden)
+
+
+def test_tables_whose_rows_are_not_contiguous_are_refused() -> None:
+    model = Model(Config())
+    pair = Sequences(model, model.native(), [sequence(model.config, 40), sequence(model.config, 40, 1)])
+    rows = StepRows(np.asfortranarray(pair.tables.numpy()), int_array([40, 40]), int_array([40, 40]))
+    with pytest.raises(AssertionError, match="rows are not contiguous"):
+        pair.forward(torch.cat(list(pair.tokens)).numpy(), rows, array_of(pair.kv))
 
 
 def test_a_step_of_more_tokens_than_any_before(model: Model) -> None:

@@ -3,11 +3,14 @@
 import pytest
 import torch
 
+from kernels.arrays import address
 from kernels.cpu import native
 from kernels.cpu.memory import WeightMemory
-from kernels.cpu.native import NativeEmbedding, NativeLinear, pack_gate_up, takes
+from kernels.cpu.native import takes
 from kernels.cpu.native.library import load
-from kernels.ops import DENSE, StoredWeight
+from kernels.exchange import array_of
+from kernels.weights import DENSE, StoredWeight
+from tests.kernels.cpu.faces import EmbeddingFace, LinearFace, dense
 
 if load() is None:
     pytest.skip("the native library is not built: make install, with a C++ compiler", allow_module_level=True)
@@ -31,7 +34,7 @@ def q8_0(rows: torch.Tensor, scale: float = 1.0) -> StoredWeight:
     numbers = rows.to(torch.int8).view(out_features, -1, 32)
     scales = torch.full((out_features, in_features // 32, 1), scale, dtype=torch.float16).view(torch.int8)
     blocks = torch.cat((scales, numbers), dim=2).view(torch.uint8).flatten(1)
-    return StoredWeight("q8_0", blocks, out_features, in_features)
+    return StoredWeight("q8_0", array_of(blocks), out_features, in_features)
 
 
 @pytest.mark.parametrize("in_features", [64, 33, 1])
@@ -40,7 +43,7 @@ def test_parts_lie_one_below_the_other(in_features: int, biased: bool) -> None:
     weights = [whole(rows, in_features, seed=rows) for rows in (40, 7, 33)]
     bias = whole(80, seed=5) if biased else None
     x = whole(5, in_features, seed=1)
-    linear = NativeLinear([StoredWeight.dense(weight) for weight in weights], bias, WeightMemory())
+    linear = LinearFace.packed([dense(weight) for weight in weights], bias)
     expected = x.float() @ torch.cat(weights).float().T
     if bias is not None:
         expected += bias.float()
@@ -49,17 +52,34 @@ def test_parts_lie_one_below_the_other(in_features: int, biased: bool) -> None:
     assert torch.equal(linear(x), expected.to(bf16))
 
 
+@pytest.mark.parametrize("in_features", [64, 33])
+def test_rows_may_lie_in_any_way(in_features: int) -> None:
+    weight, x = whole(40, in_features), whole(2 * in_features, 10, seed=1)
+    linear, expected = LinearFace.packed([dense(weight)]), (x.float().T[:, ::2] @ weight.float().T)
+    for way in (x.T[:, ::2], x[::2].T.contiguous(), torch.cat((x[::2].T, x[::2].T), 1)[:, in_features:]):
+        assert torch.equal(linear.wide(way), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_weights_and_biases_of_other_dtypes_are_rounded_once(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight, bias = (torch.randn(shape, generator=generator).to(dtype) for shape in ((40, 64), (40,)))
+    linear = LinearFace.packed([dense(weight)], bias)
+    assert torch.equal(linear.rows(range(40)), weight.to(bf16).float())
+    assert torch.equal(linear.wide(torch.zeros(2, 64, dtype=bf16)), bias.float().expand(2, 40))
+
+
 def test_parts_of_different_formats() -> None:
     weights = [whole(32, 64), whole(9, 64, seed=1), whole(32, 64, seed=2)]
-    parts = [q8_0(weights[0]), StoredWeight.dense(weights[1]), q8_0(weights[2], 0.5)]
+    parts = [q8_0(weights[0]), dense(weights[1]), q8_0(weights[2], 0.5)]
     x = whole(3, 64, seed=3)
     expected = x.float() @ torch.cat((weights[0], weights[1], weights[2] / 2)).float().T
-    torch.testing.assert_close(NativeLinear(parts, None, WeightMemory()).wide(x), expected, rtol=1e-4, atol=0.05)
+    torch.testing.assert_close(LinearFace.packed(parts).wide(x), expected, rtol=1e-4, atol=0.05)
 
 
 def test_rows_of_all_parts() -> None:
     weights = [whole(32, 64), whole(9, 64, seed=1)]
-    linear = NativeLinear([q8_0(weights[0]), StoredWeight.dense(weights[1])], None, WeightMemory())
+    linear = LinearFace.packed([q8_0(weights[0]), dense(weights[1])])
     assert torch.equal(linear.rows([40, 0, 31, 32]), torch.cat(weights).float()[[40, 0, 31, 32]])
     with pytest.raises(IndexError):
         linear.rows([41])
@@ -70,16 +90,16 @@ def test_rows_of_all_parts() -> None:
 @pytest.mark.parametrize(("vocab", "width"), [(70, 32), (33, 17)])
 def test_a_table_is_its_head_too(vocab: int, width: int) -> None:
     table = whole(vocab, width)
-    embedding = NativeEmbedding(StoredWeight.dense(table), WeightMemory())
+    embedding = EmbeddingFace(dense(table))
     ids = torch.tensor([0, vocab - 1, 5, 5])
     assert torch.equal(embedding(ids), table[ids])
-    assert torch.equal(embedding.head().wide(embedding(ids)), table[ids].float() @ table.float().T)
+    assert torch.equal(embedding.table.wide(embedding(ids)), table[ids].float() @ table.float().T)
 
 
 @pytest.mark.parametrize("inner", [16, 40, 5])
 def test_gates_and_ups_come_in_turn(inner: int) -> None:
     gate, up, bias = whole(inner, 32), whole(inner, 32, seed=1), whole(2 * inner, seed=2)
-    packed = pack_gate_up(StoredWeight.dense(gate), StoredWeight.dense(up), bias, WeightMemory())
+    packed = LinearFace.gate_up(dense(gate), dense(up), bias)
     x = whole(3, 32, seed=3)
     turns = packed.wide(x).view(3, -1, 2, 16)
     gates, ups = turns[:, :, 0].flatten(1), turns[:, :, 1].flatten(1)
@@ -91,10 +111,10 @@ def test_gates_and_ups_come_in_turn(inner: int) -> None:
 
 def test_gates_and_ups_of_different_formats_are_expanded() -> None:
     gate, up = whole(32, 64), whole(32, 64, seed=1)
-    mixed = pack_gate_up(q8_0(gate), StoredWeight.dense(up), None, WeightMemory())
-    dense = pack_gate_up(StoredWeight.dense(gate), StoredWeight.dense(up), None, WeightMemory())
+    mixed = LinearFace.gate_up(q8_0(gate), dense(up))
+    alike = LinearFace.gate_up(dense(gate), dense(up))
     x = whole(3, 64, seed=3)
-    assert torch.equal(mixed.wide(x), dense.wide(x))
+    assert torch.equal(mixed.wide(x), alike.wide(x))
 
 
 def test_what_is_taken() -> None:
@@ -108,7 +128,7 @@ def test_memory_is_aligned_and_apart() -> None:
     memory = WeightMemory()
     pieces = [memory.take(count) for count in (1, 64, 100, 80 << 20, 3)]
     for value, piece in enumerate(pieces, 1):
-        assert piece.data_ptr() % 64 == 0
+        assert address(piece) % 64 == 0
         piece[[0, -1]] = value
     assert [int(piece[-1]) for piece in pieces] == [1, 2, 3, 4, 5]
     assert [len(piece) for piece in pieces] == [1, 64, 100, 80 << 20, 3]

@@ -3,7 +3,7 @@
 import ctypes
 import math
 from collections import Counter
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -16,6 +16,7 @@ from kernels.cpu.native import Level, NativeSampling
 from kernels.cpu.native.library import load
 from kernels.noise import noise_key
 from kernels.ops import SamplingColumns
+from tests.kernels.cpu.faces import ReadingFace
 from tests.kernels.cpu.paged import levels, using, vector_levels
 
 if load() is None:
@@ -27,6 +28,10 @@ VOCABULARIES = [1, 2, 15, 16, 17, 100, 383, 384, 385, 1000, 5003, 8192, 8193, 20
 """Around a vector, what is sorted, and a chunk."""
 
 KINDS = ["random", "flat", "peaked", "tied", "few left", "equal", "far away", "one step apart"]
+
+
+def native_sampling() -> ReadingFace:
+    return ReadingFace(NativeSampling())
 
 
 def logits_of(kind: str, rows: int, vocab_size: int, seed: int) -> Tensor:
@@ -102,7 +107,7 @@ def test_draws_are_the_references(
     expected = reference.sample(logits, columns)
     for level in vector_levels():
         with using(level, threads):
-            assert torch.equal(NativeSampling().sample(logits.clone(), columns), expected), level.name
+            assert torch.equal(native_sampling().sample(logits.clone(), columns), expected), level.name
 
 
 @settings(deadline=None, max_examples=50)
@@ -121,7 +126,7 @@ def test_draws_among_some(kind: str, first: int, step: int, top_p: float, top_k:
     expected = reference.sample_among(logits, some, columns)
     for level in vector_levels():
         with using(level):
-            assert torch.equal(NativeSampling().sample_among(logits.clone(), some, columns), expected), level.name
+            assert torch.equal(native_sampling().sample_among(logits.clone(), some, columns), expected), level.name
 
 
 @at_every_level
@@ -130,7 +135,7 @@ def test_a_share_that_no_float32_holds_keeps_the_largest(level: Level, changes: 
     for vocab_size in (5, 5003, 20_000):
         logits = logits_of("random", 4, vocab_size, 3)
         with using(level):
-            drawn = NativeSampling().sample(logits.clone(), columns_of(4, vocab_size, **({"top_p": 1e-60} | changes)))
+            drawn = native_sampling().sample(logits.clone(), columns_of(4, vocab_size, **({"top_p": 1e-60} | changes)))
         assert torch.equal(drawn, logits.argmax(dim=1))
 
 
@@ -142,15 +147,15 @@ def test_a_row_draws_the_same_in_any_company(level: Level) -> None:
     columns = columns_of(len(logits), vocab_size, top_p=0.9)
     fields = ("inverse_temperature", "noise_scale", "top_k", "top_p", "min_p", "keys")
     with using(level, threads=1):
-        together = NativeSampling().sample(logits.clone(), columns)
+        together = native_sampling().sample(logits.clone(), columns)
     for threads in (1, 2, 3):
         with using(level, threads):
-            assert torch.equal(NativeSampling().sample(logits.clone(), columns), together)
+            assert torch.equal(native_sampling().sample(logits.clone(), columns), together)
             for row in range(len(logits)):
                 one = SamplingColumns(**{name: getattr(columns, name)[row : row + 1] for name in fields})
                 wide = torch.zeros((1, vocab_size + 3))
                 wide[:, :vocab_size] = logits[row]
-                assert NativeSampling().sample(wide[:, :vocab_size], one).item() == together[row]
+                assert native_sampling().sample(wide[:, :vocab_size], one).item() == together[row]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +168,7 @@ def test_large_vocabularies(vocab_size: int, kind: str) -> None:
         expected = reference.sample(logits, columns)
         for level in vector_levels():
             with using(level):
-                drawn = NativeSampling().sample(logits.clone(), columns)
+                drawn = native_sampling().sample(logits.clone(), columns)
             assert torch.equal(drawn, expected), (level.name, changes)
 
 
@@ -172,9 +177,9 @@ def test_the_smallest_id_wins_a_tie(level: Level) -> None:
     logits = torch.zeros((2, 5003))
     logits[:, [70, 71, 4000]] = 2.0
     with using(level):
-        assert NativeSampling().sample(logits, columns_of(2, 5003, noise_scale=0.0)).tolist() == [70, 70]
+        assert native_sampling().sample(logits, columns_of(2, 5003, noise_scale=0.0)).tolist() == [70, 70]
         # Noise is nothing beside such numbers: their sums with it are equal.
-        drawn = NativeSampling().sample(logits * 1e12, columns_of(2, 5003))
+        drawn = native_sampling().sample(logits * 1e12, columns_of(2, 5003))
     assert drawn.tolist() == [70, 70]
 
 
@@ -189,7 +194,7 @@ def test_rows_that_are_not_finite_draw_some_token(level: Level) -> None:
         for changes in ({}, {"top_p": 0.9}, {"top_k": 4.0}, {"top_k": 4.0, "top_p": 0.5, "min_p": 0.1}):
             with using(level):
                 columns = columns_of(5, vocab_size, **changes)
-                drawn = NativeSampling().sample(logits.clone(), columns)
+                drawn = native_sampling().sample(logits.clone(), columns)
             assert 0 <= int(drawn.min()) <= int(drawn.max()) < vocab_size
             assert drawn[1] == 3
             assert drawn[3] == 0
@@ -209,7 +214,7 @@ def test_noise_is_that_of_the_reference(level: Level) -> None:
         logits = torch.zeros((4000, 2))
         logits[:, 1] = (lead + sign * step * (1 + noise.abs().amax(dim=1).double() / 4)).float()
         with using(level):
-            assert (NativeSampling().sample(logits, columns) == expected).all()
+            assert (native_sampling().sample(logits, columns) == expected).all()
 
 
 @at_every_level
@@ -217,7 +222,7 @@ def test_draws_are_distributed_as_the_softmax(level: Level) -> None:
     draws, probabilities = 20_000, torch.tensor([0.5, 0.25, 0.125, 0.0625, 0.0625])
     logits = probabilities.log().expand(draws, 5).contiguous()
     with using(level):
-        counts = Counter(NativeSampling().sample(logits, columns_of(draws, 5, seed=3)).tolist())
+        counts = Counter(native_sampling().sample(logits, columns_of(draws, 5, seed=3)).tolist())
     expected = probabilities * draws
     deviation = sum((counts[token] - float(expected[token])) ** 2 / float(expected[token]) for token in range(5))
     assert deviation < 23.5, "chi-squared of four degrees of freedom, one in ten thousand"
@@ -235,7 +240,7 @@ def test_masks(level: Level, vocab_size: int, rows: int, seed: int) -> None:
     expected = logits.clone()
     reference.mask_logits(expected[:, :vocab_size], words)
     with using(level):
-        NativeSampling().mask_logits(logits[:, :vocab_size], words)
+        native_sampling().mask_logits(logits[:, :vocab_size], words)
     assert torch.equal(logits, expected), "and nothing beside them is touched"
 
 
@@ -249,7 +254,7 @@ def test_finite_rows(level: Level, vocab_size: int) -> None:
     logits[4, :-1] = -math.inf
     logits[5, : vocab_size // 2] = -math.inf
     with using(level):
-        assert torch.equal(NativeSampling().finite_rows(logits), reference.finite_rows(logits))
+        assert torch.equal(native_sampling().finite_rows(logits), reference.finite_rows(logits))
 
 
 @at_every_level
@@ -260,7 +265,7 @@ def test_token_logprobs(level: Level, vocab_size: int, kind: str) -> None:
     tokens = torch.randint(0, vocab_size, (5,), generator=torch.Generator().manual_seed(8))
     normalisers, logprobs, ranks = reference.token_logprobs(logits, tokens)
     with using(level):
-        measured = NativeSampling().token_logprobs(logits, tokens)
+        measured = native_sampling().token_logprobs(logits, tokens)
     torch.testing.assert_close(measured[0], normalisers, atol=2e-6, rtol=1e-6)
     torch.testing.assert_close(measured[1], logprobs, atol=4e-6, rtol=1e-6)
     assert torch.equal(measured[2], ranks)
@@ -273,24 +278,33 @@ def test_logprobs_of_what_is_not_finite(level: Level) -> None:
     tokens = torch.tensor([0, 0, 0])
     expected = reference.token_logprobs(logits, tokens)
     with using(level):
-        measured = NativeSampling().token_logprobs(logits, tokens)
+        measured = native_sampling().token_logprobs(logits, tokens)
     for actual, wanted in zip(measured, expected, strict=True):
         torch.testing.assert_close(actual, wanted, equal_nan=True)
 
 
+def test_no_rows() -> None:
+    ours, none = native_sampling(), torch.zeros((0, 40))
+    nobody = columns_of(1, 40)
+    nobody = SamplingColumns(**{field.name: getattr(nobody, field.name)[:0] for field in fields(nobody)})
+    ours.mask_logits(none, torch.zeros((0, 2), dtype=torch.int32))
+    assert ours.finite_rows(none).shape == ours.sample(none, nobody).shape == (0,)
+    assert [each.shape for each in ours.token_logprobs(none, torch.zeros(0, dtype=torch.int64))] == [(0,)] * 3
+
+
 def test_columns_of_another_kind_are_refused() -> None:
     columns = columns_of(1, 40)
-    with pytest.raises(AssertionError, match=r"top_k of torch\.int32"):
-        NativeSampling().sample(torch.zeros((1, 40)), replace(columns, top_k=columns.top_k.int()))
+    with pytest.raises(AssertionError, match=r"top_k of int32"):
+        native_sampling().sample(torch.zeros((1, 40)), replace(columns, top_k=columns.top_k.int()))
     with pytest.raises(AssertionError, match="contiguous"):
-        NativeSampling().sample(torch.zeros((40, 1)).T.expand(1, 40)[:, ::2], columns)
+        native_sampling().sample(torch.zeros((40, 1)).T.expand(1, 40)[:, ::2], columns)
     some = torch.arange(40, dtype=torch.int32)
-    with pytest.raises(AssertionError, match=r"token ids of torch\.int32"):
-        NativeSampling().sample_among(torch.zeros((1, 40)), some, columns)
-    with pytest.raises(AssertionError, match=r"tokens of torch\.int32"):
-        NativeSampling().token_logprobs(torch.zeros((1, 40)), some[:1])
+    with pytest.raises(AssertionError, match=r"token ids of int32"):
+        native_sampling().sample_among(torch.zeros((1, 40)), some, columns)
+    with pytest.raises(AssertionError, match=r"tokens of int32"):
+        native_sampling().token_logprobs(torch.zeros((1, 40)), some[:1])
     with pytest.raises(AssertionError, match="none of 40"):
-        NativeSampling().token_logprobs(torch.zeros((1, 40)), torch.tensor([40]))
+        native_sampling().token_logprobs(torch.zeros((1, 40)), torch.tensor([40]))
 
 
 def test_scratch_is_enough_for_every_row_at_once() -> None:

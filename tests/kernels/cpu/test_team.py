@@ -13,10 +13,8 @@ import pytest
 import torch
 
 from kernels.cpu import native
-from kernels.cpu.memory import WeightMemory
-from kernels.cpu.native import NativeLinear
 from kernels.cpu.native.library import load
-from kernels.ops import StoredWeight
+from tests.kernels.cpu.faces import LinearFace, dense
 from tests.kernels.cpu.processes import exit_code_of_fork
 
 if load() is None:
@@ -39,7 +37,7 @@ class Products:
         generator = torch.Generator().manual_seed(0)
         weight = torch.randint(-4, 5, (1500, 256), generator=generator).bfloat16()
         self._x = torch.randint(-4, 5, (5, 256), generator=generator).bfloat16()
-        self._linear = NativeLinear([StoredWeight.dense(weight)], None, WeightMemory())
+        self._linear = LinearFace.packed([dense(weight)])
         self._expected = self._x.float() @ weight.float().T  # whole numbers: exact in any order
 
     def wrong(self, times: int) -> int:
