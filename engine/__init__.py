@@ -39,7 +39,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`Engine` brings torch with it; the scheduler and the allocator do without, so it is imported on first use."""
+    """`Engine` brings much with it that the scheduler and the allocator do without, so it is imported on first use."""
     if name in ("Completion", "Engine"):
         from engine import engine
 

@@ -11,8 +11,6 @@ from types import MappingProxyType, TracebackType
 from typing import Self
 from weakref import WeakKeyDictionary
 
-import torch
-
 from engine.completion import Completion, Prompt, collect, is_chat, token_ids_of
 from engine.config import EngineConfig
 from engine.control import CallControl
@@ -36,8 +34,6 @@ from engine.thread import EngineThread
 from engine.worker import LoadedModel, LoadProgress, ServedModel, load
 from kernels.dispatch import select_ops
 from kernels.noise import choice_seed
-
-_DTYPES = {"auto": None, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
 class Engine:
@@ -260,7 +256,8 @@ def _load_all(
     models: Mapping[str, Path | str], config: EngineConfig, progress: LoadProgress | None
 ) -> tuple[list[LoadedModel], dict[str, str | int | float]]:
     """Runs on the engine thread."""
-    ops = select_ops(_DTYPES[config.dtype], config.threads, config.device, config.kv_dtype)
+    dtype = None if config.dtype == "auto" else config.dtype
+    ops = select_ops(dtype, config.threads, config.device, config.kv_dtype)
     loaded: dict[str, LoadedModel] = {}
     for name in sorted(models, key=lambda name: name in config.drafts):  # what drafts comes before what it drafts for
         draft = config.drafts.get(name)

@@ -6,11 +6,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from engine.config import EngineConfig
-from engine.execution.device.placement import measure_memory, place
 from engine.execution.runner import ModelRunner
 from engine.grammar.compiler import GrammarCompiler
 from engine.grammar.vocabulary import LibraryVocabulary
@@ -26,8 +24,9 @@ from engine.memory.block_pool import BlockPool
 from engine.memory.kv_cache import KVCacheManager
 from engine.models.checkpoint import open_checkpoint
 from engine.models.config import ModelConfig
-from engine.models.loader import load_model
-from engine.models.transformer import Transformer
+from engine.models.host_model import HostModel
+from engine.models.loader import host_model, load_model
+from engine.models.native_model import NativeModel
 from engine.models.version import checkpoint_version
 from engine.request import OutOfDeviceMemory, Request, SamplingParams
 from engine.scheduling.plan import Executor
@@ -42,8 +41,12 @@ from engine.speculation.shared_table import share_table
 from engine.speculation.speculator import Speculator
 from engine.speculation.vocabulary import Vocabulary, VocabularyMismatch, check_same_vocabulary
 from engine.text.processor import TextProcessor
+from kernels.cpu.native_ops import NativeOps
 from kernels.dispatch import select_step_ops
-from kernels.ops import Ops
+
+if TYPE_CHECKING:
+    from engine.models.transformer import Transformer
+    from kernels.ops import Ops
 
 logger = logging.getLogger(__name__)
 
@@ -76,21 +79,26 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model with all that steps it. `path` is where its checkpoint lies."""
+    """A model with all that steps it. `path` is where its checkpoint lies; `model` is None where a GPU computes it."""
 
     served: ServedModel
     path: Path
-    model: Transformer
+    model: HostModel | None
     scheduler: Scheduler
     runner: Executor
     pool: KVPool
     speculator: Speculator | None = None
 
+    @property
+    def on_host(self) -> HostModel:
+        assert self.model is not None, f"{self.served.name} is on a GPU"
+        return self.model
+
 
 def load(
     name: str,
     path: Path,
-    ops: Ops,
+    ops: "NativeOps | Ops",
     config: EngineConfig,
     share: float,
     progress: LoadProgress | None,
@@ -105,23 +113,23 @@ def load(
     checkpoint = open_checkpoint(path, config.weight_cache)
     model_config = checkpoint.config
     window = _window(config, model_config)
-    on_gpu = ops.device.type == "cuda"
     text = checkpoint.text_processor()
-    if draft is not None and on_gpu:
+    if draft is not None and ops.on_gpu:
         logger.warning("%s does not draft for %s: on a GPU no model does", draft.served.name, name)
         draft = None
     if draft is not None:
         draft = _fitting(draft, name, model_config, text, config)
-    host_pool = None if on_gpu else _host_pool(config, model_config, draft, ops, share)
+    host_pool = None if ops.on_gpu else _host_pool(config, model_config, draft, ops, share)
     report = None if progress is None else lambda done, total: progress(name, done, total)
     model = load_model(checkpoint, ops, window, report, config.quantize)
-    if draft is not None and share_table(model, draft.model, open_checkpoint(draft.path, config.weight_cache)):
-        logger.info("%s uses the table of tokens of %s", draft.served.name, name)
-    pool = host_pool or _device_pool(config, model, share)
+    on_host = None if ops.on_gpu else host_model(model)
+    if draft is not None and on_host is not None:
+        _share_table(on_host, name, draft, config)
+    pool = host_pool or _device_pool(config, _on_gpu(model), share)
     logger.info("%s has KV memory for %s", name, pool)
     cache = KVCacheManager(BlockPool(pool.num_blocks), prefix_cache=config.prefix_cache)
     scheduler = Scheduler(config.scheduler, cache, window)
-    runner = _runner(model, pool, config, scheduler.window_tokens)
+    runner = _runner(on_host, model, pool, config, scheduler.window_tokens)
     proposers = _proposers(pool, config, draft) if runner.takes_drafts else []
     _warm_up(runner, proposers, pool.num_blocks, config, scheduler.window_tokens)
     policy = DepthController(scheduler.cost_model, most=config.draft_depth, below=config.speculate_below)
@@ -136,9 +144,9 @@ def load(
         eos_token_ids,
         int(time.time()),
         checkpoint_version(path),
-        None if on_gpu else _grammars(text, model_config.vocab_size, eos_token_ids),
+        None if ops.on_gpu else _grammars(text, model_config.vocab_size, eos_token_ids),
     )
-    return LoadedModel(served, path, model, scheduler, runner, pool, speculator)
+    return LoadedModel(served, path, on_host, scheduler, runner, pool, speculator)
 
 
 def _fitting(
@@ -159,21 +167,29 @@ def _fitting(
     return draft
 
 
+def _share_table(model: HostModel, name: str, draft: LoadedModel, config: EngineConfig) -> None:
+    if share_table(model, draft.on_host, open_checkpoint(draft.path, config.weight_cache)):
+        logger.info("%s uses the table of tokens of %s", draft.served.name, name)
+
+
 def _proposers(pool: KVPool, config: EngineConfig, draft: LoadedModel | None) -> list[Proposer]:
     """Who drafts for a model, first who is asked first: a lookup costs nothing."""
     slots = config.scheduler.max_running
     proposers: list[Proposer] = [NgramProposer(slots)] if config.ngram else []
     if draft is not None:
-        head = make_head(draft.model, open_checkpoint(draft.path, config.weight_cache), draft.path)
-        positions = _window(config, draft.model.config)
-        proposers.append(
-            DraftModel(draft.model, head, num_blocks=pool.num_blocks, num_slots=slots, max_positions=positions)
-        )
+        model = draft.on_host
+        head = make_head(model, open_checkpoint(draft.path, config.weight_cache), draft.path)
+        positions = _window(config, model.config)
+        proposers.append(DraftModel(model, head, num_blocks=pool.num_blocks, num_slots=slots, max_positions=positions))
     return proposers
 
 
 def _host_pool(
-    config: EngineConfig, model_config: ModelConfig, draft: LoadedModel | None, ops: Ops, share: float
+    config: EngineConfig,
+    model_config: ModelConfig,
+    draft: LoadedModel | None,
+    ops: "NativeOps | Ops",
+    share: float,
 ) -> KVPool:
     """KV memory on the host, which is known before the model is loaded."""
     limit = host_budget(_available_bytes(), share)
@@ -183,12 +199,19 @@ def _host_pool(
         _block_bytes(ops, model_config),
         slots=config.scheduler.max_running,
         window=_window(config, model_config),
-        draft_block_bytes=0 if draft is None else _block_bytes(ops, draft.model.config),
+        draft_block_bytes=0 if draft is None else _block_bytes(ops, draft.on_host.config),
     )
 
 
-def _device_pool(config: EngineConfig, model: Transformer, share: float) -> KVPool:
+def _on_gpu(model: "NativeModel | Transformer") -> "Transformer":
+    assert not isinstance(model, NativeModel), "a GPU computes this model"
+    return model
+
+
+def _device_pool(config: EngineConfig, model: "Transformer", share: float) -> KVPool:
     """KV memory on a GPU: what the loaded model and its largest steps leave."""
+    from engine.execution.device.placement import measure_memory  # torch, like all that computes there
+
     window = _window(config, model.config)
     try:
         memory = measure_memory(model, select_step_ops(model.ops), config.scheduler, window)
@@ -199,18 +222,22 @@ def _device_pool(config: EngineConfig, model: Transformer, share: float) -> KVPo
     return size_pool(budget, _block_bytes(model.ops, model.config), slots=config.scheduler.max_running, window=window)
 
 
-def _block_bytes(ops: Ops, config: ModelConfig) -> int:
+def _block_bytes(ops: "NativeOps | Ops", config: ModelConfig) -> int:
     """Bytes of KV in one block: K and V of 16 tokens in every layer, as the backend keeps them."""
-    with torch.inference_mode():
-        return ops.allocate_kv(config.num_layers, 1, config.num_kv_heads, config.head_dim).nbytes
+    return ops.allocate_kv(config.num_layers, 1, config.num_kv_heads, config.head_dim).nbytes
 
 
-def _runner(model: Transformer, pool: KVPool, config: EngineConfig, window: int) -> Executor:
+def _runner(
+    on_host: HostModel | None, model: "NativeModel | Transformer", pool: KVPool, config: EngineConfig, window: int
+) -> Executor:
     slots = config.scheduler.max_running
-    if model.ops.device.type == "cuda":
-        step_ops = select_step_ops(model.ops)
-        return place(model, step_ops, num_blocks=pool.num_blocks, num_slots=slots, max_model_len=window)
-    return ModelRunner(model, num_blocks=pool.num_blocks, num_slots=slots, max_model_len=window)
+    if on_host is not None:
+        return ModelRunner(on_host, num_blocks=pool.num_blocks, num_slots=slots, max_model_len=window)
+    from engine.execution.device.placement import place
+
+    on_gpu = _on_gpu(model)
+    step_ops = select_step_ops(on_gpu.ops)
+    return place(on_gpu, step_ops, num_blocks=pool.num_blocks, num_slots=slots, max_model_len=window)
 
 
 def _grammars(text: TextProcessor, vocab_size: int, eos_token_ids: tuple[int, ...]) -> GrammarCompiler | None:

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
-
-from engine.execution.slots import index_tensor, slot_of
+from engine.execution.slots import slot_of
 from engine.request import Request
+from kernels.arrays import Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +22,14 @@ class HiddenStateTable:
     states: compute dtype [slots, H].
     """
 
-    def __init__(self, states: Tensor) -> None:
+    def __init__(self, states: Array) -> None:
         self._states = states
         self._kept: list[_Kept | None] = [None] * len(states)
 
-    def keep(self, requests: Sequence[Request], positions: Sequence[int], hidden: Tensor) -> None:
+    def keep(self, requests: Sequence[Request], positions: Sequence[int], hidden: Array) -> None:
         """Take over [R, H] of these positions of these requests."""
         slots = [slot_of(request) for request in requests]
-        self._states[index_tensor(slots)] = hidden
+        self._states[slots] = hidden
         for slot, request, position in zip(slots, requests, positions, strict=True):
             self._kept[slot] = _Kept(request, position)
 
@@ -39,7 +38,7 @@ class HiddenStateTable:
         kept = None if request.slot is None else self._kept[request.slot]
         return kept is not None and kept.request is request and kept.position == len(request.tokens) - 2
 
-    def of(self, requests: Sequence[Request]) -> Tensor:
+    def of(self, requests: Sequence[Request]) -> Array:
         """The states [R, H] of requests whose state is there."""
         assert all(map(self.has, requests)), "a hidden state is not there"
-        return self._states[index_tensor([slot_of(request) for request in requests])]
+        return self._states[[slot_of(request) for request in requests]]

@@ -1,18 +1,17 @@
-"""The tensors of one step, made from its plan."""
+"""The arrays of one step, made from its plan."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from engine.config import BLOCK_TOKENS
 from engine.execution.sampler import Draw
-from engine.execution.slots import IntArray, SlotTable, slot_of
+from engine.execution.slots import SlotTable, slot_of
 from engine.request import Pooling, Request
 from engine.scheduling.plan import ScheduledRow, StepPlan
-from kernels.ops import AttentionMetadata
+from kernels.arrays import Ints
+from kernels.host import StepRows
 
 _NONE = np.empty(0, dtype=np.int64)
 
@@ -30,23 +29,23 @@ class StepInputs:
     """
 
     order: Sequence[int] | None
-    token_ids: Tensor
-    wanted: IntArray | None
-    ends: IntArray
-    metadata: AttentionMetadata
+    token_ids: Ints
+    wanted: Ints | None
+    ends: Ints
+    rows: StepRows
     decoding: list[Draw]
 
-    def entered_blocks(self) -> IntArray:
+    def entered_blocks(self) -> Ints:
         """Blocks, int64, that a row starts to write in this step and leaves partly empty: of its last block no more is
         filled than the row has tokens.
 
         What their last owner left past the row's context must not be read as keys and values, not even to be masked: a
         NaN there would survive the mask.
         """
-        counts, contexts = self.metadata.query_lens, self.metadata.context_lens
+        counts, contexts = self.rows.query_lens, self.rows.context_lens
         filled = contexts % BLOCK_TOKENS
-        rows = ((filled > 0) & (filled <= counts)).nonzero()[0]
-        blocks: IntArray = self.metadata.block_tables.numpy()[rows, contexts[rows] // BLOCK_TOKENS]
+        entering = ((filled > 0) & (filled <= counts)).nonzero()[0]
+        blocks: Ints = self.rows.block_tables[entering, contexts[entering] // BLOCK_TOKENS]
         return blocks
 
 
@@ -61,12 +60,12 @@ class _Decoding:
     requests: tuple[Request, ...]
     stays: list[int]
     sizes: list[int]
-    order: IntArray | None
+    order: Ints | None
     places: list[int] | None
-    slots: IntArray
-    tables: IntArray
-    ones: IntArray
-    ends: IntArray
+    slots: Ints
+    tables: Ints
+    ones: Ints
+    ends: Ints
     draws: list[Draw]
 
 
@@ -88,8 +87,7 @@ class RowPlacer:
         if counts.count(1) == len(counts) and False not in samples:
             last, contexts, token_ids = self._decoding(plan.rows, requests, starts)
             tables, ends = last.tables, last.ends
-            metadata = AttentionMetadata(torch.from_numpy(tables), last.ones, contexts)
-            return StepInputs(last.places, torch.from_numpy(token_ids), None, ends, metadata, last.draws)
+            return StepInputs(last.places, token_ids, None, ends, StepRows(tables, last.ones, contexts), last.draws)
         return self._place_mixed(plan.rows)
 
     def _place_mixed(self, planned: Sequence[ScheduledRow]) -> StepInputs:
@@ -120,16 +118,16 @@ class RowPlacer:
         tables = self._slots.tables_of(np.append(slots, [slot_of(row.request) for row in others]), contexts)
         return StepInputs(
             places + [place for _, _, place in keyed],
-            torch.from_numpy(np.append(token_ids, _token_ids(others))),
+            np.append(token_ids, _token_ids(others)),
             None if (wanted == counts).all() else _last_of_rows(counts, wanted),
             wanted.cumsum() - 1,
-            AttentionMetadata(torch.from_numpy(tables), counts, contexts),
+            StepRows(tables, counts, contexts),
             draws,
         )
 
     def _decoding(
         self, planned: Sequence[ScheduledRow], requests: tuple[Request, ...], starts: tuple[int, ...]
-    ) -> tuple[_Decoding, IntArray, IntArray]:
+    ) -> tuple[_Decoding, Ints, Ints]:
         """What is kept of rows that decode, their contexts and their tokens, in the order of the kernels."""
         last = self._kept(planned, requests, starts)
         self._slots.count_tokens(requests)
@@ -168,7 +166,7 @@ class RowPlacer:
         for row in planned:
             self._slots.update(row)
         slots = np.array([slot_of(request) for request in requests])
-        order: IntArray = np.argsort(starts, kind="stable")
+        order: Ints = np.argsort(starts, kind="stable")
         places: list[int] = order.tolist()
         slots = slots[order]
         draws = [Draw(requests[place]) for place in places]
@@ -180,7 +178,7 @@ class RowPlacer:
         return _Decoding(requests, stays, sizes, order, places, slots, tables, ones, ends, draws)
 
 
-def _token_ids(rows: Sequence[ScheduledRow]) -> IntArray:
+def _token_ids(rows: Sequence[ScheduledRow]) -> Ints:
     """What the rows compute, one after another."""
     token_ids: list[int] = []
     for request, start, tokens, _, drafts in rows:
@@ -202,8 +200,8 @@ def wanted_tokens(row: ScheduledRow, window: int | None) -> int:
     return tokens if scored or params.pooling is Pooling.MEAN else least
 
 
-def _last_of_rows(counts: IntArray, wanted: IntArray) -> IntArray:
+def _last_of_rows(counts: Ints, wanted: Ints) -> Ints:
     """Indices in the step of the last `wanted` of each row's `counts` tokens, int64 [R] both."""
     left_out = (counts - wanted).cumsum()
-    indices: IntArray = np.arange(wanted.sum()) + np.repeat(left_out, wanted)
+    indices: Ints = np.arange(wanted.sum()) + np.repeat(left_out, wanted)
     return indices

@@ -2,34 +2,39 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Generic, Protocol, TypeVar
 
-from torch import Tensor
+import numpy as np
 
 from engine.request import Alternative, TokenLogprob
 from engine.scheduling.plan import ScheduledRow
-from kernels.ops import Ops
+from kernels.arrays import Array, Floats, Ints
+from kernels.host import HostOps
 
 LOGPROB_ROWS = 64
 """Prompt positions whose logits are held at a time: [64, V] float32."""
 
 
+class Listed(Protocol):
+    """An array of the host, or a tensor."""
+
+    def tolist(self) -> Any: ...
+
+
+A = TypeVar("A", bound=Listed)
+
+
 @dataclass(frozen=True, slots=True)
-class Scores:
+class Scores(Generic[A]):
     """One token a row with its log-probability, and the most likely ones in its place.
 
     tokens: int64 [R]; logprobs: float32 [R]. top_tokens: int64 [R, k], most likely first; top_logprobs: float32 [R, k].
     """
 
-    tokens: Tensor
-    logprobs: Tensor
-    top_tokens: Tensor
-    top_logprobs: Tensor
-
-    def on_host(self) -> Self:
-        """A copy on the host, which may be under way still when this returns."""
-        fields = (self.tokens, self.logprobs, self.top_tokens, self.top_logprobs)
-        return type(self)(*map(to_host, fields))
+    tokens: A
+    logprobs: A
+    top_tokens: A
+    top_logprobs: A
 
     def entries(self, counts: Sequence[int]) -> list[TokenLogprob]:
         """For each row its token and the `counts[i]` most likely ones. The scores are on the host."""
@@ -47,16 +52,24 @@ class Scores:
         ]
 
 
-def to_host(tensor: Tensor) -> Tensor:
-    """A copy of its own on the host, which may be under way still when this returns."""
-    return tensor.to("cpu", non_blocking=True, copy=True)
-
-
-def measure(ops: Ops, logits: Tensor, tokens: Tensor, most: int) -> Scores:
-    """Scores of tokens int64 [R] under logits float32 [R, V], with the `most` most likely ones of each row."""
+def measure(ops: HostOps, logits: Floats, tokens: Ints, most: int) -> Scores[Array]:
+    """Scores of tokens int64 [R] under logits float32 [R, V], with the `most` most likely ones of each row; of such as
+    are as likely, those of the lowest ids, lowest first."""
     normalisers, logprobs, _ = ops.token_logprobs(logits, tokens)
-    top = logits.topk(most, dim=-1)
-    return Scores(tokens, logprobs, top.indices, top.values - normalisers[:, None])
+    top = _most_likely(logits, most)
+    return Scores(tokens, logprobs, top, np.take_along_axis(logits, top, axis=1) - normalisers[:, None])
+
+
+def _most_likely(logits: Floats, most: int) -> Ints:
+    """int64 [R, most]."""
+    top: Ints = np.empty((len(logits), most), dtype=np.int64)
+    if most:
+        place = logits.shape[1] - most
+        least = np.partition(logits, place, axis=1)[:, place]
+        for row, bound, tokens in zip(logits, least, top, strict=True):
+            candidates = np.flatnonzero(~(row < bound))  # all of them where there are too many NaNs
+            tokens[:] = candidates[np.argsort(-row[candidates], kind="stable")[:most]]
+    return top
 
 
 def predicted_prompt_tokens(row: ScheduledRow) -> list[int]:

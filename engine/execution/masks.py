@@ -5,12 +5,11 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from engine.grammar.matcher import GrammarFailed, GrammarMatcher
 from engine.request import Request
-from kernels.ops import Ops
+from kernels.arrays import Floats
+from kernels.host import HostOps
 
 if TYPE_CHECKING:
     from engine.execution.sampler import Draw
@@ -19,12 +18,12 @@ if TYPE_CHECKING:
 class TokenMasks:
     """Masks the logits of draws whose requests have a grammar. One line of memory does for all of them."""
 
-    def __init__(self, ops: Ops, vocab_size: int) -> None:
+    def __init__(self, ops: HostOps, vocab_size: int) -> None:
         self._ops = ops
         self._words = np.zeros((vocab_size + 31) // 32, dtype=np.int32)
-        self._bitmask = torch.from_numpy(self._words).unsqueeze(0)
+        self._bitmask = self._words[None]
 
-    def apply(self, logits: Tensor, draws: "Sequence[Draw]") -> frozenset[int]:
+    def apply(self, logits: Floats, draws: "Sequence[Draw]") -> frozenset[int]:
         """Set logits float32 [R, V] to -inf where a grammar forbids the token. Returns the rows of requests whose
         grammar has failed: what is drawn for those means nothing.
 
@@ -43,7 +42,7 @@ class TokenMasks:
         return frozenset(failed)
 
     def _mask(
-        self, logits: Tensor, request: Request, matcher: GrammarMatcher, rows: "Iterable[tuple[int, Draw]]"
+        self, logits: Floats, request: Request, matcher: GrammarMatcher, rows: "Iterable[tuple[int, Draw]]"
     ) -> None:
         """Rows behind a draft that the grammar forbids, or that ends the text, stay as they are: nothing comes of them,
         as such a draft is not drawn in its place, or is the last that is."""

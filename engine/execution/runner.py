@@ -1,23 +1,22 @@
 """Runs a plan on the model: the executor behind the scheduler."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from engine.execution.finite import finite_rows
 from engine.execution.hidden import HiddenStateTable
 from engine.execution.inputs import RowPlacer, StepInputs
 from engine.execution.logprobs import LOGPROB_ROWS, predicted_prompt_tokens
-from engine.execution.pooling import Pooler, embedding_bytes
+from engine.execution.pooling import HostSums, Pooler, embedding_bytes
 from engine.execution.sampler import Draw, Sampler, accepted_drafts, token_logprobs
-from engine.execution.slots import IntArray, SlotTable, index_tensor
-from engine.models.transformer import Transformer
+from engine.execution.slots import SlotTable
+from engine.models.host_model import HostModel
 from engine.request import TokenLogprob
 from engine.scheduling.plan import NOT_FINITE, BlockCopy, RowResult, ScheduledRow, StepPlan, StepResult
+from kernels.arrays import Array, Ints, int_array
 
 _GRAMMAR_FAULT = "the grammar cannot be followed any further"
 _NOTHING_DRAWN = RowResult()
@@ -45,17 +44,16 @@ class _Drawn(NamedTuple):
 class ModelRunner:
     """One model, its KV memory, and a slot for each running request."""
 
-    def __init__(self, model: Transformer, *, num_blocks: int, num_slots: int, max_model_len: int) -> None:
+    def __init__(self, model: HostModel, *, num_blocks: int, num_slots: int, max_model_len: int) -> None:
         self._model = model
         self._ops = model.ops
-        with torch.inference_mode():
-            self._kv = model.allocate_kv(num_blocks)
+        self._kv = model.allocate_kv(num_blocks)
         self._slots = SlotTable(num_slots, max_model_len, model.config.vocab_size)
         self._placer = RowPlacer(self._slots, model.config.windows[-1])
         self._sampler = Sampler(model.ops, self._slots, model.config.vocab_size)
         self._num_slots = num_slots
         self._hidden_states: HiddenStateTable | None = None
-        self._pooler = Pooler()
+        self._pooler = Pooler(HostSums())
 
     @property
     def ahead(self) -> int:
@@ -65,21 +63,18 @@ class ModelRunner:
     def takes_drafts(self) -> bool:
         return True
 
-    @torch.inference_mode()
     def keep_hidden_states(self) -> HiddenStateTable:
         """From now on, keep what proposers read that guess from the model's own hidden states."""
         if self._hidden_states is None:
-            states = torch.zeros((self._num_slots, self._model.config.hidden_size), dtype=self._ops.dtype)
+            states = np.zeros((self._num_slots, self._model.config.hidden_size), dtype=self._ops.dtype)
             self._hidden_states = HiddenStateTable(states)
         return self._hidden_states
 
-    @torch.inference_mode()
     def execute(self, plan: StepPlan) -> FinishedStep:
         """Compute the plan's rows and draw the tokens of those that sample."""
         inputs = self._placer.place(plan)
         self._prepare_blocks(plan.copies, inputs)
-        attention = self._ops.plan_attention(inputs.metadata)
-        hidden = self._model.forward(inputs.token_ids, attention, self._kv, inputs.wanted)
+        hidden = self._model.forward(inputs.token_ids, inputs.rows, self._kv, inputs.wanted)
         rows = plan.rows if inputs.order is None else [plan.rows[place] for place in inputs.order]
         results = self._results(rows, inputs, hidden)
         if self._hidden_states is not None:
@@ -88,14 +83,14 @@ class ModelRunner:
 
     def _prepare_blocks(self, copies: tuple[BlockCopy, ...], inputs: StepInputs) -> None:
         if self._model.reads_past_context and len(entered := inputs.entered_blocks()):
-            self._ops.clear_blocks(self._kv, torch.from_numpy(entered))
+            self._ops.clear_blocks(self._kv, entered)
         if copies:
-            sources = index_tensor([copy.source for copy in copies])
-            self._ops.copy_blocks(self._kv, sources, index_tensor([copy.target for copy in copies]))
+            sources = int_array([copy.source for copy in copies])
+            self._ops.copy_blocks(self._kv, sources, int_array([copy.target for copy in copies]))
 
-    def _results(self, rows: Sequence[ScheduledRow], inputs: StepInputs, hidden: Tensor) -> list[RowResult]:
+    def _results(self, rows: Sequence[ScheduledRow], inputs: StepInputs, hidden: Array) -> list[RowResult]:
         """Of the step's rows; the hidden states of each are those up to its place in `inputs.ends`."""
-        finite = _finite_rows(hidden, inputs.ends)
+        finite = finite_rows(hidden, inputs.ends)
         decoding = len(inputs.decoding)
         others, ends = rows[decoding:], inputs.ends[decoding:].tolist()
         drawn = self._draw(inputs.decoding, others, ends, hidden)
@@ -104,9 +99,7 @@ class ModelRunner:
             results += self._others(others, ends, finite[decoding:], _behind_drafts(others, drawn, decoding), hidden)
         return results
 
-    def _draw(
-        self, decoding: list[Draw], others: Sequence[ScheduledRow], ends: Sequence[int], hidden: Tensor
-    ) -> _Drawn:
+    def _draw(self, decoding: list[Draw], others: Sequence[ScheduledRow], ends: Sequence[int], hidden: Array) -> _Drawn:
         """Draw for the rows that sample: those that decode, whose hidden states come first, and of the others behind
         the last token of each and, where that has drafts behind it, behind each of them. `ends` are the others' last
         indices.
@@ -120,8 +113,8 @@ class ModelRunner:
         if not draws:
             return _Drawn([], [], frozenset(), [])
         if len(draws) < len(hidden):
-            first = hidden[: len(decoding)]
-            hidden = torch.cat((first, hidden[index_tensor(drawn_at)])) if drawn_at else first
+            first = len(decoding)
+            hidden = hidden[[*range(first), *drawn_at]] if drawn_at else hidden[:first]
         logits = self._model.logits(hidden)
         finite = self._ops.finite_rows(logits).tolist()
         return _Drawn(*self._sampler.sample(logits, draws), finite)
@@ -132,7 +125,7 @@ class ModelRunner:
         ends: Sequence[int],
         finite: Sequence[bool],
         drawn: Iterator[RowResult],
-        hidden: Tensor,
+        hidden: Array,
     ) -> list[RowResult]:
         """Of rows that do more than decode, or less; `drawn` has those of the rows that sample."""
         embeddings = self._pooler.pool(rows, ends, hidden)
@@ -152,9 +145,9 @@ class ModelRunner:
         self,
         states: HiddenStateTable,
         rows: Sequence[ScheduledRow],
-        ends: IntArray,
+        ends: Ints,
         results: Sequence[RowResult],
-        hidden: Tensor,
+        hidden: Array,
     ) -> None:
         requests, positions, indices = [], [], []
         for row, end, result in zip(rows, ends.tolist(), results, strict=True):
@@ -164,9 +157,9 @@ class ModelRunner:
                 positions.append(row.start + row.tokens - 1 - rejected)
                 indices.append(end - rejected)
         if requests:
-            states.keep(requests, positions, hidden[index_tensor(indices)])
+            states.keep(requests, positions, hidden[int_array(indices)])
 
-    def _prompt_logprobs(self, row: ScheduledRow, end: int, hidden: Tensor) -> tuple[TokenLogprob, ...]:
+    def _prompt_logprobs(self, row: ScheduledRow, end: int, hidden: Array) -> tuple[TokenLogprob, ...]:
         """Log-probabilities of the prompt tokens that this row's positions predict, where asked for. The row's hidden
         states end at `end`."""
         count = row.request.params.prompt_logprobs
@@ -230,13 +223,3 @@ def _in_plan_order(results: list[RowResult], order: Sequence[int] | None) -> lis
     for place, result in zip(order, results, strict=True):
         in_order[place] = result
     return in_order
-
-
-def _finite_rows(hidden: Tensor, ends: IntArray) -> list[bool]:
-    """Whether all hidden states of each row that are there are finite. A sum is not where any of its terms is not."""
-    if math.isfinite(hidden.sum().item()):
-        return [True] * len(ends)
-    finite = hidden.sum(dim=-1).isfinite().numpy()
-    firsts = np.append(0, ends[:-1] + 1)
-    rows: list[bool] = np.logical_and.reduceat(finite, firsts).tolist()
-    return rows

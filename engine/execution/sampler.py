@@ -8,15 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from engine.execution.logprobs import measure
 from engine.execution.masks import TokenMasks
-from engine.execution.slots import SlotTable, index_tensor, slot_of, uses_counts
+from engine.execution.slots import SlotTable, slot_of, uses_counts
 from engine.request import Request, TokenLogprob
+from kernels.arrays import Floats, Ints, int_array
+from kernels.host import HostColumns, HostEdits, HostOps
 from kernels.noise import mixed_seeds, noise_keys
-from kernels.ops import LogitEdits, Ops, SamplingColumns
 
 
 class Draw(NamedTuple):
@@ -40,7 +39,7 @@ class _Batch:
     """
 
     draws: Sequence[Draw]
-    columns: SamplingColumns
+    columns: HostColumns
     mixed: npt.NDArray[np.uint64] | None
     wanted: list[int]
     masked: bool
@@ -59,12 +58,12 @@ class Sampler:
     """Draws the next token of requests, each from its row of logits. What penalties and noise are depends on what came
     before it, drafts included, and on nothing else."""
 
-    def __init__(self, ops: Ops, slots: SlotTable, vocab_size: int) -> None:
+    def __init__(self, ops: HostOps, slots: SlotTable, vocab_size: int) -> None:
         self._ops, self._slots = ops, slots
         self._masks = TokenMasks(ops, vocab_size)
         self._batch: _Batch | None = None
 
-    def sample(self, logits: Tensor, draws: Sequence[Draw]) -> Drawn:
+    def sample(self, logits: Floats, draws: Sequence[Draw]) -> Drawn:
         """One token a row of float32 [R, V], and its log-probability where the request asks. Overwrites logits.
 
         Least is to be done for the very list of draws that the last call had, of requests in the same slots.
@@ -74,7 +73,7 @@ class Sampler:
         if batch is None or batch.draws is not draws:
             self._batch = batch = _batch_of(draws, self._slots)
         wanted = batch.wanted
-        raw = logits[index_tensor(wanted)] if wanted else None
+        raw = logits[wanted] if wanted else None
         failed = self._masks.apply(logits, draws) if batch.masked else frozenset()
         if batch.edited and (edits := logit_edits(draws, self._slots)) is not None:
             self._ops.edit_logits(logits, edits)
@@ -96,21 +95,21 @@ def accepted_drafts(drafts: Sequence[int], drawn: Sequence[int]) -> int:
     return len(drafts)
 
 
-def sampling_columns(draws: Sequence[Draw], slots: SlotTable) -> SamplingColumns:
+def sampling_columns(draws: Sequence[Draw], slots: SlotTable) -> HostColumns:
     """How each of them is sampled, and its noise."""
     return _with_keys(_batch_of(draws, slots))
 
 
 def _batch_of(draws: Sequence[Draw], slots: SlotTable) -> _Batch:
-    rows = index_tensor([slot_of(draw.request) for draw in draws])
+    rows = int_array([slot_of(draw.request) for draw in draws])
     params = [draw.request.params for draw in draws]
-    columns = SamplingColumns(
+    columns = HostColumns(
         inverse_temperature=slots.inverse_temperature[rows],
         noise_scale=slots.noise_scale[rows],
         top_k=slots.top_k[rows],
         top_p=slots.top_p[rows],
         min_p=slots.min_p[rows],
-        keys=torch.zeros((len(draws), 2), dtype=torch.int64),
+        keys=np.zeros((len(draws), 2), dtype=np.int64),
     )
     noisy = any(each.temperature for each in params)
     return _Batch(
@@ -123,16 +122,16 @@ def _batch_of(draws: Sequence[Draw], slots: SlotTable) -> _Batch:
     )
 
 
-def _with_keys(batch: _Batch) -> SamplingColumns:
+def _with_keys(batch: _Batch) -> HostColumns:
     """The columns of draws, for what comes next in their sequences now."""
     if batch.mixed is None:
         return batch.columns
     # The position of a token is its index in the sequence, so that a replay draws the same noise.
     keys = noise_keys(batch.mixed, [len(draw.request.tokens) + len(draw.drafts) for draw in batch.draws])
-    return replace(batch.columns, keys=torch.from_numpy(keys))
+    return replace(batch.columns, keys=keys)
 
 
-def logit_edits(draws: Sequence[Draw], slots: SlotTable) -> LogitEdits | None:
+def logit_edits(draws: Sequence[Draw], slots: SlotTable) -> HostEdits | None:
     """What penalties, biases and forbidden stops change in this step; None where nothing."""
     repeats: list[tuple[int, int, float]] = []
     additions: list[tuple[int, int, float]] = []
@@ -154,17 +153,17 @@ def logit_edits(draws: Sequence[Draw], slots: SlotTable) -> LogitEdits | None:
             additions += [(row, token, -math.inf) for token in dict.fromkeys(stops)]
     if not repeats and not additions:
         return None
-    return LogitEdits(*_coordinates(repeats), *_coordinates(additions))
+    return HostEdits(*_coordinates(repeats), *_coordinates(additions))
 
 
-def _coordinates(entries: list[tuple[int, int, float]]) -> tuple[Tensor, Tensor, Tensor]:
+def _coordinates(entries: list[tuple[int, int, float]]) -> tuple[Ints, Ints, Floats]:
     return (
-        index_tensor([row for row, _, _ in entries]),
-        index_tensor([token for _, token, _ in entries]),
-        torch.tensor([value for _, _, value in entries], dtype=torch.float32),
+        int_array([row for row, _, _ in entries]),
+        int_array([token for _, token, _ in entries]),
+        np.array([value for _, _, value in entries], dtype=np.float32),
     )
 
 
-def token_logprobs(ops: Ops, logits: Tensor, tokens: Sequence[int], counts: Sequence[int]) -> list[TokenLogprob]:
+def token_logprobs(ops: HostOps, logits: Floats, tokens: Sequence[int], counts: Sequence[int]) -> list[TokenLogprob]:
     """Log-probability of one token a row of float32 [R, V], and of the row's `counts[i]` most likely ones."""
-    return measure(ops, logits, index_tensor(list(tokens)), max(counts)).entries(counts)
+    return measure(ops, logits, int_array(tokens), max(counts)).entries(counts)

@@ -5,19 +5,15 @@ steps, so that a step carries over only the differences.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from engine.config import BLOCK_TOKENS
 from engine.request import Request, SamplingParams
 from engine.scheduling.plan import ScheduledRow
-
-IntArray = npt.NDArray[np.int64]
+from kernels.arrays import Floats, Ints
 
 _LOWEST_TEMPERATURE = 1e-6
 """Noise is nothing beside a difference of logits here already, and the inverse of the lowest number is no number."""
@@ -65,12 +61,12 @@ class SlotTable:
         self._counting: set[int] = set()
         """Slots whose tokens are counted."""
         max_blocks = (max_model_len + BLOCK_TOKENS - 1) // BLOCK_TOKENS
-        self.tables: IntArray = np.zeros((num_slots, max_blocks), dtype=np.int64)
-        self.inverse_temperature = torch.ones(num_slots)
-        self.noise_scale = torch.zeros(num_slots)
-        self.top_k = torch.full((num_slots,), vocab_size, dtype=torch.int64)
-        self.top_p = torch.ones(num_slots)
-        self.min_p = torch.zeros(num_slots)
+        self.tables: Ints = np.zeros((num_slots, max_blocks), dtype=np.int64)
+        self.inverse_temperature: Floats = np.ones(num_slots, dtype=np.float32)
+        self.noise_scale: Floats = np.zeros(num_slots, dtype=np.float32)
+        self.top_k: Ints = np.full(num_slots, vocab_size, dtype=np.int64)
+        self.top_p: Floats = np.ones(num_slots, dtype=np.float32)
+        self.min_p: Floats = np.zeros(num_slots, dtype=np.float32)
 
     def update(self, row: ScheduledRow) -> None:
         """Bring the row's slot up to date with its request."""
@@ -93,9 +89,9 @@ class SlotTable:
                 if (counts := self.counts(request)) is not None:
                     counts.catch_up(request)
 
-    def tables_of(self, slots: IntArray, contexts: IntArray) -> IntArray:
+    def tables_of(self, slots: Ints, contexts: Ints) -> Ints:
         """Block tables int64 [R, B] of slots int64 [R], as far as the longest of these contexts, int64 [R], goes."""
-        tables: IntArray = self.tables[slots, : -(-int(contexts.max()) // BLOCK_TOKENS)]
+        tables: Ints = self.tables[slots, : -(-int(contexts.max()) // BLOCK_TOKENS)]
         return tables
 
     def counts(self, request: Request) -> TokenCounts | None:
@@ -133,8 +129,3 @@ def uses_counts(params: SamplingParams) -> bool:
 def slot_of(request: Request) -> int:
     assert request.slot is not None, f"{request.id} has no slot"
     return request.slot
-
-
-def index_tensor(values: Sequence[int]) -> Tensor:
-    """int64, on the host. Small lists are made tensors by way of numpy in half of the time."""
-    return torch.from_numpy(np.array(values, dtype=np.int64))

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from engine.models.checkpoint import Checkpoint, open_checkpoint
 from engine.models.config import UnsupportedCheckpoint
-from engine.models.hf_writer import DRAFT, FREQUENT_TOKENS, WEIGHTS, write_folder
-from engine.models.layout import EMBEDDING, HEAD
+from engine.models.hf_writer import WEIGHTS, write_folder
+from engine.models.layout import DRAFT, EMBEDDING, FREQUENT_TOKENS, HEAD
 from engine.models.shipped import MANIFEST, Part, read_part, sha256
 
 _LAYERS = "layers.safetensors"

@@ -14,11 +14,10 @@ from torch import Tensor
 from engine.models.checkpoint import Checkpoint
 from engine.models.config import Family, ModelConfig, RopeConfig, UnsupportedCheckpoint
 from engine.models.hf_config import config_from_json
+from engine.models.layout import DRAFT, FREQUENT_TOKENS
 from engine.text.processor import TextProcessor
 
 WEIGHTS = "model.safetensors"
-DRAFT = "draft.safetensors"
-FREQUENT_TOKENS = "frequent_tokens"
 
 _ARCHITECTURES: Mapping[Family, str] = {
     "llama": "LlamaForCausalLM",

@@ -10,6 +10,10 @@ EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
 FINAL_NORM = "model.norm.weight"
 
+DRAFT = "draft.safetensors"
+"""Beside the weights of a model that is made for drafting; in it, which tokens it draws from, int32 [F]."""
+FREQUENT_TOKENS = "frequent_tokens"
+
 
 def expected_tensors(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
     """Every weight of a model by its Hugging Face name. Matrices are [out_features, in_features].

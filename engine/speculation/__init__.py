@@ -1,4 +1,4 @@
-"""Drafts of what a model will say next, for it to check several at once. No torch but in the proposers that compute.
+"""Drafts of what a model will say next, for it to check several at once. No torch.
 
 A proposer guesses, the target model draws its own token at every position with that position's own noise, and drafts
 are accepted while they equal those draws. So the text is the target's whatever the proposer is.

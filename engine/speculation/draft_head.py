@@ -8,22 +8,21 @@ still drawn from all tokens.
 from pathlib import Path
 from typing import Protocol
 
-import torch
+import numpy as np
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from engine.models.checkpoint import WeightSource
 from engine.models.config import UnsupportedCheckpoint
-from engine.models.hf_writer import DRAFT, FREQUENT_TOKENS
-from engine.models.layout import EMBEDDING, HEAD
-from engine.models.transformer import Transformer
-from kernels.ops import Linear, LogitEdits, Ops, SamplingColumns
+from engine.models.host_model import HostModel
+from engine.models.layout import DRAFT, EMBEDDING, FREQUENT_TOKENS, HEAD
+from kernels.arrays import Array, Flags, Ints
+from kernels.host import HostColumns, HostEdits, HostOps, HostProduct
 
 
 class DraftHead(Protocol):
     """Draws drafts from the draft model's hidden states."""
 
-    def draw(self, hidden: Tensor, edits: LogitEdits | None, columns: SamplingColumns) -> Tensor:
+    def draw(self, hidden: Array, edits: HostEdits | None, columns: HostColumns) -> Ints:
         """Token ids int64 [R] from [R, H]. `edits` are by token id."""
         ...
 
@@ -31,10 +30,10 @@ class DraftHead(Protocol):
 class WholeHead:
     """The model's own head."""
 
-    def __init__(self, model: Transformer) -> None:
+    def __init__(self, model: HostModel) -> None:
         self._model = model
 
-    def draw(self, hidden: Tensor, edits: LogitEdits | None, columns: SamplingColumns) -> Tensor:
+    def draw(self, hidden: Array, edits: HostEdits | None, columns: HostColumns) -> Ints:
         logits = self._model.logits(hidden)
         if edits is not None:
             self._model.ops.edit_logits(logits, edits)
@@ -44,20 +43,20 @@ class WholeHead:
 class FrequentHead:
     """The head's rows of some tokens. `token_ids` int64 [F], ascending; `rows` gives their logits [R, F]."""
 
-    def __init__(self, ops: Ops, rows: Linear, token_ids: Tensor) -> None:
+    def __init__(self, ops: HostOps, rows: HostProduct, token_ids: Ints) -> None:
         self._ops, self._rows, self._token_ids = ops, rows, token_ids
 
-    def draw(self, hidden: Tensor, edits: LogitEdits | None, columns: SamplingColumns) -> Tensor:
-        logits = self._rows.wide(hidden)
+    def draw(self, hidden: Array, edits: HostEdits | None, columns: HostColumns) -> Ints:
+        logits = self._rows(hidden)
         if edits is not None:
             self._ops.edit_logits(logits, self._on_columns(edits))
         return self._ops.sample_among(logits, self._token_ids, columns)
 
-    def _on_columns(self, edits: LogitEdits) -> LogitEdits:
+    def _on_columns(self, edits: HostEdits) -> HostEdits:
         """The same by column, without those of tokens that are not here."""
         repeated, repeat_columns = self._columns_of(edits.repeat_tokens)
         added, add_columns = self._columns_of(edits.add_tokens)
-        return LogitEdits(
+        return HostEdits(
             edits.repeat_rows[repeated],
             repeat_columns,
             edits.repeat_penalties[repeated],
@@ -66,14 +65,14 @@ class FrequentHead:
             edits.add_values[added],
         )
 
-    def _columns_of(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
+    def _columns_of(self, token_ids: Ints) -> tuple[Flags, Ints]:
         """Which of some tokens are here, bool [E], and the columns of those."""
-        columns = torch.searchsorted(self._token_ids, token_ids).clamp_(max=len(self._token_ids) - 1)
-        here = self._token_ids[columns] == token_ids
+        columns = np.minimum(self._token_ids.searchsorted(token_ids), len(self._token_ids) - 1)
+        here: Flags = self._token_ids[columns] == token_ids
         return here, columns[here]
 
 
-def make_head(model: Transformer, checkpoint: WeightSource, path: Path) -> DraftHead:
+def make_head(model: HostModel, checkpoint: WeightSource, path: Path) -> DraftHead:
     """The head for drafting with a model of the checkpoint at `path`, a folder that may name its frequent tokens.
 
     Raises:
@@ -84,12 +83,11 @@ def make_head(model: Transformer, checkpoint: WeightSource, path: Path) -> Draft
         return WholeHead(model)
     ops = model.ops
     name = EMBEDDING if model.config.tie_embeddings else HEAD
-    with torch.inference_mode():
-        rows = next(tensor for each, tensor in checkpoint.tensors(ops.dtype) if each == name)[token_ids]
-        return FrequentHead(ops, ops.pack_linear(rows.to(ops.device), None), token_ids.to(ops.device))
+    rows = next(array for each, array in checkpoint.tensors(ops.dtype) if each == name)[token_ids]
+    return FrequentHead(ops, ops.pack_rows(rows), token_ids)
 
 
-def read_frequent_tokens(path: Path, vocab_size: int) -> Tensor | None:
+def read_frequent_tokens(path: Path, vocab_size: int) -> Ints | None:
     """int64 [F], ascending, from the folder's `draft.safetensors`; None where there is none.
 
     Raises:
@@ -99,13 +97,13 @@ def read_frequent_tokens(path: Path, vocab_size: int) -> Tensor | None:
     if not file.is_file():
         return None
     try:
-        with safe_open(file, framework="pt") as handle:
-            token_ids: Tensor = handle.get_tensor(FREQUENT_TOKENS)
+        with safe_open(file, framework="numpy") as handle:
+            numbers: Array = handle.get_tensor(FREQUENT_TOKENS)
     except (OSError, SafetensorError) as error:
         raise UnsupportedCheckpoint(f"{file}: cannot be read ({error})") from error
-    if token_ids.dtype != torch.int32 or token_ids.dim() != 1 or not len(token_ids):
+    if numbers.dtype != np.int32 or numbers.ndim != 1 or not len(numbers):
         raise UnsupportedCheckpoint(f"{file}: {FREQUENT_TOKENS} is not a list of int32")
-    token_ids = torch.unique(token_ids.long())
+    token_ids: Ints = np.unique(numbers).astype(np.int64)
     if token_ids[0] < 0 or token_ids[-1] >= vocab_size:
         raise UnsupportedCheckpoint(f"{file}: {FREQUENT_TOKENS} has tokens outside the vocabulary of {vocab_size}")
     return token_ids

@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from engine.config import BLOCK_TOKENS
-from engine.execution.slots import SlotTable, index_tensor, slot_of
-from engine.models.transformer import Transformer
+from engine.execution.slots import SlotTable, slot_of
+from engine.models.host_model import HostModel
 from engine.request import Request
 from engine.scheduling.plan import ScheduledRow
 from engine.scheduling.stopping import is_end
@@ -17,7 +15,8 @@ from engine.speculation.draft_head import DraftHead
 from engine.speculation.draft_memory import ORDINARY_TOKENS, DraftMemory, DraftPlan, DraftRow
 from engine.speculation.growth import Growth
 from engine.speculation.proposer import DraftWant
-from kernels.ops import AttentionMetadata
+from kernels.arrays import Array, int_array
+from kernels.host import StepRows
 
 CATCH_UP_TOKENS = 256
 """A step computes so many tokens at most of requests that the draft model is behind with, all together."""
@@ -42,13 +41,12 @@ class DraftModel:
     """
 
     def __init__(
-        self, model: Transformer, head: DraftHead, *, num_blocks: int, num_slots: int, max_positions: int
+        self, model: HostModel, head: DraftHead, *, num_blocks: int, num_slots: int, max_positions: int
     ) -> None:
         """The model can run positions below `max_positions`; past them it has nothing to say."""
         self._model = model
         self._head = head
-        with torch.inference_mode():
-            self._kv = model.allocate_kv(num_blocks + num_slots)
+        self._kv = model.allocate_kv(num_blocks + num_slots)
         self._slots = SlotTable(num_slots, max_positions + BLOCK_TOKENS, model.config.vocab_size)
         self._memory = DraftMemory(num_blocks, num_slots, max_positions)
 
@@ -63,7 +61,6 @@ class DraftModel:
     def lag(self, request: Request) -> int:
         return self._memory.lag(request)
 
-    @torch.inference_mode()
     def propose(self, wants: Sequence[DraftWant]) -> list[Sequence[int]]:
         try:
             plan = self._memory.plan(wants, CATCH_UP_TOKENS)
@@ -84,9 +81,9 @@ class DraftModel:
         ops = self._model.ops
         if plan.copies:
             sources, targets = zip(*plan.copies, strict=True)
-            ops.copy_blocks(self._kv, index_tensor(list(sources)), index_tensor(list(targets)))
+            ops.copy_blocks(self._kv, int_array(sources), int_array(targets))
         if plan.cleared and self._model.reads_past_context:
-            ops.clear_blocks(self._kv, index_tensor(plan.cleared))
+            ops.clear_blocks(self._kv, int_array(plan.cleared))
         return self._draft(plan.rows, self._catch_up(plan.rows))
 
     def _place(self, row: DraftRow) -> None:
@@ -96,7 +93,7 @@ class DraftModel:
         blocks = len(row.request.block_table)
         self._slots.tables[slot_of(row.request), blocks] = row.block_table[blocks]
 
-    def _catch_up(self, rows: Sequence[DraftRow]) -> Tensor:
+    def _catch_up(self, rows: Sequence[DraftRow]) -> Array:
         """Compute the rows' tokens; hidden state [R, H] of the last of each.
 
         A row with the few tokens that one has ordinarily is computed as so many rows of a single token: each sees what
@@ -111,16 +108,16 @@ class DraftModel:
         pieces.sort(key=lambda each: (len(each[1].token_ids) > 1, each[1].context))
         last = {index: place for place, (index, _) in enumerate(pieces)}
         hidden = self._forward([piece for _, piece in pieces])
-        return hidden[index_tensor([last[index] for index in range(len(rows))])]
+        return hidden[[last[index] for index in range(len(rows))]]
 
-    def _draft(self, rows: Sequence[DraftRow], hidden: Tensor) -> list[list[int]]:
+    def _draft(self, rows: Sequence[DraftRow], hidden: Array) -> list[list[int]]:
         """Draw the drafts of all rows side by side, one position after another, from the first hidden state of each.
         Behind a token that ends the request there is nothing to say."""
         drafts: list[list[int]] = [[] for _ in rows]
         drawing = [index for index, row in enumerate(rows) if row.depth]
         if not drawing:
             return drafts
-        hidden = hidden if len(drawing) == len(rows) else hidden[index_tensor(drawing)]
+        hidden = hidden if len(drawing) == len(rows) else hidden[drawing]
         growth = Growth([rows[index] for index in drawing], self._slots)
         while True:
             drawn = self._head.draw(hidden, growth.edits(), growth.columns())
@@ -135,16 +132,15 @@ class DraftModel:
             growth.grow(drawn)
             if len(stay) < len(drawing):
                 drawing = [drawing[place] for place in stay]
-                drawn = drawn[index_tensor(stay)]
+                drawn = drawn[stay]
                 growth.keep(stay)
-            hidden = self._model.forward(drawn, self._model.ops.plan_attention(growth.metadata()), self._kv)
+            hidden = self._model.forward(drawn, growth.step_rows(), self._kv)
 
-    def _forward(self, pieces: Sequence[_Piece]) -> Tensor:
+    def _forward(self, pieces: Sequence[_Piece]) -> Array:
         """Hidden state [P, H] of the last token of each."""
         lengths = np.array([len(piece.token_ids) for piece in pieces])
         contexts = np.array([piece.context for piece in pieces])
         tables = self._slots.tables_of(np.array([piece.slot for piece in pieces]), contexts)
-        metadata = AttentionMetadata(torch.from_numpy(tables), lengths, contexts)
-        token_ids = index_tensor([token for piece in pieces for token in piece.token_ids])
+        token_ids = int_array([token for piece in pieces for token in piece.token_ids])
         wanted = None if len(token_ids) == len(pieces) else lengths.cumsum() - 1
-        return self._model.forward(token_ids, self._model.ops.plan_attention(metadata), self._kv, wanted)
+        return self._model.forward(token_ids, StepRows(tables, lengths, contexts), self._kv, wanted)

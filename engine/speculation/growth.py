@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from engine.execution.sampler import Draw, logit_edits, sampling_columns
-from engine.execution.slots import IntArray, SlotTable, index_tensor, slot_of, uses_counts
+from engine.execution.slots import SlotTable, slot_of, uses_counts
 from engine.speculation.draft_memory import DraftRow
+from kernels.arrays import Ints
+from kernels.host import HostColumns, HostEdits, StepRows
 from kernels.noise import mixed_seeds, noise_keys
-from kernels.ops import AttentionMetadata, LogitEdits, SamplingColumns
 
 
 class Growth:
@@ -23,9 +22,9 @@ class Growth:
     def __init__(self, rows: Sequence[DraftRow], slots: SlotTable) -> None:
         self._rows, self._slots = list(rows), slots
         self._drafts: list[tuple[int, ...]] = [()] * len(rows)
-        self._positions: IntArray = np.array([len(row.request.tokens) for row in rows])
+        self._positions: Ints = np.array([len(row.request.tokens) for row in rows])
         """Of the token that each draws next."""
-        ends: IntArray = self._positions + np.array([row.depth - 1 for row in rows])
+        ends: Ints = self._positions + np.array([row.depth - 1 for row in rows])
         self._tables = slots.tables_of(np.array([slot_of(row.request) for row in rows]), ends)
         self._columns = sampling_columns([Draw(row.request) for row in rows], slots)
         params = [row.request.params for row in rows]
@@ -33,24 +32,24 @@ class Growth:
         self._mixed = mixed_seeds([row.request.seed for row in rows])
         self._edited = any(each.min_tokens or each.logit_bias or uses_counts(each) for each in params)
 
-    def columns(self) -> SamplingColumns:
+    def columns(self) -> HostColumns:
         """How each draws its next token: as the target will draw it."""
         if not self._noisy:
             return self._columns
-        return replace(self._columns, keys=torch.from_numpy(noise_keys(self._mixed, self._positions.tolist())))
+        return replace(self._columns, keys=noise_keys(self._mixed, self._positions.tolist()))
 
-    def edits(self) -> LogitEdits | None:
+    def edits(self) -> HostEdits | None:
         """What penalties, biases and forbidden stops change; None where nothing."""
         if not self._edited:
             return None
         draws = [Draw(row.request, drafts) for row, drafts in zip(self._rows, self._drafts, strict=True)]
         return logit_edits(draws, self._slots)
 
-    def metadata(self) -> AttentionMetadata:
+    def step_rows(self) -> StepRows:
         """Of the pass that computes the latest token of each."""
-        return AttentionMetadata(torch.from_numpy(self._tables), np.ones_like(self._positions), self._positions)
+        return StepRows(self._tables, np.ones_like(self._positions), self._positions)
 
-    def grow(self, drawn: Tensor) -> None:
+    def grow(self, drawn: Ints) -> None:
         """These tokens, int64 [G], were drawn."""
         self._positions = self._positions + 1
         if self._edited:
@@ -58,11 +57,9 @@ class Growth:
 
     def keep(self, places: Sequence[int]) -> None:
         """Only those in these places go on."""
-        at = index_tensor(places)
+        at = list(places)
         kept = {each.name: getattr(self._columns, each.name)[at] for each in fields(self._columns)}
-        self._columns = SamplingColumns(**kept)
-        self._rows = [self._rows[place] for place in places]
-        self._drafts = [self._drafts[place] for place in places]
-        self._positions, self._tables, self._mixed = (
-            each[at.numpy()] for each in (self._positions, self._tables, self._mixed)
-        )
+        self._columns = HostColumns(**kept)
+        self._rows = [self._rows[place] for place in at]
+        self._drafts = [self._drafts[place] for place in at]
+        self._positions, self._tables, self._mixed = self._positions[at], self._tables[at], self._mixed[at]

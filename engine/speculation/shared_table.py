@@ -1,17 +1,17 @@
 """One table of tokens for two models, where one was made from the other and has the same."""
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from engine.models.checkpoint import WeightSource
+from engine.models.host_model import HostModel
 from engine.models.layout import EMBEDDING
-from engine.models.transformer import Transformer
+from kernels.arrays import Array
 
 _TOKENS = 512
 """Rows that are compared at a time."""
 
 
-def share_table(target: Transformer, draft: Transformer, checkpoint: WeightSource) -> bool:
+def share_table(target: HostModel, draft: HostModel, checkpoint: WeightSource) -> bool:
     """Have `draft`, which was loaded from `checkpoint`, use the target's table if the file's own, rounded alike, is the
     same; its copy is given back. Such a table is most of a small model's memory. Says whether it is."""
     mine, other = draft.config, target.config
@@ -21,18 +21,17 @@ def share_table(target: Transformer, draft: Transformer, checkpoint: WeightSourc
         other.tie_embeddings,
     ):
         return False
-    with torch.inference_mode():
-        rows = next(tensor for name, tensor in checkpoint.tensors(draft.ops.dtype) if name == EMBEDDING)
-        if not _holds(target, rows):
-            return False
-        draft.use_table_of(target)
+    rows = next(array for name, array in checkpoint.tensors(draft.ops.dtype) if name == EMBEDDING)
+    if not _holds(target, rows):
+        return False
+    draft.use_table_of(target)
     return True
 
 
-def _holds(model: Transformer, rows: Tensor) -> bool:
+def _holds(model: HostModel, rows: Array) -> bool:
     """Are these, [V, H], what the model reads of its table?"""
     for first in range(0, len(rows), _TOKENS):
         chunk = rows[first : first + _TOKENS]
-        if not torch.equal(model.embed(torch.arange(first, first + len(chunk))), chunk):
+        if not np.array_equal(model.embed(np.arange(first, first + len(chunk))), chunk):
             return False
     return True

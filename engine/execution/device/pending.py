@@ -21,7 +21,7 @@ class PromptScores:
 
     row: int
     top: int
-    scores: Scores
+    scores: Scores[Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class DeviceStep:
     finite: Tensor
     scored: Sequence[int]
     tops: Sequence[int]
-    scores: Scores | None
+    scores: Scores[Tensor] | None
     prompt_scores: Sequence[PromptScores]
     embeddings: Mapping[int, Tensor]
     fence: Fence
@@ -81,5 +81,5 @@ class DeviceStep:
             first = last + 1
         for index, embedding in self.embeddings.items():
             place = self.inputs.order[index]
-            in_plan_order[place] = in_plan_order[place]._replace(embedding=embedding_bytes(embedding))
+            in_plan_order[place] = in_plan_order[place]._replace(embedding=embedding_bytes(embedding.numpy()))
         return StepResult(tuple(in_plan_order))

@@ -9,11 +9,13 @@ from torch import Tensor
 from engine.execution.device.draws import Draws
 from engine.execution.device.graphs import NO_GRAPHS, Capture, GraphKey, GraphSizes, row_sizes
 from engine.execution.device.inputs import StepInputs, arrange, filling, replayed_shape
+from engine.execution.device.logprobs import measure, on_host, to_host
 from engine.execution.device.pending import DeviceStep, PromptScores
+from engine.execution.device.pooling import DeviceSums
 from engine.execution.device.sampler import NO_NEEDS, DeviceSampler, Drawn, SamplingNeeds, sampling_needs
 from engine.execution.device.slots import DeviceSlots
 from engine.execution.device.staging import fences_of, on_device
-from engine.execution.logprobs import LOGPROB_ROWS, measure, predicted_prompt_tokens, to_host
+from engine.execution.logprobs import LOGPROB_ROWS, predicted_prompt_tokens
 from engine.execution.pooling import Pooler
 from engine.models.transformer import Transformer
 from engine.request import DeviceLost, OutOfDeviceMemory
@@ -71,7 +73,7 @@ class DeviceRunner:
                 vocab_size=model.config.vocab_size,
             )
         self._sampler = DeviceSampler(model.ops, step_ops, self._slots)
-        self._pooler = Pooler()
+        self._pooler = Pooler(DeviceSums())
         self._graph_sizes = NO_GRAPHS
         self._graphs: dict[GraphKey, ReplayedStep] = {}
 
@@ -133,7 +135,7 @@ class DeviceRunner:
             finite=to_host(forwarded.finite & drawn.sound),
             scored=needs.logprobs,
             tops=needs.tops,
-            scores=None if drawn.scores is None else drawn.scores.on_host(),
+            scores=None if drawn.scores is None else on_host(drawn.scores),
             prompt_scores=prompt_scores,
             embeddings={index: to_host(each) for index, each in embeddings.items()},
             fence=fence,
@@ -180,7 +182,7 @@ class DeviceRunner:
             for start in range(0, len(predicted), LOGPROB_ROWS):
                 tokens = predicted[start : start + LOGPROB_ROWS]
                 logits = self._model.logits(hidden[first + start : first + start + len(tokens)])
-                pieces.append(PromptScores(index, top, measure(self._ops, logits, tokens, top).on_host()))
+                pieces.append(PromptScores(index, top, on_host(measure(self._ops, logits, tokens, top))))
         return pieces
 
 

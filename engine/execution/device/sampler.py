@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from engine.execution.device.draws import Draws, counting_drafts
+from engine.execution.device.logprobs import measure
 from engine.execution.device.slots import DeviceSlots
 from engine.execution.device.staging import on_device
-from engine.execution.logprobs import Scores, measure
+from engine.execution.logprobs import Scores
 from engine.execution.slots import uses_counts
 from engine.scheduling.plan import ScheduledRow
 from kernels.ops import LogitEdits, Ops
@@ -48,7 +49,7 @@ class Drawn:
 
     tokens: Tensor
     sound: Tensor
-    scores: Scores | None = None
+    scores: Scores[Tensor] | None = None
 
 
 class DeviceSampler:

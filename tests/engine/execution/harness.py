@@ -1,12 +1,12 @@
 """A tiny model with its runner and scheduler, stepped by hand."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,7 +15,8 @@ from engine.execution.runner import ModelRunner
 from engine.memory.block_pool import BlockPool
 from engine.memory.kv_cache import KVCacheManager
 from engine.models.checkpoint import open_checkpoint
-from engine.models.loader import load_model
+from engine.models.host_model import HostModel
+from engine.models.loader import host_model, load_model
 from engine.models.transformer import Transformer
 from engine.request import STANDARD, Request, SamplingParams, TokenDelta
 from engine.scheduling.drafting import DraftRoom, Drafts
@@ -23,17 +24,19 @@ from engine.scheduling.plan import Executor, PendingStep, StepPlan
 from engine.scheduling.scheduler import Scheduler
 from engine.speculation.policy import SpeculationLoad
 from engine.speculation.speculator import Speculator
+from kernels.arrays import Array, Ints
 from kernels.cpu.ops import CpuOps
 from kernels.cpu.probe import CpuProfile
-from kernels.ops import AttentionPlan, Counts
+from kernels.exchange import tensor_of
+from kernels.host import StepRows
 
 GREEDY = SamplingParams(temperature=0, ignore_eos=True)
 
 
-def load_tiny(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
+def load_tiny(folder: Path, dtype: torch.dtype = torch.float32) -> HostModel:
     ops = CpuOps(CpuProfile(dtype, threads=2, products="onednn", min_rows=1, probe_us={}))
     checkpoint = open_checkpoint(folder)
-    return load_model(checkpoint, ops, checkpoint.config.max_position)
+    return host_model(load_model(checkpoint, ops, checkpoint.config.max_position))
 
 
 @dataclass
@@ -47,11 +50,11 @@ class Generated:
 class Runner(Executor, Protocol):
     """An executor with KV memory of its own."""
 
-    _kv: torch.Tensor
+    _kv: Array | Tensor
 
 
 class MakeRunner(Protocol):
-    def __call__(self, model: Transformer, *, num_blocks: int, num_slots: int, max_model_len: int) -> Runner: ...
+    def __call__(self, model: Any, *, num_blocks: int, num_slots: int, max_model_len: int) -> Runner: ...
 
 
 class Harness:
@@ -59,7 +62,7 @@ class Harness:
 
     def __init__(
         self,
-        model: Transformer,
+        model: HostModel | Transformer,
         *,
         num_blocks: int = 256,
         max_running: int = 64,
@@ -80,9 +83,7 @@ class Harness:
             model, num_blocks=num_blocks, num_slots=max_running, max_model_len=self.scheduler.window_tokens
         )
         if poison:
-            # What no request has written must never reach a result.
-            with torch.inference_mode():
-                self.runner._kv.view(torch.uint8).fill_(0xFF)  # a NaN in every dtype, and in scales
+            fill_with_nan(self.runner._kv)  # what no request has written must never reach a result
         self.scheduler.ahead = self.runner.ahead
         self.launched: deque[tuple[StepPlan, PendingStep]] = deque()
         self.most_in_flight = 0
@@ -155,29 +156,35 @@ class Harness:
         return self.results
 
 
-def forward_logits(model: Transformer, tokens: Sequence[int], chunk_tokens: int) -> torch.Tensor:
+def fill_with_nan(kv: Array | Tensor) -> None:
+    """With bytes that are no number in any dtype, nor as scales."""
+    if isinstance(kv, Tensor):
+        with torch.inference_mode():
+            kv.view(torch.uint8).fill_(0xFF)
+    else:
+        kv.view(np.uint8).fill(0xFF)
+
+
+def forward_logits(model: HostModel, tokens: Sequence[int], chunk_tokens: int) -> Tensor:
     """Logits [T, V] of a sequence computed chunk by chunk through the paged cache."""
-    harness = Harness(model, max_running=1, step_tokens=chunk_tokens, chunk_tokens=chunk_tokens)
-    collected: list[torch.Tensor] = []
-    with _recorded_hidden(model, collected):
-        harness.add(tokens, max_tokens=1)
-        harness.run()
-    with torch.inference_mode():
-        return model.logits(torch.cat(collected))
+    recorded = Recorded(model)
+    harness = Harness(recorded, max_running=1, step_tokens=chunk_tokens, chunk_tokens=chunk_tokens)
+    harness.add(tokens, max_tokens=1)
+    harness.run()
+    return tensor_of(model.logits(np.concatenate(recorded.hidden)))
 
 
-@contextmanager
-def _recorded_hidden(model: Transformer, into: list[torch.Tensor]) -> Iterator[None]:
-    """Those of all tokens, whatever is wanted of them."""
-    forward = model.forward
+class Recorded:
+    """A model, and the hidden states of all tokens that it has computed, whatever was wanted of them."""
 
-    def record(token_ids: Tensor, plan: AttentionPlan, kv: Tensor, wanted: Counts | None = None) -> Tensor:
-        hidden = forward(token_ids, plan, kv)
-        into.append(hidden.clone())
-        return hidden if wanted is None else hidden[torch.from_numpy(wanted)]
+    def __init__(self, model: HostModel) -> None:
+        self._model = model
+        self.hidden: list[Array] = []
 
-    model.forward = record  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        del model.forward  # type: ignore[method-assign]
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def forward(self, token_ids: Ints, rows: StepRows, kv: Array, wanted: Ints | None = None) -> Array:
+        hidden = self._model.forward(token_ids, rows, kv)
+        self.hidden.append(hidden.copy())
+        return hidden if wanted is None else hidden[wanted]

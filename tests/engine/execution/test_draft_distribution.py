@@ -11,6 +11,7 @@ from engine.execution.slots import SlotTable
 from engine.request import Request
 from engine.scheduling.plan import ScheduledRow
 from engine.simulation import make_request
+from kernels.cpu.torch_host import TorchHost
 from kernels.reference import ReferenceOps
 
 VOCAB = 8
@@ -33,11 +34,11 @@ def request_of(seed: int) -> Request:
 def sampler() -> Sampler:
     slots = SlotTable(1, 16, VOCAB)
     slots.update(ScheduledRow(request_of(0), 0, 1, True))
-    return Sampler(ReferenceOps(torch.device("cpu"), torch.float32), slots, VOCAB)
+    return Sampler(TorchHost(ReferenceOps(torch.device("cpu"), torch.float32)), slots, VOCAB)
 
 
 def draw(logits: Tensor, draws: list[Draw]) -> Tensor:
-    return torch.tensor(sampler().sample(logits.clone(), draws).tokens)
+    return torch.tensor(sampler().sample(logits.clone().numpy(), draws).tokens)
 
 
 def drawn_with_drafts(seeds: range, drafter: Tensor) -> tuple[Tensor, int]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from engine.models.transformer import Transformer
+from engine.models.host_model import HostModel
 from engine.request import SamplingParams
 from tests.engine.execution.harness import GREEDY, Harness, forward_logits, load_tiny
 from tests.engine.models.tiny import FAMILIES, VOCAB_SIZE, make_checkpoint, reference_model
@@ -22,7 +22,7 @@ def prompt(length: int, seed: int = 0) -> list[int]:
 
 
 @cache
-def _loaded(folder: Path) -> tuple[Transformer, PreTrainedModel]:
+def _loaded(folder: Path) -> tuple[HostModel, PreTrainedModel]:
     return load_tiny(folder), reference_model(folder)
 
 

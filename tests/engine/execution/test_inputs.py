@@ -65,10 +65,10 @@ def assert_inputs_of(plan: StepPlan, inputs: StepInputs) -> None:
     assert keys == sorted(keys)
     tokens = [[*row.request.tokens[row.start : row.start + row.tokens], *row.drafts] for row in rows]
     assert inputs.token_ids.tolist() == [token for each in tokens for token in each]
-    assert inputs.metadata.query_lens.tolist() == [row.tokens for row in rows]
-    assert inputs.metadata.context_lens.tolist() == [row.start + row.tokens for row in rows]
+    assert inputs.rows.query_lens.tolist() == [row.tokens for row in rows]
+    assert inputs.rows.context_lens.tolist() == [row.start + row.tokens for row in rows]
     assert_wanted(rows, inputs)
-    for row, table in zip(rows, inputs.metadata.block_tables.tolist(), strict=True):
+    for row, table in zip(rows, inputs.rows.block_tables.tolist(), strict=True):
         blocks = -(-(row.start + row.tokens) // BLOCK_TOKENS)
         assert table[:blocks] == row.request.block_table[:blocks], "a row has another's blocks"
     assert inputs.entered_blocks().tolist() == entered_blocks(rows)

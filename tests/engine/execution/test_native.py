@@ -8,13 +8,11 @@ import torch
 from torch.nn.functional import cosine_similarity
 
 from engine.models.checkpoint import open_checkpoint
-from engine.models.loader import load_model
-from engine.models.transformer import Transformer
+from engine.models.host_model import HostModel
+from engine.models.loader import host_model, load_model
 from engine.request import SamplingParams
-from kernels.cpu import native
 from kernels.cpu.native.library import load
-from kernels.cpu.ops import CpuOps
-from kernels.cpu.probe import CpuProfile
+from kernels.cpu.native_ops import NativeOps
 from tests.engine.execution.harness import GREEDY, Harness, forward_logits
 from tests.engine.execution.test_golden import prompt
 from tests.engine.models.tiny import FAMILIES, make_checkpoint, reference_model
@@ -27,12 +25,9 @@ LENGTHS = (1, 5, 16, 17, 40, 70)
 
 
 @cache
-def load_native(folder: Path, *, int8_kv: bool = False) -> Transformer:
-    native.start(2)
-    profile = CpuProfile(torch.bfloat16, threads=2, products="native", min_rows=1, probe_us={})
-    ops = CpuOps(profile, int8_kv=int8_kv)
+def load_native(folder: Path, *, int8_kv: bool = False) -> HostModel:
     checkpoint = open_checkpoint(folder)
-    return load_model(checkpoint, ops, checkpoint.config.max_position)
+    return host_model(load_model(checkpoint, NativeOps(2, int8_kv=int8_kv), checkpoint.config.max_position))
 
 
 @pytest.fixture(params=FAMILIES)
@@ -82,7 +77,7 @@ def test_text_alone_and_in_a_batch_with_int8_kv(folder: Path) -> None:
     assert_same_alone(load_native(folder, int8_kv=True), "preempted", SAMPLED)
 
 
-def assert_same_alone(model: Transformer, toggle: str, params: SamplingParams) -> None:
+def assert_same_alone(model: HostModel, toggle: str, params: SamplingParams) -> None:
     def alone(index: int) -> list[int]:
         harness = Harness(model)
         harness.add(prompt(LENGTHS[index]), params, max_tokens=16, seed=index)

@@ -4,22 +4,19 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import torch
 
 from engine.config import Quantize
 from engine.models.checkpoint import open_checkpoint
-from engine.models.loader import load_model
-from engine.models.transformer import Transformer
+from engine.models.host_model import HostModel
+from engine.models.loader import host_model, load_model
 from engine.request import TokenLogprob, Usage
 from engine.speculation.draft_head import WholeHead
 from engine.speculation.draft_model import DraftModel
 from engine.speculation.policy import FixedDepth
 from engine.speculation.proposer import Proposer
 from engine.speculation.speculator import Speculator
-from kernels.cpu import native
 from kernels.cpu.native.library import load
-from kernels.cpu.ops import CpuOps
-from kernels.cpu.probe import CpuProfile
+from kernels.cpu.native_ops import NativeOps
 from tests.engine.execution.harness import Harness
 from tests.engine.execution.test_speculation import TOGGLES, Coin, Oracle, mixed, stops, usage_of
 
@@ -32,11 +29,9 @@ Shown = dict[str, tuple[list[int], list[TokenLogprob], list[tuple[TokenLogprob |
 
 
 @cache
-def model_of(folder: Path, quantize: Quantize) -> Transformer:
-    native.start(2)
-    ops = CpuOps(CpuProfile(torch.bfloat16, threads=2, products="native", min_rows=1, probe_us={}))
+def model_of(folder: Path, quantize: Quantize) -> HostModel:
     checkpoint = open_checkpoint(folder)
-    return load_model(checkpoint, ops, checkpoint.config.max_position, quantize=quantize)
+    return host_model(load_model(checkpoint, NativeOps(2), checkpoint.config.max_position, quantize=quantize))
 
 
 def shown(harness: Harness) -> Shown:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from engine.models.transformer import Transformer
+from engine.models.host_model import HostModel
 from engine.request import FinishReason, Pooling, SamplingParams, TokenDelta
 from tests.engine.execution.harness import GREEDY, Generated, Harness, load_tiny
 from tests.engine.models.tiny import FAMILIES, VOCAB_SIZE, reference_model
@@ -27,7 +27,7 @@ def embedding(pooling: Pooling) -> SamplingParams:
 
 
 @cache
-def _loaded(folder: Path) -> tuple[Transformer, PreTrainedModel]:
+def _loaded(folder: Path) -> tuple[HostModel, PreTrainedModel]:
     return load_tiny(folder), reference_model(folder)
 
 
@@ -60,7 +60,7 @@ def folder(request: pytest.FixtureRequest, tiny_folders: dict[str, Path]) -> Pat
 
 
 @pytest.fixture
-def llama(tiny_folders: dict[str, Path]) -> tuple[Transformer, PreTrainedModel]:
+def llama(tiny_folders: dict[str, Path]) -> tuple[HostModel, PreTrainedModel]:
     return _loaded(tiny_folders["llama"])
 
 
@@ -90,7 +90,7 @@ def test_equals_transformers(folder: Path, pooling: Pooling, toggle: Mapping[str
 
 @pytest.mark.parametrize("pooling", Pooling)
 def test_equals_transformers_after_preemptions_among_those_that_answer(
-    llama: tuple[Transformer, PreTrainedModel], pooling: Pooling
+    llama: tuple[HostModel, PreTrainedModel], pooling: Pooling
 ) -> None:
     model, oracle = llama
     harness = Harness(model, max_running=16, step_tokens=64, chunk_tokens=7)
@@ -112,7 +112,7 @@ def test_equals_transformers_after_preemptions_among_those_that_answer(
 
 @pytest.mark.parametrize(("pooling", "hit_tokens"), [(Pooling.MEAN, 0), (Pooling.LAST, 64)])
 def test_only_the_last_position_can_do_with_cached_kv(
-    llama: tuple[Transformer, PreTrainedModel], pooling: Pooling, hit_tokens: int
+    llama: tuple[HostModel, PreTrainedModel], pooling: Pooling, hit_tokens: int
 ) -> None:
     model, oracle = llama
     harness = Harness(model)
@@ -125,7 +125,7 @@ def test_only_the_last_position_can_do_with_cached_kv(
     assert_equals_oracle(oracle, prompt(70), pooling, delta)
 
 
-def test_what_an_embedding_computed_is_there_for_others(llama: tuple[Transformer, PreTrainedModel]) -> None:
+def test_what_an_embedding_computed_is_there_for_others(llama: tuple[HostModel, PreTrainedModel]) -> None:
     harness = Harness(llama[0])
     harness.add(prompt(70), embedding(Pooling.MEAN), max_tokens=0)
     harness.run()
@@ -135,7 +135,7 @@ def test_what_an_embedding_computed_is_there_for_others(llama: tuple[Transformer
     assert usage.cached_tokens == 64
 
 
-def test_one_that_was_aborted_half_way_leaves_nothing_in_its_slot(llama: tuple[Transformer, PreTrainedModel]) -> None:
+def test_one_that_was_aborted_half_way_leaves_nothing_in_its_slot(llama: tuple[HostModel, PreTrainedModel]) -> None:
     model, oracle = llama
     harness = Harness(model, max_running=1, chunk_tokens=16)
     first = harness.add(prompt(70), embedding(Pooling.MEAN), max_tokens=0)
@@ -146,14 +146,14 @@ def test_one_that_was_aborted_half_way_leaves_nothing_in_its_slot(llama: tuple[T
     assert_equals_oracle(oracle, prompt(40), Pooling.MEAN, of(harness.run(), "1"))
 
 
-def test_is_of_length_1(llama: tuple[Transformer, PreTrainedModel]) -> None:
+def test_is_of_length_1(llama: tuple[HostModel, PreTrainedModel]) -> None:
     harness = Harness(llama[0])
     harness.add(prompt(40), embedding(Pooling.MEAN), max_tokens=0)
     assert vector(of(harness.run(), "0")).norm().item() == pytest.approx(1, abs=1e-6)
 
 
 def test_hidden_states_that_are_not_finite_fail_it(
-    llama: tuple[Transformer, PreTrainedModel], monkeypatch: pytest.MonkeyPatch
+    llama: tuple[HostModel, PreTrainedModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = llama[0]
     forward = model.forward

@@ -5,14 +5,14 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
-import torch
-from safetensors.torch import save_file
+from safetensors.numpy import save_file
 
 from engine.models.checkpoint import open_checkpoint
 from engine.models.config import UnsupportedCheckpoint
-from engine.models.hf_writer import DRAFT, FREQUENT_TOKENS
-from engine.models.transformer import Transformer
+from engine.models.host_model import HostModel
+from engine.models.layout import DRAFT, FREQUENT_TOKENS
 from engine.request import Request, SamplingParams
 from engine.speculation import draft_model
 from engine.speculation.draft_head import DraftHead, WholeHead, make_head
@@ -20,8 +20,9 @@ from engine.speculation.draft_model import DraftModel
 from engine.speculation.policy import FixedDepth
 from engine.speculation.proposer import DraftWant
 from engine.speculation.speculator import Speculator
-from kernels.ops import LogitEdits, SamplingColumns
-from tests.engine.execution.harness import GREEDY, Harness, load_tiny
+from kernels.arrays import Array, Ints
+from kernels.host import HostColumns, HostEdits
+from tests.engine.execution.harness import GREEDY, Harness, fill_with_nan, load_tiny
 from tests.engine.execution.test_speculation import (
     EVERYTHING,
     SEEDED,
@@ -47,22 +48,21 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @cache
-def loaded(folder: Path) -> Transformer:
+def loaded(folder: Path) -> HostModel:
     return load_tiny(folder)
 
 
-def draft_with(model: Transformer, head: DraftHead | None = None, **changes: int) -> DraftModel:
+def draft_with(model: HostModel, head: DraftHead | None = None, **changes: int) -> DraftModel:
     """Its memory is full of what is no number: nothing that was not written may be read."""
     sizes = {"num_blocks": 256, "num_slots": 64, "max_positions": model.config.max_position, **changes}
     draft = DraftModel(model, head or WholeHead(model), **sizes)
-    with torch.inference_mode():
-        draft._kv.fill_(torch.nan)
+    fill_with_nan(draft._kv)
     return draft
 
 
 def frequent_head(folder: Path, tmp_path: Path, tokens: list[int]) -> DraftHead:
     """The head of a model for some tokens. The folder that names them is another, as the model's is shared."""
-    save_file({FREQUENT_TOKENS: torch.tensor(tokens, dtype=torch.int32)}, tmp_path / DRAFT)
+    save_file({FREQUENT_TOKENS: np.array(tokens, dtype=np.int32)}, tmp_path / DRAFT)
     return make_head(loaded(folder), open_checkpoint(folder), tmp_path)
 
 
@@ -158,7 +158,7 @@ def test_a_step_computes_for_all_at_once_and_no_more_than_it_has_to(tiny_folders
     passes: list[int] = []
     forward = model.forward
 
-    def count(token_ids: torch.Tensor, *rest: object) -> torch.Tensor:
+    def count(token_ids: Ints, *rest: object) -> Array:
         passes.append(len(token_ids))
         return forward(token_ids, *rest)  # type: ignore[arg-type]
 
@@ -181,7 +181,7 @@ class Failing:
         self.head = head
         self.fails = False
 
-    def draw(self, hidden: torch.Tensor, edits: LogitEdits | None, columns: SamplingColumns) -> torch.Tensor:
+    def draw(self, hidden: Array, edits: HostEdits | None, columns: HostColumns) -> Ints:
         if self.fails:
             raise RuntimeError("no drafts today")
         return self.head.draw(hidden, edits, columns)
@@ -238,20 +238,20 @@ class Others:
     def __post_init__(self) -> None:
         self.forbidden = [token for token in range(VOCAB_SIZE) if token not in self.allowed]
 
-    def draw(self, hidden: torch.Tensor, edits: LogitEdits | None, columns: SamplingColumns) -> torch.Tensor:
-        rows = torch.arange(len(hidden)).repeat_interleave(len(self.forbidden))
-        tokens = torch.tensor(self.forbidden * len(hidden))
-        never = torch.full((len(rows),), -torch.inf)
-        none, nothing = torch.empty(0, dtype=torch.int64), torch.empty(0)
+    def draw(self, hidden: Array, edits: HostEdits | None, columns: HostColumns) -> Ints:
+        rows = np.arange(len(hidden)).repeat(len(self.forbidden))
+        tokens = np.array(self.forbidden * len(hidden))
+        never = np.full(len(rows), -np.inf, dtype=np.float32)
+        none, nothing = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32)
         if edits is None:
-            edits = LogitEdits(none, none, nothing, none, none, nothing)
-        more = LogitEdits(
+            edits = HostEdits(none, none, nothing, none, none, nothing)
+        more = HostEdits(
             edits.repeat_rows,
             edits.repeat_tokens,
             edits.repeat_penalties,
-            torch.cat([edits.add_rows, rows]),
-            torch.cat([edits.add_tokens, tokens]),
-            torch.cat([edits.add_values, never]),
+            np.concatenate([edits.add_rows, rows]),
+            np.concatenate([edits.add_tokens, tokens]),
+            np.concatenate([edits.add_values, never]),
         )
         return self.head.draw(hidden, more, columns)
 
@@ -262,31 +262,31 @@ def test_a_head_without_a_list_of_tokens_is_the_models(tiny_folders: dict[str, P
 
 
 @pytest.mark.parametrize(
-    ("tensor", "message"),
+    ("tokens", "message"),
     [
-        (torch.tensor([1, VOCAB_SIZE], dtype=torch.int32), "outside the vocabulary of 512"),
-        (torch.tensor([-1, 4], dtype=torch.int32), "outside the vocabulary"),
-        (torch.tensor([1, 2]), "not a list of int32"),
-        (torch.tensor([[1, 2]], dtype=torch.int32), "not a list of int32"),
-        (torch.tensor([], dtype=torch.int32), "not a list of int32"),
+        (np.array([1, VOCAB_SIZE], dtype=np.int32), "outside the vocabulary of 512"),
+        (np.array([-1, 4], dtype=np.int32), "outside the vocabulary"),
+        (np.array([1, 2]), "not a list of int32"),
+        (np.array([[1, 2]], dtype=np.int32), "not a list of int32"),
+        (np.array([], dtype=np.int32), "not a list of int32"),
         (None, "cannot be read"),
     ],
     ids=["too large", "negative", "wide", "two dimensions", "empty", "no file of that kind"],
 )
 def test_a_list_of_tokens_that_cannot_be_used(
-    tiny_folders: dict[str, Path], tmp_path: Path, tensor: torch.Tensor | None, message: str
+    tiny_folders: dict[str, Path], tmp_path: Path, tokens: Ints | None, message: str
 ) -> None:
     folder = tiny_folders["llama"]
-    if tensor is None:
+    if tokens is None:
         (tmp_path / DRAFT).write_bytes(b"nothing")
     else:
-        save_file({FREQUENT_TOKENS: tensor}, tmp_path / DRAFT)
+        save_file({FREQUENT_TOKENS: tokens}, tmp_path / DRAFT)
     with pytest.raises(UnsupportedCheckpoint, match=message):
         make_head(loaded(folder), open_checkpoint(folder), tmp_path)
 
 
 def test_a_list_under_another_name(tiny_folders: dict[str, Path], tmp_path: Path) -> None:
-    save_file({"tokens": torch.tensor([1], dtype=torch.int32)}, tmp_path / DRAFT)
+    save_file({"tokens": np.array([1], dtype=np.int32)}, tmp_path / DRAFT)
     with pytest.raises(UnsupportedCheckpoint, match="frequent_tokens"):
         make_head(loaded(tiny_folders["llama"]), open_checkpoint(tiny_folders["llama"]), tmp_path)
 

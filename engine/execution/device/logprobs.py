@@ -1,0 +1,23 @@
+"""Log-probabilities of tokens, measured on the device and copied to the host behind it."""
+
+from torch import Tensor
+
+from engine.execution.logprobs import Scores
+from kernels.ops import Ops
+
+
+def measure(ops: Ops, logits: Tensor, tokens: Tensor, most: int) -> Scores[Tensor]:
+    """Scores of tokens int64 [R] under logits float32 [R, V], with the `most` most likely ones of each row."""
+    normalisers, logprobs, _ = ops.token_logprobs(logits, tokens)
+    top = logits.topk(most, dim=-1)
+    return Scores(tokens, logprobs, top.indices, top.values - normalisers[:, None])
+
+
+def on_host(scores: Scores[Tensor]) -> Scores[Tensor]:
+    """A copy on the host, which may be under way still when this returns."""
+    return Scores(*map(to_host, (scores.tokens, scores.logprobs, scores.top_tokens, scores.top_logprobs)))
+
+
+def to_host(tensor: Tensor) -> Tensor:
+    """A copy of its own on the host, which may be under way still when this returns."""
+    return tensor.to("cpu", non_blocking=True, copy=True)
