@@ -353,7 +353,7 @@ class ReferenceOps:
     def pack_parts(self, parts: Sequence[StoredWeight], bias: Array | None) -> Linear:
         assert all(part.format == DENSE for part in parts), f"not all of {[part.format for part in parts]} are taken"
         rows = torch.cat([tensor_of(part.rows) for part in parts])
-        return self.pack_linear(rows, None if bias is None else tensor_of(bias))
+        return self.pack_linear(rows, None if bias is None else tensor_of(bias).clone())
 
     def pack_gate_up(self, gate: StoredWeight, up: StoredWeight, bias: Array | None) -> Linear:
         return self.pack_parts((gate, up), bias)

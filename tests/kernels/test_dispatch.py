@@ -1,22 +1,43 @@
-"""A GPU is used where it can be; who asks for one that cannot be used hears what is missing."""
+"""Who computes is decided by what there is, where it can be: not by a clock.
 
+A GPU is used where it can be, on a CPU the native library, else torch, which is not imported where it is not needed. Who
+asks for what cannot be used hears what is missing.
+"""
+
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
+from kernels import dispatch
+from kernels.arrays import DtypeName
+from kernels.cpu import native
+from kernels.cpu.native import Level
+from kernels.cpu.native_ops import NativeOps, computes_natively
 from kernels.cpu.ops import CpuOps
-from kernels.dispatch import Device, DeviceUnavailable, select_ops
+from kernels.dispatch import Device, DeviceUnavailable, KVDtype, select_ops
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that may have one, but which torch cannot use."""
+    monkeypatch.setattr(dispatch, "_has_cuda_driver", lambda: True)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+
+
+@pytest.fixture
+def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "_has_cuda_driver", lambda: False)
 
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with one, as far as torch says."""
+    monkeypatch.setattr(dispatch, "_has_cuda_driver", lambda: True)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
 
@@ -29,21 +50,24 @@ def no_triton(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def chosen_threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """What torch was told, in place of telling it: the tests beside this one keep their threads."""
-    chosen: list[int] = []
-    monkeypatch.setattr("torch.set_num_threads", chosen.append)
-    return chosen
+def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """The threads that torch and the library were told, in place of telling them: the tests beside keep theirs."""
+    told: dict[str, int] = {}
+    monkeypatch.setattr("torch.set_num_threads", lambda threads: told.update(torch=threads))
+    monkeypatch.setattr(native, "start", lambda threads: told.update(native=threads))
+    return told
 
 
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize(
-    ("asked", "used"), [(None, torch.bfloat16), (torch.bfloat16, torch.bfloat16), (torch.float32, torch.float32)]
+    ("asked", "used"), [(None, torch.bfloat16), ("bfloat16", torch.bfloat16), ("float32", torch.float32)]
 )
 @pytest.mark.parametrize("device", ["auto", "cuda"])
-def test_a_gpu_is_used(device: Device, asked: torch.dtype | None, used: torch.dtype) -> None:
+def test_a_gpu_is_used(device: Device, asked: DtypeName | None, used: torch.dtype) -> None:
     pytest.importorskip("triton")
     ops = select_ops(asked, None, device)
+    assert not isinstance(ops, NativeOps)
+    assert ops.on_gpu
     assert ops.device == torch.device("cuda", 0)
     assert ops.dtype == used
 
@@ -63,26 +87,32 @@ def test_int8_kv_is_a_cpus_with_the_native_library() -> None:
     with pytest.raises(DeviceUnavailable, match="kv_dtype int8 is for a CPU"):
         select_ops(None, None, "cuda", "int8")
     with pytest.raises(DeviceUnavailable, match="kv_dtype int8 needs dtype bfloat16"):
-        select_ops(torch.float32, 1, "cpu", "int8")
+        select_ops("float32", 1, "cpu", "int8")
 
 
 @pytest.mark.usefixtures("gpu")
-def test_threads_are_the_cpus(chosen_threads: list[int]) -> None:
+def test_threads_are_the_cpus(told: dict[str, int]) -> None:
     pytest.importorskip("triton")
     select_ops(None, 3, "cuda")
-    assert chosen_threads == [3]
+    assert told == {"torch": 3}
 
 
 @pytest.mark.usefixtures("gpu")
 def test_the_cpu_is_used_where_it_is_asked_for() -> None:
-    assert isinstance(select_ops(torch.float32, 1, "cpu"), CpuOps)
+    assert isinstance(select_ops("float32", 1, "cpu"), CpuOps)
 
 
-@pytest.mark.parametrize("lacking", [("no_gpu",), ("gpu", "no_triton")])
+@pytest.mark.parametrize("lacking", [("no_driver",), ("no_gpu",), ("gpu", "no_triton")])
 def test_auto_is_the_cpu_where_something_is_missing(lacking: tuple[str, ...], request: pytest.FixtureRequest) -> None:
     for fixture in lacking:
         request.getfixturevalue(fixture)
-    assert isinstance(select_ops(torch.float32, 1), CpuOps)
+    assert isinstance(select_ops("float32", 1), CpuOps)
+
+
+@pytest.mark.usefixtures("no_driver")
+def test_no_driver() -> None:
+    with pytest.raises(DeviceUnavailable, match=r"there is no libcuda\.so\.1"):
+        select_ops(None, None, "cuda")
 
 
 @pytest.mark.usefixtures("no_gpu")
@@ -95,3 +125,80 @@ def test_no_gpu() -> None:
 def test_no_triton() -> None:
     with pytest.raises(DeviceUnavailable, match=r"pip install 'turnpike\[gpu\]'"):
         select_ops(None, None, "cuda")
+
+
+at_levels_with_kernels = pytest.mark.parametrize(
+    "level", [Level.AVX2, Level.AVX512_BF16, Level.AVX512_FLOAT, Level.AMX], ids=lambda level: level.name
+)
+
+
+@at_levels_with_kernels
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+def test_the_library_computes_where_it_has_kernels(
+    level: Level, dtype: DtypeName | None, told: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if native.level() is None:
+        pytest.skip("the native library is not built")
+    monkeypatch.setattr(native, "level", lambda: level)
+    ops = select_ops(dtype, 3, "cpu")
+    assert isinstance(ops, NativeOps)
+    described = ops.describe()
+    assert (described["products"], described["level"], described["threads"]) == ("native", level.name.lower(), 3)
+    assert (described["dtype"], described["kv dtype"], ops.on_gpu) == ("bfloat16", "bfloat16", False)
+    assert told == {"native": 3}, "torch computes nothing"
+    assert select_ops(dtype, 3, "cpu", "int8").describe()["kv dtype"] == "int8"
+
+
+@pytest.mark.parametrize(("level", "dtype"), [(None, None), (Level.PORTABLE, None), (Level.AVX512_BF16, "float32")])
+def test_torch_computes_elsewhere(
+    level: Level | None, dtype: DtypeName | None, told: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "level", lambda: level)
+    ops = select_ops(dtype, 2, "cpu")
+    assert isinstance(ops, CpuOps)
+    assert (ops.on_gpu, ops.describe()["products"] in ("onednn", "plain")) == (False, True)
+    assert dtype is None or ops.describe()["dtype"] == dtype
+    assert told == {"torch": 2}
+    with pytest.raises(DeviceUnavailable, match="kv_dtype int8 needs"):
+        select_ops(dtype, 2, "cpu", "int8")
+
+
+def imported_by(choice: str) -> set[str]:
+    """Which of some packages are there after a choice, in a process of its own, where there is no driver of a GPU."""
+    script = f"""
+import sys
+from kernels import dispatch
+dispatch._has_cuda_driver = lambda: False
+{choice}
+print(*({{"torch", "triton", "numpy", "scipy"}} & sys.modules.keys()))
+"""
+    said = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(said.stdout.split())
+
+
+@pytest.mark.skipif(not computes_natively(), reason="the native library has no kernels for this processor")
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+@pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
+def test_the_library_needs_no_torch(device: Device, kv_dtype: KVDtype) -> None:
+    assert imported_by(f"dispatch.select_ops(None, 1, {device!r}, {kv_dtype!r})") == {"numpy"}
+
+
+def test_torch_is_imported_where_it_computes() -> None:
+    assert "torch" in imported_by("dispatch.select_ops('float32', 1, 'cpu')")
+
+
+@pytest.mark.parametrize(("library", "there"), [("libc.so.6", True), ("libturnpike-nobody-has.so.1", False)])
+@pytest.mark.skipif(sys.platform != "linux", reason="names of libraries are Linux's")
+def test_a_driver_is_a_library(library: str, there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "_CUDA_DRIVER", library)
+    assert dispatch._has_cuda_driver() == there
+
+
+def test_what_is_not_there_is_said_without_torch() -> None:
+    refused = """
+try:
+    dispatch.select_ops(None, 1, "cuda")
+except dispatch.DeviceUnavailable:
+    pass
+"""
+    assert imported_by(refused) == {"numpy"}

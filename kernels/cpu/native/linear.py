@@ -42,7 +42,7 @@ class NativeLinear:
         self.out_features = sum(part.out_features for part in parts)
         self.dtype = BFLOAT16
         self._library = library
-        self._bias = None if bias is None else np.ascontiguousarray(bias, FLOAT32)
+        self._bias = None if bias is None else np.array(bias, FLOAT32)
         self._packed: list[Bytes] = []
         self.struct = abi.Linear(count=len(parts))
         firsts = accumulate((part.out_features for part in parts), initial=0)

@@ -66,7 +66,10 @@ def test_weights_and_biases_of_other_dtypes_are_rounded_once(dtype: torch.dtype)
     weight, bias = (torch.randn(shape, generator=generator).to(dtype) for shape in ((40, 64), (40,)))
     linear = LinearFace.packed([dense(weight)], bias)
     assert torch.equal(linear.rows(range(40)), weight.to(bf16).float())
-    assert torch.equal(linear.wide(torch.zeros(2, 64, dtype=bf16)), bias.float().expand(2, 40))
+    nothing, expected = torch.zeros(2, 64, dtype=bf16), bias.float().expand(2, 40).clone()
+    assert torch.equal(linear.wide(nothing), expected)
+    bias.zero_()
+    assert torch.equal(linear.wide(nothing), expected), "a copy: the file may go"
 
 
 def test_parts_of_different_formats() -> None:
