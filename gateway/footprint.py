@@ -1,5 +1,6 @@
 """Memory that serving does not need: not taken, or given back after the start."""
 
+import contextlib
 import ctypes
 import gc
 import sys
@@ -11,6 +12,17 @@ _MADV_DONTNEED = 4
 
 DATA_FRAMES = ("pandas", "pyarrow")
 """What the ClickHouse drivers import to answer in kinds of tables that nobody here asks them for: 40 MiB."""
+
+
+@contextlib.contextmanager
+def collecting_nothing() -> Iterator[None]:
+    """Without collections of garbage. What imports and loading make mostly stays: they would walk through it again and
+    again. Where one is within another, they are on again after the inner one."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def do_without(modules: Iterable[str]) -> None:

@@ -20,13 +20,13 @@ from gateway.analytics.opening import preload
 from gateway.catalog import default_models, default_pairs
 from gateway.engine_classes import engine_classes_of
 from gateway.errors import OperatorError
-from gateway.footprint import DATA_FRAMES, do_without, leave_the_start_behind
+from gateway.footprint import DATA_FRAMES, collecting_nothing, do_without, leave_the_start_behind
 from gateway.loading import loading
+from gateway.pepper import load_pepper
 from gateway.progress import Report, progress
 from gateway.safety import readable_secrets, refuse_unsafe, stores_without_tls
 from gateway.settings import Settings
 from gateway.telemetry.logs import configure_logging
-from gateway.tenancy import load_pepper
 from gateway.termination import Termination
 from kernels.dispatch import DeviceUnavailable
 
@@ -53,17 +53,12 @@ def run(settings: Settings, listener: socket.socket, termination: Termination, *
     _warn_of_openness(settings)
     _refuse_missing(settings)
     do_without(DATA_FRAMES)
-    # What imports and loading make mostly stays: collections would walk through it again and again.
-    gc.disable()
-    try:
-        with progress() as report, loading(partial(load_engine, settings), report) as loaded:
-            from gateway import serving
+    with collecting_nothing(), progress() as report, loading(partial(load_engine, settings), report) as loaded:
+        from gateway import serving
 
-            asyncio.run(serving.prepare_database(settings))
-            preload(settings.analytics_url.get_secret_value())
-            engine = loaded.result()
-    finally:
-        gc.enable()
+        asyncio.run(serving.prepare_database(settings))
+        preload(settings.analytics_url.get_secret_value())
+        engine = loaded.result()
     if not settings.models:
         settings = settings.model_copy(update={"small_models": default_pairs(engine.models)})
     leave_the_start_behind()

@@ -75,7 +75,7 @@ class Settings(BaseSettings):
         default_factory=lambda known: SecretStr(f"sqlite:///{known['data_dir'] / 'turnpike.db'}")
     )
     key_pepper: SecretStr | None = None
-    """Key of the HMAC that API keys are stored under. None: the file that `tenancy.pepper` keeps in
+    """Key of the HMAC that API keys are stored under. None: the file that `gateway.pepper` keeps in
     `data_dir`. Replicas that share a database must share it."""
 
     redis_url: SecretStr | None = None

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import mmap
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +43,13 @@ def read_part(folder: Path) -> Part | None:
 
 
 def sha256(path: Path) -> str:
-    """Hexadecimal digest of a file."""
+    """Hexadecimal digest of a file.
+
+    In one call, which holds no interpreter lock: read piece by piece, a file waits for the lock as often, and while the
+    program is still importing that is longer than it takes.
+    """
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        if not os.fstat(file.fileno()).st_size:  # nothing cannot be mapped
+            return hashlib.sha256().hexdigest()
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return hashlib.sha256(content).hexdigest()

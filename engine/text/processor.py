@@ -3,8 +3,8 @@
 Runs on the event-loop side; the engine thread sees token ids only.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from engine.text.chat_template import ChatTemplate, ChatTemplateError, ending_in
@@ -36,6 +36,13 @@ class TextProcessor:
         object.__setattr__(self, "infilling", Infilling.of(tokenizer))
         object.__setattr__(self, "_typed", TypedSpecials(tokenizer.special_texts))
         object.__setattr__(self, "_pieces", tokenizer.pieces_without(tokenizer.special_ids - dialect.marker_ids))
+
+    def sharing(self, others: "Iterable[TextProcessor]") -> "TextProcessor":
+        """The same on the memory of the first of these whose tokenizer does the same, as far as they do."""
+        for other in others:
+            if (tokenizer := self.tokenizer.sharing(other.tokenizer)) is not None:
+                return replace(self, tokenizer=tokenizer)
+        return self
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Ids of plain text. Special tokens typed in `text` are text; BOS goes in front where the model has it so."""

@@ -4,6 +4,7 @@ import json
 import re
 import secrets
 from collections.abc import Container, Iterable, Mapping, Sequence
+from copy import copy
 from itertools import pairwise
 from typing import Any
 
@@ -72,12 +73,12 @@ class Tokenizer:
         self._backend.no_truncation()
         self._backend.no_padding()
         self._backend.encode_special_tokens = True
+        self._nonce = secrets.token_hex(8)
         self._carriers = self._add_carriers(added)
         self._special_of_carrier = {backend.token_to_id(text): special for special, text in self._carriers.items()}
 
     def _add_carriers(self, added: Mapping[int, AddedToken]) -> dict[int, str]:
-        nonce = secrets.token_hex(8)
-        carriers = {token_id: f"\ue000{nonce}{token_id:x}\ue001" for token_id in sorted(self.special_ids)}
+        carriers = {token_id: f"\ue000{self._nonce}{token_id:x}\ue001" for token_id in sorted(self.special_ids)}
         self._backend.add_tokens(
             [
                 AddedToken(text, normalized=False, lstrip=added[token_id].lstrip, rstrip=added[token_id].rstrip)
@@ -148,6 +149,29 @@ class Tokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         """Exactly what a token stands for: maybe part of a character. A special token stands for its text."""
         return self.pieces[token_id]
+
+    def shares_with(self, other: "Tokenizer") -> bool:
+        """Whether the two are on the same memory, so that each id says the same in both."""
+        return self._backend is other._backend
+
+    def sharing(self, other: "Tokenizer") -> "Tokenizer | None":
+        """The same tokenizer on another's memory; None where the other takes texts apart in another way, or has other
+        special tokens. What stands around a text and what ends one stay its own."""
+        if (self.vocab_size, self.special_texts) != (other.vocab_size, other.special_texts):
+            return None
+        if self._form() != other._form():
+            return None
+        shared = copy(self)
+        shared._backend, shared._contents = other._backend, other._contents
+        shared._nonce, shared._carriers = other._nonce, other._carriers
+        shared._special_of_carrier = other._special_of_carrier
+        shared.pieces, shared.visible_pieces = other.pieces, other.visible_pieces
+        return shared
+
+    def _form(self) -> str:
+        """All that the backend does, and the carriers but for what is random of them."""
+        form: str = self._backend.to_str()
+        return form.replace(self._nonce, "")
 
     def to_json(self) -> str:
         """The tokenizer in `tokenizer.json`'s form, for libraries that bring their own copy."""

@@ -11,11 +11,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from gateway.admin.change import COMMAND_LINE, Changes
 from gateway.admin.moments import instant
 from gateway.admin.roles import Administrator, Role
+from gateway.pepper import pepper_id
 from gateway.tenancy.changes import MAX_KEY_NAME_CHARS
 from gateway.tenancy.database import answering
 from gateway.tenancy.errors import InvalidName, UnknownAdminKey
 from gateway.tenancy.keys import ADMIN_PREFIX, new_key
-from gateway.tenancy.pepper import pepper_id
 from gateway.tenancy.records import ActiveKey
 from gateway.tenancy.tables import AdminKeyRow
 

@@ -73,6 +73,6 @@ def revoke(
 
 def _store(database: "AsyncEngine", settings: "Settings") -> "AdminKeyStore":
     from gateway.admin.admin_keys import AdminKeyStore
-    from gateway.tenancy import load_pepper
+    from gateway.pepper import load_pepper
 
     return AdminKeyStore(database, load_pepper(settings))

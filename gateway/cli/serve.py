@@ -59,11 +59,12 @@ def serve(
         threads=threads,
     )
 
-    # The port comes first: better refused now than after loading torch and a model.
+    # The port comes first: better refused now than after loading a model.
+    from gateway.footprint import collecting_nothing
     from gateway.listener import bind
     from gateway.termination import Termination
 
-    with Termination() as termination, bind(settings.host, settings.port) as listener:
+    with Termination() as termination, bind(settings.host, settings.port) as listener, collecting_nothing():
         from gateway.serve import run
 
         run(settings, listener, termination, demo=demo)

@@ -32,6 +32,7 @@ def with_database(settings: "Settings", action: Callable[["AsyncEngine"], Awaita
 
 def with_store(settings: "Settings", action: Callable[["TenantStore"], Awaitable[T]]) -> T:
     """Run `action` on the store of tenants and keys."""
-    from gateway.tenancy import TenantStore, load_pepper
+    from gateway.pepper import load_pepper
+    from gateway.tenancy import TenantStore
 
     return with_database(settings, lambda database: action(TenantStore(database, load_pepper(settings))))

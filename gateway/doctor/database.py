@@ -18,12 +18,11 @@ from gateway.doctor.clock import skew_s, with_skew
 from gateway.doctor.finding import DEADLINE_S, Finding, failure, ok, warning
 from gateway.doctor.models import served
 from gateway.errors import OperatorError
+from gateway.pepper import UnusablePepper, load_pepper, pepper_path
 from gateway.service_classes import unserved_tiers
 from gateway.settings import Settings
-from gateway.tenancy import TenantStore, load_pepper, open_database
+from gateway.tenancy import TenantStore, open_database
 from gateway.tenancy.database import answering
-from gateway.tenancy.errors import UnusablePepper
-from gateway.tenancy.pepper import pepper_path
 from gateway.tenancy.schema import current_revision
 from gateway.tenancy.tiers import count_tenants_by_tier
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from gateway.doctor.finding import Finding, failure, ok, warning
 from gateway.errors import OperatorError
 from gateway.listener import bind
+from gateway.pepper import load_pepper, pepper_path
 from gateway.settings import Settings
-from gateway.tenancy import load_pepper
-from gateway.tenancy.pepper import pepper_path
 
 AMPLE_DISKFULS = 4
 """Times `journal_min_free`: with less than this, it is time to look."""

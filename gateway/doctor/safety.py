@@ -4,11 +4,9 @@ import socket
 from collections.abc import Iterator
 
 from gateway.doctor.finding import Finding, failure, ok, warning
+from gateway.pepper import UnusablePepper, load_pepper, pepper_path
 from gateway.safety import UnsafeSettings, readable_secrets, refuse_unsafe, stores_without_tls
 from gateway.settings import Settings
-from gateway.tenancy import load_pepper
-from gateway.tenancy.errors import UnusablePepper
-from gateway.tenancy.pepper import pepper_path
 
 
 def address(settings: Settings) -> Iterator[Finding]:

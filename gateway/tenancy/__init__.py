@@ -21,11 +21,9 @@ from gateway.tenancy.errors import (
     TenantExists,
     UnknownKey,
     UnknownTenant,
-    UnusablePepper,
 )
 from gateway.tenancy.grants import KeyScope
 from gateway.tenancy.limits import LimitRecord, Limits, LimitTable, ScopedLimits, ScopeKind
-from gateway.tenancy.pepper import load_pepper
 from gateway.tenancy.records import CreatedKey, KeyRecord, Principal, Tenant, Tier
 from gateway.tenancy.store import TenantStore
 
@@ -57,7 +55,5 @@ __all__ = [
     "Tier",
     "UnknownKey",
     "UnknownTenant",
-    "UnusablePepper",
-    "load_pepper",
     "open_database",
 ]

@@ -14,6 +14,7 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from gateway.pepper import pepper_id
 from gateway.tenancy.errors import (
     InvalidExpiry,
     InvalidName,
@@ -24,7 +25,6 @@ from gateway.tenancy.errors import (
 )
 from gateway.tenancy.grants import checked_models, checked_scopes
 from gateway.tenancy.keys import new_key
-from gateway.tenancy.pepper import pepper_id
 from gateway.tenancy.queries import KEY_COLUMNS, TENANT_COLUMNS, key_record, tenant_record
 from gateway.tenancy.records import CreatedKey, KeyRecord, Tenant, Tier
 from gateway.tenancy.tables import KeyRow, TenantRow

@@ -54,7 +54,3 @@ class StoreUnavailable(TenancyError):
 
 class SchemaMismatch(TenancyError):
     """The database was made by a newer version of this program."""
-
-
-class UnusablePepper(TenancyError):
-    """The pepper's file is missing, short, or open to other users."""

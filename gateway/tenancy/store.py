@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from gateway.pepper import pepper_id
 from gateway.routing.policy import NO_POLICY
 from gateway.tenancy.changes import KeyGrant, TenantChanges
 from gateway.tenancy.database import answering, writing
 from gateway.tenancy.errors import UnknownTenant
 from gateway.tenancy.grants import KeyScope
 from gateway.tenancy.limits import limits_of_key, read_limits
-from gateway.tenancy.pepper import pepper_id
 from gateway.tenancy.queries import KEY_COLUMNS, TENANT_COLUMNS, key_record, tenant_record
 from gateway.tenancy.records import ActiveKey, CreatedKey, KeyRecord, Principal, Tenant, Tier
 from gateway.tenancy.routing_policies import read_policies

@@ -14,9 +14,10 @@ import redis
 
 from gateway.app import RELAY_DEADLINE_S
 from gateway.metering.journal_file import JournalFile
+from gateway.pepper import load_pepper
 from gateway.server import CUT_S
 from gateway.settings import Settings
-from gateway.tenancy import TenantStore, load_pepper, open_database
+from gateway.tenancy import TenantStore, open_database
 from gateway.tenancy.limits import LimitTable, ScopeKind
 from gateway.tenancy.schema import upgrade
 from tests.e2e.drain.books import Books, compare

@@ -13,8 +13,9 @@ from gateway.analytics import Analytics
 from gateway.analytics.sums import Window
 from gateway.metering.journal_file import HOUR_MS, JournalFile
 from gateway.metering.reconciliation import reconcile
+from gateway.pepper import load_pepper
 from gateway.settings import Settings
-from gateway.tenancy import TenantStore, load_pepper, open_database
+from gateway.tenancy import TenantStore, open_database
 from gateway.tenancy.schema import upgrade
 from tests.e2e.kill.books import JOURNAL_MS, PRICES, Books, compare, compare_store
 from tests.e2e.kill.clients import Keys, Received, load

@@ -125,3 +125,38 @@ def test_a_long_text_leaves_other_threads_running(smollm2: TextProcessor) -> Non
         turns += 1
         time.sleep(0.001)
     assert turns > 10
+
+
+def byte_level(text: str) -> Tokenizer:
+    return Tokenizer(backend(), special_ids=[2], eos_token_ids=[2], suffix_ids=[1] if text else [])
+
+
+def test_tokenizers_that_do_the_same_share_their_memory() -> None:
+    first, second = byte_level(""), byte_level("closed")
+    assert not first.shares_with(second)
+    shared = second.sharing(first)
+    assert shared is not None
+    assert shared.shares_with(first)
+    assert shared.pieces is first.pieces
+    assert shared.encode_template("aabba") == [0, 2, 1, 0]
+    assert shared.decode([0, 2, 1], skip_special_tokens=False) == "aabb"
+    assert shared.encode("a", add_special_tokens=True) == [0, 1]  # what is around a text is its own
+    assert first.encode("a", add_special_tokens=True) == [0]
+    assert json.loads(shared.to_json()) == json.loads(second.to_json())
+
+
+def test_tokenizers_that_merge_otherwise_share_nothing() -> None:
+    plain = Tokenizer(backend(), special_ids=[2])
+    assert plain.sharing(Tokenizer(backend(ignore_merges=True), special_ids=[2])) is None
+    assert plain.sharing(Tokenizer(backend(), special_ids=[])) is None
+
+
+def test_a_model_shares_what_it_can_with_the_first_that_has_it(
+    smollm2: TextProcessor, sentencepiece: TextProcessor
+) -> None:
+    assert smollm2.sharing([sentencepiece]) is smollm2
+    again = TextProcessor(byte_level("closed"), smollm2.chat_template)
+    shared = again.sharing([smollm2, TextProcessor(byte_level(""), None), again])
+    assert shared.chat_template is again.chat_template
+    assert not shared.tokenizer.shares_with(again.tokenizer)
+    assert shared.encode("b") == [1, 1]

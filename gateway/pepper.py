@@ -10,10 +10,14 @@ import os
 import secrets
 from pathlib import Path
 
+from gateway.errors import OperatorError
 from gateway.settings import MIN_PEPPER_CHARS, Settings
-from gateway.tenancy.errors import UnusablePepper
 
 PEPPER_BYTES = 32
+
+
+class UnusablePepper(OperatorError):
+    """The pepper's file is missing, short, or open to other users."""
 
 
 def pepper_path(settings: Settings) -> Path:

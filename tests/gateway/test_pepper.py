@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.pepper import UnusablePepper, load_pepper, pepper_id, pepper_path
 from gateway.settings import Settings, load_settings
-from gateway.tenancy import UnusablePepper, load_pepper
-from gateway.tenancy.pepper import pepper_id, pepper_path
 
 
 @pytest.fixture
