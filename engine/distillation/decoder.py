@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from engine.models.config import ModelConfig
-from engine.models.rope import RopeTable
+from engine.models.rope import rope_table
+from engine.models.transformer import RopeFactors
 from kernels.ops import RopeRows
 from kernels.reference import apply_rope
 
@@ -25,7 +26,8 @@ class Decoder(nn.Module):
 
     def __init__(self, config: ModelConfig, max_positions: int, weights: Mapping[str, Tensor]) -> None:
         super().__init__()
-        self._rope = RopeTable(config.rope, config.head_dim, max_positions, torch.float32, torch.device("cpu"))
+        table = rope_table(config.rope, config.head_dim, max_positions)
+        self._rope = RopeFactors(table, torch.float32, torch.device("cpu"))
         with torch.device("meta"):  # nothing is drawn that would be overwritten
             self.model = _Body(config)
         self.load_state_dict(weights, assign=True)

@@ -24,6 +24,8 @@ from engine.models.checkpoint import Checkpoint, open_checkpoint
 from engine.models.hf_writer import write_folder
 from engine.models.layout import EMBEDDING, HEAD
 from engine.models.version import checkpoint_version
+from kernels.arrays import BFLOAT16
+from kernels.exchange import array_of, tensor_of
 
 MAX_FREQUENT_TOKENS = 16_384
 HELD_OUT = "held_out.jsonl"
@@ -119,7 +121,7 @@ def _train(
     task: Distillation, teacher: Checkpoint, taught: list[Answer], judged: list[Answer], report: Report
 ) -> Result:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    weights = {name: tensor.to(device) for name, tensor in teacher.tensors(torch.bfloat16)}
+    weights = {name: tensor_of(array).to(device) for name, array in teacher.tensors(BFLOAT16)}
     embedding = weights[EMBEDDING]
     head = weights.get(HEAD, embedding)
     lesson, exam = _lessons(task, teacher, weights, taught, judged, report)
@@ -131,9 +133,11 @@ def _train(
     del weights
     elapsed_s = _run(task, trainer, exam, report)
     final = trainer.measure(exam, list(range(len(exam.corpus))))
-    own = {name: tensor.to("cpu", torch.bfloat16) for name, tensor in student.state_dict().items()}
-    shared = {EMBEDDING: embedding.cpu()} | ({} if config.tie_embeddings else {HEAD: head.cpu()})
-    write_folder(task.output, teacher, config, own | shared, frequent)
+    own = {name: array_of(tensor.to("cpu", torch.bfloat16)) for name, tensor in student.state_dict().items()}
+    shared = {name: array_of(table.cpu()) for name, table in ((EMBEDDING, embedding), (HEAD, head))}
+    if config.tie_embeddings:
+        del shared[HEAD]
+    write_folder(task.output, teacher, config, own | shared, array_of(frequent))
     return Result(final, trainer.step, trainer.tokens, lesson.corpus.positions, elapsed_s / 60)
 
 

@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+import numpy as np
+from safetensors.numpy import load_file, save_file
 
 from engine.models.checkpoint import Checkpoint, open_checkpoint
 from engine.models.config import UnsupportedCheckpoint
 from engine.models.hf_writer import WEIGHTS, write_folder
 from engine.models.layout import DRAFT, EMBEDDING, FREQUENT_TOKENS, HEAD
 from engine.models.shipped import MANIFEST, Part, read_part, sha256
+from kernels.arrays import BFLOAT16, Array
 
 _LAYERS = "layers.safetensors"
 _SCALE = ".scale"
@@ -30,7 +30,7 @@ def pack(
 ) -> Part:
     """Make the part of a distilled folder. `name` is its teacher's in the catalogue."""
     part.mkdir(parents=True, exist_ok=True)
-    own = {key: tensor for key, tensor in load_file(student / WEIGHTS).items() if key not in _SHARED}
+    own = {key: array for key, array in load_file(student / WEIGHTS).items() if key not in _SHARED}
     save_file(_quantised(own), part / _LAYERS)
     shutil.copyfile(student / DRAFT, part / DRAFT)
     # What comes out is known once it was made: it is what every assembly is compared with.
@@ -59,25 +59,25 @@ def assemble(part: Path, teacher: Path, output: Path) -> None:
         raise UnsupportedCheckpoint(f"{part} is damaged: other weights come out than were packed")
 
 
-def _quantised(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _quantised(weights: Mapping[str, Array]) -> dict[str, Array]:
     stored = {}
-    for name, tensor in weights.items():
-        if tensor.ndim == 1:
-            stored[name] = tensor
+    for name, numbers in weights.items():
+        if numbers.ndim == 1:
+            stored[name] = numbers
             continue
-        wide = tensor.float()
-        scale = wide.abs().amax(dim=1).clamp(min=torch.finfo(torch.float32).tiny) / 127
-        stored[name], stored[name + _SCALE] = (wide / scale[:, None]).round().to(torch.int8), scale
+        wide = numbers.astype(np.float32)
+        scale = np.abs(wide).max(axis=1).clip(min=np.finfo(np.float32).tiny) / 127
+        stored[name], stored[name + _SCALE] = np.rint(wide / scale[:, None]).astype(np.int8), scale
     return stored
 
 
 def _write(part: Path, teacher: Checkpoint, layers: Sequence[int], output: Path) -> None:
-    weights = {name: tensor for name, tensor in teacher.tensors(torch.bfloat16) if name in _SHARED}
+    weights = {name: table for name, table in teacher.tensors(BFLOAT16) if name in _SHARED}
     stored = load_file(part / _LAYERS)
-    for name, tensor in stored.items():
-        if tensor.dtype == torch.int8:
-            weights[name] = (tensor.float() * stored[name + _SCALE][:, None]).bfloat16()
+    for name, numbers in stored.items():
+        if numbers.dtype == np.int8:
+            weights[name] = (numbers.astype(np.float32) * stored[name + _SCALE][:, None]).astype(BFLOAT16)
         elif not name.endswith(_SCALE):
-            weights[name] = tensor
+            weights[name] = numbers
     frequent = load_file(part / DRAFT)[FREQUENT_TOKENS]
     write_folder(output, teacher, teacher.config.of_layers(layers), weights, frequent)

@@ -8,14 +8,13 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-import torch
-
 from engine.models.config import ModelConfig
 from engine.models.gguf_file import GGUFCheckpoint
 from engine.models.hf_folder import HFCheckpoint
 from engine.models.weight_cache import CachedCheckpoint
 from engine.text.processor import TextProcessor
-from kernels.ops import StoredWeight
+from kernels.arrays import Array, Dtype
+from kernels.weights import StoredWeight
 
 
 class WeightSource(Protocol):
@@ -29,7 +28,7 @@ class WeightSource(Protocol):
         """Size of the weights as stored, in bytes: the total of a progress bar over `tensors`."""
         ...
 
-    def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
+    def tensors(self, dtype: Dtype) -> Iterator[tuple[str, Array]]:
         """Every weight once, in no particular order, in `dtype`. May be memory-mapped: do not write to it."""
         ...
 
@@ -47,7 +46,7 @@ class BlockSource(Protocol):
         """These of the matrices in blocks. Memory-mapped, and soon read again: pack each before taking the next."""
         ...
 
-    def tensors(self, dtype: torch.dtype, without: Collection[str] = frozenset()) -> Iterator[tuple[str, torch.Tensor]]:
+    def tensors(self, dtype: Dtype, without: Collection[str] = frozenset()) -> Iterator[tuple[str, Array]]:
         """As a `WeightSource` does, without some of them."""
         ...
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
-import torch
 
 from engine.models.config import ModelConfig, UnsupportedCheckpoint
 from engine.models.gguf_config import config_from_gguf
@@ -18,7 +16,8 @@ from engine.models.gguf_quants import expand
 from engine.models.layout import check_tensors
 from engine.text.loading import text_processor_from_gguf
 from engine.text.processor import TextProcessor
-from kernels.ops import StoredWeight
+from kernels.arrays import Array, Bytes, Dtype
+from kernels.weights import StoredWeight
 
 _MAX_ROPE_DIVISORS = 1 << 16
 
@@ -28,7 +27,7 @@ class RawTensor:
     """A weight as it is stored: `rows` are the bytes of [..., row bytes], in Hugging Face's row order."""
 
     type: BlockType
-    rows: npt.NDArray[np.uint8]
+    rows: Bytes
 
 
 class GGUFCheckpoint:
@@ -81,14 +80,14 @@ class GGUFCheckpoint:
     def weight_bytes(self) -> int:
         return sum(info.bytes for info in self._stored.values())
 
-    def tensors(self, dtype: torch.dtype, without: Collection[str] = frozenset()) -> Iterator[tuple[str, torch.Tensor]]:
+    def tensors(self, dtype: Dtype, without: Collection[str] = frozenset()) -> Iterator[tuple[str, Array]]:
         """Every weight in `dtype`, but those; memory-mapped where the file already holds that type."""
-        for name, info in self._stored.items():
+        for name in self._stored:
             if name in without:
                 continue
             raw = self.raw_tensor(name)
             yield name, expand(raw.rows, raw.type, dtype)
-            self._let_go(info)
+            self._let_go()
 
     def stored(self, names: Collection[str]) -> Iterator[tuple[str, StoredWeight]]:
         """These matrices as their blocks; memory-mapped but for those whose rows are put in order."""
@@ -97,8 +96,8 @@ class GGUFCheckpoint:
                 continue
             raw = self.raw_tensor(name)
             out_features, in_features = info.shape
-            yield name, StoredWeight(info.type.name.lower(), torch.from_numpy(raw.rows), out_features, in_features)
-            self._let_go(info)
+            yield name, StoredWeight(info.type.name.lower(), raw.rows, out_features, in_features)
+            self._let_go()
 
     def raw_tensor(self, name: str) -> RawTensor:
         """The stored blocks of the weight with that Hugging Face name. A block never spans two rows."""
@@ -114,12 +113,12 @@ class GGUFCheckpoint:
     def text_processor(self) -> TextProcessor:
         return text_processor_from_gguf(self._header.metadata)
 
-    def _let_go(self, info: TensorInfo) -> None:
-        """Let its pages leave memory: what is read once must not stay resident. Reading them again is no error."""
-        first = info.offset // mmap.PAGESIZE * mmap.PAGESIZE
-        self._data.madvise(mmap.MADV_DONTNEED, first, info.offset + info.bytes - first)
+    def _let_go(self) -> None:
+        """Let the file's pages leave memory: what was read must not stay resident. Reading again is no error, as of
+        matrices that were kept until those came that are packed with them."""
+        self._data.madvise(mmap.MADV_DONTNEED)
 
-    def _rows(self, info: TensorInfo) -> npt.NDArray[np.uint8]:
+    def _rows(self, info: TensorInfo) -> Bytes:
         stored = np.frombuffer(self._data, np.uint8, info.bytes, info.offset)
         return stored.reshape(*info.shape[:-1], -1)
 
@@ -131,10 +130,10 @@ class GGUFCheckpoint:
 
 
 def _map(path: Path) -> tuple[mmap.mmap, os.stat_result]:
-    """The file in memory. Copy on write, because torch wants arrays that could be written to; none is."""
+    """The file in memory, where nothing writes to it."""
     try:
         with path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), os.fstat(file.fileno())
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), os.fstat(file.fileno())
     except (OSError, ValueError) as error:  # ValueError: an empty file
         raise UnsupportedCheckpoint(f"{path.name}: cannot be read ({error})") from error
 
@@ -143,7 +142,7 @@ def _identity(stat: os.stat_result) -> tuple[int, ...]:
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
-def _half_split_rows(rows: npt.NDArray[np.uint8], heads: int, info: TensorInfo) -> npt.NDArray[np.uint8]:
+def _half_split_rows(rows: Bytes, heads: int, info: TensorInfo) -> Bytes:
     """Rows of q or k in the order of half-split rope (Hugging Face) instead of interleaved rope (llama.cpp).
 
     Interleaved rope turns dimensions 2i and 2i + 1 of a head together, half-split rope i and i + head_dim / 2:

@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 
 from engine.models.config import ModelConfig, UnsupportedCheckpoint
 from engine.models.hf_config import config_from_json
 from engine.models.json_keys import read_json_object, shown
 from engine.models.layout import HEAD, Shape, check_tensors
+from engine.models.safetensors_file import DTYPES, mapped_tensors
 from engine.text.loading import text_processor_from_folder
 from engine.text.processor import TextProcessor
+from kernels.arrays import Array, Dtype
 
 _MAX_CONFIG_BYTES = 4 << 20
 _MAX_INDEX_BYTES = 64 << 20
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
-_BYTES_OF_TYPE = {"F32": 4, "F16": 2, "BF16": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +66,15 @@ class HFCheckpoint:
     def weight_bytes(self) -> int:
         return sum(tensor.bytes for tensor in self._stored.values())
 
-    def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
+    def tensors(self, dtype: Dtype) -> Iterator[tuple[str, Array]]:
         """Every weight in `dtype`; memory-mapped where the file already holds that type."""
         by_file: dict[str, list[str]] = {}
         for name, tensor in self._stored.items():
             by_file.setdefault(tensor.file, []).append(name)
         for file, names in by_file.items():
-            with _open(self._folder / file) as shard:
-                for name in names:
-                    yield name, shard.get_tensor(name).to(dtype)
+            with _open(self._folder / file):
+                for name, array in mapped_tensors(self._folder / file, names):
+                    yield name, array.astype(dtype, copy=False)
 
     def text_processor(self) -> TextProcessor:
         return text_processor_from_folder(self._folder)
@@ -118,9 +118,9 @@ def _read_headers(folder: Path, files: dict[str, str] | list[str]) -> dict[str, 
                     raise UnsupportedCheckpoint(f"tensor {name} is in both {stored[name].file} and {file}")
                 header = shard.get_slice(name)
                 kind, shape = header.get_dtype(), tuple(header.get_shape())
-                if kind not in _BYTES_OF_TYPE:
+                if kind not in DTYPES:
                     raise UnsupportedCheckpoint(f"tensor {name} has type {kind}, not one of F32, F16, BF16")
-                stored[name] = _Stored(file, shape, math.prod(shape) * _BYTES_OF_TYPE[kind])
+                stored[name] = _Stored(file, shape, math.prod(shape) * DTYPES[kind].itemsize)
     if isinstance(files, dict):
         for name, file in files.items():
             if name in stored and stored[name].file != file:
@@ -132,7 +132,7 @@ def _read_headers(folder: Path, files: dict[str, str] | list[str]) -> dict[str, 
 def _open(path: Path) -> Iterator[Any]:
     """safetensors' handle, whose own reader has checked the header against the file's size."""
     try:
-        handle = safe_open(path, framework="pt")
+        handle = safe_open(path, framework="numpy")
     except (OSError, SafetensorError) as error:
         raise UnsupportedCheckpoint(f"{path.name}: cannot be read ({error})") from error
     with handle:

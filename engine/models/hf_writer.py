@@ -7,15 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import save_file
-from torch import Tensor
+import numpy as np
+from safetensors.numpy import save_file
 
 from engine.models.checkpoint import Checkpoint
 from engine.models.config import Family, ModelConfig, RopeConfig, UnsupportedCheckpoint
 from engine.models.hf_config import config_from_json
 from engine.models.layout import DRAFT, FREQUENT_TOKENS
 from engine.text.processor import TextProcessor
+from kernels.arrays import Array
 
 WEIGHTS = "model.safetensors"
 
@@ -35,7 +35,7 @@ _TOKENIZER_FILES = (
 
 
 def write_folder(
-    folder: Path, teacher: Checkpoint, config: ModelConfig, weights: Mapping[str, Tensor], frequent: Tensor
+    folder: Path, teacher: Checkpoint, config: ModelConfig, weights: Mapping[str, Array], frequent: Array
 ) -> None:
     """A model of `config` that reads and writes its teacher's tokens.
 
@@ -54,8 +54,10 @@ def write_folder(
         _copy_tokenizer(teacher.path, folder)
     else:
         _write_tokenizer(folder, text)
-    save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / WEIGHTS, {"format": "pt"})
-    save_file({FREQUENT_TOKENS: frequent.to(torch.int32)}, folder / DRAFT)
+    save_file(
+        {name: np.ascontiguousarray(array) for name, array in weights.items()}, folder / WEIGHTS, {"format": "pt"}
+    )
+    save_file({FREQUENT_TOKENS: frequent.astype(np.int32, copy=False)}, folder / DRAFT)
 
 
 def config_json(config: ModelConfig) -> dict[str, Any]:

@@ -1,18 +1,25 @@
-"""From a checkpoint's tensors to a model: fuse what is computed together, pack it for the device, drop the rest."""
+"""From a checkpoint's tensors to a model: fuse what is computed together, pack it for the backend, drop the rest."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Generic
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from engine.config import Quantize
 from engine.models.checkpoint import BlockSource, WeightSource
 from engine.models.config import ModelConfig, UnsupportedCheckpoint
+from engine.models.host_model import HostModel
 from engine.models.layout import EMBEDDING, FINAL_NORM, HEAD, expected_tensors
-from engine.models.rope import RopeTable
-from engine.models.transformer import Transformer
-from kernels.ops import DENSE, HeadNorms, LayerWeights, Linear, ModelWeights, Ops, StoredWeight
+from engine.models.native_model import NativeModel
+from engine.models.rope import rope_table
+from kernels.arrays import Array, Dtype
+from kernels.cpu.native_ops import NativeOps
+from kernels.weights import DENSE, E, HeadNorms, L, LayerWeights, ModelWeights, Packer, StoredWeight, V
+
+if TYPE_CHECKING:
+    from engine.models.transformer import Transformer
+    from kernels.ops import Ops
 
 Progress = Callable[[int, int], None]
 """Called with (bytes read so far, bytes in all)."""
@@ -29,12 +36,12 @@ _LAYER_PARTS = {
 
 def load_model(
     source: WeightSource,
-    ops: Ops,
+    ops: "NativeOps | Ops",
     max_positions: int,
     progress: Progress | None = None,
     quantize: Quantize = "none",
-) -> Transformer:
-    """Read the weights in `ops.dtype` and make the model ready to run positions below `max_positions`.
+) -> "NativeModel | Transformer":
+    """Read the weights in the dtype of `ops` and make the model ready to run positions below `max_positions`.
 
     Matrices in blocks that the backend computes with stay as they are stored; others are kept as `quantize` says.
 
@@ -42,36 +49,62 @@ def load_model(
         UnsupportedCheckpoint: a tensor is missing, or the model's matrices cannot be quantised here.
     """
     config = source.config
-    if quantize != "none":
-        _check_quantize(quantize, config, ops)
-    assembler = _Assembler(config, ops, quantize)
-    total, read = source.weight_bytes, 0
+    rope = rope_table(config.rope, config.head_dim, max_positions)
+    if isinstance(ops, NativeOps):
+        return NativeModel(config, _packed(source, ops, ops.dtype, progress, quantize), rope, ops)
+    # Only here: where the native library computes, nothing needs torch.
+    import torch
+
+    from engine.models.transformer import Transformer
+    from kernels.exchange import numpy_dtype
+
     with torch.inference_mode():
-        for name, weight in _weights(source, ops):
-            assembler.add(name, weight)
-            if progress is not None:
-                rows = weight.rows if isinstance(weight, StoredWeight) else weight
-                read = min(read + rows.nbytes, total)
-                progress(read, total)
-        weights = assembler.finish()
-        rope = RopeTable(config.rope, config.head_dim, max_positions, ops.dtype, ops.device)
+        weights = _packed(source, ops, numpy_dtype(ops.dtype), progress, quantize)
+        return Transformer(config, weights, rope, ops)
+
+
+def host_model(model: "NativeModel | Transformer") -> HostModel:
+    """The face of a model that computes on the processor."""
+    if isinstance(model, NativeModel):
+        return model
+    from engine.models.torch_model import TorchModel
+
+    return TorchModel(model)
+
+
+def _packed(
+    source: WeightSource, ops: Packer[V, L, E], dtype: Dtype, progress: Progress | None, quantize: Quantize
+) -> ModelWeights[V, L, E]:
+    if quantize != "none":
+        _check_quantize(quantize, source.config, ops)
+    assembler = _Assembler(source.config, ops, quantize)
+    total, read = source.weight_bytes, 0
+    for name, weight in _weights(source, ops, dtype):
+        assembler.add(name, weight)
+        if progress is not None:
+            rows = weight.rows if isinstance(weight, StoredWeight) else weight
+            read = min(read + rows.nbytes, total)
+            progress(read, total)
+    weights = assembler.finish()
     if progress is not None:
         progress(total, total)
-    return Transformer(config, weights, rope, ops)
+    return weights
 
 
-def _weights(source: WeightSource, ops: Ops) -> Iterator[tuple[str, Tensor | StoredWeight]]:
-    """Every weight once: matrices in blocks that the backend takes as they are stored, the others in its dtype."""
+def _weights(
+    source: WeightSource, ops: Packer[Any, Any, Any], dtype: Dtype
+) -> Iterator[tuple[str, Array | StoredWeight]]:
+    """Every weight once: matrices in blocks that the backend takes as they are stored, the others in `dtype`."""
     if not isinstance(source, BlockSource):
-        yield from source.tensors(ops.dtype)
+        yield from source.tensors(dtype)
         return
     shapes = dict(expected_tensors(source.config))
     taken = {name for name, format in source.block_formats.items() if ops.takes_blocks(format, shapes[name][1])}
     yield from source.stored(taken)
-    yield from source.tensors(ops.dtype, without=taken)
+    yield from source.tensors(dtype, without=taken)
 
 
-def _check_quantize(quantize: Quantize, config: ModelConfig, ops: Ops) -> None:
+def _check_quantize(quantize: Quantize, config: ModelConfig, ops: Packer[Any, Any, Any]) -> None:
     """
     Raises:
         UnsupportedCheckpoint: this machine, or this model, has no products with such weights.
@@ -87,15 +120,17 @@ def _check_quantize(quantize: Quantize, config: ModelConfig, ops: Ops) -> None:
             raise UnsupportedCheckpoint(f"quantize {quantize} does not divide this model's matrices of {width} inputs")
 
 
-class _Assembler:
+class _Assembler(Generic[V, L, E]):
     """Collects tensors in whatever order they come; packs a fused weight as soon as its parts are there."""
 
-    def __init__(self, config: ModelConfig, ops: Ops, quantize: Quantize) -> None:
+    def __init__(self, config: ModelConfig, ops: Packer[V, L, E], quantize: Quantize) -> None:
         self._config, self._ops = config, ops
         self._format = DENSE if quantize == "none" else quantize
         self._matrices: dict[str, StoredWeight] = {}
-        self._vectors: dict[str, Tensor] = {}
-        self._fused: dict[str, Linear] = {}
+        self._vectors: dict[str, Array] = {}
+        self._fused: dict[str, L] = {}
+        self._embedding: E | None = None
+        self._head: L | None = None
         biases = {
             "qkv": config.qkv_bias,
             "output": config.o_bias,
@@ -114,11 +149,11 @@ class _Assembler:
                 self._missing[group] = names
                 self._group_of.update(dict.fromkeys(names, group))
 
-    def add(self, name: str, weight: Tensor | StoredWeight) -> None:
+    def add(self, name: str, weight: Array | StoredWeight) -> None:
         if isinstance(weight, StoredWeight):
-            self._matrices[name] = weight
-        elif weight.dim() == 2:
-            self._matrices[name] = replace(StoredWeight.dense(weight), format=self._format_of(name))
+            self._add_matrix(name, weight)
+        elif weight.ndim == 2:
+            self._add_matrix(name, replace(StoredWeight.dense(weight), format=self._format_of(name)))
         else:
             self._vectors[name] = weight
         group = self._group_of.get(name)
@@ -128,34 +163,45 @@ class _Assembler:
         if not self._missing[group]:
             self._fused[group] = self._fuse(group)
 
+    def _add_matrix(self, name: str, weight: StoredWeight) -> None:
+        if name == EMBEDDING:  # packed at once, as the head is: nothing is as large
+            self._embedding = self._ops.pack_embedding(weight)
+        elif name == HEAD:
+            self._head = self._ops.pack_parts([weight], None)
+        else:
+            self._matrices[name] = weight
+
     def _format_of(self, name: str) -> str:
         # In int4 these two alone cost SmolLM2 7 % of its perplexity, and everything else 0.1 %.
         return "int8" if self._format == "int4" and name in (EMBEDDING, HEAD) else self._format
 
-    def _fuse(self, group: str) -> Linear:
+    def _fuse(self, group: str) -> L:
         names = self._parts[group]
         parts = [self._matrices.pop(f"{name}.weight") for name in names]
         has_bias = f"{names[0]}.bias" in self._vectors
-        bias = torch.cat([self._vectors.pop(f"{name}.bias") for name in names]) if has_bias else None
+        bias = np.concatenate([self._vectors.pop(f"{name}.bias") for name in names]) if has_bias else None
         if group.endswith(".gate_up"):
             gate, up = parts
             return self._ops.pack_gate_up(gate, up, bias)
         return self._ops.pack_parts(parts, bias)
 
-    def finish(self) -> ModelWeights:
+    def finish(self) -> ModelWeights[V, L, E]:
         for names in self._missing.values():
             for name in sorted(names):
                 raise UnsupportedCheckpoint(f"tensor {name} is missing")
-        embedding = self._ops.pack_embedding(self._matrix(EMBEDDING))
-        head = embedding.head() if self._config.tie_embeddings else self._ops.pack_parts([self._matrix(HEAD)], None)
+        if self._embedding is None:
+            raise UnsupportedCheckpoint(f"tensor {EMBEDDING} is missing")
+        head = self._ops.tied_head(self._embedding) if self._config.tie_embeddings else self._head
+        if head is None:
+            raise UnsupportedCheckpoint(f"tensor {HEAD} is missing")
         return ModelWeights(
-            embedding=embedding,
+            embedding=self._embedding,
             layers=tuple(self._layer(index) for index in range(self._config.num_layers)),
             final_norm=self._take(FINAL_NORM),
             head=head,
         )
 
-    def _layer(self, index: int) -> LayerWeights:
+    def _layer(self, index: int) -> LayerWeights[V, L]:
         prefix = f"model.layers.{index}"
         return LayerWeights(
             attention_norm=self._take(f"{prefix}.input_layernorm.weight"),
@@ -167,17 +213,11 @@ class _Assembler:
             down=self._fused[f"{prefix}.down"],
         )
 
-    def _head_norms(self, prefix: str) -> HeadNorms:
+    def _head_norms(self, prefix: str) -> HeadNorms[V]:
         query, key = self._take(f"{prefix}.q_norm.weight"), self._take(f"{prefix}.k_norm.weight")
         return HeadNorms(query, key, self._config.rms_norm_eps)
 
-    def _take(self, name: str) -> Tensor:
+    def _take(self, name: str) -> V:
         if name not in self._vectors:
             raise UnsupportedCheckpoint(f"tensor {name} is missing")
-        # A copy of its own: small tensors must not keep a whole memory-mapped file alive.
-        return self._vectors.pop(name).to(self._ops.device, copy=True)
-
-    def _matrix(self, name: str) -> StoredWeight:
-        if name not in self._matrices:
-            raise UnsupportedCheckpoint(f"tensor {name} is missing")
-        return self._matrices.pop(name)
+        return self._ops.vector(self._vectors.pop(name))

@@ -1,50 +1,57 @@
-"""Rotary position factors and the ways to stretch them past the trained window."""
+"""Rotary position factors and the ways to stretch them past the trained window.
+
+Powers, sines and cosines are taken in float64 and rounded, so that every processor has the same factors. All else is
+float32, as models are trained.
+"""
 
 import math
+from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from engine.models.config import RopeConfig
-from kernels.ops import RopeRows
+from kernels.arrays import FLOAT32, Floats
+
+_CHUNK = 1024
+"""Positions that are worked out at a time: what is float64 on the way takes no more memory than that."""
 
 
+@dataclass(frozen=True, slots=True)
 class RopeTable:
-    """cos and sin for every position of the window, gathered once a step and shared by all layers.
+    """cos and sin for every position of the window, float32 [positions, D'/2]: shared by all layers."""
 
-    cos, sin: [positions, D'/2], where the model computes; on a CPU in float32, else in the compute dtype.
-    """
-
-    def __init__(
-        self, config: RopeConfig, head_dim: int, max_positions: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        angles = _angles(config, config.rotary_dim or head_dim, max_positions)
-        scale = attention_factor(config)
-        kept = torch.float32 if device.type == "cpu" else dtype
-        self.cos = (angles.cos() * scale).to(device, kept)
-        self.sin = (angles.sin() * scale).to(device, kept)
-        self._dtype = dtype
-
-    def rows(self, positions: Tensor) -> RopeRows:
-        """Factors of tokens at `positions` int64 [T]."""
-        cos, sin = (table[positions][:, None].to(self._dtype) for table in (self.cos, self.sin))
-        return RopeRows(cos, sin)
+    cos: Floats
+    sin: Floats
 
 
-def _angles(config: RopeConfig, dim: int, max_positions: int) -> Tensor:
-    """float32 [max_positions, dim / 2]."""
-    positions = torch.arange(max_positions, dtype=torch.float32)
+def rope_table(config: RopeConfig, head_dim: int, max_positions: int) -> RopeTable:
+    """The factors of positions below `max_positions`."""
+    dim = config.rotary_dim or head_dim
+    scale = np.float32(attention_factor(config))
+    cos, sin = (np.empty((max_positions, dim // 2), FLOAT32) for _ in range(2))
+    for first in range(0, max_positions, _CHUNK):
+        positions = np.arange(first, min(first + _CHUNK, max_positions), dtype=FLOAT32)
+        angles = _angles(config, dim, positions).astype(np.float64)
+        chunk = slice(first, first + len(positions))
+        cos[chunk], sin[chunk] = np.cos(angles), np.sin(angles)
+    cos *= scale
+    sin *= scale
+    return RopeTable(cos, sin)
+
+
+def _angles(config: RopeConfig, dim: int, positions: Floats) -> Floats:
+    """float32 [positions, dim / 2]."""
     if config.kind == "dynamic":
         return positions[:, None] * _dynamic_frequencies(config, dim, positions)
-    return torch.outer(positions, frequencies(config, dim))
+    return np.outer(positions, frequencies(config, dim))
 
 
-def frequencies(config: RopeConfig, dim: int) -> Tensor:
+def frequencies(config: RopeConfig, dim: int) -> Floats:
     """Radians a position for each rotated pair, float32 [dim / 2]; one for all positions (not for `dynamic`)."""
-    base = _base_frequencies(config.theta, dim)
+    base = _inverse_powers(np.full(1, config.theta, FLOAT32), dim)
     match config.kind:
         case "linear":
-            stretched = base / config.factor
+            stretched = base / np.float32(config.factor)
         case "llama3":
             stretched = _llama3(config, base)
         case "yarn":
@@ -52,7 +59,7 @@ def frequencies(config: RopeConfig, dim: int) -> Tensor:
         case _:
             stretched = base
     if config.frequency_divisors is not None:
-        stretched = stretched / torch.tensor(config.frequency_divisors)
+        stretched = stretched / np.array(config.frequency_divisors, FLOAT32)
     return stretched
 
 
@@ -71,8 +78,11 @@ def _magnitude(factor: float, mscale: float) -> float:
     return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
 
 
-def _base_frequencies(theta: float, dim: int) -> Tensor:
-    return 1.0 / theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)
+def _inverse_powers(theta: Floats, dim: int) -> Floats:
+    """1 / theta^(2i / dim) of pair i: float32 [dim / 2] of one theta, [n, dim / 2] of theta [n, 1]."""
+    exponents = np.arange(0, dim, 2, dtype=FLOAT32) / np.float32(dim)
+    powers: Floats = (theta.astype(np.float64) ** exponents).astype(FLOAT32)
+    return np.float32(1) / powers
 
 
 def _original_window(config: RopeConfig) -> int:
@@ -80,15 +90,15 @@ def _original_window(config: RopeConfig) -> int:
     return config.original_max_position
 
 
-def _llama3(config: RopeConfig, base: Tensor) -> Tensor:
+def _llama3(config: RopeConfig, base: Floats) -> Floats:
     """Long wavelengths are interpolated, short ones kept, those between blended (Llama 3.1's `apply_scaling`)."""
     rotations = _original_window(config) * base / (2 * math.pi)
-    blend = (rotations - config.low_freq_factor) / (config.high_freq_factor - config.low_freq_factor)
-    blend = blend.clamp(0, 1)
+    blend: Floats = (rotations - config.low_freq_factor) / (config.high_freq_factor - config.low_freq_factor)
+    blend = blend.clip(0, 1)
     return (1 - blend) * base / config.factor + blend * base
 
 
-def _yarn(config: RopeConfig, base: Tensor, dim: int) -> Tensor:
+def _yarn(config: RopeConfig, base: Floats, dim: int) -> Floats:
     """NTK by parts (arXiv 2309.00071, section 3.2): a ramp over the dimensions between the two betas."""
 
     def dimension_at(rotations: float) -> float:
@@ -99,18 +109,18 @@ def _yarn(config: RopeConfig, base: Tensor, dim: int) -> Tensor:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)
     width = max(high - low, 0.001)
-    interpolate = ((torch.arange(dim // 2, dtype=torch.float32) - low) / width).clamp(0, 1)
+    interpolate: Floats = ((np.arange(dim // 2, dtype=FLOAT32) - low) / width).clip(0, 1)
     return base / config.factor * interpolate + base * (1 - interpolate)
 
 
-def _dynamic_frequencies(config: RopeConfig, dim: int, positions: Tensor) -> Tensor:
+def _dynamic_frequencies(config: RopeConfig, dim: int, positions: Floats) -> Floats:
     """NTK-aware scaling whose base grows with the length reached, float32 [positions, dim / 2].
 
     The base of a position past the trained window is that of a sequence ending there: what generating token by token
     gives. It depends on the position alone, so a chunked prefill and a cached prefix mean the same as one pass.
     """
     window = _original_window(config)
-    length = (positions + 1).clamp(min=window)
+    length = (positions + 1).clip(min=window)
     growth = config.factor * length / window - (config.factor - 1)
-    theta = config.theta * growth ** (dim / (dim - 2))
-    return 1.0 / theta[:, None] ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)
+    theta = config.theta * growth.astype(np.float64) ** (dim / (dim - 2))
+    return _inverse_powers(theta.astype(FLOAT32)[:, None], dim)

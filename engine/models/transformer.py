@@ -1,7 +1,8 @@
-"""The model: a dense decoder-only transformer of the Llama shape, over a paged KV cache.
+"""The model, layer by layer in torch: a dense decoder-only transformer of the Llama shape, over a paged KV cache.
 
-What differs between families (biases, QK norm, windows, rope) is in the config and the weights, not in branches by
-family. Nothing here knows requests: a step is token ids and an `AttentionPlan`.
+It computes on a GPU, and on a processor that the native library has no kernels for. What differs between families
+(biases, QK norm, windows, rope) is in the config and the weights, not in branches by family. Nothing here knows
+requests: a step is token ids and an `AttentionPlan`.
 """
 
 from dataclasses import replace
@@ -11,7 +12,22 @@ from torch import Tensor
 
 from engine.models.config import ModelConfig
 from engine.models.rope import RopeTable
-from kernels.ops import AttentionPlan, Counts, LayerWeights, ModelShape, ModelWeights, Ops, RopeRows
+from kernels.exchange import tensor_of
+from kernels.ops import AttentionPlan, LayerWeights, ModelWeights, Ops, RopeRows
+
+
+class RopeFactors:
+    """A rope table where the model computes: on a CPU in float32, else in the compute dtype."""
+
+    def __init__(self, table: RopeTable, dtype: torch.dtype, device: torch.device) -> None:
+        kept = torch.float32 if device.type == "cpu" else dtype
+        self._cos, self._sin = (tensor_of(each).to(device, kept) for each in (table.cos, table.sin))
+        self._dtype = dtype
+
+    def rows(self, positions: Tensor) -> RopeRows:
+        """Factors of tokens at `positions` int64 [T], gathered once a step for all layers."""
+        cos, sin = (table[positions][:, None].to(self._dtype) for table in (self._cos, self._sin))
+        return RopeRows(cos, sin)
 
 
 class Transformer:
@@ -21,22 +37,7 @@ class Transformer:
         self.config = config
         self.ops = ops
         self._weights = weights
-        self._rope = rope
-        self._shape = ModelShape(
-            num_heads=config.num_heads,
-            num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-            norm_eps=config.rms_norm_eps,
-            windows=config.windows,
-            cos=rope.cos,
-            sin=rope.sin,
-        )
-        self._forward_pass = ops.forward_pass(self._shape, weights)
-
-    @property
-    def reads_past_context(self) -> bool:
-        """Whether slots of a row's last block that lie past its context have to hold finite numbers."""
-        return self._forward_pass is None
+        self._rope = RopeFactors(rope, ops.dtype, ops.device)
 
     def allocate_kv(self, num_blocks: int) -> Tensor:
         """KV memory [layers, blocks, ...]: see `kernels.ops.Ops.allocate_kv`."""
@@ -53,16 +54,13 @@ class Transformer:
         theirs = other._weights
         head = theirs.head if self.config.tie_embeddings else self._weights.head
         self._weights = replace(self._weights, embedding=theirs.embedding, head=head)
-        self._forward_pass = self.ops.forward_pass(self._shape, self._weights)
 
-    def forward(self, token_ids: Tensor, plan: AttentionPlan, kv: Tensor, wanted: Counts | None = None) -> Tensor:
-        """Hidden states [T, H] of a step's tokens, normed for the head. Writes their KV into `kv`.
+    def forward(self, token_ids: Tensor, plan: AttentionPlan, kv: Tensor) -> Tensor:
+        """Hidden states [T, H] of a step's tokens, normed for the head. Writes their KV into `kv`, where slots of a
+        row's last block that lie past its context have to hold finite numbers.
 
-        `plan` is this backend's: `ops.plan_attention` of the step's metadata. `wanted`, int64 [W], ascending: of these
-        tokens alone, [W, H]; of each row they are the last, and at least one.
+        `plan` is this backend's: `ops.plan_attention` of the step's metadata.
         """
-        if self._forward_pass is not None:
-            return self._forward_pass(token_ids, plan, kv, wanted)
         ops, eps = self.ops, self.config.rms_norm_eps
         rope = self._rope.rows(plan.positions)
         residual = self._weights.embedding(token_ids)
@@ -74,7 +72,7 @@ class Transformer:
             expanded = layer.down(ops.silu_mul(layer.gate_up(normed)))
             next_norm = layers[index + 1].attention_norm if index + 1 < len(layers) else self._weights.final_norm
             normed, residual = ops.add_rms_norm(expanded, residual, next_norm, eps)
-        return normed if wanted is None else normed[torch.from_numpy(wanted)]
+        return normed
 
     def logits(self, hidden: Tensor) -> Tensor:
         """float32 [T, V] from hidden states [T, H]."""

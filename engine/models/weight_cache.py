@@ -17,19 +17,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import torch
+import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from engine.models.config import ModelConfig
 from engine.models.gguf_file import GGUFCheckpoint
 from engine.models.layout import Shape, expected_tensors
+from engine.models.safetensors_file import DTYPES, mapped_tensors
 from engine.text.processor import TextProcessor
-from kernels.ops import StoredWeight
+from kernels.arrays import Array, Dtype
+from kernels.weights import StoredWeight
 
 FORMAT_VERSION = 1
 """Raised when the same source would be expanded to other numbers."""
 
-_DTYPE_NAMES: Mapping[torch.dtype, str] = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+_DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _LEFTOVER_AGE_S = 3600
 
 _log = logging.getLogger(__name__)
@@ -61,7 +63,7 @@ class CachedCheckpoint:
     def stored(self, names: Collection[str]) -> Iterator[tuple[str, StoredWeight]]:
         return self._source.stored(names)
 
-    def tensors(self, dtype: torch.dtype, without: Collection[str] = frozenset()) -> Iterator[tuple[str, torch.Tensor]]:
+    def tensors(self, dtype: Dtype, without: Collection[str] = frozenset()) -> Iterator[tuple[str, Array]]:
         """Every weight in `dtype`, but those: memory-mapped, or expanded and written for the next time while it is
         read. Where nothing is left to be expanded, nothing is kept."""
         if without and not self.block_formats.keys() - set(without):
@@ -69,10 +71,8 @@ class CachedCheckpoint:
             return
         file = self.cache_file(dtype, without)
         shapes = {name: shape for name, shape in expected_tensors(self.config) if name not in without}
-        kept = _open_whole(file, shapes, dtype)
-        if kept is not None:
-            for name in shapes:
-                yield name, kept.get_tensor(name)
+        if _is_whole(file, shapes, dtype):
+            yield from mapped_tensors(file, shapes)
             return
         writer = _Writer(file, shapes, dtype)
         try:
@@ -88,7 +88,7 @@ class CachedCheckpoint:
     def text_processor(self) -> TextProcessor:
         return self._source.text_processor()
 
-    def cache_file(self, dtype: torch.dtype, without: Collection[str] = frozenset()) -> Path:
+    def cache_file(self, dtype: Dtype, without: Collection[str] = frozenset()) -> Path:
         """Where the weights expanded to `dtype` lie, or would lie."""
         path, stat = self._source.path.resolve(), self._source.stat
         state: tuple[object, ...] = (FORMAT_VERSION, stat.st_size, stat.st_mtime_ns, stat.st_ino)
@@ -105,7 +105,7 @@ class _Writer:
     of the file system ends the writing, is logged, and leaves nothing behind.
     """
 
-    def __init__(self, target: Path, shapes: Mapping[str, Shape], dtype: torch.dtype) -> None:
+    def __init__(self, target: Path, shapes: Mapping[str, Shape], dtype: Dtype) -> None:
         self._target = self._aside = target
         self._offsets: dict[str, int] = {}
         self._file: BinaryIO | None = None
@@ -125,12 +125,12 @@ class _Writer:
         self._data_start = 8 + len(text)
         self._open(text)
 
-    def write(self, name: str, tensor: torch.Tensor) -> None:
+    def write(self, name: str, tensor: Array) -> None:
         if self._file is None:
             return
         try:
             self._file.seek(self._data_start + self._offsets[name])
-            self._file.write(tensor.contiguous().view(torch.uint8).numpy().data)
+            self._file.write(np.ascontiguousarray(tensor).view(np.uint8).data)
         except OSError as error:
             self._give_up(error)
 
@@ -170,19 +170,19 @@ class _Writer:
         self.close()
 
 
-def _open_whole(file: Path, shapes: Mapping[str, Shape], dtype: torch.dtype) -> Any:
-    """safetensors' handle of a file that ends where its header says and holds exactly these weights, or None."""
+def _is_whole(file: Path, shapes: Mapping[str, Shape], dtype: Dtype) -> bool:
+    """Whether the file ends where its header says and holds exactly these weights."""
     try:
-        weights: Any = safe_open(file, framework="pt")
-        if set(weights.keys()) != set(shapes):
-            return None
-        for name, shape in shapes.items():
-            stored = weights.get_slice(name)
-            if stored.get_dtype() != _DTYPE_NAMES[dtype] or tuple(stored.get_shape()) != shape:
-                return None
+        with safe_open(file, framework="numpy") as weights:
+            if set(weights.keys()) != set(shapes):
+                return False
+            headers = {name: weights.get_slice(name) for name in shapes}
+            return all(
+                header.get_dtype() == _DTYPE_NAMES[dtype] and tuple(header.get_shape()) == shapes[name]
+                for name, header in headers.items()
+            )
     except (OSError, SafetensorError):
-        return None
-    return weights
+        return False
 
 
 def _remove_outdated(file: Path) -> None:

@@ -1,0 +1,53 @@
+"""The model where the native library computes: a step through all layers is one call, and nothing needs torch."""
+
+from dataclasses import replace
+
+from engine.models.config import ModelConfig
+from engine.models.host_model import HostModel
+from engine.models.rope import RopeTable
+from kernels.arrays import Array, Floats, Ints
+from kernels.cpu.native.forward import NativeWeights
+from kernels.cpu.native_ops import NativeOps
+from kernels.host import StepRows
+from kernels.weights import ModelShape
+
+
+class NativeModel:
+    """See `engine.models.host_model.HostModel`."""
+
+    reads_past_context = False
+
+    def __init__(self, config: ModelConfig, weights: NativeWeights, rope: RopeTable, ops: NativeOps) -> None:
+        self.config = config
+        self.ops = ops
+        self._weights = weights
+        self._shape = ModelShape(
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            norm_eps=config.rms_norm_eps,
+            windows=config.windows,
+            cos=rope.cos,
+            sin=rope.sin,
+        )
+        self._forward = ops.forward_pass(self._shape, weights)
+
+    def allocate_kv(self, num_blocks: int) -> Array:
+        config = self.config
+        return self.ops.allocate_kv(config.num_layers, num_blocks, config.num_kv_heads, config.head_dim)
+
+    def embed(self, token_ids: Ints) -> Array:
+        return self._weights.embedding(token_ids)
+
+    def use_table_of(self, other: HostModel) -> None:
+        assert isinstance(other, NativeModel), "the other model's table is packed for another backend"
+        theirs = other._weights
+        head = theirs.head if self.config.tie_embeddings else self._weights.head
+        self._weights = replace(self._weights, embedding=theirs.embedding, head=head)
+        self._forward = self.ops.forward_pass(self._shape, self._weights)
+
+    def forward(self, token_ids: Ints, rows: StepRows, kv: Array, wanted: Ints | None = None) -> Array:
+        return self._forward(token_ids, rows, kv, wanted)
+
+    def logits(self, hidden: Array) -> Floats:
+        return self._weights.head.wide(hidden)

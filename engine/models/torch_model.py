@@ -1,0 +1,50 @@
+"""The model where torch computes on the processor: numpy's arrays and torch's tensors share their memory."""
+
+import torch
+
+from engine.models.config import ModelConfig
+from engine.models.host_model import HostModel
+from engine.models.transformer import Transformer
+from kernels.arrays import Array, Floats, Ints
+from kernels.cpu.torch_host import TorchHost
+from kernels.exchange import array_of, tensor_of
+from kernels.host import StepRows
+from kernels.ops import AttentionMetadata
+
+
+class TorchModel:
+    """See `engine.models.host_model.HostModel`. The transformer's ops are on the CPU."""
+
+    reads_past_context = True
+
+    def __init__(self, transformer: Transformer) -> None:
+        assert transformer.ops.device.type == "cpu", f"the model is on {transformer.ops.device}"
+        self.ops = TorchHost(transformer.ops)
+        self._transformer = transformer
+
+    @property
+    def config(self) -> ModelConfig:
+        return self._transformer.config
+
+    @torch.inference_mode()
+    def allocate_kv(self, num_blocks: int) -> Array:
+        return array_of(self._transformer.allocate_kv(num_blocks))
+
+    @torch.inference_mode()
+    def embed(self, token_ids: Ints) -> Array:
+        return array_of(self._transformer.embed(tensor_of(token_ids)))
+
+    def use_table_of(self, other: HostModel) -> None:
+        assert isinstance(other, TorchModel), "the other model's table is packed for another backend"
+        self._transformer.use_table_of(other._transformer)
+
+    @torch.inference_mode()
+    def forward(self, token_ids: Ints, rows: StepRows, kv: Array, wanted: Ints | None = None) -> Array:
+        metadata = AttentionMetadata(tensor_of(rows.block_tables), rows.query_lens, rows.context_lens)
+        plan = self._transformer.ops.plan_attention(metadata)
+        hidden = self._transformer.forward(tensor_of(token_ids), plan, tensor_of(kv))
+        return array_of(hidden if wanted is None else hidden[tensor_of(wanted)])
+
+    @torch.inference_mode()
+    def logits(self, hidden: Array) -> Floats:
+        return array_of(self._transformer.logits(tensor_of(hidden)))
