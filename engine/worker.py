@@ -114,6 +114,8 @@ def load(
     model_config = checkpoint.config
     window = _window(config, model_config)
     text = checkpoint.text_processor()
+    if draft is not None:
+        text = text.sharing(draft.served.text)
     if draft is not None and ops.on_gpu:
         logger.warning("%s does not draft for %s: on a GPU no model does", draft.served.name, name)
         draft = None

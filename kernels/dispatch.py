@@ -43,7 +43,7 @@ def select_ops(
         DeviceUnavailable: `device` is "cuda", and there is no GPU, or nothing that compiles kernels for it; or
             `kv_dtype` is for another device, or for the native library, which does not compute here.
     """
-    if device == "cpu" or (device == "auto" and _missing_for_cuda()):
+    if device == "cpu" or (device == "auto" and missing_for_cuda()):
         if kv_dtype == "fp8":
             raise DeviceUnavailable("kv_dtype fp8 needs a GPU: a CPU keeps KV as it is computed, or in int8")
         if dtype in (None, "bfloat16") and computes_natively():
@@ -51,7 +51,7 @@ def select_ops(
         if kv_dtype == "int8":
             raise DeviceUnavailable("kv_dtype int8 needs dtype bfloat16, the native library, and AVX2 or more")
         return _torch_on_cpu(dtype, threads)
-    if missing := _missing_for_cuda():
+    if missing := missing_for_cuda():
         raise DeviceUnavailable(f"device cuda needs {missing}")
     if kv_dtype == "int8":
         raise DeviceUnavailable("kv_dtype int8 is for a CPU: a GPU keeps KV as it is computed, or in fp8")
@@ -89,9 +89,9 @@ def _triton(dtype: DtypeName | None, threads: int | None, *, fp8_kv: bool) -> "O
     return TritonOps(device, getattr(torch, dtype or "bfloat16"), scales)
 
 
-def _missing_for_cuda() -> str | None:
+def missing_for_cuda() -> str | None:
     """What there would have to be for kernels to run on a GPU; None where nothing is missing."""
-    if not _has_cuda_driver():
+    if not has_cuda_driver():
         return f"a GPU and its driver: there is no {_CUDA_DRIVER} here"
     import torch
 
@@ -102,7 +102,7 @@ def _missing_for_cuda() -> str | None:
     return None
 
 
-def _has_cuda_driver() -> bool:
+def has_cuda_driver() -> bool:
     """Asked before torch is: importing that takes a second and 130 MiB."""
     with suppress(OSError):
         ctypes.CDLL(_CUDA_DRIVER)

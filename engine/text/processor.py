@@ -3,7 +3,7 @@
 Runs on the event-loop side; the engine thread sees token ids only.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -37,12 +37,10 @@ class TextProcessor:
         object.__setattr__(self, "_typed", TypedSpecials(tokenizer.special_texts))
         object.__setattr__(self, "_pieces", tokenizer.pieces_without(tokenizer.special_ids - dialect.marker_ids))
 
-    def sharing(self, others: "Iterable[TextProcessor]") -> "TextProcessor":
-        """The same on the memory of the first of these whose tokenizer does the same, as far as they do."""
-        for other in others:
-            if (tokenizer := self.tokenizer.sharing(other.tokenizer)) is not None:
-                return replace(self, tokenizer=tokenizer)
-        return self
+    def sharing(self, other: "TextProcessor") -> "TextProcessor":
+        """The same on the memory of the other's tokenizer, where that does the same."""
+        tokenizer = self.tokenizer.sharing(other.tokenizer)
+        return self if tokenizer is None else replace(self, tokenizer=tokenizer)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Ids of plain text. Special tokens typed in `text` are text; BOS goes in front where the model has it so."""

@@ -12,7 +12,10 @@ from pathlib import Path
 
 from gateway.doctor.finding import Finding, failure, ok, warning
 from gateway.settings import Settings
+from kernels.cpu import native
 from kernels.cpu.cores import usable_cores
+from kernels.cpu.native_ops import computes_natively
+from kernels.dispatch import has_cuda_driver
 
 _CPU_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "bf16")
 """What the CPU kernels can make use of (x86, then Arm)."""
@@ -23,13 +26,19 @@ _PINNED = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?==([^;\s]+)$")
 
 
 def torch(_: Settings) -> Iterator[Finding]:
+    """It is imported where it would compute; else its version says enough."""
+    on = f"on Python {platform.python_version()}"
+    if computes_natively() and not has_cuda_driver():
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            version = importlib.metadata.version("torch")
+            yield ok("torch", f"{version} {on}, which serving leaves alone: the native kernels compute")
+            return
     try:
         import torch
     except ImportError as error:
         yield failure("torch", str(error), "pip install torch")
         return
-    threads = torch.get_num_threads()
-    yield ok("torch", f"{torch.__version__} on Python {platform.python_version()}, {threads} threads")
+    yield ok("torch", f"{torch.__version__} {on}, {torch.get_num_threads()} threads")
 
 
 def packages(_: Settings) -> Iterator[Finding]:
@@ -83,10 +92,6 @@ def compiler(_: Settings) -> Iterator[Finding]:
 
 def native_kernels(_: Settings) -> Iterator[Finding]:
     """Built with the package where there is a compiler; what they make use of is found out at run time."""
-    try:
-        from kernels.cpu import native
-    except ImportError:  # torch is missing, which another finding says
-        return
     level = native.level()
     if level is None:
         yield warning(
@@ -124,15 +129,14 @@ def huge_pages(_: Settings) -> Iterator[Finding]:
 
 
 def gpu(settings: Settings) -> Iterable[Finding]:
-    with contextlib.suppress(ImportError):
-        import torch
+    if has_cuda_driver():
+        with contextlib.suppress(ImportError):
+            import torch
 
-        if torch.cuda.is_available():
-            if importlib.util.find_spec("triton") is None:
-                return [
-                    failure("GPU", "its kernels need triton, which is not installed", "pip install 'turnpike[gpu]'")
-                ]
-            return [ok("GPU", torch.cuda.get_device_name(0))]
+            if torch.cuda.is_available():
+                if importlib.util.find_spec("triton") is None:
+                    return [failure("GPU", "its kernels need triton, which is not here", "pip install 'turnpike[gpu]'")]
+                return [ok("GPU", torch.cuda.get_device_name(0))]
     if settings.device == "cuda":
         return [failure("GPU", "device is cuda, and torch can use none", "set device to auto, or mend the driver")]
     return [ok("GPU", "none that torch can use: models run on the CPU")]

@@ -14,9 +14,10 @@ from gateway.catalog import DEFAULT_MODEL, DEFAULT_SMALL_MODEL
 from gateway.doctor.finding import Finding, failure, ok, warning
 from gateway.engine_classes import engine_classes_of
 from gateway.settings import Settings
+from kernels.dispatch import missing_for_cuda
 
 PROCESS_BYTES = 2**30
-"""About what the process has apart from weights and KV: torch, and the embedded ClickHouse where it is used."""
+"""Room for what the process has apart from weights and KV: libraries, the embedded ClickHouse, requests in flight."""
 _GIB = 2**30
 
 
@@ -70,9 +71,7 @@ def _parameters(path: Path) -> int:
 
 def _memory(settings: Settings, parameters: int, count: int) -> Finding:
     """On the host. What a GPU has is known to the engine alone, once it has loaded the models."""
-    import torch
-
-    if settings.device != "cpu" and torch.cuda.is_available():
+    if settings.device != "cpu" and missing_for_cuda() is None:
         return ok("memory", f"{parameters / 1e9:.2f} billion parameters on the GPU; KV takes what they leave")
     page = os.sysconf("SC_PAGE_SIZE")
     total, free = (os.sysconf(name) * page for name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))

@@ -25,19 +25,19 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that may have one, but which torch cannot use."""
-    monkeypatch.setattr(dispatch, "_has_cuda_driver", lambda: True)
+    monkeypatch.setattr(dispatch, "has_cuda_driver", lambda: True)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
 
 
 @pytest.fixture
 def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "_has_cuda_driver", lambda: False)
+    monkeypatch.setattr(dispatch, "has_cuda_driver", lambda: False)
 
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with one, as far as torch says."""
-    monkeypatch.setattr(dispatch, "_has_cuda_driver", lambda: True)
+    monkeypatch.setattr(dispatch, "has_cuda_driver", lambda: True)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
 
@@ -168,7 +168,7 @@ def imported_by(choice: str) -> set[str]:
     script = f"""
 import sys
 from kernels import dispatch
-dispatch._has_cuda_driver = lambda: False
+dispatch.has_cuda_driver = lambda: False
 {choice}
 print(*({{"torch", "triton", "numpy", "scipy"}} & sys.modules.keys()))
 """
@@ -191,7 +191,7 @@ def test_torch_is_imported_where_it_computes() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="names of libraries are Linux's")
 def test_a_driver_is_a_library(library: str, there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "_CUDA_DRIVER", library)
-    assert dispatch._has_cuda_driver() == there
+    assert dispatch.has_cuda_driver() == there
 
 
 def test_what_is_not_there_is_said_without_torch() -> None:

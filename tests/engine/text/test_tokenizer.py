@@ -151,12 +151,12 @@ def test_tokenizers_that_merge_otherwise_share_nothing() -> None:
     assert plain.sharing(Tokenizer(backend(), special_ids=[])) is None
 
 
-def test_a_model_shares_what_it_can_with_the_first_that_has_it(
+def test_a_model_shares_what_does_the_same(
     smollm2: TextProcessor, sentencepiece: TextProcessor
 ) -> None:
-    assert smollm2.sharing([sentencepiece]) is smollm2
+    assert smollm2.sharing(sentencepiece) is smollm2
     again = TextProcessor(byte_level("closed"), smollm2.chat_template)
-    shared = again.sharing([smollm2, TextProcessor(byte_level(""), None), again])
+    shared = again.sharing(TextProcessor(byte_level(""), None))
     assert shared.chat_template is again.chat_template
     assert not shared.tokenizer.shares_with(again.tokenizer)
     assert shared.encode("b") == [1, 1]

@@ -2,6 +2,7 @@ import importlib.metadata
 import resource
 import shutil
 import socket
+import sys
 import threading
 from collections import namedtuple
 from pathlib import Path
@@ -107,10 +108,28 @@ def test_open_files(settings: Settings, monkeypatch: pytest.MonkeyPatch, soft: i
     assert (found.state, "ulimit -n 20000" in found.remedy) == (state, state is State.WARNING)
 
 
-def test_a_gpu_that_is_asked_for_and_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
+@pytest.mark.parametrize(("natively", "said"), [(True, "leaves alone"), (False, "threads")])
+def test_torch_is_asked_where_it_computes(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, natively: bool, said: str
+) -> None:
+    monkeypatch.setattr(machine, "computes_natively", lambda: natively)
+    monkeypatch.setattr(machine, "has_cuda_driver", lambda: False)
+    found = only(machine.torch, settings)
+    assert (found.state, said in found.detail) == (State.OK, True)
 
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+def test_torch_is_not_there(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(_: str) -> str:
+        raise importlib.metadata.PackageNotFoundError
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert only(machine.torch, settings).state is State.FAILURE
+
+
+def test_a_gpu_that_is_asked_for_and_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "has_cuda_driver", lambda: True)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert only(machine.gpu, load_settings(data_dir=tmp_path, device="cuda")).state is State.FAILURE
     assert only(machine.gpu, load_settings(data_dir=tmp_path)).state is State.OK
 
