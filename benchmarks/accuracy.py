@@ -18,18 +18,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from engine.config import Quantize
 from engine.models.catalog import fetch
 from engine.models.checkpoint import Checkpoint, open_checkpoint
 from engine.models.config import ModelConfig
-from engine.models.loader import load_model
-from engine.models.transformer import Transformer
+from engine.models.host_model import HostModel
+from engine.models.loader import host_model, load_model
 from gateway.settings import Settings
+from kernels.arrays import Array, Dtype, DtypeName, Floats, Ints, int_array
 from kernels.dispatch import select_ops
+from kernels.host import StepRows
 from kernels.layout import BLOCK_TOKENS
-from kernels.ops import AttentionMetadata
 
 MODULES = (
     *("argparse", "asyncio.base_events", "collections", "configparser", "fractions", "functools", "heapq"),
@@ -61,7 +62,7 @@ class Expanded:
     def weight_bytes(self) -> int:
         return self._checkpoint.weight_bytes
 
-    def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    def tensors(self, dtype: Dtype) -> Iterator[tuple[str, Array]]:
         return self._checkpoint.tensors(dtype)
 
 
@@ -86,41 +87,44 @@ def text_of(modules: Sequence[str]) -> str:
     return "\n\n".join(found)
 
 
-def metadata_of(query_lens: Sequence[int], context_lens: Sequence[int], blocks_of_row: int) -> AttentionMetadata:
+def rows_of(query_lens: Sequence[int], context_lens: Sequence[int], blocks_of_row: int) -> StepRows:
     """Rows with as many blocks each, row after row."""
-    tables = torch.arange(len(query_lens) * blocks_of_row, dtype=torch.int64).view(-1, blocks_of_row)
-    return AttentionMetadata(tables, query_lens, context_lens)
+    tables = np.arange(len(query_lens) * blocks_of_row, dtype=np.int64).reshape(-1, blocks_of_row)
+    return StepRows(tables, int_array(query_lens), int_array(context_lens))
 
 
-@torch.inference_mode()
-def perplexity_of(model: Transformer, tokens: Tensor) -> float:
+def perplexity_of(model: HostModel, tokens: Ints) -> float:
     """Of all tokens of windows [W, 512] but the first of each."""
     surprise, count = 0.0, 0
     kv = model.allocate_kv(WINDOW_TOKENS // BLOCK_TOKENS)
     for window in tokens:
-        metadata = metadata_of([WINDOW_TOKENS], [WINDOW_TOKENS], WINDOW_TOKENS // BLOCK_TOKENS)
-        hidden = model.forward(window, model.ops.plan_attention(metadata), kv)
+        rows = rows_of([WINDOW_TOKENS], [WINDOW_TOKENS], WINDOW_TOKENS // BLOCK_TOKENS)
+        hidden = model.forward(window, rows, kv)
         for first in range(0, WINDOW_TOKENS - 1, _LOGIT_ROWS):
             last = min(first + _LOGIT_ROWS, WINDOW_TOKENS - 1)
-            logits = model.logits(hidden[first:last])
-            surprise += torch.nn.functional.cross_entropy(logits, window[first + 1 : last + 1], reduction="sum").item()
+            surprise += surprise_at(model.logits(hidden[first:last]), window[first + 1 : last + 1])
             count += last - first
     return math.exp(surprise / count)
 
 
-@torch.inference_mode()
-def greedy(model: Transformer, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+def surprise_at(logits: Floats, tokens: Ints) -> float:
+    """The sum of -log of the probabilities that logits [T, V] give to tokens [T]."""
+    wide = logits.astype(np.float64)
+    wide -= wide.max(1, keepdims=True)
+    return float((np.log(np.exp(wide).sum(1)) - wide[np.arange(len(tokens)), tokens]).sum())
+
+
+def greedy(model: HostModel, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
     """64 tokens behind each prompt, all prompts at once."""
     lens = [len(prompt) for prompt in prompts]
     blocks_of_row = -(-(max(lens) + ANSWER_TOKENS) // BLOCK_TOKENS)
     kv = model.allocate_kv(blocks_of_row * len(prompts))
     answers: list[list[int]] = [[] for _ in prompts]
-    token_ids = torch.tensor([token for prompt in prompts for token in prompt])
+    token_ids = int_array([token for prompt in prompts for token in prompt])
     query_lens, context_lens = lens, lens
     for _ in range(ANSWER_TOKENS):
-        plan = model.ops.plan_attention(metadata_of(query_lens, context_lens, blocks_of_row))
-        hidden = model.forward(token_ids, plan, kv)
-        token_ids = model.logits(hidden[torch.tensor(query_lens).cumsum(0) - 1]).argmax(-1)
+        hidden = model.forward(token_ids, rows_of(query_lens, context_lens, blocks_of_row), kv)
+        token_ids = model.logits(hidden[np.cumsum(query_lens) - 1]).argmax(-1)
         for answer, token in zip(answers, token_ids.tolist(), strict=True):
             answer.append(token)
         query_lens, context_lens = [1] * len(prompts), [each + 1 for each in context_lens]
@@ -145,23 +149,23 @@ def main() -> None:
     path = fetch("smollm2", Settings().models_dir)
     checkpoint = open_checkpoint(path)
     text = checkpoint.text_processor()
-    tokens = torch.tensor(text.encode(text_of(MODULES)), dtype=torch.int64)
-    windows = tokens[: len(tokens) // WINDOW_TOKENS * WINDOW_TOKENS].view(-1, WINDOW_TOKENS)
+    tokens = int_array(text.encode(text_of(MODULES)))
+    windows = tokens[: len(tokens) // WINDOW_TOKENS * WINDOW_TOKENS].reshape(-1, WINDOW_TOKENS)
     chats = [json.loads(line)["messages"] for line in PROMPTS.read_text(encoding="utf-8").splitlines()]
     prompts = [text.encode_chat(chat) for chat in chats[:PROMPT_COUNT]]
     if arguments.quick:
         prompts = prompts[: PROMPT_COUNT // 2]
     count = QUICK_WINDOWS if arguments.quick else WINDOWS
     windows = windows[:: len(windows) // count][:count]  # of all modules, not only of the first ones
-    rows = {
-        "bf16": ("none", torch.bfloat16, True),
-        "float32": ("none", torch.float32, True),
-        "blocks": ("none", torch.bfloat16, False),
-        "int8": ("int8", torch.bfloat16, True),
-        "int4": ("int4", torch.bfloat16, True),
-        "int8 kv": ("none", torch.bfloat16, True),
+    rows: dict[str, tuple[Quantize, DtypeName, bool]] = {
+        "bf16": ("none", "bfloat16", True),
+        "float32": ("none", "float32", True),
+        "blocks": ("none", "bfloat16", False),
+        "int8": ("int8", "bfloat16", True),
+        "int4": ("int4", "bfloat16", True),
+        "int8 kv": ("none", "bfloat16", True),
     }
-    print(f"SmolLM2-135M: {windows.numel()} tokens, {len(prompts)} prompts")
+    print(f"SmolLM2-135M: {windows.size} tokens, {len(prompts)} prompts")
     print(f"  {'weights':<8} {'perplexity':>10} {'to bf16':>8} {'agreement':>9} {'seconds':>8}")
     base: Accuracy | None = None
     for name, (quantize, dtype, expand) in rows.items():
@@ -170,7 +174,7 @@ def main() -> None:
         started = time.perf_counter()
         source = Expanded(checkpoint) if expand else checkpoint
         ops = select_ops(dtype, device="cpu", kv_dtype="int8" if name == "int8 kv" else "auto")
-        model = load_model(source, ops, 4 * WINDOW_TOKENS, quantize=quantize)
+        model = host_model(load_model(source, ops, 4 * WINDOW_TOKENS, quantize=quantize))
         measured = Accuracy(perplexity_of(model, windows), greedy(model, prompts))
         base = base or measured
         print(

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from engine import Engine, EngineConfig, SamplingParams
 from engine.grammar import GrammarSpec
 from engine.models.catalog import fetch
 from gateway.settings import Settings
-from kernels.cpu.sampling import mask_logits
+from kernels.arrays import FLOAT32
+from kernels.cpu.native import NativeSampling
 
 CONCURRENCY = 8
 TOKENS = 64
@@ -67,16 +67,17 @@ def _mask_times_us(engine: Engine, schema: dict[str, Any]) -> list[float]:
     assert served.grammars is not None
     grammar = served.grammars.compile(GrammarSpec.json_schema(schema)).result()
     words = np.zeros((served.vocab_size + 31) // 32, dtype=np.int32)
-    logits, bitmask = torch.zeros(1, served.vocab_size), torch.from_numpy(words).unsqueeze(0)
+    sampling = NativeSampling()
+    logits, bitmask = np.zeros((1, served.vocab_size), FLOAT32), words[None]
     times_us: list[float] = []
     matcher = grammar.matcher()
     while len(times_us) < MASKED_TOKENS:
         begun = time.perf_counter()
         matcher.allow(words)
-        mask_logits(logits, bitmask)
+        sampling.mask_logits(logits, bitmask)
         ended = time.perf_counter()
-        allowed = np.flatnonzero(np.isfinite(logits.numpy()[0]))
-        logits.zero_()
+        allowed = np.flatnonzero(np.isfinite(logits[0]))
+        logits[:] = 0
         token = int(rng.choice(allowed))
         if token in served.eos_token_ids:
             matcher = grammar.matcher()

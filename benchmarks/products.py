@@ -9,6 +9,8 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +20,8 @@ from kernels.cpu import native
 from kernels.cpu.linear import PackedLinear
 from kernels.cpu.memory import WeightMemory
 from kernels.cpu.native import NativeLinear
-from kernels.ops import DENSE, StoredWeight
+from kernels.exchange import array_of
+from kernels.weights import StoredWeight
 
 SHAPES = ((2688, 768), (768, 2688), (3072, 576), (7168, 1280), (1280, 3584))
 ROWS = (1, 2, 4, 8, 16, 32, 64, 256, 1024)
@@ -27,18 +30,24 @@ ROUNDS = 5
 FLOPS = 2 * 10**11
 PAUSE_SECONDS = 0.005  # until the other library's threads no longer look for work on our cores
 
-Product = Callable[[Tensor], Tensor]
+@dataclass(frozen=True, slots=True)
+class System:
+    """Its weights, and rows [T, in] in the form that it takes them in."""
+
+    products: Sequence[Callable[[Any], Any]]
+    taking: Callable[[Tensor], Any]
 
 
-def seconds(systems: Mapping[str, Sequence[Product]], rows: int, inputs: int, count: int) -> dict[str, float]:
+def seconds(systems: Mapping[str, System], rows: int, inputs: int, count: int) -> dict[str, float]:
     """Of one product of each system, in its median round over so many weights."""
-    x = torch.randn(rows, inputs, generator=torch.Generator().manual_seed(0)).bfloat16()
+    numbers = torch.randn(rows, inputs, generator=torch.Generator().manual_seed(0)).bfloat16()
     took: dict[str, list[float]] = {name: [] for name in systems}
     for _ in range(ROUNDS):
-        for name, products in systems.items():
+        for name, system in systems.items():
+            x = system.taking(numbers)
             time.sleep(PAUSE_SECONDS)
             started = time.perf_counter()
-            for product in products[:count]:
+            for product in system.products[:count]:
                 product(x)
             took[name].append((time.perf_counter() - started) / count)
     return {name: statistics.median(each) for name, each in took.items()}
@@ -48,9 +57,10 @@ def measure(outputs: int, inputs: int) -> None:
     bytes_each = 2 * outputs * inputs
     weights = [torch.randn(outputs, inputs).bfloat16() / 32 for _ in range(max(1, WEIGHTS_BYTES // bytes_each))]
     memory = WeightMemory()
-    systems: dict[str, Sequence[Product]] = {
-        "ours": [NativeLinear([StoredWeight(DENSE, each, outputs, inputs)], None, memory) for each in weights],
-        "oneDNN": [PackedLinear(each, None) for each in weights],
+    own = [NativeLinear([StoredWeight.dense(array_of(each))], None, memory) for each in weights]
+    systems = {
+        "ours": System(own, array_of),
+        "oneDNN": System([PackedLinear(each, None) for each in weights], lambda x: x),
     }
     print(f"[{outputs}, {inputs}], {len(weights)} of them")
     for rows in ROWS:

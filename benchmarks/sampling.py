@@ -10,13 +10,15 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 
 import torch
 from torch import Tensor
 
 from kernels.cpu import native, sampling
+from kernels.exchange import array_of
+from kernels.host import HostColumns, SamplingColumns
 from kernels.noise import noise_key
-from kernels.ops import SamplingColumns
 
 VOCABULARIES = (32_000, 49_152, 151_936)
 ROWS = (1, 32)
@@ -25,7 +27,7 @@ SECONDS, FEWEST_ROUNDS, MOST_ROUNDS = 0.25, 3, 40
 
 KINDS = ("greedy", "all", "top-k", "top-p", "top-p, peaked")
 
-Draw = Callable[[Tensor], Tensor]
+Draw = Callable[[Tensor], object]
 
 
 def logits_of(kind: str, rows: int, vocab_size: int) -> Tensor:
@@ -36,7 +38,7 @@ def logits_of(kind: str, rows: int, vocab_size: int) -> Tensor:
     return logits
 
 
-def columns_of(kind: str, rows: int, vocab_size: int) -> SamplingColumns:
+def columns_of(kind: str, rows: int, vocab_size: int) -> SamplingColumns[Tensor]:
     return SamplingColumns(
         inverse_temperature=torch.ones(rows),
         noise_scale=torch.full((rows,), 0.0 if kind == "greedy" else 1.0),
@@ -45,6 +47,10 @@ def columns_of(kind: str, rows: int, vocab_size: int) -> SamplingColumns:
         min_p=torch.zeros(rows),
         keys=torch.tensor([noise_key(1, row) for row in range(rows)]),
     )
+
+
+def in_arrays(columns: SamplingColumns[Tensor]) -> HostColumns:
+    return SamplingColumns(*(array_of(getattr(columns, field.name)) for field in fields(columns)))
 
 
 def by_torch(kind: str, logits: Tensor) -> Tensor:
@@ -89,8 +95,9 @@ def main() -> None:
         for rows in ROWS:
             for kind in KINDS:
                 columns = columns_of(kind, rows, vocab_size)
+                arrays = in_arrays(columns)
                 systems: dict[str, Draw] = {
-                    "native": lambda logits, columns=columns: ours.sample(logits, columns),
+                    "native": lambda logits, columns=arrays: ours.sample(array_of(logits), columns),
                     "numpy": lambda logits, columns=columns: sampling.sample(logits, columns),
                     "torch": lambda logits, kind=kind: by_torch(kind, logits),
                 }

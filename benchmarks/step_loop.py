@@ -18,8 +18,7 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from engine.config import SchedulerConfig
 from engine.engine import Engine
@@ -33,8 +32,10 @@ from engine.scheduling.scheduler import Scheduler
 from engine.thread import EngineThread
 from engine.worker import LoadedModel, ServedModel
 from gateway.settings import Settings
-from kernels.dispatch import select_ops
-from kernels.ops import Counts
+from kernels.arrays import BFLOAT16, FLOAT32, Array, Floats, Ints
+from kernels.cpu.native_ops import NativeOps
+from kernels.host import HostOps, StepRows
+from kernels.layout import BLOCK_TOKENS
 
 MODEL = "weightless"
 ROWS = (1, 8, 32, 256)
@@ -51,33 +52,32 @@ KINDS["top_p 0.95"] = SamplingParams(top_p=0.95, max_tokens=STEPS, ignore_eos=Tr
 
 
 class WeightlessModel:
-    """In place of a `Transformer`: hidden states of zeros, the same logits in every step."""
+    """In place of a model on the processor: hidden states of zeros, the same logits in every step."""
 
-    def __init__(self, ops: Any, step_s: float, most_rows: int) -> None:
+    def __init__(self, ops: HostOps, step_s: float, most_rows: int) -> None:
         self.ops, self._step_s = ops, step_s
         self.config = SimpleNamespace(vocab_size=VOCAB, hidden_size=HIDDEN, windows=(None,))
-        self._logits = torch.randn(most_rows, VOCAB, generator=torch.Generator().manual_seed(0))
+        self._logits = np.random.default_rng(0).standard_normal((most_rows, VOCAB), FLOAT32)
         self._inside = _Moment(0.0, 0.0)
         self.launches: list[_Moment] = []
         """When each step came, by clocks that stand still while the model is at it."""
 
     reads_past_context = False
 
-    def allocate_kv(self, num_blocks: int) -> Tensor:
-        kv: Tensor = self.ops.allocate_kv(1, num_blocks, 1, 16)
-        return kv
+    def allocate_kv(self, num_blocks: int) -> Array:
+        return np.zeros((1, num_blocks, BLOCK_TOKENS, 2, 1, 16), BFLOAT16)
 
-    def forward(self, token_ids: Tensor, _plan: Any, _kv: Tensor, wanted: Counts | None = None) -> Tensor:
+    def forward(self, token_ids: Ints, _rows: StepRows, _kv: Array, wanted: Ints | None = None) -> Array:
         begun = _Moment.now()
         self.launches.append(begun - self._inside)
-        hidden = torch.zeros((len(token_ids if wanted is None else wanted), HIDDEN), dtype=self.ops.dtype)
+        hidden = np.zeros((len(token_ids if wanted is None else wanted), HIDDEN), BFLOAT16)
         time.sleep(self._step_s)
         self._inside += _Moment.now() - begun
         return hidden
 
-    def logits(self, hidden: Tensor) -> Tensor:
+    def logits(self, hidden: Array) -> Floats:
         begun = _Moment.now()
-        logits = self._logits[: len(hidden)].clone()
+        logits = self._logits[: len(hidden)].copy()
         self._inside += _Moment.now() - begun
         return logits
 
@@ -131,7 +131,6 @@ def watch_parts(engine: Engine, loaded: LoadedModel) -> _Watch:
     watch.on(runner._model, "logits", "model")
     watch.on(runner._sampler, "sample", "sample")
     watch.on(runner._placer, "place", "inputs")
-    watch.on(runner._ops, "plan_attention", "inputs")
     watch.on(runner, "execute", "results")
     watch.on(loaded.scheduler, "schedule", "plan")
     watch.on(loaded.scheduler, "step_guard", "plan")
@@ -151,7 +150,7 @@ def load_engine(rows: int, step_s: float) -> tuple[Engine, LoadedModel]:
     num_blocks = 2 * rows * BLOCKS_A_ROW
     scheduler = Scheduler(config, KVCacheManager(BlockPool(num_blocks)), 8 * STEPS)
     thread = EngineThread()
-    model = cast(Any, thread.submit(lambda: WeightlessModel(select_ops(torch.float32, 1), step_s, rows)).result())
+    model = cast(Any, thread.submit(lambda: WeightlessModel(NativeOps(1), step_s, rows)).result())
     runner = ModelRunner(model, num_blocks=num_blocks, num_slots=rows, max_model_len=scheduler.window_tokens)
     windows = {each.name: scheduler.window_tokens_of(each.name) for each in config.classes}
     served = ServedModel(MODEL, text, scheduler.window_tokens, windows, VOCAB, text.tokenizer.eos_token_ids, 0, "0")

@@ -38,12 +38,11 @@ class _Stopwatch:
 
 
 def measure(model: LoadedModel, concurrency: int, params: SamplingParams) -> tuple[float, float]:
-    """Milliseconds of a whole decode step, and of the model's forward pass with its plan and head in it; medians."""
+    """Milliseconds of a whole decode step, and of the model's forward pass with its head in it; medians."""
     forward = _Stopwatch()
     network = model.runner._model
     network.forward = forward.around(type(network).forward.__get__(network))  # type: ignore[method-assign]
     network.logits = forward.around(type(network).logits.__get__(network))  # type: ignore[method-assign]
-    network.ops.plan_attention = forward.around(network.ops.plan_attention)  # type: ignore[method-assign]
     for index, job in enumerate(make_jobs(concurrency, model.served.vocab_size)):
         model.scheduler.add(
             Request(

@@ -74,7 +74,9 @@ def _check_family(stage: Stage, family: str, folder: Path) -> None:
 
 def _load(folder: Path, stage: Stage, dtype: torch.dtype) -> Transformer:
     checkpoint = open_checkpoint(folder)
-    return load_model(checkpoint, TritonOps(stage.device, dtype), checkpoint.config.max_position)
+    model = load_model(checkpoint, TritonOps(stage.device, dtype), checkpoint.config.max_position)
+    assert isinstance(model, Transformer)
+    return model
 
 
 def _prompt(stage: Stage, length: int, vocab_size: int) -> list[int]:

@@ -1,6 +1,6 @@
 """Who computes is decided by what there is, where it can be: not by a clock.
 
-A GPU is used where it can be, on a CPU the native library, else torch, which is not imported where it is not needed. Who
+A GPU is used where it can be, on a CPU the native library, else torch, which is not imported where nobody needs it. Who
 asks for what cannot be used hears what is missing.
 """
 
