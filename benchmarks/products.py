@@ -30,6 +30,7 @@ ROUNDS = 5
 FLOPS = 2 * 10**11
 PAUSE_SECONDS = 0.005  # until the other library's threads no longer look for work on our cores
 
+
 @dataclass(frozen=True, slots=True)
 class System:
     """Its weights, and rows [T, in] in the form that it takes them in."""

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
 
 from benchmarks.limits import Limits
 from benchmarks.peers import __main__ as command
@@ -26,6 +26,7 @@ from benchmarks.peers.server import running as running_server
 from benchmarks.peers.systems import Contestant, Setting
 from engine.models.checkpoint import open_checkpoint
 from gateway.bench.outcome import FINISHED, Outcome
+from kernels.arrays import FLOAT32
 from tests.servers import free_port
 
 FAKE = Path(__file__).with_name("fake_peer.py")
@@ -341,9 +342,9 @@ def test_a_folder_and_its_gguf_file_are_the_same_model(tmp_path: Path, model_typ
     checkpoint = models.prepare("tiny", config, tmp_path)
     folder, file = open_checkpoint(checkpoint.folder), open_checkpoint(checkpoint.bf16)
     assert dataclasses.replace(folder.config, eos_token_ids=file.config.eos_token_ids) == file.config
-    ours, theirs = (dict(each.tensors(torch.float32)) for each in (folder, file))
+    ours, theirs = (dict(each.tensors(FLOAT32)) for each in (folder, file))
     assert ours.keys() == theirs.keys()
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
     written = checkpoint.q4_0.stat()
     assert written.st_size < 0.6 * checkpoint.bf16.stat().st_size
     models.prepare("tiny", config, tmp_path)
@@ -365,7 +366,7 @@ def test_answers_have_text_alone(tmp_path: Path, tied: bool) -> None:
     silent = [token for token in range(320) if token < 3 or "\ufffd" in tokenizer.decode([token])]
     assert len(silent) == 3 + 128
     for path in (checkpoint.folder, checkpoint.bf16, checkpoint.q4_0):
-        weights = dict(open_checkpoint(path).tensors(torch.float32))
+        weights = dict(open_checkpoint(path).tensors(FLOAT32))
         for name in ("model.embed_tokens.weight",) if tied else ("model.embed_tokens.weight", "lm_head.weight"):
-            zero = ~weights[name].any(dim=1)
-            assert zero.nonzero().flatten().tolist() == silent
+            zero = ~weights[name].any(axis=1)
+            assert zero.nonzero()[0].tolist() == silent

@@ -151,9 +151,7 @@ def test_tokenizers_that_merge_otherwise_share_nothing() -> None:
     assert plain.sharing(Tokenizer(backend(), special_ids=[])) is None
 
 
-def test_a_model_shares_what_does_the_same(
-    smollm2: TextProcessor, sentencepiece: TextProcessor
-) -> None:
+def test_a_model_shares_what_does_the_same(smollm2: TextProcessor, sentencepiece: TextProcessor) -> None:
     assert smollm2.sharing(sentencepiece) is smollm2
     again = TextProcessor(byte_level("closed"), smollm2.chat_template)
     shared = again.sharing(TextProcessor(byte_level(""), None))
