@@ -2,7 +2,11 @@
 // namespace, behind `blocks_codings.inl`, `store.h`, and the level's `Sums`, `add_product`, `multiply_add`, MOST_ROWS (that
 // share what they read) and UNROLLED (steps of the innermost loops that are written out).
 
-constexpr int PREFETCHED = 4096;  // bytes ahead: fewer leave a core waiting, more fill up the first cache
+// Weights are fetched so many bytes ahead: far ahead into the second cache, which waits for more lines at a time than the
+// first one does, and from there into the first. A processor that is not asked stops at the end of each page.
+constexpr int FAR_BYTES = 8192, NEAR_BYTES = 2048;
+constexpr int LINE_BYTES = 64;
+constexpr int IN_SECOND_CACHE = 2;  // as `__builtin_prefetch` counts
 
 // Pairs of inputs in a group; a chunk is four of them.
 constexpr int CHUNKS = 4;
@@ -124,8 +128,9 @@ void few_rows(const Product& product, int64_t block) {
     Floats totals[ROWS][2] = {};
     for (int64_t group = 0; group < inputs / GROUP_INPUTS; ++group) {
         const Packed<Coding> packed = group_at<Coding>(weights, group, inputs);
-        for (int64_t line = 0; line < Coding::LAYOUT.group_bytes; line += 64) {
-            __builtin_prefetch(packed.group + PREFETCHED + line);
+        for (int64_t line = 0; line < Coding::LAYOUT.group_bytes; line += LINE_BYTES) {
+            __builtin_prefetch(packed.group + FAR_BYTES + line, 0, IN_SECOND_CACHE);
+            __builtin_prefetch(packed.group + NEAR_BYTES + line);
         }
         add_group<Coding, ROWS>(packed, rows, group, totals);
     }
@@ -134,18 +139,31 @@ void few_rows(const Product& product, int64_t block) {
     }
 }
 
+// Weights that are fetched into the second cache while others are computed with: with each group `bytes`, `step` apart.
+struct Share {
+    const char* at;
+    int64_t step, bytes;
+
+    void fetch(int64_t group) const {
+        for (const char* line = at + group * step; line < at + group * step + bytes; line += LINE_BYTES) {
+            __builtin_prefetch(line, 0, IN_SECOND_CACHE);
+        }
+    }
+};
+
 // Groups [first, last), taken apart in `panel`, for ROWS rows.
 template <typename Coding, int ROWS>
-void panel_rows(const Unpacked* panel, const PreparedRows& rows, int64_t first, int64_t last, Floats (*all)[2]) {
+void panel_rows(const Unpacked* panel, const PreparedRows& rows, int64_t first, int64_t last, Share share, Floats (*all)[2]) {
     Floats totals[ROWS][2];
     std::memcpy(totals, all, sizeof totals);
     for (int64_t group = first; group < last; ++group) {
+        share.fetch(group - first);
         add_group<Coding, ROWS>(panel[group - first], rows, group, totals);
     }
     std::memcpy(all, totals, sizeof totals);
 }
 
-using PanelTile = void (*)(const Unpacked*, const PreparedRows&, int64_t, int64_t, Floats (*)[2]);
+using PanelTile = void (*)(const Unpacked*, const PreparedRows&, int64_t, int64_t, Share, Floats (*)[2]);
 using FewTile = void (*)(const Product&, int64_t);
 
 // For 1 row and more.
@@ -172,14 +190,18 @@ void many_rows(const Product& product, int64_t block, int64_t row, int64_t count
     Floats totals[MANY_ROWS][2];
     std::memset(totals, 0, sizeof totals);
     const int64_t tiles = (count + MOST_ROWS - 1) / MOST_ROWS;
+    constexpr int64_t GROUP_BYTES = Coding::LAYOUT.group_bytes;
+    const int64_t share_bytes = (GROUP_BYTES + tiles - 1) / tiles;
     for (int64_t first = 0; first < groups; first += PANEL_GROUPS) {
         const int64_t last = std::min<int64_t>(groups, first + PANEL_GROUPS);
         for (int64_t group = first; group < last; ++group) {
             panel[group - first].take(group_at<Coding>(weights, group, inputs));
         }
+        const char* next = group_at<Coding>(weights, first, inputs).group + PANEL_GROUPS * GROUP_BYTES;
         for (int64_t t = 0; t < tiles; ++t) {  // as equal as they can be
             const int64_t begin = t * count / tiles, end = (t + 1) * count / tiles;
-            TILES[end - begin - 1](panel, prepared_rows(product, row + begin), first, last, totals + begin);
+            const Share share{next + t * share_bytes, GROUP_BYTES, share_bytes};
+            TILES[end - begin - 1](panel, prepared_rows(product, row + begin), first, last, share, totals + begin);
         }
     }
     for (int64_t r = 0; r < count; ++r) {
