@@ -13,13 +13,15 @@ from engine.distillation.teacher import cache_hidden
 from engine.distillation.trainer import Lesson, Recipe, Trainer
 from engine.models.checkpoint import open_checkpoint
 from engine.models.layout import EMBEDDING
+from kernels.arrays import BFLOAT16
+from kernels.exchange import tensor_of
 
 RECIPE = Recipe(batch_tokens=128, common=64, rare=32)
 
 
 @pytest.fixture(scope="module")
 def weights(teacher_folder: Path) -> dict[str, torch.Tensor]:
-    return dict(open_checkpoint(teacher_folder).tensors(torch.bfloat16))
+    return {name: tensor_of(array) for name, array in open_checkpoint(teacher_folder).tensors(BFLOAT16)}
 
 
 def make_lesson(teacher_folder: Path, weights: dict[str, torch.Tensor], path: Path) -> Lesson:

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file
+from safetensors.numpy import load_file
 
 from engine.models import catalog
 from engine.models.assembly import assemble, pack
@@ -15,6 +15,7 @@ from engine.models.config import UnsupportedCheckpoint
 from engine.models.hf_writer import write_folder
 from engine.models.layout import EMBEDDING
 from engine.models.shipped import Part, read_part, sha256
+from kernels.arrays import BFLOAT16, FLOAT32
 from tests.engine.models.tiny import make_checkpoint
 from tests.engine.models.tiny_gguf import make_gguf
 
@@ -33,13 +34,13 @@ def student(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two of the teacher's layers, changed as training would."""
     checkpoint = open_checkpoint(teacher)
     weights = {}
-    for name, tensor in checkpoint.tensors(torch.bfloat16):
+    for name, tensor in checkpoint.tensors(BFLOAT16):
         for index, layer in enumerate(LAYERS):
             if name.startswith(f"model.layers.{layer}."):
-                weights[name.replace(f".{layer}.", f".{index}.", 1)] = tensor * 1.5
-    weights |= {name: tensor for name, tensor in checkpoint.tensors(torch.bfloat16) if ".layers." not in name}
+                weights[name.replace(f".{layer}.", f".{index}.", 1)] = tensor * BFLOAT16.type(1.5)
+    weights |= {name: tensor for name, tensor in checkpoint.tensors(BFLOAT16) if ".layers." not in name}
     folder = tmp_path_factory.mktemp("student")
-    write_folder(folder, checkpoint, checkpoint.config.of_layers(LAYERS), weights, torch.tensor([9, 7]))
+    write_folder(folder, checkpoint, checkpoint.config.of_layers(LAYERS), weights, np.array([9, 7]))
     return folder
 
 
@@ -60,10 +61,11 @@ def test_what_comes_out_is_the_student_to_seven_bits(part: Path, student: Path, 
     assemble(part, teacher, tmp_path / "whole")
     original, whole = (load_file(folder / "model.safetensors") for folder in (student, tmp_path / "whole"))
     assert original.keys() == whole.keys()
-    assert torch.equal(original[EMBEDDING], whole[EMBEDDING])
+    assert np.array_equal(original[EMBEDDING], whole[EMBEDDING])
     for name, tensor in original.items():
-        step = tensor.float().abs().amax(-1, keepdim=True) / 127
-        assert ((tensor.float() - whole[name].float()).abs() <= 0.51 * step + 0.004 * tensor.float().abs()).all(), name
+        wide = tensor.astype(FLOAT32)
+        step = np.abs(wide).max(-1, keepdims=True) / 127
+        assert (np.abs(wide - whole[name].astype(FLOAT32)) <= 0.51 * step + 0.004 * np.abs(wide)).all(), name
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "draft.safetensors"):
         assert (tmp_path / "whole" / name).read_bytes() == (student / name).read_bytes(), name
 
@@ -73,7 +75,7 @@ def test_a_part_has_nothing_of_the_teachers(part: Path) -> None:
     stored = load_file(part / "layers.safetensors")
     assert EMBEDDING not in stored
     assert {tensor.dtype for name, tensor in stored.items() if "proj.weight" in name and "scale" not in name} == {
-        torch.int8
+        np.dtype(np.int8)
     }
 
 

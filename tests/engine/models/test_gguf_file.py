@@ -7,14 +7,14 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-import torch
 from gguf import GGMLQuantizationType as BlockType
-from safetensors.torch import load_file
+from safetensors.numpy import load_file
 
 from engine.models.config import RopeConfig, UnsupportedCheckpoint
 from engine.models.gguf_file import GGUFCheckpoint
 from engine.models.gguf_header import BLOCK_TYPES
 from engine.models.hf_folder import HFCheckpoint
+from kernels.arrays import BFLOAT16, FLOAT32, Array
 from tests.engine.models.conftest import TinyFolder
 from tests.engine.models.tiny import TinyFamily
 from tests.engine.models.tiny_gguf import make_gguf, permuted, write
@@ -53,10 +53,10 @@ def test_a_float32_file_equals_the_folder_it_was_made_from(
 ) -> None:
     folder = tiny_folder(family, sliding_window=None) if family == "mistral" else tiny_folder(family)
     checkpoint, source = GGUFCheckpoint(make_gguf(tmp_path / "tiny.gguf", folder)), HFCheckpoint(folder)
-    weights, expected = dict(checkpoint.tensors(torch.float32)), dict(source.tensors(torch.float32))
+    weights, expected = dict(checkpoint.tensors(FLOAT32)), dict(source.tensors(FLOAT32))
     assert weights.keys() == expected.keys()
     for name, tensor in weights.items():
-        assert torch.equal(tensor, expected[name]), name
+        assert np.array_equal(tensor, expected[name]), name
     for field in ("vocab_size", "num_kv_heads", "head_dim", "rms_norm_eps", "rope", "windows", "qkv_bias", "qk_norm"):
         assert getattr(checkpoint.config, field) == getattr(source.config, field), field
     assert checkpoint.config.tie_embeddings == source.config.tie_embeddings
@@ -71,16 +71,16 @@ def test_every_type_that_can_be_written_is_expanded_exactly(
     folder = tiny_folder("llama")
     checkpoint = GGUFCheckpoint(make_gguf(tmp_path / "tiny.gguf", folder, block_type, tokenizer=False))
     source = load_file(folder / "model.safetensors")
-    for name, tensor in checkpoint.tensors(torch.float32):
+    for name, tensor in checkpoint.tensors(FLOAT32):
         expected = source[name]
         if tensor.ndim == 1:
-            assert torch.equal(tensor, expected)
+            assert np.array_equal(tensor, expected)
             continue
         # Rows are quantised one by one, so their order does not touch their values.
-        stored = gguf.quants.quantize(expected.numpy(), block_type)
-        assert torch.equal(tensor, torch.from_numpy(gguf.quants.dequantize(stored, block_type))), name
-        largest = expected.abs().amax(dim=1, keepdim=True)
-        assert ((tensor - expected).abs() <= RELATIVE_ERROR[block_type] * largest).all(), name
+        stored = gguf.quants.quantize(expected, block_type)
+        assert np.array_equal(tensor, gguf.quants.dequantize(stored, block_type)), name
+        largest = np.abs(expected).max(axis=1, keepdims=True)
+        assert (np.abs(tensor - expected) <= RELATIVE_ERROR[block_type] * largest).all(), name
 
 
 @pytest.mark.parametrize("block_type", K_QUANT_SCALES)
@@ -94,7 +94,7 @@ def test_k_quants_are_expanded_exactly(block_type: BlockType, tiny_folder: TinyF
     for key, value in plain._header.metadata.items():
         if isinstance(value, int | float) and not isinstance(value, bool):
             (writer.add_uint32 if isinstance(value, int) else writer.add_float32)(key, value)
-    expected: dict[str, torch.Tensor] = {}
+    expected: dict[str, Array] = {}
     stored_rows: dict[str, np.ndarray] = {}
     for name, info in plain._stored.items():
         if len(info.shape) == 1:
@@ -106,14 +106,14 @@ def test_k_quants_are_expanded_exactly(block_type: BlockType, tiny_folder: TinyF
             scales = random.uniform(0.01, 0.1, blocks.shape[:2]).astype(np.float16)
             blocks[:, :, offset : offset + 2] = scales[..., None].view(np.uint8)
         stored_rows[name] = blocks.reshape(info.shape[0], -1)
-        expected[name] = torch.from_numpy(gguf.quants.dequantize(stored_rows[name], block_type))
-        in_file = permuted(name, torch.from_numpy(stored_rows[name]), config)
+        expected[name] = gguf.quants.dequantize(stored_rows[name], block_type)
+        in_file = permuted(name, stored_rows[name], config)
         writer.add_tensor(info.name, in_file, raw_dtype=block_type)
     write(writer)
     checkpoint = GGUFCheckpoint(tmp_path / "k.gguf")
-    for name, tensor in checkpoint.tensors(torch.float32):
+    for name, tensor in checkpoint.tensors(FLOAT32):
         if name in expected:
-            assert torch.equal(tensor, expected[name]), name
+            assert np.array_equal(tensor, expected[name]), name
             assert np.array_equal(checkpoint.raw_tensor(name).rows, stored_rows[name]), name
 
 
@@ -122,17 +122,17 @@ def test_biases_of_q_and_k_are_reordered_too(tiny_folder: TinyFolder, tmp_path: 
     checkpoint = GGUFCheckpoint(make_gguf(tmp_path / "tiny.gguf", folder, BlockType.Q8_0))
     assert (checkpoint.config.qkv_bias, checkpoint.config.o_bias, checkpoint.config.mlp_bias) == (True, True, True)
     source = load_file(folder / "model.safetensors")
-    for name, tensor in checkpoint.tensors(torch.float32):
+    for name, tensor in checkpoint.tensors(FLOAT32):
         if name.endswith(".bias"):
-            assert torch.equal(tensor, source[name]), name
+            assert np.array_equal(tensor, source[name]), name
 
 
 def test_a_compute_dtype_is_rounded_to_once(tiny_folder: TinyFolder, tmp_path: Path) -> None:
     checkpoint = GGUFCheckpoint(make_gguf(tmp_path / "tiny.gguf", tiny_folder("llama"), BlockType.Q4_1))
-    exact = dict(checkpoint.tensors(torch.float32))
-    for name, tensor in checkpoint.tensors(torch.bfloat16):
-        assert tensor.dtype == torch.bfloat16
-        assert torch.equal(tensor, exact[name].to(torch.bfloat16)), name
+    exact = dict(checkpoint.tensors(FLOAT32))
+    for name, tensor in checkpoint.tensors(BFLOAT16):
+        assert tensor.dtype == BFLOAT16
+        assert np.array_equal(tensor, exact[name].astype(BFLOAT16)), name
 
 
 def test_the_text_processor_reads_the_files_own_tokenizer(tiny_folder: TinyFolder, tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ class TestRope:
         path = make_gguf(tmp_path / "tiny.gguf", tiny_folder("llama"), frequency_divisors=divisors)
         checkpoint = GGUFCheckpoint(path)
         assert checkpoint.config.rope == RopeConfig(theta=10_000.0, frequency_divisors=tuple(divisors))
-        assert "rope_freqs.weight" not in dict(checkpoint.tensors(torch.float32))
+        assert "rope_freqs.weight" not in dict(checkpoint.tensors(FLOAT32))
 
     def test_divisors_of_another_length_are_refused(self, tiny_folder: TinyFolder, tmp_path: Path) -> None:
         path = make_gguf(tmp_path / "tiny.gguf", tiny_folder("llama"), frequency_divisors=[1.0])

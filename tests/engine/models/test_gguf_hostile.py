@@ -6,13 +6,13 @@ from pathlib import Path
 
 import gguf
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.models.config import UnsupportedCheckpoint
 from engine.models.gguf_file import GGUFCheckpoint
 from engine.models.gguf_header import MAX_KEYS, MAX_TENSORS, read_header
+from kernels.arrays import FLOAT32
 from tests.engine.models.conftest import TinyFolder
 from tests.engine.models.tiny_gguf import make_gguf
 
@@ -52,7 +52,7 @@ def open_bounded(path: Path, data: bytes) -> bool:
     if refused is not None:
         assert refused.isprintable()
         return False
-    for _ in checkpoint.tensors(torch.float32):
+    for _ in checkpoint.tensors(FLOAT32):
         pass
     return True
 

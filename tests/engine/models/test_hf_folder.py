@@ -5,13 +5,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.numpy import load_file, save_file
 
 from engine.models.checkpoint import open_checkpoint
 from engine.models.config import UnsupportedCheckpoint
 from engine.models.hf_folder import HFCheckpoint
+from kernels.arrays import BFLOAT16, FLOAT32, Array
 from tests.engine.models.conftest import TinyFolder
 from tests.engine.models.tiny import FAMILIES, TinyFamily, write_tokenizer
 
@@ -31,8 +33,8 @@ def edit_json(path: Path, **changes: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def edit_weights(folder: Path, changes: dict[str, torch.Tensor | None]) -> None:
-    weights: dict[str, torch.Tensor | None] = {**load_file(folder / "model.safetensors"), **changes}
+def edit_weights(folder: Path, changes: dict[str, Array | None]) -> None:
+    weights: dict[str, Array | None] = {**load_file(folder / "model.safetensors"), **changes}
     save_file({name: tensor for name, tensor in weights.items() if tensor is not None}, folder / "model.safetensors")
 
 
@@ -41,9 +43,9 @@ def test_every_family(family: TinyFamily, tiny_folder: TinyFolder) -> None:
     folder = tiny_folder(family)
     checkpoint = open_checkpoint(folder)
     stored = load_file(folder / "model.safetensors")
-    weights = dict(checkpoint.tensors(torch.float32))
+    weights = dict(checkpoint.tensors(FLOAT32))
     assert weights.keys() == stored.keys()
-    assert all(torch.equal(weights[name], stored[name]) for name in stored)
+    assert all(np.array_equal(weights[name], stored[name]) for name in stored)
     assert checkpoint.weight_bytes == sum(tensor.nbytes for tensor in stored.values())
     assert checkpoint.path == folder
 
@@ -51,19 +53,19 @@ def test_every_family(family: TinyFamily, tiny_folder: TinyFolder) -> None:
 def test_shards_hold_the_same_as_one_file(tiny_folder: TinyFolder, sharded: Path) -> None:
     assert len(list(sharded.glob("*.safetensors"))) > 2
     weights, whole = (
-        dict(HFCheckpoint(sharded).tensors(torch.float32)),
+        dict(HFCheckpoint(sharded).tensors(FLOAT32)),
         load_file(tiny_folder("llama") / "model.safetensors"),
     )
     assert weights.keys() == whole.keys()
-    assert all(torch.equal(weights[name], whole[name]) for name in whole)
+    assert all(np.array_equal(weights[name], whole[name]) for name in whole)
 
 
 def test_weights_are_converted_to_the_compute_dtype(tiny_folder: TinyFolder) -> None:
     checkpoint = HFCheckpoint(tiny_folder("qwen2", dtype=torch.bfloat16))
-    exact = dict(checkpoint.tensors(torch.bfloat16))
-    for name, tensor in checkpoint.tensors(torch.float32):
-        assert exact[name].dtype == torch.bfloat16
-        assert torch.equal(tensor, exact[name].to(torch.float32))
+    exact = dict(checkpoint.tensors(BFLOAT16))
+    for name, tensor in checkpoint.tensors(FLOAT32):
+        assert exact[name].dtype == BFLOAT16
+        assert np.array_equal(tensor, exact[name].astype(FLOAT32))
 
 
 def test_the_generation_config_says_what_ends_a_sequence(folder: Path) -> None:
@@ -75,13 +77,13 @@ def test_the_generation_config_says_what_ends_a_sequence(folder: Path) -> None:
 
 def test_a_tied_head_that_was_stored_anyway_is_passed_over(tiny_folder: TinyFolder, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_folder("qwen3"), tmp_path / "folder"))
-    edit_weights(folder, {"lm_head.weight": torch.zeros(512, 64)})
-    assert "lm_head.weight" not in dict(HFCheckpoint(folder).tensors(torch.float32))
+    edit_weights(folder, {"lm_head.weight": np.zeros((512, 64), np.float32)})
+    assert "lm_head.weight" not in dict(HFCheckpoint(folder).tensors(FLOAT32))
 
 
 def test_computed_rope_buffers_of_old_files_are_passed_over(folder: Path) -> None:
-    edit_weights(folder, {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(8)})
-    assert len(dict(HFCheckpoint(folder).tensors(torch.float32))) == 21
+    edit_weights(folder, {"model.layers.0.self_attn.rotary_emb.inv_freq": np.zeros(8, np.float32)})
+    assert len(dict(HFCheckpoint(folder).tensors(FLOAT32))) == 21
 
 
 def test_the_text_processor_reads_the_folder(tiny_folder: TinyFolder) -> None:
@@ -94,15 +96,18 @@ def test_the_text_processor_reads_the_folder(tiny_folder: TinyFolder) -> None:
     [
         ({"model.norm.weight": None}, "tensor model.norm.weight is missing"),
         ({"lm_head.weight": None}, "tensor lm_head.weight is missing"),
-        ({"model.norm.bias": torch.zeros(64)}, "tensor model.norm.bias is not understood"),
-        ({"model.layers.2.mlp.up_proj.weight": torch.zeros(1)}, "tensor model.layers.2.mlp.up_proj.weight is not"),
-        ({"model.norm.weight": torch.zeros(63)}, "tensor model.norm.weight has shape [63], not [64]"),
-        ({"model.norm.weight": torch.zeros(64, dtype=torch.int8)}, "tensor model.norm.weight has type I8"),
-        ({"a\nb": torch.zeros(1)}, r"tensor 'a\nb' is not printable"),
+        ({"model.norm.bias": np.zeros(64, np.float32)}, "tensor model.norm.bias is not understood"),
+        (
+            {"model.layers.2.mlp.up_proj.weight": np.zeros(1, np.float32)},
+            "tensor model.layers.2.mlp.up_proj.weight is not",
+        ),
+        ({"model.norm.weight": np.zeros(63, np.float32)}, "tensor model.norm.weight has shape [63], not [64]"),
+        ({"model.norm.weight": np.zeros(64, np.int8)}, "tensor model.norm.weight has type I8"),
+        ({"a\nb": np.zeros(1, np.float32)}, r"tensor 'a\nb' is not printable"),
     ],
 )
 def test_weights_that_do_not_fit_are_refused_by_the_tensor(
-    changes: dict[str, torch.Tensor | None], named: str, folder: Path
+    changes: dict[str, Array | None], named: str, folder: Path
 ) -> None:
     edit_weights(folder, changes)
     with pytest.raises(UnsupportedCheckpoint) as caught:

@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.numpy import load_file
 
 from engine.distillation.decoder import Decoder
 from engine.distillation.layers import layer_tensors
@@ -19,6 +20,8 @@ from engine.models.layout import EMBEDDING, HEAD
 from engine.text.folder_tokenizer import read_config
 from engine.text.loading import text_processor_from_folder
 from engine.text.processor import TextProcessor
+from kernels.arrays import FLOAT32
+from kernels.exchange import array_of, tensor_of
 from tests.engine.execution.harness import forward_logits, load_tiny
 from tests.engine.models.tiny import FAMILIES, TinyFamily, make_checkpoint
 from tests.engine.models.tiny_gguf import make_gguf
@@ -37,12 +40,12 @@ def same_text(one: TextProcessor, other: TextProcessor) -> None:
 def test_a_trained_decoder_means_the_same_in_the_engine(family: TinyFamily, tmp_path: Path) -> None:
     """Logits of training and of serving over the written folder, of a student with two of three layers."""
     teacher = open_checkpoint(make_checkpoint(tmp_path / "teacher", family, num_hidden_layers=3))
-    weights = dict(teacher.tensors(torch.float32))
+    weights = {name: tensor_of(array) for name, array in teacher.tensors(FLOAT32)}
     config = teacher.config.of_layers((0, 2))
     student = Decoder(config, 64, layer_tensors(weights, (0, 2)))
-    shared = {name: weights[name] for name in (EMBEDDING, HEAD) if name in weights}
-    frequent = torch.tensor([5, 3])
-    write_folder(tmp_path / "student", teacher, config, dict(student.state_dict()) | shared, frequent)
+    whole = dict(student.state_dict()) | {name: weights[name] for name in (EMBEDDING, HEAD) if name in weights}
+    arrays = {name: array_of(tensor) for name, tensor in whole.items()}
+    write_folder(tmp_path / "student", teacher, config, arrays, np.array([5, 3]))
     tokens = [5, 300, 17, 42, 400, 8, 9, 250, 33, 77, 120, 6, 1]
     with torch.no_grad():
         hidden = student(weights[EMBEDDING][torch.tensor([tokens])])[0]
@@ -76,7 +79,7 @@ def test_what_has_no_words_is_refused(tmp_path: Path) -> None:
 
 def test_a_gguf_teachers_tokens_and_prompts_are_kept(tmp_path: Path, smollm2_file: Path) -> None:
     teacher = open_checkpoint(smollm2_file)
-    write_folder(tmp_path, teacher, teacher.config, {}, torch.tensor([1]))
+    write_folder(tmp_path, teacher, teacher.config, {}, np.array([1]))
     original, written = teacher.text_processor(), text_processor_from_folder(tmp_path)
     same_text(written, original)
     for conversation in (CHAT, CHAT[1:]):
@@ -92,7 +95,7 @@ def test_a_gguf_that_begins_texts_with_bos_still_does(adds: bool, tmp_path: Path
     folder = make_checkpoint(tmp_path / "folder", "llama")
     keys: Mapping[str, Any] = {"tokenizer.ggml.add_bos_token": adds, "tokenizer.chat_template.tool_use": "tools"}
     teacher = open_checkpoint(make_gguf(tmp_path / "teacher.gguf", folder, keys=dict(keys)))
-    write_folder(tmp_path / "student", teacher, teacher.config, {}, torch.tensor([1]))
+    write_folder(tmp_path / "student", teacher, teacher.config, {}, np.array([1]))
     same_text(text_processor_from_folder(tmp_path / "student"), teacher.text_processor())
     templates = read_config(tmp_path / "student")["chat_template"]
     assert [each["name"] for each in templates] == ["default", "tool_use"]

@@ -6,17 +6,18 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 from gguf import GGMLQuantizationType as BlockType
 
 from engine.models.checkpoint import open_checkpoint
 from engine.models.gguf_file import GGUFCheckpoint
 from engine.models.weight_cache import CachedCheckpoint
+from kernels.arrays import BFLOAT16, FLOAT32, Array, Dtype
 from tests.engine.models.conftest import TinyFolder
 from tests.engine.models.tiny_gguf import make_gguf
 
-Weights = dict[str, torch.Tensor]
+Weights = dict[str, Array]
 
 
 @pytest.fixture
@@ -29,17 +30,17 @@ def cache(tmp_path: Path) -> Path:
     return tmp_path / "models" / "expanded"
 
 
-def load(model: Path, cache: Path, dtype: torch.dtype = torch.bfloat16) -> Weights:
+def load(model: Path, cache: Path, dtype: Dtype = BFLOAT16) -> Weights:
     return dict(CachedCheckpoint(GGUFCheckpoint(model), cache).tensors(dtype))
 
 
 def same(left: Weights, right: Weights) -> bool:
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+    return left.keys() == right.keys() and all(np.array_equal(left[name], right[name]) for name in left)
 
 
 @pytest.fixture
 def no_expansion(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: GGUFCheckpoint, dtype: torch.dtype, without: object = None) -> Iterator[object]:
+    def refuse(self: GGUFCheckpoint, dtype: Dtype, without: object = None) -> Iterator[object]:
         raise AssertionError("expanded again")
 
     monkeypatch.setattr(GGUFCheckpoint, "tensors", refuse)
@@ -49,15 +50,15 @@ def test_the_second_start_maps_what_the_first_expanded(
     model: Path, cache: Path, request: pytest.FixtureRequest
 ) -> None:
     first = load(model, cache)
-    assert same(first, dict(GGUFCheckpoint(model).tensors(torch.bfloat16)))
+    assert same(first, dict(GGUFCheckpoint(model).tensors(BFLOAT16)))
     request.getfixturevalue("no_expansion")
     assert same(load(model, cache), first)
 
 
 def test_each_dtype_has_its_own_file(model: Path, cache: Path) -> None:
-    narrow, wide = load(model, cache), load(model, cache, torch.float32)
+    narrow, wide = load(model, cache), load(model, cache, FLOAT32)
     assert len(list(cache.iterdir())) == 2
-    assert same(load(model, cache, torch.float32), wide)
+    assert same(load(model, cache, FLOAT32), wide)
     assert same(load(model, cache), narrow)
 
 
@@ -69,14 +70,14 @@ def test_a_changed_source_is_expanded_again_and_the_old_file_goes(
     os.utime(model, ns=(0, model.stat().st_mtime_ns + 1))
     after = load(model, cache)
     assert not same(before, after)
-    assert same(after, dict(GGUFCheckpoint(model).tensors(torch.bfloat16)))
+    assert same(after, dict(GGUFCheckpoint(model).tensors(BFLOAT16)))
     assert len(list(cache.iterdir())) == 1
 
 
 def test_a_source_that_changes_meanwhile_is_not_kept(model: Path, cache: Path) -> None:
     checkpoint = CachedCheckpoint(GGUFCheckpoint(model), cache)
     os.utime(model, ns=(0, model.stat().st_mtime_ns + 1))
-    assert len(dict(checkpoint.tensors(torch.bfloat16))) == 21
+    assert len(dict(checkpoint.tensors(BFLOAT16))) == 21
     assert list(cache.iterdir()) == []
 
 
@@ -98,7 +99,7 @@ def test_a_file_with_other_weights_is_written_again(model: Path, cache: Path, ti
 
 
 def test_a_load_that_is_given_up_leaves_nothing(model: Path, cache: Path) -> None:
-    tensors = CachedCheckpoint(GGUFCheckpoint(model), cache).tensors(torch.bfloat16)
+    tensors = CachedCheckpoint(GGUFCheckpoint(model), cache).tensors(BFLOAT16)
     next(tensors)
     assert len(list(cache.iterdir())) == 1
     tensors.close()  # type: ignore[attr-defined]
@@ -138,10 +139,10 @@ def test_what_a_killed_writer_left_behind_goes(model: Path, cache: Path) -> None
 def test_only_quantised_files_are_kept(model: Path, cache: Path, tiny_folder: TinyFolder, tmp_path: Path) -> None:
     plain = make_gguf(tmp_path / "plain.gguf", tiny_folder("llama"), BlockType.BF16)
     for path in (plain, tiny_folder("llama")):
-        assert len(dict(open_checkpoint(path, cache).tensors(torch.bfloat16))) == 21
+        assert len(dict(open_checkpoint(path, cache).tensors(BFLOAT16))) == 21
     assert not cache.exists()
     checkpoint = open_checkpoint(model, cache)
-    assert len(dict(checkpoint.tensors(torch.bfloat16))) == 21
+    assert len(dict(checkpoint.tensors(BFLOAT16))) == 21
     assert len(list(cache.iterdir())) == 1
     assert checkpoint.path == model
     assert checkpoint.weight_bytes == GGUFCheckpoint(model).weight_bytes

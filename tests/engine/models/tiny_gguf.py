@@ -6,9 +6,8 @@ from typing import Any
 
 import gguf
 import numpy as np
-import torch
 from gguf import GGMLQuantizationType as BlockType
-from safetensors.torch import load_file
+from safetensors.numpy import load_file
 
 _NAMES = {
     "model.embed_tokens": "token_embd",
@@ -48,8 +47,8 @@ def make_gguf(
     metadata = _metadata(arch, config, folder if tokenizer else None) | (keys or {})
     for key, value in metadata.items():
         _add(writer, key, value)
-    for name, tensor in load_file(folder / "model.safetensors").items():
-        array = permuted(name, tensor, config) if arch == "llama" else tensor.numpy()
+    for name, numbers in load_file(folder / "model.safetensors").items():
+        array = permuted(name, numbers, config) if arch == "llama" else numbers
         stored = BlockType.F32 if array.ndim == 1 else block_type
         writer.add_tensor(_gguf_name(name), gguf.quants.quantize(array, stored), raw_dtype=stored)
     if frequency_divisors is not None:
@@ -65,9 +64,8 @@ def write(writer: gguf.GGUFWriter) -> None:
     writer.close()
 
 
-def permuted(name: str, tensor: torch.Tensor, config: dict[str, Any]) -> np.ndarray:
+def permuted(name: str, array: np.ndarray, config: dict[str, Any]) -> np.ndarray:
     """q and k rows in the order of interleaved rope, by the formula of llama.cpp's convert_hf_to_gguf.py."""
-    array = tensor.numpy()
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
     for part, count in heads.items():
         if part in name:
