@@ -1,6 +1,8 @@
 """A distilled model is taken apart and put together again, to the bit, with its own teacher only."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,7 @@ from tests.engine.models.tiny import make_checkpoint
 from tests.engine.models.tiny_gguf import make_gguf
 
 LAYERS = (0, 2)
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +94,18 @@ def test_another_teacher_is_refused(part: Path, teacher: Path, tmp_path: Path) -
     with pytest.raises(UnsupportedCheckpoint, match="is not the file of tiny that tiny-small was made from"):
         assemble(part, other, tmp_path / "whole")
     assert not (tmp_path / "whole").exists()
+
+
+def test_no_torch_is_needed(part: Path, teacher: Path, tmp_path: Path) -> None:
+    """The first start of all assembles in the process that serves."""
+    program = """
+import sys
+from pathlib import Path
+from engine.models.assembly import assemble
+assemble(*(Path(path) for path in sys.argv[1:]))
+assert "torch" not in sys.modules, "torch came in"
+"""
+    subprocess.run([sys.executable, "-c", program, part, teacher, tmp_path / "whole"], check=True, cwd=ROOT)
 
 
 class TestCatalog:

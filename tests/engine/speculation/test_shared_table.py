@@ -1,6 +1,7 @@
 """A draft model that was made from its target uses the target's table of tokens, and gives its own back."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ import torch
 from engine.models.checkpoint import open_checkpoint
 from engine.models.host_model import HostModel
 from engine.models.loader import host_model, load_model
+from engine.models.native_model import NativeModel
+from engine.models.torch_model import TorchModel
 from engine.speculation.shared_table import share_table
 from kernels.arrays import Floats, int_array
 from kernels.cpu.memory import WeightMemory
@@ -17,6 +20,7 @@ from kernels.cpu.native_ops import NativeOps
 from kernels.cpu.ops import CpuOps
 from kernels.cpu.probe import CpuProfile
 from kernels.host import StepRows
+from kernels.weights import ModelWeights
 from tests.engine.models.tiny import make_checkpoint
 
 TIED = {"tie_word_embeddings": True, "num_hidden_layers": 1}
@@ -35,6 +39,13 @@ def load_folder(folder: Path, ops: NativeOps | CpuOps) -> HostModel:
     return host_model(load_model(open_checkpoint(folder), ops, 64))
 
 
+def weights_of(model: HostModel) -> ModelWeights[Any, Any, Any]:
+    if isinstance(model, NativeModel):
+        return model._weights
+    assert isinstance(model, TorchModel)
+    return model._transformer._weights
+
+
 def logits(model: HostModel) -> Floats:
     rows = StepRows(int_array([[0]]), int_array([5]), int_array([5]))
     return model.logits(model.forward(np.arange(3, 8), rows, model.allocate_kv(1)))
@@ -44,10 +55,10 @@ def logits(model: HostModel) -> Floats:
 def test_the_same_table_is_shared(tmp_path: Path, ops: NativeOps | CpuOps, tied: bool) -> None:
     folder = make_checkpoint(tmp_path / "model", "llama", **{**TIED, "tie_word_embeddings": tied})
     target, draft = load_folder(folder, ops), load_folder(folder, ops)
-    before, head = logits(draft), draft._weights.head
+    before, head = logits(draft), weights_of(draft).head
     assert share_table(target, draft, open_checkpoint(folder))
-    assert draft._weights.embedding is target._weights.embedding
-    assert draft._weights.head is (target._weights.head if tied else head)
+    assert weights_of(draft).embedding is weights_of(target).embedding
+    assert weights_of(draft).head is (weights_of(target).head if tied else head)
     assert np.array_equal(logits(draft), before)
 
 
@@ -57,9 +68,9 @@ def test_another_table_is_not(tmp_path: Path, ops: NativeOps | CpuOps) -> None:
     for number, changes in enumerate(others):
         other = make_checkpoint(tmp_path / str(number), "llama", **changes)  # type: ignore[arg-type]
         target, draft = load_folder(folder, ops), load_folder(other, ops)
-        own, before = draft._weights, logits(draft)
+        own, before = weights_of(draft), logits(draft)
         assert not share_table(target, draft, open_checkpoint(other))
-        assert draft._weights is own
+        assert weights_of(draft) is own
         assert np.array_equal(logits(draft), before)
 
 
