@@ -53,17 +53,18 @@ def run(settings: Settings, listener: socket.socket, termination: Termination, *
     _warn_of_openness(settings)
     _refuse_missing(settings)
     do_without(DATA_FRAMES)
-    with collecting_nothing(), progress() as report, loading(partial(load_engine, settings), report) as loaded:
-        from gateway import serving
+    with collecting_nothing():
+        with progress() as report, loading(partial(load_engine, settings), report) as loaded:
+            from gateway import serving
 
-        asyncio.run(serving.prepare_database(settings))
-        preload(settings.analytics_url.get_secret_value())
-        engine = loaded.result()
+            asyncio.run(serving.prepare_database(settings))
+            preload(settings.analytics_url.get_secret_value())
+            engine = loaded.result()
+        leave_the_start_behind()
+        # What is there now stays: a full collection that walked it again took up to 40 ms of everybody's time.
+        gc.freeze()
     if not settings.models:
         settings = settings.model_copy(update={"small_models": default_pairs(engine.models)})
-    leave_the_start_behind()
-    # What is there now stays: a full collection that walked it again took up to 40 ms of everybody's time.
-    gc.freeze()
     # At Python's 700, every other request was walked through by a collection that found nothing.
     gc.set_threshold(GC_ALLOCATIONS, *gc.get_threshold()[1:])
     serving.serve(settings, engine, pepper, listener, termination, demo=demo)

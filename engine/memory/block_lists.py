@@ -4,17 +4,19 @@ NOWHERE = -1
 
 
 class BlockLists:
-    """`num_lists` doubly linked lists of blocks, through two arrays. Each operation is O(1), removal included.
+    """`num_lists` doubly linked lists of blocks, through two arrays. Each operation is O(1), removal included. At first
+    all blocks are in list 0, in order.
 
     The index `num_blocks + n` is the sentinel before the front and after the back of list n.
     """
 
     def __init__(self, num_blocks: int, num_lists: int) -> None:
         self._num_blocks = num_blocks
-        self.sizes = [0] * num_lists
-        self.list_of = [NOWHERE] * num_blocks
-        self._next = list(range(num_blocks + num_lists))
-        self._previous = list(range(num_blocks + num_lists))
+        self.sizes = [num_blocks, *(0 for _ in range(num_lists - 1))]
+        self.list_of = [0] * num_blocks
+        ring, others = num_blocks + 1, range(num_blocks + 1, num_blocks + num_lists)
+        self._next = [*range(1, ring), 0, *others]
+        self._previous = [num_blocks, *range(num_blocks), *others]
 
     def first(self, number: int) -> int | None:
         """The block at the front."""

@@ -58,9 +58,7 @@ class BlockPool:
         ranks = len(reserved_blocks)
         self._ranks = range(ranks)
         self._tenant_blocks = tenant_blocks
-        self._lists = BlockLists(self.num_blocks, _FIRST_PROTECTED + ranks)
-        for block in range(self.num_blocks):
-            self._lists.push_back(_EMPTY, block)
+        self._lists = BlockLists(self.num_blocks, _FIRST_PROTECTED + ranks)  # all are empty, which is list 0
         self._holders = [[0] * self.num_blocks for _ in self._ranks]
         self._rank_of = [0] * self.num_blocks
         self._free_cached = [0] * ranks

@@ -37,7 +37,7 @@ def test_only_pages_that_are_a_librarys_file_still_may_go() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 def test_everything_works_without_those_pages_and_less_is_resident() -> None:
     program = """
-import torch
+import chdb
 from gateway.footprint import leave_the_start_behind
 def file_kib():
     lines = (line.split() for line in open("/proc/self/status"))
@@ -46,7 +46,7 @@ before = file_kib()
 leave_the_start_behind()
 after = file_kib()
 assert after < before / 2, (before, after)
-assert torch.equal(torch.ones(64, 64) @ torch.ones(64, 64), torch.full((64, 64), 64.0))
+assert str(chdb.query("SELECT sum(number) FROM numbers(100)")).strip() == "4950"
 """
     subprocess.run([sys.executable, "-c", program], check=True)
 
@@ -68,4 +68,9 @@ async def main():
 asyncio.run(main())
 assert not [name for name in DATA_FRAMES if sys.modules[name] is not None]
 """
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_what_serves_does_not_import_torch() -> None:
+    program = "import sys, gateway.cli.serve, gateway.serve, gateway.serving; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
