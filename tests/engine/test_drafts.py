@@ -100,7 +100,9 @@ def test_a_model_of_another_vocabulary_cannot_draft(
 
 
 def vocabulary(model: str, *tokens: bytes, size: int = 3) -> Vocabulary:
-    known = SimpleNamespace(vocab_size=len(tokens), token_bytes=lambda token: tokens[token])
+    known = SimpleNamespace(
+        vocab_size=len(tokens), token_bytes=lambda token: tokens[token], shares_with=lambda other: False
+    )
     return Vocabulary(model, size, known)  # type: ignore[arg-type]
 
 

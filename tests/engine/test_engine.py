@@ -265,15 +265,15 @@ async def test_a_failing_step_fails_its_requests_and_no_others(engine: Engine, m
 
 async def test_a_nan_fails_its_request_alone(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = tokens_of(await collect(engine.stream("llama", PROMPT, GREEDY)))
-    model = engine._core._workers["llama"].executor._model  # type: ignore[attr-defined]
-    embed = model.ops.embed
+    ops = engine._core._workers["llama"].executor._model._transformer.ops  # type: ignore[attr-defined]
+    embed = ops.embed
 
     def poisoned(table, token_ids):  # type: ignore[no-untyped-def]
         hidden = embed(table, token_ids).clone()
         hidden[token_ids == 500] = float("nan")
         return hidden
 
-    monkeypatch.setattr(model.ops, "embed", poisoned)
+    monkeypatch.setattr(ops, "embed", poisoned)
     neighbour = asyncio.create_task(collect(engine.stream("llama", PROMPT, GREEDY)))
     with pytest.raises(EngineError, match="not finite"):
         await collect(engine.stream("llama", [*PROMPT[:20], 500, *PROMPT[20:40]], GREEDY))
