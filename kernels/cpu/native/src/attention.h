@@ -49,9 +49,11 @@ struct Tile {
 // A tile and, where it is cut, the sums of its parts.
 struct Unit {
     Tile tile;
-    float* sums;  // of its parts, one behind the other, or null where it is whole
+    float* sums;  // of its first part, or null where it is whole
+    int64_t sums_of_part;  // how far behind them the next part's are
     int64_t first_part;
     std::atomic<int64_t> parts_left;
+    int64_t rows;  // whose queries are computed as this one tile: their units follow, those of all KV heads each; or 0
 };
 
 struct Task {
@@ -75,8 +77,8 @@ constexpr int64_t MOST_SUMS = 64 * (128 + 16);  // floats of the largest tile, w
 struct AttentionKernels {
     // One part of a tile into sums [last - first][sums_stride]. Of queries that see nothing of it, nothing is written.
     void (*part)(const Attention& attention, const Tile& tile, int64_t part, Ahead& ahead, float* sums);
-    // All parts that the tile sees, one behind the other as the function above leaves them, into the step's output.
-    void (*merge)(const Attention& attention, const Tile& tile, const float* sums);
+    // All parts that the tile sees, `of_part` floats apart as the function above leaves them, into the step's output.
+    void (*merge)(const Attention& attention, const Tile& tile, const float* sums, int64_t of_part);
     // Both, part after part.
     void (*whole)(const Attention& attention, const Tile& tile, Ahead& ahead);
 };

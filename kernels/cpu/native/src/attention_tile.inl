@@ -253,12 +253,11 @@ void one_part(const Attention& attention, const Tile& tile, int64_t part, Ahead&
 }
 
 template <typename Kept>
-void merge_parts(const Attention& attention, const Tile& tile, const float* part_sums) {
+void merge_parts(const Attention& attention, const Tile& tile, const float* part_sums, int64_t of_part) {
     alignas(64) float sums[MOST_SUMS];
     const Span parts = parts_of(attention, tile);
-    for (int64_t part = parts.first; part < parts.last; ++part) {
+    for (int64_t part = parts.first; part < parts.last; ++part, part_sums += of_part) {
         merge_part(attention, tile, part, part_sums, sums);
-        part_sums += (tile.last - tile.first) * sums_stride(attention.heads->head_dim);
     }
     store_queries<Kept>(attention, tile, sums);
 }
