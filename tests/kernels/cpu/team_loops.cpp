@@ -39,7 +39,8 @@ void loops_of_one_caller(int caller) {
         const int64_t count = 1 + (loop * 37 + caller) % MOST;
         numbers.factor = loop % 3 - 1;
         const std::vector<int64_t> before = numbers.to;
-        tp::run(multiply, &numbers, count, 1 + loop % 7);
+        const int64_t grain = 1 + loop % 7;
+        tp::run(multiply, &numbers, count, grain, 1 + loop % grain);
         for (size_t i = 0; i < MOST; ++i) {
             const bool touched = static_cast<int64_t>(i) < count;
             wrong += numbers.to[i] != before[i] + (touched ? numbers.from[i] * numbers.factor : 0);

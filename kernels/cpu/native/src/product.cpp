@@ -9,8 +9,8 @@
 namespace tp {
 namespace {
 
-constexpr int64_t PIECE_BYTES = 256 << 10;  // of weights: the most that one thread takes at a time
-constexpr int64_t PIECES_A_THREAD = 6;     // and so many at least, so that threads end together
+constexpr int64_t PIECE_BYTES = 512 << 10;  // of weights: the most that one thread takes at a time
+constexpr int64_t LEAST_BYTES = 16 << 10;   // and the least, towards the end
 constexpr int64_t PANEL_BYTES = 512 << 10;  // of rows: what stays in a core's cache while all the weights pass by
 constexpr int64_t PANEL_ROWS = 48;         // and no fewer: weights have to be read anew for each panel
 constexpr int64_t PREPARED_ROWS = 4;       // that one thread prepares at a time
@@ -118,11 +118,10 @@ int64_t panel_rows(int64_t rows, int64_t bytes_of_row) {
     return up_to((rows + panels - 1) / panels, PANEL_ROWS);
 }
 
-// Units of work in a piece.
-int64_t grain_of(const TpLinear& linear, int64_t units) {
+// Units of work with weights of so many bytes, one at least.
+int64_t units_of(const TpLinear& linear, int64_t bytes) {
     const TpWeight& weight = linear.part[0];
-    const int64_t block_bytes = std::max<int64_t>(1, tp_packed_bytes(weight.format, BLOCK_OUTPUTS, weight.inputs));
-    return std::clamp<int64_t>(units / (PIECES_A_THREAD * threads()), 1, std::max<int64_t>(1, PIECE_BYTES / block_bytes));
+    return std::max<int64_t>(1, bytes / tp_packed_bytes(weight.format, BLOCK_OUTPUTS, weight.inputs));
 }
 
 }  // namespace
@@ -187,5 +186,5 @@ extern "C" void tp_product(const TpLinear* linear, const uint16_t* x, int64_t x_
     }
     work.panel_rows = panel_rows(rows, bytes_of_row);
     const int64_t panels = (rows + work.panel_rows - 1) / work.panel_rows;
-    run(product_range, &work, panels * work.blocks, grain_of(*linear, panels * work.blocks));
+    run(product_range, &work, panels * work.blocks, units_of(*linear, PIECE_BYTES), units_of(*linear, LEAST_BYTES));
 }

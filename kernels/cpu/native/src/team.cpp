@@ -17,6 +17,7 @@ namespace {
 constexpr int32_t MOST_THREADS = 256;
 // Between the loops of a step lie microseconds; between two steps a worker may as well be woken.
 constexpr auto LOOKS_FOR = std::chrono::microseconds(60);
+constexpr int64_t SHARES_OF_REST = 2;  // for each thread: a piece is no larger a part of what is left
 constexpr int PAUSES_A_LOOK = 16;
 constexpr int PAUSES_BEFORE_YIELDING = 2000;
 
@@ -48,7 +49,7 @@ class Team {
     }
 
     // False where the team is at work for another thread.
-    bool run(tp::Range range, const void* argument, int64_t count, int64_t grain) {
+    bool run(tp::Range range, const void* argument, int64_t count, int64_t grain, int64_t least) {
         if (busy_.exchange(true, std::memory_order_acquire)) {
             return false;
         }
@@ -56,7 +57,7 @@ class Team {
         if (workers_ < threads_.load(std::memory_order_relaxed) - 1) {
             start();
         }
-        range_ = range, argument_ = argument, count_ = count, grain_ = grain;
+        range_ = range, argument_ = argument, count_ = count, grain_ = grain, least_ = least;
         next_.store(0, std::memory_order_relaxed);
         state_.store((state_.load(std::memory_order_relaxed) & ~(NUMBER - 1)) + NUMBER + OPEN);
         if (asleep_.load() != 0) {
@@ -90,8 +91,14 @@ class Team {
     void unlock() { busy_.store(false, std::memory_order_release); }
 
     void take_pieces() {
-        for (int64_t first; (first = next_.fetch_add(grain_, std::memory_order_relaxed)) < count_;) {
-            range_(argument_, first, std::min(first + grain_, count_));
+        const int64_t shares = SHARES_OF_REST * threads();
+        int64_t first = next_.load(std::memory_order_relaxed);
+        while (first < count_) {
+            const int64_t last = std::min(first + std::clamp((count_ - first) / shares, least_, grain_), count_);
+            if (next_.compare_exchange_weak(first, last, std::memory_order_relaxed)) {
+                range_(argument_, first, last);
+                first = next_.load(std::memory_order_relaxed);
+            }
         }
     }
 
@@ -182,7 +189,7 @@ class Team {
     // Written while the loop is closed and nobody is inside.
     alignas(64) tp::Range range_ = nullptr;
     const void* argument_ = nullptr;
-    int64_t count_ = 0, grain_ = 1;
+    int64_t count_ = 0, grain_ = 1, least_ = 1;
     alignas(64) std::atomic<int64_t> next_{0};
     alignas(64) std::atomic<bool> busy_{false};
     std::atomic<bool> stopping_{false};
@@ -206,8 +213,8 @@ Team& team() {
 
 int32_t tp::threads() { return team().threads(); }
 
-void tp::run(Range range, const void* argument, int64_t count, int64_t grain) {
-    if (count <= grain || threads() == 1 || !team().run(range, argument, count, grain)) {
+void tp::run(Range range, const void* argument, int64_t count, int64_t grain, int64_t least) {
+    if (count <= least || threads() == 1 || !team().run(range, argument, count, grain, least)) {
         range(argument, 0, count);
     }
 }
