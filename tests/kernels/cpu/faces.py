@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import fields
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -90,7 +91,7 @@ class HostFace(ReadingFace):
 
     @property
     def dtype(self) -> torch.dtype:
-        return tensor_of(array_of(torch.empty(0)).astype(self.ops.dtype)).dtype
+        return tensor_of(np.empty(0, self.ops.dtype)).dtype
 
     def edit_logits(self, logits: Tensor, edits: LogitEdits[Tensor]) -> None:
         self.ops.edit_logits(array_of(logits), edits_in_arrays(edits))

@@ -8,7 +8,8 @@ from kernels.cpu import native
 from kernels.cpu.memory import WeightMemory
 from kernels.cpu.native import takes
 from kernels.cpu.native.library import load
-from kernels.exchange import array_of
+from kernels.cpu.native_ops import NativeOps
+from kernels.exchange import array_of, tensor_of
 from kernels.weights import DENSE, StoredWeight
 from tests.kernels.cpu.faces import EmbeddingFace, LinearFace, dense
 
@@ -118,6 +119,22 @@ def test_gates_and_ups_of_different_formats_are_expanded() -> None:
     alike = LinearFace.gate_up(dense(gate), dense(up))
     x = whole(3, 64, seed=3)
     assert torch.equal(mixed.wide(x), alike.wide(x))
+
+
+def test_nothing_is_kept_of_what_is_packed() -> None:
+    """Weights are views of a file, which may go when a model is loaded."""
+    ops, x = NativeOps(1), whole(3, 64)
+    table, gate, up, bias = whole(40, 64), whole(16, 64, seed=1), whole(16, 64, seed=2), whole(32, seed=3).float()
+    embedding = ops.pack_embedding(dense(table))
+    head, gate_up = ops.tied_head(embedding), ops.pack_gate_up(dense(gate), dense(up), array_of(bias))
+    vector, rows = ops.vector(array_of(bias)), ops.pack_rows(array_of(table))
+    expected = (x.float() @ table.float().T, x.float() @ torch.cat((gate, up)).float().T + bias, bias.clone())
+    for given in (table, gate, up, bias):
+        given.fill_(-1)
+    assert torch.equal(tensor_of(head.wide(array_of(x))), expected[0])
+    assert torch.equal(tensor_of(rows(array_of(x))), expected[0])
+    assert torch.equal(tensor_of(gate_up.wide(array_of(x))), expected[1])
+    assert torch.equal(tensor_of(vector), expected[2])
 
 
 def test_what_is_taken() -> None:
