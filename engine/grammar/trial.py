@@ -32,7 +32,7 @@ class TrialProcess:
             TrialProcessFailed: it does not come up.
         """
         self._seconds = seconds
-        # Not `-m`: that would import the engine, with torch. One thread: no pool of them counts against the memory.
+        # Not `-m`: that would import the engine. One thread: no pool of them counts against the memory.
         self._process = subprocess.Popen(
             [sys.executable, "-I", str(Path(worker.__file__))],
             stdin=subprocess.PIPE,

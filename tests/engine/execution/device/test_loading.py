@@ -1,0 +1,62 @@
+"""A model that a GPU computes is loaded for it, sized by what it leaves, and placed on it. Torch's ops stand in."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine import Engine, EngineConfig, SamplingParams, SchedulerConfig
+from engine.execution.device import placement
+from engine.execution.device.runner import DeviceRunner
+from engine.kv_memory import DeviceMemory
+from engine.models.transformer import Transformer
+from kernels.reference import ReferenceOps
+from kernels.reference_step import ReferenceStepOps
+from tests.engine.execution.device.harness import REFERENCE_GRAPHS
+from tests.engine.execution.harness import Harness, load_tiny
+
+PROMPTS = [list(range(10, 60)), list(range(20, 37))]
+GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+SLOTS = SchedulerConfig(max_running=2, step_tokens=64)
+
+
+class GpuOps(ReferenceOps):
+    """On the processor, and says otherwise."""
+
+    @property
+    def on_gpu(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def placed(monkeypatch: pytest.MonkeyPatch) -> list[Transformer]:
+    """The models that were put onto the GPU."""
+    models: list[Transformer] = []
+
+    def place(model: Transformer, step_ops: ReferenceStepOps, **sizes: int) -> Any:
+        assert isinstance(step_ops, ReferenceStepOps)
+        models.append(model)
+        return REFERENCE_GRAPHS(model, **sizes)
+
+    memory = DeviceMemory(total_bytes=100 << 20, taken_bytes=60 << 20, step_bytes=30 << 20)
+    monkeypatch.setattr("engine.engine.select_ops", lambda *_: GpuOps(torch.device("cpu"), torch.float32))
+    monkeypatch.setattr("engine.worker.select_step_ops", lambda ops: ReferenceStepOps())
+    monkeypatch.setattr(placement, "measure_memory", lambda *_: memory)
+    monkeypatch.setattr(placement, "place", place)
+    return models
+
+
+def test_it_says_what_it_says_on_a_cpu(tiny_folders: dict[str, Path], placed: list[Transformer]) -> None:
+    folder = tiny_folders["llama"]
+    on_cpu = Harness(load_tiny(folder))
+    for prompt in PROMPTS:
+        on_cpu.add(prompt, max_tokens=GREEDY.max_tokens or 0)
+    expected = [generated.tokens for generated in on_cpu.run().values()]
+    config = EngineConfig(drafts={"large": "small"}, scheduler=SLOTS)
+    with Engine.load({"large": folder, "small": folder}, config) as engine:
+        assert [list(choice.token_ids) for [choice] in engine.generate("large", PROMPTS, GREEDY)] == expected
+        assert [type(worker.executor) for worker in engine._core._workers.values()] == [DeviceRunner] * 2
+        assert len(placed) == 2
+        assert "of the GPU's" in str(engine.hardware["kv memory of large"])
+        assert engine.stats()["large"].speculation is None, "on a GPU no model drafts"
