@@ -75,27 +75,34 @@ void prepare_range(const void* argument, int64_t first, int64_t last) {
     }
 }
 
+// A part's product for the panel of rows that begins with `row`.
+Product product_of_panel(const Work& work, const Part& part, int64_t row) {
+    Product product = part.product;
+    const int64_t number_bytes = product.store == TP_STORE_BF16 || product.store == TP_STORE_SILU_MUL ? 2 : 4;
+    product.rows = std::min(work.panel_rows, work.rows - row);
+    product.x += row * product.x_stride;
+    product.prepared += row * product.prepared_bytes;
+    product.y = static_cast<char*>(product.y) + row * product.y_stride * number_bytes;
+    return product;
+}
+
 // Units of work are numbered panel by panel, in each block by block.
 void product_range(const void* argument, int64_t first, int64_t last) {
     const auto& work = *static_cast<const Work*>(argument);
-    bool follows = false;
-    for (int64_t unit = first; unit < last; ++unit) {
+    for (int64_t unit = first; unit < last;) {
         const int64_t row = unit / work.blocks * work.panel_rows, block = unit % work.blocks;
         const Part* part = work.part;
         while (block >= part->first_block + part->blocks) {
             ++part;
         }
-        Product product = part->product;
-        const int64_t number_bytes = product.store == TP_STORE_BF16 || product.store == TP_STORE_SILU_MUL ? 2 : 4;
-        product.rows = std::min(work.panel_rows, work.rows - row);
-        product.x += row * product.x_stride;
-        product.prepared += row * product.prepared_bytes;
-        product.y = static_cast<char*>(product.y) + row * product.y_stride * number_bytes;
-        const bool goes_on = unit + 1 < last && block + 1 < part->first_block + part->blocks;
-        product.next_block = goes_on ? block - part->first_block + 1 : -1;
-        product.follows = follows;
-        follows = goes_on;
-        part->format->block(product, block - part->first_block);
+        Product product = product_of_panel(work, *part, row);
+        const int64_t begin = block - part->first_block, end = std::min(begin + last - unit, part->blocks);
+        for (int64_t b = begin; b < end; ++b) {
+            product.next_block = b + 1 < end ? b + 1 : -1;
+            product.follows = b > begin;
+            part->format->block(product, b);
+        }
+        unit += end - begin;
     }
 }
 
