@@ -41,7 +41,6 @@ def leave_the_start_behind() -> None:
     touches a part. Pages come back from the page cache as they are touched. To be called while no other thread loads
     a library. A no-op where there is no glibc, or no /proc.
     """
-    gc.collect()
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):
         libc.malloc_trim(ctypes.c_size_t(0))

@@ -61,7 +61,8 @@ def run(settings: Settings, listener: socket.socket, termination: Termination, *
             preload(settings.analytics_url.get_secret_value())
             engine = loaded.result()
         leave_the_start_behind()
-        # What is there now stays: a full collection that walked it again took up to 40 ms of everybody's time.
+        # What is there now stays: a full collection that walked it took 40 ms and more of everybody's time, and one now
+        # would find next to nothing.
         gc.freeze()
     if not settings.models:
         settings = settings.model_copy(update={"small_models": default_pairs(engine.models)})

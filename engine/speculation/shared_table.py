@@ -5,7 +5,7 @@ import numpy as np
 from engine.models.checkpoint import WeightSource
 from engine.models.host_model import HostModel
 from engine.models.layout import EMBEDDING
-from kernels.arrays import Array
+from kernels.arrays import Array, bits_of
 
 _TOKENS = 512
 """Rows that are compared at a time."""
@@ -29,9 +29,10 @@ def share_table(target: HostModel, draft: HostModel, checkpoint: WeightSource) -
 
 
 def _holds(model: HostModel, rows: Array) -> bool:
-    """Are these, [V, H], what the model reads of its table?"""
+    """Are these, [V, H], what the model reads of its table, to the bit?"""
     for first in range(0, len(rows), _TOKENS):
         chunk = rows[first : first + _TOKENS]
-        if not np.array_equal(model.embed(np.arange(first, first + len(chunk))), chunk):
+        read = model.embed(np.arange(first, first + len(chunk)))
+        if not np.array_equal(bits_of(read), bits_of(chunk)):
             return False
     return True

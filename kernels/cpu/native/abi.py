@@ -3,7 +3,7 @@
 from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
 from enum import IntEnum
 
-ABI = 5
+ABI = 6
 """TP_ABI."""
 
 
@@ -162,6 +162,7 @@ SIGNATURES = {
     "tp_packed_bytes": (c_int64, (c_int32, _COUNT, _COUNT)),
     "tp_pack": (None, (c_int32, _AT, _COUNT, _COUNT, _AT)),
     "tp_unpack_row": (None, (c_int32, _AT, _COUNT, _COUNT, _COUNT, _AT)),
+    "tp_unpack_rows": (None, (_AT, _AT, _COUNT, _AT)),
     "tp_product_scratch_bytes": (c_int64, (_AT, _COUNT)),
     "tp_product": (None, (_AT, _AT, _COUNT, _COUNT, c_int32, _AT, _COUNT, _AT)),
     "tp_rotate_and_store": (None, (_AT, _AT, _AT, _COUNT, _AT)),

@@ -59,14 +59,13 @@ class NativeLinear:
         """float32 [T, out]: the sums, not rounded."""
         return self._product(x, FLOAT32, abi.Store.FLOAT32)
 
-    def rows(self, indices: Sequence[int]) -> Floats:
+    def rows(self, indices: Sequence[int] | Ints) -> Floats:
         """float32 [n, in] of some outputs: what a product computes with."""
-        numbers: Floats = np.empty((len(indices), self._columns), FLOAT32)
-        unpack, row_at, row_bytes = self._library.tp_unpack_row, address(numbers), 4 * self._columns
-        for index in indices:
-            part, first = self._part_of(index)
-            unpack(part.format, part.packed, part.outputs, part.inputs, index - first, row_at)
-            row_at += row_bytes
+        chosen: Ints = np.ascontiguousarray(indices, np.int64)
+        if chosen.size and not 0 <= chosen.min() <= chosen.max() < self.out_features:
+            raise IndexError(f"outputs {chosen.min()} to {chosen.max()} of {self.out_features}")
+        numbers: Floats = np.empty((len(chosen), self._columns), FLOAT32)
+        self._library.tp_unpack_rows(self._struct_at, address(chosen), len(chosen), address(numbers))
         return numbers[:, : self.in_features]
 
     def _pack(self, part: StoredWeight, first: int, memory: WeightMemory) -> abi.Weight:
@@ -101,15 +100,6 @@ class NativeLinear:
         )
         return y
 
-    def _part_of(self, output: int) -> tuple[abi.Weight, int]:
-        first = 0
-        for number in range(self.struct.count):
-            part = self.struct.part[number]
-            if first <= output < first + part.outputs:
-                return part, first
-            first += part.outputs
-        raise IndexError(f"output {output} of {self.out_features}")
-
 
 class NativeEmbedding:
     """A table [V, H] packed as a product with it wants it: rows are unpacked where they are looked up."""
@@ -118,7 +108,7 @@ class NativeEmbedding:
         self.table = NativeLinear([weight], None, memory)
 
     def __call__(self, token_ids: Ints) -> Array:
-        return self.table.rows(token_ids.tolist()).astype(BFLOAT16)
+        return self.table.rows(token_ids).astype(BFLOAT16)
 
 
 def pack_gate_up(gate: StoredWeight, up: StoredWeight, bias: Array | None, memory: WeightMemory) -> NativeLinear:

@@ -150,6 +150,19 @@ extern "C" void tp_unpack_row(int32_t format, const void* packed, int64_t output
     format_of(format)->unpack_row(packed, outputs, inputs, output, numbers);
 }
 
+extern "C" void tp_unpack_rows(const TpLinear* linear, const int64_t* outputs, int64_t count, float* numbers) {
+    const int64_t inputs = linear->part[0].inputs;
+    for (int64_t row = 0; row < count; ++row) {
+        const TpWeight* weight = linear->part;
+        int64_t output = outputs[row];
+        while (output >= weight->outputs) {
+            output -= weight->outputs;
+            ++weight;
+        }
+        tp_unpack_row(weight->format, weight->packed, weight->outputs, inputs, output, numbers + row * inputs);
+    }
+}
+
 extern "C" int64_t tp_product_scratch_bytes(const TpLinear* linear, int64_t rows) {
     int64_t bytes = 0;
     for (int64_t part = 0; part < linear->count; ++part) {

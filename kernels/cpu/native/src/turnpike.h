@@ -12,7 +12,7 @@
 extern "C" {
 
 // Changes with every function or struct here; the loader refuses another.
-constexpr int32_t TP_ABI = 5;
+constexpr int32_t TP_ABI = 6;
 int32_t tp_abi();
 
 // What this processor has of what the kernels are made for, and the most that is used of it from now on.
@@ -62,6 +62,9 @@ struct TpLinear {
     int64_t count;  // 1 to 3
     TpWeight part[3];
 };
+
+// Numbers [count, inputs] float32 of so many of its outputs.
+void tp_unpack_rows(const TpLinear* linear, const int64_t* outputs, int64_t count, float* numbers);
 
 // What becomes of a product's sums, which are float32 and rounded at most once.
 enum TpStore : int32_t {
