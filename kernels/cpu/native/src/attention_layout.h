@@ -5,7 +5,8 @@
 //
 // Rows beside one another that begin with the same blocks, those of a prompt's beginning that many requests have, are
 // cut, too. What they all see of them, in whole parts, are tasks of one tile with the queries of them all: its keys and
-// values are read, and turned, once. A query's arithmetic is that of any tile.
+// values are read, and turned, once (Hydragen, arXiv 2402.05099, for a whole batch). A query's arithmetic is that of any
+// tile.
 #pragma once
 
 #include <algorithm>
@@ -21,14 +22,14 @@ constexpr int64_t SHARES = 128;  // a unit of more than one of so many shares of
 constexpr int64_t READ_COST = 8;  // to read a key and turn it costs about as much as this many queries
 
 // Rows beside one another of which all queries see the same first parts: 1 and 0 where there are no others.
-struct Alike {
+struct SharedPrefix {
     int64_t rows, parts, queries;  // of one KV head
 };
 
 inline int64_t first_position(const TpRows& rows, int64_t row) { return rows.context_lens[row] - rows.query_lens[row]; }
 
 // Parts that two rows see as a whole in the same blocks.
-inline int64_t parts_alike(const TpRows& rows, int64_t row, int64_t other) {
+inline int64_t shared_parts(const TpRows& rows, int64_t row, int64_t other) {
     const int64_t most = (std::min(first_position(rows, row), first_position(rows, other)) + 1) / PART_TOKENS;
     const int64_t *blocks = rows.block_tables + row * rows.block_table_stride,
                   *others = rows.block_tables + other * rows.block_table_stride;
@@ -40,21 +41,21 @@ inline int64_t parts_alike(const TpRows& rows, int64_t row, int64_t other) {
 }
 
 // From `row` on, as many as fit a tile and have no fewer parts in common than the first two.
-inline Alike alike_from(const TpHeads& heads, const TpRows& rows, int64_t row) {
+inline SharedPrefix shared_prefix_from(const TpHeads& heads, const TpRows& rows, int64_t row) {
     const int64_t group = heads.query_heads / heads.kv_heads, most = tile_queries(heads.head_dim);
-    Alike alike{1, 0, rows.query_lens[row] * group};
-    for (int64_t next = row + 1; alike.queries > 0 && next < rows.rows; ++next) {
+    SharedPrefix prefix{1, 0, rows.query_lens[row] * group};
+    for (int64_t next = row + 1; prefix.queries > 0 && next < rows.rows; ++next) {
         const int64_t queries = rows.query_lens[next] * group;
-        if (queries == 0 || alike.queries + queries > most) {
+        if (queries == 0 || prefix.queries + queries > most) {
             break;
         }
-        const int64_t parts = parts_alike(rows, next - 1, next);
-        if (parts == 0 || (alike.rows > 1 && parts < alike.parts)) {
+        const int64_t parts = shared_parts(rows, next - 1, next);
+        if (parts == 0 || (prefix.rows > 1 && parts < prefix.parts)) {
             break;
         }
-        alike = {alike.rows + 1, alike.rows > 1 ? alike.parts : parts, alike.queries + queries};
+        prefix = {prefix.rows + 1, prefix.rows > 1 ? prefix.parts : parts, prefix.queries + queries};
     }
-    return alike;
+    return prefix;
 }
 
 // Tiles of a step, those of one KV head standing for all; of a row the last first, as they see most.
@@ -126,9 +127,9 @@ class Layout {
     void put_rows() {
         int64_t token = 0;
         for (int64_t row = 0; row < rows_.rows;) {
-            const Alike alike = window_ == 0 ? alike_from(heads_, rows_, row) : Alike{1, 0, 0};
-            alike.rows > 1 ? put_alike(alike, row, token) : put_row(row, token);
-            for (const int64_t end = row + alike.rows; row < end; ++row) {
+            const SharedPrefix prefix = window_ == 0 ? shared_prefix_from(heads_, rows_, row) : SharedPrefix{1, 0, 0};
+            prefix.rows > 1 ? put_shared_prefix(prefix, row, token) : put_row(row, token);
+            for (const int64_t end = row + prefix.rows; row < end; ++row) {
                 token += rows_.query_lens[row];
             }
         }
@@ -150,18 +151,18 @@ class Layout {
 
     // Sums lie part by part, in each of them those of all rows. The tile of them all is the first row's, with the others'
     // queries behind its own: in the parts that they share, all see what these would see.
-    void put_alike(const Alike& alike, int64_t row, int64_t token) {
-        const int64_t end = row + alike.rows, stride = sums_stride(heads_.head_dim);
+    void put_shared_prefix(const SharedPrefix& prefix, int64_t row, int64_t token) {
+        const int64_t end = row + prefix.rows, stride = sums_stride(heads_.head_dim);
         const int64_t longest = *std::max_element(rows_.context_lens + row, rows_.context_lens + end);
-        const int64_t of_part = alike.queries * stride, of_head = ((longest - 1) / PART_TOKENS + 1) * of_part;
+        const int64_t of_part = prefix.queries * stride, of_head = ((longest - 1) / PART_TOKENS + 1) * of_part;
         Sums sums{sums_, of_head, of_part};
         sums_ += of_head * heads_.kv_heads;
-        const Tile all{row, 0, 0, alike.queries, token, first_position(rows_, row)};
-        put_parts(put_units(all, 0, alike.parts, sums, alike.rows), 0, alike.parts);
+        const Tile all{row, 0, 0, prefix.queries, token, first_position(rows_, row)};
+        put_parts(put_units(all, 0, prefix.parts, sums, prefix.rows), 0, prefix.parts);
         for (; row < end; token += rows_.query_lens[row], ++row) {
             const Tile tile{row, 0, 0, rows_.query_lens[row] * group_, token, first_position(rows_, row)};
             const int64_t last = last_part(tile);
-            put_parts(put_units(tile, 0, last, sums), alike.parts, last);
+            put_parts(put_units(tile, 0, last, sums), prefix.parts, last);
             sums.first += tile.last * stride;
         }
     }
