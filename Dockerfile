@@ -30,7 +30,7 @@ CMD ["serve"]
 # What a compiler makes is made here; no later stage has one for it.
 FROM python:3.11.15-slim-bookworm AS build
 WORKDIR /src
-COPY pyproject.toml setup.py README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE requirements-build.lock ./
 COPY engine ./engine
 COPY gateway ./gateway
 COPY kernels ./kernels
@@ -38,30 +38,37 @@ COPY migrations ./migrations
 RUN apt-get update \
     && apt-get install -y --no-install-recommends g++ \
     && rm -rf /var/lib/apt/lists/* \
-    && pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+    && pip install --no-cache-dir --no-deps --require-hashes -r requirements-build.lock \
+    && pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels .
 COPY models/smollm2-small ./models/smollm2-small
 
-# torch first and pinned: another package's range must not choose the build. TORCH_CPU_INDEX is the address of PyTorch's
-# index of builds for the CPU; without it the image has CUDA's libraries for nothing.
-FROM python:3.11.15-slim-bookworm AS torch-cpu
-ARG TORCH_CPU_INDEX=
+# What the lock names, with its hashes, and nothing beyond it. torch is not in it, as each of its builds has other hashes; it
+# finds here what it needs, and so brings itself alone, or with CUDA's libraries.
+FROM python:3.11.15-slim-bookworm AS locked
+WORKDIR /src
+COPY requirements.lock ./
 RUN python -m venv /opt/turnpike \
-    && /opt/turnpike/bin/pip install --no-cache-dir ${TORCH_CPU_INDEX:+--index-url "$TORCH_CPU_INDEX"} torch==2.13.0
+    && /opt/turnpike/bin/pip install --no-cache-dir --no-deps --require-hashes -r requirements.lock
+
+# TORCH_CPU_INDEX is the address of PyTorch's index of builds for the CPU; without it the image has CUDA's libraries for
+# nothing.
+FROM locked AS torch-cpu
+ARG TORCH_CPU_INDEX=
+RUN /opt/turnpike/bin/pip install --no-cache-dir ${TORCH_CPU_INDEX:+--index-url "$TORCH_CPU_INDEX"} torch==2.13.0
 
 FROM torch-cpu AS packages-cpu
 RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
-    /opt/turnpike/bin/pip install --no-cache-dir /wheels/turnpike-*.whl
+    /opt/turnpike/bin/pip install --no-cache-dir --no-deps /wheels/turnpike-*.whl
 # Beside the packages, as in a checkout: there `turnpike models` looks for what the default small model is made from.
 COPY --from=build /src/models /opt/turnpike/lib/python3.11/site-packages/models
 
 # The index's own torch is built for CUDA and brings CUDA's libraries along; only the driver comes from the host.
-FROM python:3.11.15-slim-bookworm AS torch-gpu
-RUN python -m venv /opt/turnpike \
-    && /opt/turnpike/bin/pip install --no-cache-dir torch==2.13.0
+FROM locked AS torch-gpu
+RUN /opt/turnpike/bin/pip install --no-cache-dir triton==3.7.1 torch==2.13.0
 
 FROM torch-gpu AS packages-gpu
 RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
-    /opt/turnpike/bin/pip install --no-cache-dir "$(echo /wheels/turnpike-*.whl)[gpu]"
+    /opt/turnpike/bin/pip install --no-cache-dir --no-deps /wheels/turnpike-*.whl
 COPY --from=build /src/models /opt/turnpike/lib/python3.11/site-packages/models
 
 FROM base AS gpu

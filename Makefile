@@ -1,20 +1,33 @@
 # One entry for everything that people do here. `make run` and `make test` install first.
 
 PYTHON ?= python3
+UV ?= uv
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install run test clients check native sanitize format bench compose-secrets
+.PHONY: install lock run test clients check native sanitize format bench compose-secrets
 
 install: $(STAMP)
 
-# torch first and pinned: another package's range must not choose the build.
-$(STAMP): pyproject.toml setup.py $(wildcard kernels/cpu/native/src/*)
+# What a lock names is installed with its hashes, and nothing beyond it is resolved. torch comes by its name: which build is
+# right depends on the device, and each has hashes of its own. What every build needs is in the lock, so it brings itself
+# and, built for CUDA, CUDA's libraries.
+$(STAMP): pyproject.toml setup.py requirements-dev.lock $(wildcard kernels/cpu/native/src/*)
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-dev.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BIN)/pip install --quiet --disable-pip-version-check --config-settings editable_mode=compat -e '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+		--config-settings editable_mode=compat -e .
 	touch $(STAMP)
+
+# The locks from pyproject.toml, after a change there; versions that still fit stay. `make lock LOCK_FLAGS=--upgrade`: none.
+LOCK = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	--no-emit-index-url --no-emit-package torch $(LOCK_FLAGS)
+lock:
+	$(LOCK) pyproject.toml -o requirements.lock
+	$(LOCK) pyproject.toml -c requirements.lock --extra dev -o requirements-dev.lock
+	echo setuptools | $(LOCK) - -c requirements.lock -o requirements-build.lock
 
 run: install
 	$(BIN)/turnpike serve --demo

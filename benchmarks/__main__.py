@@ -5,15 +5,38 @@ import sys
 from collections.abc import Mapping
 
 ALL = (
-    *("limits", "scheduler_step", "fairness", "memory_waste", "start", "resident", "accuracy"),
-    *("products", "attention", "sampling", "prefix", "sessions", "step_share", "step_loop", "admission", "class_cost"),
-    *("routing", "route_overhead", "journal", "sse", "slow_readers", "metering", "dashboards", "premium", "overload"),
+    *("limits", "scheduler_step", "host_part", "fairness", "memory_waste", "start", "resident", "accuracy"),
+    *(
+        "products",
+        "attention",
+        "sampling",
+        "penalties",
+        "prefix",
+        "sessions",
+        "step_share",
+        "step_loop",
+        "admission",
+        "class_cost",
+    ),
+    *(
+        "routing",
+        "route_overhead",
+        "itl",
+        "journal",
+        "sse",
+        "slow_readers",
+        "metering",
+        "dashboards",
+        "premium",
+        "overload",
+    ),
     *("serving", "speculation", "grammar", "peers"),
 )
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {"peers": ("--quick",)}
 """What is not run as it is when called alone: all passes beside the peers take the better part of an hour."""
 LEFT_OUT: Mapping[str, str] = {
     "gpu": "needs an NVIDIA GPU",
+    "niceness": "is for who changes engine/thread.py",
     "at_once": "a server, started by sse",
     "weightless": "a server, started by sse and slow_readers",
 }

@@ -32,12 +32,14 @@ from gateway.metering.kafka_destination import KafkaDestination
 from gateway.metering.kafka_source import KafkaSource
 from gateway.metering.opening import Opening, Progress, Work, event_of
 from gateway.metering.relay import Relay
+from gateway.metering.signature import EventSigner, Verification
 from gateway.metering.sink import Sink
 from tests.clickhouse_server import running_clickhouse
 from tests.kafka_server import running_kafka
 from tests.servers import ServerMissing
 
 STREAMS = (1, 16, 64)
+SIGNER = EventSigner(b"a pepper of the benchmarks, 32 bytes")
 ENDS_EACH = 200
 FLOW_EVENTS = 60_000
 OUTAGE_EVENTS = 120_000
@@ -125,7 +127,7 @@ def run_gateway(path: Path, kafka_url: str, arriving_per_s: int) -> None:
         stopping = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
         journal = Journal(path)
-        relay = Relay(journal, KafkaDestination(KafkaCluster.from_url(kafka_url), TOPIC))
+        relay = Relay(journal, KafkaDestination(KafkaCluster.from_url(kafka_url), TOPIC, SIGNER))
         relay.start()
         started, ended = time.monotonic(), 0
         while not stopping.is_set():
@@ -145,7 +147,8 @@ def run_gateway(path: Path, kafka_url: str, arriving_per_s: int) -> None:
 def run_sink(kafka_url: str, store_url: str) -> None:
     async def main() -> None:
         analytics = open_analytics(store_url)
-        sink = Sink(KafkaSource(KafkaCluster.from_url(kafka_url), TOPIC, group="bench"), Intake(analytics))
+        source = KafkaSource(KafkaCluster.from_url(kafka_url), TOPIC, group="bench")
+        sink = Sink(source, Intake(analytics, Verification(SIGNER)))
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, sink.stop)
         await sink.run()
         await analytics.aclose()

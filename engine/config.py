@@ -12,6 +12,11 @@ from kernels.layout import BLOCK_TOKENS as BLOCK_TOKENS
 MOST_DRAFTS = BLOCK_TOKENS
 """Of one request in one step."""
 
+STEP_TIMEOUT_SECONDS = 60.0
+STEPS_IN_TIMEOUT = 4
+"""No step is planned to take more than one of so many parts of the time after which it is taken for a hang."""
+LONGEST_STEP_NS = int(1e9 * STEP_TIMEOUT_SECONDS / STEPS_IN_TIMEOUT)
+
 DType = Literal["auto", "bfloat16", "float32"]
 Device = Literal["auto", "cpu", "cuda"]
 KVDtype = Literal["auto", "fp8", "int8"]
@@ -75,7 +80,7 @@ class EngineConfig:
     """A folder that keeps expanded weights of quantised files, so that the next start maps them; None keeps nothing."""
     salt_key: bytes | None = None
     """Key of the HMAC that turns a tenant into its prefix-cache salt; None draws one at start."""
-    step_timeout_seconds: float = 60.0
+    step_timeout_seconds: float = STEP_TIMEOUT_SECONDS
     """A step that takes longer hangs: its requests fail, and the engine is not ready any more."""
     ngram: bool = False
     """Draft what followed the same tokens before, in the request's own text."""
@@ -98,3 +103,8 @@ class EngineConfig:
                 raise ValueError(f"{draft} cannot draft for {model}: it is drafted for itself")
         if not 0.0 < self.step_timeout_seconds < float("inf"):
             raise ValueError(f"step_timeout_seconds must be positive, got {self.step_timeout_seconds}")
+
+    @property
+    def longest_step_ns(self) -> int:
+        """The longest that a step is planned to take."""
+        return int(1e9 * self.step_timeout_seconds / STEPS_IN_TIMEOUT)

@@ -10,10 +10,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 
 from engine.forecast import Forecast, PredictedWait
 from engine.hand_over import HandOver, Sink
 from engine.request import DeviceLost, EngineError, FinishReason, Request, TokenDelta, UnservableRequest
+from engine.reservation import Reservation
 from engine.scheduling.plan import Executor
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.stats import SchedulerStats
@@ -39,7 +41,7 @@ class EngineHealth:
 class ModelWorker:
     """A model's scheduler, executor and steps, and the way of its requests' deltas. Used on the engine thread alone.
 
-    `forecast` is changed under the core's lock.
+    `unplanned`: the scheduler has requests that it did not have when the last step was planned.
     """
 
     scheduler: Scheduler
@@ -47,6 +49,7 @@ class ModelWorker:
     steps: ModelSteps
     hand_over: HandOver
     forecast: Forecast
+    unplanned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,8 @@ class EngineCore:
         self._watchdog = Watchdog(step_timeout_seconds, self._give_up)
         self._workers: dict[str, ModelWorker] = {}
         for name, (scheduler, executor, speculator) in models.items():
-            steps = ModelSteps(scheduler, executor, clock, self._watchdog, speculator, before_launch=self._hand_over)
+            before_launch = partial(self._before_launch, name)
+            steps = ModelSteps(scheduler, executor, clock, self._watchdog, speculator, before_launch=before_launch)
             self._workers[name] = ModelWorker(scheduler, executor, steps, HandOver(), Forecast(scheduler, steps.pace))
         self._inbox: deque[_Message] = deque()
         self._wake = threading.Condition()
@@ -126,9 +130,16 @@ class EngineCore:
         self._watchdog.close()
         self._thread.close(wait=not self._watchdog.hung)
 
-    def submit(self, model: str, requests: Sequence[Request], sink: Sink) -> None:
-        """Let requests in. All that happens to them reaches `sink`, down to their last delta."""
-        self._post(_Submit(model, requests, sink, time.monotonic_ns()))
+    def submit(
+        self, model: str, requests: Sequence[Request], sink: Sink, reservation: Reservation | None = None
+    ) -> None:
+        """Let the choices of one prompt in. All that happens to them reaches `sink`, down to their last delta. What
+        `reservation` stands for of them is theirs from now on.
+
+        Raises:
+            EngineError: the engine is closed; the reservation is as it was.
+        """
+        self._post(_Submit(model, requests, sink, time.monotonic_ns()), reservation)
 
     def pause(self, model: str, request_ids: Sequence[str]) -> None:
         """Nobody reads these requests: compute nothing for them from the next step on, until they are resumed. What is
@@ -166,21 +177,33 @@ class EngineCore:
         now_ns = time.monotonic_ns()
         return _with_posted(worker, worker.steps.stats(now_ns), posted, now_ns)
 
+    def reserve(self, model: str, service_class: str) -> Reservation:
+        """Count a request of which nothing is known but its class among those that wait, until it is submitted or the
+        reservation is released."""
+        return self._workers[model].forecast.reserve(service_class)
+
+    def reservations(self, model: str) -> int:
+        """Reservations that are neither submitted nor released: none where no request is under way."""
+        return self._workers[model].forecast.reservations
+
     def predicted_wait(self, model: str, service_class: str, prompt_tokens: int) -> PredictedWait:
         """How long a request that came now would wait. Cheap: O(classes)."""
         return self._workers[model].forecast.predicted_wait(service_class, prompt_tokens)
 
     def queue_depth(self, model: str) -> int:
-        """Requests that wait, of all classes. As cheap."""
+        """Requests that wait, of all classes, and those that were let in and will. As cheap."""
         return self._workers[model].forecast.queue_depth
 
-    def _post(self, message: _Message) -> None:
+    def _post(self, message: _Message, reservation: Reservation | None = None) -> None:
         with self._wake:
             if self._closing:
                 raise EngineError("the engine is closed")
             self._inbox.append(message)
+            forecast = self._workers[message.model].forecast
             if isinstance(message, _Submit):
-                self._workers[message.model].forecast.submitted(message.requests[0], message.posted_ns)
+                forecast.submitted(message.requests, reservation)
+            elif isinstance(message, _Abort):
+                forecast.withdrawn(message.request_ids)
             self._wake.notify()
 
     def _run(self) -> None:
@@ -223,6 +246,7 @@ class EngineCore:
                 case _Pause() | _Resume():
                     pass  # whether it was to go on or not, it ends now
         for worker in self._workers.values():
+            worker.forecast.ended()
             left = [*worker.hand_over.sinks]
             worker.hand_over.deliver([TokenDelta(each, finish_reason=reason, error=error) for each in left])
 
@@ -237,6 +261,14 @@ class EngineCore:
             self._hand_over()  # what is asked for comes behind what was brought
         for message in messages:
             _obey(self._workers[message.model], message)
+        for model in {message.model for message in messages}:
+            mine = [message for message in messages if isinstance(message, _Submit) and message.model == model]
+            taken_in = [request.id for message in mine for request in message.requests]
+            self._workers[model].unplanned |= bool(taken_in)
+            self._workers[model].forecast.refresh(time.monotonic_ns(), taken_in)
+        for message in messages:
+            if isinstance(message, _Abort):
+                message.done()
         return not self._closing
 
     def _has_work(self) -> bool:
@@ -257,14 +289,18 @@ class EngineCore:
         for worker in self._workers.values():
             worker.hand_over.release()
 
+    def _before_launch(self, model: str) -> None:
+        """A step of a model has been planned: those that it starts wait no more, however long it takes."""
+        self._hand_over()
+        worker = self._workers[model]
+        if worker.unplanned:
+            worker.unplanned = False
+            worker.forecast.refresh(time.monotonic_ns())
+
     def _note_step(self, worker: ModelWorker) -> None:
-        if worker.forecast.is_fresh(time.monotonic_ns()):
-            return
-        load = worker.scheduler.snapshot()  # not under the lock: the event loop would wait for a thread below it
-        with self._wake:
-            posted = [each for each in self._inbox if isinstance(each, _Submit)]
-            unseen = [each.requests[0] for each in posted if self._workers[each.model] is worker]
-            worker.forecast.stepped(load, unseen, time.monotonic_ns())
+        now_ns = time.monotonic_ns()
+        if not worker.forecast.is_fresh(now_ns):
+            worker.forecast.refresh(now_ns, stepped=True)
 
 
 def _with_posted(worker: ModelWorker, stats: SchedulerStats, posted: Sequence[_Submit], now_ns: int) -> SchedulerStats:
@@ -286,16 +322,18 @@ def _obey(worker: ModelWorker, message: _Message) -> None:
             for request in message.requests:
                 _admit(worker, request, message.sink, message.posted_ns)
         case _Pause():
-            for request_id in message.request_ids:
-                worker.scheduler.pause(request_id, now_ns)
+            with worker.forecast.displacing(message.request_ids):
+                for request_id in message.request_ids:
+                    worker.scheduler.pause(request_id, now_ns)
         case _Resume():
-            for request_id in message.request_ids:
-                worker.scheduler.resume(request_id, now_ns)
+            with worker.forecast.displacing(message.request_ids):
+                for request_id in message.request_ids:
+                    worker.scheduler.resume(request_id, now_ns)
         case _Abort():
-            for request_id in message.request_ids:
-                worker.scheduler.abort(request_id, now_ns)
-                worker.hand_over.sinks.pop(request_id, None)
-            message.done()
+            with worker.forecast.displacing(message.request_ids):
+                for request_id in message.request_ids:
+                    worker.scheduler.abort(request_id, now_ns)
+                    worker.hand_over.sinks.pop(request_id, None)
 
 
 def _admit(worker: ModelWorker, request: Request, sink: Sink, posted_ns: int) -> None:
@@ -304,3 +342,5 @@ def _admit(worker: ModelWorker, request: Request, sink: Sink, posted_ns: int) ->
         worker.scheduler.add(request, posted_ns)
     except UnservableRequest as error:
         worker.hand_over.deliver([TokenDelta(request.id, finish_reason=FinishReason.ERROR, error=str(error))])
+    else:
+        worker.forecast.entered(request, time.monotonic_ns())

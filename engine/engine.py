@@ -18,6 +18,7 @@ from engine.core import EngineCore, EngineHealth
 from engine.forecast import PredictedWait
 from engine.grammar.allowed import AllowedTokens
 from engine.matchers import give_matchers
+from engine.memory.request_hashes import hash_prompts
 from engine.request import (
     STANDARD,
     InvalidParameter,
@@ -27,6 +28,7 @@ from engine.request import (
     TextDelta,
     UnservableRequest,
 )
+from engine.reservation import Reservation
 from engine.scheduling.stats import SchedulerStats
 from engine.streams import AbortListener, Choice, ChoiceStreams, Mailbox
 from engine.text.detokenizer import Detokenizer
@@ -125,8 +127,17 @@ class Engine:
         return self._core.predicted_wait(model, service_class.name, prompt_tokens)
 
     def queue_depth(self, model: str) -> int:
-        """How many requests wait for a model, of all classes."""
+        """How many requests wait for a model, of all classes, or were let in and will find no room."""
         return self._core.queue_depth(model)
+
+    def reserve(self, model: str, service_class: ServiceClass) -> Reservation:
+        """Count a request that is let in now among those that wait, until `stream` submits it. Nothing is known of it
+        but its class, until `Reservation.expect` says more. To be used as a context manager."""
+        return self._core.reserve(model, service_class.name)
+
+    def reservations(self) -> Mapping[str, int]:
+        """By model: reservations that are neither submitted nor released. None where no request is under way."""
+        return {name: self._core.reservations(name) for name in self.models}
 
     def stream(
         self,
@@ -139,6 +150,7 @@ class Engine:
         service_class: ServiceClass = STANDARD,
         continues_text: bool = False,
         on_abort: AbortListener | None = None,
+        reservation: Reservation | None = None,
     ) -> AsyncGenerator[TextDelta]:
         """Generate from prompt token ids; deltas of all `n` choices, interleaved, in the order they are ready.
 
@@ -148,19 +160,22 @@ class Engine:
         `continues_text`: the answer goes behind the prompt's text, so a space that starts it is kept.
         `on_abort` is called on the event loop for each choice whose last delta was not read, whether it was aborted or
         failed, as soon as the engine has let go of it, with what it had consumed.
+        `reservation` was made for it: its place in the queue is the request's from when that is submitted, which is at
+        the first step of the iterator, once a grammar is compiled.
 
         Raises:
             KeyError: the model is not loaded.
             UnservableRequest: the prompt is empty or does not fit the window with one token to answer.
             InvalidParameter: a token id outside the vocabulary.
             EngineError: from the iterator, where the request fails inside the engine.
+            GrammarGaveUp: from the iterator, where its grammar cannot be followed to the end of the answer.
 
         A grammar is compiled first, before anything is computed; where it is refused, InvalidParameter comes from the
         iterator.
         """
         served = self.models[model]
         requests = self._requests(served, prompt, params, request_id or uuid.uuid4().hex, tenant, service_class)
-        return self._read(served, requests, continues_text, on_abort)
+        return self._read(served, requests, continues_text, on_abort, reservation)
 
     def generate(
         self, model: str, prompts: Sequence[Prompt], params: SamplingParams | None = None
@@ -188,6 +203,7 @@ class Engine:
         requests: Sequence[Request],
         continues_text: bool,
         on_abort: AbortListener | None,
+        reservation: Reservation | None,
     ) -> AsyncGenerator[TextDelta]:
         choices = [
             Choice(index, request, _detokenizer(served, request.params, continues_text))
@@ -201,7 +217,9 @@ class Engine:
         try:
             if (grammar := requests[0].params.grammar) is not None:
                 await give_matchers(served, grammar, requests)
-            self._core.submit(served.name, requests, mailbox.post)
+            if served.prefix_cache:
+                await hash_prompts(requests)
+            self._core.submit(served.name, requests, mailbox.post, reservation)
             while (delta := await streams.next()) is not None:
                 yield delta
         finally:

@@ -8,7 +8,8 @@ from engine.grammar.compiler import GrammarCompiler
 from engine.grammar.matcher import GrammarMatcher
 from engine.grammar.spec import GrammarRefused, GrammarSpec
 from engine.grammar.trial import TrialProcessFailed
-from engine.request import EngineError, InvalidParameter, Request
+from engine.grammar.turns import QueueFull
+from engine.request import EngineError, InvalidParameter, Request, TooManyGrammars
 from engine.worker import ServedModel
 
 
@@ -18,13 +19,16 @@ async def give_matchers(served: ServedModel, grammar: GrammarSpec, requests: Seq
     Raises:
         InvalidParameter: the grammar cannot be enforced.
         EngineError: no grammar can be compiled at the moment.
+        TooManyGrammars: too many of the tenant's wait to be compiled.
     """
     assert served.grammars is not None
     try:
         # Shielded: others may wait for the same.
-        compiled = await outcome_of(served.grammars.compile(grammar))
+        compiled = await outcome_of(served.grammars.compile(grammar, requests[0].tenant))
     except GrammarRefused as error:
-        raise await _refusal(served.grammars, grammar, error) from None
+        raise await _refusal(served.grammars, grammar, requests[0].tenant, error) from None
+    except QueueFull as error:
+        raise TooManyGrammars(f"{grammar.param}: {error}. Retry in a few seconds.") from None
     except TrialProcessFailed as error:
         raise EngineError(f"no grammar can be compiled: {error}") from error
     for request in requests:
@@ -53,11 +57,13 @@ def _behind_reasoning(
     return AfterSpan(matcher, begin_id=begin_id, end_id=end_id, begun=begun, eos_token_ids=request.eos_token_ids)
 
 
-async def _refusal(grammars: GrammarCompiler, grammar: GrammarSpec, error: GrammarRefused) -> InvalidParameter:
+async def _refusal(
+    grammars: GrammarCompiler, grammar: GrammarSpec, tenant: str, error: GrammarRefused
+) -> InvalidParameter:
     """What to say of a grammar that cannot be enforced: by the first of its parts that cannot, if there is one."""
     for part in grammar.parts:
         try:
-            await outcome_of(grammars.compile(part))
+            await outcome_of(grammars.compile(part, tenant))
         except GrammarRefused as refused:
             return InvalidParameter(part.param, f"{part.param} cannot be enforced: {refused}")
     return InvalidParameter(grammar.param, f"{grammar.param} cannot be enforced: {error}")

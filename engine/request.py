@@ -9,10 +9,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from engine.grammar.matcher import GrammarMatcher
 from engine.grammar.spec import GrammarSpec
+
+if TYPE_CHECKING:  # they know requests
+    from engine.memory.prefix_hits import PrefixHits
+    from engine.memory.shared_prompt import SharedPrompt
 
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
@@ -54,6 +58,26 @@ class EngineError(RuntimeError):
     """A request failed inside the engine, or the engine went away under it."""
 
 
+class GrammarGaveUp(EngineError):
+    """What a caller asked an answer to look like cannot be followed to its end: it takes more states than a grammar may
+    have, or allows no token. It will again, however often it is tried. `param` names the field that it came from."""
+
+    def __init__(self, param: str, message: str) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class TooManyGrammars(RuntimeError):
+    """A tenant asks for more grammars than are compiled for it soon. It may ask again."""
+
+
+class Fault(StrEnum):
+    """Why a request fails of which nothing can come, in the words of its last delta's `error`."""
+
+    NOT_FINITE = "the model's output is not finite"
+    GRAMMAR = "the grammar cannot be followed any further"
+
+
 class OutOfDeviceMemory(EngineError):
     """There was no room on the device for what a step needs. Nothing came of the step, and a smaller one may."""
 
@@ -70,6 +94,8 @@ class ServiceClass:
     this class does not hold them itself. `weight` divides what a tenant is charged for service inside the class.
     While a class above has requests, chunks of prefill of this one take at most `step_share` of a step's tokens.
     `ttft_target_ms` is what the class aims at for the first token; the engine's token budget follows it.
+    `itl_target_ms` is what it aims at for the time between two tokens of an answer: while it has answers under way,
+    no step has so much prefill that it takes longer, at a loss of at most a tenth of prefill's throughput.
 
     Raises:
         ValueError: a number is out of its range.
@@ -81,6 +107,7 @@ class ServiceClass:
     weight: float = 1.0
     ttft_target_ms: int | None = None
     step_share: float = 1.0
+    itl_target_ms: int | None = None
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.reserved_fraction <= MAX_RESERVED_FRACTION:
@@ -89,8 +116,9 @@ class ServiceClass:
             raise ValueError(f"weight must be positive, got {self.weight}")
         if not 0.0 < self.step_share <= 1.0:
             raise ValueError(f"step_share must be in (0, 1], got {self.step_share}")
-        if self.ttft_target_ms is not None and self.ttft_target_ms < 1:
-            raise ValueError(f"ttft_target_ms must be at least 1, got {self.ttft_target_ms}")
+        for name, target_ms in (("ttft_target_ms", self.ttft_target_ms), ("itl_target_ms", self.itl_target_ms)):
+            if target_ms is not None and target_ms < 1:
+                raise ValueError(f"{name} must be at least 1, got {target_ms}")
 
 
 def ranked(classes: Iterable[ServiceClass]) -> tuple[ServiceClass, ...]:
@@ -98,16 +126,18 @@ def ranked(classes: Iterable[ServiceClass]) -> tuple[ServiceClass, ...]:
     return tuple(sorted(classes, key=lambda each: each.priority))
 
 
-PREMIUM = ServiceClass("premium", priority=0, reserved_fraction=0.30, ttft_target_ms=500)
-STANDARD = ServiceClass("standard", priority=10, step_share=0.1)
+PREMIUM = ServiceClass("premium", priority=0, reserved_fraction=0.30, ttft_target_ms=500, itl_target_ms=50)
+STANDARD = ServiceClass("standard", priority=10, step_share=0.1, itl_target_ms=100)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How one request is sampled. Each field's default is its neutral value.
 
-    Names and ranges follow the OpenAI API, extensions follow vLLM. `top_k=0` is off. `logprobs=k` asks for the
-    chosen token's log-probability and the k most likely alternatives' (k may be 0); None asks for nothing.
+    Names and ranges follow the OpenAI API, extensions follow vLLM, and the order is that of vLLM V1: a grammar's mask
+    and `logit_bias`, penalties, temperature, `min_p`, `top_k`, and `top_p` as a share of what those two leave.
+    `top_k=0` is off. `logprobs=k` asks for the chosen token's log-probability and the k most likely alternatives' (k
+    may be 0); None asks for nothing.
     `prompt_logprobs` does the same for the prompt's own tokens. `max_tokens=None` means as many as fit the
     window. `seed=None` means that the engine draws one. With `n` > 1, choice i samples from its own seed
     derived from `seed` and i. `grammar` is what each choice has to look like; the text ends where that says, so that
@@ -216,6 +246,9 @@ class Usage:
     repeat: that is `recompute_ns`, by the name of the class that it was preempted for. `queue_ns` is how long it waited
     until it was first admitted. `draft_tokens` were guessed and computed, of which `accepted_draft_tokens` were right.
     For `paused_ns` it stood still because nobody read it; that is in none of the others.
+
+    `prefilled_tokens` of the prompt were found cached, or were in a step that was launched: none while it has only
+    waited, all of them from the first token of the answer on.
     """
 
     prompt_tokens: int
@@ -228,6 +261,7 @@ class Usage:
     draft_tokens: int = 0
     accepted_draft_tokens: int = 0
     paused_ns: int = 0
+    prefilled_tokens: int = 0
 
 
 class TokenDelta(NamedTuple):
@@ -239,6 +273,7 @@ class TokenDelta(NamedTuple):
     `finish_reason` is set on the last delta of a request and only there, together with `usage`.
     `stop_token` is the end-of-text or stop token id that ended it; that token is counted in usage and is not
     in `token_ids`.
+    `error` says why a request failed: a `Fault`, or what the engine met.
     `embedding` comes with the last delta, where asked for: float32 [H], little-endian, of length 1.
     """
 
@@ -298,13 +333,18 @@ class Request:
     request with `fork_of` set waits until that sequence's prompt is computed and then shares its blocks. `matcher`
     follows its answer through its grammar, if it has one; the executor moves it.
 
+    `holder` is the number by which the pool knows the blocks that it holds for itself; those of a prompt that it has in
+    common with other choices are `shared`. While it `boards`, it has a part of its blocks, and `pledged_blocks` are
+    kept for it. `hits` is what is known of its prefix in the cache while it waits.
+
     `waiting_since_ns` is when it arrived or, if that is later, was preempted or resumed last. `admissions` is how often
     it has begun to run: together with the request that names a stay in a slot, with the blocks of that time. It was
     paused `pauses` times, for `paused_ns` in all; `paused_since_ns` is when the pause that lasts began.
 
     `rank` is the place of its class among the configured ones, 0 the highest. Up to `high_water_tokens` its tokens
     have been computed before it was last preempted, for the sake of class number `preempted_by`: what it computes
-    of them again is charged to that class: `recompute_ns` of time so far, by class name.
+    of them again is charged to that class: `recompute_ns` of time so far, by class name. `reached_tokens` is the most
+    that `scheduled` was before its blocks were last given back.
     """
 
     id: str
@@ -327,6 +367,11 @@ class Request:
     computed_at_end: int = 0
     block_table: list[int] = field(default_factory=list)
     block_hashes: list[bytes] = field(default_factory=list)
+    holder: int = 0
+    pledged_blocks: int = 0
+    boards: bool = False
+    shared: "SharedPrompt | None" = None
+    hits: "PrefixHits | None" = None
     slot: int | None = None
     cached_tokens: int = 0
     preemptions: int = 0
@@ -337,6 +382,7 @@ class Request:
     arrived_ns: int = 0
     waiting_since_ns: int = 0
     high_water_tokens: int = 0
+    reached_tokens: int = 0
     preempted_by: int = 0
     engine_ns: int = 0
     queue_ns: int = 0
@@ -351,9 +397,14 @@ class Request:
         return len(self.tokens) - self.prompt_tokens
 
     @property
+    def wants_prompt_logprobs(self) -> bool:
+        """Whether its prompt's log-probabilities are still to be computed: they are delivered with the first token."""
+        return self.params.prompt_logprobs is not None and self.output_tokens == 0
+
+    @property
     def needs_whole_prompt(self) -> bool:
         """Whether something of every position is asked for, so that no cached KV can stand in for computing it."""
-        return self.params.prompt_logprobs is not None or self.params.pooling is Pooling.MEAN
+        return self.wants_prompt_logprobs or self.params.pooling is Pooling.MEAN
 
     @property
     def usage(self) -> Usage:
@@ -370,4 +421,5 @@ class Request:
             self.draft_tokens,
             accepted,
             self.paused_ns,
+            min(max(self.reached_tokens, self.scheduled), self.prompt_tokens),
         )

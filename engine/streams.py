@@ -1,6 +1,7 @@
 """From token deltas on the engine thread to text deltas on an event loop."""
 
 import asyncio
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -8,7 +9,17 @@ from dataclasses import replace
 from itertools import chain
 from typing import Protocol
 
-from engine.request import EngineError, FinishReason, Request, TextDelta, TokenDelta, Usage
+from engine.request import (
+    EngineError,
+    Fault,
+    FinishReason,
+    GrammarGaveUp,
+    Request,
+    SamplingParams,
+    TextDelta,
+    TokenDelta,
+    Usage,
+)
 from engine.text.detokenizer import Detokenizer
 from engine.wakeup import Wakeup
 
@@ -24,7 +35,7 @@ class Mailbox:
     """The way from the engine thread into one event loop: one call into the loop a step, whatever it carries."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self._loop = weakref.ref(loop)  # who has a mailbox for each loop forgets it with the loop
         self._streams: dict[str, ChoiceStreams] = {}
 
     def register(self, request_id: str, streams: "ChoiceStreams") -> None:
@@ -40,8 +51,10 @@ class Mailbox:
 
     def call(self, action: Callable[[], None]) -> None:
         """Have the event loop do something, if there still is one. Called on any thread."""
-        with suppress(RuntimeError):  # it was closed
-            self._loop.call_soon_threadsafe(action)
+        loop = self._loop()
+        if loop is not None:
+            with suppress(RuntimeError):  # it was closed
+                loop.call_soon_threadsafe(action)
 
     def _receive(self, deltas: list[TokenDelta]) -> None:
         for delta in deltas:
@@ -64,9 +77,10 @@ class Choice:
         self._detokenizer = detokenizer
 
     def read(self, delta: TokenDelta) -> TextDelta:
-        """What the reader sees of a delta. Raises EngineError where the engine says that the request failed."""
+        """What the reader sees of a delta. Raises EngineError where the engine says that the request failed,
+        GrammarGaveUp where its grammar is why."""
         if delta.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
-            raise EngineError(delta.error or "the engine stopped while the request was running")
+            raise _failure(self.request.params, delta.error)
         before = self._detokenizer.consumed_tokens
         text = self._detokenizer.push(delta.token_ids)
         kept = self._detokenizer.consumed_tokens - before
@@ -177,6 +191,17 @@ class ChoiceStreams:
 
     def _unfinished(self) -> list[Choice]:
         return [choice for choice in self._choices.values() if not choice.finished]
+
+
+def _failure(params: SamplingParams, error: str | None) -> EngineError:
+    if error != Fault.GRAMMAR:
+        return EngineError(error or "the engine stopped while the request was running")
+    param = "allowed_token_ids" if params.grammar is None else params.grammar.param
+    return GrammarGaveUp(
+        param,
+        f"{param} cannot be followed to the end of the answer: it takes more states than a grammar may have, or "
+        "allows no token. Make it simpler: fewer alternatives, and smaller bounds of repetitions.",
+    )
 
 
 def _join(parts: Sequence[TextDelta]) -> TextDelta:

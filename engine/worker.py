@@ -29,6 +29,7 @@ from engine.models.loader import host_model, load_model
 from engine.models.native_model import NativeModel
 from engine.models.version import checkpoint_version
 from engine.request import OutOfDeviceMemory, Request, SamplingParams
+from engine.scheduling.cost import StepCostModel
 from engine.scheduling.plan import Executor
 from engine.scheduling.scheduler import Scheduler
 from engine.speculation.controller import DepthController
@@ -75,6 +76,7 @@ class ServedModel:
     version: str
     grammars: GrammarCompiler | None = None
     """None: the model's answers cannot be held to a grammar."""
+    prefix_cache: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +132,10 @@ def load(
     pool = host_pool or _device_pool(config, _on_gpu(model), share)
     logger.info("%s has KV memory for %s", name, pool)
     cache = KVCacheManager(BlockPool(pool.num_blocks), prefix_cache=config.prefix_cache)
-    scheduler = Scheduler(config.scheduler, cache, window)
+    scheduler = Scheduler(config.scheduler, cache, window, longest_step_ns=config.longest_step_ns)
     runner = _runner(on_host, model, pool, config, scheduler.window_tokens)
     proposers = _proposers(pool, config, draft) if runner.takes_drafts else []
-    _warm_up(runner, proposers, pool.num_blocks, config, scheduler.window_tokens)
+    _warm_up(runner, proposers, pool.num_blocks, config, scheduler)
     policy = DepthController(scheduler.cost_model, most=config.draft_depth, below=config.speculate_below)
     speculator = Speculator(proposers, policy) if proposers else None
     eos_token_ids = tuple(dict.fromkeys((*model_config.eos_token_ids, *text.tokenizer.eos_token_ids)))
@@ -147,6 +149,7 @@ def load(
         int(time.time()),
         checkpoint_version(path),
         None if ops.on_gpu else _grammars(text, model_config.vocab_size, eos_token_ids),
+        config.prefix_cache,
     )
     return LoadedModel(served, path, on_host, scheduler, runner, pool, speculator)
 
@@ -258,11 +261,21 @@ def _available_bytes() -> int:
 
 
 def _warm_up(
-    runner: Executor, proposers: Sequence[Proposer], num_blocks: int, config: EngineConfig, window: int
+    runner: Executor, proposers: Sequence[Proposer], num_blocks: int, config: EngineConfig, served: Scheduler
 ) -> None:
-    """Run one short request through a scheduler of its own, so that the first customer pays for no first times."""
-    scheduler = Scheduler(config.scheduler, KVCacheManager(BlockPool(num_blocks)), window)
-    prompt = [0] * max(1, min(_WARM_UP_PROMPT_TOKENS, window - _WARM_UP_TOKENS))
+    """Run two short requests through schedulers of their own, so that the first customer pays for no first times.
+
+    The first warms up; from the steps of the second the `served` scheduler learns what steps take on this machine.
+    """
+    pool = BlockPool(num_blocks)
+    for cost_model in (StepCostModel(), served.cost_model):
+        cache = KVCacheManager(pool, prefix_cache=False)
+        scheduler = Scheduler(config.scheduler, cache, served.window_tokens, cost_model)
+        _run_short_request(scheduler, runner, Speculator(proposers, FixedDepth(config.draft_depth)), config)
+
+
+def _run_short_request(scheduler: Scheduler, runner: Executor, speculator: Speculator, config: EngineConfig) -> None:
+    prompt = [0] * max(1, min(_WARM_UP_PROMPT_TOKENS, scheduler.window_tokens - _WARM_UP_TOKENS))
     scheduler.add(
         Request(
             id="warm-up",
@@ -276,9 +289,11 @@ def _warm_up(
             service_class=config.scheduler.classes[0],
         )
     )
-    speculator, nobody = Speculator(proposers, FixedDepth(config.draft_depth)), SpeculationLoad(0, 0, 0)
+    nobody = SpeculationLoad(0, 0, 0)
     while True:
         plan = scheduler.schedule(draft=lambda room: speculator.propose(room, nobody).drafts)
         if plan is None:
             return
-        scheduler.commit(plan, runner.execute(plan).result())
+        begun_ns = time.monotonic_ns()
+        result = runner.execute(plan).result()
+        scheduler.commit(plan, result, elapsed_ns=time.monotonic_ns() - begun_ns)

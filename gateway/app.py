@@ -73,9 +73,8 @@ def _doors(settings: Settings, stages: Stages, chat: ASGIApp) -> list[Middleware
 
 def _routes(settings: Settings, stages: Stages, chat: ASGIApp) -> list[Route]:
     services = stages.services
-    engine, depth = services.engine, settings.max_json_depth
-    names = stages.names
-    cards = ModelCards(engine, names)
+    engine = services.engine
+    cards = ModelCards(engine, stages.names)
     return [
         Route("/v1/chat/completions", chat, methods=["POST"]),
         Route("/v1/completions", GenerationEndpoint(COMPLETIONS, stages), methods=["POST"]),
@@ -87,8 +86,8 @@ def _routes(settings: Settings, stages: Stages, chat: ASGIApp) -> list[Route]:
         Route("/v1/embeddings", EmbeddingsEndpoint(stages), methods=["POST"]),
         Route("/v1/models", ListModels(cards), methods=["GET"]),
         Route("/v1/models/{id:path}", RetrieveModel(cards), methods=["GET"]),
-        Route("/v1/tokenize", Tokenize(engine, names, depth), methods=["POST"]),
-        Route("/v1/detokenize", Detokenize(engine, names, depth), methods=["POST"]),
+        Route("/v1/tokenize", Tokenize(stages), methods=["POST"]),
+        Route("/v1/detokenize", Detokenize(stages), methods=["POST"]),
         Route("/v1/sessions/{id:path}", OneSession(services.sessions), methods=["GET", "DELETE"]),
         Route("/v1/usage", OwnUsage(services.analytics), methods=["GET"]),
         Route("/v1/limits", OwnLimits(services.limiter, stages.classes), methods=["GET"]),
@@ -121,6 +120,7 @@ def _lifespan(services: Services) -> Callable[[Starlette], AbstractAsyncContextM
             await services.journal.aclose()
             await services.analytics.aclose()
             await services.authenticator.aclose()
+            services.texts.close()
             if services.admin is not None:
                 await services.admin.aclose()
 

@@ -14,6 +14,7 @@ for `MAX_STALLED_SECONDS` is cut off; nothing is said to it, as it would not rea
 """
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -109,6 +110,7 @@ class Connection(HttpToolsProtocol):
             return
         if len(self.pipeline) >= MAX_PIPELINED_REQUESTS:
             raise APIError(400, "Too many requests wait on this connection.", code="too_many_pipelined")
+        self._require_one_meaning()
         super().on_headers_complete()
         self._in_body, self._idle_bytes = True, 0
 
@@ -168,13 +170,30 @@ class Connection(HttpToolsProtocol):
                 lines.append(b"%b: %b" % (name, value))
         return b"\r\n".join([*lines, b"", b""])
 
+    def _require_one_meaning(self) -> None:
+        """What a proxy before us may have read in another way (RFC 9112, 3.2 and 6.1).
+
+        Raises: APIError.
+        """
+        version, names = self.parser.get_http_version(), [name for name, _ in self.headers]
+        hosts = names.count(b"host")
+        if hosts > 1 or (hosts == 0 and version == "1.1"):
+            raise APIError(400, "A request needs one Host header.", code="invalid_http")
+        if version == "1.0" and b"transfer-encoding" in names:
+            raise APIError(400, "Transfer-Encoding has no meaning in HTTP/1.0.", code="invalid_http")
+
     def _refuse(self, error: APIError) -> None:
         """Take nothing more. Whoever asked before is answered first, in full, and this not at all."""
         self._refused = True
         serving = self._serving
         if serving is not None and (serving is not self.cycle or not self._in_body):
-            self.pipeline.clear()
-            serving.keep_alive = False
+            if self._in_body:
+                self.pipeline.popleft()  # the newest, whose body will never be complete
+            last = self.pipeline[0][0] if self.pipeline else serving
+            last.keep_alive = False
+            # They wait with reading paused. What is still sent is dropped: unread, it would reset the connection, and
+            # take answers with it.
+            self.flow.resume_reading()
             return
         _log.info("request refused", status=error.status, error=error.code)
         if serving is not None:
@@ -223,8 +242,11 @@ class Connection(HttpToolsProtocol):
             self._begin_stall()  # it closes when the client has taken the rest
 
 
-def server_config(app: ASGIApp, drain: Drain, *, stall_seconds: float = MAX_STALLED_SECONDS) -> uvicorn.Config:
-    """How this program serves HTTP."""
+def server_config(
+    app: ASGIApp, drain: Drain, *, trusted_proxies: Sequence[str] = (), stall_seconds: float = MAX_STALLED_SECONDS
+) -> uvicorn.Config:
+    """How this program serves HTTP. `trusted_proxies` are the addresses and networks that `X-Forwarded-For` and
+    `X-Forwarded-Proto` are believed of; left to itself uvicorn believes this machine."""
     return uvicorn.Config(
         app,
         http=partial(Connection, drain=drain, stall_seconds=stall_seconds),  # type: ignore[arg-type]
@@ -233,6 +255,8 @@ def server_config(app: ASGIApp, drain: Drain, *, stall_seconds: float = MAX_STAL
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=bool(trusted_proxies),
+        forwarded_allow_ips=list(trusted_proxies),
     )
 
 

@@ -14,6 +14,7 @@ def engine_classes_of(settings: Settings) -> tuple[ServiceClass, ...]:
             weight=stated.weight,
             ttft_target_ms=stated.ttft_target_ms,
             step_share=stated.step_share,
+            itl_target_ms=stated.itl_target_ms,
         )
         for name, stated in settings.service_classes.items()
     )

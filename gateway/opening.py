@@ -16,6 +16,7 @@ from gateway.analytics.opening import is_embedded
 from gateway.analytics.prepared import PreparedAnalytics
 from gateway.api.health import is_ready
 from gateway.api.service_classes import TierClasses
+from gateway.billing.credit import CreditStore
 from gateway.billing.prepaid import PrepaidKeys
 from gateway.billing.price_book import PriceBook
 from gateway.billing.price_store import PriceStore
@@ -25,11 +26,14 @@ from gateway.errors import OperatorError
 from gateway.metering.analytics_destination import AnalyticsDestination
 from gateway.metering.books_watch import BooksWatch
 from gateway.metering.destination import Destination
+from gateway.metering.event import unix_ms
 from gateway.metering.journal import Journal
 from gateway.metering.kafka_cluster import KafkaCluster
 from gateway.metering.kafka_destination import KafkaDestination
 from gateway.metering.metrics import BooksCollector, RelayCollector
 from gateway.metering.relay import Relay
+from gateway.metering.signature import EventSigner, SignaturePolicy
+from gateway.safety import share_a_redis
 from gateway.service_classes import unserved_tiers
 from gateway.services import Services
 from gateway.sessions.metrics import SessionCollector
@@ -58,22 +62,26 @@ async def open_services(settings: Settings, engine: Engine, database: AsyncEngin
     prices = await open_prices(settings, engine.models, database)
     analytics = open_usage_store(settings)
     journal = open_journal(settings)
-    relay = Relay(journal, _destination(settings, analytics))
+    signatures = SignaturePolicy(EventSigner(pepper), settings.usage_accept_unsigned_until)
+    relay = Relay(journal, _destination(settings, analytics, signatures.signer))
     limiter = open_limiter(settings)
     sessions = open_sessions(settings)
+    if share_a_redis(settings):
+        _log.warning("limits and sessions share the memory of one Redis: set sessions_redis_url to another one")
     classes = TierClasses(settings)
     metrics = Metrics(engine.stats, limiter.counts)
     metrics.registry.register(RelayCollector(journal, relay))
     metrics.registry.register(SessionCollector(sessions.counts))
-    books, drain = open_books(settings, analytics), Drain()
+    books, drain = open_books(settings, analytics, signatures), Drain()
     if books is not None:
         metrics.registry.register(BooksCollector(books))
     health = HealthCollector(lambda: not drain.begun and is_ready(engine, journal), lambda: engine.health)
     metrics.registry.register(health)
-    await restore_spending(limiter, journal, await store.lineages())
+    prepaid_since_ms = {id: unix_ms(each.since) for id, each in (await CreditStore(database).all_prepaid()).items()}
+    await restore_spending(limiter, journal, await store.lineages(), prepaid_since_ms)
     return Services(
         engine=engine,
-        authenticator=Authenticator(PrepaidKeys(store, database), pepper),
+        authenticator=Authenticator(PrepaidKeys(store, database, journal.follow_credit), pepper),
         limiter=limiter,
         prices=prices,
         journal=journal,
@@ -94,6 +102,7 @@ async def open_services(settings: Settings, engine: Engine, database: AsyncEngin
                 settings.invoice_grace_s,
                 settings.gpu_hour_dollars,
                 frozenset(settings.prices),
+                accept_unsigned_until=settings.usage_accept_unsigned_until,
             )
         ),
     )
@@ -136,18 +145,18 @@ def open_usage_store(settings: Settings) -> Analytics:
     return PreparedAnalytics(open_analytics(settings.analytics_url.get_secret_value()))
 
 
-def open_books(settings: Settings, analytics: Analytics) -> BooksWatch | None:
+def open_books(settings: Settings, analytics: Analytics, signatures: SignaturePolicy) -> BooksWatch | None:
     """None where nothing of what the journal has can be in the store: sinks bring it to another one."""
     if settings.kafka_url is not None and is_embedded(settings.analytics_url.get_secret_value()):
         _log.warning("usage goes to Kafka and analytics_url names no server: nobody compares the books")
         return None
-    return BooksWatch(settings.journal_path, analytics, settings.reconcile_every_s)
+    return BooksWatch(settings.journal_path, analytics, signatures, every_s=settings.reconcile_every_s)
 
 
-def _destination(settings: Settings, analytics: Analytics) -> Destination:
+def _destination(settings: Settings, analytics: Analytics, signer: EventSigner) -> Destination:
     if settings.kafka_url is None:
-        return AnalyticsDestination(analytics)
-    return KafkaDestination(KafkaCluster.from_url(settings.kafka_url.get_secret_value()), settings.kafka_topic)
+        return AnalyticsDestination(analytics, signer)
+    return KafkaDestination(KafkaCluster.from_url(settings.kafka_url.get_secret_value()), settings.kafka_topic, signer)
 
 
 async def _warn_of_refused(settings: Settings, store: TenantStore, database: AsyncEngine) -> None:

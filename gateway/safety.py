@@ -69,10 +69,22 @@ def readable_secrets(settings: Settings) -> list[Path]:
     return [path for path in files if _tells_everybody(path)]
 
 
+def share_a_redis(settings: Settings) -> bool:
+    """Whether limits and sessions are in one server's memory, as far as the addresses say."""
+    if settings.redis_url is None or settings.sessions_redis_url is None:
+        return False
+    return _server(settings.redis_url.get_secret_value()) == _server(settings.sessions_redis_url.get_secret_value())
+
+
+def _server(url: str) -> tuple[str, str | None, int]:
+    parts = urlsplit(url)
+    return (parts.path, None, 0) if parts.scheme == "unix" else ("", parts.hostname, parts.port or 6379)
+
+
 def _secret_urls(settings: Settings) -> Iterator[tuple[str, str]]:
-    for name in ("database_url", "redis_url", "kafka_url", "analytics_url"):
+    for name in ("database_url", "redis_url", "sessions_redis_url", "kafka_url", "analytics_url"):
         value: SecretStr | None = getattr(settings, name)
-        if value is not None:
+        if value is not None and not (name == "sessions_redis_url" and value == settings.redis_url):
             yield name, value.get_secret_value()
 
 

@@ -9,7 +9,7 @@ with it. At `deadline_s` what still runs is cut: each client is told so, and is 
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import cast
 
@@ -47,9 +47,10 @@ class Server(uvicorn.Server):
         delay_s: float,
         deadline_s: float,
         on_ready: Callable[[], None],
+        trusted_proxies: Sequence[str] = (),
         stall_seconds: float = MAX_STALLED_SECONDS,
     ) -> None:
-        super().__init__(server_config(app, drain, stall_seconds=stall_seconds))
+        super().__init__(server_config(app, drain, trusted_proxies=trusted_proxies, stall_seconds=stall_seconds))
         self._drain = drain
         self._delay_s = delay_s
         self._deadline_s = deadline_s

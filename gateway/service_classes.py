@@ -31,8 +31,8 @@ class UnknownClass(OperatorError):
 
 
 class StatedClass(BaseModel):
-    """One class. What the numbers up to `step_share` mean, and which priority goes first, `engine.request.ServiceClass`
-    says.
+    """One class. What the numbers up to `itl_target_ms` mean, and which priority goes first,
+    `engine.request.ServiceClass` says.
 
     A request that would wait longer than `max_wait_ms` for its first token is turned away; None: the smaller of the
     setting `max_wait_s` and ten times the target. `context_tokens` bounds prompt and answer together for tenants of
@@ -46,14 +46,17 @@ class StatedClass(BaseModel):
     weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     ttft_target_ms: int | None = Field(default=None, ge=1)
     step_share: float = Field(default=1.0, gt=0, le=1)
+    itl_target_ms: int | None = Field(default=None, ge=1)
     max_wait_ms: int | None = Field(default=None, ge=1)
     context_tokens: int | None = Field(default=None, ge=1)
 
 
 DEFAULT_CLASSES: Mapping[str, StatedClass] = MappingProxyType(
     {
-        "premium": StatedClass(priority=0, reserved_fraction=0.30, ttft_target_ms=500, context_tokens=131_072),
-        STANDARD_TIER: StatedClass(priority=10, step_share=0.1, context_tokens=32_768),
+        "premium": StatedClass(
+            priority=0, reserved_fraction=0.30, ttft_target_ms=500, itl_target_ms=50, context_tokens=131_072
+        ),
+        STANDARD_TIER: StatedClass(priority=10, step_share=0.1, itl_target_ms=100, context_tokens=32_768),
     }
 )
 

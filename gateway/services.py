@@ -6,6 +6,7 @@ from gateway.admin.app import AdminApp
 from gateway.admission import Limiter
 from gateway.analytics import Analytics
 from gateway.api.engine_client import EngineClient
+from gateway.api.text_pool import TextPool
 from gateway.billing.price_book import PriceBook
 from gateway.drain import Drain
 from gateway.metering.books_watch import BooksWatch
@@ -36,4 +37,5 @@ class Services:
     metrics: Metrics
     admin: AdminApp | None = None
     drain: Drain = field(default_factory=Drain)
+    texts: TextPool = field(default_factory=TextPool)
     books: BooksWatch | None = None

@@ -108,6 +108,7 @@ async def _serve(
             delay_s=settings.drain_delay_s,
             deadline_s=settings.shutdown_deadline_s,
             on_ready=on_ready,
+            trusted_proxies=[str(network) for network in settings.trusted_proxies],
         )
         await server.serve(sockets=[listener])
     finally:

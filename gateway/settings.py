@@ -19,7 +19,17 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import quote, unquote, urlsplit
 
-from pydantic import BeforeValidator, ByteSize, Field, SecretStr, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    AwareDatetime,
+    BeforeValidator,
+    ByteSize,
+    Field,
+    IPvAnyNetwork,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -75,11 +85,14 @@ class Settings(BaseSettings):
         default_factory=lambda known: SecretStr(f"sqlite:///{known['data_dir'] / 'turnpike.db'}")
     )
     key_pepper: SecretStr | None = None
-    """Key of the HMAC that API keys are stored under. None: the file that `gateway.pepper` keeps in
-    `data_dir`. Replicas that share a database must share it."""
+    """Key of the HMAC that API keys are stored under, and from which other keys are derived. None: the file that
+    `gateway.pepper` keeps in `data_dir`. Replicas that share a database, and their sinks, must share it."""
 
     redis_url: SecretStr | None = None
     """Where replicas share what is used of limits. None: each counts for itself."""
+    sessions_redis_url: SecretStr | None = Field(default_factory=lambda known: known["redis_url"])
+    """Where they share sessions and stored responses: best a Redis of its own, as what clients store fills memory that
+    limits need. None: each has its own."""
     limits_local_share: float = Field(default=0.2, gt=0, le=1)
     """How much of each limit a replica gives out by itself while Redis is away."""
 
@@ -99,6 +112,9 @@ class Settings(BaseSettings):
     """With less room on the journal's disk, nothing new is begun."""
     journal_retention_days: int = Field(default=7, ge=1, le=3650)
     """How long events stay in the journal after they have arrived: so long can each be compared by its id."""
+    usage_accept_unsigned_until: AwareDatetime | None = None
+    """Until then sinks bill events without a signature, and `reconcile` does not name stored ones of before. None: for
+    24 hours after the upgrade of a store that has such events from a former version, and else never."""
     reconcile_every_s: int = Field(default=300, ge=60)
     """How often the journal's sums are compared with those in `analytics_url`. What was relayed so long ago must have
     arrived."""
@@ -116,6 +132,9 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=65535)
     """0 takes any free port."""
+    trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
+    """Addresses, or networks such as `10.0.0.0/8`, of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are
+    believed. None: whoever connects is the client."""
     shutdown_deadline_s: int = Field(default=20, ge=0)
     """How long running streams may take to end after SIGTERM. With what is cut then and with usage on its way, the end
     comes within the 30 s that Kubernetes waits."""
@@ -275,7 +294,7 @@ class Settings(BaseSettings):
         check_classes(classes)
         return classes
 
-    @field_validator("redis_url")
+    @field_validator("redis_url", "sessions_redis_url")
     @classmethod
     def _redis(cls, url: SecretStr | None) -> SecretStr | None:
         if url is not None and not _is_redis_url(url.get_secret_value()):
@@ -299,7 +318,7 @@ class Settings(BaseSettings):
     def secret_values(self) -> tuple[str, ...]:
         """Every secret text in these settings, for the log's redaction."""
         pepper = self.key_pepper.get_secret_value() if self.key_pepper else ""
-        stores = (self.database_url, self.redis_url, self.kafka_url, self.analytics_url)
+        stores = (self.database_url, self.redis_url, self.sessions_redis_url, self.kafka_url, self.analytics_url)
         urls = [url.get_secret_value() for url in stores if url is not None]
         passwords = [urlsplit(url).password or "" for url in urls]
         return tuple(value for value in (pepper, *passwords, *map(unquote, passwords)) if value)

@@ -52,23 +52,47 @@ class SamplingColumns(Generic[A]):
 
 @dataclass(frozen=True)
 class LogitEdits(Generic[A]):
-    """Sparse changes to a step's logits, as coordinate lists. Empty lists change nothing.
+    """Sums to add to some of a step's logits, as a coordinate list: rows and tokens int64 [E], values float32 [E].
 
-    `repeat_*`: each (row, token) once; a positive logit is divided by the penalty, a negative one multiplied (CTRL,
-    arXiv 1909.05858). `add_*`: then added; a (row, token) may come several times; -inf forbids the token.
-    Rows and tokens are int64 [E], penalties and values float32 [E].
+    A (row, token) may come several times; -inf forbids the token. An empty list changes nothing.
     """
 
-    repeat_rows: A
-    repeat_tokens: A
-    repeat_penalties: A
-    add_rows: A
-    add_tokens: A
-    add_values: A
+    rows: A
+    tokens: A
+    values: A
+
+
+@dataclass(frozen=True)
+class Penalties(Generic[A]):
+    """The tokens that come before the one to draw, and what they cost it (CTRL, arXiv 1909.05858; OpenAI's API).
+
+    tokens, times: int32 [S, C]. A line has the distinct tokens of a sequence in any order, and how often each comes in
+        the output: 0 for one of the prompt alone.
+    lines, lengths: int64 [R], of each row of logits: its line, and how many entries of that count. No entries: no
+        penalty.
+    repetition, presence, frequency: float32 [R].
+    draft_rows, draft_tokens: int64 [E], draft_times: int32 [E]. A token among the drafts of a row comes so often in
+        output and drafts together, whether it is in the row's line or not. Each (row, token) once.
+
+    A positive logit is divided by the repetition penalty, a negative one multiplied with it. A token that comes in the
+    output then loses the presence penalty, and the frequency penalty once for each time.
+    """
+
+    tokens: A
+    times: A
+    lines: A
+    lengths: A
+    repetition: A
+    presence: A
+    frequency: A
+    draft_rows: A
+    draft_tokens: A
+    draft_times: A
 
 
 HostColumns = SamplingColumns[Array]
 HostEdits = LogitEdits[Array]
+HostPenalties = Penalties[Array]
 
 HostProduct = Callable[[Array], Floats]
 """The product of [T, in] in the compute dtype with a weight [out, in] that was packed: float32 [T, out]."""
@@ -92,6 +116,8 @@ class HostOps(Protocol):
     def copy_blocks(self, kv: Array, sources: Ints, targets: Ints) -> None: ...
 
     def edit_logits(self, logits: Floats, edits: HostEdits) -> None: ...
+
+    def penalise(self, logits: Floats, penalties: HostPenalties, token_columns: Words | None = None) -> None: ...
 
     def mask_logits(self, logits: Floats, bitmask: Words) -> None: ...
 

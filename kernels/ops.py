@@ -143,6 +143,7 @@ LayerWeights = weights.LayerWeights[Tensor, Linear]
 ModelWeights = weights.ModelWeights[Tensor, Linear, Embedding]
 SamplingColumns = host.SamplingColumns[Tensor]
 LogitEdits = host.LogitEdits[Tensor]
+Penalties = host.Penalties[Tensor]
 
 
 class Ops(weights.Packer[Tensor, Linear, Embedding], Protocol):

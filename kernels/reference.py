@@ -23,6 +23,7 @@ from kernels.ops import (
     KVScales,
     Linear,
     LogitEdits,
+    Penalties,
     RopeRows,
     SamplingColumns,
     SlotSampling,
@@ -150,11 +151,8 @@ def attend(query: Tensor, kv_layer: Tensor, metadata: AttentionMetadata, window:
 
 
 def edit_logits(logits: Tensor, edits: LogitEdits) -> None:
-    """Apply repetition penalties, then sums, to logits float32 [R, V] in place."""
-    repeated = logits[edits.repeat_rows, edits.repeat_tokens]
-    penalised = torch.where(repeated > 0, repeated / edits.repeat_penalties, repeated * edits.repeat_penalties)
-    logits[edits.repeat_rows, edits.repeat_tokens] = penalised
-    logits.index_put_((edits.add_rows, edits.add_tokens), edits.add_values, accumulate=True)
+    """Add sums to logits float32 [R, V] in place."""
+    logits.index_put_((edits.rows, edits.tokens), edits.values, accumulate=True)
 
 
 def penalise(logits: Tensor, columns: SlotSampling, row_slots: Tensor) -> None:
@@ -164,14 +162,36 @@ def penalise(logits: Tensor, columns: SlotSampling, row_slots: Tensor) -> None:
     tokens of the output lose the presence penalty, and the frequency penalty once for each time that they came.
     """
     slots = row_slots.long()
-    counts = columns.counts[slots]
     repetition, presence, frequency = (
-        column[slots][:, None]
-        for column in (columns.repetition_penalty, columns.presence_penalty, columns.frequency_penalty)
+        column[slots] for column in (columns.repetition_penalty, columns.presence_penalty, columns.frequency_penalty)
     )
-    wide, times = logits.float(), counts >> 1
-    wide = torch.where(counts == 0, wide, torch.where(wide > 0, wide / repetition, wide * repetition))
-    logits.copy_(torch.where(times == 0, wide, wide - (presence + frequency * times)))
+    logits.copy_(_penalised(logits.float(), columns.counts[slots], repetition, presence, frequency))
+
+
+def penalise_listed(logits: Tensor, penalties: Penalties, token_columns: Tensor | None = None) -> None:
+    """Apply penalties to logits float32 [R, F] in place. Column i is token i, or there are `token_columns`, int32 [V]:
+    the column of each token, -1 where there is none.
+    """
+    rows, vocab_size = len(logits), logits.shape[1] if token_columns is None else len(token_columns)
+    counts = torch.zeros((rows, vocab_size), dtype=torch.int32)
+    for row, (line, length) in enumerate(zip(penalties.lines.tolist(), penalties.lengths.tolist(), strict=True)):
+        counts[row, penalties.tokens[line, :length].long()] = 2 * penalties.times[line, :length] + 1
+    counts[penalties.draft_rows, penalties.draft_tokens] = 2 * penalties.draft_times
+    if token_columns is not None:
+        of_columns = torch.zeros(logits.shape, dtype=torch.int32)
+        here = token_columns >= 0
+        of_columns[:, token_columns[here].long()] = counts[:, here]
+        counts = of_columns
+    logits.copy_(_penalised(logits, counts, penalties.repetition, penalties.presence, penalties.frequency))
+
+
+def _penalised(logits: Tensor, counts: Tensor, repetition: Tensor, presence: Tensor, frequency: Tensor) -> Tensor:
+    """Of logits float32 [R, V] and penalties [R]. `counts` int32 [R, V]: twice how often a token came in the output,
+    and 1 more for one of the prompt; 0 for tokens that did not come."""
+    times = counts >> 1
+    scaled = torch.where(logits > 0, logits / repetition[:, None], logits * repetition[:, None])
+    lower = torch.where(times == 0, scaled, scaled - (presence[:, None] + frequency[:, None] * times))
+    return torch.where(counts == 0, logits, lower)
 
 
 def mask_logits(logits: Tensor, bitmask: Tensor) -> None:
@@ -210,20 +230,20 @@ def _murmur_finalise(x: Tensor) -> Tensor:
 def threshold(scaled: Tensor, columns: SamplingColumns) -> Tensor:
     """The smallest scaled logit that each row of [R, V] keeps, float32 [R, 1].
 
-    top-k keeps the k largest; top-p keeps the fewest of those, largest first, whose renormalised probabilities
-    reach p (arXiv 1904.09751); min-p keeps what has at least min_p of the largest probability (arXiv 2407.01082).
-    Equal logits are kept or dropped together, so that no order among them matters.
+    min-p keeps what has at least min_p of the largest probability (arXiv 2407.01082), and top-k the k largest; of what
+    both keep top-p keeps the fewest, largest first, whose renormalised probabilities reach p (arXiv 1904.09751). This
+    is vLLM V1's order. Equal logits are kept or dropped together, so that no order among them matters.
     """
     ordered = scaled.sort(dim=-1, descending=True).values
     rank = torch.arange(ordered.shape[-1], device=scaled.device)[None, :]
-    kept = rank < columns.top_k[:, None]
+    kept = (rank < columns.top_k[:, None]) & (ordered >= ordered[:, :1] + columns.min_p.log()[:, None])
+    kept[:, 0] = True
     probabilities = ordered.masked_fill(~kept, -math.inf).double().softmax(dim=-1)
     mass_before = probabilities.cumsum(dim=-1) - probabilities
     # top_p = 1 must keep all, however the sum was rounded.
     kept &= (mass_before < columns.top_p[:, None]) | (columns.top_p[:, None] >= 1)
     kept[:, 0] = True
-    lowest = ordered.masked_fill(~kept, math.inf).amin(dim=-1, keepdim=True)
-    return torch.maximum(lowest, ordered[:, :1] + columns.min_p.log()[:, None])
+    return ordered.masked_fill(~kept, math.inf).amin(dim=-1, keepdim=True)
 
 
 def sample(logits: Tensor, columns: SamplingColumns) -> Tensor:
@@ -251,8 +271,8 @@ def sample_slots(
     """Draw one token a row from logits [R, V] by the columns of its slot: (ids int64 [R], which are sound, bool [R]).
 
     Row i is sampled by line `row_slots[i]` (int32); `positions[i]` (int64) is the index of the drawn token in its
-    sequence. The logits are edited in place. A row is sound if `finite_rows` says so of what it is drawn from; the id
-    of one that is not means nothing.
+    sequence. The logits are edited in place; what is to be added to them was added before, as penalties scale that too.
+    A row is sound if `finite_rows` says so of what it is drawn from; the id of one that is not means nothing.
     """
     penalise(logits, columns, row_slots)
     if bitmask is not None:

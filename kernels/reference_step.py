@@ -93,9 +93,6 @@ class ReferenceStepOps:
     def plan_attention(self, step: StepTensors, block_tables: Tensor, shape: StepShape) -> AttentionPlan:
         return plan_attention(step, block_tables, shape)
 
-    def penalise(self, logits: Tensor, columns: SlotSampling, row_slots: Tensor) -> None:
-        reference.penalise(logits, columns, row_slots)
-
     def sample_slots(
         self,
         logits: Tensor,

@@ -157,8 +157,6 @@ class StepOps(Protocol):
 
     def plan_attention(self, step: StepTensors, block_tables: Tensor, shape: StepShape) -> AttentionPlan: ...
 
-    def penalise(self, logits: Tensor, columns: SlotSampling, row_slots: Tensor) -> None: ...
-
     def sample_slots(
         self,
         logits: Tensor,

@@ -15,6 +15,10 @@ from kernels.host import StepRows
 
 _NONE = np.empty(0, dtype=np.int64)
 
+_SPARE_BLOCKS = 16
+"""Columns of the tables that are kept from step to step, for the blocks that come meanwhile: 256 tokens for the
+longest."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
@@ -54,7 +58,9 @@ class _Decoding:
     """Rows of the last step that decoded: what is the same in the next one of the same requests.
 
     `stays` and `sizes` are their admissions and how many blocks they have, in the plan's order; `order` and what
-    follows it are in that of the kernels, which is the same as long as all contexts grow alike.
+    follows it are in that of the kernels, which is the same as long as all contexts grow alike. `tables` is changed in
+    place, and only where a table has: a step is computed when the next one is placed. `rows`: of each place in the
+    plan, its row here; None, as `order`, where both are the same.
     """
 
     requests: tuple[Request, ...]
@@ -62,6 +68,7 @@ class _Decoding:
     sizes: list[int]
     order: Ints | None
     places: list[int] | None
+    rows: Ints | None
     slots: Ints
     tables: Ints
     ones: Ints
@@ -115,7 +122,8 @@ class RowPlacer:
         contexts = np.append(contexts, [context for _, context, _ in keyed])
         counts = np.append(np.ones_like(slots), [tokens for tokens, _, _ in keyed])
         wanted = np.append(np.ones_like(slots), [wanted_tokens(row, self._window) for row in others])
-        tables = self._slots.tables_of(np.append(slots, [slot_of(row.request) for row in others]), contexts)
+        slots = np.append(slots, [slot_of(row.request) for row in others])
+        tables = self._slots.tables_of(slots, contexts)
         return StepInputs(
             places + [place for _, _, place in keyed],
             np.append(token_ids, _token_ids(others)),
@@ -148,12 +156,28 @@ class RowPlacer:
         if last is None or last.requests != requests or last.stays != stays:
             self._last = last = self._begin(planned, requests, starts, stays, sizes)
         elif last.sizes != sizes:
-            for row, size, before in zip(planned, sizes, last.sizes, strict=True):
-                if size != before:
-                    self._slots.update(row)
-            last.sizes = sizes
-            last.tables = self._slots.tables[last.slots, : max(sizes)]
+            self._grow_tables(last, planned, sizes)
         return last
+
+    def _grow_tables(self, last: _Decoding, planned: Sequence[ScheduledRow], sizes: list[int]) -> None:
+        """Copy the blocks that came since the last step, and no others."""
+        changed: list[tuple[int, int, int]] = []
+        for place, (size, before) in enumerate(zip(sizes, last.sizes, strict=True)):
+            if size != before:
+                self._slots.update(planned[place])
+                changed.append((place, before, size))
+        last.sizes = sizes
+        if max(size for _, _, size in changed) > last.tables.shape[1]:
+            last.tables = self._tables_of(last.slots, last.order, sizes)
+            return
+        for place, before, size in changed:
+            row = place if last.rows is None else int(last.rows[place])
+            last.tables[row, before:size] = planned[place].request.block_table[before:size]
+
+    def _tables_of(self, slots: Ints, order: Ints | None, sizes: list[int]) -> Ints:
+        """With room to grow. `slots` are in the order of the kernels, `sizes` in that of the plan."""
+        in_order = np.array(sizes) if order is None else np.array(sizes)[order]
+        return self._slots.tables_of(slots, in_order * BLOCK_TOKENS, _SPARE_BLOCKS)
 
     def _begin(
         self,
@@ -171,11 +195,12 @@ class RowPlacer:
         slots = slots[order]
         draws = [Draw(requests[place]) for place in places]
         ones = np.ones(len(requests), dtype=np.int64)
-        tables = self._slots.tables[slots, : max(sizes)]
+        tables = self._tables_of(slots, order, sizes)
         ends = np.arange(len(requests))
         if places == list(range(len(places))):
-            return _Decoding(requests, stays, sizes, None, None, slots, tables, ones, ends, draws)
-        return _Decoding(requests, stays, sizes, order, places, slots, tables, ones, ends, draws)
+            return _Decoding(requests, stays, sizes, None, None, None, slots, tables, ones, ends, draws)
+        rows: Ints = np.argsort(order)
+        return _Decoding(requests, stays, sizes, order, places, rows, slots, tables, ones, ends, draws)
 
 
 def _token_ids(rows: Sequence[ScheduledRow]) -> Ints:
@@ -196,7 +221,7 @@ def wanted_tokens(row: ScheduledRow, window: int | None) -> int:
     params, least = request.params, len(drafts) + 1
     if tokens <= least or (window is not None and tokens - least >= window):
         return tokens
-    scored = params.prompt_logprobs is not None and start + 1 < request.prompt_tokens
+    scored = row.request.wants_prompt_logprobs and start + 1 < request.prompt_tokens
     return tokens if scored or params.pooling is Pooling.MEAN else least
 
 

@@ -14,11 +14,10 @@ from engine.execution.pooling import HostSums, Pooler, embedding_bytes
 from engine.execution.sampler import Draw, Sampler, accepted_drafts, token_logprobs
 from engine.execution.slots import SlotTable
 from engine.models.host_model import HostModel
-from engine.request import TokenLogprob
-from engine.scheduling.plan import NOT_FINITE, BlockCopy, RowResult, ScheduledRow, StepPlan, StepResult
+from engine.request import Fault, TokenLogprob
+from engine.scheduling.plan import BlockCopy, RowResult, ScheduledRow, StepPlan, StepResult
 from kernels.arrays import Array, Ints, int_array
 
-_GRAMMAR_FAULT = "the grammar cannot be followed any further"
 _NOTHING_DRAWN = RowResult()
 
 
@@ -134,7 +133,7 @@ class ModelRunner:
             result = next(drawn) if row.samples else _NOTHING_DRAWN
             if not finite[index]:
                 result = result._replace(finite=False)
-            if row.request.params.prompt_logprobs is not None:
+            if row.request.wants_prompt_logprobs:
                 result = result._replace(prompt_logprobs=self._prompt_logprobs(row, end, hidden))
             if index in embeddings:
                 result = result._replace(embedding=embedding_bytes(embeddings[index]))
@@ -184,7 +183,7 @@ def _decoded(drawn: _Drawn, finite: Sequence[bool]) -> list[RowResult]:
     for row, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True)):
         failed = row in drawn.failed
         good = finite[row] and drawn.finite[row] and not failed
-        results.append(_result(token, logprob, good, fault=_GRAMMAR_FAULT if failed else NOT_FINITE))
+        results.append(_result(token, logprob, good, fault=Fault.GRAMMAR if failed else Fault.NOT_FINITE))
     return results
 
 
@@ -195,10 +194,11 @@ def _behind_drafts(rows: Sequence[ScheduledRow], drawn: _Drawn, first: int) -> I
         if row.samples:
             last = first + len(row.drafts)
             accepted = accepted_drafts(row.drafts, tokens[first:last])
-            kept, broken = first + accepted, first in drawn.failed
+            kept = first + accepted
+            broken = not drawn.failed.isdisjoint(range(first, kept + 1))
             of_drafts = tuple(each for each in logprobs[first:kept] if each is not None)
             good = not broken and False not in drawn.finite[first : last + 1]
-            fault = _GRAMMAR_FAULT if broken else NOT_FINITE
+            fault = Fault.GRAMMAR if broken else Fault.NOT_FINITE
             yield _result(tokens[kept], logprobs[kept], good, accepted, of_drafts, fault)
             first = last + 1
 
@@ -209,7 +209,7 @@ def _result(
     finite: bool = True,
     accepted: int = 0,
     draft_logprobs: tuple[TokenLogprob, ...] = (),
-    fault: str = NOT_FINITE,
+    fault: Fault = Fault.NOT_FINITE,
 ) -> RowResult:
     """What was drawn for a row. There is one for each row and step; the constructor takes twice as long."""
     return tuple.__new__(RowResult, (token, logprob, (), finite, accepted, draft_logprobs, fault, b""))

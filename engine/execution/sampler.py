@@ -1,7 +1,5 @@
 """From a step's logits to tokens and log-probabilities."""
 
-import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -9,12 +7,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from engine.execution.changes import ChangesOf, changes_anything
 from engine.execution.logprobs import measure
 from engine.execution.masks import TokenMasks
-from engine.execution.slots import SlotTable, slot_of, uses_counts
+from engine.execution.slots import SlotTable, slot_of
 from engine.request import Request, TokenLogprob
 from kernels.arrays import Floats, Ints, int_array
-from kernels.host import HostColumns, HostEdits, HostOps
+from kernels.host import HostColumns, HostOps
 from kernels.noise import mixed_seeds, noise_keys
 
 
@@ -35,7 +34,8 @@ class _Batch:
     """What is the same of these draws whenever they are made, which they are from step to step.
 
     columns: without keys. mixed: uint64 [R], of the seeds; None where no draw has noise. wanted: draws whose
-    log-probabilities are asked for. `masked`, `edited`: whether any may have a grammar, or other changes to its logits.
+    log-probabilities are asked for. masked: whether any may have a grammar. changes: other changes to their logits;
+    None where no draw has any.
     """
 
     draws: Sequence[Draw]
@@ -43,11 +43,12 @@ class _Batch:
     mixed: npt.NDArray[np.uint64] | None
     wanted: list[int]
     masked: bool
-    edited: bool
+    changes: ChangesOf | None
 
 
 class Drawn(NamedTuple):
-    """What was drawn, a row of logits each. `failed` rows mean nothing: their request's grammar has failed."""
+    """What was drawn, a row of logits each. `failed` rows mean nothing: their request's grammar has failed, or what it
+    allows is forbidden otherwise."""
 
     tokens: list[int]
     logprobs: list[TokenLogprob | None]
@@ -75,9 +76,12 @@ class Sampler:
         wanted = batch.wanted
         raw = logits[wanted] if wanted else None
         failed = self._masks.apply(logits, draws) if batch.masked else frozenset()
-        if batch.edited and (edits := logit_edits(draws, self._slots)) is not None:
-            self._ops.edit_logits(logits, edits)
-        tokens: list[int] = self._ops.sample(logits, _with_keys(batch)).tolist()
+        if batch.changes is not None:
+            batch.changes.now().apply(self._ops, logits)
+        drawn = self._ops.sample(logits, _with_keys(batch))
+        if batch.masked or batch.changes is not None:
+            failed |= _forbidden(logits, drawn)
+        tokens: list[int] = drawn.tolist()
         logprobs: list[TokenLogprob | None] = [None] * len(tokens)
         if raw is not None:
             counts = [draws[i].request.params.logprobs or 0 for i in wanted]
@@ -85,6 +89,11 @@ class Sampler:
             for i, entry in zip(wanted, entries, strict=True):
                 logprobs[i] = entry
         return Drawn(tokens, logprobs, failed)
+
+
+def _forbidden(logits: Floats, drawn: Ints) -> frozenset[int]:
+    """Rows of which nothing was left to draw: what was drawn is forbidden, too."""
+    return frozenset(np.flatnonzero(np.isneginf(logits[np.arange(len(drawn)), drawn])).tolist())
 
 
 def accepted_drafts(drafts: Sequence[int], drawn: Sequence[int]) -> int:
@@ -118,7 +127,7 @@ def _batch_of(draws: Sequence[Draw], slots: SlotTable) -> _Batch:
         mixed_seeds([draw.request.seed for draw in draws]) if noisy else None,
         [i for i, each in enumerate(params) if each.logprobs is not None],
         masked=any(draw.request.matcher is not None for draw in draws),
-        edited=any(each.min_tokens or each.logit_bias or uses_counts(each) for each in params),
+        changes=ChangesOf(draws, slots) if any(changes_anything(draw.request) for draw in draws) else None,
     )
 
 
@@ -129,39 +138,6 @@ def _with_keys(batch: _Batch) -> HostColumns:
     # The position of a token is its index in the sequence, so that a replay draws the same noise.
     keys = noise_keys(batch.mixed, [len(draw.request.tokens) + len(draw.drafts) for draw in batch.draws])
     return replace(batch.columns, keys=keys)
-
-
-def logit_edits(draws: Sequence[Draw], slots: SlotTable) -> HostEdits | None:
-    """What penalties, biases and forbidden stops change in this step; None where nothing."""
-    repeats: list[tuple[int, int, float]] = []
-    additions: list[tuple[int, int, float]] = []
-    for row, draw in enumerate(draws):
-        request, params = draw.request, draw.request.params
-        counts = slots.counts(request)
-        if counts is not None:
-            output = counts.output + Counter(draw.drafts) if draw.drafts else counts.output
-            if params.repetition_penalty != 1.0:
-                seen = sorted(counts.prompt | output.keys())
-                repeats += [(row, token, params.repetition_penalty) for token in seen]
-            additions += [
-                (row, token, -params.presence_penalty - params.frequency_penalty * count)
-                for token, count in output.items()
-            ]
-        additions += [(row, token, bias) for token, bias in params.logit_bias.items()]
-        if draw.position - request.prompt_tokens < params.min_tokens:
-            stops = (*params.stop_token_ids, *request.eos_token_ids)
-            additions += [(row, token, -math.inf) for token in dict.fromkeys(stops)]
-    if not repeats and not additions:
-        return None
-    return HostEdits(*_coordinates(repeats), *_coordinates(additions))
-
-
-def _coordinates(entries: list[tuple[int, int, float]]) -> tuple[Ints, Ints, Floats]:
-    return (
-        int_array([row for row, _, _ in entries]),
-        int_array([token for _, token, _ in entries]),
-        np.array([value for _, _, value in entries], dtype=np.float32),
-    )
 
 
 def token_logprobs(ops: HostOps, logits: Floats, tokens: Sequence[int], counts: Sequence[int]) -> list[TokenLogprob]:

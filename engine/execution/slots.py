@@ -4,13 +4,13 @@ A step names requests; what the kernels need of each (its block table, its sampl
 steps, so that a step carries over only the differences.
 """
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from engine.config import BLOCK_TOKENS
+from engine.execution.seen_tokens import SeenTokens
 from engine.request import Request, SamplingParams
 from engine.scheduling.plan import ScheduledRow
 from kernels.arrays import Floats, Ints
@@ -20,29 +20,13 @@ _LOWEST_TEMPERATURE = 1e-6
 
 
 @dataclass(slots=True)
-class TokenCounts:
-    """How often each token came so far: what the penalties look at. `taken` tokens are counted."""
-
-    prompt: set[int] = field(default_factory=set)
-    output: Counter[int] = field(default_factory=Counter)
-    taken: int = 0
-
-    def catch_up(self, request: Request) -> None:
-        if self.taken == 0:
-            self.prompt.update(request.tokens[: request.prompt_tokens])
-            self.taken = request.prompt_tokens
-        self.output.update(request.tokens[self.taken :])
-        self.taken = len(request.tokens)
-
-
-@dataclass(slots=True)
 class Slot:
     """Who holds a slot. `admissions` tells a request from itself before it came back, when it had other blocks."""
 
     request: Request | None = None
     admissions: int = 0
     blocks: list[int] = field(default_factory=list)
-    counts: TokenCounts | None = None
+    biases: tuple[Ints, Floats] | None = None
 
     def belongs_to(self, request: Request) -> bool:
         return self.request is request and self.admissions == request.admissions
@@ -53,13 +37,13 @@ class SlotTable:
 
     tables: int64 [slots, blocks of the longest sequence], block tables.
     inverse_temperature, noise_scale, top_p, min_p: float32 [slots]; top_k: int64 [slots].
+    repetition_penalty, presence_penalty, frequency_penalty: float32 [slots]. seen: the tokens that those look at.
     """
 
     def __init__(self, num_slots: int, max_model_len: int, vocab_size: int) -> None:
         self._vocab_size = vocab_size
         self._slots = [Slot() for _ in range(num_slots)]
-        self._counting: set[int] = set()
-        """Slots whose tokens are counted."""
+        self.seen = SeenTokens(num_slots, max_model_len, vocab_size)
         max_blocks = (max_model_len + BLOCK_TOKENS - 1) // BLOCK_TOKENS
         self.tables: Ints = np.zeros((num_slots, max_blocks), dtype=np.int64)
         self.inverse_temperature: Floats = np.ones(num_slots, dtype=np.float32)
@@ -67,6 +51,9 @@ class SlotTable:
         self.top_k: Ints = np.full(num_slots, vocab_size, dtype=np.int64)
         self.top_p: Floats = np.ones(num_slots, dtype=np.float32)
         self.min_p: Floats = np.zeros(num_slots, dtype=np.float32)
+        self.repetition_penalty: Floats = np.ones(num_slots, dtype=np.float32)
+        self.presence_penalty: Floats = np.zeros(num_slots, dtype=np.float32)
+        self.frequency_penalty: Floats = np.zeros(num_slots, dtype=np.float32)
 
     def update(self, row: ScheduledRow) -> None:
         """Bring the row's slot up to date with its request."""
@@ -75,29 +62,50 @@ class SlotTable:
         slot = self._slots[request.slot]
         if not slot.belongs_to(request):
             slot.request, slot.admissions, slot.blocks = request, request.admissions, []
-            slot.counts = TokenCounts() if uses_counts(request.params) else None
-            (self._counting.add if slot.counts is not None else self._counting.discard)(request.slot)
+            slot.biases = _arrays_of(request.params.logit_bias)
+            self.seen.end(request.slot)
             self._load_columns(request.slot, request.params)
         self._load_blocks(request.slot, slot, row)
-        if slot.counts is not None and row.samples:
-            slot.counts.catch_up(request)
+        if row.samples and uses_counts(request.params):
+            self._count(request.slot, request)
 
     def count_tokens(self, requests: Iterable[Request]) -> None:
         """Bring the counts of requests up to date, whose slots are but for their latest tokens."""
-        if self._counting:
+        if self.seen.any:
             for request in requests:
-                if (counts := self.counts(request)) is not None:
-                    counts.catch_up(request)
+                if uses_counts(request.params):
+                    self._count(slot_of(request), request)
 
-    def tables_of(self, slots: Ints, contexts: Ints) -> Ints:
-        """Block tables int64 [R, B] of slots int64 [R], as far as the longest of these contexts, int64 [R], goes."""
-        tables: Ints = self.tables[slots, : -(-int(contexts.max()) // BLOCK_TOKENS)]
+    def tables_of(self, slots: Ints, contexts: Ints, spare: int = 0) -> Ints:
+        """Block tables int64 [R, B] of slots int64 [R], each as far as its context, int64 [R], goes; past that they
+        hold anything. B is that of the longest context, and `spare` more where the slots have as many.
+
+        Copies O(blocks of all contexts), and not O(R * B): a long table beside short ones costs its own length.
+        """
+        sizes = -(-contexts // BLOCK_TOKENS)
+        longest = int(sizes.max())
+        width = min(longest + spare, self.tables.shape[1])
+        together = min(2 * -(-int(sizes.sum()) // len(sizes)), width)
+        tables: Ints
+        if together == width:
+            tables = self.tables[slots, :width]
+            return tables
+        tables = np.empty((len(slots), width), dtype=np.int64)
+        tables[:, :together] = self.tables[slots, :together]
+        for row in (sizes > together).nonzero()[0].tolist():
+            tables[row, together : sizes[row]] = self.tables[slots[row], together : sizes[row]]
         return tables
 
-    def counts(self, request: Request) -> TokenCounts | None:
-        """None where the request has no penalty."""
-        assert request.slot is not None
-        return self._slots[request.slot].counts
+    def biases(self, slot: int) -> tuple[Ints, Floats]:
+        """Tokens int64 [E] and what is added to their logits, float32 [E], of the slot's request, which has some."""
+        biases = self._slots[slot].biases
+        assert biases is not None, f"the request of slot {slot} has no bias"
+        return biases
+
+    def _count(self, slot: int, request: Request) -> None:
+        if not self.seen.counts_in(slot):
+            self.seen.begin(slot, request)
+        self.seen.catch_up(slot, request)
 
     def _load_columns(self, index: int, params: SamplingParams) -> None:
         self.inverse_temperature[index] = inverse_temperature(params)
@@ -105,6 +113,9 @@ class SlotTable:
         self.top_k[index] = params.top_k or self._vocab_size
         self.top_p[index] = params.top_p
         self.min_p[index] = params.min_p
+        self.repetition_penalty[index] = params.repetition_penalty
+        self.presence_penalty[index] = params.presence_penalty
+        self.frequency_penalty[index] = params.frequency_penalty
 
     def _load_blocks(self, index: int, slot: Slot, row: ScheduledRow) -> None:
         """Copy what changed: blocks that hold computed tokens stay, those after them may come, go and be replaced."""
@@ -119,6 +130,12 @@ class SlotTable:
 def inverse_temperature(params: SamplingParams) -> float:
     """What logits are multiplied with before noise is added; 1 for a greedy request, which has no noise."""
     return 1.0 / max(params.temperature, _LOWEST_TEMPERATURE) if params.temperature else 1.0
+
+
+def _arrays_of(biases: Mapping[int, float]) -> tuple[Ints, Floats] | None:
+    if not biases:
+        return None
+    return np.array(list(biases), dtype=np.int64), np.array(list(biases.values()), dtype=np.float32)
 
 
 def uses_counts(params: SamplingParams) -> bool:

@@ -2,18 +2,21 @@
 
 import json
 import threading
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
 
 from llguidance import LLMatcher, LLTokenizer
 
 from engine.grammar import worker
+from engine.grammar.kept import KeptGrammars
 from engine.grammar.matcher import GrammarFailed, GrammarMatcher, Words
 from engine.grammar.refusals import reason_of
 from engine.grammar.spec import GrammarKind, GrammarRefused, GrammarSpec
-from engine.grammar.trial import TrialProcess
+from engine.grammar.trial import TrialProcess, TrialProcessIdle, Tried
+from engine.grammar.trials import StartTrial, Trials
+from engine.grammar.turns import TenantTurns
 from engine.grammar.unsound import unsound_keyword
 from engine.grammar.vocabulary import LibraryVocabulary
 from engine.request import EngineError
@@ -21,46 +24,81 @@ from engine.request import EngineError
 COMPILE_SECONDS = 5.0
 """What a grammar may take to compile. Those in use take milliseconds."""
 
-_AT_ONCE = 2
+AT_ONCE = 2
 """Grammars that are compiled at a time: one that takes its whole time holds up no other."""
 
-_KEPT = 256
-"""Grammars, and refusals, that are remembered."""
+MOST_WAITING = 64
+"""Grammars of one tenant that wait to be compiled. Ordinary ones take a second together."""
+
+KEPT_BYTES = 256 << 20
+"""What remembered grammars may take of memory, of each model."""
 
 
 class CompiledGrammar:
-    """A grammar over a vocabulary. It deals out matchers; it is no matcher itself. Safe to use from threads."""
+    """A grammar over a vocabulary. It deals out matchers; it is no matcher itself. Safe to use from threads.
 
-    def __init__(self, matcher: LLMatcher) -> None:
+    `size_bytes` of memory it takes.
+    """
+
+    def __init__(self, matcher: LLMatcher, size_bytes: int) -> None:
         self._pristine = matcher
+        self.size_bytes = size_bytes
 
     def matcher(self) -> GrammarMatcher:
         """One that stands at the beginning."""
         return _LibraryMatcher(self._pristine.deep_copy())
 
 
+@dataclass(eq=False, slots=True)
+class _Job:
+    """A grammar to compile. It waits in the queue of each tenant that asks for it, and is compiled once."""
+
+    spec: GrammarSpec
+    outcome: Future[CompiledGrammar] = field(default_factory=Future)
+    tenants: set[str] = field(default_factory=set)
+    started: bool = False
+
+
 class GrammarCompiler:
     """Compiles grammars for one model, away from whoever asks: each is tried out in another process first, and only
     what has proved harmless there is compiled here, on a thread, without the interpreter's lock.
 
-    What was compiled or refused lately is remembered. Processes and threads come with the first grammar.
+    Tenants take turns: see `TenantTurns`. What was compiled or refused lately is remembered. Processes and threads come
+    with the first grammar.
     """
 
-    def __init__(self, vocabulary: Callable[[], LibraryVocabulary], *, seconds: float = COMPILE_SECONDS) -> None:
+    def __init__(
+        self,
+        vocabulary: Callable[[], LibraryVocabulary],
+        *,
+        seconds: float = COMPILE_SECONDS,
+        kept_bytes: int = KEPT_BYTES,
+        executor: Executor | None = None,
+        start_trial: StartTrial = TrialProcess,
+    ) -> None:
+        """`executor` has `AT_ONCE` threads, or whatever stands in for them; it is closed with the compiler."""
         self._vocabulary = vocabulary
-        self._seconds = seconds
         self._lock = threading.Lock()
-        self._kept: OrderedDict[GrammarSpec, Future[CompiledGrammar]] = OrderedDict()
-        self._idle: deque[TrialProcess] = deque()
-        self._busy: set[TrialProcess] = set()
+        self._kept = KeptGrammars(kept_bytes)
+        self._jobs: dict[Future[CompiledGrammar], _Job] = {}
+        """Those that have not ended."""
+        self._turns: TenantTurns[_Job] = TenantTurns(MOST_WAITING)
+        self._trials = Trials(seconds, start_trial)
         self._opened: tuple[LibraryVocabulary, LLTokenizer] | None = None
         self._opening = threading.Lock()
-        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="turnpike-grammar")
+        self._executor = executor or ThreadPoolExecutor(AT_ONCE, thread_name_prefix="turnpike-grammar")
         self._closed = False
 
-    def compile(self, spec: GrammarSpec) -> "Future[CompiledGrammar]":
+    @property
+    def kept_bytes(self) -> int:
+        """What remembered grammars take."""
+        return self._kept.total_bytes
+
+    def compile(self, spec: GrammarSpec, tenant: str = "") -> "Future[CompiledGrammar]":
         """A grammar, at once where it is known. Not to be cancelled: others may wait for the same.
 
+        Raises:
+            QueueFull: too many of the tenant's wait.
         Raises, from the result:
             GrammarRefused: it cannot be enforced.
             TrialProcessFailed: nothing can be compiled at the moment.
@@ -68,63 +106,92 @@ class GrammarCompiler:
         with self._lock:
             if self._closed:
                 raise EngineError("the engine is closed")
-            known = self._kept.get(spec)
-            if known is not None and not _failed(known):
-                self._kept.move_to_end(spec)
+            known = self._kept.find(spec)
+            job = _Job(spec) if known is None else self._jobs.get(known)
+            if job is not None and not job.started and tenant not in job.tenants:
+                self._turns.add(tenant, job)
+                job.tenants.add(tenant)
+            if job is None:
+                assert known is not None
                 return known
-            future = self._kept[spec] = self._threads.submit(self._compile, spec)
-            while len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
-            return future
+            if known is None:
+                self._jobs[job.outcome] = job
+                self._kept.put(spec, job.outcome)
+            started = self._start_jobs()
+        self._submit(started)
+        return job.outcome
 
     def close(self) -> None:
         """End its processes and threads; who still waits for a grammar is cancelled. Idempotent."""
         with self._lock:
             self._closed = True
-            busy = list(self._busy)
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        for process in busy:
-            process.kill()
-        while self._idle:
-            self._idle.popleft().close()
+            waiting = self._turns.clear()
+        for job in waiting:
+            job.outcome.cancel()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._trials.close()
+
+    def _start_jobs(self) -> list[tuple[str, _Job]]:
+        """Those whose turn it is, marked as started. Called with the lock."""
+        started: list[tuple[str, _Job]] = []
+        while self._turns.running < AT_ONCE and (turn := self._turns.start()) is not None:
+            tenant, job = turn
+            if job.started:
+                self._turns.end(tenant)  # it came up in another tenant's turn
+            else:
+                job.started = True
+                started.append(turn)
+        return started
+
+    def _submit(self, started: Sequence[tuple[str, _Job]]) -> None:
+        """Without the lock: an executor may run a job where it is submitted."""
+        for tenant, job in started:
+            try:
+                submitted = self._executor.submit(self._run, tenant, job)
+            except RuntimeError:  # closed meanwhile
+                job.outcome.cancel()
+            else:
+                submitted.add_done_callback(partial(_give_up_with, job.outcome))
+
+    def _run(self, tenant: str, job: _Job) -> None:
+        """Compile a grammar, and have the next ones started."""
+        compiled: CompiledGrammar | None = None
+        error: BaseException | None = None
+        is_wanted = job.outcome.set_running_or_notify_cancel()
+        try:
+            compiled = self._compile(job.spec) if is_wanted else None
+        except BaseException as raised:
+            error = raised
+        with self._lock:
+            self._turns.end(tenant)
+            del self._jobs[job.outcome]
+            if compiled is not None:
+                self._kept.note_size(job.spec, job.outcome, compiled.size_bytes)
+            started = [] if self._closed else self._start_jobs()
+        if compiled is not None:
+            job.outcome.set_result(compiled)
+        elif is_wanted:
+            job.outcome.set_exception(error)
+        self._submit(started)
 
     def _compile(self, spec: GrammarSpec) -> CompiledGrammar:
         if spec.kind is GrammarKind.JSON_SCHEMA and (keyword := unsound_keyword(json.loads(spec.source))):
             raise GrammarRefused(f'unsupported keyword: "{keyword}", where it asks for more than "required" names')
         vocabulary, tokenizer = self._open()
-        with self._borrowed(vocabulary) as process:
-            grammar = process.translated(spec)
-        matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=worker.limits())
+        tried = self._try_out(spec, vocabulary)
+        matcher = LLMatcher(tokenizer, tried.grammar, log_level=0, limits=worker.limits())
         fault = worker.fault_of(matcher)
         if fault is not None:
             raise GrammarRefused(reason_of(fault))
-        return CompiledGrammar(matcher)
+        return CompiledGrammar(matcher, tried.size_bytes)
 
-    @contextmanager
-    def _borrowed(self, vocabulary: LibraryVocabulary) -> Iterator[TrialProcess]:
-        """A process for the time of the block. One that was killed in it does not come back."""
-        process = self._idle_process() or TrialProcess(vocabulary, self._seconds)
-        with self._lock:
-            self._busy.add(process)
-        try:
-            yield process
-        finally:
-            with self._lock:
-                self._busy.discard(process)
-                returned = process.alive and not self._closed
-                if returned:
-                    self._idle.append(process)
-            if not returned:
-                process.close()
-
-    def _idle_process(self) -> TrialProcess | None:
-        with self._lock:
-            while self._idle:
-                process = self._idle.pop()
-                if process.alive:
-                    return process
-                process.close()
-        return None
+    def _try_out(self, spec: GrammarSpec, vocabulary: LibraryVocabulary) -> Tried:
+        while True:
+            with self._trials.borrowed(vocabulary) as process:
+                try:
+                    return process.tried(spec)
+                except TrialProcessIdle:
+                    continue  # it ended just before it was asked: the next one is another
 
     def _open(self) -> tuple[LibraryVocabulary, LLTokenizer]:
         with self._opening:
@@ -134,6 +201,12 @@ class GrammarCompiler:
                 tokenizer = worker.open_tokenizer(vocabulary.tokenizer_json, vocabulary.vocab_size, eos_token_ids)
                 self._opened = vocabulary, tokenizer
             return self._opened
+
+
+def _give_up_with(outcome: Future[CompiledGrammar], submitted: Future[None]) -> None:
+    """Whoever waits for a job that will not be run waits no more."""
+    if submitted.cancelled():
+        outcome.cancel()
 
 
 class _LibraryMatcher:
@@ -157,10 +230,3 @@ class _LibraryMatcher:
         self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
         if self._matcher.is_error():
             raise GrammarFailed(self._matcher.get_error())
-
-
-def _failed(future: "Future[CompiledGrammar]") -> bool:
-    """Whether it ended in a way that says nothing about the grammar."""
-    if not future.done():
-        return False
-    return future.cancelled() or not isinstance(future.exception(), GrammarRefused | None)

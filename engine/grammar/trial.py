@@ -5,7 +5,7 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from engine.grammar import worker
 from engine.grammar.refusals import reason_of
@@ -15,6 +15,15 @@ from engine.grammar.vocabulary import LibraryVocabulary
 MEMORY_BYTES = 1 << 30
 """Address space of the process, which has a fifth of that before its first grammar."""
 
+_END_SECONDS = 1.0
+"""For what has closed its output to be gone."""
+
+MOST_GRAMMAR_BYTES = 60 << 20
+"""What a grammar counts for where its memory cannot be measured: as many lexer states as it may have."""
+
+IDLE_SECONDS = 60
+"""How long a process waits for its next grammar before it ends."""
+
 _START_SECONDS = 60.0
 """For importing the library and opening the tokenizer: half a second, if the machine has nothing else to do."""
 
@@ -23,10 +32,21 @@ class TrialProcessFailed(RuntimeError):
     """The process could not be started: no grammar can be compiled at the moment."""
 
 
+class TrialProcessIdle(RuntimeError):
+    """The process had nothing to do for so long that it ended."""
+
+
+class Tried(NamedTuple):
+    """A grammar in the library's own form, which is known to be harmless, and the memory that it takes compiled."""
+
+    grammar: str
+    size_bytes: int
+
+
 class TrialProcess:
     """Tries one grammar after another, each within a limit of time and memory. One thread at a time uses it."""
 
-    def __init__(self, vocabulary: LibraryVocabulary, seconds: float) -> None:
+    def __init__(self, vocabulary: LibraryVocabulary, seconds: float, *, idle_seconds: float = IDLE_SECONDS) -> None:
         """
         Raises:
             TrialProcessFailed: it does not come up.
@@ -45,6 +65,7 @@ class TrialProcess:
             "eos_token_ids": list(vocabulary.eos_token_ids),
             "memory_bytes": MEMORY_BYTES,
             "seconds": int(seconds) + 1,
+            "idle_seconds": idle_seconds,
         }
         if self._ask(setup, _START_SECONDS) is None:
             raise TrialProcessFailed("the process that tries grammars out does not come up")
@@ -53,18 +74,22 @@ class TrialProcess:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def translated(self, spec: GrammarSpec) -> str:
-        """The grammar in the library's own form, which is then known to be harmless. Ends the process where it is not.
+    def tried(self, spec: GrammarSpec) -> Tried:
+        """Ends the process where the grammar takes too much.
 
         Raises:
             GrammarRefused: it is malformed, cannot be enforced, matches nothing or takes too much.
+            TrialProcessIdle: there is another process to be asked.
         """
         answer = self._ask({"kind": spec.kind.value, "source": spec.source}, self._seconds)
+        if answer is None and self._process.returncode == 0:
+            raise TrialProcessIdle
         if answer is None:
             raise GrammarRefused(f"it takes over {self._seconds:g} s or {MEMORY_BYTES >> 20} MiB to compile")
         if "refused" in answer:
             raise GrammarRefused(reason_of(answer["refused"]))
-        return str(answer["grammar"])
+        size_bytes = answer["bytes"]
+        return Tried(str(answer["grammar"]), MOST_GRAMMAR_BYTES if size_bytes is None else size_bytes)
 
     def kill(self) -> None:
         """End it, whatever it is at; whoever waits for its answer has none. Idempotent; any thread may call."""
@@ -96,5 +121,11 @@ class TrialProcess:
         finally:
             timer.cancel()
         if answer is None:
+            self._wait_for_end()
             self.close()
         return answer
+
+    def _wait_for_end(self) -> None:
+        """One that ended by itself has its own status, which a kill would take the place of."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_SECONDS)

@@ -2,13 +2,17 @@
 
 It is run by its path and imports nothing of the engine, so that it starts fast and stays small. A message is four bytes
 of length, big-endian, and JSON. The first says how to work: `tokenizer` (as `tokenizer.json`), `vocab_size`,
-`eos_token_ids`, `memory_bytes`, `seconds`; the answer is `{}`. Each one after is a grammar, `kind` and `source`; the
-answer is `{"grammar": text}` in the library's own form, or `{"refused": why}`. The program ends with its input.
+`eos_token_ids`, `memory_bytes`, `seconds`, `idle_seconds`; the answer is `{}`. Each one after is a grammar, `kind` and
+`source`; the answer is `{"grammar": text, "bytes": n}` in the library's own form, with the memory that it takes
+compiled (null where that cannot be told), or `{"refused": why}`. The program ends with its input, or after
+`idle_seconds` without.
 """
 
+import ctypes
 import json
 import os
 import resource
+import select
 import signal
 import struct
 import sys
@@ -34,8 +38,11 @@ _HEADER = struct.Struct(">I")
 
 
 def limits() -> LLParserLimits:
-    """What a grammar may take: about 60 MB of states, and as many symbols as a schema of the largest size has."""
-    return LLParserLimits(max_lexer_states=30_000, max_grammar_size=200_000, verbose_errors=False)
+    """What a grammar may take: about 60 MB of states, as many symbols as a schema of the largest size has, and at one
+    place as many ways on as 4,000 optional properties leave, of which each has four."""
+    return LLParserLimits(
+        max_lexer_states=30_000, max_grammar_size=200_000, max_items_in_row=16_384, verbose_errors=False
+    )
 
 
 def open_tokenizer(tokenizer: str, vocab_size: int, eos_token_ids: list[int]) -> LLTokenizer:
@@ -78,13 +85,20 @@ def fault_of(matcher: LLMatcher) -> str | None:
     return matcher.get_error() if matcher.is_error() else None
 
 
-def _answer(tokenizer: LLTokenizer, kind: str, source: str) -> dict[str, str]:
+def _answer(tokenizer: LLTokenizer, kind: str, source: str) -> dict[str, str | int | None]:
     try:
         grammar = translate(kind, source)
     except Exception as error:  # the library's translators raise whatever they like
         return {"refused": str(error) or type(error).__name__}
-    fault = fault_of(LLMatcher(tokenizer, grammar, log_level=0, limits=limits()))
-    return {"grammar": grammar} if fault is None else {"refused": fault}
+    before = allocated_bytes()
+    matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits())
+    fault = fault_of(matcher)
+    if fault is not None:
+        return {"refused": fault}
+    after = allocated_bytes()
+    size_bytes = None if before is None or after is None else max(after - before, 0)
+    del matcher
+    return {"grammar": grammar, "bytes": size_bytes}
 
 
 def receive(stream: IO[bytes]) -> Any:
@@ -100,6 +114,29 @@ def encode(message: object) -> bytes:
     return _HEADER.pack(len(body)) + body
 
 
+class _MallocInfo(ctypes.Structure):
+    """glibc's `struct mallinfo2`."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    )
+
+
+def allocated_bytes() -> int | None:
+    """Of memory that this process has from the C library's allocator, which the grammar library's is; None where that
+    keeps no count."""
+    info = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if info is None:
+        return None
+    info.restype = _MallocInfo
+    counts = info()
+    return int(counts.uordblks) + int(counts.hblkhd)
+
+
 def _main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the end of the input is enough
     os.nice(5)
@@ -109,10 +146,12 @@ def _main() -> None:
         return
     tokenizer = open_tokenizer(setup["tokenizer"], setup["vocab_size"], setup["eos_token_ids"])
     resource.setrlimit(resource.RLIMIT_AS, (setup["memory_bytes"], setup["memory_bytes"]))
-    answer: dict[str, str] = {}
+    answer: dict[str, str | int | None] = {}
     while True:
         sink.write(encode(answer))
         sink.flush()
+        if not select.select([source], [], [], setup["idle_seconds"])[0]:
+            return
         task = receive(source)
         if task is None:
             return

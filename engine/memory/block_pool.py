@@ -1,18 +1,31 @@
 """The blocks of KV memory: ids, reference counts, the lists of free ones, the index of cached ones."""
 
-from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import compress, islice
+from typing import cast
 
-from engine.memory.block_lists import BlockLists
+from engine.memory.free_blocks import COMMON, EMPTY, FreeBlocks
 from engine.memory.reservation import Reservation
 
-_EMPTY = 0
-_COMMON = 1
-_FIRST_PROTECTED = 2
+REMEMBERED_CHANGES = 4096
+"""So many of the latest changes are remembered for whoever keeps what it knows of cached blocks."""
 
 
 class CapacityError(RuntimeError):
     """More blocks were asked for than may be taken. The callers ask first, so this is a bug of theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """How some cached blocks stand: how many are free; of the others, how many count for each rank, have each as their
+    highest, and are held by each holder alone."""
+
+    free: int = 0
+    by_rank: Mapping[int, int] = field(default_factory=dict)
+    by_top_rank: Mapping[int, int] = field(default_factory=dict)
+    alone: Mapping[int, int] = field(default_factory=dict)
 
 
 class BlockPool:
@@ -20,21 +33,21 @@ class BlockPool:
 
     A block may also be *cached*: published under a hash, so that `match` finds it. It stays cached when its last
     reference goes and until `allocate` takes it for something else, so a free block is never idle memory. Free
-    blocks are in lists, and `allocate` takes from the front of the first that is not empty:
-
-        empty             no content
-        common            cached; least recently released first
-        protected, lowest rank with a reserve ... rank 0
-                          cached, last held by that rank, as many as it has of its reserve and does not hold;
-                          what is more than that has aged into the back of `common`
-
-    so that a class does not lose its cache to the classes below while there is anything else. Before all but
-    `empty` comes this: a tenant that has more than `tenant_blocks` blocks gives up its own least recently used one.
+    blocks are in lists, and `allocate` takes from the front of the first that is not empty: see `FreeBlocks`. A rank
+    has as many blocks protected as it has of its reserve and does not hold; what is more than that has aged into the
+    back of the common list, so that a class does not lose its cache to the classes below while there is anything else.
+    Before all but the empty ones comes this: a tenant that has more than `tenant_blocks` blocks gives up its own least
+    recently used one.
 
     A referenced block counts, in the inequality of `Reservation`, for the *lowest* rank that holds it. So a lower
     class cannot use up a reserve by sharing, and no release can break the inequality that held before it.
 
-    The pool knows no requests. A block belongs to the tenant that allocated it until its content is gone.
+    Blocks may also be *pledged* to a rank: as many as that are held for it, and nobody else may have them, but which
+    ones it gets is not said before it redeems them. So a request that needs many is let in at once and gets them bit
+    by bit.
+
+    The pool knows no requests. A block belongs to the tenant that allocated it until its content is gone. `holder` is
+    the number of a block table: the pool knows how many blocks each holds `alone`.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -45,6 +58,9 @@ class BlockPool:
         self._hash_of: list[bytes | None] = [None] * num_blocks
         self._block_of: dict[bytes, int] = {}
         self._free_blocks = num_blocks
+        """In the lists, pledged ones included."""
+        self._changes: deque[int] = deque(maxlen=REMEMBERED_CHANGES)
+        self.changes_total = 0
         self.reserve([0], num_blocks)
 
     def reserve(self, reserved_blocks: Sequence[int], tenant_blocks: int) -> None:
@@ -58,18 +74,24 @@ class BlockPool:
         ranks = len(reserved_blocks)
         self._ranks = range(ranks)
         self._tenant_blocks = tenant_blocks
-        self._lists = BlockLists(self.num_blocks, _FIRST_PROTECTED + ranks)  # all are empty, which is list 0
+        self._lists = FreeBlocks(self.num_blocks, ranks)
         self._holders = [[0] * self.num_blocks for _ in self._ranks]
         self._rank_of = [0] * self.num_blocks
+        self._top_rank_of = [0] * self.num_blocks
+        self._top_held = [0] * ranks
+        """Of the referenced blocks, how many have each rank as their highest holder."""
+        self._holder_sum = [0] * self.num_blocks
+        """Of the numbers of a block's holders: where there is one, it is that."""
+        self._alone: dict[int, int] = {}
+        self._pledged = [0] * ranks
         self._free_cached = [0] * ranks
         self._tenant_of = [""] * self.num_blocks
         self._blocks_of_tenant: dict[str, int] = {}
-        self._cached_of_tenant: dict[str, OrderedDict[int, None]] = {}
 
     @property
     def free_blocks(self) -> int:
-        """Blocks that no table holds, cached ones included."""
-        return self._free_blocks
+        """Blocks that no table holds and nobody is promised, cached ones included."""
+        return self._free_blocks - sum(self._pledged)
 
     @property
     def cached_blocks(self) -> int:
@@ -77,15 +99,27 @@ class BlockPool:
         return len(self._block_of)
 
     def held_blocks(self, rank: int) -> int:
-        """Referenced blocks that count for the rank."""
+        """Referenced blocks that count for the rank, and those that are pledged to it."""
         return self.reservation.held[rank]
+
+    def held_only_below(self, rank: int) -> int:
+        """Referenced blocks that no rank holds but those below: free, if all of them let go."""
+        return sum(self._top_held[rank + 1 :])
 
     def free_cached_blocks(self, rank: int) -> int:
         """Free blocks with content that the rank was the last to hold."""
         return self._free_cached[rank]
 
+    def pledged_blocks(self, rank: int) -> int:
+        return self._pledged[rank]
+
     def references(self, block: int) -> int:
         return self._references[block]
+
+    @property
+    def alone(self) -> Mapping[int, int]:
+        """How many blocks each holder holds that nobody else does; one that is not in it, none."""
+        return self._alone
 
     def hash_of(self, block: int) -> bytes | None:
         """The hash that the block is published under, if it is."""
@@ -93,81 +127,105 @@ class BlockPool:
 
     def room(self, rank: int, hits: Sequence[int] = ()) -> int:
         """How many blocks the rank may still allocate, once it has acquired these cached ones. Can be negative."""
-        free, held = self._free_blocks, self.reservation.held
-        lent: dict[int, int] = {}
-        for block in hits:
-            if self._references[block] == 0:
-                free -= 1
-            elif self._rank_of[block] < rank:  # it will count for this rank, and that reserve be less used
-                lent[self._rank_of[block]] = lent.get(self._rank_of[block], 0) + 1
-        reserved = self.reservation.reserved
-        return free - sum(max(0, reserved[above] - held[above] + lent.get(above, 0)) for above in range(rank))
+        return self.room_beside(rank, self.survey(hits) if hits else Survey())
 
-    def match(self, hashes: Iterable[bytes]) -> list[int]:
+    def room_beside(self, rank: int, hits: Survey) -> int:
+        """The same, of hits that were looked at. O(ranks)."""
+        reserved, held = self.reservation.reserved, self.reservation.held
+        kept = 0
+        for above in range(rank):  # a hit that only they hold will count for this rank, and that reserve be less used
+            kept += max(0, reserved[above] - held[above] + hits.by_rank.get(above, 0))
+        return self.free_blocks - hits.free - kept
+
+    def survey(self, blocks: Sequence[int]) -> Survey:
+        """How these stand now. It holds until one of them is in `changes_since`."""
+        references = list(map(self._references.__getitem__, blocks))
+        held = list(compress(blocks, references))
+        alone = Counter(self._holder_sum[block] for block in held if self._references[block] == 1)
+        by_rank = Counter(map(self._rank_of.__getitem__, held))
+        return Survey(references.count(0), by_rank, Counter(map(self._top_rank_of.__getitem__, held)), alone)
+
+    def changes_since(self, total: int) -> list[int] | None:
+        """The cached blocks that were taken, given back or evicted since `changes_total` was this; None if there are
+        more of them than are remembered."""
+        count = self.changes_total - total
+        return list(islice(reversed(self._changes), count)) if count <= len(self._changes) else None
+
+    def match(self, hashes: Sequence[bytes]) -> list[int]:
         """The cached blocks of the leading hashes, up to the first that is not cached.
 
-        Pins nothing: acquire the result before the next `allocate`. `hashes` is read no further than the miss.
+        Pins nothing: acquire the result before the next `allocate`.
         """
-        block_of = self._block_of
-        blocks = []
-        for block_hash in hashes:
-            block = block_of.get(block_hash)
-            if block is None:
-                break
-            blocks.append(block)
-        return blocks
+        found = list(map(self._block_of.get, hashes))
+        if None in found:
+            del found[found.index(None) :]
+        return cast("list[int]", found)
 
-    def acquire(self, blocks: Iterable[int], rank: int = 0) -> None:
-        """Add a reference of the rank to each block; a free one leaves its list and stays cached."""
-        held = self.reservation.held
+    def acquire(self, blocks: Iterable[int], rank: int = 0, holder: int = 0, pledged: int = 0) -> None:
+        """Add a reference of the rank to each block; a free one leaves its list and stays cached. Of the free ones, so
+        many are what was `pledged` to the rank."""
+        if pledged:
+            self.unpledge(pledged, rank)
+        references, rank_of, top_rank_of, sums = self._references, self._rank_of, self._top_rank_of, self._holder_sum
+        held, top_held, alone, holders = self.reservation.held, self._top_held, self._alone, self._holders[rank]
+        blocks = list(blocks)
+        free = [block for block in blocks if not references[block]]
+        self._leave_cached(free)
         for block in blocks:
-            if self._references[block] == 0:
-                self._lists.remove(block)
-                self._leave_cached(block)
-                self._free_blocks -= 1
-                held[rank] += 1
-                self._rank_of[block] = rank
-            elif rank > self._rank_of[block]:
-                held[self._rank_of[block]] -= 1
-                held[rank] += 1
-                self._rank_of[block] = rank
-            self._references[block] += 1
-            self._holders[rank][block] += 1
+            before = references[block]
+            if before == 0:
+                rank_of[block] = top_rank_of[block] = rank
+            else:
+                if before == 1:
+                    alone[sums[block]] -= 1
+                if rank > rank_of[block]:
+                    held[rank_of[block]] -= 1
+                    held[rank] += 1
+                    rank_of[block] = rank
+                elif rank < top_rank_of[block]:
+                    top_held[top_rank_of[block]] -= 1
+                    top_held[rank] += 1
+                    top_rank_of[block] = rank
+            references[block] = before + 1
+            sums[block] += holder
+            holders[block] += 1
+        self._note_changes(blocks)
+        self._free_blocks -= len(free)
+        held[rank] += len(free)
+        top_held[rank] += len(free)
+        alone[holder] = alone.get(holder, 0) + len(free)
         self._age(rank)
 
-    def allocate(self, count: int, rank: int = 0, tenant: str = "") -> list[int]:
+    def allocate(self, count: int, rank: int = 0, tenant: str = "", holder: int = 0) -> list[int]:
         """Take `count` free blocks for a tenant of the rank, with one reference each and no hash.
 
         Raises:
             CapacityError: fewer may be taken; nothing changed.
         """
-        room = self._free_blocks - self.reservation.unused_above(rank)
-        if count > room:
-            raise CapacityError(f"{count} blocks asked for, {room} free")
-        if not count:
-            return []
-        holders = self._holders[rank]
-        blocks = []
-        owned = self._blocks_of_tenant.get(tenant, 0)
-        for _ in range(count):
-            block = self._next_to_reuse(tenant, owned)
-            self._lists.remove(block)
-            if self._hash_of[block] is not None:
-                self._leave_cached(block)
-                self._drop_hash(block)
-                owned -= self._tenant_of[block] == tenant
-                self._disown(block)
-            self._references[block] = 1
-            holders[block] = 1
-            self._rank_of[block] = rank
-            self._tenant_of[block] = tenant
-            owned += 1
-            self._blocks_of_tenant[tenant] = owned
-            blocks.append(block)
-        self._free_blocks -= count
-        self.reservation.held[rank] += count
+        self._claim(count, rank)
+        return self._take(count, rank, tenant, holder) if count else []
+
+    def pledge(self, count: int, rank: int) -> None:
+        """Promise the rank `count` free blocks.
+
+        Raises:
+            CapacityError: fewer may be taken; nothing changed.
+        """
+        self._claim(count, rank)
+        self._pledged[rank] += count
         self._age(rank)
-        return blocks
+
+    def redeem(self, count: int, rank: int, tenant: str, holder: int) -> list[int]:
+        """Take `count` of the blocks that were pledged to the rank, as `allocate` does."""
+        assert count <= self._pledged[rank], f"{count} blocks are redeemed, {self._pledged[rank]} pledged"
+        self._pledged[rank] -= count
+        return self._take(count, rank, tenant, holder) if count else []
+
+    def unpledge(self, count: int, rank: int) -> None:
+        """Take a promise back."""
+        assert count <= self._pledged[rank], f"{count} blocks are not needed, {self._pledged[rank]} pledged"
+        self._pledged[rank] -= count
+        self.reservation.held[rank] -= count
 
     def publish(self, block: int, block_hash: bytes) -> None:
         """Let `match` find a referenced block, whose content is final, under its hash.
@@ -186,108 +244,170 @@ class BlockPool:
             assert self._references[block] > 0, f"block {block} is forgotten but free"
             self._drop_hash(block)
 
-    def release(self, blocks: Iterable[int], rank: int = 0) -> None:
+    def release(self, blocks: Iterable[int], rank: int = 0, holder: int = 0) -> None:
         """Drop one reference of the rank from each block, in the order given; one without any left becomes free.
 
         Pass a block table tail first: the end of a sequence is of less use to others than its beginning, so it
         should be reused earlier.
         """
-        held, holders = self.reservation.held, self._holders[rank]
+        references, sums, alone, holders = self._references, self._holder_sum, self._alone, self._holders[rank]
+        blocks = list(blocks)
+        free: list[int] = []
         for block in blocks:
-            remaining = self._references[block] - 1
+            remaining = references[block] - 1
             assert remaining >= 0, f"block {block} is released but free"
-            self._references[block] = remaining
+            references[block] = remaining
+            sums[block] -= holder
             holders[block] -= 1
             if not remaining:
-                held[rank] -= 1
-                self._free_blocks += 1
-                self._become_free(block, rank)
-            elif not holders[block] and self._rank_of[block] == rank:
-                heir = max(other for other in self._ranks if self._holders[other][block])
-                held[rank] -= 1
-                held[heir] += 1
-                self._rank_of[block] = heir
-                self._age(heir)
+                free.append(block)
+                continue
+            if remaining == 1:
+                alone[sums[block]] = alone.get(sums[block], 0) + 1
+            if not holders[block]:
+                self._become_free(free, rank, holder)  # what ages now comes behind them
+                free.clear()
+                self._pass_on(block, rank)
+        self._become_free(free, rank, holder)
+        self._note_changes(blocks)
+        if not alone.get(holder, 1):
+            del alone[holder]
         self._age(rank)
+
+    def move(self, blocks: Iterable[int], holder: int, to: int) -> None:
+        """One holder's references are another's from now on."""
+        for block in blocks:
+            self._holder_sum[block] += to - holder
+            if self._references[block] == 1:
+                self._alone[holder] -= 1
+                self._alone[to] = self._alone.get(to, 0) + 1
 
     def check(self) -> None:
         """Every block is in exactly one state, the hash index agrees both ways, and all that is counted is there."""
         assert all(count >= 0 for count in self._references), "a reference count is negative"
-        lists = self._lists.check()
+        lists = self._lists.check(self._tenant_of)
         free = sorted(block for blocks in lists for block in blocks)
         assert len(free) == self._free_blocks, f"{len(free)} blocks are listed free, {self._free_blocks} counted"
+        assert min(self._pledged) >= 0, "less than nothing is pledged"
+        assert self.free_blocks >= 0, "more is pledged than is free"
         unreferenced = [block for block, count in enumerate(self._references) if count == 0]
         assert free == unreferenced, "a block is both free and referenced, or neither"
         published = {value: block for block, value in enumerate(self._hash_of) if value is not None}
         assert published == self._block_of, "the hash index and the blocks disagree"
         for number, blocks in enumerate(lists):
             for block in blocks:
-                assert (self._hash_of[block] is None) == (number == _EMPTY), f"block {block} is in the wrong list"
+                assert (self._hash_of[block] is None) == (number == EMPTY), f"block {block} is in the wrong list"
+        alone = Counter(self._holder_sum[block] for block, count in enumerate(self._references) if count == 1)
+        assert alone == Counter(self._alone), "what a table holds alone is miscounted"
         self._check_ranks(lists)
         self._check_tenants()
 
     def _check_ranks(self, lists: list[list[int]]) -> None:
-        held, cached = [0] * len(self._ranks), [0] * len(self._ranks)
+        held, top_held, cached = list(self._pledged), [0] * len(self._ranks), [0] * len(self._ranks)
         for block, references in enumerate(self._references):
             holding = [rank for rank in self._ranks if self._holders[rank][block]]
             assert sum(holders[block] for holders in self._holders) == references, f"block {block} has lost a holder"
             if holding:
                 assert self._rank_of[block] == holding[-1], f"block {block} counts for the wrong class"
+                assert self._top_rank_of[block] == holding[0], f"block {block} has another highest holder"
                 held[holding[-1]] += 1
+                top_held[holding[0]] += 1
             elif self._hash_of[block] is not None:
                 cached[self._rank_of[block]] += 1
         assert held == self.reservation.held, "the blocks that a class holds are miscounted"
+        assert top_held == self._top_held, "the blocks that no higher class holds are miscounted"
         assert cached == self._free_cached, "the cached blocks of a class are miscounted"
         for rank in self._ranks:
-            protected = lists[self._protected(rank)]
+            protected = lists[self._lists.protected(rank)]
             assert len(protected) <= self.reservation.unused(rank), "more is protected than is left of a reserve"
             assert all(self._rank_of[block] == rank for block in protected), "another class's block is protected"
 
     def _check_tenants(self) -> None:
         owned: dict[str, int] = {}
-        cached: dict[str, int] = {}
         for block, tenant in enumerate(self._tenant_of):
             if self._references[block] or self._hash_of[block] is not None:
                 owned[tenant] = owned.get(tenant, 0) + 1
-            if not self._references[block] and self._hash_of[block] is not None:
-                cached[tenant] = cached.get(tenant, 0) + 1
-                assert block in self._cached_of_tenant[tenant], f"block {block} is missing from its tenant's"
         assert owned == self._blocks_of_tenant, "the blocks of a tenant are miscounted"
-        assert cached == {tenant: len(blocks) for tenant, blocks in self._cached_of_tenant.items()}
 
-    def _protected(self, rank: int) -> int:
-        """The list of the rank's protected blocks; the lower the rank, the earlier it is reused."""
-        return _FIRST_PROTECTED + len(self._ranks) - 1 - rank
+    def _claim(self, count: int, rank: int) -> None:
+        room = self.free_blocks - self.reservation.unused_above(rank)
+        if count > room:
+            raise CapacityError(f"{count} blocks asked for, {room} free")
+        self.reservation.held[rank] += count
+
+    def _take(self, count: int, rank: int, tenant: str, holder: int) -> list[int]:
+        """Blocks that are claimed already, empty ones first."""
+        owners = self._blocks_of_tenant
+        blocks = self._lists.take_empty(count)
+        owners[tenant] = owners.get(tenant, 0) + len(blocks)
+        for _ in range(count - len(blocks)):
+            block = self._next_to_reuse(tenant, owners.get(tenant, 0))
+            self._leave_cached((block,))
+            self._drop_hash(block)
+            self._disown(block)
+            owners[tenant] = owners.get(tenant, 0) + 1
+            blocks.append(block)
+        references, rank_of, top_rank_of, sums = self._references, self._rank_of, self._top_rank_of, self._holder_sum
+        tenant_of, holders = self._tenant_of, self._holders[rank]
+        for block in blocks:
+            references[block] = holders[block] = 1
+            rank_of[block] = top_rank_of[block] = rank
+            tenant_of[block] = tenant
+            sums[block] = holder
+        self._free_blocks -= count
+        self._top_held[rank] += count
+        self._alone[holder] = self._alone.get(holder, 0) + count
+        self._age(rank)
+        return blocks
 
     def _next_to_reuse(self, tenant: str, owned: int) -> int:
-        block = self._lists.first(_EMPTY)
-        if block is not None:
-            return block
-        if owned >= self._tenant_blocks and tenant in self._cached_of_tenant:
-            return next(iter(self._cached_of_tenant[tenant]))
-        return next(block for number in self._reuse_order() if (block := self._lists.first(number)) is not None)
+        """Of those with content."""
+        own = self._lists.first_of_tenant(tenant) if owned >= self._tenant_blocks else None
+        return self._lists.first_cached() if own is None else own
 
-    def _reuse_order(self) -> range:
-        return range(_COMMON, _FIRST_PROTECTED + len(self._ranks))
-
-    def _become_free(self, block: int, rank: int) -> None:
-        if self._hash_of[block] is None:
-            self._lists.push_front(_EMPTY, block)
-            self._disown(block)
+    def _become_free(self, blocks: Sequence[int], rank: int, holder: int) -> None:
+        """The rank's holder was the last of these."""
+        if not blocks:
             return
-        protected = self.reservation.reserved[rank] > 0
-        self._lists.push_back(self._protected(rank) if protected else _COMMON, block)
-        self._free_cached[rank] += 1
-        self._cached_of_tenant.setdefault(self._tenant_of[block], OrderedDict())[block] = None
+        self._alone[holder] -= len(blocks)
+        self.reservation.held[rank] -= len(blocks)
+        self._top_held[rank] -= len(blocks)
+        self._free_blocks += len(blocks)
+        hash_of = self._hash_of
+        cached = [block for block in blocks if hash_of[block] is not None]
+        if len(cached) < len(blocks):
+            empty = [block for block in blocks if hash_of[block] is None]
+            self._lists.empty += empty
+            for block in empty:
+                self._disown(block)
+        number = self._lists.protected(rank) if self.reservation.reserved[rank] > 0 else COMMON
+        self._lists.add_cached(cached, number, self._tenant_of)
+        self._free_cached[rank] += len(cached)
 
-    def _leave_cached(self, block: int) -> None:
-        """The block was free with content, and is neither any more."""
-        self._free_cached[self._rank_of[block]] -= 1
-        tenant = self._tenant_of[block]
-        cached = self._cached_of_tenant[tenant]
-        del cached[block]
-        if not cached:
-            del self._cached_of_tenant[tenant]
+    def _pass_on(self, block: int, rank: int) -> None:
+        """The rank holds the block no more, and others do."""
+        others = [other for other in self._ranks if self._holders[other][block]]
+        if self._top_rank_of[block] == rank:
+            self._top_held[rank] -= 1
+            self._top_held[others[0]] += 1
+            self._top_rank_of[block] = others[0]
+        if self._rank_of[block] == rank:
+            heir = others[-1]
+            self.reservation.held[rank] -= 1
+            self.reservation.held[heir] += 1
+            self._rank_of[block] = heir
+            self._age(heir)
+
+    def _leave_cached(self, blocks: Sequence[int]) -> None:
+        """These were free with content, and are neither any more."""
+        rank_of, free_cached = self._rank_of, self._free_cached
+        for block in blocks:
+            free_cached[rank_of[block]] -= 1
+        self._lists.remove_cached(blocks, self._tenant_of)
+
+    def _note_changes(self, blocks: Sequence[int]) -> None:
+        self._changes.extend(blocks)
+        self.changes_total += len(blocks)
 
     def _disown(self, block: int) -> None:
         tenant = self._tenant_of[block]
@@ -298,15 +418,12 @@ class BlockPool:
 
     def _age(self, rank: int) -> None:
         """What is protected beyond the reserve's unused part goes to the back of the common list."""
-        number = self._protected(rank)
-        while self._lists.sizes[number] > self.reservation.unused(rank):
-            block = self._lists.first(number)
-            assert block is not None
-            self._lists.remove(block)
-            self._lists.push_back(_COMMON, block)
+        if self.reservation.reserved[rank]:
+            self._lists.age(rank, self.reservation.unused(rank))
 
     def _drop_hash(self, block: int) -> None:
         block_hash = self._hash_of[block]
         if block_hash is not None:
             self._hash_of[block] = None
             del self._block_of[block_hash]
+            self._note_changes((block,))

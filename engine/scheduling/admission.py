@@ -19,6 +19,7 @@ from enum import Enum, auto
 
 from engine.config import SchedulerConfig
 from engine.memory.kv_cache import BlockDemand, KVCacheManager
+from engine.memory.prefix_hits import PrefixHits
 from engine.request import Request
 from engine.scheduling.preemption_budget import PreemptionBudget
 from engine.scheduling.roster import Roster
@@ -45,7 +46,7 @@ class HeldBack:
     tenants: list[str] = field(default_factory=list)
     slots: int = 0
     blocks: int = 0
-    hits: list[int] = field(default_factory=list)
+    hits: list[PrefixHits] = field(default_factory=list)
     """Cached blocks that are theirs to share: when a victim lets go of one, nothing is gained for them."""
 
 
@@ -63,7 +64,7 @@ class Admission:
         """Have a slot and blocks for a waiting request, beside what is kept for those that are held back.
 
         Returns those that were preempted for it. Nobody is preempted in vain: all that it takes is known before the
-        first victim goes.
+        first victim goes. O(running requests).
         """
         rank = request.rank
         kept_slots = min(held_back.slots, max(self._roster.slot_room(rank), 0))
@@ -74,24 +75,29 @@ class Admission:
         running = self._roster.running.ranks
         if not any(map(len, running[rank + 1 :])):
             return Refusal.CAPACITY
-        taken_again = BlockDemand(demand.hits + held_back.hits, demand.fresh)
+        if missing_blocks and self._cache.returning_blocks:
+            return Refusal.CAPACITY  # nobody gives way for blocks that are about to be free
+        most = self._preemption_budget.left(request.tenant, step)
+        leaving = self._cache.leaving(rank, [demand.hits, *held_back.hits])
         victims = victims_for_waiting(
-            self._cache, running, request, taken_again, missing_blocks=missing_blocks, missing_slots=missing_slots
+            leaving, running, request, missing_blocks=missing_blocks, missing_slots=missing_slots, most=most
         )
         if not victims:
             return Refusal.CAPACITY
-        if len(victims) > self._preemption_budget.left(request.tenant, step):
+        if len(victims) > most:
             return Refusal.BUDGET
         self._preemption_budget.spend(request.tenant, step, len(victims))
         for victim in victims:
             self._roster.preempt(victim, cause=rank)
+        if missing_blocks and self._cache.returning_blocks:
+            return Refusal.CAPACITY  # they had more than is taken back in a step: it comes in when that is done
         return victims
 
     def hold_back(self, request: Request, demand: BlockDemand, held_back: HeldBack) -> None:
         """Keep for a request that was refused what it needs of what is free."""
         held_back.tenants.append(request.tenant)
         held_back.slots += 1
-        held_back.hits += demand.hits
+        held_back.hits.append(demand.hits)
         room = max(self._cache.room(request.rank), 0)
         held_back.blocks += self._cache.shortage(request, demand, room + self._growth_blocks(request.rank))
 

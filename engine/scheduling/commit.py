@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from engine.memory.kv_cache import KVCacheManager
-from engine.request import FinishReason, Request, TokenDelta, TokenLogprob
+from engine.request import Fault, FinishReason, Request, TokenDelta, TokenLogprob
 from engine.scheduling.fair_queue import INPUT_SERVICE, OUTPUT_SERVICE
 from engine.scheduling.flight import Fate, Flight
 from engine.scheduling.ledger import Ledger
@@ -136,7 +136,7 @@ class Committer:
         self._cache.commit(request, row.tokens)
         if request.computed >= request.prompt_tokens:
             self._roster.release_forks(request)
-        if request.params.prompt_logprobs is not None and request.output_tokens == 0:
+        if request.wants_prompt_logprobs:
             if row.start == 0:
                 request.prompt_logprobs.append(None)  # nothing predicts the first token
             request.prompt_logprobs += outcome.prompt_logprobs
@@ -218,7 +218,7 @@ class Committer:
         )
 
     def _fail(self, request: Request, error: str) -> TokenDelta:
-        self.failures_total += 1
+        self.failures_total += error != Fault.GRAMMAR  # that is its author's
         self._roster.remove(request, Fate.SURPLUS, forget=True)
         return TokenDelta(request.id, finish_reason=FinishReason.ERROR, usage=request.usage, error=error)
 

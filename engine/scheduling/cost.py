@@ -10,6 +10,8 @@ from math import sqrt
 from operator import sub
 from typing import NamedTuple, Self
 
+from engine.scheduling.measured_work import MeasuredWork
+
 MEMORY = 0.998
 """What a measurement still weighs when the next one of its kind comes: the last 500 or so count."""
 NOISE_VARIANCE = 0.1**2
@@ -19,8 +21,16 @@ PRIOR_VARIANCE = 10.0**2
 PLAUSIBLE_DEVIATIONS = 3.0
 SLOW_STREAK = 8
 """So many implausibly slow steps in a row are no accident."""
+START_STEPS = 16
+"""As many steps may show that those before them were slow by accident, and set the scale."""
+START_SPREAD = 32.0
+"""How far apart, as a factor, the times of steps can be, over those of the reference device, by what is in them."""
+SPEED_VARIANCE = 1.0
+"""Of a device's speed, relative, where it is found to have changed."""
 DOUBT = 10.0
 """How much less certain the coefficients are, in variance, once the device has shown another speed."""
+_SMALLEST_TOTAL_NS = 1e-9
+"""Predicted step times below this are too small to divide by; the time is then split equally."""
 
 
 class StepWork(NamedTuple):
@@ -81,6 +91,15 @@ class CostCoefficients:
         if not all(0.0 <= value < float("inf") for value in astuple(self)):
             raise ValueError(f"cost coefficients must be finite and not negative: {self}")
 
+    def predict_ns(self, work: StepWork) -> float:
+        """The time of a step with this work."""
+        return (
+            self.step_ns
+            + self.token_ns * work.tokens
+            + self.context_token_ns * work.context_tokens
+            + self.pair_ns * work.prefill_pairs
+        )
+
 
 def roofline_coefficients(
     *,
@@ -128,21 +147,27 @@ class StepCostModel:
     for itself only along its own mix of work. Hours of decode leave what is known of prefill as it was, and the
     covariance does not grow along what is not observed; a cap on its diagonal bounds it in any case.
 
-    A step can be slow by accident and not fast. An implausibly slow one counts as little as a plausible one. A streak
-    of them, or one implausibly fast, shows that the device's speed has changed, and rescales all coefficients.
+    A step can be slow by accident and not fast. An implausibly slow one counts as little as a plausible one; a streak
+    of them shows that the device is slower, and rescales all coefficients. One that is implausibly fast shows that the
+    device is faster, or that those coefficients are too high which are uncertain and which the step informs of. At the
+    start, a step that is faster than what is in it can explain sets the scale instead of those before it.
+
+    `measured` limits extrapolation.
     """
 
     def __init__(self) -> None:
         """For a device that is not known: the first measured step sets the scale of all coefficients."""
         self._begin(H200_LLAMA_8B)
-        self._scale_known = False
+        self._start: list[tuple[StepWork, int, float]] | None = []
+        self.measured = MeasuredWork()
 
     @classmethod
     def from_coefficients(cls, coefficients: CostCoefficients) -> Self:
         """A model that is right from the start; it goes on learning where steps are observed."""
         model = cls()
         model._begin(coefficients)
-        model._scale_known = True
+        model._start = None
+        model.measured = MeasuredWork(known=True)
         return model
 
     def _begin(self, coefficients: CostCoefficients) -> None:
@@ -167,11 +192,27 @@ class StepCostModel:
         """Learn from a step that took `elapsed_ns`. A time of zero says nothing but that the clock is coarse."""
         if elapsed_ns <= 0:
             return
+        self.measured.observe(work.tokens, work.prefill_pairs, elapsed_ns)
+        if self._start is None or not self._begins(self._start, work, elapsed_ns):
+            self._observe(work, elapsed_ns)
+
+    def _begins(self, start: list[tuple[StepWork, int, float]], work: StepWork, elapsed_ns: int) -> bool:
+        """Whether the scale is that of this step: the first, or one so much faster than those before it that they were
+        slow by accident. What of them is not is learnt from again."""
+        scale = elapsed_ns / H200_LLAMA_8B.predict_ns(work)
+        start.append((work, elapsed_ns, scale))
+        if len(start) == START_STEPS:
+            self._start = None
+        if len(start) > 1 and START_SPREAD * scale >= min(each[2] for each in start[:-1]):
+            return False
+        self._begin(CostCoefficients(*[scale * value for value in astuple(H200_LLAMA_8B)]))
+        for earlier, earlier_ns, earlier_scale in start[:-1]:
+            if earlier_scale <= START_SPREAD * scale:
+                self._observe(earlier, earlier_ns)
+        return True
+
+    def _observe(self, work: StepWork, elapsed_ns: int) -> None:
         predicted_ns = max(self._predict(work), 1.0)
-        if not self._scale_known:
-            self._scale_known = True
-            self._rescale(elapsed_ns / predicted_ns)
-            return
         step, token, context_token, pair = self._units
         features = (
             step / predicted_ns,
@@ -197,10 +238,10 @@ class StepCostModel:
         elif self._slow_errors:
             self._slow_errors = []
         if error < -max(limit, 0.5):
-            self._rescale(max(1.0 + error, 0.1))
+            self._speed_up(features, max(error, -0.9))
             return
         if len(self._slow_errors) == SLOW_STREAK:
-            self._rescale(1.0 + min(self._slow_errors))
+            self._rescale([1.0 + min(self._slow_errors)] * 4)
             return
         weight = min(limit / error, 1.0) if error > 0.0 else 1.0
         gain = weight / MEMORY / (variance + NOISE_VARIANCE)
@@ -216,10 +257,22 @@ class StepCostModel:
             row[3] += scaled * a3
         self._cap_covariance()
 
-    def _rescale(self, factor: float) -> None:
-        """The device is faster or slower than it was: so are all kinds of work, until they show otherwise."""
-        self._ns = [factor * value for value in self._ns]
-        self._units = [factor * value for value in self._units]
+    def _speed_up(self, features: tuple[float, float, float, float], error: float) -> None:
+        """A step was implausibly fast: because the device is faster, which is true of all coefficients, or because
+        those were too high that are not certain yet. The least unlikely mixture of both, no coefficient falling by more
+        than the step did."""
+        known = SPEED_VARIANCE
+        changes = []
+        for ns, unit, feature, row in zip(self._ns, self._units, features, self._covariance, strict=True):
+            along = sum(value * each for value, each in zip(row, features, strict=True))
+            known += along * feature
+            changes.append(SPEED_VARIANCE + along * unit / ns if ns > 0.0 else 0.0)
+        self._rescale([max(1.0 + error * change / known, 1.0 + error) for change in changes])
+
+    def _rescale(self, factors: Sequence[float]) -> None:
+        """Each kind of work is faster or slower than it was by its factor, until it shows otherwise."""
+        self._ns = [factor * value for factor, value in zip(factors, self._ns, strict=True)]
+        self._units = [factor * value for factor, value in zip(factors, self._units, strict=True)]
         self._covariance = [[DOUBT * value for value in row] for row in self._covariance]
         self._slow_errors = []
         self._cap_covariance()
@@ -255,7 +308,7 @@ class StepCostModel:
             for start, count in zip(starts, tokens, strict=True)
         ]
         ends = list(accumulate(weights))
-        if ends[-1] <= 0.0:
+        if ends[-1] < _SMALLEST_TOTAL_NS:
             ends = list(accumulate([1.0] * len(starts)))
         scale = elapsed_ns / ends[-1]
         bounds = list(map(int, map(scale.__mul__, ends)))
@@ -271,17 +324,26 @@ class StepCostModel:
 
         Between `low` and `high`, both included. `low` even if the decode work alone takes longer.
         """
+        tokens = self.chunk_within(target_ns - self._predict(decode), start, high=high)
+        return max(low, tokens)
+
+    def chunk_within(self, spare_ns: float, start: int, *, high: int) -> int:
+        """How many tokens of a prompt from position `start` on add at most `spare_ns` to a step, `high` at most."""
         _, token, context_token, pair = self._ns
-        spare_ns = target_ns - self._predict(decode) - context_token * start
+        spare_ns -= context_token * start
         if spare_ns <= 0.0:
-            return low
+            return 0
         # the larger root of quadratic * t^2 + linear * t = spare_ns, in the form that stands quadratic = 0
         quadratic = pair / 2
         linear = token + context_token + pair * (start + 0.5)
         divisor = linear + sqrt(linear * linear + 4 * quadratic * spare_ns)
         if divisor * high <= 2 * spare_ns:
             return high
-        return max(low, min(high, int(2 * spare_ns / divisor)))
+        return min(high, int(2 * spare_ns / divisor))
+
+    def row_ns(self, start: int, tokens: int) -> float:
+        """What a row adds to a step."""
+        return self._predict(row_work(start, tokens)) - self._ns[0]
 
 
 def _prior_covariance() -> list[list[float]]:

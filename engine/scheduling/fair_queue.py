@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from heapq import heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush, heapreplace
 
 from engine.request import Request
 from engine.scheduling.order import OrderedQueue, TurnKey, order_key, turn_key
@@ -13,6 +13,8 @@ OUTPUT_SERVICE = 2
 
 IDLE_TENANTS = 1024
 """So many tenants without waiting requests are remembered before those that nothing has to be remembered of go."""
+_SPARE_ENTRIES = 16
+"""Stale entries of the heap that are left alone, however few tenants wait."""
 
 
 @dataclass(slots=True)
@@ -30,7 +32,8 @@ class FairQueue:
     the least counter of those that wait, so that nobody saves up turns while idle. Then two tenants that both
     always wait are served alike, up to 2 * max(longest input, 2 * tokens of KV that fit) of service.
 
-    The heap is lazy: counters only grow, so an entry is too small at worst, and is put right when it comes up.
+    The heap is lazy: counters only grow, so an entry is too small at worst, and is put right when it comes up. Entries
+    that stand for nothing any more are dropped when they come up, or when there are more of them than of the others.
     Each operation is O(log tenants), amortised.
     """
 
@@ -39,6 +42,7 @@ class FairQueue:
         self._tenants: dict[str, _Tenant] = {}
         self._heap: list[tuple[TurnKey, str]] = []
         self._size = 0
+        self._waiting_tenants = 0
         self._last_waiting: str | None = None
         """The tenant that was the last to wait, where nobody does now."""
         self._sweep_at = IDLE_TENANTS
@@ -90,18 +94,22 @@ class FairQueue:
         tenant = self._tenant(name)
         if not tenant.waiting:
             tenant.counter = max(tenant.counter, self._least())
+            self._waiting_tenants += 1
         tenant.waiting.add(request)
         self._size += 1
         if tenant.waiting[0] is request:
             tenant.entry = (turn_key(tenant.counter, request), name)
             heappush(self._heap, tenant.entry)
+            self._bound_heap()
 
     def remove(self, request: Request) -> None:
         tenant = self._tenants[request.tenant]
         tenant.waiting.remove(request)
         self._size -= 1
+        self._waiting_tenants -= not tenant.waiting
         if not self._size:
             self._last_waiting = request.tenant
+        self._bound_heap()
 
     def charge(self, services: Mapping[str, int]) -> None:
         """Add the service that each tenant has received in a step."""
@@ -112,6 +120,8 @@ class FairQueue:
         """Each tenant's queue is in order, and the first to be served has the smallest key."""
         waiting = [tenant for tenant in self._tenants.values() if tenant.waiting]
         assert self._size == sum(len(tenant.waiting) for tenant in waiting), "a waiting request is lost"
+        assert self._waiting_tenants == len(waiting), "the tenants that wait are miscounted"
+        assert len(self._heap) <= 2 * self._waiting_tenants + _SPARE_ENTRIES, "the heap keeps what is stale"
         for name, tenant in self._tenants.items():
             tenant.waiting.check()
             if tenant.waiting:
@@ -122,6 +132,22 @@ class FairQueue:
             head = self.head()
             assert head is not None
             assert order_key(head) == order_key(first), f"it is the turn of {first.id}, not of {head.id}"
+
+    def _bound_heap(self) -> None:
+        """O(1), amortised: as many entries became stale since it was done last."""
+        if len(self._heap) <= 2 * self._waiting_tenants + _SPARE_ENTRIES:
+            return
+        kept: list[tuple[TurnKey, str]] = []
+        for entry in self._heap:
+            tenant = self._tenants.get(entry[1])
+            if tenant is None or tenant.entry is not entry:
+                continue
+            if tenant.waiting:
+                kept.append(entry)
+            else:
+                tenant.entry = None
+        heapify(kept)
+        self._heap = kept
 
     def _tenant(self, name: str) -> _Tenant:
         tenant = self._tenants.get(name)

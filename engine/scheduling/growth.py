@@ -15,20 +15,25 @@ def grow_running(roster: Roster, cache: KVCacheManager) -> int | None:
 
     The demand of all is known, and met, before the first row is made, so that nothing is unwound. Where it is
     not, those in the lowest class give way, and nobody of that class or below is admitted in the same step. But nobody
-    gives way while one who ends in flight is about to give its blocks back: None, ask again when that has landed.
+    gives way while one who ends in flight is about to give its blocks back: None, ask again when that has landed. Nor
+    while blocks are returning.
     """
     open_ranks = len(roster.ranks)
     while True:
         growing = [
             request
             for request in roster.running
-            if request.scheduled >= len(request.block_table) * BLOCK_TOKENS and not ends_in_flight(request)
+            if request.scheduled >= len(request.block_table) * BLOCK_TOKENS
+            and not (request.boards or ends_in_flight(request))
         ]
         if not growing:
             return open_ranks
         lacking = _lacking_rank(roster.ranks, cache, growing)
         if lacking is None:
             break
+        if cache.returning_blocks:
+            cache.hurry_return()
+            continue
         if any(map(ends_in_flight, roster.running)):
             return None
         victim = victim_of_growth(roster.running.ranks, lacking)

@@ -1,4 +1,4 @@
-"""Keeps steps short enough for the class with the tightest target for its first token."""
+"""What bounds a step: the classes' targets for the first token and for the time between tokens, and the watchdog."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,25 +14,51 @@ STEPS_TO_FIRST_TOKEN = 10
 
 @dataclass(frozen=True, slots=True)
 class StepGuard:
-    """The classes below `rank` may have at most `prefill_tokens` of prefill each in a step."""
+    """The classes below `rank` may have at most `prefill_tokens` of prefill each in a step.
+
+    `longest_ns` is the longest that a step with prefill may be predicted to take; None: it is not asked.
+    `itl_target_ns` is the tightest target for the time between tokens of a class that has requests in decode, and
+    `itl_rank` is that class. See `allowance`.
+    """
 
     rank: int
     prefill_tokens: int
+    longest_ns: int | None = None
+    itl_rank: int | None = None
+    itl_target_ns: int | None = None
 
 
 class TargetWatch:
-    """Bounds the steps of those below a class with a target."""
+    """Makes the guard of each step."""
 
     def __init__(
-        self, classes: Sequence[ServiceClass], step_tokens: int, cost_model: StepCostModel, presence: Presence
+        self,
+        classes: Sequence[ServiceClass],
+        step_tokens: int,
+        longest_ns: int,
+        cost_model: StepCostModel,
+        presence: Presence,
     ) -> None:
         self._classes = classes
         self._step_tokens = step_tokens
+        self._longest_ns = longest_ns
         self._cost_model = cost_model
         self._presence = presence
 
-    def guard(self, now_ns: int, decode: StepWork) -> StepGuard | None:
-        """The bound for a step that has the work of `decode` in any case; None where no class has a target.
+    def guard(self, now_ns: int, decode: StepWork, decoding: Sequence[bool]) -> StepGuard:
+        """The bounds for a step that has the work of `decode` in any case. `decoding` says of each class whether it has
+        requests that wait for their next token."""
+        rank, prefill_tokens = self._first_token_bound(now_ns, decode)
+        targets = [
+            (each.itl_target_ms * 1_000_000, rank)
+            for rank, each in enumerate(self._classes)
+            if each.itl_target_ms is not None and decoding[rank]
+        ]
+        itl_target_ns, itl_rank = min(targets, default=(None, None))
+        return StepGuard(rank, prefill_tokens, self._longest_ns, itl_rank, itl_target_ns)
+
+    def _first_token_bound(self, now_ns: int, decode: StepWork) -> tuple[int, int]:
+        """The rank below which prefill is bounded, and its bound; where no class has a target, there is none below.
 
         A first token waits for the rest of the step under way, and then takes a step or two of its own prompt and what
         a busy machine adds; so while a class with a target is about, a step of those below gets a share of it. Small
@@ -47,11 +73,10 @@ class TargetWatch:
             if each.ttft_target_ms is not None
         ]
         if not bounds:
-            return None
+            return len(self._classes) - 1, self._step_tokens
         target_ns, rank = min(bounds)
         most = self._step_tokens
-        tokens = self._cost_model.token_budget(target_ns, decode, low=min(BLOCK_TOKENS, most), high=most)
-        return StepGuard(rank, tokens)
+        return rank, self._cost_model.token_budget(target_ns, decode, low=min(BLOCK_TOKENS, most), high=most)
 
     def _steps_to_first_token(self, rank: int, now_ns: int) -> int:
         return STEPS_TO_FIRST_TOKEN if self._presence.is_about(rank, now_ns) else 1

@@ -1,7 +1,7 @@
 """How fast a queue moves, beside how fast it was predicted to."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 
 from engine.scheduling.cost import row_work
 from engine.scheduling.wait import QueueSnapshot
@@ -24,12 +24,13 @@ Predict = Callable[[QueueSnapshot, int, int], int]
 @dataclass(slots=True)
 class _Probe:
     """A request that waits, as of `since_ns`, when `remaining_ns` were predicted. `later` came behind it in its class,
-    with so many tokens and pairs."""
+    with the tokens of each by its id, so many tokens and pairs together."""
 
+    request_id: str
     prompt_tokens: int
     since_ns: int
     remaining_ns: int
-    later: int = 0
+    later: dict[str, int] = field(default_factory=dict)
     later_tokens: int = 0
     later_pairs: int = 0
     windows: int = 0
@@ -38,16 +39,30 @@ class _Probe:
     def window_ns(self) -> int:
         return min(max(self.remaining_ns // WINDOWS_A_WAIT, MIN_WINDOW_NS), MAX_WINDOW_NS)
 
+    def follow(self, request_id: str, prompt_tokens: int) -> None:
+        """Another comes behind it."""
+        self.later[request_id] = prompt_tokens
+        self.later_tokens += prompt_tokens
+        self.later_pairs += _pairs(prompt_tokens)
+
+    def forget(self, request_id: str) -> None:
+        """One that may have come behind it waits no more, and was not served."""
+        if (prompt_tokens := self.later.pop(request_id, None)) is not None:
+            self.later_tokens -= prompt_tokens
+            self.later_pairs -= _pairs(prompt_tokens)
+
+    def has_started(self, snapshot: QueueSnapshot, rank: int) -> bool:
+        """Only those behind it wait."""
+        return snapshot.classes[rank].waiting_requests <= len(self.later)
+
     def queue_ahead(self, snapshot: QueueSnapshot, rank: int) -> QueueSnapshot:
         """Without itself and those behind it."""
-        load = snapshot.classes[rank]
-        shorter = replace(
-            load,
-            waiting_requests=load.waiting_requests - self.later - 1,
-            waiting_tokens=max(load.waiting_tokens - self.later_tokens - self.prompt_tokens, 0),
-            waiting_pairs=max(load.waiting_pairs - self.later_pairs - _pairs(self.prompt_tokens), 0),
+        return snapshot.without_waiting(
+            rank,
+            requests=len(self.later) + 1,
+            tokens=self.later_tokens + self.prompt_tokens,
+            pairs=self.later_pairs + _pairs(self.prompt_tokens),
         )
-        return replace(snapshot, classes=(*snapshot.classes[:rank], shorter, *snapshot.classes[rank + 1 :]))
 
 
 class Hindsight:
@@ -58,6 +73,7 @@ class Hindsight:
     than their share of late. To learn the factor from the waits that come out would take as long as a wait, and tell of
     a state that is gone by then. So one that waits is watched: what is predicted to be left of its wait, in the queue
     ahead of it, should fall by a second a second. Whether it is overtaken by another tenant does not matter to that.
+    Requests that leave the queue as they are aborted or paused, and those that come back, say nothing of its speed.
 
     Predictions given to it are without its correction, so that it does not correct itself. Callers take turns.
     """
@@ -70,16 +86,43 @@ class Hindsight:
         self._windows = self._speeds = PRIOR_WINDOWS
         self._probe: _Probe | None = None
 
-    def submitted(self, snapshot: QueueSnapshot, prompt_tokens: int, now_ns: int) -> None:
-        """A request comes to wait behind those of the snapshot."""
-        if self._probe is None:
-            remaining_ns = self._predict(snapshot, self._rank, prompt_tokens)
-            if remaining_ns >= 2 * MIN_WINDOW_NS:
-                self._probe = _Probe(prompt_tokens, now_ns, remaining_ns)
-        else:
-            self._probe.later += 1
-            self._probe.later_tokens += prompt_tokens
-            self._probe.later_pairs += _pairs(prompt_tokens)
+    @property
+    def watches(self) -> bool:
+        """A request is watched."""
+        return self._probe is not None
+
+    def submitted(
+        self, request_id: str, prompt_tokens: int, now_ns: int, queue_ahead: Callable[[], QueueSnapshot]
+    ) -> None:
+        """A request comes to wait behind those of `queue_ahead`, which is asked for only where none is watched."""
+        if self._probe is not None:
+            self._probe.follow(request_id, prompt_tokens)
+            return
+        remaining_ns = self._predict(queue_ahead(), self._rank, prompt_tokens)
+        if remaining_ns >= 2 * MIN_WINDOW_NS:
+            self._probe = _Probe(request_id, prompt_tokens, now_ns, remaining_ns)
+
+    def displaced(self, request_ids: Collection[str], before: QueueSnapshot, after: QueueSnapshot) -> None:
+        """These requests left a queue without being served, or came back to it: what that changes of the wait that is
+        left is no part of the queue's speed. Where the one that is watched is among them, it is dropped."""
+        probe = self._probe
+        if probe is None:
+            return
+        if probe.request_id in request_ids:
+            self._probe = None
+            return
+        if probe.has_started(before, self._rank):  # `moved` has not been told of the step yet
+            for request_id in request_ids:
+                probe.forget(request_id)
+            return
+        ahead_before = self._predict(probe.queue_ahead(before, self._rank), self._rank, probe.prompt_tokens)
+        for request_id in request_ids:
+            probe.forget(request_id)
+        if probe.has_started(after, self._rank):  # later arrivals started first: the position is unknown
+            self._probe = None
+            return
+        ahead_after = self._predict(probe.queue_ahead(after, self._rank), self._rank, probe.prompt_tokens)
+        probe.remaining_ns = max(probe.remaining_ns + ahead_after - ahead_before, 0)
 
     def moved(self, snapshot: QueueSnapshot, now_ns: int) -> None:
         """The queue may have moved. O(classes) once in a window, and next to nothing in between."""
@@ -87,7 +130,7 @@ class Hindsight:
         if probe is None:
             return
         elapsed_ns = now_ns - probe.since_ns
-        if snapshot.classes[self._rank].waiting_requests <= probe.later:  # it waits no more
+        if probe.has_started(snapshot, self._rank):
             self._probe = None
             if not probe.windows and elapsed_ns >= MIN_WINDOW_NS:
                 self._observe(probe.remaining_ns / elapsed_ns)

@@ -6,10 +6,9 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from engine.memory.kv_cache import BlockCopy
-from engine.request import Request, TokenLogprob
+from engine.request import Fault, Request, TokenLogprob
 
 __all__ = [
-    "NOT_FINITE",
     "BlockCopy",
     "Executor",
     "PendingStep",
@@ -62,9 +61,6 @@ class StepPlan:
         return sum(row.tokens for row in self.rows)
 
 
-NOT_FINITE = "the model's output is not finite"
-
-
 class RowResult(NamedTuple):
     """What came of one row. `token` is None where the row did not sample.
 
@@ -85,7 +81,7 @@ class RowResult(NamedTuple):
     finite: bool = True
     accepted: int = 0
     draft_logprobs: tuple[TokenLogprob, ...] = ()
-    fault: str = NOT_FINITE
+    fault: Fault = Fault.NOT_FINITE
     embedding: bytes = b""
 
 

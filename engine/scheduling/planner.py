@@ -7,6 +7,8 @@ from engine.config import SchedulerConfig
 from engine.memory.kv_cache import BlockCopy, KVCacheManager
 from engine.request import Phase, Request, ServiceClass
 from engine.scheduling.admission import Admission, HeldBack, Refusal
+from engine.scheduling.allowance import StepAllowance
+from engine.scheduling.cost import StepCostModel, StepWork
 from engine.scheduling.drafting import Draft, draft_room, with_drafts
 from engine.scheduling.growth import grow_running
 from engine.scheduling.guard import StepGuard
@@ -33,6 +35,7 @@ class _Sketch:
     spare_tokens: int
     open_ranks: int
     guard: StepGuard | None
+    allowance: StepAllowance | None
     left: list[int] = field(default_factory=list)
     rows: list[ScheduledRow] = field(default_factory=list)
     copies: list[BlockCopy] = field(default_factory=list)
@@ -43,7 +46,8 @@ class Planner:
     """Plans from the highest class to the lowest, so that a class is served, and takes victims below, before any row
     of the classes below is made.
 
-    A step costs O(running requests + blocks that are allocated).
+    A step costs O(running requests + blocks that are handed out and taken back), of which there are so many at most:
+    see `KVCacheManager`. A request that is refused in each step costs O(running requests + what changed).
     """
 
     def __init__(
@@ -53,8 +57,10 @@ class Planner:
         cache: KVCacheManager,
         roster: Roster,
         limit: StepLimit,
+        cost_model: StepCostModel,
     ) -> None:
         self._config = config
+        self._cost_model = cost_model
         self._classes = classes
         self._cache = cache
         self._roster = roster
@@ -66,6 +72,8 @@ class Planner:
         """What the latest steps had for prefill of each class; it varies from step to step with who else is there."""
         self.mean_running = [0.0 for _ in classes]
         """How many requests of each class the latest steps had."""
+        self.itl_limited_steps = [0 for _ in classes]
+        """Steps whose prefill was cut short for the time between tokens of each class."""
 
     def plan(self, budget: int | None, guard: StepGuard | None, draft: Draft | None) -> StepPlan | None:
         """The next step, all its blocks allocated; None where there is nothing to compute, or not before what is in
@@ -77,16 +85,27 @@ class Planner:
         """
         if self._roster.flights.have_drafts:
             return None  # how far their requests will get, nobody knows
+        self._cache.begin_step()
         open_ranks = grow_running(self._roster, self._cache)
         if open_ranks is None:
             return None
-        running = len(self._roster.running)
+        for request in [each for each in self._roster.running if each.boards]:
+            self._roster.board(request)
+            if not request.block_table:  # it waits again
+                open_ranks = min(open_ranks, request.rank)
+        starts = [each.scheduled for each in self._roster.running if not each.boards]
         if self._roster.flights:
-            running -= sum(map(ends_in_flight, self._roster.running))
+            here = [each for each in self._roster.running if not each.boards]
+            starts = [each.scheduled for each in here if not ends_in_flight(each)]
+        running = len(starts)
         most = self._config.step_tokens
         budget_tokens = most if budget is None else min(max(budget, running + 1), most)
         budget_tokens = min(budget_tokens, max(self._limit.tokens, running))
-        sketch = _Sketch(budget_tokens, budget_tokens - running, open_ranks, guard)
+        allowance = None
+        if guard is not None and guard.longest_ns is not None:
+            decode = StepWork(running, sum(starts) + running, 0, running)
+            allowance = StepAllowance(self._cost_model, guard, decode, max(budget_tokens - running, 1))
+        sketch = _Sketch(budget_tokens, budget_tokens - running, open_ranks, guard, allowance)
         for rank in self._roster.ranks:
             sketch.left.append(self._plan_running(sketch, rank))
             if rank < sketch.open_ranks and self._roster.waiting[rank]:
@@ -94,6 +113,8 @@ class Planner:
         if not sketch.rows:
             return None
         draft_tokens = self._plan_drafts(sketch, draft) if draft is not None else 0
+        if allowance is not None and allowance.shortened and guard is not None and guard.itl_rank is not None:
+            self.itl_limited_steps[guard.itl_rank] += 1
         self.steps_total += 1
         self.scheduled_tokens_total += sketch.budget_tokens - sketch.spare_tokens
         return StepPlan(self.steps_total, tuple(sketch.rows), tuple(sketch.copies), draft_tokens)
@@ -106,13 +127,16 @@ class Planner:
 
         Returns how many tokens of prefill the class may still have in this step.
         """
-        limit = self._prefill_limit(sketch, rank)
+        limit, allowance = self._prefill_limit(sketch, rank), sketch.allowance
         running = len(self._roster.running.ranks[rank])
-        self.mean_prefill_limits[rank] += (limit - self.mean_prefill_limits[rank]) / MEAN_STEPS
+        fits = limit if allowance is None else min(limit, allowance.nominal_tokens)
+        self.mean_prefill_limits[rank] += (fits - self.mean_prefill_limits[rank]) / MEAN_STEPS
         self.mean_running[rank] += (running - self.mean_running[rank]) / MEAN_STEPS
         spare = min(sketch.spare_tokens, limit)
         unspent, chunk_tokens, rows = spare, self._config.chunk_tokens, sketch.rows
         for request in self._roster.running.ranks[rank]:
+            if request.boards:
+                continue
             start = request.scheduled
             wanted = len(request.tokens) - start
             if wanted == 1 or not (wanted or ends_in_flight(request)):
@@ -122,6 +146,8 @@ class Planner:
             if not wanted:
                 continue
             tokens = min(wanted, chunk_tokens, 1 + spare)
+            if allowance is not None:
+                tokens = allowance.extend(start, tokens)
             spare -= tokens - 1
             request.scheduled = start + tokens
             samples = tokens == wanted and request.max_tokens > 0
@@ -150,11 +176,17 @@ class Planner:
         held_back.tenants.clear()
         while (request := queue.head_but(held_back.tenants)) is not None:
             out_of_tokens = sketch.spare_tokens == 0 and self._roster.slots.free  # without a slot, a victim brings one
-            refusal = Refusal.CAPACITY if sketch.left[rank] == 0 or out_of_tokens else self._admit(sketch, request)
+            out_of_time = sketch.allowance is not None and not sketch.allowance.admits(request)
+            full = sketch.left[rank] == 0 or out_of_tokens or out_of_time or not self._cache.may_admit
+            spare_tokens = sketch.spare_tokens
+            refusal = Refusal.CAPACITY if full else self._admit(sketch, request)
             if refusal is Refusal.BUDGET and len(held_back.tenants) < MOST_HELD_BACK:
                 continue
-            if refusal is None:
+            if refusal is None and not request.boards:  # it has been looked up; its blocks come from the next step on
                 self._plan_admitted(sketch, request)
+            # Tokens freed by preemption go to the preempting request only: rows planned before it could not use them,
+            # so rows of lower classes must not.
+            sketch.spare_tokens = min(sketch.spare_tokens, spare_tokens)
             if refusal is not None or held_back.slots:
                 sketch.open_ranks = rank
                 return
@@ -163,6 +195,8 @@ class Planner:
         """The first row of a request."""
         wanted = len(request.tokens) - request.computed
         tokens = min(wanted, self._config.chunk_tokens, sketch.spare_tokens, sketch.left[request.rank])
+        if sketch.allowance is not None:
+            tokens = sketch.allowance.begin(request, tokens)
         sketch.spare_tokens -= tokens
         sketch.left[request.rank] -= tokens
         request.scheduled += tokens
@@ -173,7 +207,11 @@ class Planner:
         """Put drafts into the rows that can have them, out of what tokens and blocks nobody else has use for in this
         step; returns how many. They count as prefill does, as they make a step longer for everybody in it.
         """
-        room = draft_room(sketch.rows, sketch.spare_tokens, sketch.left, self._config.chunk_tokens)
+        allowance = sketch.allowance
+        spare = sketch.spare_tokens
+        if allowance is not None:
+            spare = min(spare, allowance.open_to_drafts())
+        room = draft_room(sketch.rows, spare, sketch.left, self._config.chunk_tokens)
         if not room.useful:
             return 0
         drafts, total = draft(room), 0
@@ -182,6 +220,9 @@ class Planner:
             if request not in drafts:
                 continue
             most = min(sketch.spare_tokens, sketch.left[request.rank], self._config.chunk_tokens - 1)
+            most = min(most, len(drafts[request]))
+            if allowance is not None and most > 0:
+                most = allowance.extend(row.start, 1 + most) - 1
             drafted = with_drafts(row, drafts[request][: max(most, 0)], self._cache)
             count = len(drafted.drafts)
             sketch.rows[index] = drafted

@@ -12,6 +12,7 @@ from engine.scheduling.presence import Presence
 from engine.scheduling.service_window import ServiceWindow
 from engine.scheduling.slots import SequenceSlots
 from engine.scheduling.wait import LoadSums
+from engine.scheduling.waiting_ages import WaitingAges
 
 
 class Roster:
@@ -44,6 +45,7 @@ class Roster:
         self.loads = [LoadSums() for _ in classes]
         self.slots = SequenceSlots(max_running, [int(each.reserved_fraction * max_running) for each in classes])
         self.service = [ServiceWindow() for _ in classes]
+        self.waiting_ages = [WaitingAges() for _ in classes]
         self.cached_tokens_total = 0
         self.paused = 0
         """How many are, now."""
@@ -65,14 +67,6 @@ class Roster:
     def get(self, request_id: str) -> Request | None:
         return self._requests.get(request_id)
 
-    def all_waiting(self) -> list[list[Request]]:
-        """Those that wait, for their turn or for a prompt, by rank. May be called while another thread steps."""
-        waiting: list[list[Request]] = [[] for _ in self.ranks]
-        for request in list(self._requests.values()):
-            if request.phase is Phase.WAITING:
-                waiting[request.rank].append(request)
-        return waiting
-
     def slot_room(self, rank: int) -> int:
         """How many slots a class may take in the step under way. Can be negative."""
         absent = [above for above in range(rank) if not self._presence.is_about(above, self.now_ns)]
@@ -87,8 +81,8 @@ class Roster:
         """A waiting request that has its blocks takes a slot and runs."""
         self.waiting[request.rank].remove(request)
         self.running.add(request)
+        self._end_waiting(request)
         load = self.loads[request.rank]
-        load.remove_waiting(len(request.tokens), request.max_tokens)
         load.add_running(len(request.tokens), request.computed, request.max_tokens)
         request.phase = Phase.RUNNING
         request.slot = self.slots.take(request.rank)
@@ -98,13 +92,23 @@ class Roster:
             request.queue_ns = self.now_ns - request.arrived_ns - request.paused_ns
         request.admissions += 1
 
+    def board(self, request: Request) -> None:
+        """One that boards gets more of its blocks. Where it cannot, it waits again, in its place, for those of all."""
+        before = request.computed
+        if not self._cache.board(request):
+            self.preempt(request, cause=request.rank)
+            return
+        self.loads[request.rank].advance(request.computed - before, 0)
+        if request.admissions == 1:
+            self.cached_tokens_total += request.computed - before
+
     def preempt(self, request: Request, *, cause: int, fate: Fate = Fate.PREEMPTED) -> None:
         """Take away a running request's slot and blocks, for the sake of a rank; it keeps its place."""
         self._stop(request, cause, fate)
         request.preemptions += 1
         request.waiting_since_ns = self.now_ns
         request.phase = Phase.WAITING
-        self.loads[request.rank].add_waiting(len(request.tokens), request.max_tokens)
+        self._begin_waiting(request)
         self.waiting[request.rank].add(request)
         self._ledger.preempted(request.rank, cause)
 
@@ -118,7 +122,7 @@ class Roster:
         if request.phase is Phase.RUNNING:
             self._stop(request, request.rank, Fate.PAUSED)
         else:
-            self.loads[request.rank].remove_waiting(len(request.tokens), request.max_tokens)
+            self._end_waiting(request)
             self._leave_queue(request)
         request.phase = Phase.PAUSED
         request.pauses += 1
@@ -151,11 +155,11 @@ class Roster:
             load.observe_answer(request.output_tokens)
             self.running.remove(request)
             self._give_back_slot(request)
-            self._cache.release(request, forget=forget)
+            self._give_back_blocks(request, forget=forget)
         elif request.phase is Phase.PAUSED:
             self._end_pause(request, now_ns)
         else:
-            load.remove_waiting(len(request.tokens), request.max_tokens)
+            self._end_waiting(request)
             self._leave_queue(request)
         request.phase = Phase.FINISHED
         del self._requests[request.id]
@@ -191,11 +195,16 @@ class Roster:
         for request in (*waiting, *forks):
             assert request.phase is Phase.WAITING
         for request in (*waiting, *forks, *paused):
+            assert not request.boards, f"{request.id} waits and boards"
             assert request.slot is None, f"{request.id} waits with a slot"
             assert request.computed == request.scheduled == 0, f"{request.id} waits with computed tokens"
             assert not request.block_table, f"{request.id} waits with blocks"
         for request in forks:
             assert self._awaits_prompt(request), f"{request.id} waits for a prompt that is there, or never comes"
+        for request in (*waiting, *forks):
+            if (parent := request.fork_of) is not None and not request.output_tokens:
+                prompt = parent.tokens[: parent.prompt_tokens]
+                assert request.tokens == prompt, f"{request.id} and {parent.id} differ in their prompt"
         self.slots.check(
             [[request.slot for request in queue if request.slot is not None] for queue in self.running.ranks]
         )
@@ -203,6 +212,8 @@ class Roster:
         self._cache.check(here)
         for rank, load in enumerate(self.loads):
             load.check()
+            self.service[rank].check()
+            self.waiting_ages[rank].check()
             assert load.load().running_requests == len(self.running.ranks[rank]), "the running load is miscounted"
 
     def _awaits_prompt(self, request: Request) -> bool:
@@ -213,13 +224,24 @@ class Roster:
         return max(parent.computed, parent.high_water_tokens) < parent.prompt_tokens
 
     def _await_turn(self, request: Request) -> None:
-        load = self.loads[request.rank]
-        load.add_waiting(len(request.tokens), request.max_tokens)
+        self._begin_waiting(request)
         parent = request.fork_of
         if parent is not None and self._awaits_prompt(request):
             self._forks.setdefault(parent.id, []).append(request)
         else:
             self.waiting[request.rank].add(request)
+
+    def _begin_waiting(self, request: Request) -> None:
+        rank = request.rank
+        self.loads[rank].add_waiting(len(request.tokens), request.max_tokens)
+        self.service[rank].wait(request.tenant)
+        self.waiting_ages[rank].add(request)
+
+    def _end_waiting(self, request: Request) -> None:
+        rank = request.rank
+        self.loads[rank].remove_waiting(len(request.tokens), request.max_tokens)
+        self.service[rank].leave(request.tenant)
+        self.waiting_ages[rank].remove(request)
 
     def _leave_queue(self, request: Request) -> None:
         """The one of its class, or that of those who wait for the same prompt."""
@@ -243,7 +265,7 @@ class Roster:
         if request.computed >= request.high_water_tokens:
             request.high_water_tokens = request.computed
             request.preempted_by = cause
-        self._cache.release(request)
+        self._give_back_blocks(request)
         if request.output_tokens == 0:
             request.prompt_logprobs.clear()  # they are computed anew
 
@@ -257,3 +279,7 @@ class Roster:
         assert request.slot is not None, f"{request.id} runs without a slot"
         self.slots.give_back(request.slot, request.rank)
         request.slot = None
+
+    def _give_back_blocks(self, request: Request, *, forget: bool = False) -> None:
+        request.reached_tokens = max(request.reached_tokens, request.scheduled)
+        self._cache.release(request, forget=forget)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from engine.config import SchedulerConfig
+from engine.config import LONGEST_STEP_NS, SchedulerConfig
 from engine.memory.kv_cache import KVCacheManager
 from engine.request import Phase, Request, TokenDelta, UnservableRequest
 from engine.scheduling.commit import Committer
@@ -19,7 +19,7 @@ from engine.scheduling.presence import Presence
 from engine.scheduling.roster import Roster
 from engine.scheduling.shortage import StepLimit
 from engine.scheduling.stats import SchedulerStats, class_stats
-from engine.scheduling.stopping import computed_at_end
+from engine.scheduling.stopping import computed_at_end, decodes
 from engine.scheduling.wait import ClassRoom, QueueSnapshot
 
 
@@ -44,7 +44,10 @@ class Scheduler:
         cache: KVCacheManager,
         max_model_len: int,
         cost_model: StepCostModel | None = None,
+        *,
+        longest_step_ns: int = LONGEST_STEP_NS,
     ) -> None:
+        """`longest_step_ns`: no step with more than a small chunk of prefill is predicted to take longer."""
         classes = tuple(sorted(config.classes, key=lambda each: each.priority))
         self._config = config
         self._cache = cache
@@ -54,13 +57,14 @@ class Scheduler:
         self._windows = [min(max_model_len, cache.capacity_tokens(rank)) for rank in range(len(classes))]
         self.cost_model = cost_model or StepCostModel()
         """What steps cost on this machine, learnt from them."""
+        self.cost_model.measured.longest_ns = longest_step_ns
         self._ledger = Ledger([each.name for each in classes], self.cost_model)
         self._presence = Presence(len(classes))
         self._roster = Roster(classes, config.max_running, cache, self._ledger, self._presence)
         limit = StepLimit(config.step_tokens)
-        self._planner = Planner(config, classes, cache, self._roster, limit)
+        self._planner = Planner(config, classes, cache, self._roster, limit, self.cost_model)
         self._committer = Committer(self._roster, cache, self._ledger, self._windows, limit)
-        self._targets = TargetWatch(classes, config.step_tokens, self.cost_model, self._presence)
+        self._targets = TargetWatch(classes, config.step_tokens, longest_step_ns, self.cost_model, self._presence)
         self.ahead = 0
         """How many plans may be in flight beside the one whose result is waited for: as many as the executor takes."""
 
@@ -109,7 +113,13 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return len(self._roster) > self._roster.paused
+        """Requests to compute, or blocks that are still to be taken back from those that have left."""
+        return len(self._roster) > self._roster.paused or self._cache.returning_blocks > 0
+
+    @property
+    def returning_blocks(self) -> int:
+        """KV blocks of requests that have left, or gave way, which are not free yet."""
+        return self._cache.returning_blocks
 
     @property
     def in_flight(self) -> int:
@@ -149,8 +159,14 @@ class Scheduler:
         name = self._classes[rank].name
         return f"{message} in class {name}: KV memory for {total} tokens, less {total - window} reserved above it"
 
+    def waits(self, request_id: str) -> bool:
+        """Is it here, and wants to run and does not?"""
+        request = self._roster.get(request_id)
+        return request is not None and request.phase is Phase.WAITING
+
     def abort(self, request_id: str, now_ns: int = 0) -> bool:
-        """End a request at once, wherever it stands. Its blocks are free on return. False: it is not here."""
+        """End a request at once, wherever it stands. Its blocks are free on return, or, of a long
+        request, in one of the next steps: see `KVCacheManager`. False: it is not here."""
         request = self._roster.get(request_id)
         if request is None:
             return False
@@ -182,10 +198,12 @@ class Scheduler:
         self._roster.preempt(request, cause=request.rank, fate=Fate.PAUSED)
         return True
 
-    def step_guard(self, now_ns: int) -> StepGuard | None:
-        """What keeps steps short enough for the class with the tightest target for its first token. O(classes)."""
+    def step_guard(self, now_ns: int) -> StepGuard:
+        """What keeps the next step short: for the classes' targets, and for the watchdog. O(classes + prompts that are
+        being computed)."""
         running = len(self._roster.running)
-        return self._targets.guard(now_ns, StepWork(running, self.context_tokens, 0, running))
+        decoding = [any(map(decodes, each)) for each in self._roster.running.ranks]
+        return self._targets.guard(now_ns, StepWork(running, self.context_tokens, 0, running), decoding)
 
     def schedule(
         self,
@@ -199,8 +217,8 @@ class Scheduler:
 
         `commit`, `fail` or `give_back` it before the next; with `ahead`, before the one after that.
 
-        `budget` lowers the tokens of this step; each running request gets one in any case. `guard` bounds the prefill
-        of lower classes. `draft` guesses what comes next in running requests, when all rows are made: see `drafting`.
+        `budget` lowers the tokens of this step; each running request gets one in any case. `guard` bounds prefill.
+        `draft` guesses what comes next in running requests, when all rows are made: see `drafting`.
         """
         assert self.in_flight <= self.ahead, "the last plan is neither committed nor failed"
         self._roster.now_ns = now_ns
@@ -248,11 +266,12 @@ class Scheduler:
     def stats(self, now_ns: int | None = None) -> SchedulerStats:
         """May be called while another thread steps. `now_ns`: None for the time of the last step.
 
-        O(requests + tenants served of late).
+        O(classes).
         """
         now_ns = self._roster.now_ns if now_ns is None else now_ns
         running = len(self._roster.running)
-        classes = class_stats(self._classes, self._roster, self._cache, self._ledger, now_ns)
+        limited = self._planner.itl_limited_steps
+        classes = class_stats(self._classes, self._roster, self._cache, self._ledger, limited, now_ns)
         return SchedulerStats(
             running=running,
             waiting=self.waiting,

@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.memory.kv_cache import KVCacheManager
-from engine.request import Request, ServiceClass
+from engine.request import ServiceClass
 from engine.scheduling.ledger import ClassAccount, Ledger
 from engine.scheduling.roster import Roster
-from engine.scheduling.service_window import jain_index
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +20,7 @@ class ClassStats:
     but for a glimpse into the middle of a step. `queue_age_ns` is how long a request has waited by now, since it
     came or was preempted last: the longest of all. `wasted_rows` were computed for nobody, as their requests had ended
     by then, or were in a step for which there was no room; their time, `wasted_ns`, is in `attributed_ns` and in no
-    request's.
+    request's. `itl_limited_steps` had less prefill than there was, for the class's target for the time between tokens.
 
     `fairness` is Jain's index of the service in the last minute (as `fair_queue` counts it) over the `active_tenants`:
     those that were served within it or wait now. It judges between tenants that want all they can get: one that asks
@@ -45,6 +44,7 @@ class ClassStats:
     fairness: float
     wasted_rows: int
     wasted_ns: int
+    itl_limited_steps: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +102,16 @@ class SchedulerStats:
 
 
 def class_stats(
-    classes: Sequence[ServiceClass], roster: Roster, cache: KVCacheManager, ledger: Ledger, now_ns: int
+    classes: Sequence[ServiceClass],
+    roster: Roster,
+    cache: KVCacheManager,
+    ledger: Ledger,
+    itl_limited_steps: Sequence[int],
+    now_ns: int,
 ) -> tuple[ClassStats, ...]:
-    """One for each class, from the highest. May be called while another thread steps."""
-    waiting = roster.all_waiting()
+    """One for each class, from the highest. May be called while another thread steps. O(classes)."""
     return tuple(
-        _class_stats(rank, each.name, waiting[rank], roster, cache, ledger.accounts[rank], now_ns)
+        _class_stats(rank, each.name, roster, cache, ledger.accounts[rank], itl_limited_steps[rank], now_ns)
         for rank, each in enumerate(classes)
     )
 
@@ -115,19 +119,18 @@ def class_stats(
 def _class_stats(
     rank: int,
     name: str,
-    waiting: Sequence[Request],
     roster: Roster,
     cache: KVCacheManager,
     account: ClassAccount,
+    itl_limited_steps: int,
     now_ns: int,
 ) -> ClassStats:
-    served = roster.service[rank].by_tenant(now_ns)
-    active = served.keys() | {request.tenant for request in waiting}
+    oldest_ns = roster.waiting_ages[rank].oldest_ns
     return ClassStats(
         name=name,
         running=len(roster.running.ranks[rank]),
-        waiting=len(waiting),
-        queue_age_ns=max(0, now_ns - min((request.waiting_since_ns for request in waiting), default=now_ns)),
+        waiting=roster.loads[rank].waiting_requests,
+        queue_age_ns=0 if oldest_ns is None else max(0, now_ns - oldest_ns),
         held_blocks=cache.held_blocks(rank),
         reserved_blocks=cache.unused_reserve(rank),
         cached_blocks=cache.cached_blocks(rank),
@@ -137,8 +140,9 @@ def _class_stats(
         recomputed_tokens=account.recomputed_tokens,
         preemptions_caused=account.preemptions_caused,
         preemptions_suffered=account.preemptions_suffered,
-        active_tenants=len(active),
-        fairness=jain_index([served[tenant] for tenant in active]),
+        active_tenants=roster.service[rank].active_tenants(now_ns),
+        fairness=roster.service[rank].fairness(now_ns),
         wasted_rows=account.wasted_rows,
         wasted_ns=account.wasted_ns,
+        itl_limited_steps=itl_limited_steps,
     )

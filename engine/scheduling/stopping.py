@@ -22,6 +22,12 @@ def ends_in_flight(request: Request) -> bool:
     return request.scheduled >= request.computed_at_end
 
 
+def decodes(request: Request) -> bool:
+    """Does a running request get its next token, not its first, in the next step?"""
+    known = len(request.tokens)
+    return request.scheduled >= max(request.prompt_tokens, known - 1) and not ends_in_flight(request)
+
+
 def is_end(request: Request, token: int) -> bool:
     """Is it one that ends the request, once that has its `min_tokens`?"""
     params = request.params

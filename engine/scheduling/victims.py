@@ -1,9 +1,8 @@
 """Who gives way: to a running request that needs a block, and to a waiting one of a higher class."""
 
-from collections import Counter
 from collections.abc import Sequence
 
-from engine.memory.kv_cache import BlockDemand, KVCacheManager
+from engine.memory.leaving import Leaving
 from engine.request import Request
 from engine.scheduling.order import OrderedQueue
 from engine.scheduling.stopping import ends_in_flight
@@ -30,39 +29,46 @@ def victim_of_growth(running: Sequence[OrderedQueue], rank: int) -> Request:
 
 
 def victims_for_waiting(
-    cache: KVCacheManager,
+    leaving: Leaving,
     running: Sequence[OrderedQueue],
     newcomer: Request,
-    demand: BlockDemand,
     *,
     missing_blocks: int,
     missing_slots: int,
+    most: int,
 ) -> list[Request]:
-    """Requests of strictly lower classes whose leaving lets the newcomer in; none if that of all would not.
+    """Requests of strictly lower classes whose leaving lets the newcomer in; none if that of all would not. Where it
+    takes more than `most` of them, the first of those, one more than that.
 
     In order: those that are not immune, of the lowest class, that free the most blocks, have computed least.
     Blocks are freed that no one else holds; two victims can free what they share. One that ends in flight is left to:
     it gives everything back when that has landed.
+
+    O(running), and a walk over the blocks of `most` requests where it is what they share that decides.
     """
+    if leaving.most_of_all < missing_blocks:
+        return []
     candidates: list[tuple[bool, int, int, int, int, Request]] = []
-    nothing: Counter[int] = Counter()
+    ending_blocks = 0
+    counts_blocks = missing_blocks > 0 and most > 0  # else whoever comes first is one too many
     for queue in running[newcomer.rank + 1 :]:
         for request in queue:
-            if request is newcomer.fork_of or ends_in_flight(request):
+            if ends_in_flight(request):
+                ending_blocks += len(request.block_table)
                 continue
-            freed = len(cache.freed_by(request, demand, nothing)) if missing_blocks else len(request.block_table)
+            freed = leaving.of_one(request) if counts_blocks else len(request.block_table)
             immune = is_immune(request, queue)
             candidates.append((immune, -request.rank, -freed, request.computed, -request.arrival, request))
+    if len(candidates) < missing_slots:
+        return []
     candidates.sort(key=lambda candidate: candidate[:5])
 
-    given_back: Counter[int] = Counter()
     victims: list[Request] = []
     for *_, request in candidates:
         victims.append(request)
-        missing_slots -= 1
-        if missing_blocks > 0:
-            missing_blocks -= len(cache.freed_by(request, demand, given_back))
-            given_back.update(request.block_table)
-        if missing_blocks <= 0 and missing_slots <= 0:
+        leaving.add(request)
+        if len(victims) > most:  # would all of them do?
+            return victims if leaving.most_of_all - ending_blocks >= missing_blocks else []
+        if len(victims) >= missing_slots and leaving.reaches(missing_blocks):
             return victims
     return []

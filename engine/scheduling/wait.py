@@ -1,7 +1,7 @@
 """How long a new request would wait for its first token, from running sums: O(classes), whatever is queued.
 
 Asked at each admission, on the event loop. The scheduler keeps a `LoadSums` for each class up to date and takes a
-`QueueSnapshot` of them after each step; `with_waiting` adds what the event loop has let in since.
+`QueueSnapshot` of them after each change; `with_arrivals` adds what was let in and is not in the scheduler yet.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,9 @@ class ClassLoad:
     """What one class of service has in the scheduler.
 
     `prefill_tokens` are those that its running requests have left to compute beyond one each. `context_tokens` are
-    those whose KV its running requests read each step. `answer_tokens` is how long one of its answers becomes.
+    those whose KV its running requests read each step. `answer_tokens` is how long one of its answers becomes: the mean
+    of those that have ended or, before there is one, an estimate from the sum of the bounds of those that are here,
+    `bound_tokens` (None: it is a mean).
     """
 
     waiting_requests: int = 0
@@ -37,6 +39,34 @@ class ClassLoad:
     prefill_tokens: int = 0
     context_tokens: int = 0
     answer_tokens: float = 1.0
+    bound_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """Sums over requests of one class that were let in and are not in the scheduler yet: prompt tokens, pairs of
+    attention, and the most tokens that their answers may have."""
+
+    requests: int = 0
+    tokens: int = 0
+    pairs: int = 0
+    max_tokens: int = 0
+
+    def plus(self, other: "Arrivals") -> "Arrivals":
+        return Arrivals(
+            self.requests + other.requests,
+            self.tokens + other.tokens,
+            self.pairs + other.pairs,
+            self.max_tokens + other.max_tokens,
+        )
+
+    def minus(self, other: "Arrivals") -> "Arrivals":
+        return Arrivals(
+            self.requests - other.requests,
+            self.tokens - other.tokens,
+            self.pairs - other.pairs,
+            self.max_tokens - other.max_tokens,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +92,60 @@ class QueueSnapshot:
     rooms: tuple[ClassRoom, ...]
     held_blocks: int
 
-    def with_waiting(self, service_class: int, tokens: int) -> Self:
-        """With one more request that waits: what was let in since the snapshot was taken is ahead of the next."""
-        load = self.classes[service_class]
-        longer = replace(
-            load,
-            waiting_requests=load.waiting_requests + 1,
-            waiting_tokens=load.waiting_tokens + tokens,
-            waiting_pairs=load.waiting_pairs + row_work(0, tokens).prefill_pairs,
-        )
-        classes = (*self.classes[:service_class], longer, *self.classes[service_class + 1 :])
+    def with_arrivals(self, arrivals: Sequence[Arrivals]) -> Self:
+        """With those that were let in since, by class: they are ahead of the next."""
+        classes = tuple(map(_with_arrivals, self.classes, arrivals))
         return replace(self, classes=classes)
+
+    def without_waiting(self, service_class: int, *, requests: int, tokens: int, pairs: int) -> Self:
+        """Without so many of those that wait in a class."""
+        load = self.classes[service_class]
+        shorter = replace(
+            load,
+            waiting_requests=load.waiting_requests - requests,
+            waiting_tokens=max(load.waiting_tokens - tokens, 0),
+            waiting_pairs=max(load.waiting_pairs - pairs, 0),
+        )
+        return replace(self, classes=(*self.classes[:service_class], shorter, *self.classes[service_class + 1 :]))
+
+    def queue_depth(self, arrivals: Sequence[Arrivals]) -> int:
+        """Requests that wait, with those that were let in since and will find no slot and blocks free.
+
+        Where nobody waits before them in their class or above, arrivals take what is free, the highest class first.
+        """
+        depth = slots = blocks = waiting = 0
+        for load, room, arrived in zip(self.classes, self.rooms, arrivals, strict=True):
+            waiting += load.waiting_requests
+            placed = 0
+            if arrived.requests and not waiting:
+                each_blocks = ceil(arrived.tokens / BLOCK_TOKENS / arrived.requests) + 1
+                placed = min(arrived.requests, room.free_slots - slots, (room.free_blocks - blocks) // each_blocks)
+                placed = max(placed, 0)
+                slots, blocks = slots + placed, blocks + placed * each_blocks
+            depth += load.waiting_requests + arrived.requests - placed
+        return depth
+
+
+def _with_arrivals(load: ClassLoad, arrived: Arrivals) -> ClassLoad:
+    if not arrived.requests:
+        return load
+    waiting_requests, bound_tokens, answer_tokens = load.waiting_requests + arrived.requests, None, load.answer_tokens
+    if load.bound_tokens is not None:
+        bound_tokens = load.bound_tokens + arrived.max_tokens
+        answer_tokens = _estimated_answer(bound_tokens, waiting_requests + load.running_requests)
+    return replace(
+        load,
+        waiting_requests=waiting_requests,
+        waiting_tokens=load.waiting_tokens + arrived.tokens,
+        waiting_pairs=load.waiting_pairs + arrived.pairs,
+        answer_tokens=answer_tokens,
+        bound_tokens=bound_tokens,
+    )
+
+
+def _estimated_answer(bound_tokens: int, requests: int) -> float:
+    """How long an answer becomes, before one has ended: half of what the bounds allow."""
+    return max(bound_tokens / 2 / max(requests, 1), 1.0)
 
 
 class LoadSums:
@@ -117,11 +190,15 @@ class LoadSums:
         self._answer_tokens += (output_tokens - self._answer_tokens) / self._answers
 
     @property
+    def waiting_requests(self) -> int:
+        return self._waiting_requests
+
+    @property
     def answer_tokens(self) -> float:
         """How long an answer becomes: as the latest did; before there is one, half of what the bounds allow."""
         if self._answers:
             return max(self._answer_tokens, 1.0)
-        return max(self._bound_tokens / 2 / max(self._waiting_requests + self._running_requests, 1), 1.0)
+        return _estimated_answer(self._bound_tokens, self._waiting_requests + self._running_requests)
 
     @property
     def context_tokens(self) -> int:
@@ -137,6 +214,7 @@ class LoadSums:
             prefill_tokens=max(self._running_tokens - self._computed_tokens - self._running_requests, 0),
             context_tokens=self.context_tokens,
             answer_tokens=self.answer_tokens,
+            bound_tokens=None if self._answers else self._bound_tokens,
         )
 
     def check(self) -> None:
@@ -167,7 +245,8 @@ def predict_first_token_ns(snapshot: QueueSnapshot, service_class: int, prompt_t
     their prefill is done and there is a slot, and there are blocks, for them and for it. Steps for the former: their
     tokens over those that a step has. For the latter: with R running and answers of L tokens, R / L requests leave
     a step, be the lengths what they may, as long as slots are refilled; and what lower classes hold is taken from
-    them. A step takes as long as its decode work, plus the marginal cost of the prefill.
+    them. Slots that are free are filled first by those ahead: R is with them. A step takes as long as its decode work,
+    plus the marginal cost of the prefill.
 
     Higher classes that arrive later go first too. They are expected to go on taking the share of the engine that they
     had of late. Not foreseen: cache hits, and more than one token a step by speculation; either makes it shorter.
@@ -176,9 +255,15 @@ def predict_first_token_ns(snapshot: QueueSnapshot, service_class: int, prompt_t
     waiting_tokens = sum(load.waiting_tokens for load in ahead)
     prefill_tokens = waiting_tokens + sum(load.prefill_tokens for load in snapshot.classes)
     step_tokens = max(snapshot.rooms[service_class].prefill_step_tokens, 1)
-    steps = max(prefill_tokens / step_tokens, _steps_to_a_place(snapshot, service_class, prompt_tokens))
-    steps /= _share_left(snapshot, service_class)
-    steps += max(ceil(prompt_tokens / step_tokens), 1) + _half_a_step(snapshot)
+    running = sum(load.running_requests for load in snapshot.classes)
+    decode_ns = cost.predict_ns(_decode_work(snapshot.classes))
+    queue_ns = max(
+        prefill_tokens / step_tokens * decode_ns,
+        _steps_to_a_slot(snapshot, service_class) * cost.predict_ns(_decode_work_when_full(snapshot, service_class)),
+        _steps_to_blocks(snapshot, service_class, prompt_tokens) * decode_ns,
+    )
+    queue_ns /= _share_left(snapshot, service_class)
+    own_steps = max(ceil(prompt_tokens / step_tokens), 1) + (0.5 if running else 0.0)
     own = row_work(0, prompt_tokens) if prompt_tokens else NO_WORK
     prefill = StepWork(
         tokens=prefill_tokens + prompt_tokens,
@@ -187,7 +272,7 @@ def predict_first_token_ns(snapshot: QueueSnapshot, service_class: int, prompt_t
         rows=0,
     )
     prefill_ns = cost.predict_ns(prefill) - cost.predict_ns(NO_WORK)
-    return int(steps * cost.predict_ns(_decode_work(snapshot.classes))) + prefill_ns
+    return int(queue_ns + own_steps * decode_ns) + prefill_ns
 
 
 def predict_drain_ns(snapshot: QueueSnapshot, service_class: int, cost: StepCostModel) -> int:
@@ -214,6 +299,15 @@ def _decode_work(classes: Sequence[ClassLoad]) -> StepWork:
     return StepWork(running, sum(load.context_tokens for load in classes), 0, running)
 
 
+def _decode_work_when_full(snapshot: QueueSnapshot, service_class: int) -> StepWork:
+    """That of a step in which those ahead have taken the slots that are free."""
+    ahead = snapshot.classes[: service_class + 1]
+    now, started = _decode_work(snapshot.classes), max(snapshot.rooms[service_class].free_slots, 0)
+    waiting = max(sum(load.waiting_requests for load in ahead), 1)
+    context_tokens = started * sum(load.waiting_tokens for load in ahead) // waiting
+    return StepWork(now.tokens + started, now.context_tokens + context_tokens, 0, now.rows + started)
+
+
 def _share_left(snapshot: QueueSnapshot, service_class: int) -> float:
     """The part of the slots in use, once all within reach are, that is not of a higher class: by Little's law, its
     part of the service."""
@@ -222,27 +316,44 @@ def _share_left(snapshot: QueueSnapshot, service_class: int) -> float:
     return max(own / (own + room.higher_running), MIN_SHARE) if own else MIN_SHARE
 
 
-def _half_a_step(snapshot: QueueSnapshot) -> float:
-    """A request comes in the middle of a step, on average, if there is one."""
-    return 0.5 if any(load.running_requests for load in snapshot.classes) else 0.0
-
-
-def _steps_to_a_place(snapshot: QueueSnapshot, service_class: int, prompt_tokens: int) -> float:
-    """Steps until so many have left that those ahead, and one with this prompt, have their slots and blocks."""
-    ahead, lower = snapshot.classes[: service_class + 1], snapshot.classes[service_class + 1 :]
+def _steps_to_a_slot(snapshot: QueueSnapshot, service_class: int) -> float:
+    """Steps until so many have left that those ahead, and one more, have their slots."""
     running = sum(load.running_requests for load in snapshot.classes)
-    if not running:
+    free_slots = snapshot.rooms[service_class].free_slots
+    waiting = sum(load.waiting_requests for load in snapshot.classes[: service_class + 1]) + 1
+    missing_slots = waiting - free_slots - _yielding(snapshot, service_class)
+    if missing_slots <= 0:
         return 0.0
-    yielding = sum(load.running_requests for load in lower)
-    waiting = sum(load.waiting_requests for load in ahead) + 1
-    room = snapshot.rooms[service_class]
-    missing_slots = waiting - room.free_slots - yielding
+    return missing_slots * _answer_tokens(snapshot, service_class) / max(running + free_slots, 1)
 
-    held_blocks = max(snapshot.held_blocks / running, 1.0)
+
+def _steps_to_blocks(snapshot: QueueSnapshot, service_class: int, prompt_tokens: int) -> float:
+    """Steps until so many have left that those ahead, and one with this prompt, have their blocks."""
+    ahead = snapshot.classes[: service_class + 1]
+    running: float = sum(load.running_requests for load in snapshot.classes)
+    free_blocks = snapshot.rooms[service_class].free_blocks
+    waiting = sum(load.waiting_requests for load in ahead) + 1
     wanted_tokens = sum(load.waiting_tokens for load in ahead) + prompt_tokens
     wanted_blocks = wanted_tokens / BLOCK_TOKENS + waiting
-    missing_blocks = wanted_blocks - room.free_blocks - yielding * held_blocks
+    if running:
+        held_blocks = max(snapshot.held_blocks / running, 1.0)
+    else:  # the first of those ahead will be what runs
+        held_blocks = wanted_blocks / waiting
+        running = max(free_blocks / held_blocks, 1.0)
+    missing_blocks = wanted_blocks - free_blocks - _yielding(snapshot, service_class) * held_blocks
+    return max(missing_blocks, 0.0) / held_blocks * _answer_tokens(snapshot, service_class) / running
 
-    leaving = max(missing_slots, missing_blocks / held_blocks, 0.0)
-    answer_tokens = sum(load.running_requests * load.answer_tokens for load in snapshot.classes) / running
-    return leaving * answer_tokens / running
+
+def _yielding(snapshot: QueueSnapshot, service_class: int) -> int:
+    """Running requests of lower classes: what they hold is taken from them."""
+    return sum(load.running_requests for load in snapshot.classes[service_class + 1 :])
+
+
+def _answer_tokens(snapshot: QueueSnapshot, service_class: int) -> float:
+    """How long the answers become that are waited for: of those that run or, where none does, of the longest class
+    among those ahead."""
+    running = sum(load.running_requests for load in snapshot.classes)
+    if running:
+        return sum(load.running_requests * load.answer_tokens for load in snapshot.classes) / running
+    ahead = snapshot.classes[: service_class + 1]
+    return max((load.answer_tokens for load in ahead if load.waiting_requests), default=1.0)

@@ -3,13 +3,15 @@
 `--seed 7` runs one seed with every check after each call; where it fails, it is reduced, and the reduced case shown
 with the command that runs it again. `--seeds`, `--steps` and `--seconds` run a campaign from that seed on instead,
 until the first of them is reached; equal seeds give equal traces, on any number of `--jobs`. `--ahead` is the same on a
-device that takes a step more before the last one's result is there, `--speculate` the same with drafts.
+device that takes a step more before the last one's result is there, `--speculate` the same with drafts,
+`--blocks-a-step 2` the same where a step hands out and takes back so few KV blocks that most requests are long ones.
 """
 
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 
+from engine.memory.kv_cache import BLOCKS_A_STEP
 from engine.simulation.campaign import Limits, run_campaign
 from engine.simulation.patterns import traffic_from_seed
 from engine.simulation.report import SimulationFailure
@@ -24,7 +26,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     limits = Limits(arguments.seeds, arguments.steps, arguments.seconds)
     if limits != Limits():
         report = run_campaign(
-            arguments.seed, limits, arguments.jobs, ahead=arguments.ahead, speculate=arguments.speculate
+            arguments.seed,
+            limits,
+            arguments.jobs,
+            ahead=arguments.ahead,
+            speculate=arguments.speculate,
+            blocks_a_step=arguments.blocks_a_step,
         )
         print(report)
         if report.failed_seed is None:
@@ -49,13 +56,18 @@ def _arguments(argv: Sequence[str] | None) -> Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--ahead", action="store_const", const=1, default=0, help="plan a step ahead of the device")
     parser.add_argument("--speculate", action="store_true", help="with drafts, right and wrong ones")
+    parser.add_argument(
+        "--blocks-a-step", type=int, default=BLOCKS_A_STEP, help="that are handed out and taken back, at most"
+    )
     parser.add_argument("--only", type=_indices, help="of the one seed, these requests alone: 3,17,41")
     parser.add_argument("--faults", type=_indices, help="of the one seed, these faults alone")
     return parser.parse_args(argv)
 
 
 def _traffic(seed: int, arguments: Namespace) -> Traffic:
-    return traffic_from_seed(seed, ahead=arguments.ahead, speculate=arguments.speculate)
+    return traffic_from_seed(
+        seed, ahead=arguments.ahead, speculate=arguments.speculate, blocks_a_step=arguments.blocks_a_step
+    )
 
 
 def _indices(text: str) -> tuple[int, ...]:

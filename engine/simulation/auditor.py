@@ -19,11 +19,19 @@ from engine.simulation.flight_audit import FlightAuditor, Standing
 class AuditedPool(BlockPool):
     """A pool that recounts, at each allocation, whether it took what it may and evicted what it should."""
 
-    def allocate(self, count: int, rank: int = 0, tenant: str = "") -> list[int]:
+    def allocate(self, count: int, rank: int = 0, tenant: str = "", holder: int = 0) -> list[int]:
+        blocks = super().allocate(count, rank, tenant, holder)
+        self.audit_reserve(rank)
+        return blocks
+
+    def pledge(self, count: int, rank: int) -> None:
+        super().pledge(count, rank)
+        self.audit_reserve(rank)
+
+    def _take(self, count: int, rank: int, tenant: str, holder: int) -> list[int]:
         before = list(zip(self._hash_of, self._rank_of, self._tenant_of, self._lists.list_of, strict=True))
         owned = Counter(self._tenant_of[block] for block in range(self.num_blocks) if self._has_content(block))
-        blocks = super().allocate(count, rank, tenant)
-        self.audit_reserve(rank)
+        blocks = super()._take(count, rank, tenant, holder)
         evicted = [before[block] for block in blocks if before[block][0] is not None]
         if not evicted:
             return blocks
@@ -34,24 +42,25 @@ class AuditedPool(BlockPool):
                 own_left = any(self._tenant_of[block] == tenant for block in left)
                 over = owned[tenant] >= self._tenant_blocks
                 assert not (over and own_left), f"{tenant!r} is over its share and evicts a block of {owner!r}"
-                protected = in_list == self._protected(last_rank)
+                protected = in_list == self._lists.protected(last_rank)
                 lower_left = any(self._rank_of[block] > last_rank for block in left)
                 assert not (protected and lower_left), "a class's cache is evicted before that of one below"
         return blocks
 
-    def acquire(self, blocks: Sequence[int], rank: int = 0) -> None:  # type: ignore[override]
-        super().acquire(blocks, rank)
-        self.audit_reserve(rank)
+    def acquire(self, blocks: Sequence[int], rank: int = 0, holder: int = 0, pledged: int = 0) -> None:  # type: ignore[override]
+        super().acquire(blocks, rank, holder, pledged)
+        if not pledged:
+            self.audit_reserve(rank)
 
     def audit_reserve(self, rank: int) -> None:
         """The one inequality, for a rank that has just taken blocks."""
-        held, free = self._held(), sum(not count for count in self._references)
+        held, free = self._held(), sum(not count for count in self._references) - sum(self._pledged)
         kept = sum(max(0, self.reservation.reserved[above] - held[above]) for above in range(rank))
         assert free >= kept, f"rank {rank} took blocks that are kept for a class above: {free} free, {kept} kept"
 
     def _held(self) -> Counter[int]:
-        """How many blocks count for each rank: those that no lower one holds."""
-        held = Counter(dict.fromkeys(self._ranks, 0))
+        """How many blocks count for each rank: those that no lower one holds, and those that are pledged to it."""
+        held = Counter(dict(enumerate(self._pledged)))
         for block in range(self.num_blocks):
             holding = [rank for rank in self._ranks if self._holders[rank][block]]
             if holding:
@@ -70,6 +79,7 @@ class _Seen:
     outgrown: bool
     ends: bool
     immune: bool
+    boards: bool
 
 
 @dataclass(slots=True)
@@ -137,6 +147,7 @@ class Auditor:
                 outgrown=self._flights.outgrown(request) and not self._ends(request),
                 ends=self._ends(request),
                 immune=request.preemptions >= MAX_PREEMPTIONS or request is oldest[request.rank],
+                boards=request.boards,
             )
             for request in running
         ]
@@ -155,10 +166,11 @@ class Auditor:
             unused[request.rank] = max(0, unused[request.rank] - 1)
         return True
 
-    def after_schedule(self, plan: StepPlan | None, budget_tokens: int, guard: StepGuard | None, now_ns: int) -> None:
+    def after_schedule(self, plan: StepPlan | None, budget_tokens: int, guard: StepGuard, now_ns: int) -> None:
         victims = [seen for seen in self._running if seen.request.phase is Phase.WAITING]
         admitted = [request for request in self._waiting if request.phase is Phase.RUNNING]
         self._check_victims(victims, admitted)
+        self._note_cached(victims)
         if admitted:
             self._check_turns(admitted, victims)
             self._check_slots(admitted, now_ns)
@@ -171,24 +183,42 @@ class Auditor:
         if admitted:
             self._last_admission = self._step, max(request.rank for request in admitted)
 
+    def _note_cached(self, victims: list[_Seen]) -> None:
+        """One that gets its blocks step by step finds some of them cached before it has a row, and may lose them so."""
+        for seen in self._running:
+            if seen.request.phase is Phase.RUNNING:
+                self._reach(seen.request, seen.request.computed)
+        for seen in victims:
+            if seen.boards:
+                self._reach(seen.request, seen.request.high_water_tokens)
+
+    def _reach(self, request: Request, tokens: int) -> None:
+        self._reached[request.id] = max(self._reached.get(request.id, 0), tokens)
+
     def _ends(self, request: Request) -> bool:
         return self._flights.ends(request, self._scheduler.window_tokens_of(request.service_class.name))
 
     def _check_pause(self) -> None:
         """Nothing is scheduled though requests run: all will have ended, or one will, and its blocks are needed; or
-        there are drafts in flight."""
-        if not self._flights.have_drafts and not all(seen.ends for seen in self._running):
+        there are drafts in flight; or they have not all their blocks yet, or gave way to one that will get theirs."""
+        running = [seen for seen in self._running if not self._is_in_between(seen.request)]
+        if not self._flights.have_drafts and not all(seen.ends for seen in running):
             assert self._lacking, "what runs is kept waiting"
             assert any(seen.ends for seen in self._running), (
                 "what runs is kept waiting for blocks that nobody gives back"
             )
+
+    def _is_in_between(self, request: Request) -> bool:
+        for_another = self._scheduler.returning_blocks > 0 or any(each.boards for each in self._waiting)
+        return request.boards or (request.phase is Phase.WAITING and for_another)
 
     def _check_victims(self, victims: list[_Seen], admitted: list[Request]) -> None:
         if not victims:
             return
         highest = min(seen.request.rank for seen in victims)
         assert all(request.rank < highest for request in admitted), "one is admitted while its like has to give way"
-        assert admitted or self._lacking, "someone gave way in vain"
+        returning = self._scheduler.returning_blocks > 0  # to the one that they gave way to, who comes in later
+        assert admitted or self._lacking or returning, "someone gave way in vain"
         assert not any(seen.ends for seen in victims), "one gave way that would have ended with what is in flight"
         soon = self._lacking and any(seen.ends for seen in self._running)
         assert not soon, "someone gave way for blocks that are given back when a step in flight lands"
@@ -209,7 +239,7 @@ class Auditor:
 
     def _check_preemption_budget(self, admitted: list[Request], preemptions: int) -> None:
         tenants = list({request.tenant: None for request in admitted})
-        if len(tenants) > 1:
+        if len(tenants) != 1:
             return
         events = self._caused.setdefault(tenants[0], deque())
         events.append((self._step, preemptions))
@@ -255,9 +285,7 @@ class Auditor:
             free = self._config.max_running - sum(held.values())
             assert free >= kept, f"rank {rank} took a slot that is kept for a class above"
 
-    def _check_budget(
-        self, plan: StepPlan, admitted: list[Request], budget_tokens: int, guard: StepGuard | None
-    ) -> None:
+    def _check_budget(self, plan: StepPlan, admitted: list[Request], budget_tokens: int, guard: StepGuard) -> None:
         assert plan.total_tokens <= budget_tokens, "the step is over its budget"
         if self._most_tokens is not None:
             smaller = plan.total_tokens <= max(self._most_tokens, len(plan.rows))
@@ -271,7 +299,7 @@ class Auditor:
             if any(row.request.rank < rank for row in plan.rows):
                 most = max(1, int(each.step_share * budget_tokens))
                 assert prefill[rank] <= most, f"prefill of class {each.name} takes more than its share of the step"
-            if guard is not None and rank > guard.rank:
+            if rank > guard.rank:
                 assert prefill[rank] <= guard.prefill_tokens, f"prefill of class {each.name} makes the step too long"
         for row in plan.rows:
             wanted = min(len(row.request.tokens) - row.start, self._config.chunk_tokens)
@@ -317,7 +345,7 @@ class Auditor:
                 if self._drafts is not None and row.drafts:
                     self._drafts.check_trimmed(row.request)
             if row.request.phase is Phase.WAITING:
-                self._reached[row.request.id] = max(self._reached.get(row.request.id, 0), row.start)
+                self._reach(row.request, row.start)
         self._flights.came_to_nothing(self._standings)
         self._most_tokens = plan.total_tokens // 2
         smallest = plan.total_tokens == len(live)

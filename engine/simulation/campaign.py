@@ -10,6 +10,7 @@ from hashlib import sha256
 from itertools import count
 from multiprocessing import get_context
 
+from engine.memory.kv_cache import BLOCKS_A_STEP
 from engine.simulation.patterns import traffic_from_seed
 from engine.simulation.report import SimulationFailure, SimulationReport
 from engine.simulation.simulator import simulate_traffic
@@ -82,14 +83,20 @@ class _Outcome:
 
 
 def run_campaign(
-    first_seed: int, limits: Limits, jobs: int = 1, *, ahead: int = 0, speculate: bool = False
+    first_seed: int,
+    limits: Limits,
+    jobs: int = 1,
+    *,
+    ahead: int = 0,
+    speculate: bool = False,
+    blocks_a_step: int = BLOCKS_A_STEP,
 ) -> CampaignReport:
     """Run seeds in their order until a limit is reached or one fails. Seeds are counted whole.
 
     A seed that another process runs ahead of the one that fails, or that reaches the limit, is not counted.
     """
     started_s = time.monotonic()
-    make = partial(traffic_from_seed, ahead=ahead, speculate=speculate)
+    make = partial(traffic_from_seed, ahead=ahead, speculate=speculate, blocks_a_step=blocks_a_step)
     outcomes = _in_turn(first_seed, limits, make) if jobs == 1 else _in_parallel(first_seed, limits, jobs, make)
     faults: Counter[str] = Counter()
     patterns: Counter[str] = Counter()

@@ -1,6 +1,6 @@
 """The device of a simulation: how long its steps take, on good days and on bad ones."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from engine.scheduling.cost import H200_LLAMA_8B, StepCostModel, StepWork
@@ -22,8 +22,9 @@ class StepTime:
 class Device:
     """Draws the time of each step from the reference device's cost model. Counts the good steps in a row."""
 
-    def __init__(self, seed: int, speed: float) -> None:
-        self._model = StepCostModel.from_coefficients(H200_LLAMA_8B)
+    def __init__(self, seed: int, speed: float, token_factor: float = 1.0) -> None:
+        costs = replace(H200_LLAMA_8B, token_ns=token_factor * H200_LLAMA_8B.token_ns)
+        self._model = StepCostModel.from_coefficients(costs)
         self._rng = Random(seed)
         self._speed = speed
         self._hang_ns = 0

@@ -243,7 +243,7 @@ class FakeExecutor:
         if self._is_poisoned(row):
             return RowResult(token=0 if row.samples else None, finite=False)
         prompt_logprobs: tuple[TokenLogprob, ...] = ()
-        if request.params.prompt_logprobs is not None:
+        if request.wants_prompt_logprobs:
             predicted = range(row.start + 1, min(end + 1, request.prompt_tokens))
             prompt_logprobs = tuple(prefix_logprob(request.tokens[at], digests[at - 1]) for at in predicted)
         if not row.samples:

@@ -86,7 +86,12 @@ class FlightAuditor:
         return known >= min(request.prompt_tokens + request.max_tokens, window_tokens)
 
     def outgrown(self, request: Request) -> bool:
-        """Is there no room in its blocks for the KV of all its tokens, the one that is being drawn included?"""
+        """Is there no room in its blocks for the KV of all its tokens, the one that is being drawn included?
+
+        One that boards has not all of its blocks yet, and those that it lacks are pledged to it.
+        """
+        if request.boards:
+            return False
         known = len(request.tokens) + sum(row.samples for row in self._rows(request))
         return known > len(request.block_table) * BLOCK_TOKENS
 

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
-from engine.config import BLOCK_TOKENS, SchedulerConfig
+from engine.config import BLOCK_TOKENS, LONGEST_STEP_NS, SchedulerConfig
+from engine.memory.kv_cache import BLOCKS_A_STEP
 from engine.request import SamplingParams, ServiceClass
 from engine.simulation.faults import draw_faults, draw_pauses, draw_shortages
 from engine.simulation.traffic import CLASS_NAMES, TICK_NS, VOCAB_SIZE, Arrival, Fault, Traffic
@@ -13,15 +14,17 @@ _PREMIUM = ServiceClass("premium", priority=0, reserved_fraction=0.3, ttft_targe
 _STANDARD = ServiceClass("standard", priority=10, step_share=0.5)
 
 
-def traffic_from_seed(seed: int, *, ahead: int = 0, speculate: bool = False) -> Traffic:
+def traffic_from_seed(
+    seed: int, *, ahead: int = 0, speculate: bool = False, blocks_a_step: int = BLOCKS_A_STEP
+) -> Traffic:
     """Two seeds in three mix everything; the others are one of the patterns. In one of four some readers stop.
 
     `ahead`: the same on a device that works beside the host, and has a memory of its own that it can run short of.
-    `speculate`: the same with drafts.
+    `speculate`: the same with drafts. `blocks_a_step`: the same where a step hands out and takes back no more.
     """
     rng = Random(seed)
     traffic = rng.choice(_PATTERNS)(seed, rng) if seed % 3 == 2 else _mixture(seed, rng)
-    traffic = replace(traffic, speculate=speculate, ahead=ahead)
+    traffic = replace(traffic, speculate=speculate, ahead=ahead, blocks_a_step=blocks_a_step)
     if ahead and traffic.faults and rng.random() < 0.5:
         traffic = traffic.with_faults(draw_shortages(rng, traffic.faults[-1].at_ns))
     if seed % 4 == 1:
@@ -30,7 +33,11 @@ def traffic_from_seed(seed: int, *, ahead: int = 0, speculate: bool = False) -> 
 
 
 def _mixture(seed: int, rng: Random) -> Traffic:
-    """Pools of 1 to 40 blocks, shared prefixes, forks, all stop conditions, prompts at the limit, and faults."""
+    """Pools of 1 to 40 blocks, shared prefixes, forks, all stop conditions, prompts at the limit, and faults.
+
+    In one seed of five steps are kept short for the time between tokens, and a token takes as much as on a processor.
+    """
+    paced = Random(~seed) if seed % 5 == 4 else None
     num_blocks = rng.choice((1, 2, 3, 5, 8, 12, 20, 40))
     max_model_len = rng.choice((num_blocks * BLOCK_TOKENS, 40, 100, 1000))
     window_tokens = min(max_model_len, num_blocks * BLOCK_TOKENS)
@@ -39,7 +46,7 @@ def _mixture(seed: int, rng: Random) -> Traffic:
         max_running=max_running,
         step_tokens=max_running + rng.choice((0, 1, 7, 30, 100)),
         chunk_tokens=rng.choice((1, 3, 16, 17, 200)),
-        classes=_classes(rng),
+        classes=_classes(rng, paced),
         tenant_cache_fraction=rng.choice((0.2, 0.5, 1.0)),
         tenant_preemptions=rng.choice((0, 1, 4, 32)),
         preemption_window_steps=rng.choice((10, 100)),
@@ -65,11 +72,13 @@ def _mixture(seed: int, rng: Random) -> Traffic:
         device_speed=rng.choice((0.1, 1.0, 1.0, 20.0)),
         arrivals=tuple(arrivals),
         faults=draw_faults(rng, at_ns + 30 * TICK_NS),
+        token_factor=1.0 if paced is None else paced.choice((1.0, 20.0, 100.0)),
+        longest_step_ns=LONGEST_STEP_NS if paced is None else paced.choice((LONGEST_STEP_NS, 10 * TICK_NS)),
     )
 
 
-def _classes(rng: Random) -> tuple[ServiceClass, ...]:
-    """One to three classes, with and without reserves and targets."""
+def _classes(rng: Random, paced: Random | None) -> tuple[ServiceClass, ...]:
+    """One to three classes, with and without reserves and targets; with `paced`, for the time between tokens, too."""
     count = rng.choice((1, 2, 2, 2, 3))
     fractions = rng.choice(((0.0, 0.0, 0.0), (0.3, 0.0, 0.0), (0.5, 0.3, 0.0), (0.3, 0.3, 0.3)))
     return tuple(
@@ -80,6 +89,7 @@ def _classes(rng: Random) -> tuple[ServiceClass, ...]:
             weight=rng.choice((1.0, 2.0)),
             step_share=rng.choice((1.0, 0.5, 0.1)),
             ttft_target_ms=rng.choice((None, None, 60, 500)),
+            itl_target_ms=None if paced is None else paced.choice((None, 1, 10, 40)),
         )
         for number, (name, fraction) in enumerate(zip(CLASS_NAMES[:count], fractions, strict=False))
     )

@@ -6,6 +6,7 @@ from hashlib import sha256
 from random import Random
 
 from engine.memory import KVCacheManager
+from engine.memory.kv_cache import BLOCKS_A_STEP
 from engine.request import OutOfDeviceMemory, Phase, Request, UnservableRequest
 from engine.scheduling import PendingStep, ScheduledRow, Scheduler, StepPlan, StepResult
 from engine.scheduling.cost import StepWork, row_work, total
@@ -30,14 +31,16 @@ does is checked in each. A broken state stays broken, as nothing repairs it, so 
 replay checks after each call, and names the step."""
 
 
-def simulate(seed: int, *, ahead: int = 0, speculate: bool = False) -> SimulationReport:
+def simulate(
+    seed: int, *, ahead: int = 0, speculate: bool = False, blocks_a_step: int = BLOCKS_A_STEP
+) -> SimulationReport:
     """Run the seed's traffic: faults while requests arrive, then none until the last one is done.
 
     Raises:
         SimulationFailure: an invariant broke, a token stream differs from that of the same request alone, or
             something is left when all are done.
     """
-    return simulate_traffic(traffic_from_seed(seed, ahead=ahead, speculate=speculate))
+    return simulate_traffic(traffic_from_seed(seed, ahead=ahead, speculate=speculate, blocks_a_step=blocks_a_step))
 
 
 def simulate_traffic(traffic: Traffic, *, check_every: int = FULL_CHECK_EVERY) -> SimulationReport:
@@ -87,15 +90,17 @@ class _Simulation:
         self._traffic = traffic
         self._check_every = check_every
         self._pool = AuditedPool(traffic.num_blocks)
-        cache = KVCacheManager(self._pool, prefix_cache=traffic.prefix_cache)
-        self._scheduler = Scheduler(traffic.config, cache, traffic.max_model_len)
+        cache = KVCacheManager(self._pool, prefix_cache=traffic.prefix_cache, blocks_a_step=traffic.blocks_a_step)
+        self._scheduler = Scheduler(
+            traffic.config, cache, traffic.max_model_len, longest_step_ns=traffic.longest_step_ns
+        )
         self._scheduler.ahead = traffic.ahead
         self._poisoned_at = {arrival.id: arrival.poisoned_at for arrival in traffic.arrivals}
         self._executor = FakeExecutor(
             traffic.num_blocks, VOCAB_SIZE, ahead=traffic.ahead, is_poisoned=self._is_poisoned
         )
         self._launched: deque[_Launched] = deque()
-        self._device = Device(traffic.seed, traffic.device_speed)
+        self._device = Device(traffic.seed, traffic.device_speed, traffic.token_factor)
         self._arrivals, self._faults = deque(traffic.arrivals), deque(traffic.faults)
         self._faults_in_flight: list[Fault] = []
         self._requests: dict[str, Request] = {}
@@ -108,7 +113,7 @@ class _Simulation:
         self._draft_auditor = DraftAuditor(windows, traffic.config.chunk_tokens) if traffic.speculate else None
         self._flight_auditor = FlightAuditor()
         self._auditor = Auditor(traffic.config, self._scheduler, self._pool, self._flight_auditor, self._draft_auditor)
-        self._time_auditor = TimeAuditor(traffic.config, self._scheduler)
+        self._time_auditor = TimeAuditor(traffic.config, self._scheduler, traffic.longest_step_ns)
         self._now_ns = 0
         self._draws = Random(traffic.seed)
         self._struck: Counter[str] = Counter()
@@ -131,7 +136,7 @@ class _Simulation:
                 self.step += 1
             elif self._launched:
                 self._land(self._launched.popleft())
-            else:
+            elif not self._scheduler.returning_blocks and not any(request.boards for request in self._alive):
                 self._sleep()
         self._check_state()
         self._check_end()
@@ -167,12 +172,18 @@ class _Simulation:
         drafts = self._draft()
         guard = self._scheduler.step_guard(self._now_ns)
         self._time_auditor.check_guard(guard, self._now_ns)
+        self._time_auditor.before_schedule()
         plan = self._scheduler.schedule(self._now_ns, budget=budget, guard=guard, draft=lambda _: drafts)
         if self._check_every == 1:
             self._scheduler.check()
         most = self._traffic.config.step_tokens
         self._auditor.after_schedule(plan, min(most, max(budget, running + 1)), guard, self._now_ns)
+        if plan is not None:
+            self._time_auditor.check_length(plan)
         self._check_plan(plan)
+        starting = [row.request for row in plan.rows] if plan is not None else []
+        starting += [request for request in self._alive if request.boards]
+        self._time_auditor.check_start(starting, self._now_ns)
         return plan
 
     def _draft(self) -> dict[Request, tuple[int, ...]]:
@@ -189,7 +200,6 @@ class _Simulation:
 
     def _launch(self, plan: StepPlan) -> bool:
         """False: there is no room for it, so nothing else can be launched before it has shown."""
-        self._time_auditor.check_start(plan, self._now_ns)
         self._record(
             f"step {plan.step}: {plan.copies} "
             + " ".join(
@@ -347,7 +357,11 @@ class _Simulation:
         assert all(0 < row.tokens <= config.chunk_tokens for row in plan.rows), "a chunk is over its limit"
         computing = [row.request.id for row in plan.rows]
         assert len(set(computing)) == len(computing), "a request has two rows"
-        running = [request.id for request in self._alive if request.phase is Phase.RUNNING and not self._ends(request)]
+        running = [
+            request.id
+            for request in self._alive
+            if request.phase is Phase.RUNNING and not (request.boards or self._ends(request))
+        ]
         assert sorted(computing) == sorted(running), "a request that runs is left out, or one that does not is in"
         numbers = [request.arrival for request in self._alive]
         assert numbers == sorted(set(numbers)), "a request has lost its place"

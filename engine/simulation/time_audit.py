@@ -2,10 +2,12 @@
 
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from engine.config import BLOCK_TOKENS, SchedulerConfig
 from engine.request import Phase, Request
 from engine.scheduling import Scheduler, StepPlan
+from engine.scheduling.allowance import KEPT_THROUGHPUT, MIN_CHUNK_TOKENS
 from engine.scheduling.cost import SLOW_STREAK, StepWork, row_work, total
 from engine.scheduling.guard import STEPS_TO_FIRST_TOKEN, StepGuard
 from engine.scheduling.presence import PRESENCE_NS
@@ -24,8 +26,13 @@ like a device that has become faster, and it takes a streak to find out that it 
 class TimeAuditor:
     """Keeps its own books of the time of one run."""
 
-    def __init__(self, config: SchedulerConfig, scheduler: Scheduler) -> None:
+    def __init__(self, config: SchedulerConfig, scheduler: Scheduler, longest_step_ns: int) -> None:
         self._config = config
+        self._longest_step_ns = longest_step_ns
+        self._decodes: list[StepWork] = []
+        """The rows of all that run, before a step is scheduled; each computes one token at least."""
+        self._target_ns: int | None = None
+        self._running: set[str] = set()
         self._classes = sorted(config.classes, key=lambda each: each.priority)
         self._scheduler = scheduler
         self._elapsed_ns = 0
@@ -48,12 +55,12 @@ class TimeAuditor:
         self._arrived_ns[request.id] = now_ns
         self._last_arrival_ns[request.rank] = now_ns
 
-    def check_guard(self, guard: StepGuard | None, now_ns: int) -> None:
+    def check_guard(self, guard: StepGuard, now_ns: int) -> None:
         """Steps are kept short for a class with a target, shorter as long as it is about, and for no other."""
         targets = {rank: each.ttft_target_ms * 10**6 for rank, each in enumerate(self._classes) if each.ttft_target_ms}
         bounds_ns = {rank: self._bound_ns(rank, target_ns, now_ns) for rank, target_ns in targets.items()}
-        assert (guard is not None) == bool(bounds_ns), "a step is kept short for nobody, or not for somebody"
-        if guard is None:
+        if not bounds_ns:
+            assert guard.rank == len(self._classes) - 1, "a step is kept short for nobody"
             return
         tightest = min(bounds_ns, key=lambda rank: (bounds_ns[rank], rank))
         assert guard.rank == tightest, "steps are kept short for another class than the tightest"
@@ -62,6 +69,43 @@ class TimeAuditor:
         assert least <= tokens <= most, "the guard is out of its bounds"
         assert tokens == least or self._step_ns(tokens) <= bounds_ns[tightest] + 1, "a step may be too long"
         assert tokens == most or self._step_ns(tokens + 2) >= bounds_ns[tightest] - 1, "steps are shorter than need be"
+
+    def before_schedule(self) -> None:
+        """Note what a step has in any case, and the tightest target of those that wait for their next token."""
+        running = list(self._scheduler.running)
+        self._running = {request.id for request in running}
+        self._decodes = [row_work(request.scheduled, 1) for request in running]
+        targets = [
+            target_ms * 10**6
+            for request in running
+            if (target_ms := request.service_class.itl_target_ms) is not None and self._awaits_next_token(request)
+        ]
+        self._target_ns = min(targets, default=None)
+
+    def _awaits_next_token(self, request: Request) -> bool:
+        computes_last = request.scheduled >= len(request.tokens) - 1
+        goes_on = request.scheduled < request.computed_at_end
+        return computes_last and goes_on and request.scheduled >= request.prompt_tokens
+
+    def check_length(self, plan: StepPlan) -> None:
+        """A step with more than a little prefill is no longer than the watchdog and the targets have it; where a target
+        is tighter than prefill can bear, it is what keeps nine tenths of prefill's rate."""
+        prompts = [row for row in plan.rows if row.tokens - (row.request.id in self._running) - len(row.drafts) > 0]
+        more = sum(row.tokens - (row.request.id in self._running) for row in plan.rows)
+        if more <= MIN_CHUNK_TOKENS:
+            return
+        cost = self._scheduler.cost_model
+        planned_ns = cost.predict_ns(total(row_work(row.start, row.tokens) for row in plan.rows))
+        assert planned_ns <= self._longest_step_ns + 1, f"a step is planned to take {planned_ns} ns"
+        if self._target_ns is None or not prompts:
+            return
+        start = max(row.start for row in prompts)
+        decode_ns = cost.predict_ns(total(self._decodes))
+        full_ns = cost.row_ns(start, self._config.step_tokens)
+        kept_ns = KEPT_THROUGHPUT * full_ns * decode_ns / max(decode_ns + (1 - KEPT_THROUGHPUT) * full_ns, 1.0)
+        token_ns = cost.row_ns(start + more, 2) - cost.row_ns(start + more, 1) + 2
+        bound_ns = max(self._target_ns, decode_ns + kept_ns + token_ns)
+        assert planned_ns <= bound_ns, f"who decodes waits {planned_ns} ns for their next token, not {bound_ns} ns"
 
     def _bound_ns(self, rank: int, target_ns: int, now_ns: int) -> int:
         last_ns = self._last_arrival_ns.get(rank)
@@ -87,13 +131,14 @@ class TimeAuditor:
             waiting = sum(each.waiting_requests for each in load.classes[: rank + 1])
             assert (predict_drain_ns(load, rank, cost) > 0) <= (waiting > 0), "a queue of none takes its time"
 
-    def check_start(self, plan: StepPlan, now_ns: int) -> None:
-        """Whoever starts has waited from its arrival until now, but for the time when nobody wanted it to start."""
-        for row in plan.rows:
-            arrived_ns = self._arrived_ns.pop(row.request.id, None)
+    def check_start(self, requests: Iterable[Request], now_ns: int) -> None:
+        """Whoever starts has waited from its arrival until now, but for the time when nobody wanted it to start.
+        `requests` are in the step, or board."""
+        for request in requests:
+            arrived_ns = self._arrived_ns.pop(request.id, None)
             if arrived_ns is not None:
-                waited_ns = now_ns - arrived_ns - self._paused_ns[row.request.id]
-                assert row.request.queue_ns == waited_ns, f"the wait of {row.request.id} is miscounted"
+                waited_ns = now_ns - arrived_ns - self._paused_ns[request.id]
+                assert request.queue_ns == waited_ns, f"the wait of {request.id} is miscounted"
 
     def drafted(self, elapsed_ns: int) -> None:
         """So long it took to draft before a step."""
@@ -123,8 +168,12 @@ class TimeAuditor:
         """What waits are predicted from is what the requests are."""
         for rank, load in enumerate(self._scheduler.snapshot().classes):
             own = [request for request in alive if request.rank == rank]
-            assert load == _load_of(own, load.answer_tokens), f"the load of class {rank} is miscounted"
+            counted = replace(load, bound_tokens=None)
+            assert counted == _load_of(own, load.answer_tokens), f"the load of class {rank} is miscounted"
             assert load.answer_tokens >= 1.0
+            if load.bound_tokens is not None:
+                bound_tokens = sum(request.max_tokens for request in own if request.phase is not Phase.PAUSED)
+                assert load.bound_tokens == bound_tokens, f"the answers of class {rank} are bounded otherwise"
 
 
 def _load_of(requests: Sequence[Request], answer_tokens: float) -> ClassLoad:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
-from engine.config import BLOCK_TOKENS, SchedulerConfig
+from engine.config import BLOCK_TOKENS, LONGEST_STEP_NS, SchedulerConfig
+from engine.memory.kv_cache import BLOCKS_A_STEP
 from engine.request import SamplingParams, ServiceClass
 
 VOCAB_SIZE = 24
@@ -75,8 +76,10 @@ class Fault:
 class Traffic:
     """A pool, a scheduler, and all that happens to them. `arrivals` and `faults` are in order of their time.
 
-    `device_speed` is how many times as long as the reference device this one takes for a step, `ahead` how many steps
-    it takes beyond the one that is waited for. With `speculate` there are drafts, right and wrong ones. `only` made
+    `device_speed` is how many times as long as the reference device this one takes for a step, and `token_factor` how
+    many times as much of it a token is; `longest_step_ns` is the scheduler's. `ahead` is how many steps the device
+    takes beyond the one that is waited for. With `speculate` there are drafts, right and wrong ones. So few as
+    `blocks_a_step` make long requests of short ones: they board, and what they give back returns in parts. `only` made
     what is `reduced_to` some arrivals and some faults, by their index.
     """
 
@@ -91,6 +94,9 @@ class Traffic:
     faults: tuple[Fault, ...]
     ahead: int = 0
     speculate: bool = False
+    blocks_a_step: int = BLOCKS_A_STEP
+    token_factor: float = 1.0
+    longest_step_ns: int = LONGEST_STEP_NS
     reduced_to: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
     @property
@@ -98,6 +104,8 @@ class Traffic:
         """What runs it again."""
         command = f"python -m engine.simulation --seed {self.seed}"
         command += " --ahead" * bool(self.ahead) + " --speculate" * self.speculate
+        if self.blocks_a_step != BLOCKS_A_STEP:
+            command += f" --blocks-a-step {self.blocks_a_step}"
         if self.reduced_to is None:
             return command
         arrivals, faults = (",".join(map(str, indices)) for indices in self.reduced_to)

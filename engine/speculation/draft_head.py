@@ -11,19 +11,20 @@ from typing import Protocol
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from engine.execution.changes import LogitChanges
 from engine.models.checkpoint import WeightSource
 from engine.models.config import UnsupportedCheckpoint
 from engine.models.host_model import HostModel
 from engine.models.layout import DRAFT, EMBEDDING, FREQUENT_TOKENS, HEAD
-from kernels.arrays import Array, Flags, Ints
+from kernels.arrays import Array, Ints, Words
 from kernels.host import HostColumns, HostEdits, HostOps, HostProduct
 
 
 class DraftHead(Protocol):
     """Draws drafts from the draft model's hidden states."""
 
-    def draw(self, hidden: Array, edits: HostEdits | None, columns: HostColumns) -> Ints:
-        """Token ids int64 [R] from [R, H]. `edits` are by token id."""
+    def draw(self, hidden: Array, changes: LogitChanges, columns: HostColumns) -> Ints:
+        """Token ids int64 [R] from [R, H]."""
         ...
 
 
@@ -33,43 +34,34 @@ class WholeHead:
     def __init__(self, model: HostModel) -> None:
         self._model = model
 
-    def draw(self, hidden: Array, edits: HostEdits | None, columns: HostColumns) -> Ints:
+    def draw(self, hidden: Array, changes: LogitChanges, columns: HostColumns) -> Ints:
         logits = self._model.logits(hidden)
-        if edits is not None:
-            self._model.ops.edit_logits(logits, edits)
+        changes.apply(self._model.ops, logits)
         return self._model.ops.sample(logits, columns)
 
 
 class FrequentHead:
     """The head's rows of some tokens. `token_ids` int64 [F], ascending; `rows` gives their logits [R, F]."""
 
-    def __init__(self, ops: HostOps, rows: HostProduct, token_ids: Ints) -> None:
+    def __init__(self, ops: HostOps, rows: HostProduct, token_ids: Ints, vocab_size: int) -> None:
         self._ops, self._rows, self._token_ids = ops, rows, token_ids
+        self._columns: Words = np.full(vocab_size, -1, dtype=np.int32)
+        """The column of each token, -1 where there is none."""
+        self._columns[token_ids] = np.arange(len(token_ids))
 
-    def draw(self, hidden: Array, edits: HostEdits | None, columns: HostColumns) -> Ints:
+    def draw(self, hidden: Array, changes: LogitChanges, columns: HostColumns) -> Ints:
         logits = self._rows(hidden)
-        if edits is not None:
-            self._ops.edit_logits(logits, self._on_columns(edits))
+        if changes.edits is not None:
+            self._ops.edit_logits(logits, self._on_columns(changes.edits))
+        if changes.penalties is not None:
+            self._ops.penalise(logits, changes.penalties, self._columns)
         return self._ops.sample_among(logits, self._token_ids, columns)
 
     def _on_columns(self, edits: HostEdits) -> HostEdits:
         """The same by column, without those of tokens that are not here."""
-        repeated, repeat_columns = self._columns_of(edits.repeat_tokens)
-        added, add_columns = self._columns_of(edits.add_tokens)
-        return HostEdits(
-            edits.repeat_rows[repeated],
-            repeat_columns,
-            edits.repeat_penalties[repeated],
-            edits.add_rows[added],
-            add_columns,
-            edits.add_values[added],
-        )
-
-    def _columns_of(self, token_ids: Ints) -> tuple[Flags, Ints]:
-        """Which of some tokens are here, bool [E], and the columns of those."""
-        columns = np.minimum(self._token_ids.searchsorted(token_ids), len(self._token_ids) - 1)
-        here: Flags = self._token_ids[columns] == token_ids
-        return here, columns[here]
+        columns = self._columns[edits.tokens]
+        here = columns >= 0
+        return HostEdits(edits.rows[here], columns[here].astype(np.int64), edits.values[here])
 
 
 def make_head(model: HostModel, checkpoint: WeightSource, path: Path) -> DraftHead:
@@ -84,7 +76,7 @@ def make_head(model: HostModel, checkpoint: WeightSource, path: Path) -> DraftHe
     ops = model.ops
     name = EMBEDDING if model.config.tie_embeddings else HEAD
     rows = next(array for each, array in checkpoint.tensors(ops.dtype) if each == name)[token_ids]
-    return FrequentHead(ops, ops.pack_rows(rows), token_ids)
+    return FrequentHead(ops, ops.pack_rows(rows), token_ids, model.config.vocab_size)
 
 
 def read_frequent_tokens(path: Path, vocab_size: int) -> Ints | None:

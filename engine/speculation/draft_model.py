@@ -120,7 +120,7 @@ class DraftModel:
         hidden = hidden if len(drawing) == len(rows) else hidden[drawing]
         growth = Growth([rows[index] for index in drawing], self._slots)
         while True:
-            drawn = self._head.draw(hidden, growth.edits(), growth.columns())
+            drawn = self._head.draw(hidden, growth.changes(), growth.columns())
             stay = []
             for place, (index, token) in enumerate(zip(drawing, drawn.tolist(), strict=True)):
                 row = rows[index]

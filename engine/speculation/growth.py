@@ -8,11 +8,12 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from engine.execution.sampler import Draw, logit_edits, sampling_columns
-from engine.execution.slots import SlotTable, slot_of, uses_counts
+from engine.execution.changes import NO_CHANGES, ChangesOf, LogitChanges, changes_anything
+from engine.execution.sampler import Draw, sampling_columns
+from engine.execution.slots import SlotTable, slot_of
 from engine.speculation.draft_memory import DraftRow
 from kernels.arrays import Ints
-from kernels.host import HostColumns, HostEdits, StepRows
+from kernels.host import HostColumns, StepRows
 from kernels.noise import mixed_seeds, noise_keys
 
 
@@ -30,7 +31,7 @@ class Growth:
         params = [row.request.params for row in rows]
         self._noisy = any(each.temperature for each in params)
         self._mixed = mixed_seeds([row.request.seed for row in rows])
-        self._edited = any(each.min_tokens or each.logit_bias or uses_counts(each) for each in params)
+        self._changed = any(changes_anything(row.request) for row in rows)
 
     def columns(self) -> HostColumns:
         """How each draws its next token: as the target will draw it."""
@@ -38,12 +39,12 @@ class Growth:
             return self._columns
         return replace(self._columns, keys=noise_keys(self._mixed, self._positions.tolist()))
 
-    def edits(self) -> HostEdits | None:
-        """What penalties, biases and forbidden stops change; None where nothing."""
-        if not self._edited:
-            return None
+    def changes(self) -> LogitChanges:
+        """What penalties, biases and forbidden stops change of what each draws next."""
+        if not self._changed:
+            return NO_CHANGES
         draws = [Draw(row.request, drafts) for row, drafts in zip(self._rows, self._drafts, strict=True)]
-        return logit_edits(draws, self._slots)
+        return ChangesOf(draws, self._slots).now()
 
     def step_rows(self) -> StepRows:
         """Of the pass that computes the latest token of each."""
@@ -52,7 +53,7 @@ class Growth:
     def grow(self, drawn: Ints) -> None:
         """These tokens, int64 [G], were drawn."""
         self._positions = self._positions + 1
-        if self._edited:
+        if self._changed:
             self._drafts = [(*drafts, token) for drafts, token in zip(self._drafts, drawn.tolist(), strict=True)]
 
     def keep(self, places: Sequence[int]) -> None:

@@ -5,7 +5,8 @@ One `TextProcessor` for each served model; `engine.text.loading` makes it from a
 
 from engine.text.chat_template import ChatTemplate, ChatTemplateError
 from engine.text.detokenizer import Detokenizer
+from engine.text.least_tokens import TooManyTokens
 from engine.text.processor import TextProcessor
 from engine.text.tokenizer import Tokenizer
 
-__all__ = ["ChatTemplate", "ChatTemplateError", "Detokenizer", "TextProcessor", "Tokenizer"]
+__all__ = ["ChatTemplate", "ChatTemplateError", "Detokenizer", "TextProcessor", "Tokenizer", "TooManyTokens"]

@@ -1,6 +1,6 @@
 """Build a `Tokenizer` from a GGUF vocabulary, so that ids equal llama.cpp's."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tokenizers import AddedToken, decoders, normalizers
 from tokenizers import Tokenizer as Backend
@@ -8,6 +8,7 @@ from tokenizers.models import BPE
 
 from engine.models.config import UnsupportedCheckpoint
 from engine.text.gguf_vocabulary import GGUFVocabulary, TokenType
+from engine.text.leftmost_merges import LeftmostMerges
 from engine.text.pieces import UnsupportedTokenizer
 from engine.text.pretokenizers import RULES, splitter
 from engine.text.tokenizer import Tokenizer
@@ -20,10 +21,12 @@ def build_tokenizer(vocabulary: GGUFVocabulary) -> Tokenizer:
     Raises:
         UnsupportedCheckpoint: the tokenizer model or the pre-tokenizer is unknown, or the merges are malformed.
     """
+    merges = None
     if vocabulary.kind == "gpt2":
         backend, adds_bos = _byte_level(vocabulary)
     elif vocabulary.kind == "llama":
-        backend, adds_bos = _sentencepiece(vocabulary), True
+        merges = _leftmost_merges(vocabulary)
+        backend, adds_bos = _sentencepiece(vocabulary, merged_before=merges is not None), True
     else:
         raise UnsupportedCheckpoint(f"tokenizer.ggml.model: {vocabulary.kind!r} is not supported (gpt2, llama)")
     special_ids = vocabulary.special_ids()
@@ -40,6 +43,7 @@ def build_tokenizer(vocabulary: GGUFVocabulary) -> Tokenizer:
             unk_token_id=vocabulary.unk_id,
             prefix_ids=[vocabulary.bos_id] if adds_bos and vocabulary.bos_id is not None else (),
             suffix_ids=vocabulary.eos_ids[:1] if vocabulary.add_eos else (),
+            merges=merges,
         )
     except UnsupportedTokenizer as error:
         raise UnsupportedCheckpoint(f"tokenizer.ggml.tokens: {error}") from error
@@ -86,12 +90,12 @@ def _pair(merge: str) -> tuple[str, str]:
     return merge[:cut], merge[cut + 1 :]
 
 
-def _sentencepiece(vocabulary: GGUFVocabulary) -> Backend:
-    if not vocabulary.scores:
-        raise UnsupportedCheckpoint("tokenizer.ggml.scores: missing or empty")
+def _sentencepiece(vocabulary: GGUFVocabulary, *, merged_before: bool) -> Backend:
+    """`merged_before`: what it gets is merged already."""
     unknown = None if vocabulary.unk_id is None else vocabulary.tokens[vocabulary.unk_id]
+    merges = _merges_from_scores(vocabulary)
     backend = Backend(
-        _bpe(vocabulary, _merges_from_scores(vocabulary), unk_token=unknown, fuse_unk=True, byte_fallback=True)
+        _bpe(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True, ignore_merges=merged_before)
     )
     spaces: list[normalizers.Normalizer] = [normalizers.Replace(" ", _SPACE_MARK)]
     text: list[decoders.Decoder] = [decoders.Replace(_SPACE_MARK, " "), decoders.ByteFallback(), decoders.Fuse()]
@@ -103,18 +107,33 @@ def _sentencepiece(vocabulary: GGUFVocabulary) -> Backend:
     return backend
 
 
+def _leftmost_merges(vocabulary: GGUFVocabulary) -> LeftmostMerges | None:
+    """Where tokens have equal scores; None where a ranking of pairs does, as the library has it."""
+    if not vocabulary.scores:
+        raise UnsupportedCheckpoint("tokenizer.ggml.scores: missing or empty")
+    scores = {token: vocabulary.scores[index] for index, token in _spelled(vocabulary) if len(token) > 1}
+    if len(set(scores.values())) == len(scores):
+        return None
+    return LeftmostMerges(scores, frozenset(token for token in vocabulary.tokens if len(token) == 1))
+
+
+def _spelled(vocabulary: GGUFVocabulary) -> Iterator[tuple[int, str]]:
+    """Tokens that come out of merging, with their ids."""
+    spelled = {TokenType.NORMAL, TokenType.UNUSED, TokenType.UNDEFINED}
+    special = set(vocabulary.special_ids())
+    for index, token in enumerate(vocabulary.tokens):
+        if vocabulary.types[index] in spelled and index not in special:
+            yield index, token
+
+
 def _merges_from_scores(vocabulary: GGUFVocabulary) -> list[tuple[str, str]]:
     """SentencePiece merges whichever pair gives the token with the best score: so pairs ranked by that score.
 
     Only ordinary tokens come out of merging; no spelling leads to a control token.
     """
     ids = {token: index for index, token in enumerate(vocabulary.tokens)}
-    spelled = {TokenType.NORMAL, TokenType.UNUSED, TokenType.UNDEFINED}
-    special = set(vocabulary.special_ids())
     ranked: list[tuple[float, int, int, str, str]] = []
-    for index, token in enumerate(vocabulary.tokens):
-        if vocabulary.types[index] not in spelled or index in special:
-            continue
+    for index, token in _spelled(vocabulary):
         for cut in range(1, len(token)):
             left, right = token[:cut], token[cut:]
             if left in ids and right in ids:

@@ -48,17 +48,23 @@ class Infilling:
                 return cls(tokenizer, prefix, suffix, middle, ends)
         return None
 
-    def encode(self, before: str, behind: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Ids of a prompt that asks for what stands between two texts; BOS goes in front where the model has it so."""
+    def encode(
+        self, before: str, behind: str, *, add_special_tokens: bool = True, most_tokens: int | None = None
+    ) -> list[int]:
+        """Ids of a prompt that asks for what stands between two texts; BOS goes in front where the model has it so.
+
+        Raises:
+            TooManyTokens: as `Tokenizer.encode`, of one of the texts.
+        """
         tokenizer = self.tokenizer
         around = tokenizer.encode("", add_special_tokens=add_special_tokens)
         begin = [token for token in around[:1] if token == tokenizer.bos_token_id]
-        text = tokenizer.encode(before, add_special_tokens=False)
-        return [*begin, self.prefix, *text, self.suffix, *self._as_it_stands(behind), self.middle]
+        text = tokenizer.encode(before, add_special_tokens=False, most_tokens=most_tokens)
+        return [*begin, self.prefix, *text, self.suffix, *self._as_it_stands(behind, most_tokens), self.middle]
 
-    def _as_it_stands(self, text: str) -> Sequence[int]:
+    def _as_it_stands(self, text: str, most_tokens: int | None) -> Sequence[int]:
         if not self.tokenizer.strips_space:
-            return self.tokenizer.encode(text, add_special_tokens=False)
+            return self.tokenizer.encode(text, add_special_tokens=False, most_tokens=most_tokens)
         lead = self.tokenizer.encode(_LEAD, add_special_tokens=False)
-        ids = self.tokenizer.encode(_LEAD + text, add_special_tokens=False)
+        ids = self.tokenizer.encode(_LEAD + text, add_special_tokens=False, most_tokens=most_tokens)
         return ids[len(lead) :] if ids[: len(lead)] == lead else self.tokenizer.encode(text, add_special_tokens=False)

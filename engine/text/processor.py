@@ -42,9 +42,13 @@ class TextProcessor:
         tokenizer = self.tokenizer.sharing(other.tokenizer)
         return self if tokenizer is None else replace(self, tokenizer=tokenizer)
 
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Ids of plain text. Special tokens typed in `text` are text; BOS goes in front where the model has it so."""
-        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    def encode(self, text: str, *, add_special_tokens: bool = True, most_tokens: int | None = None) -> list[int]:
+        """Ids of plain text. Special tokens typed in `text` are text; BOS goes in front where the model has it so.
+
+        Raises:
+            TooManyTokens: as `Tokenizer.encode`.
+        """
+        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens, most_tokens=most_tokens)
 
     def encode_chat(
         self,
@@ -52,6 +56,7 @@ class TextProcessor:
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        most_tokens: int | None = None,
         **variables: Any,
     ) -> list[int]:
         """Ids of a conversation rendered by the chat template. Message contents never become special tokens.
@@ -63,6 +68,7 @@ class TextProcessor:
 
         Raises:
             ChatTemplateError: there is no template, or it refuses these messages.
+            TooManyTokens: as `Tokenizer.encode`, of what the template renders.
         """
         if self.chat_template is None:
             raise ChatTemplateError("this model has no chat template")
@@ -80,7 +86,7 @@ class TextProcessor:
             rendered, found, _ = rendered.rpartition(end)
             if not found:
                 raise ChatTemplateError("the chat template does not end in the last message's text")
-        return self.tokenizer.encode_template(rendered, mark=mark)
+        return self.tokenizer.encode_template(rendered, mark=mark, most_tokens=most_tokens)
 
     def template_reads(self, variable: str) -> bool:
         """Whether what the chat template renders may depend on a variable of this name."""

@@ -5,14 +5,21 @@ import re
 import secrets
 from collections.abc import Container, Iterable, Mapping, Sequence
 from copy import copy
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
+from tokenizers.pre_tokenizers import PreTokenizer
 
+from engine.text.least_tokens import LeastTokens, TooManyTokens
+from engine.text.leftmost_merges import LeftmostMerges
 from engine.text.literals import any_of
 from engine.text.pieces import PieceTable, UnsupportedTokenizer, alphabet_of
+
+MAX_BYTES_PER_CHAR = 4
+"""Of UTF-8. A token has at least one."""
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -39,10 +46,12 @@ class Tokenizer:
         unk_token_id: int | None = None,
         prefix_ids: Sequence[int] = (),
         suffix_ids: Sequence[int] = (),
+        merges: LeftmostMerges | None = None,
     ) -> None:
         """`backend` is taken over. Special ids must be added tokens of it.
 
-        `prefix_ids` and `suffix_ids` are what `add_special_tokens` puts around a text (BOS, seldom EOS).
+        `prefix_ids` and `suffix_ids` are what `add_special_tokens` puts around a text (BOS, seldom EOS). `merges` come
+        before the backend's.
 
         Raises:
             UnsupportedTokenizer: the alphabet is not understood, or a special token is absurdly long.
@@ -61,7 +70,7 @@ class Tokenizer:
         contents = {token_id: token.content for token_id, token in added.items()}
         self.strips_space = alphabet.strips_space
         self._backend = backend
-        self._contents, self._alphabet = contents, alphabet
+        self._contents, self._alphabet, self._added = contents, alphabet, list(added.values())
         self.pieces = self.pieces_without(())
         self.visible_pieces = self.pieces_without(self.special_ids)
         # The unknown token may stand for a character that the vocabulary lacks: it says nothing about who typed it.
@@ -76,6 +85,12 @@ class Tokenizer:
         self._nonce = secrets.token_hex(8)
         self._carriers = self._add_carriers(added)
         self._special_of_carrier = {backend.token_to_id(text): special for special, text in self._carriers.items()}
+        self._merges = merges
+        self._spec: str | None = None
+        """The backend's form without `merges`, which have none."""
+        if merges is not None:
+            self._spec = backend.to_str()
+            backend.pre_tokenizer = PreTokenizer.custom(merges)
 
     def _add_carriers(self, added: Mapping[int, AddedToken]) -> dict[int, str]:
         carriers = {token_id: f"\ue000{self._nonce}{token_id:x}\ue001" for token_id in sorted(self.special_ids)}
@@ -99,19 +114,51 @@ class Tokenizer:
     def is_valid(self, token_id: int) -> bool:
         return 0 <= token_id < self.vocab_size
 
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Ids of plain text. Lone surrogates, which no UTF-8 can carry, count as U+FFFD."""
+    def encode(self, text: str, *, add_special_tokens: bool, most_tokens: int | None = None) -> list[int]:
+        """Ids of plain text. Lone surrogates, which no UTF-8 can carry, count as U+FFFD.
+
+        Raises:
+            TooManyTokens: there are more than `most_tokens`, and that is known without tokenising it. (A text with
+                more of which that is not known is returned.)
+        """
+        self._require_at_most(most_tokens, text)
         ids = self._encode_literally(text)
         return self._prefix + ids + self._suffix if add_special_tokens else ids
 
-    def encode_template(self, rendered: str, *, mark: str = "") -> list[int]:
+    def encode_template(self, rendered: str, *, mark: str = "", most_tokens: int | None = None) -> list[int]:
         """Ids of rendered text in which special tokens are genuine, but for those with `mark` inside.
 
         `mark` is one character that occurs nowhere else in the text; it is taken out of what is encoded.
+
+        Raises:
+            TooManyTokens: as `encode`.
         """
+        self._require_at_most(most_tokens, rendered, mark)
         text = self._special_pattern.sub(lambda match: self._carriers[self.special_texts[match[0]]], rendered)
         ids = self._encode_literally(text.replace(mark, "") if mark else text)
         return [self._special_of_carrier.get(token_id, token_id) for token_id in ids]
+
+    def least_tokens(self, text: str) -> int:
+        """How many tokens there are at least, in time that a few passes over the text take; 0 where nothing is known.
+
+        Special tokens in it, typed or genuine, count as a line break: as no more than one token, and they are apart
+        from what is around them.
+        """
+        return 0 if self._least is None else self._least(self._special_pattern.sub("\n", text))
+
+    @cached_property
+    def _least(self) -> LeastTokens | None:
+        """Made for the first long text: it takes a look at the whole vocabulary."""
+        # `merges` lose no text, and nothing but them can look into them.
+        backend = self._backend if self._spec is None else Backend.from_str(self._spec)
+        return LeastTokens.of(backend, self._alphabet.to_bytes, self._added, self.special_texts)
+
+    def _require_at_most(self, most_tokens: int | None, text: str, mark: str = "") -> None:
+        if most_tokens is None or MAX_BYTES_PER_CHAR * len(text) <= most_tokens:
+            return
+        least = self.least_tokens(text.replace(mark, "") if mark else text)
+        if least > most_tokens:
+            raise TooManyTokens(least)
 
     def _encode_literally(self, text: str) -> list[int]:
         try:
@@ -159,7 +206,7 @@ class Tokenizer:
         special tokens. What stands around a text and what ends one stay its own."""
         if (self.vocab_size, self.special_texts) != (other.vocab_size, other.special_texts):
             return None
-        if self._form() != other._form():
+        if self._merges != other._merges or self._form() != other._form():
             return None
         shared = copy(self)
         shared._backend, shared._contents = other._backend, other._contents
@@ -170,11 +217,12 @@ class Tokenizer:
 
     def _form(self) -> str:
         """All that the backend does, and the carriers but for what is random of them."""
-        form: str = self._backend.to_str()
+        form: str = self._spec or self._backend.to_str()
         return form.replace(self._nonce, "")
 
     def to_json(self) -> str:
-        """The tokenizer in `tokenizer.json`'s form, for libraries that bring their own copy."""
-        spec: dict[str, Any] = json.loads(self._backend.to_str())
+        """The tokenizer in `tokenizer.json`'s form, for libraries that bring their own copy. Merges of equal scores
+        have no place in it: the same ids, and texts taken apart in another way here and there."""
+        spec: dict[str, Any] = json.loads(self._spec or self._backend.to_str())
         spec["added_tokens"] = [token for token in spec["added_tokens"] if token["id"] < self.vocab_size]
         return json.dumps(spec, ensure_ascii=False)

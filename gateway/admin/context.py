@@ -15,6 +15,7 @@ from gateway.admission import Limiter
 from gateway.analytics import Analytics
 from gateway.billing.analytics_usage import AnalyticsUsage
 from gateway.billing.invoicing import Invoicing
+from gateway.metering.signature import EventSigner, SignaturePolicy
 from gateway.tenancy.changes import TenantChanges
 from gateway.tenancy.database import answering
 from gateway.tenancy.limits import Limits
@@ -24,7 +25,8 @@ from gateway.tenancy.limits import Limits
 class AdminContext:
     """`tiers` are the classes of service that a tenant can be in, each with what binds its tenants where nothing is
     stated for them. `limiter` knows where counters stand. `declared_prices`: models whose price the settings
-    state. `journal_path`: of this gateway's usage. `invoice_grace_s` and `gpu_hour_dollars` are settings."""
+    state. `journal_path`: of this gateway's usage. `invoice_grace_s`, `gpu_hour_dollars` and
+    `accept_unsigned_until` are settings."""
 
     database: AsyncEngine
     pepper: bytes = field(repr=False)
@@ -36,6 +38,12 @@ class AdminContext:
     gpu_hour_dollars: Decimal | None = None
     declared_prices: frozenset[str] = frozenset()
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    accept_unsigned_until: datetime | None = None
+
+    @property
+    def signatures(self) -> SignaturePolicy:
+        """Of usage events."""
+        return SignaturePolicy(EventSigner(self.pepper), self.accept_unsigned_until)
 
     @property
     def invoicing(self) -> Invoicing:

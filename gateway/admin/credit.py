@@ -16,7 +16,7 @@ from gateway.admin.schema import Boolean, Instant, Integer, Kind, Member, Record
 from gateway.admin.wire import money, money_members
 from gateway.billing.analytics_usage import AnalyticsUsage
 from gateway.billing.books import MAX_TEXT_CHARS, lock_books
-from gateway.billing.credit import CreditEntry, add_entry, read_granted
+from gateway.billing.credit import CreditEntry, add_entry, balance_of, read_credit
 from gateway.billing.money import MAX_NANODOLLARS
 from gateway.billing.month import Month
 from gateway.billing.tables import CreditEntryRow
@@ -27,7 +27,11 @@ _BY_AGE = Listing("credit", (CreditEntryRow.created_at, CreditEntryRow.id))
 _ENTRY_MEMBERS: dict[str, Member | Kind] = {"id": Text(36), "reason": Text(MAX_TEXT_CHARS), "created_at": Instant()}
 ENTRY = answer("CreditEntry", _ENTRY_MEMBERS | money_members("amount"))
 _BALANCE_MEMBERS: dict[str, Member | Kind] = {
-    "prepaid": Member(Boolean(), "Whether credit was ever granted. If not, credit is null."),
+    "prepaid": Member(
+        Boolean(),
+        "Whether credit was ever granted. If not, credit is null. Spent is what came off it: the cost of requests "
+        "admitted since the first entry.",
+    ),
     "month": PATH_KINDS["month"],
 }
 BALANCE = answer(
@@ -59,17 +63,17 @@ class CreditEntries:
         month = Month.of(self._context.now())
         async with self._context.reading() as connection:
             await require_tenant(connection, tenant_id)
-            granted = (await read_granted(connection, [tenant_id])).get(tenant_id)
+            credit = (await read_credit(connection, [tenant_id])).get(tenant_id)
             stated = (await read_limits(connection, [tenant_id])).get(tenant_id, {})
         budget = stated.get(ScopeKind.TENANT, {}).get("", Limits()).nanodollars_per_month
-        spent = None if granted is None else await self._usage.spent_nanodollars(tenant_id)
+        left = None if credit is None else await balance_of(tenant_id, credit, self._usage)
         sums = (await self._usage.totals(tenant_id, month.start, month.end)).values()
         return {
-            "prepaid": granted is not None,
+            "prepaid": left is not None,
             "month": str(month),
-            **money("granted", granted),
-            **money("spent", spent),
-            **money("left", None if granted is None or spent is None else granted - spent),
+            **money("granted", None if left is None else left.granted_nanodollars),
+            **money("spent", None if left is None else left.spent_nanodollars),
+            **money("left", None if left is None else left.left_nanodollars),
             **money("month_spent", sum(each.cost_nanodollars for each in sums)),
             **money("month_budget", budget),
         }

@@ -9,7 +9,7 @@ from gateway.admin.routes import Call, Route
 from gateway.admin.schema import Choice, Integer, Many, Member, Text, answer
 from gateway.admin.wire import TENANT_ID
 from gateway.admission import LimitState, Measure, StoreAway, quotas_of_tenant
-from gateway.billing.credit import read_granted
+from gateway.billing.credit import read_credit
 from gateway.tenancy.grants import MAX_MODEL_CHARS
 from gateway.tenancy.limits import Limits, ScopeKind, read_limits
 from gateway.tenancy.queries import tenant_of
@@ -51,9 +51,10 @@ class LimitUse:
         async with self._context.reading() as connection:
             tenant = await tenant_of(connection, tenant_id)
             stated = (await read_limits(connection, [tenant_id])).get(tenant_id, {})
-            credit = (await read_granted(connection, [tenant_id])).get(tenant_id)
+            credit = (await read_credit(connection, [tenant_id])).get(tenant_id)
+        granted = None if credit is None else credit.granted_nanodollars
         # A tier that the settings name no more serves nobody, so nothing of it binds.
-        quotas = quotas_of_tenant(tenant_id, stated, self._context.tiers.get(tenant.tier, Limits()), credit)
+        quotas = quotas_of_tenant(tenant_id, stated, self._context.tiers.get(tenant.tier, Limits()), granted)
         try:
             states = await self._context.limiter.usage(quotas)
         except StoreAway:

@@ -42,14 +42,18 @@ _SUMS_MEMBERS: dict[str, Member | Kind] = {
     "completion_tokens": _AMOUNT,
 }
 _SUMS = answer("ReconciledSums", _SUMS_MEMBERS | money_members("cost"))
-_FINDINGS = ("missing", "doubled", "altered", "copies", "missing_ranges", "hours", "months", "late")
+_FINDINGS = (
+    *("missing", "doubled", "altered", "unauthenticated", "unknown_sources", "copies"),
+    *("missing_ranges", "hours", "months", "late"),
+)
 RECONCILIATION = answer(
     "Reconciliation",
     {
         "source": Member(Text(255), "The journal that was compared."),
         "start": Instant(),
         "end": Instant(),
-        "drift": Member(Boolean(), "Whether anything is missing, doubled or altered."),
+        "drift": Member(Boolean(), "Whether anything is missing, doubled, altered or not a gateway's."),
+        "former_rows": Member(_AMOUNT, "Without a signature, of the time before there were any."),
         **dict.fromkeys(("journal", "stored", "pending"), _SUMS),
         **{name: Many(Anything(), MAX_ROWS) for name in _FINDINGS},
     },
@@ -77,6 +81,7 @@ class Operations:
                 self._context.journal_path,
                 self._context.analytics,
                 window,
+                self._context.signatures,
                 now_ms=unix_ms(now),
                 invoiced=invoiced_months(self._context.database),
             )
@@ -102,6 +107,7 @@ def _reconciled(found: Reconciliation) -> dict[str, Any]:
         "start": instant(utc_from_ms(found.window.start_ms)),
         "end": instant(utc_from_ms(found.window.end_ms)),
         "drift": found.drift,
+        "former_rows": found.former_rows,
         **{name: _sums(getattr(found, name)) for name in ("journal", "stored", "pending")},
         **{name: [dataclasses.asdict(each) for each in getattr(found, name)] for name in _FINDINGS},
     }
@@ -126,7 +132,10 @@ def operation_routes(context: AdminContext) -> list[Route]:
         ),
         Route(
             name="readReconciliation",
-            about="Compare this gateway's journal with the store of usage, hour by hour and event by event.",
+            about=(
+                "Compare this gateway's journal with the store of usage, hour by hour and event by event, and verify "
+                "the signatures of what other gateways stored."
+            ),
             method="GET",
             path="/reconciliation",
             allowed=READERS,

@@ -10,25 +10,26 @@ OPEN_RETRY_MS = 1_000
 
 
 def state_of(quota: Quota, used: int, held: int, newest: int | None, now_ms: int) -> LimitState:
-    """`newest` is the newest bucket that counts, if any does."""
+    """`newest` is the mark of the newest bucket that counts, if any does."""
     leaves = None if newest is None else leaves_at_ms(quota.scope.measure.window, newest)
     return LimitState(quota, used, held, 0 if leaves is None else leaves - now_ms)
 
 
 def refusal_of(blocked: Sequence[tuple[Quota, int | None]], states: tuple[LimitState, ...], now_ms: int) -> Refusal:
-    """The refusal for quotas without room and, for each, the bucket after whose leaving there is (None: never)."""
+    """The refusal for quotas without room and, for each, the mark of the bucket after whose leaving there is (None:
+    never)."""
     waits = []
-    for quota, bucket in blocked:
-        waits.append((quota, None if bucket is None else _wait_ms(quota.scope.measure.window, bucket, now_ms)))
+    for quota, mark in blocked:
+        waits.append((quota, None if mark is None else _wait_ms(quota.scope.measure.window, mark, now_ms)))
     quota, wait = max(waits, key=lambda each: float("inf") if each[1] is None else each[1])
     return Refusal(quota, wait, states)
 
 
-def _wait_ms(window: Window, bucket: int, now_ms: int) -> int | None:
-    """Until a bucket has left; None: never, as no time brings a balance back."""
+def _wait_ms(window: Window, mark: int, now_ms: int) -> int | None:
+    """Until the bucket with this mark has left; None: never, as no time brings a balance back."""
     if window is Window.EVER:
         return None
-    leaves = leaves_at_ms(window, bucket)
+    leaves = leaves_at_ms(window, mark)
     return OPEN_RETRY_MS if leaves is None else leaves - now_ms
 
 

@@ -1,6 +1,6 @@
 """Why a request is not admitted."""
 
-from gateway.admission.model import Measure, Refusal
+from gateway.admission.model import Measure, Refusal, Scope
 from gateway.tenancy.limits import ScopeKind
 
 _SCOPE_WORDS = {
@@ -13,7 +13,14 @@ _MEASURE_WORDS = {
     Measure.TOKENS_PER_MINUTE: "tokens per minute",
     Measure.TOKENS_PER_DAY: "tokens per day",
     Measure.CONCURRENT: "concurrent requests",
+    Measure.NANODOLLARS_PER_MONTH: "dollars per month",
+    Measure.CREDIT_NANODOLLARS: "credit",
 }
+
+
+def in_words(scope: Scope) -> str:
+    """As in `tokens per day of this account`."""
+    return f"{_MEASURE_WORDS[scope.measure]} of {_SCOPE_WORDS[scope.kind]}"
 
 
 class QuotaExceeded(Exception):

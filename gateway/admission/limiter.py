@@ -9,6 +9,7 @@ from typing import Any
 
 from gateway.admission.errors import QuotaExceeded
 from gateway.admission.model import (
+    MAX_AMOUNT,
     Committed,
     Demand,
     Hold,
@@ -60,7 +61,10 @@ class Limiter:
         """
         if not demands:
             return Hold(request_id, 0, desired_tokens, None, (), ())
-        request = HoldRequest(request_id, tuple(demands), minimum_tokens, desired_tokens)
+        request = _in_range(request_id, demands, minimum_tokens, desired_tokens)
+        if isinstance(request, Refusal):
+            self._refused[request.quota.scope.measure] += 1
+            raise QuotaExceeded(request)
         try:
             answer = await self._store.hold(request)
         except asyncio.CancelledError:
@@ -162,3 +166,16 @@ class Limiter:
                             await self._store.extend(hold)
         finally:
             self._heart = None
+
+
+def _in_range(
+    request_id: str, demands: Sequence[Demand], minimum_tokens: int, desired_tokens: int
+) -> HoldRequest | Refusal:
+    """The request, with no more desired than stores can count. No limit is above `MAX_AMOUNT`, so none has room for
+    more, and a request that needs more is refused for good."""
+    for demand in demands:
+        if demand.amount(minimum_tokens) > MAX_AMOUNT:
+            return Refusal(demand.quota, None, ())
+        if demand.per_token:
+            desired_tokens = min(desired_tokens, (MAX_AMOUNT - demand.fixed) // demand.per_token)
+    return HoldRequest(request_id, tuple(demands), minimum_tokens, desired_tokens)

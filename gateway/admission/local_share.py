@@ -1,22 +1,27 @@
 """The shared store, and a bounded share of every limit for the time that it is away.
 
-While the breaker is open, or when a call has just failed, this replica admits up to `share` of each limit, by counters
-of its own. So a limit is overspent by at most share x replicas of itself in each of its windows: the local counters go
-on through every flap. A share of less than one request or one slot is one. Whoever pays in advance is not admitted.
+While the store answers, every decision is its own: a call that is late is repeated and waited for (`CircuitBreaker`).
+While the breaker is open, this replica admits up to `share` of each limit, by counters of its own. So a limit is
+overspent by at most share x replicas of itself in each of its windows: the local counters go on through every flap. A
+share of less than one request or one slot is one. Limits of a day or longer have no local share until the store has
+been unreachable for `breaker.AWAY_S`; a credit balance never has one. Until then such a request waits at most
+`breaker.PATIENCE_S` for the store, and is then refused.
 
-What was used meanwhile is committed to the shared store once that is back, at the time of its admission. Not merged:
-holds of the outage that are still open count there when they are settled, not before; what does not fit
-`MAX_DEFERRED`, and what this process had not merged when it died, is lost to the limits (the bill does not depend on
-them). What the shared store held before an outage longer than `HOLD_TTL_MS` has expired there, and is settled late.
+What was used meanwhile is committed to the shared store once that is back, at the time of its admission, and what a
+call without an answer may have held there is released. Not merged: holds of the outage that are still open count there
+when they are settled, not before; what does not fit `MAX_DEFERRED`, and what this process had not merged when it died,
+is lost to the limits (the bill does not depend on them). What the shared store held before an outage longer than
+`HOLD_TTL_MS` has expired there, and is settled late.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
-from gateway.admission.breaker import CircuitBreaker
+from gateway.admission.breaker import PATIENCE_S, CircuitBreaker
 from gateway.admission.memory import MemoryStore
 from gateway.admission.model import (
     Committed,
@@ -28,10 +33,12 @@ from gateway.admission.model import (
     Outcome,
     Quota,
     Refusal,
+    Scope,
     Settlement,
     Use,
 )
 from gateway.admission.store import LimitStore, StoreAway
+from gateway.admission.windows import Window
 
 MAX_DEFERRED = 100_000
 MERGE_S = 1.0
@@ -42,56 +49,89 @@ DEGRADED_RETRY_MS = 5_000
 _COUNTED_IN_ONES = (Measure.REQUESTS_PER_MINUTE, Measure.CONCURRENT)
 
 
+_LONG = (Window.DAY, Window.MONTH, Window.EVER)
+"""What is overspent in them is not made up for within minutes."""
+_BY_LENGTH = (Window.OPEN, Window.MINUTE, *_LONG)
+
+
 class SharedStore(LimitStore, Protocol):
-    async def ping(self) -> None:
-        """Raises: StoreAway."""
+    async def probe(self) -> None:
+        """Whether the store takes writes. Raises: StoreAway."""
         ...
 
 
 class LocalShare:
-    """A `LimitStore` that always answers. 0 < share <= 1."""
+    """A `LimitStore` for an unreliable one. 0 < share <= 1."""
 
     def __init__(self, shared: SharedStore, share: float, local: LimitStore | None = None) -> None:
         self._shared = shared
         self._share = share
         self._local = local or MemoryStore()
-        self._breaker = CircuitBreaker(shared.ping)
+        self._breaker = CircuitBreaker(shared.probe)
         self._deferred: deque[tuple[Hold, Use]] = deque()
         self._merger: asyncio.Task[None] | None = None
         self._degraded = 0
+        self._unchecked = 0
         self._merged = 0
         self._dropped = 0
 
     async def hold(self, request: HoldRequest) -> Hold | Refusal:
-        try:
-            return await self._breaker.call(lambda: self._shared.hold(request))
-        except StoreAway:
-            return await self._hold_locally(request)
+        """Raises: StoreAway, where only the shared store may decide; what it may have held is released."""
+        asked = False
+
+        async def ask() -> Hold | Refusal:
+            nonlocal asked
+            asked = True
+            return await self._shared.hold(request)
+
+        waited_s = 0.0
+        while True:
+            try:
+                return await self._breaker.call(request.tenant_id, ask)
+            except StoreAway as error:
+                if self._may_share(request):
+                    answer = await self._hold_locally(request)
+                    if asked and isinstance(answer, Refusal):
+                        self._release_unheard(request)
+                    return answer
+                if not self._breaker.is_open or self._breaker.is_away or waited_s >= PATIENCE_S:
+                    if asked:
+                        self._release_unheard(request)
+                    self._unchecked += 1
+                    raise StoreAway(str(error), _hardest(request)) from error
+            waited_s += await self._breaker.turned(PATIENCE_S - waited_s)
 
     async def extend(self, hold: Hold) -> bool:
         """Raises: StoreAway, where the hold is the shared store's and that is away."""
         if hold.degraded:
             return await self._local.extend(hold)
-        return await self._breaker.call(lambda: self._shared.extend(hold))
+        return await self._breaker.call(_tenant_of(hold), lambda: self._shared.extend(hold))
 
     async def settle(self, hold: Hold, use: Use) -> Settlement:
         if not hold.degraded:
             return await self._settle_shared(hold, use)
         settlement = await self._local.settle(hold, use)
         if settlement.outcome is not Outcome.REPEATED:
-            # Where the call that seemed to fail has left a hold after all, this frees it too.
+            # Where a call without an answer has left a hold after all, this frees it too.
             await self._settle_shared(hold, use)
         return settlement
 
     async def usage(self, quotas: Sequence[Quota]) -> tuple[LimitState, ...]:
+        """Of the share, while the breaker is open. Raises: StoreAway."""
         try:
-            return await self._breaker.call(lambda: self._shared.usage(quotas))
+            return await self._breaker.call(quotas[0].scope.tenant_id, lambda: self._shared.usage(quotas))
         except StoreAway:
+            if not self._breaker.is_open:
+                raise
             return await self._local.usage([self._share_of(quota) for quota in quotas])
 
     async def restore(self, known: Sequence[Committed]) -> None:
-        """Raises: StoreAway."""
-        await self._breaker.call(lambda: self._shared.restore(known))
+        """Tenant by tenant: each is a call. Raises: StoreAway."""
+        by_tenant: dict[str, list[Committed]] = {}
+        for each in known:
+            by_tenant.setdefault(each.scope.tenant_id, []).append(each)
+        for tenant_id, entries in by_tenant.items():
+            await self._breaker.call(tenant_id, partial(self._shared.restore, entries))
 
     def counts(self) -> Mapping[str, int]:
         """`breaker_open` and `unmerged` are of this moment, the rest is since the start."""
@@ -100,23 +140,23 @@ class LocalShare:
             "breaker_opened": self._breaker.opened_total,
             "store_failures": self._breaker.failures_total,
             "degraded": self._degraded,
+            "unchecked": self._unchecked,
             "unmerged": len(self._deferred),
             "merged": self._merged,
             "dropped": self._dropped,
         }
 
     async def aclose(self) -> None:
-        """What can be merged is."""
+        """What can be merged is. A store that is not surely away is waited for."""
         if self._merger is not None:
             self._merger.cancel()
             await asyncio.wait([self._merger])
+            await self._breaker.turned(PATIENCE_S)
             await self._merge()
         await self._breaker.aclose()
         await self._shared.aclose()
 
     async def _hold_locally(self, request: HoldRequest) -> Hold | Refusal:
-        if any(demand.quota.scope.measure is Measure.CREDIT_NANODOLLARS for demand in request.demands):
-            raise StoreAway("what is left of a balance cannot be known, and nobody paid for more")
         self._degraded += 1
         scaled = tuple(
             Demand(self._share_of(demand.quota), demand.fixed, demand.per_token) for demand in request.demands
@@ -130,13 +170,23 @@ class LocalShare:
             retry_ms = DEGRADED_RETRY_MS
         return replace(answer, quota=whole.quota, retry_after_ms=retry_ms, degraded=True)
 
+    def _may_share(self, request: HoldRequest) -> bool:
+        if not self._breaker.is_open:
+            return False
+        windows = {demand.quota.scope.measure.window for demand in request.demands}
+        return Window.EVER not in windows and (self._breaker.is_away or windows.isdisjoint(_LONG))
+
+    def _release_unheard(self, request: HoldRequest) -> None:
+        """A call without an answer may have taken the hold."""
+        self._defer(Hold(request.request_id, 0, request.desired_tokens, None, request.demands, ()), Use())
+
     def _share_of(self, quota: Quota) -> Quota:
         least = min(1, quota.limit) if quota.scope.measure in _COUNTED_IN_ONES else 0
         return Quota(quota.scope, max(least, int(quota.limit * self._share)))
 
     async def _settle_shared(self, hold: Hold, use: Use) -> Settlement:
         try:
-            return await self._breaker.call(lambda: self._shared.settle(hold, use))
+            return await self._breaker.call(_tenant_of(hold), lambda: self._shared.settle(hold, use))
         except StoreAway:
             self._defer(hold, use)
             return Settlement(Outcome.DEFERRED)
@@ -170,4 +220,15 @@ class LocalShare:
             self._merged += 1
 
     async def _repeat(self, hold: Hold, use: Use) -> Settlement:
-        return await self._breaker.call(lambda: self._shared.settle(hold, use))
+        return await self._breaker.call(_tenant_of(hold), lambda: self._shared.settle(hold, use))
+
+
+def _tenant_of(hold: Hold) -> str:
+    return hold.demands[0].quota.scope.tenant_id
+
+
+def _hardest(request: HoldRequest) -> Scope:
+    """Of the request's scopes, the one with the longest window."""
+    return max(
+        (demand.quota.scope for demand in request.demands), key=lambda scope: _BY_LENGTH.index(scope.measure.window)
+    )

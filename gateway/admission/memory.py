@@ -22,7 +22,7 @@ from gateway.admission.model import (
     Use,
 )
 from gateway.admission.store import FINISHED_MS, HOLD_TTL_MS
-from gateway.admission.windows import Window, bucket_at, oldest_bucket
+from gateway.admission.windows import MINUTE_MS, Window, bucket_at, still_counts
 
 MAX_FINISHED = 100_000
 """Settled and expired requests that are remembered, at most."""
@@ -59,18 +59,34 @@ class _Counter:
     window: Window
     held: dict[int, int] = field(default_factory=dict)
     committed: dict[int, int] = field(default_factory=dict)
+    last_ms: dict[int, int] = field(default_factory=dict)
+    """Of a minute: the last admission in each bucket."""
     used: int = 0
 
-    def forget_before(self, oldest: int) -> None:
-        for amounts in (self.held, self.committed):
-            for bucket in [bucket for bucket in amounts if bucket < oldest]:
-                self.used -= amounts.pop(bucket)
+    def forget_past(self, now_ms: int) -> None:
+        """Drop the buckets that have left the window."""
+        if self.window is Window.MINUTE:
+            past = [bucket for bucket, last_ms in self.last_ms.items() if last_ms + MINUTE_MS <= now_ms]
+        else:
+            oldest = bucket_at(self.window, now_ms)
+            past = [bucket for amounts in (self.held, self.committed) for bucket in amounts if bucket < oldest]
+        for bucket in past:
+            self.used -= self.held.pop(bucket, 0) + self.committed.pop(bucket, 0)
+            self.last_ms.pop(bucket, None)
 
-    def take(self, bucket: int, amount: int) -> None:
+    def bring_back(self, now_ms: int) -> None:
+        """An admission of the future, before a clock was set back, counts as one of now."""
+        for bucket, last_ms in self.last_ms.items():
+            self.last_ms[bucket] = min(last_ms, now_ms)
+
+    def take(self, amount: int, now_ms: int) -> None:
         if not amount:
             return
+        bucket = bucket_at(self.window, now_ms)
         self.held[bucket] = self.held.get(bucket, 0) + amount
         self.used += amount
+        if self.window is Window.MINUTE:
+            self.last_ms[bucket] = now_ms
 
     def free(self, bucket: int, amount: int) -> None:
         """A bucket that has left the window is not there any more."""
@@ -80,19 +96,40 @@ class _Counter:
             if not self.held[bucket]:
                 del self.held[bucket]
 
-    def commit(self, bucket: int, amount: int) -> None:
+    def commit(self, at_ms: int, amount: int, now_ms: int, *, besides: bool = False) -> None:
+        """In the bucket of a moment, if that still counts. `besides`: what of it is there already."""
+        bucket = bucket_at(self.window, at_ms)
+        mark = bucket
+        if self.window is Window.MINUTE:
+            mark = min(now_ms, max(self.last_ms.get(bucket, at_ms), at_ms))
+        if besides:
+            amount -= self.committed.get(bucket, 0)
+        if amount <= 0 or not still_counts(self.window, mark, now_ms):
+            return
         self.committed[bucket] = self.committed.get(bucket, 0) + amount
         self.used += amount
+        if self.window is Window.MINUTE:
+            self.last_ms[bucket] = mark
 
     @property
     def newest(self) -> int | None:
-        """The newest bucket that counts, if any does."""
+        """The mark of the newest bucket that counts, if any does."""
+        if self.window is Window.MINUTE:
+            counted = (last for bucket, last in self.last_ms.items() if bucket in self.held or bucket in self.committed)
+            return max(counted, default=None)
         return max(self.held.keys() | self.committed.keys(), default=None)
 
     def amounts(self) -> dict[int, int]:
-        """What counts, by bucket, the oldest first."""
-        buckets = sorted(self.held.keys() | self.committed.keys())
-        return {bucket: self.held.get(bucket, 0) + self.committed.get(bucket, 0) for bucket in buckets}
+        """What counts, by the mark of its bucket, the first to leave first."""
+        sums: dict[int, int] = {}
+        for amounts in (self.held, self.committed):
+            for bucket, amount in amounts.items():
+                mark = self._mark(bucket)
+                sums[mark] = sums.get(mark, 0) + amount
+        return dict(sorted(sums.items()))
+
+    def _mark(self, bucket: int) -> int:
+        return self.last_ms[bucket] if self.window is Window.MINUTE else bucket
 
 
 class MemoryStore:
@@ -115,13 +152,13 @@ class MemoryStore:
         known = self._open.get(id) or self._finished.get(id)
         if known is not None:
             return known.hold
-        counters = [self._counter(demand.quota.scope, now) for demand in request.demands]
+        counters = [self._read(demand.quota.scope, now) for demand in request.demands]
         refusal = self._refusal(request, counters, now)
         if refusal is not None:
             return refusal
         granted, bound_by = _grant(request, counters)
         for demand, counter in zip(request.demands, counters, strict=True):
-            counter.take(bucket_at(counter.window, now), demand.amount(granted))
+            counter.take(demand.amount(granted), now)
         states = _states([demand.quota for demand in request.demands], counters, now)
         hold = Hold(request.request_id, now, granted, bound_by, request.demands, states)
         self._open[id] = _Record(hold, now + HOLD_TTL_MS)
@@ -159,17 +196,12 @@ class MemoryStore:
 
     async def usage(self, quotas: Sequence[Quota]) -> tuple[LimitState, ...]:
         now = self._now()
-        return _states(quotas, [self._counter(quota.scope, now) for quota in quotas], now)
+        return _states(quotas, [self._read(quota.scope, now) for quota in quotas], now)
 
     async def restore(self, known: Sequence[Committed]) -> None:
         now = self._now()
         for each in known:
-            window = each.scope.measure.window
-            bucket = bucket_at(window, each.at_ms)
-            if bucket >= oldest_bucket(window, now):
-                counter = self._counter(each.scope, now)
-                if (missing := each.amount - counter.committed.get(bucket, 0)) > 0:
-                    counter.commit(bucket, missing)
+            self._counter(each.scope, now).commit(each.at_ms, each.amount, now, besides=True)
 
     def counts(self) -> Mapping[str, int]:
         return {}
@@ -206,8 +238,8 @@ class MemoryStore:
             self._finished.popitem(last=False)
         for _ in range(min(SWEPT_PER_CALL, len(self._counters))):
             scope, counter = self._counters.popitem(last=False)
-            counter.forget_before(oldest_bucket(counter.window, now))
-            if counter.held or counter.committed:
+            counter.forget_past(now)
+            if counter.held or counter.committed or counter.last_ms:
                 self._counters[scope] = counter
         return now
 
@@ -215,12 +247,17 @@ class MemoryStore:
         counter = self._counters.get(scope)
         if counter is None:
             counter = self._counters[scope] = _Counter(scope.measure.window)
-        counter.forget_before(oldest_bucket(counter.window, now))
+        counter.forget_past(now)
+        return counter
+
+    def _read(self, scope: Scope, now: int) -> _Counter:
+        counter = self._counter(scope, now)
+        counter.bring_back(now)
         return counter
 
     def _refusal(self, request: HoldRequest, counters: Sequence[_Counter], now: int) -> Refusal | None:
         blocked = [
-            (demand.quota, _blocking_bucket(demand.quota.limit, need, counter.amounts()))
+            (demand.quota, _blocking_mark(demand.quota.limit, need, counter.amounts()))
             for demand, counter in zip(request.demands, counters, strict=True)
             if (need := demand.amount(request.minimum_tokens)) > demand.quota.limit - counter.used
         ]
@@ -237,10 +274,8 @@ class MemoryStore:
     def _commit(self, hold: Hold, use: Use, now: int) -> None:
         for demand in hold.demands:
             scope = demand.quota.scope
-            amount = use.of(scope.measure)
-            bucket = bucket_at(scope.measure.window, hold.at_ms)
-            if amount and bucket >= oldest_bucket(scope.measure.window, now):
-                self._counter(scope, now).commit(bucket, amount)
+            if amount := use.of(scope.measure):
+                self._counter(scope, now).commit(hold.at_ms, amount, now)
 
     def _finish(self, id: tuple[str, str], record: _Record, state: _State, now: int) -> None:
         record.state = state
@@ -248,15 +283,15 @@ class MemoryStore:
         self._finished[id] = record
 
 
-def _blocking_bucket(limit: int, need: int, amounts: Mapping[int, int]) -> int | None:
-    """Of the buckets that count, the one after whose leaving there is room for `need`; None: `need` never fits."""
+def _blocking_mark(limit: int, need: int, amounts: Mapping[int, int]) -> int | None:
+    """The mark of the bucket after whose leaving there is room for `need`; None: `need` never fits."""
     if need > limit:
         return None
     used = sum(amounts.values())
-    for bucket, amount in amounts.items():
+    for mark, amount in amounts.items():
         used -= amount
         if used + need <= limit:
-            return bucket
+            return mark
     raise AssertionError("what fits an empty window must fit one day")
 
 

@@ -52,6 +52,7 @@ class RedisStore:
         self._hold, self._settle, self._extend, self._usage, self._restore = (
             client.register_script(prelude + _source(name)) for name in ("hold", "settle", "extend", "usage", "restore")
         )
+        self._probe = client.register_script(_source("probe"))
 
     @classmethod
     def open(cls, url: str) -> "RedisStore":
@@ -90,7 +91,8 @@ class RedisStore:
 
     async def settle(self, hold: Hold, use: Use) -> Settlement:
         scopes = [demand.quota.scope for demand in hold.demands]
-        arguments: list[str | int] = [hold.request_id, hold.at_ms]
+        bound = scopes.index(hold.bound_by) + 1 if hold.bound_by is not None else 0
+        arguments: list[str | int] = [hold.request_id, hold.at_ms, hold.granted_tokens, bound]
         for scope in scopes:
             arguments += [scope.measure.window.value, use.of(scope.measure)]
         tenant_id = scopes[0].tenant_id
@@ -121,10 +123,10 @@ class RedisStore:
             keys = [_prefix(tenant_id) + "open", *(_counter_key(each.scope) for each in entries)]
             await self._call(self._restore, tenant_id, keys, arguments)
 
-    async def ping(self) -> None:
-        """Raises: StoreAway."""
+    async def probe(self) -> None:
+        """Write a key that soon expires: a full Redis answers PING and takes no writes. Raises: StoreAway."""
         with _answering():
-            await self._client.ping()
+            await self._probe(keys=["turnpike:probe"])
 
     def counts(self) -> Mapping[str, int]:
         return {}

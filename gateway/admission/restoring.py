@@ -4,8 +4,9 @@ import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+from engine.awaiting import outcome_of
 from gateway.admission.limiter import Limiter
-from gateway.admission.model import Committed, Measure, Scope
+from gateway.admission.model import MAX_AMOUNT, Committed, Measure, Scope
 from gateway.admission.store import StoreAway
 from gateway.metering.journal import Journal
 from gateway.tenancy.limits import ScopeKind
@@ -13,17 +14,25 @@ from gateway.tenancy.limits import ScopeKind
 _log = logging.getLogger(__name__)
 
 
-async def restore_spending(limiter: Limiter, journal: Journal, lineages: Mapping[str, str]) -> None:
+async def restore_spending(
+    limiter: Limiter, journal: Journal, lineages: Mapping[str, str], prepaid_since_ms: Mapping[str, int]
+) -> None:
     """Let no limit on money count less than this machine's journal has billed. A store that is shared and away keeps
-    what it has. `lineages`: by a rotated key's public id, that of the first of its chain, which limits go by."""
+    what it has. `lineages`: by a rotated key's public id, that of the first of its chain, which limits go by.
+    `prepaid_since_ms`: by tenant id, when what it uses began to come off its credit, in Unix milliseconds.
+
+    Raises:
+        JournalUnavailable: it cannot be written.
+    """
+    spent = await outcome_of(journal.follow_credit(prepaid_since_ms))
     try:
-        await limiter.restore(_spending(journal, lineages))
+        await limiter.restore([*_months(journal, lineages), *_credit(spent)])
     except StoreAway:
         _log.warning("limits on money could not be compared with the journal: the store of limits is away")
 
 
-def _spending(journal: Journal, lineages: Mapping[str, str]) -> list[Committed]:
-    """By scope and month, and what came off balances ever."""
+def _months(journal: Journal, lineages: Mapping[str, str]) -> list[Committed]:
+    """By scope and month."""
     spent: dict[tuple[Scope, int], int] = {}
     for each in journal.spent_at_start:
         month_ms = int(datetime.strptime(each.month, "%Y-%m").replace(tzinfo=UTC).timestamp()) * 1000
@@ -31,6 +40,11 @@ def _spending(journal: Journal, lineages: Mapping[str, str]) -> list[Committed]:
         for kind, id in ((ScopeKind.KEY, key), (ScopeKind.TENANT, ""), (ScopeKind.MODEL, each.model)):
             of_month = (Scope(each.tenant_id, kind, id, Measure.NANODOLLARS_PER_MONTH), month_ms)
             spent[of_month] = spent.get(of_month, 0) + each.nanodollars
-        ever = (Scope(each.tenant_id, ScopeKind.TENANT, "", Measure.CREDIT_NANODOLLARS), 0)
-        spent[ever] = spent.get(ever, 0) + each.nanodollars
-    return [Committed(scope, at_ms, amount) for (scope, at_ms), amount in spent.items()]
+    return [Committed(scope, at_ms, min(amount, MAX_AMOUNT)) for (scope, at_ms), amount in spent.items()]
+
+
+def _credit(spent: Mapping[str, int]) -> list[Committed]:
+    return [
+        Committed(Scope(tenant_id, ScopeKind.TENANT, "", Measure.CREDIT_NANODOLLARS), 0, min(nanodollars, MAX_AMOUNT))
+        for tenant_id, nanodollars in spent.items()
+    ]

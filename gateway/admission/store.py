@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from gateway.admission.model import Committed, Hold, HoldRequest, LimitState, Quota, Refusal, Settlement, Use
+from gateway.admission.model import Committed, Hold, HoldRequest, LimitState, Quota, Refusal, Scope, Settlement, Use
 
 HOLD_TTL_MS = 30_000
 """How long a hold lives without a sign of life from whoever took it."""
@@ -12,7 +12,12 @@ FINISHED_MS = 600_000
 
 
 class StoreAway(Exception):
-    """The store of limits does not answer, or not in time."""
+    """The store of limits does not answer, or not in time. `scope`: which limit could not be checked, where it was one
+    that nothing but the store may decide."""
+
+    def __init__(self, message: str, scope: Scope | None = None) -> None:
+        super().__init__(message)
+        self.scope = scope
 
 
 class LimitStore(Protocol):

@@ -3,24 +3,25 @@
 What a request takes counts in the bucket of the moment when it was admitted, held or committed alike, for as long
 as that bucket is in the window:
 
-    MINUTE  sliding: 5 s buckets, the current one and the 12 before it. Whatever 60 s one looks at, they lie within
-            13 buckets that were checked together, so the limit holds exactly in every minute: no double burst at an
-            edge, as with fixed minutes, nor after a pause, as with a refilled bucket. The price: an amount comes back
-            60 to 65 s after it was taken, not at 60 sharp.
+    MINUTE  sliding: buckets of 5 s, each of which counts for 60 s after the last admission in it. Whatever 60 s one
+            looks at, the limit holds exactly: no double burst at an edge, as with fixed minutes, nor after a pause, as
+            with a refilled bucket. A refused request waits at most 60 s. The price: an amount comes back 60 to 65 s
+            after it was taken, not at 60 sharp.
     DAY     the calendar's, UTC, as it is printed on a contract.
     MONTH   the calendar's, UTC.
     EVER    all time: what comes off a balance.
     OPEN    no time at all: what requests hold that are under way.
 
-Buckets are numbered: DAY and MINUTE since 1970, MONTH as year x 12 + month - 1, EVER and OPEN always 0. The prelude of
-the Lua scripts has the same arithmetic; the contract tests hold the two together.
+Buckets are numbered: DAY and MINUTE since 1970, MONTH as year x 12 + month - 1, EVER and OPEN always 0. The mark of a
+bucket says when it leaves: of MINUTE the last admission in it (Unix milliseconds), else its number. The prelude of the
+Lua scripts has the same arithmetic; the contract tests hold the two together.
 """
 
 from datetime import UTC, datetime
 from enum import StrEnum
 
 BUCKET_MS = 5_000
-MINUTE_BUCKETS = 12
+MINUTE_MS = 60_000
 DAY_MS = 86_400_000
 
 
@@ -46,21 +47,20 @@ def bucket_at(window: Window, at_ms: int) -> int:
             return 0
 
 
-def oldest_bucket(window: Window, now_ms: int) -> int:
-    """The oldest bucket that still counts."""
-    newest = bucket_at(window, now_ms)
-    return newest - MINUTE_BUCKETS if window is Window.MINUTE else newest
+def still_counts(window: Window, mark: int, now_ms: int) -> bool:
+    """Whether a bucket with this mark has not left the window."""
+    return mark + MINUTE_MS > now_ms if window is Window.MINUTE else mark >= bucket_at(window, now_ms)
 
 
-def leaves_at_ms(window: Window, bucket: int) -> int | None:
-    """When a bucket stops counting. None: never by itself."""
+def leaves_at_ms(window: Window, mark: int) -> int | None:
+    """When a bucket with this mark stops counting. None: never by itself."""
     match window:
         case Window.MINUTE:
-            return (bucket + MINUTE_BUCKETS + 1) * BUCKET_MS
+            return mark + MINUTE_MS
         case Window.DAY:
-            return (bucket + 1) * DAY_MS
+            return (mark + 1) * DAY_MS
         case Window.MONTH:
-            year, month = divmod(bucket + 1, 12)
+            year, month = divmod(mark + 1, 12)
             return int(datetime(year, month + 1, 1, tzinfo=UTC).timestamp()) * 1000
         case Window.EVER | Window.OPEN:
             return None

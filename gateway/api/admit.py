@@ -18,7 +18,8 @@ from gateway.metering.meter import Meter
 from gateway.metering.opening import Opening
 
 LAST_WORD_S = 2.0
-"""How long the engine is waited for to say what an answer that was cut short had consumed: it takes a step."""
+"""How long the engine is waited for to say what an answer that was cut short had consumed: it takes a step. Where it
+has not said so by then, all that was held counts against limits."""
 
 
 class HoldLost(QuotaExceeded):
@@ -52,7 +53,7 @@ class Admission:
 
     async def hand_over(self, opening: Opening, quotas: Sequence[Quota], prompts: Sequence[PreparedPrompt]) -> None:
         """Another model answers from now on. Nothing has been sent of what the first one wrote; what it cost the engine
-        stays with the request.
+        stays with the request, and its tokens count against limits together with the other one's.
 
         Raises:
             QuotaExceeded: there is no room for the other model, and the first one goes on.
@@ -60,11 +61,21 @@ class Admission:
             StoreAway, JournalUnavailable: as `admitted`.
         """
         await self._last_word()
-        former, choices_each = self.hold, self.usage.choices_each
+        former, choices_each, computed_tokens = self.hold, self.usage.choices_each, self._counted_tokens()
         # Both at a time may be more than a limit on concurrency allows.
         await self._limiter.release(former)
+        # Should there be no other, what was computed is committed all the same.
+        self.hold = replace(former, request_id=f"{opening.request_id}-4")
         try:
-            hold = await _hold(self._limiter, f"{opening.request_id}-2", opening.price, quotas, prompts, choices_each)
+            hold = await _hold(
+                self._limiter,
+                f"{opening.request_id}-2",
+                opening.price,
+                quotas,
+                prompts,
+                choices_each,
+                earlier_tokens=computed_tokens,
+            )
         except QuotaExceeded:
             self.hold = await self._hold_again(f"{opening.request_id}-3", former)
             raise
@@ -72,7 +83,7 @@ class Admission:
         self._meter.reopen(opening)
         lengths = [len(prompt.token_ids) for prompt in prompts]
         self.prompts = [_cut(prompt, hold.granted_tokens) for prompt in prompts]
-        self.usage = UsageTotal(lengths, choices_each, hold.bound_by, self.usage.work)
+        self.usage = UsageTotal(lengths, choices_each, hold.bound_by, self.usage.work, computed_tokens)
         self._running, self._known = False, asyncio.Event()
 
     def sent(self) -> None:
@@ -123,10 +134,15 @@ class Admission:
             await asyncio.shield(self._settled)
 
     async def _commit(self) -> None:
-        if self.usage.total_tokens:
-            await self._limiter.settle(self.hold, self.usage.total_tokens, self._meter.billed_nanodollars)
+        """What the engine computed counts, though nobody pays for what was not sent."""
+        if tokens := self._counted_tokens():
+            await self._limiter.settle(self.hold, tokens, self._meter.billed_nanodollars)
         else:
             await self._limiter.release(self.hold)
+
+    def _counted_tokens(self) -> int:
+        unknown = self._running and not self.usage.settled
+        return self.usage.counted_tokens([prompt.max_tokens for prompt in self.prompts] if unknown else ())
 
 
 @asynccontextmanager
@@ -178,11 +194,13 @@ async def _hold(
     prompts: Sequence[PreparedPrompt],
     choices_each: int,
     at_least: int = 0,
+    earlier_tokens: int = 0,
 ) -> Hold:
+    """`earlier_tokens` were computed by another model, and are paid for by nobody."""
     prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
     demands = demands_of(
         quotas,
-        prompt_tokens=prompt_tokens,
+        prompt_tokens=prompt_tokens + earlier_tokens,
         choices=len(prompts) * choices_each,
         prompt_nanodollars=price.of(prompt_tokens, 0, 0),
         token_nanodollars=price.completion,

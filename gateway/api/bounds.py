@@ -48,8 +48,14 @@ MAX_SCHEMA_NESTING = 32
 MAX_REGEX_CHARS = 4096
 MAX_GUIDED_CHOICES = 1024
 
-MAX_INLINE_CHARS = 16 * 1024
-"""Text up to this length is tokenised on the event loop, longer text on a thread."""
+MAX_INLINE_CHARS = 4 * 1024
+"""Text up to this length is tokenised on the event loop, which takes milliseconds for the slowest; longer text on a
+thread."""
+MAX_DETOKENIZED_TOKENS = 256 * 1024
+MIN_TOKENIZED_BYTES = 256 * 1024
+TOKENIZED_BYTES_PER_TOKEN = 16
+"""What is tokenised though it may not fit the model's window, to be counted or cut to length: so many bytes for each
+token of the window, and in any case so many. Text has about four bytes to a token."""
 
 MAX_PENDING_TOKENS = 128
 """Tokens held for one client that reads slowly; its streams are not read further until some are sent."""

@@ -29,6 +29,7 @@ REFUSED_IN_MESSAGE: dict[str, tuple[object, ...]] = {
 _VARIABLE_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _RESERVED_VARIABLES = {
     *("self", "messages", "tools", "documents", "add_generation_prompt", "chat_template", "tokenize"),
+    *("continue_final_message", "most_tokens"),
     *("raise_exception", "strftime_now", "bos_token", "eos_token", "pad_token", "unk_token"),
 }
 

@@ -8,7 +8,8 @@ from gateway.api.details import take_details
 from gateway.api.errors import invalid
 from gateway.api.fields import Fields
 from gateway.api.generation import GenerationRequest
-from gateway.api.sampling import MAX_TOKENS, REFUSED, take_hints, take_sampling, take_stream, take_truncation
+from gateway.api.hints import take_hints
+from gateway.api.sampling import MAX_TOKENS, REFUSED, take_sampling, take_stream, take_truncation
 from gateway.api.tool_schema import take_tools
 
 REFUSED_CHAT: dict[str, tuple[object, ...]] = REFUSED | {

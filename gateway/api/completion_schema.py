@@ -8,11 +8,11 @@ from gateway.api.details import take_details
 from gateway.api.errors import invalid
 from gateway.api.fields import Fields
 from gateway.api.generation import Gap, GenerationRequest, Prompt
+from gateway.api.hints import take_hints
 from gateway.api.prompt_schema import plain_prompts
 from gateway.api.sampling import (
     MAX_TOKENS,
     REFUSED,
-    take_hints,
     take_sampling,
     take_stream,
     take_truncation,

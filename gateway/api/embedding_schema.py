@@ -8,8 +8,9 @@ from gateway.api.bounds import MAX_EMBEDDING_INPUTS
 from gateway.api.errors import invalid
 from gateway.api.fields import Fields
 from gateway.api.generation import GenerationRequest, Prompt, Truncation
+from gateway.api.hints import take_hints
 from gateway.api.prompt_schema import plain_prompts
-from gateway.api.sampling import take_hints, take_truncation
+from gateway.api.sampling import take_truncation
 
 REFUSED: dict[str, tuple[object, ...]] = {
     "embed_dtype": ("float32",),

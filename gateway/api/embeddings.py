@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Mapping
 from starlette.types import Receive, Scope, Send
 
 from engine.request import Pooling, TextDelta, Usage
+from engine.reservation import Reservation
 from engine.streams import AbortListener
 from gateway.api.access import require_model
 from gateway.api.admit import Admission
@@ -57,9 +58,9 @@ class EmbeddingsEndpoint:
             serving = self._classes.serving(caller.tier, request.service_tier)
             route = Route(asked.model, asked.model, asked.model, RouteReason.EXPLICIT, asked.model)
             with measuring(self._services.metrics, (OPERATION, asked.model, serving.name)) as measurement:
-                asking = Asking(new_id("embd-"), request, None, caller, serving, measurement, receive)
-                async with self._placing.admitted(route, asking) as (_, admission):
-                    items = await self._items(asking, asked.encoding, admission)
+                asking = Asking(new_id("embd-"), request, None, caller, serving, measurement, receive, INPUTS_AT_A_TIME)
+                async with self._placing.admitted(route, asking) as (place, admission):
+                    items = await self._items(asking, asked.encoding, admission, place.reservation)
                     measurement.used(admission.usage)
                     headers = rate_headers(admission.hold.states) | route_headers(route)
                     tier = echoed(serving, request.service_tier)
@@ -82,9 +83,11 @@ class EmbeddingsEndpoint:
         asked.require_vocabulary(find_model(self._services.engine, asked.model, caller).vocab_size)
         return pooling
 
-    async def _items(self, asking: Asking, encoding: Encoding, admission: Admission) -> list[bytes]:
+    async def _items(
+        self, asking: Asking, encoding: Encoding, admission: Admission, reservation: Reservation
+    ) -> list[bytes]:
         """The items of all inputs, in their order. The engine is given some inputs at a time, and each item is written
-        as its vector comes: many inputs would hold up everybody's streams, at both ends.
+        as its vector comes: many inputs would hold up everybody's streams, at both ends. Reserved are the first.
 
         Raises:
             ClientGone: the client hung up.
@@ -95,16 +98,23 @@ class EmbeddingsEndpoint:
         try:
             while submitted < count:
                 first, submitted = submitted, min(submitted + INPUTS_AT_A_TIME, count)
-                items += await self._some(asking, encoding, admission, range(first, submitted))
+                items += await self._some(asking, encoding, admission, reservation, range(first, submitted))
         except BaseException:
             for position in range(submitted, count):
                 admission.aborted(position, Usage(len(admission.prompts[position].token_ids), 0))
             raise
         return items
 
-    async def _some(self, asking: Asking, encoding: Encoding, admission: Admission, positions: range) -> list[bytes]:
+    async def _some(
+        self,
+        asking: Asking,
+        encoding: Encoding,
+        admission: Admission,
+        reservation: Reservation,
+        positions: range,
+    ) -> list[bytes]:
         items = dict.fromkeys(positions, b"")
-        streams = [self._stream(asking, admission, position) for position in positions]
+        streams = [self._stream(asking, admission, reservation, position) for position in positions]
         admission.started()
         async with reading(streams, 1, asking.receive) as deltas:
             while batch := await deltas.next_batch():
@@ -116,7 +126,9 @@ class EmbeddingsEndpoint:
             raise RuntimeError("the engine ended without an embedding for each input")
         return list(items.values())
 
-    def _stream(self, asking: Asking, admission: Admission, position: int) -> AsyncGenerator[TextDelta]:
+    def _stream(
+        self, asking: Asking, admission: Admission, reservation: Reservation, position: int
+    ) -> AsyncGenerator[TextDelta]:
         prompt = admission.prompts[position]
         return self._services.engine.stream(
             asking.request.model,
@@ -126,6 +138,7 @@ class EmbeddingsEndpoint:
             tenant=asking.caller.tenant_id,
             service_class=asking.serving.engine_class,
             on_abort=_listener(admission, position),
+            reservation=reservation,
         )
 
 

@@ -1,6 +1,7 @@
 """What the generating endpoints share: from a request's first byte to its answer's last."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
 from starlette.types import Receive, Scope, Send
@@ -26,7 +27,6 @@ from gateway.api.speech_stage import reasoning_of, speech_of
 from gateway.api.stages import Stages
 from gateway.api.trial import escalated, try_out
 from gateway.api.wire import Header, Wire, new_id
-from gateway.routing.router import OnTrial
 from gateway.tenancy.records import Principal
 
 WireMaker = Callable[[Header, GenerationRequest, ServedModel, Sequence[PreparedPrompt]], Wire]
@@ -84,10 +84,10 @@ class GenerationEndpoint:
         route = self._routes.route(request, caller, serving)
         with measuring(self._services.metrics, (operation.name, route.served, serving.name)) as measurement:
             asking = Asking(new_id(operation.id_prefix), request, turn, caller, serving, measurement, receive)
-            async with self._placing.admitted(route, asking) as (place, admission):
+            async with self._placing.admitted(route, asking) as (place, admission), AsyncExitStack() as reserved:
                 streams = None
                 if place.route.trial is not None:
-                    place, streams = await self._cascade(asked, asking, place, place.route.trial, admission)
+                    place, streams = await self._cascade(asked, asking, place, admission, reserved)
                 answer = self._spelt(asked, asking, place, admission)
                 if streams is None:
                     streams = await submit(answer, self._engine, answer.prompts)
@@ -96,13 +96,14 @@ class GenerationEndpoint:
                 self._routes.answered(place.route, place.opening, admission.usage.progress)
 
     async def _cascade(
-        self, asked: Asked, asking: Asking, place: Place, on_trial: OnTrial, admission: Admission
+        self, asked: Asked, asking: Asking, place: Place, admission: Admission, reserved: AsyncExitStack
     ) -> tuple[Place, list[AsyncGenerator[TextDelta]] | None]:
         """Who answers in the end, and with what: the small model's answer is there, the large one's (None) is not."""
+        assert place.route.trial is not None
         answer = self._spelt(asked, asking, place, admission)
-        trial = await try_out(answer, self._engine, asking.receive, on_trial.percent)
+        trial = await try_out(answer, self._engine, asking.receive, place.route.trial.percent)
         if trial is None or not trial.is_good:
-            place, trial = await escalated(self._placing, asking, admission, place, trial)
+            place, trial = await escalated(self._placing, asking, admission, place, trial, reserved)
         return place, None if trial is None else trial.streams()
 
     def _spelt(self, asked: Asked, asking: Asking, place: Place, admission: Admission) -> Answer:
@@ -117,6 +118,7 @@ class GenerationEndpoint:
             serving.engine_class,
             request,
             admission,
+            place.reservation,
             asked.wire(header, request, place.model, admission.prompts),
             asking.measurement,
             reasoning_of(request, place.model, admission.prompts),

@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Protocol
 
 from engine.request import STANDARD, SamplingParams, ServiceClass, TextDelta
+from engine.reservation import Reservation
 from engine.scheduling.stats import SchedulerStats
 from engine.streams import AbortListener
 from engine.text.processor import TextProcessor
@@ -70,7 +71,11 @@ class EngineClient(Protocol):
         ...
 
     def queue_depth(self, model: str) -> int:
-        """How many requests wait for a model, of all classes."""
+        """How many requests wait for a model, of all classes, or were let in and will find no room."""
+        ...
+
+    def reserve(self, model: str, service_class: ServiceClass) -> Reservation:
+        """Count a request that is let in now among those that wait, until `stream` submits it or it is released."""
         ...
 
     def stream(
@@ -84,10 +89,12 @@ class EngineClient(Protocol):
         service_class: ServiceClass = STANDARD,
         continues_text: bool = False,
         on_abort: AbortListener | None = None,
+        reservation: Reservation | None = None,
     ) -> AsyncGenerator[TextDelta]:
         """Deltas of all choices. Closing it, or cancelling the task that iterates, aborts the request.
 
         `on_abort` is told, on the event loop, what each choice had consumed whose last delta was not read.
+        `reservation` was made for it: it stands for this prompt no more once the request is submitted.
 
         Raises:
             UnservableRequest, InvalidParameter: at the call, before anything is computed.

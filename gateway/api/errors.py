@@ -5,18 +5,23 @@ from collections.abc import Mapping
 import orjson
 from starlette.exceptions import HTTPException
 
-from engine.request import EngineError, InvalidParameter, UnservableRequest
+from engine.request import EngineError, GrammarGaveUp, InvalidParameter, TooManyGrammars, UnservableRequest
 from engine.text.chat_template import ChatTemplateError
+from engine.text.least_tokens import TooManyTokens
 from gateway.admission import QuotaExceeded, StoreAway
+from gateway.admission.errors import in_words
 from gateway.api.rate_headers import rate_headers, retry_headers
 from gateway.billing.errors import NoPrice
 from gateway.metering.journal import JournalUnavailable
-from gateway.sessions.errors import SessionBusy, SessionStoreAway, UnreadableHistory
+from gateway.sessions.errors import SessionBusy, SessionStoreAway, TooManyWaitingTurns, UnreadableHistory
 from gateway.tenancy.errors import InvalidKey, StoreUnavailable
 
 INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
 RATE_LIMIT = "rate_limit_error"
+
+_GRAMMARS_RETRY_MS = 2000
+"""When a tenant's queue of grammars has room again, likely."""
 
 MAX_TEMPLATE_ERROR_CHARS = 500
 """A template writes its own error messages, maybe with the conversation in them."""
@@ -74,10 +79,16 @@ def as_api_error(error: Exception) -> APIError | None:
             return error
         case InvalidParameter():
             return invalid(error.param, str(error))
-        case UnservableRequest():
+        case UnservableRequest() | TooManyTokens():
             return APIError(400, str(error), code="context_length_exceeded")
         case ChatTemplateError():
             return template_refusal(error, "messages")
+        case GrammarGaveUp():
+            return invalid(error.param, str(error))
+        case TooManyGrammars():
+            return APIError(
+                429, str(error), type=RATE_LIMIT, code="rate_limit_exceeded", headers=retry_headers(_GRAMMARS_RETRY_MS)
+            )
         case EngineError():
             return APIError(500, "The model failed on this request. Retry it.", type=SERVER_ERROR, code="engine_error")
         case InvalidKey():
@@ -100,7 +111,7 @@ def as_api_error(error: Exception) -> APIError | None:
         case StoreAway():
             return APIError(
                 503,
-                "Limits cannot be checked at the moment. Retry in a few seconds.",
+                _unchecked(error),
                 type=SERVER_ERROR,
                 code="service_unavailable",
                 headers={"retry-after": "5"},
@@ -127,6 +138,15 @@ def as_api_error(error: Exception) -> APIError | None:
                 "Another turn of this session is under way. Retry when it has ended.",
                 param="session_id",
                 code="session_busy",
+                headers=retry_headers(1000),
+            )
+        case TooManyWaitingTurns():
+            return APIError(
+                429,
+                "Too many turns of this account wait for other turns of their sessions. Retry when some have ended.",
+                type=RATE_LIMIT,
+                param="session_id",
+                code="too_many_waiting_turns",
                 headers=retry_headers(1000),
             )
         case SessionStoreAway():
@@ -173,6 +193,12 @@ def shutting_down() -> APIError:
         code=SHUTTING_DOWN,
         headers={"retry-after": "1", "connection": "close"},
     )
+
+
+def _unchecked(error: StoreAway) -> str:
+    if error.scope is None:
+        return "Limits cannot be checked at the moment. Retry in a few seconds."
+    return f"The limit on {in_words(error.scope)} cannot be checked at the moment. Retry in a few seconds."
 
 
 def _quota_error(error: QuotaExceeded) -> APIError:

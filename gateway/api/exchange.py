@@ -16,7 +16,7 @@ class Exchange:
 
     `status` is None until the response starts. `principal` is None on open paths and on those of
     administrators; `key_id` is the public id of whichever key it was. `error`
-    is the code of what went wrong, also where the response had begun.
+    is the code of what went wrong, also where the response had begun, and `error_status` the status that goes with it.
     """
 
     request_id: str
@@ -25,6 +25,7 @@ class Exchange:
     key_id: str | None = None
     status: int | None = None
     error: str | None = None
+    error_status: int | None = None
 
     @property
     def elapsed_ms(self) -> float:

@@ -35,12 +35,17 @@ class Fields:
         """The member as it stands, or None."""
         return self._values.pop(name, None)
 
-    def string(self, name: str) -> str | None:
+    def string(self, name: str, max_chars: int | None = None) -> str | None:
         value = self.take(name)
-        return None if value is None else as_string(value, self.path(name))
+        if value is None:
+            return None
+        text = as_string(value, self.path(name))
+        if max_chars is not None and len(text) > max_chars:
+            raise too_long(self.path(name), max_chars, len(text))
+        return text
 
-    def required_string(self, name: str) -> str:
-        value = self.string(name)
+    def required_string(self, name: str, max_chars: int | None = None) -> str:
+        value = self.string(name, max_chars)
         if not value:
             raise missing(self.path(name))
         return value
@@ -121,6 +126,12 @@ def as_array(value: object, path: str, max_items: int) -> list[object]:
 def wrong_type(path: str | None, wanted: str, value: object) -> APIError:
     got = "null" if value is None else _KINDS[type(value)]
     return invalid(path, f"{path or 'The body'} must be {wanted}, got {got}.", "invalid_type")
+
+
+def too_long(path: str, most: int, chars: int) -> APIError:
+    """In OpenAI's words, which clients look for."""
+    message = f"Invalid '{path}': string too long. Expected a string with maximum length {most}, got {chars} instead."
+    return invalid(path, message, "string_above_max_length")
 
 
 def missing(path: str) -> APIError:

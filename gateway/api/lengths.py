@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from gateway.api.bounds import MAX_PROMPT_LOGPROBS
-from gateway.api.errors import invalid
+from gateway.api.bounds import MAX_PROMPT_LOGPROBS, MIN_TOKENIZED_BYTES, TOKENIZED_BYTES_PER_TOKEN
+from gateway.api.errors import APIError, invalid
+from gateway.api.fields import too_long
 from gateway.api.generation import GenerationRequest
 
 
@@ -32,6 +33,21 @@ def bound_prompt_logprobs(request: GenerationRequest, encoded: Sequence[Sequence
         raise invalid("prompt_logprobs", message)
 
 
+def longer_than_window(param: str, window: int, tokens: str) -> APIError:
+    return invalid(param, f"The window is {window} tokens, and the {param} has {tokens}.", "context_length_exceeded")
+
+
+def require_tokenizable(param: str, text_bytes: int, window: int) -> None:
+    """Of text that is tokenised though it may have more tokens than the window.
+
+    Raises:
+        APIError: 400, it is so long that it is not.
+    """
+    most = max(MIN_TOKENIZED_BYTES, TOKENIZED_BYTES_PER_TOKEN * window)
+    if text_bytes > most:
+        raise too_long(param, most, text_bytes)
+
+
 def answer_tokens(request: GenerationRequest, prompt_tokens: int, window: int) -> int:
     """How long the answer may be: what was asked for, the default, or the rest of the window.
 
@@ -44,11 +60,7 @@ def answer_tokens(request: GenerationRequest, prompt_tokens: int, window: int) -
     room = window - prompt_tokens
     wanted = request.params.max_tokens
     if room < (1 if wanted is None else min(1, wanted)):
-        raise invalid(
-            param,
-            f"The window is {window} tokens, and the {param} has {prompt_tokens}.",
-            "context_length_exceeded",
-        )
+        raise longer_than_window(param, window, f"{prompt_tokens}")
     if wanted is None:
         default = room if request.default_max_tokens is None else request.default_max_tokens
         return min(default, room)

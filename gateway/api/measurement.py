@@ -20,6 +20,7 @@ class Measurement:
         self._labels = labels
         self._started = time.perf_counter()
         self._first: dict[int, tuple[float, int]] = {}
+        self._latest: dict[int, float] = {}
         self.ttft_ms: int | None = None
 
     def serves(self, model: str) -> None:
@@ -28,9 +29,14 @@ class Measurement:
         self._labels = (operation, model, tier)
 
     def saw(self, batch: Sequence[ChoiceDelta]) -> None:
-        """Note when tokens came. A choice's later tokens are timed from the delta that brought its first."""
+        """Note when tokens came. A choice's later tokens are timed from the delta that brought its first, and each
+        delta from the one before it."""
         now = time.perf_counter()
         for choice, delta in batch:
+            if delta.token_ids:
+                if choice in self._latest:
+                    self._metrics.inter_token.labels(*self._labels).observe(now - self._latest[choice])
+                self._latest[choice] = now
             if choice not in self._first and delta.token_ids:
                 if not self._first:
                     self.ttft_ms = round((now - self._started) * 1e3)

@@ -181,7 +181,9 @@ def outcome_of(exchange: Exchange) -> Outcome:
         return Outcome.FAILED
     if status >= 400:
         return Outcome.REFUSED
-    return Outcome.ANSWERED if exchange.error is None else Outcome.FAILED
+    if exchange.error is None:
+        return Outcome.ANSWERED
+    return Outcome.REFUSED if exchange.error_status in range(400, 500) else Outcome.FAILED
 
 
 def new_request_id() -> str:
@@ -218,7 +220,7 @@ async def _answer(scope: Scope, send: Send, error: Exception) -> None:
         answer = internal_error()
     elif answer.status >= 500:
         _log.error("request failed", reason=str(error))
-    exchange.error = answer.code
+    exchange.error, exchange.error_status = answer.code, answer.status
     if exchange.status is None:
         await send_error(scope, send, answer)
 

@@ -2,12 +2,13 @@
 
 import random
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from starlette.types import Receive
 
+from engine.reservation import Reservation
 from gateway.admission import Quota, QuotaExceeded
 from gateway.admission.book import limits_for
 from gateway.api.admit import Admission, admitted
@@ -20,7 +21,7 @@ from gateway.api.route_stage import refusal_of
 from gateway.api.service_classes import TierClass, TierClasses
 from gateway.api.session_stage import SessionStage, SessionTurn
 from gateway.api.session_summary import Asker
-from gateway.api.shed import shed
+from gateway.api.shed import confirm, reserve
 from gateway.metering.event import new_event_id, unix_ms
 from gateway.metering.opening import Opening
 from gateway.routing.router import Refusal, Route
@@ -35,7 +36,8 @@ costs from the large model."""
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """A request, whatever model answers it. `spread` parts it from others that are turned away together."""
+    """A request, whatever model answers it. `spread` parts it from others that are turned away together. `at_a_time` of
+    its prompts are submitted together; None: all."""
 
     id: str
     request: GenerationRequest
@@ -44,19 +46,21 @@ class Asking:
     serving: TierClass
     measurement: Measurement
     receive: Receive
+    at_a_time: int | None = None
     asked_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     spread: float = field(default_factory=random.random)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A request as one model would run it, and what is billed then."""
+    """A request as one model would run it, and what is billed then. `reservation` is its place in that one's queue."""
 
     route: Route
     model: ServedModel
     opening: Opening
     quotas: Sequence[Quota]
     prompts: Sequence[PreparedPrompt]
+    reservation: Reservation
 
 
 class Placing:
@@ -78,7 +82,7 @@ class Placing:
         async with AsyncExitStack() as admissions:
             place = None
             try:
-                place = await self.place(route, asking)
+                place = await self.place(route, asking, admissions)
                 at_least = NEAR_BUDGET_TOKENS if Refusal.BUDGET in route.instead else 0
                 admission = await self._admit(place, asking, admissions, at_least)
             except (APIError, QuotaExceeded) as error:
@@ -93,13 +97,18 @@ class Placing:
         asking: Asking,
         admissions: AsyncExitStack,
     ) -> tuple[Place, Admission]:
-        """The route's model has refused; there is a place where only its limits had no room."""
+        """The route's model has refused. Where only its limits had no room there is a place, and it is reserved."""
         refusal = refusal_of(error)
         other = None if refusal is None else route.instead.get(refusal)
         if other is not None:
             try:
-                elsewhere = await self.place(other, asking)
-                return elsewhere, await self._admit(elsewhere, asking, admissions)
+                async with AsyncExitStack() as attempt:
+                    elsewhere = await self.place(other, asking, attempt)
+                    admission = await self._admit(elsewhere, asking, attempt)
+                    if place is not None:
+                        place.reservation.release()
+                    await admissions.enter_async_context(attempt.pop_all())
+                    return elsewhere, admission
             except (APIError, QuotaExceeded):
                 if refusal is Refusal.CONTEXT:
                     raise
@@ -109,29 +118,32 @@ class Placing:
             return place, await self._admit(place, asking, admissions)
         raise error
 
-    async def place(self, route: Route, asking: Asking) -> Place:
-        """The request for the route's model, before any limit is asked.
+    async def place(self, route: Route, asking: Asking, until: AsyncExitStack) -> Place:
+        """The request for the route's model, before any limit is asked. Its place in the model's queue is reserved
+        until it is submitted, and no longer than until `until` closes.
 
         Raises:
-            APIError, ChatTemplateError: the model is too busy, or cannot serve this.
+            APIError, ChatTemplateError: the model is too busy, or cannot serve this. Nothing is reserved.
         """
         asking.measurement.serves(route.served)
         engine, serving, caller = self._services.engine, asking.serving, asking.caller
         model = engine.models[route.served]
         own = self._classes.of_tier(caller.tier)
         limits = limits_for(caller, model.name, model.windows[serving.name], own.limits)
-        # A full server does not tokenise what it turns away, whatever its length.
-        shed(engine, model.name, serving, 1, asking.spread)
-        prompts = await self._sessions.prepare(
-            asking.request,
-            asking.turn,
-            model,
-            limits.context_tokens,
-            Asker(caller, serving, asking.receive),
-            whole=self._has_roomier(route, serving),
-        )
-        shed(engine, model.name, serving, sum(len(prompt.token_ids) for prompt in prompts), asking.spread)
-        return Place(route, model, self._opening(route, asking, model), limits.quotas, prompts)
+        with ExitStack() as held:
+            reservation = held.enter_context(reserve(engine, model.name, serving, asking.spread))
+            prompts = await self._sessions.prepare(
+                asking.request,
+                asking.turn,
+                model,
+                limits.context_tokens,
+                Asker(caller, serving, asking.receive),
+                whole=self._has_roomier(route, serving),
+            )
+            confirm(reservation, engine, model.name, serving, prompts, asking.spread, asking.at_a_time)
+            opening = self._opening(route, asking, model)
+            until.enter_context(held.pop_all())
+        return Place(route, model, opening, limits.quotas, prompts, reservation)
 
     def _has_roomier(self, route: Route, serving: TierClass) -> bool:
         """Whether a model with a longer window takes what this one's is too short for: then no turn is dropped here."""

@@ -1,6 +1,5 @@
 """From a validated request to token ids that the named model can serve."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -8,12 +7,19 @@ from engine.grammar import GrammarSpec
 from engine.request import SamplingParams
 from engine.text.chat_template import ChatTemplateError
 from engine.text.infilling import Infilling
+from engine.text.least_tokens import TooManyTokens
 from engine.text.processor import TextProcessor
-from gateway.api.bounds import MAX_INLINE_CHARS
 from gateway.api.engine_client import ServedModel
 from gateway.api.errors import invalid, template_refusal
 from gateway.api.generation import Conversation, Gap, GenerationRequest, Prompt
-from gateway.api.lengths import answer_tokens, bound_prompt_logprobs, truncated
+from gateway.api.lengths import (
+    answer_tokens,
+    bound_prompt_logprobs,
+    longer_than_window,
+    require_tokenizable,
+    truncated,
+)
+from gateway.api.text_pool import TextLane
 from gateway.speech.forced import forced_grammar
 from gateway.speech.prompting import shown
 
@@ -35,17 +41,29 @@ class PreparedPrompt:
         return self.params.max_tokens
 
 
-async def prepare(request: GenerationRequest, model: ServedModel, window: int) -> list[PreparedPrompt]:
+async def prepare(request: GenerationRequest, model: ServedModel, window: int, lane: TextLane) -> list[PreparedPrompt]:
     """Tokenise, and hold prompt and answer against the window, in tokens. (The engine checks token ids.)
+
+    What surely has more tokens than the window is refused without tokenising it.
 
     Raises:
         APIError: 400, `context_length_exceeded` where prompt and answer do not fit the window; the model has no chat
             template, or it refuses these messages.
+        ClientGone: the client hung up.
     """
+    prompts, param = prompts_of(request), request.prompt_param
+    most_tokens: int | None = window
+    if request.truncation is not None:
+        require_tokenizable(param, max(map(text_chars, prompts)), window)
+        most_tokens = None
     try:
-        encoded = await encode(prompts_of(request), model.text, add_special_tokens=request.add_special_tokens)
+        encoded = await encode(
+            prompts, model.text, lane, add_special_tokens=request.add_special_tokens, most_tokens=most_tokens
+        )
     except ChatTemplateError as error:
-        raise template_refusal(error, request.prompt_param) from error
+        raise template_refusal(error, param) from error
+    except TooManyTokens as error:
+        raise longer_than_window(param, window, f"at least {error.at_least}") from error
     return limited(request, encoded, model, window)
 
 
@@ -81,33 +99,44 @@ def limited(
 
 
 async def encode(
-    prompts: Sequence[Prompt], text: TextProcessor, *, add_special_tokens: bool = True
+    prompts: Sequence[Prompt],
+    text: TextProcessor,
+    lane: TextLane,
+    *,
+    add_special_tokens: bool = True,
+    most_tokens: int | None = None,
 ) -> list[Sequence[int]]:
     """Token ids of each prompt. Much text goes to a thread, where it does not hold up everybody's streams.
 
     `add_special_tokens` is about plain text; a chat template says itself what it wants.
+
+    Raises:
+        TooManyTokens: one prompt surely has more than `most_tokens`.
+        ChatTemplateError: there is no template, or it refuses these messages.
+        ClientGone: the client hung up.
     """
 
     def encode_all() -> list[Sequence[int]]:
-        return [_encode(prompt, text, add_special_tokens) for prompt in prompts]
+        return [_encode(prompt, text, add_special_tokens, most_tokens) for prompt in prompts]
 
-    if sum(_chars(prompt) for prompt in prompts) <= MAX_INLINE_CHARS:
-        return encode_all()
-    return await asyncio.to_thread(encode_all)
+    return await lane.run(sum(map(text_chars, prompts)), encode_all)
 
 
-def _encode(prompt: Prompt, text: TextProcessor, add_special_tokens: bool) -> Sequence[int]:
+def _encode(prompt: Prompt, text: TextProcessor, add_special_tokens: bool, most_tokens: int | None) -> Sequence[int]:
     match prompt:
         case str():
-            return text.encode(prompt, add_special_tokens=add_special_tokens)
+            return text.encode(prompt, add_special_tokens=add_special_tokens, most_tokens=most_tokens)
         case Gap(before, behind):
-            return infilling_of(text).encode(before, behind, add_special_tokens=add_special_tokens)
+            return infilling_of(text).encode(
+                before, behind, add_special_tokens=add_special_tokens, most_tokens=most_tokens
+            )
         case Conversation():
             messages, tools = shown(prompt.messages, prompt.tools, text.dialect)
             return text.encode_chat(
                 messages,
                 add_generation_prompt=prompt.add_generation_prompt,
                 continue_final_message=prompt.continue_final_message,
+                most_tokens=most_tokens,
                 **tools,
                 **_variables(prompt, text),
             )
@@ -158,7 +187,8 @@ def infilling_of(text: TextProcessor) -> Infilling:
     return text.infilling
 
 
-def _chars(prompt: Prompt) -> int:
+def text_chars(prompt: Prompt) -> int:
+    """Length of what is tokenised, near enough to choose where to do it; 0 of token ids."""
     match prompt:
         case str():
             return len(prompt)

@@ -21,8 +21,6 @@ from gateway.api.structured import take_grammar
 MAX_TOKENS = 2**31 - 1
 MAX_TOKEN_ID = 2**31 - 1
 
-HINTS = ("user", "safety_identifier", "prompt_cache_key")
-
 REFUSED: dict[str, tuple[object, ...]] = {
     "cache_salt": (),
     "ec_transfer_params": (),
@@ -110,20 +108,6 @@ def take_stream(fields: Fields) -> Streaming:
     if running_usage and not include_usage:
         raise invalid(options.path("continuous_usage_stats"), "continuous_usage_stats goes with include_usage.")
     return Streaming(stream, include_usage, running_usage)
-
-
-def take_hints(fields: Fields) -> str | None:
-    """Take what changes nothing in the answer, and `service_tier`, which can only lower the key's tier; returns it.
-
-    Which tiers there are, `TierClasses` knows.
-    """
-    for name in HINTS:
-        fields.string(name)
-    metadata = fields.nested("metadata")
-    if metadata is not None:
-        for name, value in metadata.rest().items():
-            as_string(value, metadata.path(name[:64]))
-    return fields.string("service_tier")
 
 
 def take_truncation(fields: Fields) -> Truncation | None:

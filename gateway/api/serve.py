@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from starlette.types import Receive, Send
 
 from engine.request import ServiceClass, TextDelta, TokenLogprob
+from engine.reservation import Reservation
 from engine.streams import AbortListener
 from gateway.api.admit import Admission
 from gateway.api.deltas import ChoiceDelta, DeltaStream, reading
@@ -41,6 +42,8 @@ class Answer:
     service_class: ServiceClass
     request: GenerationRequest
     admission: Admission
+    reservation: Reservation
+    """Its place in the model's queue, until it is submitted."""
     wire: Wire
     measurement: Measurement
     reasoning: ReasoningTally
@@ -98,6 +101,7 @@ async def submit(
                 service_class=answer.service_class,
                 continues_text=prompt.continues_text,
                 on_abort=_listener(answer, position * answer.request.params.n),
+                reservation=answer.reservation,
             )
             streams.append(stream)
     except Exception:

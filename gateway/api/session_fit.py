@@ -5,11 +5,14 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from engine.text.least_tokens import TooManyTokens
 from engine.text.processor import TextProcessor
 from gateway.api.errors import ClientGone, invalid
 from gateway.api.generation import Conversation
+from gateway.api.lengths import longer_than_window
 from gateway.api.prepare import encode
 from gateway.api.session_summary import Summary
+from gateway.api.text_pool import TextLane
 from gateway.sessions import History
 from gateway.sessions.history import Message
 from gateway.sessions.policy import Cut
@@ -23,20 +26,32 @@ _log = structlog.get_logger("turnpike.sessions")
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """`history` with what the client has just sent, and the prompt that it is. `cut` says how it was made to
-    fit, None: nothing had to go. `summary` was written for that."""
+    """`history` with what the client has just sent, and the prompt that it is: None where that surely has more tokens
+    than the window, at least as many as `size` says. `cut` says how it was made to fit, None: nothing had to go.
+    `summary` was written for that."""
 
     history: History
-    token_ids: Sequence[int]
+    token_ids: Sequence[int] | None
     size: Size
     cut: Cut | None = None
     summary: Summary | None = None
 
 
 class Fitter:
-    """Fits one conversation to one model. `droppable` of its oldest turns may go. `like` says how to render it."""
+    """Fits one conversation to one model. `droppable` of its oldest turns may go. `like` says how to render it. What
+    surely has more than `most_tokens`, which is no less than a window's limit, is not tokenised."""
 
-    def __init__(self, joined: History, droppable: int, like: Conversation, text: TextProcessor) -> None:
+    def __init__(
+        self,
+        joined: History,
+        droppable: int,
+        like: Conversation,
+        text: TextProcessor,
+        lane: TextLane,
+        most_tokens: int | None,
+    ) -> None:
+        self._lane = lane
+        self._most_tokens = most_tokens
         self._joined = joined
         self._droppable = droppable
         self._like = like
@@ -62,6 +77,8 @@ class Fitter:
         shown = await self._without(dropped)
         if shown.size.bytes > window.limit.bytes:
             raise invalid("messages", "The messages are larger than a session may be.", "session_too_large")
+        if shown.token_ids is None:
+            raise longer_than_window("messages", self._most_tokens or 0, f"at least {shown.size.tokens}")
         if not dropped:
             return shown
         if summarise is None:
@@ -92,5 +109,9 @@ class Fitter:
         return self._tried[turns]
 
     async def _show(self, history: History) -> Shown:
-        [token_ids] = await encode([replace(self._like, messages=history.prompt)], self._text)
-        return Shown(history, token_ids, Size(len(token_ids), len(history.to_json())))
+        prompt, size_bytes = replace(self._like, messages=history.prompt), len(history.to_json())
+        try:
+            [token_ids] = await encode([prompt], self._text, self._lane, most_tokens=self._most_tokens)
+        except TooManyTokens as error:
+            return Shown(history, None, Size(error.at_least, size_bytes))
+        return Shown(history, token_ids, Size(len(token_ids), size_bytes))

@@ -17,9 +17,11 @@ from gateway.api.chat_schema import require_session_id
 from gateway.api.engine_client import ServedModel
 from gateway.api.errors import invalid
 from gateway.api.generation import Conversation, GenerationRequest
-from gateway.api.prepare import PreparedPrompt, limited, prepare, prompts_of
+from gateway.api.lengths import require_tokenizable
+from gateway.api.prepare import PreparedPrompt, limited, prepare, prompts_of, text_chars
 from gateway.api.session_fit import Fitter, Shown, Summarise
 from gateway.api.session_summary import Asker, Summariser, Summary
+from gateway.api.text_pool import TextLane
 from gateway.services import Services
 from gateway.sessions import History, OpenTurn, SessionKey
 from gateway.sessions.history import Message
@@ -63,7 +65,15 @@ class SessionTurn:
         return self._shown
 
     async def fit(
-        self, like: Conversation, model: ServedModel, window: Window, summarise: Summarise | None, *, whole: bool
+        self,
+        like: Conversation,
+        model: ServedModel,
+        window: Window,
+        summarise: Summarise | None,
+        lane: TextLane,
+        *,
+        most_tokens: int | None,
+        whole: bool,
     ) -> Shown:
         """Settle what this model is shown; the last model that it is settled for counts."""
 
@@ -74,7 +84,7 @@ class SessionTurn:
                 self._summaries[len(gone)] = await summarise(former, gone)
             return self._summaries[len(gone)]
 
-        fitter = Fitter(self.joined, self.droppable, like, model.text)
+        fitter = Fitter(self.joined, self.droppable, like, model.text, lane, most_tokens)
         self._shown = await fitter.fit(window, None if summarise is None else summarise_once, whole=whole)
         return self._shown
 
@@ -116,6 +126,7 @@ class SessionStage:
 
     def __init__(self, services: Services, settings: Settings) -> None:
         self._sessions = services.sessions
+        self._texts = services.texts
         self._summariser = Summariser(services, settings)
         self._max_bytes = settings.session_max_bytes
         self._window = settings.session_window
@@ -157,12 +168,21 @@ class SessionStage:
             APIError, ChatTemplateError: as `prepare`, and 400 for messages that are larger than a session may be.
             ClientGone: while a summary was written.
         """
+        lane = TextLane(self._texts, asker.caller.tenant_id, asker.receive)
         if turn is None:
-            return await prepare(request, model, context_tokens)
+            return await prepare(request, model, context_tokens, lane)
         window = Window.of(context_tokens, request.params.max_tokens, self._max_bytes)
         wants_summary = (asker.caller.session_window or self._window) is SessionWindow.SUMMARY
         summarise = self._summariser.of(model, asker) if wants_summary else None
-        shown = await turn.fit(_conversation(request), model, window, summarise, whole=whole)
+        most_tokens = None
+        if request.truncation is None:
+            most_tokens = context_tokens
+        else:
+            require_tokenizable(request.prompt_param, max(map(text_chars, request.prompts)), context_tokens)
+        shown = await turn.fit(
+            _conversation(request), model, window, summarise, lane, most_tokens=most_tokens, whole=whole
+        )
+        assert shown.token_ids is not None
         return limited(request, [shown.token_ids], model, context_tokens)
 
 

@@ -4,12 +4,15 @@ import asyncio
 import json
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from starlette.types import Receive
 
 from engine.request import SamplingParams
+from engine.reservation import Reservation
+from engine.text.least_tokens import TooManyTokens
 from gateway.admission.book import limits_for
 from gateway.api.admit import Admission, admitted
 from gateway.api.deltas import reading
@@ -17,7 +20,8 @@ from gateway.api.engine_client import ServedModel
 from gateway.api.generation import Conversation
 from gateway.api.prepare import PreparedPrompt, encode
 from gateway.api.service_classes import TierClass, TierClasses
-from gateway.api.shed import shed
+from gateway.api.shed import confirm, reserve
+from gateway.api.text_pool import TextLane
 from gateway.api.wire import new_id
 from gateway.metering.event import new_event_id, unix_ms
 from gateway.metering.opening import Opening
@@ -91,21 +95,24 @@ class Summariser:
         caller, serving = asker.caller, asker.serving
         own = self._classes.of_tier(caller.tier)
         limits = limits_for(caller, model.name, model.windows[serving.name], own.limits)
-        token_ids = await _prompt(model, former, messages, limits.context_tokens - SUMMARY_TOKENS)
-        shed(self._services.engine, model.name, serving, len(token_ids), random.random())
+        lane = TextLane(self._services.texts, caller.tenant_id, asker.receive)
+        token_ids = await _prompt(model, former, messages, limits.context_tokens - SUMMARY_TOKENS, lane)
         params = SamplingParams(max_tokens=SUMMARY_TOKENS, temperature=0.0)
         prompt = PreparedPrompt(token_ids, params, None, continues_text=False)
         opening = self._opening(caller, serving, model)
-        limiter, journal = self._services.limiter, self._services.journal
-        async with admitted(limiter, journal, opening, limits.quotas, [prompt], 1) as admission:
-            async with asyncio.timeout(SUMMARY_DEADLINE_S):
-                text = await self._answer(admission, opening, asker)
-            await admission.complete()
+        engine, limiter, journal = self._services.engine, self._services.limiter, self._services.journal
+        spread = random.random()
+        with reserve(engine, model.name, serving, spread) as reservation:
+            confirm(reservation, engine, model.name, serving, [prompt], spread)
+            async with admitted(limiter, journal, opening, limits.quotas, [prompt], 1) as admission:
+                async with asyncio.timeout(SUMMARY_DEADLINE_S):
+                    text = await self._answer(admission, opening, asker, reservation)
+                await admission.complete()
         if not text.strip():
             raise NoSummary
         return Summary(text.strip(), opening.request_id)
 
-    async def _answer(self, admission: Admission, opening: Opening, asker: Asker) -> str:
+    async def _answer(self, admission: Admission, opening: Opening, asker: Asker, reservation: Reservation) -> str:
         [prompt] = admission.prompts
         stream = self._services.engine.stream(
             opening.served_model,
@@ -115,6 +122,7 @@ class Summariser:
             tenant=opening.tenant_id,
             service_class=asker.serving.engine_class,
             on_abort=admission.aborted,
+            reservation=reservation,
         )
         admission.started()
         text = []
@@ -147,7 +155,7 @@ class Summariser:
 
 
 async def _prompt(
-    model: ServedModel, former: str | None, messages: Sequence[Message], room_tokens: int
+    model: ServedModel, former: str | None, messages: Sequence[Message], room_tokens: int, lane: TextLane
 ) -> Sequence[int]:
     """What is to be summed up, as far as the model's window takes it: the newest half, quarter, ... of the messages.
 
@@ -155,9 +163,10 @@ async def _prompt(
         NoSummary: it takes nothing.
     """
     while messages:
-        [token_ids] = await encode([_conversation(former, messages)], model.text)
-        if len(token_ids) <= room_tokens:
-            return token_ids
+        with suppress(TooManyTokens):
+            [token_ids] = await encode([_conversation(former, messages)], model.text, lane, most_tokens=room_tokens)
+            if len(token_ids) <= room_tokens:
+                return token_ids
         messages = messages[(len(messages) + 1) // 2 :]
     raise NoSummary
 

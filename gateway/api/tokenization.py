@@ -1,39 +1,37 @@
 """POST /v1/tokenize and /v1/detokenize, in vLLM's shapes."""
 
-import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from gateway.api.bounds import MAX_INLINE_CHARS
+from gateway.api.bounds import MAX_DETOKENIZED_TOKENS
 from gateway.api.chat_messages import take_conversation
-from gateway.api.engine_client import EngineClient
+from gateway.api.counted import count_request
 from gateway.api.errors import invalid
 from gateway.api.exchange import exchange_of
 from gateway.api.fields import Fields, as_array, missing
 from gateway.api.generation import Prompt
 from gateway.api.json_body import read_json
+from gateway.api.lengths import require_tokenizable
 from gateway.api.logprobs import token_label
 from gateway.api.lookup import find_named
-from gateway.api.prepare import encode
+from gateway.api.prepare import encode, text_chars
 from gateway.api.prompt_schema import token_ids
 from gateway.api.responses import send_body
+from gateway.api.stages import Stages
+from gateway.api.text_pool import TextLane
 from gateway.api.tool_schema import take_tools
-from gateway.routing.names import ModelNames
-
-MAX_TOKEN_IDS = 4 * 1024 * 1024
-"""A body holds fewer."""
 
 
 class Tokenize:
     """An ASGI endpoint: `prompt`, or `messages` and `tools` as chat takes them, to token ids."""
 
-    def __init__(self, engine: EngineClient, names: ModelNames, max_json_depth: int) -> None:
-        self._engine = engine
-        self._names = names
-        self._max_json_depth = max_json_depth
+    def __init__(self, stages: Stages) -> None:
+        self._services = stages.services
+        self._names = stages.names
+        self._classes = stages.classes
+        self._max_json_depth = stages.settings.max_json_depth
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         fields = await read_json(scope, receive, self._max_json_depth)
@@ -44,8 +42,13 @@ class Tokenize:
         fields.finish({})
         if not with_bos and not isinstance(prompt, str):
             raise invalid("add_special_tokens", "add_special_tokens is only allowed with prompt.")
-        model = find_named(self._names, self._engine, model_name, exchange_of(scope).caller())
-        [tokens] = await encode([prompt], model.text, add_special_tokens=with_bos)
+        caller = exchange_of(scope).caller()
+        model = find_named(self._names, self._services.engine, model_name, caller)
+        param = "prompt" if isinstance(prompt, str) else "messages"
+        require_tokenizable(param, text_chars(prompt), model.max_model_len)
+        headers = await count_request(self._services, self._classes, caller, model)
+        lane = TextLane(self._services.texts, caller.tenant_id, receive)
+        [tokens] = await encode([prompt], model.text, lane, add_special_tokens=with_bos)
         label = model.text.tokenizer.token_bytes
 
         def written() -> bytes:
@@ -57,16 +60,17 @@ class Tokenize:
             }
             return orjson.dumps(answer)
 
-        await send_body(send, 200, await _inline_if_short(len(tokens), written))
+        await send_body(send, 200, await lane.run(len(tokens), written), headers)
 
 
 class Detokenize:
     """An ASGI endpoint: `tokens` to `prompt`, special tokens spelt out."""
 
-    def __init__(self, engine: EngineClient, names: ModelNames, max_json_depth: int) -> None:
-        self._engine = engine
-        self._names = names
-        self._max_json_depth = max_json_depth
+    def __init__(self, stages: Stages) -> None:
+        self._services = stages.services
+        self._names = stages.names
+        self._classes = stages.classes
+        self._max_json_depth = stages.settings.max_json_depth
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         fields = await read_json(scope, receive, self._max_json_depth)
@@ -74,21 +78,20 @@ class Detokenize:
         items = fields.take("tokens")
         if items is None:
             raise missing("tokens")
-        tokens = token_ids(as_array(items, "tokens", MAX_TOKEN_IDS), "tokens")
+        tokens = token_ids(as_array(items, "tokens", MAX_DETOKENIZED_TOKENS), "tokens")
         fields.finish({})
-        model = find_named(self._names, self._engine, model_name, exchange_of(scope).caller())
+        caller = exchange_of(scope).caller()
+        model = find_named(self._names, self._services.engine, model_name, caller)
         if max(tokens) >= model.vocab_size:
             raise invalid("tokens", f"A token id is outside the vocabulary of {model.vocab_size}.")
+
+        headers = await count_request(self._services, self._classes, caller, model)
 
         def written() -> bytes:
             return orjson.dumps({"prompt": model.text.decode(tokens, skip_special_tokens=False)})
 
-        await send_body(send, 200, await _inline_if_short(len(tokens), written))
-
-
-async def _inline_if_short(tokens: int, write: Callable[[], bytes]) -> bytes:
-    """On a thread where it would hold up everybody's streams."""
-    return write() if tokens <= MAX_INLINE_CHARS else await asyncio.to_thread(write)
+        lane = TextLane(self._services.texts, caller.tenant_id, receive)
+        await send_body(send, 200, await lane.run(len(tokens), written), headers)
 
 
 def _take_prompt(fields: Fields) -> Prompt:

@@ -5,6 +5,7 @@ admission."""
 
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
 from starlette.types import Receive
@@ -69,20 +70,24 @@ async def try_out(answer: Answer, engine: EngineClient, receive: Receive, percen
 
 
 async def escalated(
-    placing: Placing, asking: Asking, admission: Admission, place: Place, trial: Trial | None
+    placing: Placing, asking: Asking, admission: Admission, place: Place, trial: Trial | None, until: AsyncExitStack
 ) -> tuple[Place, Trial | None]:
     """Hand a request over to the large model: its place, and no trial. Where it cannot take the request, the answer of
-    the trial is better than none: the small model's place, and the trial.
+    the trial is better than none: the small model's place, and the trial. What is reserved is so until `until` closes.
 
     Raises:
         APIError, QuotaExceeded: it cannot, and there is no such answer.
     """
     assert place.route.trial is not None
     try:
-        large = await placing.place(place.route.trial.otherwise, asking)
-        await admission.hand_over(large.opening, large.quotas, large.prompts)
+        async with AsyncExitStack() as attempt:
+            large = await placing.place(place.route.trial.otherwise, asking, attempt)
+            await admission.hand_over(large.opening, large.quotas, large.prompts)
+            await until.enter_async_context(attempt.pop_all())
     except (APIError, QuotaExceeded) as error:
         refusal = refusal_of(error)
+        if isinstance(error, QuotaExceeded) and error.scope.measure.counts_tokens:
+            refusal = Refusal.BUDGET  # those of the trial count too, so the large model takes more than the small one
         if refusal is None or trial is None or isinstance(error, HoldLost):
             raise
         asking.measurement.serves(place.route.served)

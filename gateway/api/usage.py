@@ -24,14 +24,15 @@ class UsageTotal:
     """The usage of every choice added up, at any moment: a prompt counts once, whatever the number of its choices.
 
     `prompt_lengths` are tokens. `bound_by` is the limit that cut the answers' length, if one did. `earlier` is what
-    another model did for the request before. A choice that has not ended counts with the tokens that were handed out,
-    and its prompt from then on.
+    another model did for the request before, and `earlier_tokens` what that one computed. A choice that has not ended
+    counts with the tokens that were handed out, and its prompt from then on.
     """
 
     prompt_lengths: Sequence[int]
     choices_each: int
     bound_by: Scope | None = None
     earlier: Work = NO_WORK
+    earlier_tokens: int = 0
     ended: set[int] = field(default_factory=set)
     ttft_ms: int | None = None
     _completion_tokens: dict[int, int] = field(default_factory=dict)
@@ -81,6 +82,29 @@ class UsageTotal:
     @property
     def total_tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
+
+    def counted_tokens(self, unknown_answers: Sequence[int] = ()) -> int:
+        """What counts against limits, whoever pays for it: the tokens of prompts as far as they were computed or found
+        cached, and of answers all that were computed, sent or not. 0: the engine has not begun.
+
+        `unknown_answers` are tokens by prompt: so many each of its choices counts for of which nothing is known.
+        """
+        prompts = [0] * len(self.prompt_lengths)
+        answers = 0
+        for choice in range(len(self.prompt_lengths) * self.choices_each):
+            prompt, known = choice // self.choices_each, self._consumed.get(choice)
+            length, sent = self.prompt_lengths[prompt], self._completion_tokens.get(choice)
+            if sent is not None or (known is not None and known.completion_tokens):
+                prompts[prompt] = length
+            if known is not None:
+                prompts[prompt] = max(prompts[prompt], known.prefilled_tokens)
+                answers += max(sent or 0, known.completion_tokens)
+            elif unknown_answers:
+                prompts[prompt] = length
+                answers += max(sent or 0, unknown_answers[prompt])
+            else:
+                answers += sent or 0
+        return self.earlier_tokens + sum(prompts) + answers
 
     @property
     def progress(self) -> Progress:

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from gateway.analytics.store import Analytics
-from gateway.analytics.sums import DISTINCT_EVENTS, DURING, PARTITIONWISE, Window
+from gateway.analytics.sums import DISTINCT_EVENTS, DURING, PARTITIONWISE, Window, instant
 from gateway.billing.month import Month
 from gateway.billing.usage import EngineTime, LineKey, UsageSum
 from gateway.metering.event import unix_ms
@@ -45,14 +45,16 @@ class AnalyticsUsage:
             for month, model, tier, version, *amounts in rows
         }
 
-    async def spent_nanodollars(self, tenant_id: str) -> int:
+    async def spent_nanodollars(self, tenant_id: str, since: datetime) -> int:
         [(spent,)] = await self._analytics.query(
             f"""
             SELECT sum(toInt128(event.cost_nanodollars))
-            FROM {DISTINCT_EVENTS} WHERE tenant_id = {{tenant_id:String}}
+            FROM {DISTINCT_EVENTS}
+            WHERE tenant_id = {{tenant_id:String}} AND occurred_at >= {instant("since_ms")}
+                AND toUnixTimestamp64Milli(occurred_at) - toInt64(total_latency_ms) >= {{since_ms:Int64}}
             {PARTITIONWISE}
             """,
-            {"tenant_id": tenant_id},
+            {"tenant_id": tenant_id, "since_ms": unix_ms(since)},
         )
         return int(spent)
 

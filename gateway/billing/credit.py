@@ -1,4 +1,9 @@
-"""What tenants pay in advance: an append-only list of grants and corrections. What is left is their sum less usage."""
+"""What tenants pay in advance: an append-only list of grants and corrections.
+
+What is left is their sum less what the tenant's requests cost that were admitted since its first entry. What was used
+before that is on invoices, and never comes off credit. Admission, the admin API and a gateway that starts all go by
+this.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -31,8 +36,16 @@ class CreditEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class Credit:
+    """The sum of a tenant's entries, and the time of its first: what is admitted from then on comes off it."""
+
+    granted_nanodollars: int
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class CreditBalance:
-    """What a tenant was granted in all, and what all its usage cost so far."""
+    """What a tenant was granted in all, and what has come off it."""
 
     granted_nanodollars: int
     spent_nanodollars: int
@@ -78,7 +91,13 @@ class CreditStore:
     async def granted_nanodollars(self, tenant_id: str) -> int | None:
         """What admission goes by: the sum of a tenant's entries. None: it has none, so it is not prepaid."""
         async with reading(self._database) as connection:
-            return (await read_granted(connection, [tenant_id])).get(tenant_id)
+            credit = (await read_credit(connection, [tenant_id])).get(tenant_id)
+        return None if credit is None else credit.granted_nanodollars
+
+    async def all_prepaid(self) -> Mapping[str, Credit]:
+        """Of every tenant that is prepaid, by tenant id."""
+        async with reading(self._database) as connection:
+            return await read_credit(connection)
 
     async def balance(self, tenant_name: str, usage: UsageTotals) -> CreditBalance | None:
         """None: the tenant is not prepaid.
@@ -89,8 +108,13 @@ class CreditStore:
         """
         async with reading(self._database) as connection:
             tenant = await find_tenant(connection, tenant_name)
-            granted = (await read_granted(connection, [tenant.id])).get(tenant.id)
-        return None if granted is None else CreditBalance(granted, await usage.spent_nanodollars(tenant.id))
+            credit = (await read_credit(connection, [tenant.id])).get(tenant.id)
+        return None if credit is None else await balance_of(tenant.id, credit, usage)
+
+
+async def balance_of(tenant_id: str, credit: Credit, usage: UsageTotals) -> CreditBalance:
+    """Raises: AnalyticsAway."""
+    return CreditBalance(credit.granted_nanodollars, await usage.spent_nanodollars(tenant_id, credit.since))
 
 
 async def add_entry(
@@ -113,7 +137,8 @@ async def add_entry(
         if (entry.amount_nanodollars, entry.reason) != (amount_nanodollars, reason):
             raise IdempotencyConflict("the idempotency key stands for another entry already")
         return entry
-    granted = (await read_granted(connection, [tenant_id])).get(tenant_id, 0)
+    credit = (await read_credit(connection, [tenant_id])).get(tenant_id)
+    granted = 0 if credit is None else credit.granted_nanodollars
     if abs(granted + amount_nanodollars) > MAX_NANODOLLARS:
         raise InvalidAmount(f"a tenant is granted at most {dollars(MAX_NANODOLLARS)} dollars in all")
     entry = CreditEntry(str(new_event_id()), tenant_id, amount_nanodollars, reason, idempotency_key, now)
@@ -121,15 +146,15 @@ async def add_entry(
     return entry
 
 
-async def read_granted(connection: AsyncConnection, tenant_ids: Iterable[str]) -> Mapping[str, int]:
-    """The sum of the entries of each tenant that has some, by tenant id."""
-    query = (
-        select(CreditEntryRow.tenant_id, func.sum(CreditEntryRow.amount_nanodollars))
-        .where(CreditEntryRow.tenant_id.in_(tuple(tenant_ids)))
-        .group_by(CreditEntryRow.tenant_id)
-    )
+async def read_credit(connection: AsyncConnection, tenant_ids: Iterable[str] | None = None) -> Mapping[str, Credit]:
+    """Of each of these tenants that is prepaid, or of all that are, by tenant id."""
+    query = select(
+        CreditEntryRow.tenant_id, func.sum(CreditEntryRow.amount_nanodollars), func.min(CreditEntryRow.created_at)
+    ).group_by(CreditEntryRow.tenant_id)
+    if tenant_ids is not None:
+        query = query.where(CreditEntryRow.tenant_id.in_(tuple(tenant_ids)))
     # PostgreSQL sums integers to a decimal number, exactly.
-    return {tenant_id: int(granted) for tenant_id, granted in (await connection.execute(query)).all()}
+    return {tenant_id: Credit(int(granted), since) for tenant_id, granted, since in await connection.execute(query)}
 
 
 def _entry(row: Row[*tuple[Any, ...]]) -> CreditEntry:

@@ -1,22 +1,32 @@
 """What tenants have paid in advance, brought along with their keys."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.billing.books import reading
-from gateway.billing.credit import read_granted
+from gateway.billing.credit import read_credit
+from gateway.metering.event import unix_ms
 from gateway.tenancy.authenticator import KeySource
 from gateway.tenancy.records import ActiveKey, Principal
 
 
 class PrepaidKeys:
-    """A `KeySource` over another one: each principal knows its tenant's credit, as fresh as its key is."""
+    """A `KeySource` over another one: each principal knows its tenant's credit, as fresh as its key is. `follow` is
+    called once for each tenant that is found to be prepaid, with the time of its first entry: Unix milliseconds, by
+    tenant id."""
 
-    def __init__(self, keys: KeySource[Principal], database: AsyncEngine) -> None:
+    def __init__(
+        self,
+        keys: KeySource[Principal],
+        database: AsyncEngine,
+        follow: Callable[[Mapping[str, int]], object] = lambda _: None,
+    ) -> None:
         self._keys = keys
         self._database = database
+        self._follow = follow
+        self._followed: set[str] = set()
 
     async def active_keys(self, public_ids: Sequence[str]) -> Mapping[str, ActiveKey[Principal]]:
         """Raises: StoreUnavailable."""
@@ -25,7 +35,11 @@ class PrepaidKeys:
         if not tenant_ids:
             return found
         async with reading(self._database) as connection:
-            granted = await read_granted(connection, tenant_ids)
+            credits = await read_credit(connection, tenant_ids)
+        if unheard := {id: unix_ms(credit.since) for id, credit in credits.items() if id not in self._followed}:
+            self._follow(unheard)
+            self._followed.update(unheard)
+        granted = {id: credit.granted_nanodollars for id, credit in credits.items()}
         return {
             public_id: replace(
                 key, principal=replace(key.principal, credit_nanodollars=granted.get(key.principal.tenant_id))

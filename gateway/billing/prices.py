@@ -19,7 +19,11 @@ from gateway.billing.money import dollars_per_million
 
 NANODOLLARS_PER_TOKEN = 1000
 """Of a price of one dollar per million tokens."""
-MAX_NANODOLLARS_PER_TOKEN = 10**9
+MAX_NANODOLLARS_PER_TOKEN = 10**7
+"""That can be stated, in the dearest class: 10,000 dollars per million tokens. A request of 900 million tokens at it is
+still an amount that limits count (`admission.model.MAX_AMOUNT`)."""
+FORMER_MAX_NANODOLLARS_PER_TOKEN = 10**9
+"""Before multipliers, of versions that earlier programs have accepted."""
 MAX_MULTIPLIER = 1000
 MULTIPLIER_DECIMALS = 6
 DEFAULT_MULTIPLIERS: Mapping[str, Decimal] = MappingProxyType({"premium": Decimal(3), "standard": Decimal(1)})
@@ -76,7 +80,7 @@ class PriceTerms:
         for tier, multiplier in self.multipliers.items():
             _check_multiplier(tier, multiplier)
         for name in PRICED:
-            _whole(name, Fraction(getattr(self, name)), self.multipliers)
+            _whole(name, Fraction(getattr(self, name)), self.multipliers, FORMER_MAX_NANODOLLARS_PER_TOKEN)
         if self.cached_input > self.input:
             raise InvalidPrice(
                 f"cached_input: {dollars_per_million(self.cached_input)} is more than input, "
@@ -103,7 +107,12 @@ class PriceTerms:
         for tier, multiplier in all_multipliers.items():
             _check_multiplier(tier, multiplier)
         prices = {"input": input, "cached_input": input if cached_input is None else cached_input, "output": output}
-        whole = {name: _whole(name, _nanodollars(name, price), all_multipliers) for name, price in prices.items()}
+        whole = {
+            name: _whole(name, _nanodollars(name, price), all_multipliers, MAX_NANODOLLARS_PER_TOKEN)
+            for name, price in prices.items()
+        }
+        for name, nanodollars in whole.items():
+            _check_products(name, nanodollars, all_multipliers)
         return cls(model, **whole, multipliers=MappingProxyType(all_multipliers))
 
 
@@ -167,15 +176,24 @@ def _nanodollars(name: str, price: Decimal) -> Fraction:
     return Fraction(price) * NANODOLLARS_PER_TOKEN
 
 
-def _whole(name: str, nanodollars: Fraction, multipliers: Mapping[str, Decimal]) -> int:
-    """The price, which is whole, as is its product with each multiplier."""
-    most = dollars_per_million(MAX_NANODOLLARS_PER_TOKEN)
-    if not 0 <= nanodollars <= MAX_NANODOLLARS_PER_TOKEN:
-        raise InvalidPrice(f"{name}: must be from 0 to {most} dollars per million tokens")
+def _check_products(name: str, nanodollars: int, multipliers: Mapping[str, Decimal]) -> None:
+    for tier, multiplier in multipliers.items():
+        product = int(nanodollars * Fraction(multiplier))
+        if product > MAX_NANODOLLARS_PER_TOKEN:
+            raise InvalidPrice(
+                f"{name}: is {dollars_per_million(product)} dollars per million tokens with the multiplier of {tier}, "
+                f"more than {dollars_per_million(MAX_NANODOLLARS_PER_TOKEN)}"
+            )
+
+
+def _whole(name: str, nanodollars: Fraction, multipliers: Mapping[str, Decimal], most: int) -> int:
+    """The price, at most `most` and whole, as its product with each multiplier is."""
+    if not 0 <= nanodollars <= most:
+        raise InvalidPrice(f"{name}: must be from 0 to {dollars_per_million(most)} dollars per million tokens")
     step = math.lcm(*(Fraction(multiplier).denominator for multiplier in multipliers.values()))
     below = math.floor(nanodollars / step) * step
     if nanodollars != below:
-        nearest = [each for each in (below, below + step) if each <= MAX_NANODOLLARS_PER_TOKEN]
+        nearest = [each for each in (below, below + step) if each <= most]
         raise InvalidPrice(
             f"{name}: must leave whole nanodollars a token in every class; "
             f"the nearest that does is {' or '.join(map(dollars_per_million, nearest))} dollars per million tokens"

@@ -1,7 +1,5 @@
 """Invoices and drafts as CSV, JSON and a page to print. All money is text made from integers, exactly."""
 
-import csv
-import io
 import json
 from functools import cache
 from typing import Any
@@ -10,6 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from gateway.billing.invoices import CreditNote, Draft, Invoice, InvoiceLine
 from gateway.billing.money import dollars, dollars_per_million
+from gateway.spreadsheet import csv_text
 
 LINE_COLUMNS = (
     "usage_month",
@@ -30,29 +29,25 @@ LINE_COLUMNS = (
 
 def as_csv(document: Draft | Invoice) -> str:
     """A line each, under a head; then the invoice's credit notes, with amounts below 0."""
-    text = io.StringIO()
-    writer = csv.DictWriter(
-        text, ("document", "kind", "line", *LINE_COLUMNS, "reason"), restval="", lineterminator="\n"
-    )
-    writer.writeheader()
     number = document.number if isinstance(document, Invoice) else "draft"
     month = document.statement.month
+    rows: list[dict[str, Any]] = []
     for index, line in enumerate(document.statement.lines, 1):
         kind = "usage" if line.key.usage_month == month else "adjustment"
-        writer.writerow({"document": number, "kind": kind, "line": index, **line_fields(line)})
+        rows.append({"document": number, "kind": kind, "line": index, **line_fields(line)})
     for note in document.credit_notes if isinstance(document, Invoice) else ():
         amount = -note.amount_nanodollars
-        writer.writerow(
+        rows.append(
             {
                 "document": note.number,
                 "kind": "credit",
                 "line": note.line or "",
                 "amount_dollars": dollars(amount),
                 "amount_nanodollars": amount,
-                "reason": _no_formula(note.reason),
+                "reason": note.reason,
             }
         )
-    return text.getvalue()
+    return csv_text(("document", "kind", "line", *LINE_COLUMNS, "reason"), rows)
 
 
 def as_json(document: Draft | Invoice) -> str:
@@ -128,11 +123,6 @@ def note_fields(note: CreditNote) -> dict[str, Any]:
 
 def _money(name: str, nanodollars: int) -> dict[str, Any]:
     return {f"{name}_dollars": dollars(nanodollars), f"{name}_nanodollars": nanodollars}
-
-
-def _no_formula(text: str) -> str:
-    """A spreadsheet would run what starts like a formula."""
-    return f"'{text}" if text[0] in "=+-@" else text
 
 
 @cache

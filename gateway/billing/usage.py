@@ -73,8 +73,8 @@ class UsageTotals(Protocol):
         """A tenant's usage with `occurred_at` in [start, end), both the starts of months, UTC."""
         ...
 
-    async def spent_nanodollars(self, tenant_id: str) -> int:
-        """What all of a tenant's usage cost so far."""
+    async def spent_nanodollars(self, tenant_id: str, since: datetime) -> int:
+        """What a tenant's requests cost so far that were admitted at or after `since`, to the millisecond."""
         ...
 
 

@@ -30,7 +30,10 @@ def create(
     name: Annotated[str, typer.Argument(help="Whose it is, or what for.")],
     role: Annotated[
         RoleName,
-        typer.Option("--role", help="admin: everything; billing: prices, invoices, credit; viewer: only reads."),
+        typer.Option(
+            "--role",
+            help="admin: everything; billing: prices, invoices, credit, reads all but the audit log; viewer: reads.",
+        ),
     ],
     as_json: AsJson = False,
     data_dir: DataDir = None,

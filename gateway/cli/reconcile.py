@@ -30,8 +30,8 @@ def reconcile(
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Compare this gateway's journal with the store of usage, hour by hour and event by event. Exits with 1 if they
-    differ."""
+    """Compare this gateway's journal with the store of usage, hour by hour and event by event, and verify the
+    signatures of what other gateways stored. Exits with 1 if they differ."""
     now_ms = time.time_ns() // 1_000_000
     end_ms = now_ms if end is None else parse_time(end)
     start_ms = end_ms - DAY_MS if start is None else parse_time(start)
@@ -69,12 +69,15 @@ async def _reconciled(
     from gateway.billing.invoicing import invoiced_months
     from gateway.errors import OperatorError
     from gateway.metering.reconciliation import reconcile
+    from gateway.metering.signature import EventSigner, SignaturePolicy
+    from gateway.pepper import load_pepper
 
+    signatures = SignaturePolicy(EventSigner(load_pepper(settings)), settings.usage_accept_unsigned_until)
     analytics = open_analytics(settings.analytics_url.get_secret_value())
     try:
         await migrate(analytics)
         window, invoiced = Window(start_ms, end_ms), invoiced_months(database)
-        return await reconcile(settings.journal_path, analytics, window, now_ms=now_ms, invoiced=invoiced)
+        return await reconcile(settings.journal_path, analytics, window, signatures, now_ms=now_ms, invoiced=invoiced)
     except sqlite3.Error as error:
         raise OperatorError(f"the journal {settings.journal_path} cannot be read: {error}") from error
     finally:
@@ -92,6 +95,17 @@ def _lines(found: "Reconciliation") -> list[str]:
             f"{kind}: event {each.event_id}, sequence {each.sequence} {each.detail}".rstrip()
             for each in getattr(found, kind)
         ]
+    lines += [
+        f"unknown source: {each.source!r}, {each.rows} rows, {each.cost_nanodollars} nanodollars"
+        for each in found.unknown_sources
+    ]
+    lines += [
+        f"unauthenticated: event {each.event_id}, source {each.source!r}, sequence {each.sequence}, tenant "
+        f"{each.tenant_id!r}, {each.cost_nanodollars} nanodollars: {each.detail}"
+        for each in found.unauthenticated
+    ]
+    if found.former_rows:
+        lines.append(f"unsigned: {found.former_rows} rows of a former version, which cannot be verified")
     lines += [f"missing: sequences {gap.first} to {gap.last}" for gap in found.missing_ranges]
     for hour in found.hours:
         when = datetime.fromtimestamp(hour.hour_ms / 1000, UTC).isoformat(timespec="minutes")

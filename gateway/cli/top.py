@@ -21,7 +21,8 @@ def top(
 
     It reads /metrics, which needs no key. Keys: q quits, p pauses, 1 to 9 choose a model. A gateway that goes away is
     waited for. Where standard output is no terminal, one frame is printed. TTFT is the time to the first token, TPOT
-    that of each later one; in a bar, # is held, r reserved, c cached.
+    that of each later one, gap99 the 99th percentile of those between two of a stream; in a bar, # is held, r reserved,
+    c cached.
     """
     from gateway.top.watch import live
     from gateway.top.watch import once as one_frame

@@ -70,7 +70,7 @@ class Gatekeeper:
         self.sessions = ConsoleSessions(pepper, now)
 
     async def enter(self, presented: str, address: str) -> Entry:
-        """Open a session for who presents a key. `address` is the client's: its failures are counted.
+        """Open a session for who presents a key. `address` is the client's: its tries are counted until they succeed.
 
         Raises:
             InvalidKey: the key opens nothing.
@@ -85,6 +85,8 @@ class Gatekeeper:
                 code="too_many_logins",
                 headers={"retry-after": str(math.ceil(wait_s))},
             )
+        self._throttle.count_try(address)
+        failed = False
         try:
             if presented.startswith(f"{ADMIN_PREFIX}-"):
                 administrator = await self._administrators.authenticate(presented)
@@ -93,8 +95,11 @@ class Gatekeeper:
             principal = await self._tenants.authenticate(presented)
             return Entry(self.sessions.open(KeyKind.TENANT, principal.key_id), TenantVisitor(principal))
         except InvalidKey:
-            self._throttle.failed(address)
+            failed = True
             raise
+        finally:
+            if not failed:
+                self._throttle.forget_try(address)
 
     async def session(self, token: str) -> Session | None:
         """None: it is no token of ours, its session has ended, or is too old.

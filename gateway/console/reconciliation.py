@@ -16,6 +16,7 @@ _EVENTS: Mapping[str, str] = {
     "missing": "In the journal, not in the store",
     "doubled": "In the store under another's number, or in rows that differ",
     "altered": "In the store, though not as the journal has it",
+    "unauthenticated": "In the store without a gateway's signature",
     "copies": "In the store more than once, and counted once: no drift",
 }
 _MONTHS: Mapping[str, str] = {

@@ -10,25 +10,34 @@ MAX_ADDRESSES = 10_000
 
 
 class LoginThrottle:
-    """Counts failures of an address within `WINDOW_S`. No key of 256 random bits is guessed; this keeps what tries from
-    asking the database at will, and from filling the log."""
+    """Counts tries of an address within `WINDOW_S` that failed or are under way. No key of 256 random bits is guessed;
+    this keeps what tries from asking the database at will, and from filling the log."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._failures: OrderedDict[str, deque[float]] = OrderedDict()
+        self._tries: OrderedDict[str, deque[float]] = OrderedDict()
 
     def wait_s(self, address: str) -> float:
         """How long until the address may try again; 0 where it may now."""
-        failures = self._failures.get(address)
-        if failures is None:
+        tries = self._tries.get(address)
+        if tries is None:
             return 0.0
         now = self._clock()
-        while failures and failures[0] <= now - WINDOW_S:
-            failures.popleft()
-        return failures[0] + WINDOW_S - now if len(failures) >= MAX_FAILURES else 0.0
+        while tries and tries[0] <= now - WINDOW_S:
+            tries.popleft()
+        return tries[0] + WINDOW_S - now if len(tries) >= MAX_FAILURES else 0.0
 
-    def failed(self, address: str) -> None:
-        self._failures.setdefault(address, deque(maxlen=MAX_FAILURES)).append(self._clock())
-        self._failures.move_to_end(address)
-        if len(self._failures) > MAX_ADDRESSES:
-            self._failures.popitem(last=False)
+    def count_try(self, address: str) -> None:
+        """Before it is known how it ends: of many at a time, no more begin than may fail."""
+        self._tries.setdefault(address, deque(maxlen=MAX_FAILURES)).append(self._clock())
+        self._tries.move_to_end(address)
+        if len(self._tries) > MAX_ADDRESSES:
+            self._tries.popitem(last=False)
+
+    def forget_try(self, address: str) -> None:
+        """One that did not fail."""
+        tries = self._tries.get(address)
+        if tries:
+            tries.pop()
+            if not tries:
+                del self._tries[address]

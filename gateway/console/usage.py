@@ -1,7 +1,5 @@
 """What was used over time, told apart by tenant, key, model or class."""
 
-import csv
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +22,7 @@ from gateway.console.observing import (
 )
 from gateway.console.screens import Document, Page, Screen, Visit
 from gateway.console.usage_figures import bucket_starts, figures_of
+from gateway.spreadsheet import csv_text
 
 MAX_BUCKETS = 400
 """In a chart: more bars than that cannot be told apart."""
@@ -82,11 +81,7 @@ class UsagePages:
     async def as_csv(self, visit: Visit) -> Document:
         """Every point, not only those that a chart has room for."""
         answer = await reading(visit)("readUsage", query=self._asked(visit).query)
-        text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, _CSV_COLUMNS, extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(answer["data"])
-        return Document(text.getvalue().encode(), "text/csv; charset=utf-8", "usage.csv")
+        return Document(csv_text(_CSV_COLUMNS, answer["data"]).encode(), "text/csv; charset=utf-8", "usage.csv")
 
     def _asked(self, visit: Visit) -> Asked:
         """

@@ -55,8 +55,8 @@ def pepper(settings: Settings) -> Iterator[Finding]:
     except OperatorError as error:
         yield failure("pepper", str(error), "mend the file, or set TURNPIKE_KEY_PEPPER")
         return
-    shared = settings.database_url.get_secret_value().startswith("postgresql")
-    yield ok("pepper", f"{path}{'; other replicas need it in TURNPIKE_KEY_PEPPER' if shared else ''}")
+    shared = settings.database_url.get_secret_value().startswith("postgresql") or settings.kafka_url is not None
+    yield ok("pepper", f"{path}{'; other replicas and sinks need it in TURNPIKE_KEY_PEPPER' if shared else ''}")
 
 
 def port(settings: Settings) -> Iterator[Finding]:

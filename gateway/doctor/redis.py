@@ -10,38 +10,80 @@ from gateway.settings import Settings
 
 OLDEST = (7, 0)
 _AWAY = "start it, or correct TURNPIKE_REDIS_URL; until then each replica gives out its local share of the limits"
+_SESSIONS = "Redis of sessions"
+_SESSIONS_AWAY = "start it, or correct TURNPIKE_SESSIONS_REDIS_URL; until then turns on sessions get 503"
 
 
 def redis(settings: Settings) -> Iterator[Finding]:
+    """Of limits, and of sessions: what they find of the second follows from the first."""
+    limits: Mapping[str, Any] = {}
     if settings.redis_url is None:
         yield ok("Redis", "not set: this gateway counts limits by itself; several of them need one")
+    else:
+        try:
+            limits, skew = _asked(settings.redis_url.get_secret_value())
+            yield with_skew(judged(limits), skew)
+        except _Unusable as error:
+            yield failure("Redis", str(error), _AWAY)
+    if settings.sessions_redis_url is None:
         return
+    try:
+        sessions, skew = _asked(settings.sessions_redis_url.get_secret_value())
+        yield with_skew(judged_for_sessions(sessions, limits), skew)
+    except _Unusable as error:
+        yield failure(_SESSIONS, str(error), _SESSIONS_AWAY)
+
+
+class _Unusable(Exception):
+    """It does not answer as it should. The message has no more of the error than its kind."""
+
+
+def _asked(url: str) -> tuple[Mapping[str, Any], float]:
+    """What `INFO` says, and how far its clock is from ours, in seconds. Raises: _Unusable."""
     from redis import Redis
     from redis.backoff import NoBackoff
     from redis.exceptions import RedisError
     from redis.retry import Retry
 
     client = Redis.from_url(
-        settings.redis_url.get_secret_value(),
-        socket_timeout=DEADLINE_S,
-        socket_connect_timeout=DEADLINE_S,
-        retry=Retry(NoBackoff(), 0),
+        url, socket_timeout=DEADLINE_S, socket_connect_timeout=DEADLINE_S, retry=Retry(NoBackoff(), 0)
     )
     try:
         asked_s = time.time()
         seconds, microseconds = client.time()
         skew = skew_s(seconds + microseconds / 1e6, asked_s, time.time())
-        yield with_skew(judged(client.info()), skew)
+        return client.info(), skew
     except RedisError as error:
-        yield failure("Redis", f"does not answer as it should ({type(error).__name__})", _AWAY)
+        raise _Unusable(f"does not answer as it should ({type(error).__name__})") from None
     finally:
         client.close()
+
+
+def judged_for_sessions(info: Mapping[str, Any], limits: Mapping[str, Any]) -> Finding:
+    """By what `INFO` says of it and of the one that limits are in, which may be the same; the worst comes first. What
+    it evicts or forgets is a session that begins anew."""
+    version = str(info.get("redis_version", "?"))
+    if _is_old(version):
+        return failure(_SESSIONS, f"{version} is too old", "install 7.0 or newer")
+    if info.get("role") != "master":
+        return failure(_SESSIONS, f"{version}, a replica, which takes no writes", "set TURNPIKE_SESSIONS_REDIS_URL")
+    if "run_id" in info and info["run_id"] == limits.get("run_id"):
+        detail = "the one of limits: what clients store takes memory that limits need"
+        return warning(_SESSIONS, detail, "run a second Redis, and set TURNPIKE_SESSIONS_REDIS_URL to it")
+    if not info.get("maxmemory"):
+        detail = f"{version} without maxmemory: a tenant's sessions are bounded, and all tenants' together are not"
+        return warning(_SESSIONS, detail, "CONFIG SET maxmemory 1gb, and in redis.conf")
+    return ok(_SESSIONS, f"{version}, apart from limits, with a maxmemory of its own")
+
+
+def _is_old(version: str) -> bool:
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal()) < OLDEST
 
 
 def judged(info: Mapping[str, Any]) -> Finding:
     """By what `INFO` says; the worst comes first."""
     version = str(info.get("redis_version", "?"))
-    if tuple(int(part) for part in version.split(".")[:2] if part.isdecimal()) < OLDEST:
+    if _is_old(version):
         return failure("Redis", f"{version} is too old", "install 7.0 or newer")
     if info.get("role") != "master":
         return failure("Redis", f"{version}, a replica, which takes no writes", "set TURNPIKE_REDIS_URL to its master")

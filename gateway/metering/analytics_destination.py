@@ -6,8 +6,10 @@ import orjson
 
 from gateway.analytics import Analytics, AnalyticsAway, AnalyticsError
 from gateway.metering.destination import DestinationAway, DestinationRefused
+from gateway.metering.event import UsageEvent
 from gateway.metering.intake import Intake, Message
 from gateway.metering.journal_file import JournalRow
+from gateway.metering.signature import EventSigner
 
 PARTITION = 0
 """A journal has one. What is found not to be an event is a dead letter of topic `journal-SOURCE`."""
@@ -20,13 +22,16 @@ class AnalyticsDestination:
     After a crash between the insert and its acknowledgement the next process may cut its batch elsewhere: then the
     events lie there twice, and readings take each once by its id.
 
-    The store is the caller's, with its tables up to date.
+    The store is the caller's, with its tables up to date. Each row has its event's signature, for reconciliation.
     """
 
     linger_ms = 500
 
-    def __init__(self, analytics: Analytics) -> None:
-        self._intake = Intake(analytics)
+    def __init__(self, analytics: Analytics, signer: EventSigner) -> None:
+        def signed(event: UsageEvent, _: str) -> str:
+            return signer.sign(event)
+
+        self._intake = Intake(analytics, signed)
 
     async def deliver(self, rows: Sequence[JournalRow]) -> None:
         """

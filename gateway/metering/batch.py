@@ -1,6 +1,6 @@
 """What one commit of the journal writes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -27,9 +27,13 @@ class Batch:
     advanced: dict[str, Progress] = field(default_factory=dict)
     ended: list[Ended] = field(default_factory=list)
     acknowledged: int = 0
+    credit_since_ms: dict[str, int] = field(default_factory=dict)
+    credit_spent: Mapping[str, int] = field(default_factory=dict)
+    """As of its commit."""
+    credit_asked: "list[Future[Mapping[str, int]]]" = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.opened or self.advanced or self.ended or self.acknowledged)
+        return bool(self.opened or self.advanced or self.ended or self.acknowledged or self.credit_asked)
 
     def open(self, opening: Opening, progress: Progress = Progress()) -> None:  # noqa: B008 a value
         self.opened[opening.request_id] = (opening, progress)
@@ -49,6 +53,11 @@ class Batch:
     def acknowledge(self, sequence: int) -> None:
         self.acknowledged = max(self.acknowledged, sequence)
 
+    def follow_credit(self, since_ms: Mapping[str, int], told: "Future[Mapping[str, int]]") -> None:
+        """Before what ends in this batch. `told` is given what was spent after it."""
+        self.credit_since_ms.update(since_ms)
+        self.credit_asked.append(told)
+
     def followed_by(self, later: "Batch") -> None:
         """Take in what came after."""
         for opening, progress in later.opened.values():
@@ -58,6 +67,8 @@ class Batch:
         for ended in later.ended:
             self.end(ended)
         self.acknowledge(later.acknowledged)
+        self.credit_since_ms.update(later.credit_since_ms)
+        self.credit_asked += later.credit_asked
 
     def numbered(self, source: str, first_sequence: int) -> list[UsageEvent]:
         """The events, with their place in the journal."""

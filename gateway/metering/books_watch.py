@@ -19,6 +19,7 @@ from gateway.analytics import Analytics, AnalyticsError
 from gateway.analytics.sums import Window
 from gateway.metering.journal_file import HOUR_MS, JournalFile, Totals
 from gateway.metering.reconciliation import reconcile
+from gateway.metering.signature import SignaturePolicy
 from gateway.metering.stored_usage import stored_hours
 
 LOOK_BACK_MS = 24 * HOUR_MS
@@ -48,9 +49,12 @@ class BooksWatch:
     Each property is of the last check that could be made.
     """
 
-    def __init__(self, journal_path: Path, analytics: Analytics, every_s: float) -> None:
+    def __init__(
+        self, journal_path: Path, analytics: Analytics, signatures: SignaturePolicy, *, every_s: float
+    ) -> None:
         self._path = journal_path
         self._analytics = analytics
+        self._signatures = signatures
         self._every_s = every_s
         self._settled: int | None = None
         """All events up to this one were relayed when the last check began."""
@@ -114,7 +118,8 @@ class BooksWatch:
     async def _named(self, differing: Mapping[int, Sides], now_ms: int) -> Drift:
         missing = doubled = altered = 0
         for hour_ms in sorted(differing)[-MAX_NAMED_HOURS:]:
-            found = await reconcile(self._path, self._analytics, Window(hour_ms, hour_ms + HOUR_MS), now_ms=now_ms)
+            hour = Window(hour_ms, hour_ms + HOUR_MS)
+            found = await reconcile(self._path, self._analytics, hour, self._signatures, now_ms=now_ms)
             missing += len(found.missing) + sum(gap.events for gap in found.missing_ranges)
             doubled += len(found.doubled)
             altered += len(found.altered)

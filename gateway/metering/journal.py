@@ -13,7 +13,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import IO
@@ -170,6 +170,20 @@ class Journal:
             self._refuse_if_closed()
             self._end(Ended(event))
 
+    def follow_credit(self, since_ms: Mapping[str, int]) -> Future[Mapping[str, int]]:
+        """Sum from now on what these tenants' requests cost that were admitted at or after their instant, by tenant id
+        in Unix milliseconds; for one that is followed already nothing changes. The sums of all that are followed, once
+        they are on the disk, or JournalUnavailable.
+        """
+        told: Future[Mapping[str, int]] = Future()
+        with self._changed:
+            if self._closing:
+                told.set_exception(JournalUnavailable("the journal is closed"))
+                return told
+            self._next.follow_credit(since_ms, told)
+            self._changed.notify()
+        return told
+
     def acknowledge(self, sequence: int) -> None:
         """All events up to this one have arrived downstream. It need not be durable at once: they may arrive twice."""
         with self._changed:
@@ -212,7 +226,7 @@ class Journal:
                 self._unwritten.followed_by(self._next)
                 self._next = Batch()
                 closing = self._closing
-            if self._unwritten:
+            if self._unwritten or (self._trouble is not None and not closing):
                 self._write()
             if closing:
                 if self._unwritten:
@@ -222,12 +236,13 @@ class Journal:
                 return
 
     def _due(self) -> float | None:
-        """When to write, on the monotonic clock; None where there is nothing to write."""
+        """When to write next, on the monotonic clock; None if there is nothing to write. After an error there always
+        is, to detect that the disk has recovered."""
         if self._closing:
             return 0.0
-        if self._unwritten:
+        if self._unwritten or self._trouble is not None:
             return self._written + RETRY_S
-        if self._next.ended:
+        if self._next.ended or self._next.credit_asked:
             return self._written + (GATHER_MS / 1000 if self._under_way else 0.0)
         return self._written + self._interval_s if self._next else None
 
@@ -252,6 +267,8 @@ class Journal:
         self._last_sequence = last
         self._relayed_sequence = max(self._relayed_sequence, batch.acknowledged)
         self._unwritten = Batch()
+        for asked in batch.credit_asked:
+            asked.set_result(batch.credit_spent)
 
     def _commit(self, batch: Batch) -> int:
         """Write a batch in one transaction; returns the sequence of the last event there is."""
@@ -260,10 +277,16 @@ class Journal:
         last = file.last_sequence()
         file.open(OpenRequest(opening, progress, now_ms) for opening, progress in batch.opened.values())
         file.advance(batch.advanced.items(), now_ms)
+        if batch.credit_since_ms:
+            file.follow_credit(batch.credit_since_ms)
         if batch.ended:
             file.append(last + 1, batch.numbered(file.source, last + 1))
+        if batch.credit_asked:
+            batch.credit_spent = file.credit_spent()
         if batch.acknowledged:
             file.acknowledge(batch.acknowledged)
+        if not batch:
+            file.touch()
         if time.monotonic() - self._pruned > PRUNE_EVERY_S:
             file.prune(now_ms - self._retention_ms, PRUNE_EVENTS)
             self._pruned = time.monotonic()
@@ -277,6 +300,9 @@ class Journal:
         if self._trouble is None:
             _log.error("the journal cannot be written", error=str(error))
         self._trouble = reason
+        for asked in batch.credit_asked:
+            asked.set_exception(JournalUnavailable(reason))
+        batch.credit_asked.clear()
         waiting = batch.fall_back()
         if waiting:
             self._overwrite(batch)

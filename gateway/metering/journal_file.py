@@ -2,16 +2,17 @@
 
 import sqlite3
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from gateway.metering.event import UsageEvent, unix_ms
+from gateway.metering.event import UsageEvent, admitted_ms, unix_ms, utc_from_ms
 from gateway.metering.opening import Opening, Progress
 
 BUSY_TIMEOUT_MS = 5000
 HOUR_MS = 3_600_000
+_MAX_INTEGER = 2**63 - 1
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS journal (
@@ -52,21 +53,40 @@ CREATE TABLE IF NOT EXISTS spent (
     nanodollars INTEGER NOT NULL,
     PRIMARY KEY (month, tenant_id, key_id, model)
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS credit_spent (
+    tenant_id TEXT PRIMARY KEY,
+    since_ms INTEGER NOT NULL,
+    nanodollars INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
 """
 
-_COUNT_HOUR = """
+
+def _plus(column: str, amount: str) -> str:
+    """A sum that stops at the largest integer: SQLite would make a float of it, refuse the row, and no event of anybody
+    could be written any more."""
+    return f"{column} = {column} + min({amount}, {_MAX_INTEGER} - {column})"
+
+
+_COUNT_HOUR = f"""
 INSERT INTO hours VALUES (?, 1, ?, ?, ?, ?) ON CONFLICT (hour_ms) DO UPDATE SET
     events = events + 1,
-    prompt_tokens = prompt_tokens + excluded.prompt_tokens,
-    cached_tokens = cached_tokens + excluded.cached_tokens,
-    completion_tokens = completion_tokens + excluded.completion_tokens,
-    cost_nanodollars = cost_nanodollars + excluded.cost_nanodollars
+    {_plus("prompt_tokens", "excluded.prompt_tokens")},
+    {_plus("cached_tokens", "excluded.cached_tokens")},
+    {_plus("completion_tokens", "excluded.completion_tokens")},
+    {_plus("cost_nanodollars", "excluded.cost_nanodollars")}
 """
 
-_COUNT_SPENT = """
+_COUNT_SPENT = f"""
 INSERT INTO spent VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (month, tenant_id, key_id, model) DO UPDATE SET
-    tokens = tokens + excluded.tokens, nanodollars = nanodollars + excluded.nanodollars
+    {_plus("tokens", "excluded.tokens")}, {_plus("nanodollars", "excluded.nanodollars")}
 """
+
+_COUNT_CREDIT = f"""
+UPDATE credit_spent SET {_plus("nanodollars", "?")} WHERE tenant_id = ? AND since_ms <= ?
+"""
+
+_DISORDER_MS = 60_000
+"""Events are numbered as they are written; by the time of their end they are out of order by less than this."""
 
 
 _HOURS_UP_TO = f"""
@@ -186,11 +206,51 @@ class JournalFile:
         execute("INSERT INTO events VALUES (?, ?, ?, ?)", [_event_row(event) for event in events])
         execute(_COUNT_HOUR, [(_hour_ms(event), *_amounts(event)) for event in events])
         execute(_COUNT_SPENT, [_spent_row(event) for event in events])
+        execute(_COUNT_CREDIT, [_credit_row(event) for event in events])
         self._connection.execute("UPDATE journal SET last_sequence = ?", (first_sequence + len(events) - 1,))
 
     def acknowledge(self, sequence: int) -> None:
         """All events up to this one have arrived where they go."""
         self._connection.execute("UPDATE journal SET relayed_sequence = max(relayed_sequence, ?)", (sequence,))
+
+    def touch(self) -> None:
+        """Dirty a page without changing its content, so that a commit performs a write."""
+        for change in (1, -1):
+            self._connection.execute("UPDATE journal SET relayed_sequence = relayed_sequence + ?", (change,))
+
+    def follow_credit(self, since_ms: Mapping[str, int]) -> None:
+        """Sum from now on what a tenant's requests cost that were admitted at or after an instant (Unix milliseconds),
+        the events that are here included. Nothing changes for one that is followed already."""
+        known = self.credit_spent()
+        for tenant_id, since in since_ms.items():
+            if tenant_id not in known:
+                spent = min(self._spent_since(tenant_id, since), _MAX_INTEGER)
+                self._connection.execute("INSERT INTO credit_spent VALUES (?, ?, ?)", (tenant_id, since, spent))
+
+    def credit_spent(self) -> dict[str, int]:
+        """By tenant, what `follow_credit` sums."""
+        return dict(self._connection.execute("SELECT tenant_id, nanodollars FROM credit_spent"))
+
+    def _spent_since(self, tenant_id: str, since_ms: int) -> int:
+        """Exact where the events since then are still here. Where some have been pruned (of a journal that former
+        versions have written), all of the months from that instant's on: no less than was spent."""
+        hour_ms = since_ms // HOUR_MS * HOUR_MS
+        spent = seen = 0
+        for occurred_ms, body in self._connection.execute(
+            "SELECT occurred_ms, body FROM events ORDER BY sequence DESC"
+        ):
+            if occurred_ms < since_ms - _DISORDER_MS:
+                return spent
+            seen += occurred_ms >= hour_ms
+            event = UsageEvent.from_json(body)
+            if event.tenant_id == tenant_id and admitted_ms(event) >= since_ms:
+                spent += event.cost_nanodollars
+        query = "SELECT coalesce(sum(events), 0) FROM hours WHERE hour_ms >= ?"
+        if self._connection.execute(query, (hour_ms,)).fetchone()[0] == seen:
+            return spent
+        query = "SELECT nanodollars FROM spent WHERE tenant_id = ? AND month >= ?"
+        months = self._connection.execute(query, (tenant_id, utc_from_ms(since_ms).strftime("%Y-%m")))
+        return sum(nanodollars for (nanodollars,) in months)
 
     def prune(self, before_ms: int, limit: int) -> None:
         """Drop events that have arrived and are older. Their sums stay."""
@@ -270,6 +330,10 @@ def _hour_ms(event: UsageEvent) -> int:
 
 def _amounts(event: UsageEvent) -> tuple[int, int, int, int]:
     return event.prompt_tokens, event.cached_tokens, event.completion_tokens, event.cost_nanodollars
+
+
+def _credit_row(event: UsageEvent) -> tuple[int, str, int]:
+    return event.cost_nanodollars, event.tenant_id, admitted_ms(event)
 
 
 def _spent_row(event: UsageEvent) -> tuple[str, str, str, str, int, int]:

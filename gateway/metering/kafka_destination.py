@@ -9,6 +9,7 @@ import orjson
 from gateway.metering.destination import DestinationAway, DestinationRefused
 from gateway.metering.journal_file import JournalRow
 from gateway.metering.kafka_cluster import KafkaCluster
+from gateway.metering.signature import HEADER, EventSigner
 from gateway.metering.worker import Worker
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ CLIENT_LINGER_MS = 5
 
 
 class KafkaDestination:
-    """Rows become messages: the key is the tenant, so that one tenant's are in order, and the value the event's JSON.
+    """Rows become messages: the key is the tenant, so that one tenant's are in order, the value the event's JSON, and a
+    header its signature.
 
     Idempotent and acknowledged by all replicas in sync. After a failure the producer is thrown away with whatever it
     still held: the relay brings the same rows again. Everything runs on one thread of its own; a delivery takes at most
@@ -32,9 +34,10 @@ class KafkaDestination:
 
     linger_ms = 0
 
-    def __init__(self, cluster: KafkaCluster, topic: str) -> None:
+    def __init__(self, cluster: KafkaCluster, topic: str, signer: EventSigner) -> None:
         self._cluster = cluster
         self._topic = topic
+        self._signer = signer
         self._producer: KafkaProducer | None = None
         self._worker = Worker("kafka-producer")
 
@@ -67,7 +70,13 @@ class KafkaDestination:
     def _send(self, rows: Sequence[JournalRow]) -> None:
         producer = self._connected()
         sent = [
-            producer.send(self._topic, key=orjson.loads(row.body)["tenant_id"].encode(), value=row.body) for row in rows
+            producer.send(
+                self._topic,
+                key=orjson.loads(row.body)["tenant_id"].encode(),
+                value=row.body,
+                headers=[(HEADER, self._signer.sign_json(row.body).encode())],
+            )
+            for row in rows
         ]
         producer.flush(timeout=(DELIVERY_TIMEOUT_MS + REQUEST_TIMEOUT_MS) / 1000)
         for each in sent:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gateway.metering.intake import Message
 from gateway.metering.kafka_cluster import KafkaCluster
 from gateway.metering.message_source import Fetched, Partition, SourceAway
+from gateway.metering.signature import HEADER
 from gateway.metering.worker import Worker
 
 if TYPE_CHECKING:
@@ -120,7 +121,13 @@ def _poll(consumer: "KafkaConsumer", *, more: bool) -> Fetched:
 
 
 def _messages(records: Sequence[Any]) -> list[Message]:
-    return [Message(each.offset, each.value or b"", each.timestamp) for each in records]
+    return [Message(each.offset, each.value or b"", each.timestamp, _signature(each.headers)) for each in records]
+
+
+def _signature(headers: Sequence[tuple[str, bytes | None]]) -> str:
+    """The header's text, "" where there is none. Whoever sent it may have sent any bytes, and more than one."""
+    found = [value or b"" for name, value in headers if name == HEADER]
+    return found[-1].decode(errors="replace") if found else ""
 
 
 def _behind(consumer: "KafkaConsumer") -> Mapping[Partition, int]:

@@ -9,7 +9,7 @@ from uuid import UUID
 import orjson
 
 from gateway.billing.prices import Price
-from gateway.metering.event import Ending, UsageEvent, unrouted, utc_from_ms
+from gateway.metering.event import MAX_COUNT, Ending, UsageEvent, unrouted, utc_from_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +32,9 @@ class Opening:
     opened_ms: int
 
     def cost(self, progress: "Progress") -> int:
-        """Nanodollars."""
-        return self.price.of(progress.prompt_tokens, progress.cached_tokens, progress.completion_tokens)
+        """Nanodollars, at most what the stores have room for: prices of earlier programs have no useful bound."""
+        cost = self.price.of(progress.prompt_tokens, progress.cached_tokens, progress.completion_tokens)
+        return min(cost, MAX_COUNT)
 
     def to_json(self) -> bytes:
         return orjson.dumps(self)

@@ -2,7 +2,8 @@
 
 For each hour of a journal: its sums = the sums of the distinct events in ClickHouse + those of events still under way.
 Events that the journal still has are compared one by one, so that what breaks the equation is named; of older ones
-there are the hours' sums, and the numbers that are missing.
+there are the hours' sums, and the numbers that are missing. All other rows of the store, those of other journals among
+them, are verified by their signatures.
 """
 
 import asyncio
@@ -19,6 +20,8 @@ from gateway.metering.event import COLUMNS, UsageEvent, unix_ms, utc_from_ms
 from gateway.metering.gaps import MissingRange, missing_ranges
 from gateway.metering.intake import row_of
 from gateway.metering.journal_file import HOUR_MS, JournalFile, JournalRow, Totals
+from gateway.metering.signature import SignaturePolicy
+from gateway.metering.stored_signatures import UnauthenticatedRow, UnsignedSource, check_signatures
 from gateway.metering.stored_usage import EventRow, SequenceRange, stored_hours, stored_rows
 
 PAGE_EVENTS = 5_000
@@ -63,7 +66,9 @@ class MonthFinding:
 @dataclass(slots=True)
 class Reconciliation:
     """What came of it. No drift: `copies`, events that lie in the store more than once and are counted once; `late`,
-    months with usage that came after their invoice and is for the next one."""
+    months with usage that came after their invoice and is for the next one; `former_rows`, rows without a signature of
+    the time before there were any. `unauthenticated` rows of the store are no gateway's, and so are all of
+    `unknown_sources`."""
 
     source: str
     window: Window
@@ -78,10 +83,14 @@ class Reconciliation:
     hours: list[HourFinding] = field(default_factory=list)
     months: list[MonthFinding] = field(default_factory=list)
     late: list[MonthFinding] = field(default_factory=list)
+    unauthenticated: list[UnauthenticatedRow] = field(default_factory=list)
+    unknown_sources: list[UnsignedSource] = field(default_factory=list)
+    former_rows: int = 0
 
     @property
     def drift(self) -> bool:
-        return any((self.missing, self.doubled, self.altered, self.missing_ranges, self.hours, self.months))
+        events = (self.missing, self.doubled, self.altered, self.unauthenticated)
+        return any((*events, self.missing_ranges, self.hours, self.months))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +108,13 @@ async def reconcile(
     journal_path: Path,
     analytics: Analytics,
     window: Window,
+    signatures: SignaturePolicy,
     *,
     now_ms: int,
     invoiced: Invoiced | None = None,
 ) -> Reconciliation:
-    """Compare a journal with the store, in the whole hours that the window touches. The gateway may be running.
+    """Compare a journal with the store, in the whole hours that the window touches, and verify what else the store has
+    there. The gateway may be running.
 
     Raises:
         sqlite3.Error: there is no such journal, or it cannot be read.
@@ -120,6 +131,7 @@ async def reconcile(
     finally:
         await asyncio.to_thread(file.close)
     await _compare_hours(analytics, snapshot, under_way, found)
+    await _verify_others(analytics, snapshot, signatures, found)
     settled = Window(window.start_ms, max(window.start_ms, min(window.end_ms, under_way.settled_before_ms)))
     found.missing_ranges = [
         MissingRange(gap.source, gap.first, min(gap.last, snapshot.first - 1))
@@ -227,6 +239,21 @@ async def _compare_hours(
         )
         if sides[0] != plus(sides[1], sides[2]):
             found.hours.append(HourFinding(hour_ms, *sides))
+
+
+async def _verify_others(
+    analytics: Analytics, snapshot: _Snapshot, signatures: SignaturePolicy, found: Reconciliation
+) -> None:
+    checked = await check_signatures(
+        analytics,
+        found.window,
+        signatures.signer,
+        unsigned_until_ms=await signatures.unsigned_until_ms(analytics),
+        source=snapshot.source,
+        compared=SequenceRange(snapshot.first, snapshot.last),
+    )
+    found.unauthenticated, found.unknown_sources = checked.rows, checked.unknown_sources
+    found.former_rows = checked.former_rows
 
 
 async def _compare_months(analytics: Analytics, window: Window, invoiced: Invoiced, found: Reconciliation) -> None:

@@ -15,7 +15,7 @@ import structlog
 
 from gateway.analytics import AnalyticsError
 from gateway.metering.destination import Backoff
-from gateway.metering.intake import Intake, Message
+from gateway.metering.intake import Intake, Message, Stored
 from gateway.metering.message_source import Fetched, MessageSource, Partition, SourceAway
 
 BATCH_MESSAGES = 5_000
@@ -32,7 +32,11 @@ class SinkCounts:
     """Since the start."""
 
     events_total: int = 0
+    unsigned_total: int = 0
+    """Of the events, those that were accepted without a signature."""
     dead_letters_total: int = 0
+    unauthenticated_total: int = 0
+    """Events whose signature is missing or wrong: put aside beside the dead letters, and not among these."""
     batches_total: int = 0
     failures_total: int = 0
 
@@ -130,7 +134,7 @@ class Sink:
             stored = await self._intake.store(*partition, messages)
             self._batches.popleft()
             self._uncommitted[partition] = messages[-1].offset + 1
-            self._count(partition, stored.events, stored.dead_letters)
+            self._count(partition, stored)
         if self._uncommitted:
             await self._source.commit(self._uncommitted)
             self._uncommitted = {}
@@ -176,9 +180,18 @@ class Sink:
             if self._errors.pop(step.__name__, None) is not None and not self._errors:
                 _log.warning("usage is brought on again")
 
-    def _count(self, partition: Partition, events: int, dead_letters: int) -> None:
-        self.counts.batches_total += 1
-        self.counts.events_total += events
-        self.counts.dead_letters_total += dead_letters
-        if dead_letters:
-            _log.error("messages are no usage events", partition=partition.number, messages=dead_letters)
+    def _count(self, partition: Partition, stored: Stored) -> None:
+        counts = self.counts
+        counts.batches_total += 1
+        counts.events_total += stored.events
+        counts.unsigned_total += stored.unsigned
+        counts.dead_letters_total += stored.dead_letters
+        counts.unauthenticated_total += stored.unauthenticated
+        if stored.dead_letters:
+            _log.error("messages are no usage events", partition=partition.number, messages=stored.dead_letters)
+        if stored.unauthenticated:
+            _log.error(
+                "usage events are not authenticated and not billed",
+                partition=partition.number,
+                events=stored.unauthenticated,
+            )

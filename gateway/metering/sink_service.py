@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
 import structlog
@@ -19,7 +19,9 @@ from gateway.metering.kafka_cluster import KafkaCluster
 from gateway.metering.kafka_source import KafkaSource
 from gateway.metering.message_source import MessageSource, Partition, SourceAway
 from gateway.metering.metrics import SinkCollector
+from gateway.metering.signature import EventSigner, SignaturePolicy, Verification
 from gateway.metering.sink import Sink
+from gateway.pepper import load_pepper, pepper_path
 from gateway.settings import Settings
 
 GROUP = "turnpike-sink"
@@ -78,14 +80,17 @@ async def run_sink(settings: Settings, *, member: str | None = None) -> None:
     """Until SIGTERM or SIGINT.
 
     Raises:
-        OperatorError: there is no Kafka to take from, or the store is not one that this program can use.
+        OperatorError: there is no Kafka to take from, no pepper to verify signatures under, or the store is not one
+            that this program can use.
     """
     if settings.kafka_url is None:
         raise OperatorError("kafka_url is not set: without Kafka the gateway brings usage to the store by itself")
+    policy = _signatures(settings)
+    verification = Verification(policy.signer)
     cluster = KafkaCluster.from_url(settings.kafka_url.get_secret_value())
     analytics = open_analytics(settings.analytics_url.get_secret_value())
     source = KafkaSource(cluster, settings.kafka_topic, group=GROUP, member=member)
-    sink = Sink(source, Intake(analytics))
+    sink = Sink(source, Intake(analytics, verification))
     started, stopping = asyncio.Event(), asyncio.Event()
 
     def stop() -> None:
@@ -98,8 +103,13 @@ async def run_sink(settings: Settings, *, member: str | None = None) -> None:
     if settings.sink_metrics_port:
         collector = SinkCollector(sink, gaps, lag, started.is_set)
         _serve_metrics(collector, settings.host, settings.sink_metrics_port)
+
+    async def prepare() -> None:
+        await migrate(analytics)
+        verification.accept_unsigned_until(await policy.unsigned_until_ms(analytics))
+
     try:
-        if await _migrated(analytics, stopping):
+        if await _prepared(prepare, stopping):
             started.set()
             watching = [asyncio.create_task(watch.run()) for watch in (gaps, lag)]
             try:
@@ -114,12 +124,26 @@ async def run_sink(settings: Settings, *, member: str | None = None) -> None:
         await analytics.aclose()
 
 
-async def _migrated(analytics: Analytics, stopping: asyncio.Event) -> bool:
-    """Bring the tables up to date, however long the store is away; False where it is time to stop."""
+def _signatures(settings: Settings) -> SignaturePolicy:
+    """A pepper is never made here: under one of its own, a sink would refuse every event.
+
+    Raises:
+        OperatorError
+    """
+    if settings.key_pepper is None and not pepper_path(settings).exists():
+        raise OperatorError(
+            f"there is no pepper in {pepper_path(settings)}: a sink verifies usage under the gateways' pepper, so set "
+            "TURNPIKE_KEY_PEPPER to theirs"
+        )
+    return SignaturePolicy(EventSigner(load_pepper(settings)), settings.usage_accept_unsigned_until)
+
+
+async def _prepared(prepare: Callable[[], Awaitable[None]], stopping: asyncio.Event) -> bool:
+    """Prepare the store, however long it is away; False where it is time to stop."""
     backoff = Backoff(0.5, 10.0)
     while not stopping.is_set():
         try:
-            await migrate(analytics)
+            await prepare()
         except AnalyticsAway as error:
             _log.error("the store of usage does not answer", error=str(error))
             try:

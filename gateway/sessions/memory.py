@@ -5,9 +5,16 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gateway.sessions.store import SESSION_TTL_MS, TURN_TTL_MS, Begun, SessionKey, Stored
+from gateway.sessions.store import (
+    MAX_BYTES_PER_TENANT,
+    MAX_SESSIONS_PER_TENANT,
+    SESSION_TTL_MS,
+    TURN_TTL_MS,
+    Begun,
+    SessionKey,
+    Stored,
+)
 
-MAX_SESSIONS_PER_TENANT = 1_000
 MAX_TOTAL_BYTES = 256 * 1024**2
 
 
@@ -39,8 +46,9 @@ class _Session:
 class MemorySessionStore:
     """A `SessionStore` in memory. For one event loop.
 
-    Over `per_tenant` sessions, a tenant's least recently used one goes; over `total_bytes`, that of the tenant that
-    has the most. None of them is one with a turn under way, nor the one just used. `clock` gives Unix milliseconds.
+    Over `per_tenant` sessions or `bytes_per_tenant`, a tenant's least recently used one goes; over `total_bytes`, that
+    of the tenant that has the most. None of them is one with a turn under way, nor the one just used. `clock` gives
+    Unix milliseconds.
     """
 
     def __init__(
@@ -48,10 +56,12 @@ class MemorySessionStore:
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         *,
         per_tenant: int = MAX_SESSIONS_PER_TENANT,
+        bytes_per_tenant: int = MAX_BYTES_PER_TENANT,
         total_bytes: int = MAX_TOTAL_BYTES,
     ) -> None:
         self._clock = clock
         self._per_tenant = per_tenant
+        self._bytes_per_tenant = bytes_per_tenant
         self._total_bytes = total_bytes
         # Both least recently used first. All sessions live equally long, so the first are the first to expire.
         self._sessions: OrderedDict[SessionKey, _Session] = OrderedDict()
@@ -133,6 +143,8 @@ class MemorySessionStore:
         for tenant, keys in by_tenant.items():
             assert self._bytes_of[tenant] == sum(self._sessions[key].size for key in keys)
             assert sum(not self._sessions[key].owner for key in keys) <= self._per_tenant
+            idle = [self._sessions[key].size for key in keys if not self._sessions[key].owner]
+            assert sum(idle) <= max(self._bytes_per_tenant, max(idle, default=0))
 
     def _use(self, key: SessionKey, session: _Session) -> None:
         self._sessions[key] = session
@@ -161,11 +173,14 @@ class MemorySessionStore:
             self._remove(key)
 
     def _make_room(self, new: SessionKey, now_ms: int) -> None:
-        while len(self._of_tenant[new.tenant_id]) > self._per_tenant and self._evict_of(new.tenant_id, new, now_ms):
+        while self._is_over(new.tenant_id) and self._evict_of(new.tenant_id, new, now_ms):
             pass
         while self._bytes_of.total() > self._total_bytes:
             if not self._evict_of(self._bytes_of.most_common(1)[0][0], new, now_ms):
                 return
+
+    def _is_over(self, tenant_id: str) -> bool:
+        return len(self._of_tenant[tenant_id]) > self._per_tenant or self._bytes_of[tenant_id] > self._bytes_per_tenant
 
     def _evict_of(self, tenant_id: str, new: SessionKey, now_ms: int) -> bool:
         """Its least recently used session that nobody is at. False: there is none."""

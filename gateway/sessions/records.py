@@ -2,6 +2,8 @@
 
 import logging
 import uuid
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from gateway.sessions.errors import SessionStoreAway
 from gateway.sessions.history import packed, unpacked
@@ -11,6 +13,8 @@ from gateway.sessions.store import SessionKey, SessionStore
 MAX_RECORD_BYTES = 1024**2
 """Of one value, before it is compressed. It is a bound on what a read has to unfold and parse, too."""
 
+Release = Callable[[SessionKey, str], Awaitable[None]]
+
 _log = logging.getLogger(__name__)
 
 
@@ -18,12 +22,13 @@ class Records:
     """The records of one kind. A record lives for `SESSION_TTL_MS` from when it is put; reading does not prolong that.
 
     They lie beside sessions and count with them against a tenant's bounds. `kind` is in front of their ids, with a
-    slash, which no session's id has.
+    slash, which no session's id has. `release` ends a turn (default: `store.release`), on cancellation too.
     """
 
-    def __init__(self, store: SessionStore, kind: str) -> None:
+    def __init__(self, store: SessionStore, kind: str, release: Release | None = None) -> None:
         self._store = store
         self._kind = kind
+        self._release = release or store.release
 
     async def put(self, tenant_id: str, id: str, data: bytes) -> bool:
         """Store a value under an id that nothing has. False: it is not stored, as it is too large, or the store is
@@ -35,7 +40,12 @@ class Records:
         try:
             begun = await self._store.begin(key, token)
             return begun is not None and await self._store.store(key, token, value)
-        except SessionStoreAway as error:
+        except BaseException as error:
+            # `begin` may have succeeded; until its lease expires the record would count against the tenant's bounds.
+            with suppress(SessionStoreAway):
+                await self._release(key, token)
+            if not isinstance(error, SessionStoreAway):
+                raise
             _log.warning("a record is not kept: %s", error)
             return False
 

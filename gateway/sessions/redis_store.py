@@ -1,6 +1,7 @@
 """Sessions in Redis, for replicas that share them: one Lua script, and so one atomic step, for each call.
 
-Redis' clock counts, and Redis 7.0 is enough. A session is one hash, `ctx:{tenant}:{session}`; what Redis loses by a
+Redis' clock counts, and Redis 7.0 is enough. A session is one hash, `ctx:{tenant}:{session}`; beside it a tenant has
+`ctx-used:{tenant}` and `ctx-bytes:{tenant}`, by which its bounds are kept (`lua/prelude.lua`). What Redis loses by a
 restart or by eviction is a session that begins anew.
 """
 
@@ -15,27 +16,46 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from gateway.sessions.errors import SessionStoreAway
-from gateway.sessions.store import SESSION_TTL_MS, TURN_TTL_MS, Begun, SessionKey, Stored
+from gateway.sessions.errors import SessionStoreAway, SessionStoreFull
+from gateway.sessions.store import (
+    MAX_BYTES_PER_TENANT,
+    MAX_SESSIONS_PER_TENANT,
+    SESSION_TTL_MS,
+    TURN_TTL_MS,
+    Begun,
+    SessionKey,
+    Stored,
+)
 
 DEADLINE_S = 0.5
 """A history may be hundreds of kilobytes. Whoever waits so long for it is told that it cannot be read."""
 MAX_CONNECTIONS = 32
+RESERVED_SHARE = 0.2
+"""Of Redis' `maxmemory`, if it has one: no session is stored that would take what is left for others, limits above all.
+"""
 _SCRIPTS = ("begin", "extend", "store", "release", "read", "delete")
 
 
 class RedisSessionStore:
     """A `SessionStore` in Redis. No call takes longer than `deadline_s`.
 
-    `clock` gives Unix milliseconds in tests; None: Redis' TIME.
+    Over `per_tenant` sessions or `bytes_per_tenant`, a tenant's least recently used ones go. `clock` gives Unix
+    milliseconds in tests; None: Redis' TIME.
     """
 
     def __init__(
-        self, client: Redis, clock: Callable[[], int] | None = None, *, deadline_s: float = DEADLINE_S
+        self,
+        client: Redis,
+        clock: Callable[[], int] | None = None,
+        *,
+        deadline_s: float = DEADLINE_S,
+        per_tenant: int = MAX_SESSIONS_PER_TENANT,
+        bytes_per_tenant: int = MAX_BYTES_PER_TENANT,
     ) -> None:
         self._client = client
         self._clock = clock
         self._deadline_s = deadline_s
+        self._bounds = (per_tenant, bytes_per_tenant)
         prelude = _source("prelude")
         self._scripts = {name: client.register_script(prelude + _source(name)) for name in _SCRIPTS}
 
@@ -59,10 +79,15 @@ class RedisSessionStore:
         return bool(await self._call("extend", key, token, TURN_TTL_MS))
 
     async def store(self, key: SessionKey, token: str, value: bytes) -> bool:
-        return bool(await self._call("store", key, token, SESSION_TTL_MS, value))
+        stored = await self._call(
+            "store", key, token, *self._bounds, TURN_TTL_MS, SESSION_TTL_MS, str(RESERVED_SHARE), value
+        )
+        if stored < 0:
+            raise SessionStoreFull("the memory of the store of sessions is full")
+        return bool(stored)
 
     async def release(self, key: SessionKey, token: str) -> None:
-        await self._call("release", key, token)
+        await self._call("release", key, token, *self._bounds)
 
     async def read(self, key: SessionKey) -> Stored | None:
         found = await self._call("read", key)
@@ -79,8 +104,10 @@ class RedisSessionStore:
 
     async def _call(self, script: str, key: SessionKey, *arguments: str | int | bytes) -> Any:
         now = -1 if self._clock is None else self._clock()
+        tenant_id, session_id = key
+        keys = [f"ctx:{tenant_id}:{session_id}", f"ctx-used:{tenant_id}", f"ctx-bytes:{tenant_id}"]
         async with self._answering():
-            return await self._scripts[script](keys=[f"ctx:{key.tenant_id}:{key.session_id}"], args=[now, *arguments])
+            return await self._scripts[script](keys=keys, args=[now, session_id, *arguments])
 
     @asynccontextmanager
     async def _answering(self) -> AsyncIterator[None]:

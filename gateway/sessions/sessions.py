@@ -5,17 +5,20 @@ import contextlib
 import logging
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypeVar
 
-from gateway.sessions.errors import SessionBusy, SessionStoreAway
+from gateway.sessions.errors import SessionBusy, SessionStoreAway, TooManyWaitingTurns
 from gateway.sessions.history import History, packed, unpacked
 from gateway.sessions.packing import aside
 from gateway.sessions.policy import Cut
 from gateway.sessions.records import Records
-from gateway.sessions.store import SessionKey, SessionStore
+from gateway.sessions.store import Begun, SessionKey, SessionStore
+
+K = TypeVar("K")
 
 HEARTBEAT_S = 10.0
 """A third of a turn's life in the store: two heartbeats in a row may fail."""
@@ -24,6 +27,8 @@ LAST_RETRY_S = 0.1
 """How often a turn that waits for another looks whether that is over: at first, and after a while."""
 MAX_WAITING = 4
 """Turns that wait for one session; more are refused at once."""
+MAX_WAITING_OF_TENANT = 64
+"""Turns that wait for all sessions of one tenant; more are refused at once. They hold nothing of its limits yet."""
 
 _log = logging.getLogger(__name__)
 
@@ -95,10 +100,11 @@ class Sessions:
     """
 
     def __init__(self, store: SessionStore, *, wait_s: float) -> None:
-        self.responses = Records(store, "response")
+        self.responses = Records(store, "response", self._release)
         self._store = store
         self._wait_s = wait_s
         self._waiting: Counter[SessionKey] = Counter()
+        self._waiting_of: Counter[str] = Counter()
         self._open: dict[str, SessionKey] = {}
         self._heart: asyncio.Task[None] | None = None
         self._releasing: set[asyncio.Task[None]] = set()
@@ -111,6 +117,7 @@ class Sessions:
 
         Raises:
             SessionBusy: another turn is under way, and was for all the time that this one may wait.
+            TooManyWaitingTurns: another turn is under way, and too many of the tenant's wait for others.
             SessionStoreAway: the history cannot be read. UnreadableHistory: nor will it ever be.
         """
         token = uuid.uuid4().hex
@@ -159,7 +166,8 @@ class Sessions:
             value = await self._begin_in_time(key, token)
             history = History() if value is None else await _unpacked(value)
         except BaseException as error:
-            self._outcomes[Outcome.BUSY if isinstance(error, SessionBusy) else Outcome.UNAVAILABLE] += 1
+            busy = isinstance(error, (SessionBusy, TooManyWaitingTurns))
+            self._outcomes[Outcome.BUSY if busy else Outcome.UNAVAILABLE] += 1
             # It may have begun all the same: in the store before it answered too late.
             await self._release(key, token)
             raise
@@ -172,20 +180,25 @@ class Sessions:
         """Begin a turn as soon as there is none."""
         if self._waiting[key] >= MAX_WAITING:
             raise SessionBusy
+        with _counted(self._waiting, key):
+            begun = await self._store.begin(key, token)
+            if begun is None:
+                begun = await self._begin_after_another(key, token)
+        return begun.value
+
+    async def _begin_after_another(self, key: SessionKey, token: str) -> Begun:
+        if self._waiting_of[key.tenant_id] >= MAX_WAITING_OF_TENANT:
+            raise TooManyWaitingTurns
         loop = asyncio.get_running_loop()
         until, pause_s = loop.time() + self._wait_s, FIRST_RETRY_S
-        self._waiting[key] += 1
-        try:
-            while (begun := await self._store.begin(key, token)) is None:
-                if loop.time() >= until:
-                    raise SessionBusy
+        with _counted(self._waiting_of, key.tenant_id):
+            while loop.time() < until:
                 await asyncio.sleep(min(pause_s, max(0.0, until - loop.time())))
+                begun = await self._store.begin(key, token)
+                if begun is not None:
+                    return begun
                 pause_s = min(2 * pause_s, LAST_RETRY_S)
-        finally:
-            self._waiting[key] -= 1
-            if not self._waiting[key]:
-                del self._waiting[key]
-        return begun.value
+        raise SessionBusy
 
     async def _release(self, key: SessionKey, token: str) -> None:
         """Completed though the caller be cancelled; where the store is away, the turn ends there by itself."""
@@ -210,6 +223,18 @@ class Sessions:
                             await self._store.extend(key, token)
         finally:
             self._heart = None
+
+
+@contextmanager
+def _counted(counter: Counter[K], key: K) -> Iterator[None]:
+    """One more of `key`, for the time of the block; none is kept of what has none."""
+    counter[key] += 1
+    try:
+        yield
+    finally:
+        counter[key] -= 1
+        if not counter[key]:
+            del counter[key]
 
 
 async def _packed(history: History) -> bytes:

@@ -8,6 +8,10 @@ SESSION_TTL_MS = 3_600_000
 TURN_TTL_MS = 30_000
 """How long a turn keeps others out without a sign of life from whoever runs it."""
 
+MAX_SESSIONS_PER_TENANT = 1_000
+MAX_BYTES_PER_TENANT = 64 * 1024**2
+"""Of the values of one tenant, stored responses among them, as they are stored: compressed."""
+
 
 class SessionKey(NamedTuple):
     """Whose session. `tenant_id` is that of the API key that asks, never what a client wrote; it has no colon."""
@@ -39,6 +43,9 @@ class SessionStore(Protocol):
     was begun with, and nothing came between. What took place can be repeated, as a client does whose connection broke
     before the answer: nothing changes, and a turn gets the same answer again.
 
+    A tenant has a bounded number of sessions, and of bytes in them. Over one, its least recently used (begun or stored)
+    go when a turn is stored or released; none of them is one with a turn under way, nor the one just used.
+
     Every method raises `SessionStoreAway` where the store does not answer; then it may have taken place.
     """
 
@@ -53,7 +60,10 @@ class SessionStore(Protocol):
 
     async def store(self, key: SessionKey, token: str, value: bytes) -> bool:
         """End a turn with a new value, for `SESSION_TTL_MS`. False: the turn is not this token's any more, and nothing
-        has changed."""
+        has changed.
+
+        Raises: SessionStoreFull.
+        """
         ...
 
     async def release(self, key: SessionKey, token: str) -> None:

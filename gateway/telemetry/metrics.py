@@ -67,6 +67,8 @@ class ClassStats(Protocol):
     def wasted_rows(self) -> int: ...
     @property
     def wasted_ns(self) -> int: ...
+    @property
+    def itl_limited_steps(self) -> int: ...
 
 
 class DraftStats(Protocol):
@@ -166,6 +168,13 @@ class Metrics:
             buckets=_OUTPUT_TOKEN_BUCKETS_S,
             registry=self.registry,
         )
+        self.inter_token = Histogram(
+            "turnpike_inter_token_seconds",
+            "Between two deltas of a choice with tokens, as the gateway hands them to a stream",
+            served,
+            buckets=_OUTPUT_TOKEN_BUCKETS_S,
+            registry=self.registry,
+        )
         self.token_usage = Histogram(
             "gen_ai_client_token_usage",
             "Tokens of a request; gen_ai_token_type is input or output",
@@ -251,6 +260,11 @@ _CLASS_COUNTERS = (
     ("preemptions_caused", "turnpike_class_preemptions_caused", "Sequences paused for this class"),
     ("preemptions_suffered", "turnpike_class_preemptions_suffered", "Sequences of this class paused for another"),
     ("wasted_rows", "turnpike_class_wasted_rows", "Rows of steps that were computed for nobody"),
+    (
+        "itl_limited_steps",
+        "turnpike_class_itl_limited_steps",
+        "Steps with less prefill than there was to compute, for the class's target for the time between tokens",
+    ),
 )
 _CLASS_SECONDS = (
     ("attributed_ns", "turnpike_class_engine_seconds", "The class's part of the time of all steps"),

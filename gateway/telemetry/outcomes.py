@@ -8,7 +8,7 @@ from prometheus_client.registry import Collector
 
 
 class Outcome(StrEnum):
-    """Those of `FAILED` are our fault: a status of 500 and more, or a stream that broke."""
+    """Those of `FAILED` are our fault: a status of 500 and more, of the answer or of a stream's last event."""
 
     ANSWERED = "answered"
     REFUSED = "refused"

@@ -120,14 +120,14 @@ def _drafts(model: ModelView) -> str:
 
 
 def _classes(classes: Sequence[ClassView]) -> Iterator[Text]:
-    head = ("req/s", "in/s", "out/s", "run", "wait", "age", "TTFT p50", "p95", "TPOT p50", "p95", "n")
+    head = ("req/s", "in/s", "out/s", "run", "wait", "age", "TTFT p50", "p95", "TPOT p50", "gap99", "n")
     yield Text(f"milliseconds, of the last {OF_LATE_S:.0f} s".rjust(SMALLEST[0]), style="dim")
     yield Text(_row("class", head), style="dim")
     for each in classes:
         cells = (
             *map(_number, (each.requests_per_s, each.input_per_s, each.output_per_s, each.running, each.waiting)),
             _seconds(each.queue_age_s) if each.waiting else "-",
-            *map(_milliseconds, (each.ttft.p50, each.ttft.p95, each.tpot.p50, each.tpot.p95)),
+            *map(_milliseconds, (each.ttft.p50, each.ttft.p95, each.tpot.p50, each.gap.p99)),
             str(each.ttft.n),
         )
         yield Text(_row(each.name, cells))

@@ -17,6 +17,7 @@ class Latency:
     n: int
     p50: Estimate | None
     p95: Estimate | None
+    p99: Estimate | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class ClassView:
     shed_per_s: float | None
     ttft: Latency
     tpot: Latency
+    gap: Latency
+    """Between two deltas of a stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +157,7 @@ def _class(name: str, model: str, last: Between, of_late: Between) -> ClassView:
         shed_per_s=last.rate("turnpike_class_sheds_total", **of_class),
         ttft=_latency(of_late, "gen_ai_server_time_to_first_token_seconds", of_tier),
         tpot=_latency(of_late, "gen_ai_server_time_per_output_token_seconds", of_tier),
+        gap=_latency(of_late, "turnpike_inter_token_seconds", of_tier),
     )
 
 
@@ -172,7 +176,7 @@ def _drafts(proposer: str, model: str, now: Sample, of_late: Between) -> DraftVi
 def _latency(of_late: Between, histogram: str, labels: dict[str, str]) -> Latency:
     buckets = of_late.buckets(histogram, **labels)
     n = round(buckets[-1][1]) if buckets else 0
-    return Latency(n, quantile(buckets, 0.5), quantile(buckets, 0.95))
+    return Latency(n, quantile(buckets, 0.5), quantile(buckets, 0.95), quantile(buckets, 0.99))
 
 
 def _share(part: float | None, whole: float | None) -> float | None:

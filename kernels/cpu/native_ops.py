@@ -9,7 +9,8 @@ from kernels.cpu import native
 from kernels.cpu.memory import WeightMemory, keep_freed_memory, lazy_zeros
 from kernels.cpu.native import NativeEmbedding, NativeForward, NativeLinear, NativeSampling
 from kernels.cpu.native.forward import NativeWeights
-from kernels.host import HostColumns, HostEdits, HostProduct
+from kernels.cpu.penalties import edit_logits
+from kernels.host import HostColumns, HostEdits, HostPenalties, HostProduct
 from kernels.layout import BLOCK_TOKENS, int8_block_bytes
 from kernels.weights import ModelShape, StoredWeight
 
@@ -94,6 +95,9 @@ class NativeOps:
     def edit_logits(self, logits: Floats, edits: HostEdits) -> None:
         edit_logits(logits, edits)
 
+    def penalise(self, logits: Floats, penalties: HostPenalties, token_columns: Words | None = None) -> None:
+        self._sampling.penalise(logits, penalties, token_columns)
+
     def mask_logits(self, logits: Floats, bitmask: Words) -> None:
         self._sampling.mask_logits(logits, bitmask)
 
@@ -108,13 +112,3 @@ class NativeOps:
 
     def token_logprobs(self, logits: Floats, tokens: Ints) -> tuple[Floats, Floats, Ints]:
         return self._sampling.token_logprobs(logits, tokens)
-
-
-def edit_logits(logits: Floats, edits: HostEdits) -> None:
-    """`kernels.reference.edit_logits`."""
-    if len(edits.repeat_rows):
-        place = (edits.repeat_rows, edits.repeat_tokens)
-        seen = logits[place]
-        logits[place] = np.where(seen > 0, seen / edits.repeat_penalties, seen * edits.repeat_penalties)
-    if len(edits.add_rows):
-        np.add.at(logits, (edits.add_rows, edits.add_tokens), edits.add_values)

@@ -76,18 +76,14 @@ def _draw(scaled: _Floats, token_ids: _Words, floor: float, key: tuple[int, int]
 
 def _floor(scaled: _Floats, top_k: int, top_p: float, min_p: float) -> float:
     """`kernels.reference.threshold` of one row [V]; -inf where nothing is cut off."""
-    floor = -np.inf
-    if top_k < len(scaled) or top_p < 1:
-        floor = _rank_floor(scaled, min(top_k, len(scaled)), top_p)
+    kept = scaled
     if min_p > 0:
-        floor = max(floor, float(scaled.max() + np.log(np.float32(min_p))))
-    return floor
-
-
-def _rank_floor(scaled: _Floats, top_k: int, top_p: float) -> float:
-    """The smallest logit that top-k and top-p keep."""
-    kept = scaled if top_k == len(scaled) else np.partition(scaled, -top_k)[-top_k:]
-    return float(kept.min()) if top_p >= 1 else _nucleus_floor(kept, top_p)
+        kept = kept[kept >= kept.max() + np.log(np.float32(min_p))]
+    if top_k < len(kept):
+        kept = np.partition(kept, -top_k)[-top_k:]
+    if top_p < 1 and len(kept):
+        return _nucleus_floor(kept, top_p)
+    return float(kept.min()) if len(kept) < len(scaled) else -np.inf
 
 
 def _nucleus_floor(values: _Floats, top_p: float) -> float:

@@ -8,8 +8,9 @@ import torch
 from kernels import ops as torch_ops
 from kernels.arrays import Array, Dtype, Flags, Floats, Ints, Words
 from kernels.cpu import native
+from kernels.cpu.penalties import penalise
 from kernels.exchange import array_of, numpy_dtype, tensor_of
-from kernels.host import HostColumns, HostEdits, HostProduct
+from kernels.host import HostColumns, HostEdits, HostPenalties, HostProduct
 from kernels.ops import Ops
 
 _Torch = TypeVar("_Torch", torch_ops.SamplingColumns, torch_ops.LogitEdits)
@@ -48,6 +49,12 @@ class TorchHost:
     @torch.inference_mode()
     def edit_logits(self, logits: Floats, edits: HostEdits) -> None:
         self._ops.edit_logits(tensor_of(logits), _in_torch(torch_ops.LogitEdits, edits))
+
+    def penalise(self, logits: Floats, penalties: HostPenalties, token_columns: Words | None = None) -> None:
+        if self._sampling is not None:
+            self._sampling.penalise(logits, penalties, token_columns)
+        else:
+            penalise(logits, penalties, token_columns)
 
     @torch.inference_mode()
     def mask_logits(self, logits: Floats, bitmask: Words) -> None:

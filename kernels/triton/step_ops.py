@@ -5,7 +5,7 @@ from torch import Tensor
 
 from kernels.ops import AttentionPlan, SlotSampling
 from kernels.step import Sequences, StepShape, StepTensors
-from kernels.triton import penalties, sampling, step
+from kernels.triton import sampling, step
 from kernels.triton.plan import SPLIT_TOKENS, TritonPlan, number_splits
 
 
@@ -35,9 +35,6 @@ class TritonStepOps:
             # Each row begins one split, and fills as many as its context is long.
             split_capacity=shape.decode_rows + shape.decode_context_tokens // SPLIT_TOKENS,
         )
-
-    def penalise(self, logits: Tensor, columns: SlotSampling, row_slots: Tensor) -> None:
-        penalties.penalise(logits, columns, row_slots)
 
     def sample_slots(
         self,

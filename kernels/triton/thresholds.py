@@ -1,14 +1,15 @@
 """The smallest scaled logit that top-k, top-p and min-p keep, without a sort. Oracle: `kernels.reference.threshold`.
 
 Top-k and top-p are one question: the smallest logit of a row above which there is less weight than a target, each
-logit weighing 1 and the target k, or each its probability and the target p of all that top-k keeps. A round of the
-search counts the weight above eight pivots and goes on between the two around the answer, from at most 2^32 keys to
-one in eleven rounds. Keys and weights are integers (`kernels.triton.exact`), so the search ends at the answer itself.
+logit weighing 1 and the target k, or each its probability and the target p of all that top-k and min-p keep. A round
+of the search counts the weight above eight pivots and goes on between the two around the answer, from at most 2^32
+keys to one in eleven rounds. Keys and weights are integers (`kernels.triton.exact`), so the search ends at the answer
+itself.
 
 A round is one program's work, so it must read little of a row. The vocabulary lies in strips of 64 tokens, of which
 a first kernel finds the largest logits, all strips in parallel; a round reads only strips whose largest logit is not
-below where the answer can be. For top-k that is the k-th largest of those. For top-p alone a second kernel makes the
-first round, in parallel too, with pivots where the answer mostly is: near the largest logit.
+below where the answer can be. For top-k that is the k-th largest of those, and min-p says it outright. For top-p alone
+a second kernel makes the first round, in parallel too, with pivots where the answer mostly is: near the largest logit.
 """
 
 import torch
@@ -83,11 +84,11 @@ def coarse_masses_kernel(
 ):
     """The mass of each tile of logits [R, V] from each of the coarse pivots on: masses int64 [R, tiles, 8].
 
-    Grid: (tiles of V, R). Rows of which the whole mass is not asked for are left out.
+    Grid: (tiles of V, R). Rows of which the whole mass is not asked for are left out: those with top-k or min-p.
     """
     row, tile = tl.program_id(1).to(tl.int64), tl.program_id(0)
     slot = tl.load(row_slots + row)
-    whole = (tl.load(top_k + slot) >= vocab_size) & (tl.load(top_p + slot) < 1.0)
+    whole = (tl.load(top_k + slot) >= vocab_size) & (tl.load(min_p + slot) <= 0.0) & (tl.load(top_p + slot) < 1.0)
     if whole & uses_threshold(slot, noise_scale, top_k, top_p, min_p, vocab_size):
         largest = key_value(tl.max(_load_tops(maxima + row * strips, strips, STRIPS)))
         token = tile * TILE + tl.arange(0, TILE)
@@ -136,16 +137,22 @@ def search_kernel(
         largest = key_value(highest)
         low, high = tl.full([], LOWEST_KEY, tl.int64), highest.to(tl.int64) + 1
         above, nothing = tl.zeros_like(low), tl.zeros_like(low)
+        tied = tl.zeros_like(low)
         if k < vocab_size:
             low = _kth_largest(tops, k, low, high)
             low, above = _search(logits, scale, largest, vocab_size, tops, listed, low, high, nothing, k, False, TILE)
             threshold = key_value(low.to(tl.int32))
+            # Of the logits that equal the k-th, top-k's mass has as many as bring it to k.
+            tied = (k - above) * fixed_mass(threshold, largest)
+        if least > 0.0:
+            floor = largest + tl.log(least)
+            if floor > threshold:
+                # Its mass is that of all keys from it on, and so of all above the one below it.
+                threshold, low = floor, ordered_key(floor).to(tl.int64) - 1
+                tied = tl.zeros_like(low)
         if p < 1.0:
-            if k < vocab_size:
-                # Of the logits that equal the k-th, top-k's mass has as many as bring it to k.
-                tied = (k - above) * fixed_mass(threshold, largest)
-                more = _mass_above(logits, scale, largest, vocab_size, tops, listed, low, TILE)
-                target = _share(p, more + tied)
+            if (k < vocab_size) | (least > 0.0):
+                target = _share(p, _mass_above(logits, scale, largest, vocab_size, tops, listed, low, TILE) + tied)
                 above = nothing
             else:
                 pivots = _coarse_pivots(largest)
@@ -156,9 +163,7 @@ def search_kernel(
             far = ordered_key(largest - tl.log(vocab_size / (1.0 - p)) - 1.0)
             low = tl.maximum(low, tl.minimum(far, highest).to(tl.int64))
             low, above = _search(logits, scale, largest, vocab_size, tops, listed, low, high, above, target, True, TILE)
-            threshold = key_value(low.to(tl.int32))
-        if least > 0.0:
-            threshold = tl.maximum(threshold, largest + tl.log(least))
+            threshold = tl.maximum(threshold, key_value(low.to(tl.int32)))
     tl.store(thresholds + row, threshold)
 
 

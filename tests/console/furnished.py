@@ -139,4 +139,5 @@ def class_stats(name: str, running: int, waiting: int, held_blocks: int) -> Clas
         fairness=0.94,
         wasted_rows=3,
         wasted_ns=4_000_000,
+        itl_limited_steps=7,
     )

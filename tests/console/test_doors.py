@@ -1,6 +1,8 @@
 """Login, sessions, tokens of forms, headers: who comes in, and what every answer carries."""
 
+import asyncio
 import re
+from collections import Counter
 
 import pytest
 import structlog
@@ -110,6 +112,18 @@ async def test_whoever_tries_many_keys_has_to_wait(console: House) -> None:
     assert answer.status_code == 429
     assert 0 < int(answer.headers["retry-after"]) <= 60
     assert "set-cookie" not in answer.headers
+
+
+async def test_of_many_keys_tried_at_once_no_more_are_looked_up(console: House) -> None:
+    answers = await asyncio.gather(*(login(console, f"tp-aaaaaaaaaaaa-{n:043}") for n in range(100)))
+    statuses = Counter(answer.status_code for answer in answers)
+    assert statuses == {401: MAX_FAILURES, 429: 100 - MAX_FAILURES}
+
+
+async def test_keys_that_open_the_console_do_not_count(console: House) -> None:
+    for _ in range(MAX_FAILURES + 1):
+        assert (await login(console, console.keys["viewer"])).status_code == 303
+        console.http.cookies.clear()
 
 
 async def test_the_log_says_who_came_in_and_who_did_not_and_never_a_key(console: House) -> None:

@@ -63,6 +63,19 @@ async def test_drift_is_shown_plainly(console: House) -> None:
     assert "Hours that do not add up" in page
 
 
+async def test_usage_that_no_gateway_signed_is_shown_with_its_source(console: House) -> None:
+    event, *_ = await with_usage(console)
+    intruder = replace(event, event_id=new_event_id(), source="<b>invented</b>")
+    await put(console, intruder)
+    page = await console.page("/reconciliation?run=yes", "viewer")
+    assert "unauthenticated: 1;" in page.split("<strong>Drift:</strong>")[1].split("</p>")[0]
+    unsigned = page.split("<caption>Unauthenticated: ")[1].split("</table>")[0]
+    assert str(intruder.event_id) in unsigned
+    assert "no signature" in unsigned
+    sources = page.split("<caption>Unknown sources: ")[1].split("</table>")[0]
+    assert "&lt;b&gt;invented&lt;/b&gt;" in sources
+
+
 async def test_a_window_is_chosen_and_a_wrong_one_refused(console: House) -> None:
     await with_usage(console)
     page = await console.page("/reconciliation?run=yes&start=2020-01-01T00:00&end=2020-01-02T00:00")

@@ -35,6 +35,7 @@ def of_class(name: str, **changes: object) -> ClassStats:
         fairness=0.875,
         wasted_rows=0,
         wasted_ns=0,
+        itl_limited_steps=0,
     )
     return replace(stats, **changes)  # type: ignore[arg-type]
 

@@ -83,19 +83,28 @@ def test_failures_of_an_address_count_for_a_while() -> None:
     for second in range(MAX_FAILURES):
         assert throttle.wait_s("here") == 0
         now[0] = float(second)
-        throttle.failed("here")
+        throttle.count_try("here")
     assert throttle.wait_s("here") == WINDOW_S - now[0]
     assert throttle.wait_s("there") == 0
     now[0] = WINDOW_S
     assert throttle.wait_s("here") == 0
-    throttle.failed("here")
+    throttle.count_try("here")
     assert throttle.wait_s("here") > 0
+
+
+def test_what_did_not_fail_is_forgotten() -> None:
+    throttle = LoginThrottle(lambda: 0.0)
+    for _ in range(2 * MAX_FAILURES):
+        assert throttle.wait_s("here") == 0
+        throttle.count_try("here")
+        throttle.forget_try("here")
+    throttle.forget_try("there")
 
 
 def test_no_more_addresses_are_remembered_than_there_is_room_for() -> None:
     throttle = LoginThrottle(lambda: 0.0)
     for _ in range(MAX_FAILURES):
-        throttle.failed("first")
+        throttle.count_try("first")
     for number in range(MAX_ADDRESSES):
-        throttle.failed(str(number))
+        throttle.count_try(str(number))
     assert throttle.wait_s("first") == 0

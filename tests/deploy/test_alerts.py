@@ -22,12 +22,13 @@ from gateway.metering.intake import Intake
 from gateway.metering.journal_file import JournalFile
 from gateway.metering.message_source import Partition
 from gateway.metering.metrics import SinkCollector
+from gateway.metering.signature import Verification
 from gateway.metering.sink import Sink
 from gateway.telemetry.metrics import Metrics
 from tests.clickhouse_server import ClickHouseServer
 from tests.deploy.prometheus_server import prometheus_program
 from tests.e2e.program import Program, running
-from tests.gateway.metering.usage import finish, journal_at
+from tests.gateway.metering.usage import SIGNER, finish, journal_at
 from tests.gateway.telemetry.test_metrics import stats
 from tests.servers import RedisServer, ServerMissing, running_redis
 
@@ -194,7 +195,8 @@ def exported(site: Site) -> dict[str, set[str]]:
     metrics.sheds.labels("m", "premium", "overloaded").inc()
     sink = CollectorRegistry()
     found = Found({Partition("t", 0): 1}, (MissingRange("s", 1, 2),))
-    sink.register(SinkCollector(Sink(NoSource(), Intake(NoSource())), found, found, lambda: True))  # type: ignore[arg-type]
+    intake = Intake(NoSource(), Verification(SIGNER))  # type: ignore[arg-type]
+    sink.register(SinkCollector(Sink(NoSource(), intake), found, found, lambda: True))  # type: ignore[arg-type]
     site.ask(1)
     texts = (httpx.get(f"{site.program.url}/metrics").text, metrics.render().decode(), generate_latest(sink).decode())
     named: dict[str, set[str]] = {}

@@ -38,7 +38,24 @@ every_service = pytest.mark.parametrize("name", list(SERVICES))
 
 
 def test_everything_is_there() -> None:
-    assert set(SERVICES) == OURS | {"postgres", "redis", "kafka", "clickhouse", "prometheus", "grafana"}
+    assert set(SERVICES) == OURS | {
+        "postgres",
+        "redis",
+        "redis-sessions",
+        "kafka",
+        "clickhouse",
+        "prometheus",
+        "grafana",
+    }
+
+
+def test_what_clients_store_has_a_bounded_memory_apart_from_limits() -> None:
+    environment = SERVICES["gateway"]["environment"]
+    assert environment["TURNPIKE_REDIS_URL"].endswith("@redis:6379/0")
+    assert environment["TURNPIKE_SESSIONS_REDIS_URL"].endswith("@redis-sessions:6379/0")
+    for name in ("redis", "redis-sessions"):
+        assert re.search(r"^maxmemory \d+mb$|^maxmemory \d+gb$", SERVICES[name]["command"][-1], re.MULTILINE)
+        assert "maxmemory-policy noeviction" in SERVICES[name]["command"][-1]
 
 
 @every_service
@@ -61,6 +78,39 @@ def test_rights_are_given_up(name: str) -> None:
     assert service.get("read_only", False) == (name not in WRITES_ITS_ROOT)
     if name != "kafka":  # whose image says itself that it is not root
         assert service["user"].split(":")[0] not in {"", "0", "root"}
+
+
+@every_service
+def test_every_service_has_bounds(name: str) -> None:
+    """Of memory, cores and processes. A container cannot have more cores than there are, and a machine may have one."""
+    service = SERVICES[name]
+    assert bytes_of(service["mem_limit"]) >= 2**29
+    assert float(service["cpus"]) == (0 if name == "gateway" else 1), "0: all there are"
+    assert 128 <= service["pids_limit"] <= 4096
+
+
+def test_what_a_store_is_told_to_use_fits_into_its_bounds() -> None:
+    kafka = SERVICES["kafka"]
+    (heap,) = re.findall(r"-Xmx(\w+)", kafka["environment"]["KAFKA_HEAP_OPTS"])
+    assert 2 * bytes_of(heap) <= bytes_of(kafka["mem_limit"])
+    for redis in (SERVICES["redis"], SERVICES["redis-sessions"]):
+        (data,) = re.findall(r"maxmemory (\w+)b\n", redis["command"][-1])
+        assert 2 * bytes_of(data) <= bytes_of(redis["mem_limit"]), "it forks to write its log anew"
+
+
+def test_the_gateways_bounds_can_be_set() -> None:
+    gateway = load_compose({**SECRETS, "GATEWAY_MEMORY": "24g", "GATEWAY_CPUS": "6"})["services"]["gateway"]
+    assert (gateway["mem_limit"], gateway["cpus"]) == ("24g", "6")
+
+
+def bytes_of(text: str) -> int:
+    """As Docker reads it: `512m`, `8g`."""
+    return int(text[:-1]) * {"m": 2**20, "g": 2**30}[text[-1]]
+
+
+def test_the_sink_has_the_gateways_pepper() -> None:
+    peppers = {SERVICES[name]["environment"]["TURNPIKE_KEY_PEPPER"] for name in ("gateway", "sink")}
+    assert peppers == {SECRETS["KEY_PEPPER"]}
 
 
 @pytest.mark.parametrize("name", sorted(OURS))
@@ -98,7 +148,7 @@ def test_ports_are_this_machines_alone(name: str) -> None:
 
 def test_stores_publish_nothing_and_have_no_way_out() -> None:
     assert COMPOSE["networks"]["stores"] == {"internal": True}
-    for name in ("postgres", "redis", "kafka", "clickhouse"):
+    for name in ("postgres", "redis", "redis-sessions", "kafka", "clickhouse"):
         assert SERVICES[name]["networks"] == ["stores"]
         assert "ports" not in SERVICES[name]
 

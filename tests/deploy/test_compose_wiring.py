@@ -47,7 +47,7 @@ def host(
     )
     clickhouse.command("CREATE DATABASE turnpike")  # as the image does for CLICKHOUSE_DB
     folder = tmp_path_factory.mktemp("compose")
-    redis_port = free_port()
+    redis_ports = {name: free_port() for name in ("redis", "redis-sessions")}
     with ExitStack() as stack:
         try:
             (folder / "kafka").mkdir()
@@ -55,8 +55,9 @@ def host(
             prometheus_program("prometheus")
             kafka.start()
             stack.callback(kafka.stop)
-            (folder / "redis").mkdir()
-            stack.enter_context(composed_redis(SERVICES["redis"], redis_port, folder / "redis"))
+            for name, port in redis_ports.items():
+                (folder / name).mkdir()
+                stack.enter_context(composed_redis(SERVICES[name], port, folder / name))
         except ServerMissing as error:
             pytest.skip(str(error))
         postgres_port = postgres.url.rpartition(":")[2].partition("/")[0]
@@ -64,7 +65,7 @@ def host(
         yield Host(
             places={
                 "@postgres:5432": f"@127.0.0.1:{postgres_port}",
-                "@redis:6379": f"@127.0.0.1:{redis_port}",
+                **{f"@{name}:6379": f"@127.0.0.1:{port}" for name, port in redis_ports.items()},
                 "//kafka:9092": f"//{kafka.bootstrap}",
                 "@clickhouse:8123": f"@127.0.0.1:{clickhouse_server.port}",
                 # In a container of its own each could have the image's port; here they share one address.
@@ -73,7 +74,7 @@ def host(
                 "0.0.0.0": "127.0.0.1",
                 # Of the stores' own health checks.
                 "5432": postgres_port,
-                "6379": str(redis_port),
+                "6379": str(redis_ports["redis"]),
                 "8123": str(clickhouse_server.port),
             },
             state=folder / "state",

@@ -118,12 +118,30 @@ def test_no_compiler_but_the_one_that_triton_asks_for() -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_torch_comes_before_what_would_choose_another(target: str) -> None:
+def test_packages_are_those_of_the_lock_and_torch(target: str) -> None:
+    """Nothing else is resolved: what comes with its hashes comes first, torch by its pin finds what it needs there, and
+    the program brings nothing along."""
+    line = [stages()[name] for name in ("locked", f"torch-{target}", f"packages-{target}")]
+    assert [stage.base for stage in line[1:]] == [stage.name for stage in line[:-1]]
+    locked, torch, packages = ([rest for rest in stage.all("RUN") if "pip install" in rest] for stage in line)
+    assert [rest.partition("pip install ")[2] for rest in locked] == [
+        "--no-cache-dir --no-deps --require-hashes -r requirements.lock"
+    ]
+    assert ["--no-deps" in rest for rest in packages] == [True]
+    pins = re.findall(r'"((?:torch|triton)==[^"]+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    installed = {word for rest in torch for word in rest.split() if "==" in word}
+    assert installed == {pin for pin in pins if target == "gpu" or pin.startswith("torch==")}
+
+
+def test_the_wheel_is_built_by_what_is_locked() -> None:
+    (built,) = stages()["build"].all("RUN")
+    assert "--no-deps --require-hashes -r requirements-build.lock" in built
+    assert "--no-build-isolation" in built
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_address_of_builds_for_the_cpu_is_for_the_cpu(target: str) -> None:
     stage = stages()[f"packages-{target}"]
-    assert stage.base == f"torch-{target}"
-    pins = re.findall(r'"(torch==[^"]+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    installed = [rest.split()[-1] for rest in stages()[stage.base].all("RUN")]
-    assert installed == pins
     assert ("TORCH_CPU_INDEX" in stages()[stage.base].all("RUN")[0]) == (target == "cpu")
 
 

@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import cache
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from typer.testing import CliRunner
 from gateway.api.middleware import OPEN_PATHS
 from gateway.app import RELAY_DEADLINE_S
 from gateway.cli import app
+from gateway.safety import stores_without_tls
 from gateway.server import CUT_S
 from gateway.settings import ENV_PREFIX, Settings
 from gateway.telemetry.metrics import Metrics
@@ -145,7 +147,7 @@ def test_pods_meet_the_restricted_standard(overlay: str) -> None:
                 "readOnlyRootFilesystem": True,
                 "capabilities": {"drop": ["ALL"]},
             }
-            assert "memory" in container["resources"]["limits"]
+            assert {"memory", "cpu"} <= container["resources"]["limits"].keys()
 
 
 @every_overlay
@@ -202,6 +204,55 @@ def test_secrets_are_named_and_never_written(overlay: str) -> None:
                     asked.add(reference["key"])
     readme = (MANIFESTS / "README.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^    ([a-z-]+)=", readme, re.MULTILINE)) == asked
+
+
+def test_stores_are_asked_for_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the secrets of the README have them."""
+    readme = (MANIFESTS / "README.md").read_text(encoding="utf-8")
+    for name, value in re.findall(r"^    ([a-z]+-url)=(.*)$", readme, re.MULTILINE):
+        monkeypatch.setenv(ENV_PREFIX + name.upper().replace("-", "_"), value)
+    settings = Settings()
+    assert settings.kafka_url is not None
+    assert stores_without_tls(settings) == []
+
+
+def test_the_sink_has_the_gateways_pepper() -> None:
+    names = {"TURNPIKE_KEY_PEPPER", "TURNPIKE_KAFKA_URL", "TURNPIKE_ANALYTICS_URL"}
+    stated = [
+        {variable["name"]: variable["valueFrom"] for variable in container["env"] if variable["name"] in names}
+        for file in ("gateway.yaml", "sink.yaml")
+        for manifest in yaml.safe_load_all((MANIFESTS / "base" / file).read_text(encoding="utf-8"))
+        if manifest["kind"] in {"StatefulSet", "Deployment"}
+        for container in manifest["spec"]["template"]["spec"]["containers"]
+    ]
+    assert stated[0] == stated[1]
+    assert stated[0].keys() == names
+
+
+def test_pods_reach_names_stores_and_models_and_nothing_else() -> None:
+    """Every rule says whom, and none a cloud's metadata (169.254.169.254) or, but for models, the Internet."""
+    text = (MANIFESTS / "base" / "network-policies.yaml").read_text(encoding="utf-8")
+    for policy in yaml.safe_load_all(text):
+        for rule in policy["spec"]["egress"]:
+            blocks = [each["ipBlock"] for each in rule["to"] if "ipBlock" in each]
+            ports = {port["port"] for port in rule["ports"]}
+            assert blocks
+            assert not any(_holds(block, "169.254.169.254") for block in blocks)
+            if any(_holds(block, "203.0.113.7") for block in blocks):
+                assert (policy["metadata"]["name"], ports) == ("gateway", {443})
+                assert not any(_holds(block, "10.1.2.3") for block in blocks)
+
+
+def _holds(block: Mapping[str, Any], address: str) -> bool:
+    inside, *outside = (ip_network(cidr) for cidr in (block["cidr"], *block.get("except", ())))
+    return ip_address(address) in inside and not any(ip_address(address) in each for each in outside)
+
+
+@every_overlay
+def test_containers_without_bounds_get_some(overlay: str) -> None:
+    (limits,) = one(rendered(overlay), "LimitRange", "turnpike")["spec"]["limits"]
+    assert limits["type"] == "Container"
+    assert limits["default"].keys() == limits["defaultRequest"].keys() == {"cpu", "memory"}
 
 
 @every_overlay

@@ -1,6 +1,7 @@
 """The engine as a library: streams, choices, stops, aborts, several models, faults."""
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -36,6 +37,15 @@ def engine(tiny_folders: dict[str, Path]) -> Iterator[Engine]:
     )
     with Engine.load({"llama": tiny_folders["llama"], "qwen3": tiny_folders["qwen3"]}, config) as engine:
         yield engine
+
+
+def test_a_model_is_loaded_with_what_its_steps_take(engine: Engine) -> None:
+    """The first customer's prompt is planned by the times of the warm-up, which is in nobody's bill."""
+    for worker in engine._core._workers.values():
+        measured = worker.scheduler.cost_model.measured
+        assert measured.max_tokens >= 32
+        assert measured.max_pairs > 0
+        assert worker.scheduler.stats().steps_total == 0
 
 
 async def collect(stream: AsyncIterator[TextDelta]) -> list[TextDelta]:
@@ -233,6 +243,21 @@ async def test_an_answer_ends_where_the_window_does(engine: Engine) -> None:
     deltas = await collect(engine.stream("llama", [5] * 500, SamplingParams(temperature=0, ignore_eos=True)))
     assert len(tokens_of(deltas)) == 12
     assert deltas[-1].finish_reason is FinishReason.LENGTH
+
+
+def test_generating_leaves_no_event_loop_behind(engine: Engine) -> None:
+    def loops() -> int:
+        gc.collect()
+        return sum(issubclass(type(each), asyncio.AbstractEventLoop) for each in gc.get_objects())
+
+    def generate() -> None:
+        engine.generate("llama", [PROMPT], SamplingParams(temperature=0, max_tokens=1))
+
+    generate()
+    before = loops()
+    for _ in range(5):
+        generate()
+    assert loops() <= before
 
 
 def test_offline_batch(engine: Engine) -> None:

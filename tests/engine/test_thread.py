@@ -38,6 +38,11 @@ class TestPriority:
         assert engine_thread.submit(lambda: niceness(threading.get_native_id())).result() > own
         assert niceness(threading.get_native_id()) == own
 
+    def test_it_keeps_its_share_beside_other_programs(self, engine_thread: EngineThread) -> None:
+        """A step of niceness is a fifth of the weight; at 10, it had a tenth of what another program has."""
+        own = niceness(threading.get_native_id())
+        assert engine_thread.submit(lambda: niceness(threading.get_native_id())).result() <= own + 1
+
     def test_so_do_the_workers_that_it_starts(self, engine_thread: EngineThread) -> None:
         own = niceness(threading.get_native_id())
         others = engine_thread.submit(multiply).result()

@@ -5,6 +5,8 @@ import pytest
 
 import engine.config
 import gateway.settings
+from engine.request import PREMIUM, STANDARD
+from gateway.engine_classes import engine_classes_of
 from gateway.settings import SettingsError, load_settings, normalise_database_url
 
 SECRET = "s3cret-s3cret-s3cret-s3cret-s3cret"
@@ -200,14 +202,18 @@ class TestServiceClasses:
     def test_the_default_ones(self) -> None:
         classes = load_settings().service_classes
         assert list(classes) == ["premium", "standard"]
+        assert [each.itl_target_ms for each in classes.values()] == [50, 100]
+        assert engine_classes_of(load_settings()) == (PREMIUM, STANDARD)
 
     def test_from_a_file_they_replace_the_default_ones(self) -> None:
         Path("turnpike.toml").write_text(
             "[service_classes.gold]\npriority = 1\nreserved_fraction = 0.4\nttft_target_ms = 300\nmax_wait_ms = 2000\n"
+            "itl_target_ms = 40\n"
             "[service_classes.bulk]\npriority = 9\nstep_share = 0.1\nweight = 2.0\ncontext_tokens = 8192\n"
         )
         gold, bulk = load_settings().service_classes.values()
         assert (gold.priority, gold.reserved_fraction, gold.ttft_target_ms, gold.max_wait_ms) == (1, 0.4, 300, 2000)
+        assert (gold.itl_target_ms, bulk.itl_target_ms) == (40, None)
         assert (bulk.priority, bulk.step_share, bulk.weight, bulk.context_tokens) == (9, 0.1, 2.0, 8192)
 
     def test_from_a_variable_as_json(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,6 +233,7 @@ class TestServiceClasses:
             ('{"gold": {"priority": "1"}}', "service_classes.gold.priority: "),
             ('{"gold": {"priority": 1, "wieght": 2}}', "service_classes.gold.wieght: unknown key"),
             ('{"gold": {"priority": 1, "weight": NaN}}', "service_classes.gold.weight: "),
+            ('{"gold": {"priority": 1, "itl_target_ms": 0}}', "service_classes.gold.itl_target_ms: "),
             ('{"gold": {"priority": 1, "step_share": 0}}', "service_classes.gold.step_share: "),
             ('{"gold": {"priority": 1, "reserved_fraction": 1}}', "service_classes.gold.reserved_fraction: "),
             ('{"gold": {"priority": 1}, "gold": {"priority": 2}}', "service_classes: the name 'gold' is stated twice"),

@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from random import Random
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given, settings
@@ -18,7 +20,8 @@ from kernels.cpu.probe import CpuProfile
 from kernels.cpu.torch_host import TorchHost
 from kernels.exchange import tensor_of
 from kernels.layout import BLOCK_TOKENS
-from kernels.ops import LogitEdits, SamplingColumns
+from kernels.noise import noise_key
+from kernels.ops import LogitEdits, Penalties, SamplingColumns
 from kernels.reference_int8 import from_int8, scales_of, to_int8
 from tests.kernels.cpu.faces import HostFace
 
@@ -152,80 +155,170 @@ def test_draws_of_the_reference_follow_the_softmax() -> None:
     assert_draws_follow_the_softmax(reference.sample)
 
 
-NO_EDITS = LogitEdits(
-    repeat_rows=torch.zeros(0, dtype=torch.int64),
-    repeat_tokens=torch.zeros(0, dtype=torch.int64),
-    repeat_penalties=torch.zeros(0),
-    add_rows=torch.zeros(0, dtype=torch.int64),
-    add_tokens=torch.zeros(0, dtype=torch.int64),
-    add_values=torch.zeros(0),
+def kept_in_vllms_order(
+    logits: npt.NDArray[np.float64], temperature: float, top_k: int, top_p: float, min_p: float
+) -> npt.NDArray[np.float64]:
+    """Probabilities [V] in float64, by vLLM V1's order: temperature, min-p, top-k, top-p."""
+    odds = np.exp((logits - logits.max()) / temperature)
+    odds[odds < min_p] = 0
+    odds[np.argsort(-odds)[top_k:]] = 0
+    odds /= odds.sum()
+    order = np.argsort(-odds)
+    before = np.concatenate([[0], odds[order].cumsum()[:-1]])
+    odds[order[before >= top_p]] = 0
+    probabilities: npt.NDArray[np.float64] = odds / odds.sum()
+    return probabilities
+
+
+def assert_draws_follow_vllms_order(
+    sample: Callable[[Tensor, SamplingColumns], Tensor], temperature: float, top_k: int, top_p: float, min_p: float
+) -> None:
+    """Chi-square, at five standard deviations, and nothing that vLLM would not draw."""
+    draws, vocab = 40_000, 500
+    logits = np.random.default_rng(5).normal(0, 2.5, vocab)
+    expected = draws * kept_in_vllms_order(logits, temperature, top_k, top_p, min_p)
+    columns = SamplingColumns(
+        inverse_temperature=torch.full((draws,), 1 / temperature),
+        noise_scale=torch.ones(draws),
+        top_k=torch.full((draws,), top_k),
+        top_p=torch.full((draws,), top_p),
+        min_p=torch.full((draws,), min_p),
+        keys=torch.tensor([noise_key(3, position) for position in range(draws)]),
+    )
+    tokens = sample(torch.from_numpy(logits).float().expand(draws, vocab).clone(), columns)
+    counts = np.bincount(tokens.numpy(), minlength=vocab)
+    kept = expected > 0
+    assert counts[~kept].sum() == 0, "a token that is cut off was drawn"
+    freedom = kept.sum() - 1
+    statistic = ((counts[kept] - expected[kept]) ** 2 / expected[kept]).sum()
+    assert abs(statistic - freedom) < 5 * math.sqrt(2 * freedom) + 1
+
+
+VLLMS_ORDER = pytest.mark.parametrize(
+    ("temperature", "top_k", "top_p", "min_p"),
+    [(2.0, 500, 0.5, 0.1), (1.2, 50, 0.8, 0.02), (1.0, 3, 0.9, 0.001), (1.5, 500, 1.0, 0.05), (1.0, 20, 0.6, 0.2)],
 )
 
 
-def test_edits(host: HostFace) -> None:
-    logits = random(2, 6)
-    edits = LogitEdits(
-        torch.tensor([0, 0]),
-        torch.tensor([1, 2]),
-        torch.tensor([2.0, 2.0]),
-        torch.tensor([0, 0, 1, 1, 1]),
-        torch.tensor([1, 1, 5, 5, 4]),
-        torch.tensor([0.5, 0.25, -math.inf, 3.0, -2.0]),
+@VLLMS_ORDER
+def test_top_p_is_a_share_of_what_min_p_left(
+    host: HostFace, temperature: float, top_k: int, top_p: float, min_p: float
+) -> None:
+    assert_draws_follow_vllms_order(host.sample, temperature, top_k, top_p, min_p)
+
+
+@VLLMS_ORDER
+def test_top_p_of_the_reference_is_a_share_of_what_min_p_left(
+    temperature: float, top_k: int, top_p: float, min_p: float
+) -> None:
+    assert_draws_follow_vllms_order(reference.sample, temperature, top_k, top_p, min_p)
+
+
+def edits_of(entries: list[tuple[tuple[int, int], float]]) -> LogitEdits:
+    return LogitEdits(
+        rows=torch.tensor([row for (row, _), _ in entries], dtype=torch.int64),
+        tokens=torch.tensor([token for (_, token), _ in entries], dtype=torch.int64),
+        values=torch.tensor([value for _, value in entries], dtype=torch.float32),
     )
-    expected = logits.clone()
-    for token in (1, 2):
-        value = expected[0, token]
-        expected[0, token] = value / 2 if value > 0 else value * 2
-    expected[0, 1] += 0.75
-    expected[1, 4] -= 2
-    expected[1, 5] = -math.inf
-    host.edit_logits(logits, edits)
-    torch.testing.assert_close(logits, expected)
 
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 2**31))
-def test_any_edits(host: HostFace, data: st.DataObject, seed: int) -> None:
+def test_edits(host: HostFace, data: st.DataObject, seed: int) -> None:
     """In quarters, which float32 adds in any order without rounding."""
     rows, vocab = 3, 7
     places = st.tuples(st.integers(0, rows - 1), st.integers(0, vocab - 1))
-    repeated = data.draw(st.lists(places, unique=True))
-    penalties = data.draw(
-        st.lists(st.sampled_from([0.5, 1.0, 2.0, 1.3]), min_size=len(repeated), max_size=len(repeated))
-    )
     quarters = st.integers(-20, 20).map(lambda number: number / 4)
     added = data.draw(st.lists(st.tuples(places, st.one_of(quarters, st.just(-math.inf)))))
-    edits = LogitEdits(
-        repeat_rows=torch.tensor([row for row, _ in repeated], dtype=torch.int64),
-        repeat_tokens=torch.tensor([token for _, token in repeated], dtype=torch.int64),
-        repeat_penalties=torch.tensor(penalties, dtype=torch.float32),
-        add_rows=torch.tensor([row for (row, _), _ in added], dtype=torch.int64),
-        add_tokens=torch.tensor([token for (_, token), _ in added], dtype=torch.int64),
-        add_values=torch.tensor([value for _, value in added], dtype=torch.float32),
-    )
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randint(-40, 41, (rows, vocab), generator=generator) / 4
     logits[torch.rand(rows, vocab, generator=generator) < 0.1] = -math.inf
     expected, edited = logits.clone(), apart(logits)
-    reference.edit_logits(expected, edits)
-    host.edit_logits(edited, edits)
-    torch.testing.assert_close(edited, expected, rtol=1e-6, atol=1e-6)
+    for (row, token), value in added:
+        expected[row, token] += value
+    host.edit_logits(edited, edits_of(added))
+    assert torch.equal(edited, expected)
 
 
 def test_edits_of_nothing(host: HostFace) -> None:
     logits = random(2, 6)
     expected = logits.clone()
-    host.edit_logits(logits, NO_EDITS)
+    host.edit_logits(logits, edits_of([]))
     assert torch.equal(logits, expected)
-    none = torch.zeros(0, 6)
-    host.edit_logits(none, NO_EDITS)
-    one = torch.tensor([1])
-    host.edit_logits(logits, replace(NO_EDITS, add_rows=one, add_tokens=one, add_values=torch.tensor([2.0])))
-    expected[1, 1] += 2
-    host.edit_logits(
-        logits, replace(NO_EDITS, repeat_rows=one, repeat_tokens=one, repeat_penalties=torch.tensor([2.0]))
+    host.edit_logits(torch.zeros(0, 6), edits_of([]))
+
+
+@st.composite
+def any_penalties(draw: st.DrawFn, vocab: int) -> Penalties:
+    """Of some rows over some lines; drafts of tokens that are in the line and of others."""
+    lines, rows = draw(st.integers(1, 4)), draw(st.integers(0, 5))
+    numbers = Random(draw(st.integers(0, 2**32)))
+    orders = [numbers.sample(range(vocab), vocab) for _ in range(lines)]
+    drafted = (
+        {(numbers.randrange(rows), numbers.randrange(vocab)) for _ in range(draw(st.integers(0, 6)))} if rows else ()
     )
-    expected[1, 1] = expected[1, 1] / 2 if expected[1, 1] > 0 else expected[1, 1] * 2
+    drafts = sorted(drafted)
+
+    def column(values: list[float]) -> torch.Tensor:
+        return torch.tensor([numbers.choice(values) for _ in range(rows)], dtype=torch.float32)
+
+    return Penalties(
+        tokens=torch.tensor(orders, dtype=torch.int32),
+        times=torch.tensor([[numbers.choice((0, 1, 2, 77)) for _ in order] for order in orders], dtype=torch.int32),
+        lines=torch.tensor([numbers.randrange(lines) for _ in range(rows)], dtype=torch.int64),
+        lengths=torch.tensor([numbers.choice((0, 1, vocab // 2, vocab)) for _ in range(rows)], dtype=torch.int64),
+        repetition=column([1.0, 1.1, 0.7, 3.0]),
+        presence=column([0.0, 0.3, -1.7]),
+        frequency=column([0.0, 0.1, -0.7]),
+        draft_rows=torch.tensor([row for row, _ in drafts], dtype=torch.int64),
+        draft_tokens=torch.tensor([token for _, token in drafts], dtype=torch.int64),
+        draft_times=torch.tensor([numbers.randint(1, 5) for _ in drafts], dtype=torch.int32),
+    )
+
+
+def logits_to_penalise(rows: int, columns: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn((rows, columns), generator=generator) * 5
+    logits[torch.rand(logits.shape, generator=generator) < 0.1] = -math.inf
+    return logits
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    penalties=any_penalties(23), seed=st.integers(0, 2**31), only=st.none() | st.sets(st.integers(0, 22), min_size=1)
+)
+def test_penalties_are_the_references_to_the_bit(
+    host: HostFace, penalties: Penalties, seed: int, only: set[int] | None
+) -> None:
+    token_columns = None
+    if only is not None:
+        token_columns = torch.full((23,), -1, dtype=torch.int32)
+        token_columns[sorted(only)] = torch.arange(len(only), dtype=torch.int32)
+    logits = logits_to_penalise(len(penalties.lines), 23 if only is None else len(only), seed)
+    expected, penalised = logits.clone(), apart(logits)
+    reference.penalise_listed(expected, penalties, token_columns)
+    host.penalise(penalised, penalties, token_columns)
+    assert torch.equal(penalised, expected)
+
+
+@settings(max_examples=60, deadline=None)
+@given(penalties=any_penalties(11), seed=st.integers(0, 2**31))
+def test_the_reference_penalises_what_came(penalties: Penalties, seed: int) -> None:
+    """One token at a time, by the definition."""
+    logits = logits_to_penalise(len(penalties.lines), 11, seed)
+    expected = logits.clone()
+    for row in range(len(logits)):
+        line, length = int(penalties.lines[row]), int(penalties.lengths[row])
+        came = dict(zip(penalties.tokens[line, :length].tolist(), penalties.times[line, :length].tolist(), strict=True))
+        of_row = (penalties.draft_rows == row).nonzero().flatten()
+        came |= {int(penalties.draft_tokens[i]): int(penalties.draft_times[i]) for i in of_row}
+        for token, times in came.items():
+            logit, repetition = expected[row, token], penalties.repetition[row]
+            logit = logit / repetition if logit > 0 else logit * repetition
+            if times:
+                logit = logit - (penalties.presence[row] + penalties.frequency[row] * times)
+            expected[row, token] = logit
+    reference.penalise_listed(logits, penalties)
     assert torch.equal(logits, expected)
 
 

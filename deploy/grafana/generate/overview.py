@@ -297,9 +297,15 @@ _MONEY = Row(
             title="Dead letters",
             form=Form.STAT,
             unit="short",
-            queries=(PromQL(total(increase("turnpike_sink_dead_letters_total"))),),
-            meaning="Messages in the topic of usage that were no usage, in the span that is shown.",
-            bad="anything but 0: somebody else writes to the topic, or a newer gateway than the sink. See Books.",
+            queries=(
+                PromQL(total(increase("turnpike_sink_dead_letters_total")), "no usage"),
+                PromQL(total(increase("turnpike_sink_unauthenticated_total")), "not signed by a gateway"),
+            ),
+            meaning="Messages in the topic of usage that were put aside and are not billed, in the span that is shown.",
+            bad=(
+                "anything but 0: another producer writes to the topic, a gateway is newer than the sink, or the sink's "
+                "pepper is another. See Books."
+            ),
             runbook="TurnpikeDeadLetters",
             width=6,
             height=5,

@@ -175,7 +175,7 @@ class DeviceRunner:
         pieces = []
         for index, row in enumerate(inputs.rows):
             top = row.request.params.prompt_logprobs
-            if top is None:
+            if top is None or not row.request.wants_prompt_logprobs:
                 continue
             first = inputs.lines[index].first
             predicted = on_device(predicted_prompt_tokens(row), torch.int64, self._device)

@@ -67,13 +67,9 @@ class DeviceSampler:
         asking = on_device(needs.logprobs, torch.int64, logits.device) if needs.logprobs else None
         raw = None if asking is None else logits[asking]
         columns, row_slots = self._slots.columns, draws.row_slots
-        penalties = needs.penalties
         if needs.penalised:
             columns, row_slots = counting_drafts(columns, draws, needs.penalised)
         if needs.additions:
-            if penalties:  # a penalty scales what the model said, not what was added
-                self._step_ops.penalise(logits, columns, row_slots)
-                penalties = False
             self._ops.edit_logits(logits, _edits(needs.additions, logits.device))
         tokens, sound = self._step_ops.sample_slots(
             logits,
@@ -81,7 +77,7 @@ class DeviceSampler:
             row_slots,
             draws.positions,
             uses_thresholds=needs.thresholds,
-            uses_penalties=penalties,
+            uses_penalties=needs.penalties,
         )
         self._step_ops.store_drawn(lines, draws.to_rows(tokens), self._slots.sequences.tokens)
         if raw is None:
@@ -119,12 +115,8 @@ def sampling_needs(rows: Sequence[ScheduledRow]) -> SamplingNeeds:
 
 
 def _edits(additions: Sequence[tuple[int, int, float]], device: torch.device) -> LogitEdits:
-    none = on_device([], torch.int64, device)
     rows, tokens, values = zip(*additions, strict=True)
     return LogitEdits(
-        none,
-        none,
-        none.float(),
         on_device(rows, torch.int64, device),
         on_device(tokens, torch.int64, device),
         on_device(values, torch.float32, device),

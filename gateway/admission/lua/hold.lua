@@ -3,7 +3,8 @@
 -- KEYS: open, request, one for each demand. ARGV: prefix, time, remembered_ms, request id, ttl_ms, minimum, desired,
 -- then for each demand: window, limit, fixed, per_token.
 -- Returns {held (1) or refused (0), now, at, granted, bound (index of the demand that cut it, or 0), then for each
--- demand: used, held of it, newest bucket or -1, and what blocks it: the bucket that must leave, NEVER, or CLEAR}.
+-- demand: used, held of it, newest mark or -1, and what blocks it: the mark of the bucket that must leave, NEVER, or
+-- CLEAR}.
 
 local NEVER, CLEAR = -2, -3
 local FIRST = 8
@@ -38,16 +39,16 @@ if known.granted then
   return answer(1, tonumber(known.at), tonumber(known.granted), tonumber(known.bound))
 end
 
--- The bucket after whose leaving there is room for `need`.
-local function blocking_bucket(demand, need)
+-- The mark of the bucket after whose leaving there is room for `need`.
+local function blocking_mark(demand, need)
   if need > demand.limit then return NEVER end
-  local buckets = {}
-  for bucket in pairs(demand.amounts) do table.insert(buckets, bucket) end
-  table.sort(buckets)
+  local marks = {}
+  for mark in pairs(demand.amounts) do table.insert(marks, mark) end
+  table.sort(marks)
   local used = demand.used
-  for _, bucket in ipairs(buckets) do
-    used = used - demand.amounts[bucket]
-    if used + need <= demand.limit then return bucket end
+  for _, mark in ipairs(marks) do
+    used = used - demand.amounts[mark]
+    if used + need <= demand.limit then return mark end
   end
   return NEVER
 end
@@ -56,7 +57,7 @@ local granted, bound, blocked = desired, 0, false
 for i, demand in ipairs(demands) do
   local room = demand.limit - demand.used - demand.fixed
   if demand.per_token * minimum > room then
-    demand.blocks = blocking_bucket(demand, demand.fixed + demand.per_token * minimum)
+    demand.blocks = blocking_mark(demand, demand.fixed + demand.per_token * minimum)
     blocked = true
   elseif demand.per_token > 0 then
     -- fmod is exact where a rounded quotient need not be.
@@ -71,7 +72,14 @@ for i, demand in ipairs(demands) do
   local bucket, amount = bucket_at(demand.window, now), demand.fixed + demand.per_token * granted
   add(demand.key, demand.window, 'h' .. whole(bucket), amount)
   demand.used, demand.held = demand.used + amount, demand.held + amount
-  if amount > 0 then demand.newest = math.max(demand.newest, bucket) end
+  if amount > 0 then
+    local mark = bucket
+    if demand.window == 'minute' then
+      mark = now
+      set_last(demand.key, bucket, now)
+    end
+    demand.newest = math.max(demand.newest, mark)
+  end
   for name, value in pairs({key = demand.key, bucket = whole(bucket), amount = whole(amount)}) do
     table.insert(record, name .. i)
     table.insert(record, value)

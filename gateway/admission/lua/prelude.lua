@@ -1,14 +1,19 @@
+#!lua
+-- The line above has Redis refuse a whole script where its memory is full, and not at its first write: half a
+-- settlement would free a hold twice.
+--
 -- What all the scripts share. One tenant's keys have one hash tag, so that they live on one node of a cluster:
 --
 --   <prefix>open              sorted set: request id -> when its hold expires
 --   <prefix>request:<id>      hash: state (open | expired | settled), at, granted, bound, count, and for each
 --                             charge i: key<i>, bucket<i>, amount<i>
 --   <prefix>used:<scope>      hash: h<bucket> -> held, c<bucket> -> committed
+--   <prefix>used:<scope>:last of a minute: hash: bucket -> the last admission in it
 --
 -- Times are Unix milliseconds. ARGV[1] is the prefix, ARGV[2] the time, or -1 for that of Redis. Numbers are exact up to
 -- 2^53. Buckets are those of gateway/admission/windows.py.
 
-local BUCKET_MS, MINUTE_BUCKETS, DAY_MS = 5000, 12, 86400000
+local BUCKET_MS, MINUTE_MS, DAY_MS = 5000, 60000, 86400000
 -- How long keys outlive their last write: a window and more. What is open may be charged to any window; what counts
 -- for ever stays for ever.
 local KEY_LIFE_MS = {minute = 300000, day = 2 * DAY_MS, month = 40 * DAY_MS, open = 40 * DAY_MS}
@@ -45,10 +50,10 @@ local function bucket_at(window, at)
   return 0
 end
 
-local function oldest_bucket(window)
-  local newest = bucket_at(window, now)
-  if window == 'minute' then return newest - MINUTE_BUCKETS end
-  return newest
+-- Whether a bucket with this mark has not left the window.
+local function still_counts(window, mark)
+  if window == 'minute' then return mark + MINUTE_MS > now end
+  return mark >= bucket_at(window, now)
 end
 
 local function read_hash(key)
@@ -58,21 +63,55 @@ local function read_hash(key)
   return hash
 end
 
--- What counts of a scope: its sum, how much of that is held, the newest bucket (-1: none), and the amounts by bucket.
--- Drops what does not count.
+local function last_key(key)
+  return key .. ':last'
+end
+
+-- The mark of each bucket of a minute, where it is known.
+local function read_last(key, window)
+  local last = {}
+  if window == 'minute' then
+    for bucket, at in pairs(read_hash(last_key(key))) do last[tonumber(bucket)] = tonumber(at) end
+  end
+  return last
+end
+
+-- A bucket without a known last admission counts as if there had been one at its end.
+local function mark_of(window, bucket, last)
+  if window == 'minute' then return last[bucket] or (bucket + 1) * BUCKET_MS - 1 end
+  return bucket
+end
+
+local function set_last(key, bucket, at)
+  if redis.call('HSET', last_key(key), whole(bucket), whole(at)) == 1 then
+    redis.call('PEXPIRE', last_key(key), KEY_LIFE_MS.minute)
+  end
+end
+
+-- What counts of a scope: its sum, how much of that is held, the newest mark (-1: none), and the amounts by mark.
+-- Drops what does not count. An admission of the future, before a clock was set back, counts as one of now.
 local function read_used(key, window)
-  local oldest = oldest_bucket(window)
+  local last = read_last(key, window)
+  for bucket, at in pairs(last) do
+    if at > now then
+      last[bucket] = now
+      set_last(key, bucket, now)
+    elseif not still_counts(window, at) then
+      redis.call('HDEL', last_key(key), whole(bucket))
+    end
+  end
   local used, held, newest, amounts = 0, 0, -1, {}
   for field, value in pairs(read_hash(key)) do
     local bucket = tonumber(string.sub(field, 2))
-    if bucket < oldest then
-      redis.call('HDEL', key, field)
-    else
+    local mark = mark_of(window, bucket, last)
+    if still_counts(window, mark) then
       local amount = tonumber(value)
       used = used + amount
       if string.sub(field, 1, 1) == 'h' then held = held + amount end
-      amounts[bucket] = (amounts[bucket] or 0) + amount
-      if bucket > newest then newest = bucket end
+      amounts[mark] = (amounts[mark] or 0) + amount
+      if mark > newest then newest = mark end
+    else
+      redis.call('HDEL', key, field)
     end
   end
   return used, held, newest, amounts
@@ -82,6 +121,21 @@ local function add(key, window, field, amount)
   if amount == 0 then return end
   redis.call('HINCRBY', key, field, whole(amount))
   if window ~= 'ever' then redis.call('PEXPIRE', key, KEY_LIFE_MS[window]) end
+end
+
+-- Commit an amount in the bucket of a moment, if that still counts; `besides` is what of it is there already.
+local function commit(key, window, at, amount, besides)
+  local bucket = bucket_at(window, at)
+  local mark, last = bucket, nil
+  if window == 'minute' then
+    last = tonumber(redis.call('HGET', last_key(key), whole(bucket)) or nil)
+    mark = math.min(now, math.max(last or at, at))
+  end
+  if not still_counts(window, mark) then return end
+  local field = 'c' .. whole(bucket)
+  if besides then amount = math.max(0, amount - tonumber(redis.call('HGET', key, field) or 0)) end
+  add(key, window, field, amount)
+  if window == 'minute' and amount > 0 and mark ~= last then set_last(key, bucket, mark) end
 end
 
 -- Give back what a request holds. A bucket that has left its window is not there any more.

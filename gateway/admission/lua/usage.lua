@@ -1,5 +1,5 @@
 -- Where quotas stand. KEYS: open, one for each quota. ARGV: prefix, time, remembered_ms, then a window for each quota.
--- Returns {now, then for each: used, held of it, newest bucket or -1}.
+-- Returns {now, then for each: used, held of it, newest mark or -1}.
 
 reap(tonumber(ARGV[3]))
 local reply = {now}

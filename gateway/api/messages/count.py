@@ -4,22 +4,25 @@ import orjson
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
+from gateway.api.counted import count_request
 from gateway.api.errors import invalid
 from gateway.api.exchange import exchange_of
 from gateway.api.json_body import read_json
+from gateway.api.lengths import require_tokenizable
 from gateway.api.messages.schema import parse_count
-from gateway.api.prepare import encode, prompts_of
+from gateway.api.prepare import encode, prompts_of, text_chars
 from gateway.api.responses import send_body
 from gateway.api.session_stage import SESSION_HEADER
 from gateway.api.stages import Stages
+from gateway.api.text_pool import TextLane
 
 
 class CountTokens:
     """An ASGI endpoint. It counts in the tokens and by the template of the model that would answer now; nothing is
-    generated, held or billed."""
+    generated or billed, and of limits it is one request."""
 
     def __init__(self, stages: Stages) -> None:
-        self._engine = stages.services.engine
+        self._services = stages.services
         self._max_json_depth = stages.settings.max_json_depth
         self._classes = stages.classes
         self._routes = stages.routes
@@ -32,5 +35,9 @@ class CountTokens:
             )
         request = parse_count(await read_json(scope, receive, self._max_json_depth))
         route = self._routes.route(request, caller, self._classes.serving(caller.tier, None))
-        [tokens] = await encode(prompts_of(request), self._engine.models[route.served].text)
-        await send_body(send, 200, orjson.dumps({"input_tokens": len(tokens)}))
+        model, [prompt] = self._services.engine.models[route.served], prompts_of(request)
+        require_tokenizable(request.prompt_param, text_chars(prompt), model.max_model_len)
+        headers = await count_request(self._services, self._classes, caller, model)
+        lane = TextLane(self._services.texts, caller.tenant_id, receive)
+        [tokens] = await encode([prompt], model.text, lane)
+        await send_body(send, 200, orjson.dumps({"input_tokens": len(tokens)}), headers)

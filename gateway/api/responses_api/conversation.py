@@ -22,6 +22,29 @@ def conversation_of(instructions: str | None, items: Sequence[Item]) -> tuple[di
     return ({"role": "system", "content": "\n\n".join(texts)}, *messages[len(lead) :])
 
 
+def unshown_chars(items: Iterable[Item]) -> int:
+    """How much text of these items no model is shown: summaries beside the reasoning itself, reasoning that led to no
+    message of the assistant's, and arguments of calls that were cut off."""
+    unshown = pending = 0
+    for item in items:
+        match item["type"]:
+            case "reasoning":
+                content, summary = _chars(item["content"]), _chars(item["summary"])
+                unshown += summary if item["content"] else 0
+                pending += content if item["content"] else summary
+            case "message" if item["role"] != "assistant":
+                unshown, pending = unshown + pending, 0
+            case "function_call" if item["status"] == INCOMPLETE:
+                unshown += len(item["arguments"])
+            case "message" | "function_call":
+                pending = 0
+    return unshown + pending
+
+
+def _chars(parts: Iterable[dict[str, str]]) -> int:
+    return sum(len(part["text"]) for part in parts)
+
+
 def _messages_of(items: Iterable[Item]) -> list[dict[str, Any]]:
     """A call belongs to the message of the assistant's before it, and reasoning to the one behind it. A call that was
     cut off was never made."""

@@ -39,6 +39,8 @@ INCOMPLETE = "incomplete"
 _ROLES = ("user", "assistant", "system", "developer")
 _STATUSES = ("in_progress", COMPLETED, INCOMPLETE)
 _MAX_SHOWN_CHARS = 64
+_MAX_ID_CHARS = 256
+_MAX_NAME_CHARS = 128
 _PART_TYPES = ("input_text", "output_text", "refusal")
 
 
@@ -101,11 +103,12 @@ def _message_item(role: str, texts: list[str], status: str = COMPLETED) -> Item:
 
 
 def _function_call(given: Fields, inner: InnerJSON) -> Item:
+    name = CallName(given.required_string("name", _MAX_NAME_CHARS), given.string("namespace", _MAX_NAME_CHARS))
     item = {
         "type": "function_call",
         "status": _status(given),
-        "call_id": given.required_string("call_id"),
-        **CallName(given.required_string("name"), given.string("namespace")).members(),
+        "call_id": given.required_string("call_id", _MAX_ID_CHARS),
+        **name.members(),
         "arguments": given.string("arguments") or "{}",
     }
     given.string("id")
@@ -127,7 +130,7 @@ def _function_call_output(given: Fields) -> Item:
     if not isinstance(output, str):
         output = [{"type": "input_text", "text": text} for text in _part_texts(output, path)]
     given.string("id")
-    call_id = given.required_string("call_id")
+    call_id = given.required_string("call_id", _MAX_ID_CHARS)
     return {"type": "function_call_output", "status": _status(given), "call_id": call_id, "output": output}
 
 

@@ -9,14 +9,12 @@ from gateway.api.chat_messages import EFFORTS
 from gateway.api.errors import invalid
 from gateway.api.fields import Fields, as_string
 from gateway.api.generation import Conversation, GenerationRequest
+from gateway.api.hints import stated_hints, take_metadata
 from gateway.api.responses_api.items import CallName, Item, take_items
 from gateway.api.responses_api.tools import take_tools
-from gateway.api.sampling import HINTS, MAX_TOKENS
+from gateway.api.sampling import MAX_TOKENS
 from gateway.api.structured import read_format
 
-MAX_METADATA = 16
-MAX_METADATA_KEY_CHARS = 64
-MAX_METADATA_VALUE_CHARS = 512
 MAX_INCLUDES = 16
 
 _LOGPROBS = "message.output_text.logprobs"
@@ -52,6 +50,8 @@ class Stated:
     names: Mapping[str, CallName]
     """How calls are spelt, by what the model calls."""
     echo: Mapping[str, Any]
+    unshown_tool_chars: int
+    """Of tools that are stored with the response, and that the model is not told of."""
 
     def conversation(self, messages: tuple[Mapping[str, Any], ...]) -> Conversation:
         return Conversation(messages=messages, reasoning_effort=self.reasoning_effort, effort_param="reasoning.effort")
@@ -86,7 +86,7 @@ def parse_response(fields: Fields) -> tuple[GenerationRequest, Stated]:
         "max_output_tokens": max_tokens,
         # Calls of tools that run here would count, and none does.
         "max_tool_calls": fields.integer("max_tool_calls", 1, MAX_TOKENS),
-        "metadata": _take_metadata(fields),
+        "metadata": take_metadata(fields),
         "previous_response_id": previous,
         "reasoning": reasoning_echo,
         "store": store,
@@ -95,7 +95,7 @@ def parse_response(fields: Fields) -> tuple[GenerationRequest, Stated]:
         "top_logprobs": top_logprobs,
         "top_p": params.top_p,
         "truncation": "disabled",
-        **{name: fields.string(name) for name in HINTS},
+        **stated_hints(fields),
         **tools.echo,
     }
     fields.nested("client_metadata")  # Codex's, for whoever reads its traffic
@@ -112,7 +112,18 @@ def parse_response(fields: Fields) -> tuple[GenerationRequest, Stated]:
         service_tier=service_tier,
         tools=tools.use,
     )
-    return request, Stated(items, instructions, previous, store, logprobs, reasoning_echo["effort"], tools.names, echo)
+    stated = Stated(
+        items,
+        instructions,
+        previous,
+        store,
+        logprobs,
+        reasoning_echo["effort"],
+        tools.names,
+        echo,
+        tools.unshown_chars if store else 0,
+    )
+    return request, stated
 
 
 def _take_stream(fields: Fields) -> bool:
@@ -123,22 +134,6 @@ def _take_stream(fields: Fields) -> bool:
         if not stream:
             raise invalid("stream_options", "stream_options is only allowed when stream is true.")
     return stream
-
-
-def _take_metadata(fields: Fields) -> dict[str, str]:
-    given = fields.nested("metadata")
-    stated = {} if given is None else given.rest()
-    if len(stated) > MAX_METADATA:
-        raise invalid("metadata", f"metadata takes at most {MAX_METADATA} pairs.")
-    metadata = {}
-    for name, value in stated.items():
-        path = f"metadata.{name[:MAX_METADATA_KEY_CHARS]}"
-        if len(name) > MAX_METADATA_KEY_CHARS:
-            raise invalid(path, f"A key of metadata has at most {MAX_METADATA_KEY_CHARS} characters.")
-        metadata[name] = as_string(value, path)
-        if len(metadata[name]) > MAX_METADATA_VALUE_CHARS:
-            raise invalid(path, f"A value of metadata has at most {MAX_METADATA_VALUE_CHARS} characters.")
-    return metadata
 
 
 def _take_text(fields: Fields) -> tuple[Any, dict[str, Any]]:

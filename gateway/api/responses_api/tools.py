@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import orjson
+
 from gateway.api.errors import invalid
 from gateway.api.fields import Fields, as_string
 from gateway.api.responses_api.items import CallName, full_name
@@ -30,6 +32,13 @@ class DeclaredTools:
     use: ToolUse | None
     names: Mapping[str, CallName]
     echo: Mapping[str, Any]
+
+    @property
+    def unshown_chars(self) -> int:
+        """Of what the answer says again, near enough: what the model is not told of, as it may not call it."""
+        shown = () if self.use is None else self.use.shown
+        told = sum(len(orjson.dumps((tool.description, tool.parameters))) for tool in shown)
+        return max(0, len(orjson.dumps((self.echo["tools"], self.echo["tool_choice"]))) - told)
 
 
 def take_tools(fields: Fields) -> DeclaredTools:

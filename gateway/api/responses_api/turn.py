@@ -8,7 +8,7 @@ from gateway.api.engine_client import ServedModel
 from gateway.api.errors import APIError, invalid
 from gateway.api.generation import GenerationRequest
 from gateway.api.prepare import PreparedPrompt
-from gateway.api.responses_api.conversation import conversation_of
+from gateway.api.responses_api.conversation import conversation_of, unshown_chars
 from gateway.api.responses_api.ids import response_of
 from gateway.api.responses_api.items import REFERENCE, Item
 from gateway.api.responses_api.record import Record, read_record
@@ -24,6 +24,8 @@ from gateway.tenancy.records import Principal
 KEPT_HEADER = "x-turnpike-response-kept"
 MAX_REFERRED = 16
 """Responses whose items one request may refer to: each is a read of the store."""
+MAX_UNSHOWN_CHARS = 128 * 1024
+"""Of what would be stored with a response, and is no part of its prompt: nobody pays for that by the token."""
 
 
 class ResponseTurn:
@@ -50,10 +52,22 @@ class ResponseTurn:
         if previous is not None:
             self._before = (await self._read(previous, "previous_response_id")).items
         self._input = await self._resolved(self._stated.items)
+        if self._stated.store:
+            self._require_shown()
         messages = conversation_of(self._stated.instructions, [*self._before, *self._input])
         if not messages:
             raise invalid("input", "input must not be empty.")
         return replace(self._request, prompts=(self._stated.conversation(messages),))
+
+    def _require_shown(self) -> None:
+        unshown = unshown_chars(self._input) + self._stated.unshown_tool_chars
+        if unshown > MAX_UNSHOWN_CHARS:
+            raise invalid(
+                "input",
+                f"input and tools have {unshown} characters that no model sees, and {MAX_UNSHOWN_CHARS} are stored. "
+                "Leave out summaries, reasoning that led to nothing and tools that may not be called, or do not store.",
+                "string_above_max_length",
+            )
 
     def wire(
         self, header: Header, request: GenerationRequest, model: ServedModel, prompts: Sequence[PreparedPrompt]

@@ -3,7 +3,7 @@
 from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
 from enum import IntEnum
 
-ABI = 6
+ABI = 7
 """TP_ABI."""
 
 
@@ -150,6 +150,26 @@ class Sampling(Structure):
     )
 
 
+class Penalties(Structure):
+    """TpPenalties."""
+
+    _fields_ = (
+        ("tokens", c_void_p),
+        ("times", c_void_p),
+        ("line_stride", c_int64),
+        ("lines", c_void_p),
+        ("lengths", c_void_p),
+        ("repetition", c_void_p),
+        ("presence", c_void_p),
+        ("frequency", c_void_p),
+        ("drafts", c_int64),
+        ("draft_rows", c_void_p),
+        ("draft_tokens", c_void_p),
+        ("draft_times", c_void_p),
+        ("token_columns", c_void_p),
+    )
+
+
 # Pointers are passed as addresses, those to structs by `ctypes.byref` or as addresses.
 _AT = c_void_p
 _COUNT = c_int64
@@ -174,6 +194,7 @@ SIGNATURES = {
     "tp_sample_scratch_bytes": (c_int64, (_COUNT, _COUNT)),
     "tp_sample": (None, (*_LOGITS, _AT, _AT, _AT, _AT)),
     "tp_mask_logits": (None, (*_LOGITS, _AT, _COUNT)),
+    "tp_penalise": (None, (*_LOGITS, _AT, _AT)),
     "tp_finite_rows": (None, (*_LOGITS, _AT)),
     "tp_token_logprobs": (None, (*_LOGITS, _AT, _AT, _AT, _AT)),
 }

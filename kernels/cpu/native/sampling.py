@@ -5,11 +5,12 @@ import ctypes
 import numpy as np
 
 from kernels.arrays import FLOAT32, Dtype, Flags, Floats, Ints, Words, address, aligned_bytes
-from kernels.cpu.native.abi import Sampling
+from kernels.cpu.native.abi import Penalties, Sampling
 from kernels.cpu.native.library import load
-from kernels.host import HostColumns
+from kernels.host import HostColumns, HostPenalties
 
 _INT64: Dtype = np.dtype(np.int64)
+_INT32: Dtype = np.dtype(np.int32)
 _COLUMNS = {
     "inverse_temperature": FLOAT32,
     "noise_scale": FLOAT32,
@@ -19,6 +20,17 @@ _COLUMNS = {
     "keys": _INT64,
 }
 """Fields of TpSampling, in its order."""
+_OF_PENALTIES = {
+    "lines": _INT64,
+    "lengths": _INT64,
+    "repetition": FLOAT32,
+    "presence": FLOAT32,
+    "frequency": FLOAT32,
+    "draft_rows": _INT64,
+    "draft_tokens": _INT64,
+    "draft_times": _INT32,
+}
+"""Arrays of TpPenalties beside its lines."""
 
 
 class NativeSampling:
@@ -49,6 +61,31 @@ class NativeSampling:
         assert bitmask.shape[1] * 32 >= logits.shape[1], f"{bitmask.shape[1]} words for {logits.shape[1]} tokens"
         bitmask = np.ascontiguousarray(bitmask)
         self._library.tp_mask_logits(*_where(logits), address(bitmask), bitmask.shape[1])
+
+    def penalise(self, logits: Floats, penalties: HostPenalties, token_columns: Words | None = None) -> None:
+        _check(logits)
+        assert penalties.tokens.strides == penalties.times.strides, (
+            "lines of tokens that lie otherwise than their times"
+        )
+        assert len(penalties.lines) == len(penalties.lengths) == len(logits), "penalties of other rows"
+        held = {name: np.ascontiguousarray(getattr(penalties, name)) for name in _OF_PENALTIES}
+        for name, dtype in _OF_PENALTIES.items():
+            assert held[name].dtype == dtype, f"{name} of {held[name].dtype}"
+        columns = None if token_columns is None else np.ascontiguousarray(token_columns)
+        assert columns is None or columns.dtype == _INT32, f"token columns of {columns.dtype}"
+        at = {name: address(array) for name, array in held.items()}
+        drafts = len(penalties.draft_rows)
+        struct = Penalties(
+            address(penalties.tokens),
+            address(penalties.times),
+            penalties.tokens.strides[0] // _INT32.itemsize,
+            *(at[name] for name in ("lines", "lengths", "repetition", "presence", "frequency")),
+            drafts,
+            *(at[name] for name in ("draft_rows", "draft_tokens", "draft_times")),
+            None if columns is None else address(columns),
+        )
+        draft_logits = np.empty(drafts, FLOAT32)
+        self._library.tp_penalise(*_where(logits), ctypes.byref(struct), address(draft_logits))
 
     def finite_rows(self, logits: Floats) -> Flags:
         _check(logits)

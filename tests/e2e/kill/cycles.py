@@ -13,6 +13,7 @@ from gateway.analytics import Analytics
 from gateway.analytics.sums import Window
 from gateway.metering.journal_file import HOUR_MS, JournalFile
 from gateway.metering.reconciliation import reconcile
+from gateway.metering.signature import EventSigner, SignaturePolicy
 from gateway.pepper import load_pepper
 from gateway.settings import Settings
 from gateway.tenancy import TenantStore, open_database
@@ -110,7 +111,7 @@ class Run:
             await until(stored)
             statuses.append(await asyncio.to_thread(zygote.end, sink, signal.SIGTERM))
             books.findings += await compare_store(analytics, events)
-            books.findings += await _drift(settings.journal_path, analytics)
+            books.findings += await _drift(settings, analytics)
         books.findings += [f"a process ended with {status}" for status in statuses if status]
         return books
 
@@ -162,10 +163,11 @@ def _delivered(journal: Path) -> bool:
         file.close()
 
 
-async def _drift(journal: Path, analytics: Analytics) -> list[str]:
+async def _drift(settings: Settings, analytics: Analytics) -> list[str]:
     now_ms = time.time_ns() // 1_000_000
     window = Window(now_ms - 24 * HOUR_MS, now_ms + HOUR_MS)
-    found = await reconcile(journal, analytics, window, now_ms=window.end_ms)
+    signatures = SignaturePolicy(EventSigner(load_pepper(settings)))
+    found = await reconcile(settings.journal_path, analytics, window, signatures, now_ms=window.end_ms)
     return [f"reconciliation: {found}"] if found.drift else []
 
 

@@ -187,3 +187,43 @@ def test_a_request_that_comes_back_with_one_token_to_compute_has_its_new_blocks(
         request.block_table[:] = blocks
         assert_inputs_of(plan, placer.place(plan))
         request.admissions += 1
+
+
+class CountedTables(np.ndarray):  # type: ignore[type-arg]
+    """Counts the entries that are read of it."""
+
+    read = 0
+
+    def __getitem__(self, key: object) -> np.ndarray:  # type: ignore[override, type-arg]
+        found = np.asarray(self)[key]  # type: ignore[index]
+        CountedTables.read += found.size
+        return found
+
+
+def test_a_long_table_beside_short_ones_costs_its_own_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not that of all rows: of 63 short ones and one of 8000 blocks, few more are copied than they have."""
+    slots = SlotTable(64, 8000 * BLOCK_TOKENS, VOCAB)
+    slots.tables = slots.tables.view(CountedTables)
+    monkeypatch.setattr(CountedTables, "read", 0)
+    contexts = np.array([100] * 63 + [8000 * BLOCK_TOKENS])
+    tables = slots.tables_of(np.arange(64), contexts)
+    assert tables.shape == (64, 8000)
+    assert CountedTables.read <= 3 * (63 * 7 + 8000)
+
+
+def test_a_block_that_comes_is_all_that_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(0)
+    for prompt_tokens in (20, 10, 15):
+        machine.add(prompt_tokens, 150)
+    for _ in range(3):
+        step = machine.step()
+    assert step is not None
+    slots = machine.placer._slots
+    slots.tables = slots.tables.view(CountedTables)
+    monkeypatch.setattr(CountedTables, "read", 0)
+    tables = step[1].rows.block_tables
+    for _ in range(100):
+        step = machine.step()
+        assert step is not None
+        assert step[1].rows.block_tables is tables, "the tables are made again"
+    assert CountedTables.read <= 3 * 7  # numpy reads what it writes to

@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from llguidance import LLParserLimits
 
 from engine import Engine, EngineConfig, FinishReason, InvalidParameter, SamplingParams, SchedulerConfig
-from engine.grammar import GrammarSpec
-from engine.request import TextDelta
+from engine.grammar import GrammarSpec, worker
+from engine.request import GrammarGaveUp, TextDelta
 from tests.engine.grammar.corpus import ENFORCED, PERSON
 from tests.engine.grammar.test_compiler import BOMB
 from tests.engine.grammar.test_schemas import require_valid
@@ -148,6 +149,22 @@ async def test_a_refused_grammar_computes_nothing_and_is_reported(engine: Engine
     await settle(lambda: len(told) == 2)
     assert sorted(told) == [(0, 0), (1, 0)]
     assert idle(engine)
+
+
+async def test_a_grammar_that_gives_up_on_the_way_is_named(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It compiles, and no answer can be followed to its end: it names its field, and the engine goes on."""
+    few = LLParserLimits(max_lexer_states=200, verbose_errors=False)
+    monkeypatch.setattr(worker, "limits", lambda: few)
+    told: list[int] = []
+    grammar = GrammarSpec.regex(r"(\w+\s?){1,100}z{900}", "guided_regex")
+    params = SamplingParams(grammar=grammar, temperature=1.5, seed=1, max_tokens=400)
+    stream = engine.stream("llama", PROMPT, params, on_abort=lambda _, usage: told.append(usage.prompt_tokens))
+    with pytest.raises(GrammarGaveUp, match="guided_regex cannot be followed") as gave_up:
+        await collect(stream)
+    assert gave_up.value.param == "guided_regex"
+    await settle(lambda: told == [len(PROMPT)])
+    assert text_of(await collect(answer(engine, GrammarSpec.choice(["yes"])))) == "yes"
+    await settle(lambda: idle(engine))
 
 
 async def test_where_a_model_takes_no_grammars_the_call_says_so(

@@ -10,7 +10,7 @@ import pytest
 
 from engine.grammar import GrammarFailed, GrammarRefused, GrammarSpec
 from engine.grammar.compiler import CompiledGrammar, GrammarCompiler
-from engine.grammar.trial import TrialProcess
+from engine.grammar.trial import TrialProcess, TrialProcessIdle
 from engine.grammar.vocabulary import LibraryVocabulary
 from engine.request import EngineError
 from engine.text.loading import text_processor_from_folder
@@ -94,6 +94,46 @@ def test_a_process_that_was_killed_from_outside_is_replaced(
     assert [process.alive for process in started] == [False, True]
     compiler.close()
     assert not started[1].alive
+
+
+def test_a_process_without_work_ends_and_the_next_grammar_has_another(tokenizer: Tokenizer) -> None:
+    started: list[TrialProcess] = []
+
+    def start(vocabulary: LibraryVocabulary, seconds: float) -> TrialProcess:
+        started.append(TrialProcess(vocabulary, seconds, idle_seconds=0.1))
+        return started[-1]
+
+    vocabulary = LibraryVocabulary.of(tokenizer, VOCAB_SIZE, (IM_END,))
+    compiler = GrammarCompiler(lambda: vocabulary, seconds=30.0, start_trial=start)
+    compiler.compile(GrammarSpec.regex("a")).result()
+    while started[0].alive:
+        time.sleep(0.001)
+    with pytest.raises(TrialProcessIdle):
+        started[0].tried(GrammarSpec.regex("b"))
+    compiler.compile(GrammarSpec.regex("b")).result()
+    assert len(started) >= 2
+    compiler.close()
+
+
+def test_a_grammar_says_what_memory_it_takes(compiler: GrammarCompiler) -> None:
+    small = compiler.compile(GrammarSpec.regex("a")).result()
+    large = compiler.compile(GrammarSpec.json_schema({"properties": {f"p{i}": {} for i in range(300)}})).result()
+    assert 1_000 < small.size_bytes < large.size_bytes
+    assert compiler.kept_bytes >= small.size_bytes + large.size_bytes
+
+
+def test_a_schema_of_many_optional_properties_can_be_followed(tokenizer: Tokenizer) -> None:
+    """At its beginning there are as many ways on as properties."""
+    compiler = GrammarCompiler(lambda: LibraryVocabulary.of(tokenizer, VOCAB_SIZE, (IM_END,)), seconds=120.0)
+    schema = {"type": "object", "properties": {f"p{i}": {"type": "null"} for i in range(2000)}}
+    matcher, words = (
+        compiler.compile(GrammarSpec.json_schema(schema)).result().matcher(),
+        np.zeros(VOCAB_SIZE // 32, "i4"),
+    )
+    compiler.close()
+    for token in tokenizer.encode('{"p7":null,"p1999":null}', add_special_tokens=False):
+        matcher.allow(words)
+        assert matcher.accept([token]) == 1
 
 
 def test_after_closing_there_is_no_compiling(compiler: GrammarCompiler) -> None:

@@ -19,6 +19,7 @@ class ModelledPool(BlockPool):
       hold counts for the lowest.
     - An empty block goes first. Then, where the tenant has its share, its own least recently released one. Then the
       oldest common one; then the oldest protected one, of the lowest rank that has any.
+    - What is pledged is held, and not taken before it is redeemed.
     - What a rank with a reserve releases is protected, up to what is unused of the reserve: the oldest beyond that
       become common, as if they had been released now.
     """
@@ -33,37 +34,56 @@ class ModelledPool(BlockPool):
         self.protected: list[list[int]] = [[] for _ in reserved_blocks]
         self.own: dict[str, list[int]] = {}
         self.evicted = 0
+        self.pledged = [0] * len(reserved_blocks)
 
     def free(self) -> list[int]:
         return [block for block in range(self.num_blocks) if not self.holders[block]]
 
     def unused(self, rank: int, holders: Sequence[Counter[int]] | None = None) -> int:
         held = sum(max(each) == rank for each in holders or self.holders if each)
-        return max(0, self.reserved[rank] - held)
+        return max(0, self.reserved[rank] - held - self.pledged[rank])
 
     def may_take(self, rank: int, hits: Sequence[int] = ()) -> int:
         """How many blocks the rank may take once it has acquired the hits. Can be negative."""
         holders = [each.copy() for each in self.holders]
         for block in hits:
             holders[block][rank] += 1
-        return sum(not each for each in holders) - sum(self.unused(above, holders) for above in range(rank))
+        free = sum(not each for each in holders) - sum(self.pledged)
+        return free - sum(self.unused(above, holders) for above in range(rank))
 
-    def acquire(self, blocks: Iterable[int], rank: int = 0) -> None:
+    def acquire(self, blocks: Iterable[int], rank: int = 0, holder: int = 0, pledged: int = 0) -> None:
         blocks = list(blocks)
-        super().acquire(blocks, rank)
+        super().acquire(blocks, rank, holder, pledged)
         for block in blocks:
             if not self.holders[block]:
                 self._leave(block)
             self.holders[block][rank] += 1
         self._grow_old(rank)
 
-    def allocate(self, count: int, rank: int = 0, tenant: str = "") -> list[int]:
+    def allocate(self, count: int, rank: int = 0, tenant: str = "", holder: int = 0) -> list[int]:
         if count > self.may_take(rank):
             with pytest.raises(CapacityError):
-                super().allocate(count, rank, tenant)
+                super().allocate(count, rank, tenant, holder)
             raise CapacityError
+        return super().allocate(count, rank, tenant, holder)
+
+    def pledge(self, count: int, rank: int) -> None:
+        assert count <= self.may_take(rank)
+        super().pledge(count, rank)
+        self.pledged[rank] += count
+        self._grow_old(rank)
+
+    def unpledge(self, count: int, rank: int) -> None:
+        super().unpledge(count, rank)
+        self.pledged[rank] -= count
+
+    def redeem(self, count: int, rank: int, tenant: str, holder: int) -> list[int]:
+        self.pledged[rank] -= count
+        return super().redeem(count, rank, tenant, holder)
+
+    def _take(self, count: int, rank: int, tenant: str, holder: int) -> list[int]:
         with_content = {block for block in self.free() if self.hash_of(block) is not None}
-        blocks = super().allocate(count, rank, tenant)
+        blocks = super()._take(count, rank, tenant, holder)
         for block in blocks:
             empty = [each for each in self.free() if each not in with_content]
             if empty:
@@ -79,10 +99,10 @@ class ModelledPool(BlockPool):
         self._grow_old(rank)
         return blocks
 
-    def release(self, blocks: Iterable[int], rank: int = 0) -> None:
+    def release(self, blocks: Iterable[int], rank: int = 0, holder: int = 0) -> None:
         blocks = list(blocks)
         with_content = [self.hash_of(block) is not None for block in blocks]
-        super().release(blocks, rank)
+        super().release(blocks, rank, holder)
         for block, has_content in zip(blocks, with_content, strict=True):
             counted_for = max(self.holders[block])
             self.holders[block] -= Counter({rank: 1})

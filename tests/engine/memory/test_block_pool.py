@@ -79,14 +79,6 @@ def test_match_finds_the_leading_hits_only() -> None:
     assert pool.match([]) == []
 
 
-def test_match_reads_no_further_than_the_miss() -> None:
-    """So that the hashes of a long prompt are not all computed to find that its first block is not there."""
-    pool = BlockPool(1)
-    hashes = iter([name(98), name(99)])
-    assert pool.match(hashes) == []
-    assert next(hashes) == name(99)
-
-
 def test_a_free_block_stays_cached_until_it_is_reused() -> None:
     pool = BlockPool(2)
     blocks = pool.allocate(1)
@@ -167,7 +159,9 @@ def test_a_forgotten_block_is_not_found_and_comes_first_when_free() -> None:
         (lambda pool: pool._references.__setitem__(0, 1), "both free and referenced, or neither"),
         (lambda pool: pool._references.__setitem__(2, -1), "negative"),
         (lambda pool: setattr(pool, "_free_blocks", 3), "counted"),
-        (lambda pool: pool._lists._previous.__setitem__(1, 1), "torn"),
+        (lambda pool: pool._lists.empty.append(1), "counted"),
+        (lambda pool: pool._alone.clear(), "holds alone is miscounted"),
+        (lambda pool: pool._top_held.__setitem__(0, 1), "no higher class holds"),
         (lambda pool: pool._hash_of.__setitem__(2, None), "disagree"),
         (lambda pool: pool._block_of.__setitem__(name(9), 3), "disagree"),
     ],

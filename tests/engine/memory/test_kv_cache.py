@@ -280,7 +280,7 @@ def test_check_finds_a_lost_reference() -> None:
     cache, pool = make_cache()
     request = computed_request(cache, "a", PROMPT)
     pool.acquire(request.block_table[:1])
-    with pytest.raises(AssertionError, match="2 references, 1 tables"):
+    with pytest.raises(AssertionError, match="2 references, 1 hold"):
         cache.check([request])
 
 

@@ -44,11 +44,15 @@ class KVCacheMachine(RuleBasedStateMachine):
     running = Bundle("running")
 
     @initialize(
-        num_blocks=st.integers(1, 10), reserves=st.sampled_from(RESERVES), share=st.sampled_from([0.2, 0.5, 1.0])
+        num_blocks=st.integers(1, 10),
+        reserves=st.sampled_from(RESERVES),
+        share=st.sampled_from([0.2, 0.5, 1.0]),
+        blocks_a_step=st.sampled_from([1, 2, 1000]),
     )
-    def start(self, num_blocks: int, reserves: tuple[float, ...], share: float) -> None:
+    def start(self, num_blocks: int, reserves: tuple[float, ...], share: float, blocks_a_step: int) -> None:
         self.pool = ModelledPool(num_blocks)
-        self.cache = KVCacheManager(self.pool)
+        self.cache = KVCacheManager(self.pool, blocks_a_step=blocks_a_step)
+        self.blocks_a_step = blocks_a_step
         self.classes = [
             ServiceClass(f"class-{rank}", priority=rank, reserved_fraction=fraction)
             for rank, fraction in enumerate(reserves)
@@ -93,12 +97,38 @@ class KVCacheMachine(RuleBasedStateMachine):
             assert request.block_table == []
             return multiple()
         assert self.pool.may_take(request.rank) >= keep_free
+        self.requests[request.id] = request
+        if request.boards:
+            assert request.block_table == []
+            return request
         assert request.block_table[: len(hits)] == hits
         assert request.computed == len(hits) * BLOCK_TOKENS < len(request.tokens)
         assert len(set(request.block_table)) == len(request.block_table)
         assert len(request.block_table) == blocks_for(len(request.tokens))
-        self.requests[request.id] = request
         return request
+
+    @rule()
+    def next_step(self) -> None:
+        """What returns, returns."""
+        returning = self.cache.returning_blocks
+        self.cache.begin_step()
+        assert self.cache.returning_blocks == max(0, returning - self.blocks_a_step)
+
+    @rule(request=running)
+    def board(self, request: Request) -> None:
+        if request.id not in self.requests or not request.boards:
+            return
+        self.cache.begin_step()
+        before = len(request.block_table)
+        if not self.cache.board(request):
+            assert self.pool.may_take(request.rank) < self.blocks_a_step
+            del self.requests[request.id]
+            self.cache.release(request)
+            return
+        assert before < len(request.block_table) <= before + self.blocks_a_step
+        assert request.boards == (len(request.block_table) < blocks_for(len(request.tokens)))
+        for index in range(request.computed // BLOCK_TOKENS):
+            assert self.content[request.block_table[index]] == self.written(request, index)
 
     @rule(
         target=running,
@@ -112,6 +142,10 @@ class KVCacheMachine(RuleBasedStateMachine):
         request = self.arrive(heads, 1, tenant, rank)
         if self.admit(request, 0) is not request:
             return multiple()
+        while request.boards and request.id in self.requests:
+            self.board(request)
+        if request.id not in self.requests:
+            return multiple()
         self.compute(request, 1.0)
         if leaves:
             self.leave(request, False)
@@ -121,7 +155,7 @@ class KVCacheMachine(RuleBasedStateMachine):
     @rule(request=running, share=st.sampled_from([1.0, 1.0, 0.5]))
     def compute(self, request: Request, share: float) -> None:
         first, pending = request.computed // BLOCK_TOKENS, len(request.tokens) - request.computed
-        if request.id not in self.requests or not pending:
+        if request.id not in self.requests or request.boards or not pending:
             return
         self.cache.commit(request, max(1, int(pending * share)))
         for index in range(first, request.computed // BLOCK_TOKENS):
@@ -129,7 +163,7 @@ class KVCacheMachine(RuleBasedStateMachine):
 
     @rule(request=running, tokens=st.lists(st.integers(0, 1), min_size=1, max_size=20))
     def extend(self, request: Request, tokens: list[int]) -> None:
-        if request.id not in self.requests:
+        if request.id not in self.requests or request.boards:
             return
         before = (list(request.block_table), self.pool.free_blocks)
         needed = self.cache.blocks_needed(request, len(request.tokens) + len(tokens))
@@ -144,16 +178,18 @@ class KVCacheMachine(RuleBasedStateMachine):
 
     @rule(request=running, drafts=st.integers(1, 40))
     def draft_and_reject(self, request: Request, drafts: int) -> None:
-        if request.id in self.requests and self.cache.grow(request, len(request.tokens) + drafts):
+        if request.id not in self.requests or request.boards:
+            return
+        if self.cache.grow(request, len(request.tokens) + drafts):
             self.cache.trim(request)
             assert len(request.block_table) == blocks_for(len(request.tokens))
 
-    @rule(target=running, parent=running, rank=st.integers(0, 2))
-    def fork(self, parent: Request, rank: int):  # type: ignore[no-untyped-def]
+    @rule(target=running, parent=running)
+    def fork(self, parent: Request):  # type: ignore[no-untyped-def]
         if parent.id not in self.requests or parent.computed < parent.prompt_tokens:
             return multiple()
         tokens = parent.tokens[: parent.prompt_tokens]
-        child = self.request(tokens, parent.tenant, min(rank, len(self.classes) - 1))
+        child = self.request(tokens, parent.tenant, parent.rank)
         shared = parent.block_table[: (parent.prompt_tokens - 1) // BLOCK_TOKENS]
         room = self.pool.may_take(child.rank, shared)
         copies = self.cache.fork(parent, child)
@@ -225,6 +261,8 @@ class KVCacheMachine(RuleBasedStateMachine):
             return
         for request in self.requests.values():
             self.cache.release(request)
+        for _ in range(self.pool.num_blocks * (1 + len(self.requests))):
+            self.cache.begin_step()
         self.cache.check([])
         assert self.pool.free_blocks == self.pool.num_blocks
 

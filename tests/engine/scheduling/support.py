@@ -12,6 +12,7 @@ from engine.request import (
     TokenDelta,
 )
 from engine.scheduling import RowResult, ScheduledRow, Scheduler, StepPlan, StepResult
+from engine.scheduling.cost import H200_LLAMA_8B, StepCostModel
 from engine.simulation import make_request
 
 PREMIUM = ServiceClass("premium", priority=0)
@@ -32,7 +33,9 @@ def make_scheduler(
     config = SchedulerConfig(
         max_running=max_running, step_tokens=step_tokens, chunk_tokens=chunk_tokens, classes=CLASSES
     )
-    return Scheduler(config, KVCacheManager(BlockPool(num_blocks), prefix_cache=prefix_cache), max_model_len)
+    known_device = StepCostModel.from_coefficients(H200_LLAMA_8B)
+    cache = KVCacheManager(BlockPool(num_blocks), prefix_cache=prefix_cache)
+    return Scheduler(config, cache, max_model_len, known_device)
 
 
 def prompts(count: int, tokens: int, params: SamplingParams = FOREVER) -> list[Request]:

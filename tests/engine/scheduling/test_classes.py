@@ -24,6 +24,7 @@ def make_scheduler(
     classes: tuple[ServiceClass, ...] = (PREMIUM, STANDARD),
     tenant_preemptions: int = 32,
     preemption_window_steps: int = 1000,
+    blocks_a_step: int = 1000,
 ) -> Scheduler:
     config = SchedulerConfig(
         max_running=max_running,
@@ -33,7 +34,7 @@ def make_scheduler(
         tenant_preemptions=tenant_preemptions,
         preemption_window_steps=preemption_window_steps,
     )
-    return Scheduler(config, KVCacheManager(BlockPool(num_blocks)), 4096)
+    return Scheduler(config, KVCacheManager(BlockPool(num_blocks), blocks_a_step=blocks_a_step), 4096)
 
 
 def request(
@@ -64,6 +65,19 @@ def commit(scheduler: Scheduler, plan: StepPlan, elapsed_ns: int = 0) -> None:
     rows = tuple(RowResult(token=1 if row.samples else None) for row in plan.rows)
     scheduler.commit(plan, StepResult(rows), elapsed_ns=elapsed_ns)
     scheduler.check()
+
+
+def settle(scheduler: Scheduler) -> None:
+    """Some steps; in one of them there may be nothing to compute yet."""
+    for _ in range(10):
+        if (plan := scheduler.schedule(0)) is not None:
+            commit(scheduler, plan)
+
+
+def bound(scheduler: Scheduler, now_ns: int) -> tuple[int, int]:
+    """The class below which prefill is bounded for a first token, and how much of it there may be."""
+    guard = scheduler.step_guard(now_ns)
+    return guard.rank, guard.prefill_tokens
 
 
 def running(scheduler: Scheduler, now_ns: int = 0) -> list[str]:
@@ -149,6 +163,31 @@ class TestPreemptionForTheWaiting:
         step(scheduler)
         scheduler.add(request(3, 20, free))
         assert running(scheduler) == ["p3", "s0", "s1"]
+
+    def test_as_many_as_it_takes_to_leave_a_reserve_above_that_is_wanted_again(self) -> None:
+        """Batch has all four slots; with the first of premium two are premium's again, so standard takes two."""
+        kept = ServiceClass("premium", priority=0, reserved_fraction=0.5)
+        scheduler = make_scheduler(200, max_running=4, classes=(kept, STANDARD, BATCH))
+        for number in range(4):
+            scheduler.add(request(number, 20, BATCH))
+        step(scheduler)
+        scheduler.add(request(4, 20, kept))
+        assert running(scheduler) == ["b0", "b1", "b2", "p4"]
+        scheduler.add(request(5, 20))
+        assert running(scheduler) == ["b0", "p4", "s5"]
+
+    def test_nobody_gives_way_for_blocks_that_are_about_to_be_free(self) -> None:
+        """One that has gone gives back two blocks a step."""
+        free = ServiceClass("premium", priority=0)
+        scheduler = make_scheduler(22, classes=(free, STANDARD), blocks_a_step=2)
+        for number in range(2):
+            scheduler.add(request(number, 10 * BLOCK_TOKENS - 10))
+        settle(scheduler)
+        scheduler.abort("s0")
+        scheduler.add(request(2, 10 * BLOCK_TOKENS - 10, free))
+        settle(scheduler)
+        assert running(scheduler) == ["p2", "s1"]
+        assert scheduler.stats().preemptions_total == 0
 
     def test_for_blocks_the_one_that_frees_most_goes(self) -> None:
         scheduler = make_scheduler()
@@ -293,20 +332,21 @@ class TestStep:
         cost = StepCostModel.from_coefficients(CostCoefficients(0, 1e6, 0, 0))
         config = SchedulerConfig(step_tokens=2000, chunk_tokens=2000)
         scheduler = Scheduler(config, KVCacheManager(BlockPool(400)), 4096, cost)
-        assert scheduler.step_guard(now_ns=0) == StepGuard(0, 500)
+        assert bound(scheduler, 0) == (0, 500)
         scheduler.add(request(1, 10, PREMIUM), now_ns=5)
-        assert scheduler.step_guard(now_ns=6) == StepGuard(0, 50)
-        assert scheduler.step_guard(now_ns=5 + PRESENCE_NS) == StepGuard(0, 500)
+        assert bound(scheduler, 6) == (0, 50)
+        assert bound(scheduler, 5 + PRESENCE_NS) == (0, 500)
         scheduler.abort("p1")
         scheduler.add(request(2, 1900), now_ns=5 + PRESENCE_NS)
         plan = scheduler.schedule(guard=scheduler.step_guard(now_ns=5 + PRESENCE_NS))
         assert plan is not None
         assert plan.total_tokens == 500
 
-    def test_steps_are_not_guarded_for_nobody(self) -> None:
+    def test_steps_are_not_kept_short_for_a_class_without_a_target(self) -> None:
         scheduler = make_scheduler(classes=(ServiceClass("premium", priority=0), STANDARD))
         scheduler.add(request(1, 10, PREMIUM))
-        assert scheduler.step_guard(now_ns=0) is None
+        rank, _ = bound(scheduler, 0)
+        assert rank == scheduler.rank_of("standard"), "there is no class below the lowest"
 
     def test_a_running_request_gets_a_token_whatever_the_budget(self) -> None:
         scheduler = make_scheduler(200)

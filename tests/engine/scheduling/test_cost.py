@@ -183,6 +183,30 @@ def test_forgives_slow_first_steps() -> None:
     assert worst_error(model, H200_LLAMA_8B, mixed_steps(rng)) < 0.2
 
 
+@pytest.mark.parametrize("hang_ns", [10**9, 30 * 10**9, 10**13])
+@pytest.mark.parametrize("truth", [H200_LLAMA_8B, CPU_SMALL_MODEL])
+def test_one_step_of_each_kind_undoes_a_first_step_that_hung(truth: CostCoefficients, hang_ns: int) -> None:
+    """The rest of a short prompt, decode steps, then the first chunk of a long prompt: none is mistaken for long."""
+    rng = Random(11)
+    model, oracle = StepCostModel(), StepCostModel.from_coefficients(truth)
+    model.observe(row_work(0, 24), hang_ns)
+    decode = [row_work(24 + step, 1) for step in range(6)]
+    for work in (*decode, row_work(0, 64), row_work(64, 128), *decode, row_work(192, 128)):
+        model.observe(work, int(oracle.predict_ns(work) * rng.gauss(1, 0.02)))
+    for work in (*decode, row_work(320, 128)):
+        assert oracle.predict_ns(work) / 2 <= model.predict_ns(work) <= 2 * oracle.predict_ns(work)
+
+
+def test_a_fast_step_says_nothing_of_work_that_it_does_not_have() -> None:
+    """What prefill costs was not certain, and is found to cost a tenth; what decode costs is known all the same."""
+    model, decode, prefill = StepCostModel(), row_work(100, 1), row_work(0, 64)
+    for _ in range(50):
+        model.observe(decode, 4_000_000)
+    model.observe(prefill, 400_000_000)
+    model.observe(prefill, 40_000_000)
+    assert model.predict_ns(decode) == pytest.approx(4_000_000, rel=0.5)
+
+
 def test_an_outlier_counts_little() -> None:
     rng = Random(5)
     model = StepCostModel()
@@ -191,6 +215,17 @@ def test_an_outlier_counts_little() -> None:
     before_ns = model.predict_ns(work)
     model.observe(work, 10 * before_ns)
     assert before_ns <= model.predict_ns(work) < 1.01 * before_ns
+
+
+def test_a_hang_is_not_believed() -> None:
+    """However often one of them hangs, usual steps are predicted as before."""
+    rng = Random(12)
+    model = StepCostModel()
+    teach(model, H200_LLAMA_8B, mixed_steps(rng), 300, rng)
+    for _ in range(10):
+        model.observe(next(mixed_steps(rng)), 30_000_000_000)
+        assert worst_error(model, H200_LLAMA_8B, mixed_steps(rng)) < 0.15
+        teach(model, H200_LLAMA_8B, mixed_steps(rng), 20, rng)
 
 
 def test_one_step_in_fifty_may_be_an_outlier() -> None:

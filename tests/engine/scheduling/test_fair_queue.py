@@ -3,6 +3,8 @@
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine.request import Request
 from engine.scheduling import fair_queue
@@ -129,6 +131,43 @@ def test_idle_tenants_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
         queue.add(request(arrival, f"t{arrival}"))
         take(queue)
     assert len(queue._tenants) <= 1024 + 1
+
+
+def test_the_heap_does_not_grow_behind_a_head_that_cannot_start() -> None:
+    queue = FairQueue()
+    queue.add(request(0, "a"))
+    queue.charge({"b": 100, "c": 100})
+    for arrival in range(1, 2001):
+        newcomer = request(arrival, "bc"[arrival % 2])
+        queue.add(newcomer)
+        assert queue.head() is not newcomer
+        queue.remove(newcomer)
+        assert len(queue._heap) <= 20
+    assert take(queue).tenant == "a"
+
+
+_EVENTS = st.lists(
+    st.tuples(st.sampled_from(["add", "add", "remove", "charge", "head"]), st.integers(0, 7), st.integers(0, 30)),
+    max_size=200,
+)
+
+
+@given(_EVENTS)
+def test_whatever_comes_and_goes_the_heap_is_bounded_and_the_turns_are_kept(events: list[tuple[str, int, int]]) -> None:
+    queue = FairQueue()
+    inside: list[Request] = []
+    for arrival, (event, tenant, number) in enumerate(events):
+        if event == "add":
+            inside.append(request(arrival, f"t{tenant}"))
+            queue.add(inside[-1])
+        elif event == "charge":
+            queue.charge({f"t{tenant}": number})
+        elif event == "remove" and inside:
+            queue.remove(inside.pop(number % len(inside)))
+        elif event == "head" and inside:
+            inside.remove(take(queue))
+        queue.check()
+        assert len(queue._heap) <= 2 * len({each.tenant for each in inside}) + 16
 
 
 def test_a_bucket_empties_and_fills() -> None:

@@ -1,5 +1,7 @@
 """How fast a queue moves corrects what is predicted of its waits, and only that."""
 
+from itertools import count
+
 import pytest
 
 from engine.scheduling.hindsight import MAX_SPEED, MIN_SPEED, Hindsight
@@ -19,18 +21,28 @@ def predict(snapshot: QueueSnapshot, rank: int, prompt_tokens: int) -> int:
     return REQUEST_NS * (snapshot.classes[rank].waiting_requests + 1)
 
 
+IDS = map(str, count())
+
+
+def come(hindsight: Hindsight, ahead: int, now_ns: int) -> str:
+    """A request of 10 tokens comes to wait behind so many. Its id."""
+    request_id = next(IDS)
+    hindsight.submitted(request_id, 10, now_ns, lambda: queue(ahead))
+    return request_id
+
+
 def run(hindsight: Hindsight, *, speed: float, seconds: float = 30.0) -> None:
     """A queue that stays 40 long: one leaves every so often, and another comes."""
     leaves_ns = int(REQUEST_NS / speed)
-    hindsight.submitted(queue(40), 10, 0)
+    come(hindsight, 40, 0)
     for step in range(1, int(seconds * 1e9 / leaves_ns)):
         hindsight.moved(queue(40), step * leaves_ns)
-        hindsight.submitted(queue(40), 10, step * leaves_ns)
+        come(hindsight, 40, step * leaves_ns)
 
 
 def test_nothing_is_corrected_before_a_queue_has_moved() -> None:
     hindsight = Hindsight(0, predict)
-    hindsight.submitted(queue(40), 10, 0)
+    come(hindsight, 40, 0)
     hindsight.moved(queue(41), 1)
     assert hindsight.factor == 1.0
 
@@ -62,14 +74,14 @@ def test_a_queue_that_stands_still_or_flies_is_bounded() -> None:
 def test_who_comes_behind_is_no_standstill() -> None:
     """The queue grows as fast as it moves, and faster: whoever watches it is nearer to its place all the same."""
     hindsight = Hindsight(0, predict)
-    hindsight.submitted(queue(40), 10, 0)
+    come(hindsight, 40, 0)
     waiting, now_ns = 41, 0
     for _ in range(40):
         now_ns += REQUEST_NS
         waiting -= 1
         hindsight.moved(queue(waiting), now_ns)
         for _ in range(3):
-            hindsight.submitted(queue(waiting), 10, now_ns)
+            come(hindsight, waiting, now_ns)
             waiting += 1
     assert hindsight.factor == pytest.approx(1.0, abs=0.05)
 
@@ -77,6 +89,77 @@ def test_who_comes_behind_is_no_standstill() -> None:
 def test_short_queues_tell_nothing() -> None:
     """There a wait is mostly the request's own prompt."""
     hindsight = Hindsight(0, lambda *_: 10 * MS)
-    hindsight.submitted(queue(0), 10, 0)
+    come(hindsight, 0, 0)
     hindsight.moved(queue(1), 10**10)
     assert hindsight.factor == 1.0
+
+
+def watched(ahead: int, behind: int) -> tuple[Hindsight, list[str]]:
+    """One that waits since 0 with so many ahead, and the ids of it and of those behind it."""
+    hindsight = Hindsight(0, predict)
+    ids = [come(hindsight, ahead + number, 0) for number in range(1 + behind)]
+    return hindsight, ids
+
+
+def test_a_queue_that_empties_because_its_clients_leave_is_not_fast() -> None:
+    hindsight, _ = watched(ahead=40, behind=0)
+    hindsight.displaced({"another"}, queue(41), queue(1))
+    hindsight.moved(queue(0), REQUEST_NS)
+    assert hindsight.factor == pytest.approx(1.0, abs=0.05), "the one request took its time"
+
+
+def test_those_behind_who_leave_are_not_taken_for_those_ahead() -> None:
+    hindsight, ids = watched(ahead=10, behind=30)
+    hindsight.displaced(ids[1:], queue(41), queue(11))
+    for left in range(10, -1, -1):
+        hindsight.moved(queue(left), (11 - left) * REQUEST_NS)
+    assert hindsight.factor == pytest.approx(1.0, abs=0.05)
+
+
+def test_one_that_is_watched_and_leaves_has_seen_nothing() -> None:
+    hindsight, ids = watched(ahead=40, behind=3)
+    hindsight.displaced(ids[:1], queue(44), queue(43))
+    assert not hindsight.watches
+    hindsight.moved(queue(0), 1)
+    assert hindsight.factor == 1.0
+
+
+def test_those_who_come_back_to_their_places_are_no_standstill() -> None:
+    hindsight, _ = watched(ahead=5, behind=0)
+    hindsight.displaced({"paused"}, queue(6), queue(16))
+    for left in range(15, -1, -1):
+        hindsight.moved(queue(left), (16 - left) * REQUEST_NS)
+    assert hindsight.factor == pytest.approx(1.0, abs=0.05)
+
+
+def test_those_who_leave_after_the_one_that_is_watched_has_started_leave_no_queue_of_less_than_none() -> None:
+    asked: list[int] = []
+
+    def predicted(snapshot: QueueSnapshot, rank: int, prompt_tokens: int) -> int:
+        asked.append(snapshot.classes[rank].waiting_requests)
+        return predict(snapshot, rank, prompt_tokens)
+
+    hindsight = Hindsight(0, predicted)
+    first = come(hindsight, 40, 0)
+    behind = [come(hindsight, 41 + index, 0) for index in range(3)]
+    hindsight.displaced(behind[:2], queue(3), queue(1))  # the step that it starts with is under way
+    assert min(asked) >= 0, f"a queue of {min(asked)} ahead of {first}"
+    hindsight.moved(queue(1), 41 * REQUEST_NS)
+    assert not hindsight.watches
+    assert hindsight.factor == pytest.approx(1.0, abs=0.05)
+
+
+def test_those_who_leave_where_others_have_overtaken_the_one_that_is_watched_leave_no_queue_of_less_than_none() -> None:
+    """Three are ahead and two come behind; one of these is served first, and those ahead are aborted."""
+
+    def predict_of_some(snapshot: QueueSnapshot, rank: int, prompt_tokens: int) -> int:
+        assert snapshot.classes[rank].waiting_requests >= 0
+        return predict(snapshot, rank, prompt_tokens)
+
+    hindsight = Hindsight(0, predict_of_some)
+    come(hindsight, 3, 0)
+    come(hindsight, 4, 0)
+    come(hindsight, 5, 0)
+    hindsight.moved(queue(5), 10 * MS)
+    hindsight.displaced(["ahead", "of", "it"], queue(5), queue(2))
+    assert not hindsight.watches

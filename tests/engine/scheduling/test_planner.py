@@ -206,7 +206,7 @@ class TestPreemption:
             scheduler.commit(plan, executor.execute(plan).result())
         scheduler.preempt("r")
         ended = run_to_completion(scheduler, executor)["r"]
-        assert ended.usage == Usage(40, 40, cached_tokens=32, preemptions=1)
+        assert ended.usage == Usage(40, 40, cached_tokens=32, preemptions=1, prefilled_tokens=40)
 
     def test_tokens_do_not_depend_on_company_memory_or_chunks(self) -> None:
         params = SamplingParams(max_tokens=40)

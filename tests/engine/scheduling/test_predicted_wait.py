@@ -110,7 +110,7 @@ def _arrive(
     predicted_ns = int(factor * predict_first_token_ns(snapshot, rank, prompt, cost))
     retry_ms = retry_after_ms(int(factor * predict_drain_ns(snapshot, rank, cost)), rng.random())
     if bound_ns is None or predicted_ns <= bound_ns:
-        hindsights[rank].submitted(snapshot, prompt, at_ns)
+        hindsights[rank].submitted(str(number), prompt, at_ns, lambda: snapshot)
         params = SamplingParams(max_tokens=answer, ignore_eos=True)
         scheduler.add(
             make_request(

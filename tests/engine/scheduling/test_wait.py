@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.reservation import ArrivalBook, ExpectedPrompt
 from engine.scheduling.cost import CostCoefficients, StepCostModel, row_work, total
 from engine.scheduling.wait import (
     MAX_RETRY_MS,
     MIN_RETRY_MS,
+    Arrivals,
     ClassLoad,
     ClassRoom,
     LoadSums,
@@ -112,30 +114,67 @@ def test_a_burst_within_one_step_queues_up() -> None:
     snapshot, waits_ns = IDLE, []
     for _ in range(40):
         waits_ns.append(predict_first_token_ns(snapshot, 1, 200, COST))
-        snapshot = snapshot.with_waiting(1, 200)
+        snapshot = snapshot.with_arrivals((Arrivals(), ExpectedPrompt(200, max_tokens=2).arrivals))
     assert waits_ns == sorted(set(waits_ns))
     assert waits_ns[-1] > 25 * waits_ns[0]
-    sums = LoadSums()
-    for _ in range(40):
-        sums.add_waiting(200, 2)
-    assert snapshot == replace(IDLE, classes=(ClassLoad(), sums.load()))
+
+
+def test_what_is_on_its_way_counts_as_it_will_in_the_scheduler() -> None:
+    """Down to the answers' bounds, as long as no answer has ended."""
+    sums, book = LoadSums(), ArrivalBook(2)
+    idle = replace(IDLE, classes=(ClassLoad(), sums.load()))
+    for number in range(40):
+        book.submit(str(number), 1, ExpectedPrompt(200, max_tokens=number))
+        sums.add_waiting(200, number)
+    assert idle.with_arrivals(book.by_class) == replace(IDLE, classes=(ClassLoad(), sums.load()))
+
+
+def test_a_burst_that_an_idle_engine_has_no_slots_for_waits_for_answers_to_end() -> None:
+    """As it does a moment later, when the first have started."""
+    burst = (Arrivals(), ExpectedPrompt(20, choices=31, max_tokens=200).arrivals)
+    at_once = replace(IDLE, classes=(ClassLoad(), ClassLoad(bound_tokens=0))).with_arrivals(burst)
+    started = ClassLoad(15, 15 * 20, 0, 16, 0, 16 * 20, answer_tokens=100.0)
+    full = ClassRoom(free_slots=0, free_blocks=900, prefill_step_tokens=240)
+    later = QueueSnapshot((ClassLoad(), started), (full, full), held_blocks=100)
+    said = [predict_first_token_ns(each, 1, 20, COST) for each in (at_once, later)]
+    assert said[0] > 50 * 10e6
+    assert said[0] == pytest.approx(said[1], rel=0.2)
+
+
+def test_arrivals_that_find_room_do_not_wait() -> None:
+    premium, standard = ClassRoom(6, 1000, 256), ClassRoom(4, 1000, 256)
+    idle = QueueSnapshot((ClassLoad(), ClassLoad()), (premium, standard), held_blocks=0)
+
+    def depth(premium: int, standard: int, snapshot: QueueSnapshot = idle) -> int:
+        return snapshot.queue_depth(tuple(Arrivals(count, 20 * count) for count in (premium, standard)))
+
+    assert [depth(0, count) for count in (0, 4, 5, 9)] == [0, 0, 1, 5]
+    assert [depth(count, 4) for count in (0, 3, 6, 7)] == [0, 3, 4, 5]
+    waiting = replace(idle, classes=(ClassLoad(), ClassLoad(waiting_requests=1)))
+    assert depth(2, 2, waiting) == 3, "nobody overtakes one that waits in its class"
+    tight = replace(idle, rooms=(premium, ClassRoom(4, 3, 256)))
+    assert depth(0, 4, tight) == 3, "each needs two blocks of 16 tokens, or three"
 
 
 def test_sums_come_and_go() -> None:
     sums = LoadSums()
     sums.add_waiting(100, 40)
     sums.add_waiting(10, 20)
-    assert sums.load() == ClassLoad(2, 110, 5050 + 55, answer_tokens=15.0)
+    assert sums.load() == ClassLoad(2, 110, 5050 + 55, answer_tokens=15.0, bound_tokens=60)
     sums.remove_waiting(100, 40)
     sums.add_running(100, 16, 40)  # 16 tokens were cached
-    assert sums.load() == ClassLoad(1, 10, 55, 1, prefill_tokens=83, context_tokens=17, answer_tokens=15.0)
+    assert sums.load() == ClassLoad(
+        1, 10, 55, 1, prefill_tokens=83, context_tokens=17, answer_tokens=15.0, bound_tokens=60
+    )
     sums.advance(computed=64, sampled=0)
     sums.advance(computed=20, sampled=1)
-    assert sums.load() == ClassLoad(1, 10, 55, 1, prefill_tokens=0, context_tokens=101, answer_tokens=15.0)
+    assert sums.load() == ClassLoad(
+        1, 10, 55, 1, prefill_tokens=0, context_tokens=101, answer_tokens=15.0, bound_tokens=60
+    )
     sums.remove_running(101, 100, 40)
     sums.remove_waiting(10, 20)
     sums.check()
-    assert sums.load() == ClassLoad()
+    assert sums.load() == ClassLoad(bound_tokens=0)
 
 
 def test_the_answers_so_far_are_their_mean_and_later_the_latest_are() -> None:

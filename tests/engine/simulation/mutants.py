@@ -6,14 +6,16 @@ from dataclasses import dataclass
 
 import pytest
 
-from engine.memory import BlockPool, KVCacheManager
-from engine.memory import kv_cache as kv_cache_module
+from engine.memory import BlockPool, KVCacheManager, request_hashes
+from engine.memory.free_blocks import FreeBlocks
+from engine.memory.leaving import Leaving
 from engine.scheduling import Scheduler
 from engine.scheduling import admission as admission_module
 from engine.scheduling import commit as commit_module
 from engine.scheduling import fair_queue as fair_queue_module
 from engine.scheduling import growth as growth_module
 from engine.scheduling.admission import Admission
+from engine.scheduling.allowance import StepAllowance
 from engine.scheduling.commit import Committer
 from engine.scheduling.cost import StepCostModel
 from engine.scheduling.fair_queue import FairQueue
@@ -50,15 +52,22 @@ class Mutant:
 
 
 MUTANTS = [
-    Mutant("a referenced block is freed", BlockPool, "release", "self._references[block] - 1", "0"),
-    Mutant("a hit is not counted", BlockPool, "acquire", "self._references[block] += 1", "self._references[block] = 1"),
-    Mutant("a reused block keeps its hash", BlockPool, "allocate", "self._drop_hash(block)", "pass"),
-    Mutant("a hit stays on the free list", BlockPool, "acquire", "self._lists.remove(block)", "pass"),
-    Mutant("a miss is skipped", BlockPool, "match", "break", "continue", from_seed=120),
+    Mutant("a referenced block is freed", BlockPool, "release", "references[block] - 1", "0"),
+    Mutant("a hit is not counted", BlockPool, "acquire", "references[block] = before + 1", "references[block] = 1"),
+    Mutant("a reused block keeps its hash", BlockPool, "_take", "self._drop_hash(block)", "pass"),
+    Mutant("a hit stays on the free list", BlockPool, "acquire", "self._leave_cached(free)", "pass"),
+    Mutant(
+        "a miss is skipped",
+        BlockPool,
+        "match",
+        "del found[found.index(None) :]",
+        "found = [each for each in found if each is not None]",
+        from_seed=120,
+    ),
     Mutant(
         "a hit covers all tokens",
         KVCacheManager,
-        "match",
+        "_most_hits",
         "(len(request.tokens) - 1)",
         "len(request.tokens)",
         from_seed=55,
@@ -67,32 +76,35 @@ MUTANTS = [
         "hits are pinned after others are allocated",
         KVCacheManager,
         "admit",
-        """    self._pool.acquire(hits, request.rank)
-    self._begin(request, hits + self._allocate(request, demand.fresh), computed=len(hits) * BLOCK_TOKENS)""",
-        """    blocks = hits + self._allocate(request, demand.fresh)
-    self._pool.acquire(hits, request.rank)
-    self._begin(request, blocks, computed=len(hits) * BLOCK_TOKENS)""",
+        """        self._pool.acquire(hits.blocks, rank, request.holder)
+        request.block_table += hits.blocks
+        request.block_table += self._pool.allocate(demand.fresh, rank, request.tenant, request.holder)""",
+        """        own = self._pool.allocate(demand.fresh, rank, request.tenant, request.holder)
+        self._pool.acquire(hits.blocks, rank, request.holder)
+        request.block_table += hits.blocks + own""",
     ),
-    Mutant("idle hits count as free", BlockPool, "room", "free -= 1", "pass", from_seed=50),
-    Mutant("a logprobs prompt is not computed", KVCacheManager, "match", " or request.needs_whole_prompt", ""),
+    Mutant("idle hits count as free", BlockPool, "room_beside", "- hits.free", "", from_seed=50),
+    Mutant(
+        "a logprobs prompt is not computed", KVCacheManager, "_most_hits", " and not request.needs_whole_prompt", ""
+    ),
     Mutant("a block is published before it is full", KVCacheManager, "commit", "full = ", "full = 1 + "),
     Mutant(
         "computed survives preemption", KVCacheManager, "release", "request.computed = request.scheduled = 0", "pass"
     ),
-    Mutant("blocks leak", KVCacheManager, "release", "reversed(request.block_table)", "request.block_table[:-1]"),
+    Mutant("blocks leak", KVCacheManager, "release", "self._return(own,", "self._return(own[:-1],"),
     Mutant("a fork writes to its parent's block", KVCacheManager, "fork", "return [", "return [] and ["),
     Mutant(
         "a fork's blocks are not counted",
         KVCacheManager,
         "fork",
-        "self._pool.acquire(shared, child.rank)",
+        "shared.requests += 1",
         "pass",
         from_seed=60,
     ),
     Mutant("a fork misses its own token", KVCacheManager, "fork", "prompt_tokens - 1", "prompt_tokens"),
-    Mutant("the hash forgets the parent", kv_cache_module, "block_hash", "(parent or _ROOT)", "_ROOT"),
-    Mutant("the hash forgets the tokens", kv_cache_module, "block_hash", "*tokens)", "*tokens[:1] * 16)"),
-    Mutant("the hash forgets the salt", kv_cache_module, "_hash_next_block", "if request.salt else", "if 0 else"),
+    Mutant("the hash forgets the parent", request_hashes, "block_hash", "(parent or _ROOT)", "_ROOT"),
+    Mutant("the hash forgets the tokens", request_hashes, "block_hash", "*tokens)", "*tokens[:1] * 16)"),
+    Mutant("the hash forgets the salt", request_hashes, "salt_extra", 'Extra("salt", salt)', 'Extra("salt", b"")'),
     Mutant("a poisoned row goes on", Committer, "_take_in", "if not outcome.finite:", "if 0:"),
     Mutant("an aborted row is committed", Committer, "_take_in", "if fate is not None:", "if False:"),
     Mutant("a slot leaks", SequenceSlots, "give_back", "heappush(self._free, slot)", "pass"),
@@ -127,7 +139,9 @@ MUTANTS = [
     Mutant("one token too many", commit_module, "stop_after_token", "drawn >= request", "drawn > request"),
     Mutant("min_tokens is too short", commit_module, "stop_after_token", "drawn > params", "drawn >= params"),
     # classes, tenants and time
-    Mutant("a reserve of blocks is ignored", BlockPool, "room", "max(0, reserved[above]", "min(0, reserved[above]"),
+    Mutant(
+        "a reserve of blocks is ignored", BlockPool, "room_beside", "max(0, reserved[above]", "min(0, reserved[above]"
+    ),
     Mutant(
         "a reserve of slots is ignored",
         SequenceSlots,
@@ -136,22 +150,21 @@ MUTANTS = [
         "if False",
         from_seed=35,
     ),
-    Mutant("sharing uses up a reserve", BlockPool, "acquire", "rank > self._rank_of[block]", "False"),
-    Mutant("an heir is not found", BlockPool, "release", "self._rank_of[block] = heir", "pass"),
+    Mutant("sharing uses up a reserve", BlockPool, "acquire", "rank > rank_of[block]", "False"),
+    Mutant("an heir is not found", BlockPool, "_pass_on", "self._rank_of[block] = heir", "pass"),
     Mutant(
         "a lower class's cache outlives a higher's",
-        BlockPool,
-        "_reuse_order",
-        "return range(_COMMON,",
+        FreeBlocks,
+        "reuse_order",
+        "return range(COMMON,",
         "return range(_FIRST_PROTECTED,",
     ),
-    Mutant("protection does not age", BlockPool, "_age", "self._lists.sizes[number] >", "0 >"),
+    Mutant("protection does not age", FreeBlocks, "age", "len(protected) >", "0 >"),
     Mutant("a tenant evicts its neighbours", BlockPool, "_next_to_reuse", "owned >= self._tenant_blocks", "False"),
     Mutant(
         "a victim of an equal class", admission_module, "victims_for_waiting", "newcomer.rank + 1 :", "newcomer.rank :"
     ),
-    Mutant("victims in vain", admission_module, "victims_for_waiting", "return []", "return victims", from_seed=25),
-    Mutant("one slot is enough", admission_module, "victims_for_waiting", "if missing_blocks <= 0 and", "if"),
+    Mutant("victims in vain", Leaving, "reaches", "return self._counted >= blocks", "return True", from_seed=450),
     Mutant(
         "immunity is ignored by the waiting",
         admission_module,
@@ -201,19 +214,20 @@ MUTANTS = [
     # bad days
     Mutant("a failed step's blocks stay cached", Committer, "_fail", "forget=True", "forget=False"),
     Mutant("a failed step is free of charge", Committer, "fail", "self._ledger.charge(flight, elapsed_ns)", "pass"),
-    Mutant(
-        "a hang is believed",
-        StepCostModel,
-        "_learn",
-        "min(limit / error, 1.0) if error > 0.0 else 1.0",
-        "1.0",
-        from_seed=130,
-    ),
     Mutant("the speed of a device never comes back", StepCostModel, "_learn", "error < -max(limit, 0.5)", "False"),
     Mutant("steps are kept short for ever", Presence, "is_about", "now_ns - last_ns < PRESENCE_NS", "True"),
     Mutant("a class's slots are taken while it is about", Roster, "slot_room", "not self._presence", "self._presence"),
     Mutant(
         "the guard is not heeded", Planner, "_prefill_limit", "min(limit, guard.prefill_tokens)", "limit", from_seed=50
+    ),
+    Mutant("who decodes is not spared", StepAllowance, "_bound_ns", "self._target_ns is None", "True", from_seed=105),
+    Mutant(
+        "a step takes any time",
+        StepAllowance,
+        "_within",
+        "min(within, self._unmeasured",
+        "min(tokens, self._unmeasured",
+        from_seed=80,
     ),
     Mutant("who has left is still waited for", LoadSums, "remove_running", "-1, tokens", "-1, 0 * tokens"),
     Mutant("the wait begins with the step", Scheduler, "add", "request.arrived_ns = ", "request.queue_ns = "),

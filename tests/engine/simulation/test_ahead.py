@@ -56,7 +56,9 @@ MUTANTS = [
         "if request.computed >=",
     ),
     Mutant("someone gives way to one that ends", planner_module, "grow_running", "return None", "pass", from_seed=110),
-    Mutant("one gives way that ends", admission_module, "victims_for_waiting", "or ends_in_flight(request)", ""),
+    Mutant(
+        "one gives way that ends", admission_module, "victims_for_waiting", "if ends_in_flight(request):", "if False:"
+    ),
     Mutant("a dropped row is committed", Committer, "commit", "not (dropped and request in dropped)", "True"),
     Mutant("rows outlive a preemption", Roster, "_stop", "self.flights.drop(request, fate)", "pass"),
     Mutant("rows outlive their request", Roster, "remove", "self.flights.drop(request, fate)", "pass"),

@@ -63,7 +63,6 @@ class Machine:
 
     def belief(self) -> Belief:
         cost, guard = self.scheduler.cost_model, self.scheduler.step_guard(self.now_ns)
-        assert guard is not None
         return Belief(
             step_ns=cost.predict_ns(WORK),
             guard_tokens=guard.prefill_tokens,

@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
+from engine.simulation.patterns import traffic_from_seed
 from engine.simulation.report import SimulationFailure, SimulationReport
-from engine.simulation.simulator import simulate
+from engine.simulation.simulator import simulate, simulate_traffic
 from tests.engine.simulation.mutants import MUTANTS, Mutant
 
 SEEDS_TO_FIND_A_BUG = 100
@@ -40,3 +41,8 @@ def test_a_planted_bug_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch)
     mutant.plant(monkeypatch)
     with pytest.raises(SimulationFailure, match=r"again with: python -m engine\.simulation --seed \d+"):
         simulate_all(range(mutant.from_seed, mutant.from_seed + SEEDS_TO_FIND_A_BUG))
+
+
+def test_time_is_predicted_well_soon_after_a_first_step_that_hung() -> None:
+    """`python -m engine.simulation --seed 1000713 --only '3,6,7,14' --faults '0'`: the first step takes 30 s."""
+    simulate_traffic(traffic_from_seed(1_000_713).only((3, 6, 7, 14), (0,)))

@@ -62,7 +62,14 @@ MUTANTS = [
 
 AHEAD_MUTANTS = [
     Mutant("drafts in flight are planned on", Planner, "plan", "if self._roster.flights.have_drafts:", "if False:"),
-    Mutant("drafts follow what is in flight", drafting_module, "useful_drafts", "request.computed == start", "start"),
+    Mutant(
+        "drafts follow what is in flight",
+        drafting_module,
+        "useful_drafts",
+        "request.computed == start",
+        "start",
+        from_seed=150,
+    ),
     Mutant(
         "drafts for which there was no room keep theirs",
         Committer,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from engine.execution.changes import LogitChanges
 from engine.models.checkpoint import open_checkpoint
 from engine.models.config import UnsupportedCheckpoint
 from engine.models.host_model import HostModel
@@ -181,10 +182,10 @@ class Failing:
         self.head = head
         self.fails = False
 
-    def draw(self, hidden: Array, edits: HostEdits | None, columns: HostColumns) -> Ints:
+    def draw(self, hidden: Array, changes: LogitChanges, columns: HostColumns) -> Ints:
         if self.fails:
             raise RuntimeError("no drafts today")
-        return self.head.draw(hidden, edits, columns)
+        return self.head.draw(hidden, changes, columns)
 
 
 def test_after_a_failure_it_starts_again(tiny_folders: dict[str, Path]) -> None:
@@ -238,22 +239,18 @@ class Others:
     def __post_init__(self) -> None:
         self.forbidden = [token for token in range(VOCAB_SIZE) if token not in self.allowed]
 
-    def draw(self, hidden: Array, edits: HostEdits | None, columns: HostColumns) -> Ints:
+    def draw(self, hidden: Array, changes: LogitChanges, columns: HostColumns) -> Ints:
         rows = np.arange(len(hidden)).repeat(len(self.forbidden))
         tokens = np.array(self.forbidden * len(hidden))
         never = np.full(len(rows), -np.inf, dtype=np.float32)
-        none, nothing = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32)
-        if edits is None:
-            edits = HostEdits(none, none, nothing, none, none, nothing)
-        more = HostEdits(
-            edits.repeat_rows,
-            edits.repeat_tokens,
-            edits.repeat_penalties,
-            np.concatenate([edits.add_rows, rows]),
-            np.concatenate([edits.add_tokens, tokens]),
-            np.concatenate([edits.add_values, never]),
-        )
-        return self.head.draw(hidden, more, columns)
+        more = HostEdits(rows, tokens, never)
+        if (edits := changes.edits) is not None:
+            more = HostEdits(
+                np.concatenate([edits.rows, rows]),
+                np.concatenate([edits.tokens, tokens]),
+                np.concatenate([edits.values, never]),
+            )
+        return self.head.draw(hidden, changes._replace(edits=more), columns)
 
 
 def test_a_head_without_a_list_of_tokens_is_the_models(tiny_folders: dict[str, Path]) -> None:

@@ -51,6 +51,13 @@ def test_a_viewer_changes_nothing_and_an_admin_may_do_all() -> None:
     assert [route.name for route in ROUTES if Role.ADMIN not in route.allowed] == []
 
 
+def test_a_viewer_reads_everything_and_billing_all_but_the_audit_log() -> None:
+    reads = [route for route in ROUTES if route.write is None]
+    assert [route.name for route in reads if Role.VIEWER not in route.allowed] == []
+    kept = {route.path for route in reads if Role.BILLING not in route.allowed}
+    assert kept == {"/audit", "/audit/verification"}
+
+
 async def test_every_route_with_every_role(admin: Admin) -> None:
     """A role that may comes as far as to what is asked; one that may not does not, whatever it asks."""
     for route in ROUTES:

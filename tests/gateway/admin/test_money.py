@@ -269,6 +269,7 @@ async def test_credit_is_granted_corrected_and_used_up(admin: Admin, analytics: 
         analytics,
         an_event(tenant_id, clock.now - timedelta(hours=1), price, (1000, 0, 0)),
         an_event(tenant_id, DECEMBER, price, (1000, 0, 0)),
+        an_event(tenant_id, clock.now + timedelta(hours=1), price, (2000, 0, 0)),
     )
     balance = await admin.get(f"{one}/balance", "viewer")
     assert balance["prepaid"] is True
@@ -276,10 +277,10 @@ async def test_credit_is_granted_corrected_and_used_up(admin: Admin, analytics: 
         "0.90",
         "0.0003",
         "0.8997",
-    )
+    ), "what was used before the first entry is on invoices"
     assert (balance["month"], balance["month_spent_dollars"], balance["month_budget_dollars"]) == (
         "2026-01",
-        "0.00015",
+        "0.00045",
         "5.00",
     )
     assert await admin.every(f"{one}/credit", 1) == entries
@@ -300,8 +301,13 @@ async def test_costs_and_reconciliation(admin: Admin, analytics: Analytics, tmp_
     assert "journal" in error["message"]
     await Journal(tmp_path / "journal.db", min_free_bytes=0).aclose()
     found = await admin.get("/reconciliation")
-    assert found["drift"] is False
     assert found["journal"]["events"] == 0
+    assert found["drift"] is True, "no gateway signed what is there"
+    assert [each["tenant_id"] for each in found["unauthenticated"]] == ["t1"]
+    assert [(each["rows"], each["cost_nanodollars"]) for each in found["unknown_sources"]] == [(1, 2100)]
+    await analytics.command("TRUNCATE TABLE usage_events")
+    found = await admin.get("/reconciliation")
+    assert (found["drift"], found["unauthenticated"], found["former_rows"]) == (False, [], 0)
 
 
 class TestAway:

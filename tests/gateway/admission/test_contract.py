@@ -147,14 +147,45 @@ async def test_use_of_a_hold_that_the_store_does_not_know_is_committed_once(stor
     assert await used(store, demand) == 150
 
 
+async def test_a_hold_that_comes_after_its_settlement_takes_nothing(store: LimitStore) -> None:
+    """A call that was given up may still be on its way when what it held has been released by another."""
+    slots, day = each(Measure.CONCURRENT, 1), tokens(1000, measure=TPD)
+    unheard = replace(await hold(store, "a", day, slots, desired=7), request_id="b")
+    assert (await store.settle(unheard, Use())).outcome is Outcome.UNKNOWN
+    late = await hold(store, "b", day, slots, desired=100)
+    assert (late.granted_tokens, late.at_ms) == (7, unheard.at_ms)
+    assert [await used(store, each) for each in (slots, day)] == [1, 7]
+
+
+@pytest.mark.parametrize("later_s", [0, 4, 4.999])
+async def test_no_wait_is_longer_than_its_window(store: LimitStore, clock: Clock, later_s: float) -> None:
+    clock.now_ms += 1
+    minute, day = each(RPM, 1), tokens(1, measure=TPD)
+    await store.settle(await hold(store, "a", minute, day, desired=1), Use(1, 1))
+    clock.advance(later_s)
+    refused = await refusal(store, "b", minute)
+    assert refused.retry_after_ms == 60_000 - later_s * 1000
+    assert [state.reset_ms for state in await store.usage([minute.quota])] == [refused.retry_after_ms]
+    assert (await refusal(store, "c", day)).retry_after_ms == 12 * 3600 * 1000 - 1 - later_s * 1000
+
+
+async def test_a_clock_that_was_set_back_makes_no_wait_longer(store: LimitStore, clock: Clock) -> None:
+    requests = each(RPM, 1)
+    await store.settle(await hold(store, "a", requests), Use(1))
+    clock.advance(-7)
+    assert (await refusal(store, "b", requests)).retry_after_ms == 60_000
+    clock.advance(60)
+    await hold(store, "b", requests)
+
+
 async def test_a_minute_slides(store: LimitStore, clock: Clock) -> None:
     requests = each(RPM, 2)
     await store.settle(await hold(store, "a", requests), Use(1))
     clock.advance(30)
     await store.settle(await hold(store, "b", requests), Use(1))
     refused = await refusal(store, "c", requests)
-    assert refused.retry_after_ms == 35_000
-    clock.advance(34.999)
+    assert refused.retry_after_ms == 30_000
+    clock.advance(29.999)
     await refusal(store, "c", requests)
     clock.advance(0.001)
     await hold(store, "c", requests)

@@ -1,13 +1,28 @@
 """The limiter over the store of this process."""
 
 import asyncio
+from datetime import UTC, datetime
+from decimal import Decimal
 
 import pytest
 
-from gateway.admission import Limiter, LimitStore, Measure, MemoryStore, Outcome, QuotaExceeded, limiter, tightest
-from gateway.admission.model import Hold, HoldRequest, Refusal
+from gateway.admission import (
+    Demand,
+    Limiter,
+    LimitStore,
+    Measure,
+    MemoryStore,
+    Outcome,
+    Quota,
+    QuotaExceeded,
+    demands_of,
+    limiter,
+    tightest,
+)
+from gateway.admission.model import MAX_AMOUNT, Hold, HoldRequest, Refusal
 from gateway.admission.store import HOLD_TTL_MS
-from tests.gateway.admission.stores import Clock, each, tokens
+from gateway.billing.prices import MAX_NANODOLLARS_PER_TOKEN, PriceTerms, PriceVersion
+from tests.gateway.admission.stores import Clock, each, scope, tokens
 
 pytestmark = pytest.mark.anyio
 
@@ -111,4 +126,46 @@ async def test_what_is_held_for_one_that_was_cancelled_meanwhile_is_freed(
     await asyncio.wait(gate._settling)
     [state] = await gate.usage([demand.quota])
     assert state.remaining == 1
+    await gate.aclose()
+
+
+LARGEST_WINDOW = 2**20
+LARGEST_N = 128
+MONEY = Measure.NANODOLLARS_PER_MONTH
+CREDIT = Measure.CREDIT_NANODOLLARS
+
+
+async def test_the_largest_request_at_the_largest_price_is_counted_exactly(store: LimitStore) -> None:
+    stated = PriceTerms.stated("m", Decimal(2500), Decimal(2500), multipliers={"premium": Decimal(4)})
+    price = PriceVersion("v", datetime.now(UTC), stated).price("premium")
+    assert price.completion == MAX_NANODOLLARS_PER_TOKEN
+    quotas = [Quota(scope(measure), MAX_AMOUNT) for measure in (MONEY, CREDIT, Measure.TOKENS_PER_DAY)]
+    demands = demands_of(
+        quotas,
+        prompt_tokens=LARGEST_WINDOW,
+        choices=LARGEST_N,
+        prompt_nanodollars=price.of(LARGEST_WINDOW, 0, 0),
+        token_nanodollars=price.completion,
+    )
+    gate = Limiter(store)
+    hold = await gate.hold("a", demands, minimum_tokens=1, desired_tokens=LARGEST_WINDOW)
+    assert (hold.granted_tokens, hold.bound_by) == (LARGEST_WINDOW, None)
+    cost = price.of(LARGEST_WINDOW, 0, LARGEST_N * LARGEST_WINDOW)
+    await gate.settle(hold, (LARGEST_N + 1) * LARGEST_WINDOW, cost)
+    assert [state.used for state in await gate.usage(quotas[:2])] == [cost, cost]
+    await gate.aclose()
+
+
+@pytest.mark.parametrize("measure", [MONEY, CREDIT])
+async def test_what_no_limit_can_count_is_refused_or_cut(store: LimitStore, measure: Measure) -> None:
+    """At a price that an earlier program has accepted."""
+    dollars_a_token = 1_000 * 10**9
+    quota = Quota(scope(measure), MAX_AMOUNT)
+    gate = Limiter(store)
+    with pytest.raises(QuotaExceeded) as refused:
+        await gate.hold("a", [Demand(quota, 0, LARGEST_N * dollars_a_token)], minimum_tokens=100, desired_tokens=100)
+    assert (refused.value.code, refused.value.retry_after_ms) == ("insufficient_quota", None)
+    assert gate.counts()[f"refused_{measure.value}"] == 1
+    hold = await gate.hold("b", [Demand(quota, 0, dollars_a_token)], minimum_tokens=1, desired_tokens=LARGEST_WINDOW)
+    assert hold.granted_tokens == MAX_AMOUNT // dollars_a_token
     await gate.aclose()

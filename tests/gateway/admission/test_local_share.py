@@ -1,15 +1,12 @@
 """Redis refused, reset, slow, and gone into a black hole: a real one, behind a proxy."""
 
 import asyncio
-import statistics
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 from redis.asyncio import Redis
 
 from gateway.admission import Hold, Measure, Outcome, Quota, StoreAway, breaker, local_share
-from gateway.admission.breaker import CircuitBreaker
 from gateway.admission.local_share import LocalShare
 from gateway.admission.model import HoldRequest, Refusal, Use
 from gateway.admission.redis_store import RedisStore
@@ -25,7 +22,9 @@ TPD = Measure.TOKENS_PER_DAY
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(breaker, "DEADLINE_S", 0.15)  # a shared machine stalls
+    monkeypatch.setattr(breaker, "SILENT_S", 0.3)
+    monkeypatch.setattr(breaker, "AWAY_S", 0.3)
+    monkeypatch.setattr(breaker, "FIRST_PROBE_S", 0.02)
     monkeypatch.setattr(breaker, "PROBE_S", 0.02)
     monkeypatch.setattr(local_share, "MERGE_S", 0.02)
 
@@ -67,7 +66,7 @@ async def used(store: RedisStore, quota: Quota) -> int:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_an_outage_costs_a_bounded_share_and_little_time(
+async def test_an_outage_costs_a_bounded_share(
     store: LocalShare, direct: RedisStore, proxy: FaultProxy, fault: Fault
 ) -> None:
     demand = tokens(10_000, measure=TPD)
@@ -75,21 +74,17 @@ async def test_an_outage_costs_a_bounded_share_and_little_time(
     assert not before.degraded
     await proxy.set(fault)
 
-    took_s = []
     held: list[Hold] = []
     for n in range(40):
-        started = time.perf_counter()
         answer = await store.hold(HoldRequest(f"{n}", (demand,), 100, 100))
-        took_s.append(time.perf_counter() - started)
         assert answer.degraded
         if isinstance(answer, Hold):
             held.append(answer)
         else:
             assert answer.quota == demand.quota
     assert is_open(store)
+    assert store.counts()["breaker_opened"] == 1, "what it costs is one silence, for all of them"
     assert sum(answer.granted_tokens for answer in held) == 2_000
-    assert sum(took_s[:5]) < 5 * breaker.DEADLINE_S + 0.5
-    assert statistics.median(took_s[5:]) < breaker.DEADLINE_S / 2
     assert (await store.settle(before, Use(1, 60))).outcome is Outcome.DEFERRED
     for answer in held[:-1]:
         assert (await store.settle(answer, Use(1, 90))).outcome is Outcome.SETTLED
@@ -109,8 +104,7 @@ async def test_flaps_do_not_multiply_the_share(store: LocalShare, proxy: FaultPr
     granted = 0
     for flap in range(6):
         await proxy.set(Fault.REFUSE)
-        for n in range(10):
-            assert (await hold(store, f"{flap} {n}", tokens(10**6), desired=1)).degraded
+        assert (await hold(store, f"open {flap}", tokens(10**6), desired=1)).degraded
         answer = await store.hold(HoldRequest(f"{flap}", (demand,), 1, 90))
         granted += answer.granted_tokens if isinstance(answer, Hold) else 0
         await proxy.set(Fault.NONE)
@@ -199,59 +193,35 @@ async def test_what_can_be_merged_at_the_end_is(direct: RedisStore, proxy: Fault
     assert await used(direct, demand.quota) == 10
 
 
-async def answer() -> int:
-    return 1
-
-
-async def never() -> None:
-    await asyncio.Event().wait()
-
-
-async def away() -> None:
-    raise StoreAway("away")
-
-
-async def test_the_breaker_opens_after_five_and_not_for_a_few_among_many() -> None:
-    gate = CircuitBreaker(away)
-
-    async def fails(action: Callable[[], Awaitable[None]]) -> None:
-        with pytest.raises(StoreAway):
-            await gate.call(action)
-
-    for _ in range(50):
-        await fails(away)
-        assert await gate.call(answer) == 1
-    for _ in range(breaker.TRIPS_AT - 1):
-        await fails(away)
-    assert not gate.is_open
-    await fails(never)
-    assert gate.is_open
-    with pytest.raises(StoreAway):
-        await gate.call(answer)
-    await gate.aclose()
-
-
-async def test_a_process_that_stood_still_does_not_blame_the_store() -> None:
-    gate = CircuitBreaker(away)
-    for _ in range(breaker.TRIPS_AT):
-        stalled = asyncio.create_task(gate.call(never))
-        await asyncio.sleep(0)
-        time.sleep(breaker.DEADLINE_S + 2 * breaker.STALL_S)  # noqa: ASYNC251
-        with pytest.raises(StoreAway):
-            await stalled
-    assert (gate.is_open, gate.failures_total) == (False, 0)
-
-
-async def test_a_thousand_at_once_are_not_taken_for_a_slow_store(
-    redis_server: RedisServer, direct: RedisStore, monkeypatch: pytest.MonkeyPatch
+async def test_a_full_redis_is_away_until_there_is_room(
+    store: LocalShare, direct: RedisStore, redis_server: RedisServer
 ) -> None:
-    # Long enough that a busy machine is no slow store, short against the second or more that all of them take.
-    monkeypatch.setattr(breaker, "DEADLINE_S", 0.4)
+    """It answers PING and takes no writes. Nothing is half written meanwhile."""
+    demand = tokens(1_000, measure=TPD)
+    before = await hold(store, "before", demand, desired=100)
+    async with Redis.from_url(redis_server.url) as client:
+        await client.config_set("maxmemory", 1)
+        try:
+            taken = await hold(store, "during", demand, desired=50)
+            assert taken.degraded
+            assert (await store.settle(before, Use(1, 60))).outcome is Outcome.DEFERRED
+            for n in range(10):
+                await asyncio.sleep(3 * breaker.PROBE_S)
+                assert (await hold(store, f"{n}", demand, desired=1)).degraded
+            assert (is_open(store), store.counts()["breaker_opened"]) == (True, 1)
+            assert await client.ping()
+        finally:
+            await client.config_set("maxmemory", 0)
+    await until(lambda: not is_open(store) and not store.counts()["unmerged"])
+    assert await used(direct, demand.quota) == 60
+
+
+async def test_a_thousand_at_once_are_not_taken_for_an_outage(redis_server: RedisServer, direct: RedisStore) -> None:
     store = LocalShare(RedisStore.open(redis_server.url), 0.2)
-    demand = tokens(100_000)
-    held = await asyncio.gather(*(hold(store, f"{n}", demand, desired=100) for n in range(1_000)))
-    assert sum(taken.degraded for taken in held) < breaker.TRIPS_AT  # the machine itself may stall
-    assert not is_open(store)
+    demand = tokens(2_000, measure=TPD)
+    answers = await asyncio.gather(*(store.hold(HoldRequest(f"{n}", (demand,), 1, 20)) for n in range(1_000)))
+    assert sum(answer.granted_tokens for answer in answers if isinstance(answer, Hold)) == 2_000
+    assert (store.counts()["degraded"], store.counts()["breaker_opened"]) == (0, 0)
     await store.aclose()
 
 

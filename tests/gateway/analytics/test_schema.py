@@ -10,7 +10,7 @@ from gateway.analytics import Analytics, AnalyticsRefused, AnalyticsSchemaMismat
 from gateway.analytics.schema import Migration, shipped_migrations
 from gateway.analytics.usage import EVENT_COLUMNS
 from gateway.metering.event import COLUMNS, UsageEvent, unrouted
-from gateway.metering.intake import row_of
+from gateway.metering.intake import STORED_COLUMNS, row_of
 from tests.gateway.analytics.samples import event, store
 
 pytestmark = pytest.mark.anyio
@@ -21,7 +21,8 @@ async def test_an_event_has_the_columns_of_its_table(analytics: Analytics) -> No
         "SELECT name FROM system.columns WHERE database = currentDatabase() AND table = 'usage_events' "
         "ORDER BY position"
     )
-    assert [name for (name,) in described] == list(EVENT_COLUMNS) == list(COLUMNS)
+    assert [name for (name,) in described] == [*EVENT_COLUMNS, "signature"] == list(STORED_COLUMNS)
+    assert list(EVENT_COLUMNS) == list(COLUMNS)
 
 
 async def test_migrating_again_changes_nothing(analytics: Analytics) -> None:

@@ -70,6 +70,22 @@ def _silent_log() -> Iterator[None]:
     structlog.reset_defaults()
 
 
+@pytest.fixture(autouse=True)
+def _no_place_is_kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """However its requests went, a test leaves nothing reserved in any engine."""
+    engines: list[FakeEngine] = []
+    make = FakeEngine.__init__
+
+    def noted(engine: FakeEngine, *args, **options) -> None:
+        make(engine, *args, **options)
+        engines.append(engine)
+
+    monkeypatch.setattr(FakeEngine, "__init__", noted)
+    yield
+    for engine in engines:
+        assert not any(engine.reservations().values()), "a reservation outlives its request"
+
+
 @pytest.fixture
 def engine() -> FakeEngine:
     return FakeEngine()

@@ -28,9 +28,11 @@ from engine.request import (
     UnservableRequest,
     Usage,
 )
+from engine.reservation import UNKNOWN_PROMPT, ArrivalBook, Reservation
 from engine.streams import AbortListener
 from engine.text.chat_template import ChatTemplateError
 from engine.text.dialect import Dialect
+from engine.text.least_tokens import TooManyTokens
 
 BOS = 256
 END = 257
@@ -51,7 +53,9 @@ class FakeInfilling:
 
     ends = (ord("~"),)
 
-    def encode(self, before: str, behind: str, *, add_special_tokens: bool = True) -> list[int]:
+    def encode(
+        self, before: str, behind: str, *, add_special_tokens: bool = True, most_tokens: int | None = None
+    ) -> list[int]:
         return [*([BOS] * add_special_tokens), *f"[{before}|{behind}]".encode()]
 
 
@@ -65,7 +69,8 @@ class FakeText:
         self.variables: set[str] = set()
         """What the template reads."""
 
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+    def encode(self, text: str, *, add_special_tokens: bool = True, most_tokens: int | None = None) -> list[int]:
+        _require_at_most(most_tokens, text)
         return [BOS] * add_special_tokens + list(text.encode())
 
     def encode_chat(
@@ -74,6 +79,7 @@ class FakeText:
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        most_tokens: int | None = None,
         **variables: Any,
     ) -> list[int]:
         rendered = "".join(f"<{m['role']}>{_plain(m['content'])}\n" for m in messages)
@@ -82,6 +88,7 @@ class FakeText:
             rendered = rendered.removesuffix("\n")
         if "TEMPLATE-REFUSES" in rendered:
             raise ChatTemplateError("roles must alternate")
+        _require_at_most(most_tokens, rendered)
         return [BOS, *(rendered + "<assistant>" * add_generation_prompt).encode()]
 
     def template_reads(self, variable: str) -> bool:
@@ -89,6 +96,12 @@ class FakeText:
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return self.tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+
+def _require_at_most(most_tokens: int | None, text: str) -> None:
+    """As a tokenizer that knows of long texts, from half of their tokens on."""
+    if most_tokens is not None and len(text.encode()) // 2 > most_tokens:
+        raise TooManyTokens(len(text.encode()) // 2)
 
 
 def _plain(content: Any) -> str:
@@ -142,17 +155,30 @@ class FakeEngine:
         """By model, in place of `wait_ms`."""
         self.pace_s = 0.0
         self.fail_at: int | None = None
+        self.failure: Exception = EngineError("NaN in the logits at 0x7f00dead")
+        """What `fail_at` and `failing` raise."""
         self.crash_at: int | None = None
+        self.computes = True
+        """False: requests wait until there is a first token."""
+        self.tells = True
+        """False: nobody hears what became of a request that was aborted."""
         self.wait_ms = 0
         self.wait_ms_per_token = 0
+        self.wait_ms_per_request = 0
+        """For each that was let in and has not ended."""
         self.drain_ms: int | None = None
         """None: as long as the wait of an empty prompt."""
         self.queues: dict[str, int] = {}
-        """Requests that wait, by model; one where there is a wait and nothing is said here."""
+        """Requests that wait, by model. Where nothing is said here: those that were let in, if they make others wait;
+        or one, if there is a wait."""
+        self.books = {name: ArrivalBook(1) for name in windows}
         self.ready = False
         self.calls: list[Call] = []
         self.live: set[int] = set()
         """Streams that are being generated."""
+        self.live_of = dict.fromkeys(windows, 0)
+        """How many, by model."""
+        self.most_reserved = 0
         self.generated = 0
         self.closed = False
 
@@ -168,15 +194,32 @@ class FakeEngine:
         self.closed = True
 
     def predicted_wait(self, model: str, service_class: ServiceClass, prompt_tokens: int) -> PredictedWait:
-        wait_ms = self.waits_ms.get(model, self.wait_ms)
+        wait_ms = self._drain_ms(model) if self.drain_ms is None else self.waits_ms.get(model, self.wait_ms)
         wait_ms += self.wait_ms_per_token * prompt_tokens
         return PredictedWait(wait_ms * 1_000_000, self._drain_ms(model) * 1_000_000)
 
     def queue_depth(self, model: str) -> int:
-        return self.queues.get(model, 1 if self._drain_ms(model) else 0)
+        if model in self.queues:
+            return self.queues[model]
+        return self._let_in(model) if self.wait_ms_per_request else int(self._drain_ms(model) > 0)
+
+    def reserve(self, model: str, service_class: ServiceClass) -> Reservation:
+        book = self.books[model]
+        reservation = Reservation(0, book.rebook)
+        reservation.expect([UNKNOWN_PROMPT])
+        self.most_reserved = max(self.most_reserved, book.reserved)
+        return reservation
+
+    def reservations(self) -> Mapping[str, int]:
+        return {name: book.reserved for name, book in self.books.items()}
 
     def _drain_ms(self, model: str) -> int:
-        return self.waits_ms.get(model, self.wait_ms) if self.drain_ms is None else self.drain_ms
+        if self.drain_ms is not None:
+            return self.drain_ms
+        return self.waits_ms.get(model, self.wait_ms) + self.wait_ms_per_request * self._let_in(model)
+
+    def _let_in(self, model: str) -> int:
+        return self.books[model].by_class[0].requests + self.live_of[model]
 
     def stream(
         self,
@@ -189,6 +232,7 @@ class FakeEngine:
         service_class: ServiceClass = STANDARD,
         continues_text: bool = False,
         on_abort: AbortListener | None = None,
+        reservation: Reservation | None = None,
     ) -> AsyncGenerator[TextDelta]:
         served = self.models[model]
         if not prompt or len(prompt) + (params.max_tokens != 0) > served.max_model_len:
@@ -198,7 +242,7 @@ class FakeEngine:
             if any(not 0 <= token_id < VOCAB_SIZE for token_id in ids):
                 raise InvalidParameter(name, f"{name} has a token id outside the vocabulary")
         self.calls.append(Call(model, tuple(prompt), params, request_id, tenant, service_class, continues_text))
-        return self._generate(len(self.calls), served, tuple(prompt), params, on_abort)
+        return self._generate(len(self.calls), served, tuple(prompt), params, on_abort, reservation)
 
     async def _generate(
         self,
@@ -207,11 +251,15 @@ class FakeEngine:
         prompt: tuple[int, ...],
         params: SamplingParams,
         on_abort: AbortListener | None,
+        reservation: Reservation | None,
     ) -> AsyncGenerator[TextDelta]:
+        if reservation is not None:
+            self.books[model.name].take(reservation, len(prompt))
         self.live.add(number)
+        self.live_of[model.name] += 1
         reply, sure = self.replies.get(model.name, self.reply), self.sure.get(model.name)
         choices = [
-            _Choice(index, prompt, params, reply, model.max_model_len, self.sure_of.get(index, sure))
+            _Choice(index, prompt, params, reply, model.max_model_len, self.sure_of.get(index, sure), self.computes)
             for index in range(params.n)
         ]
         try:
@@ -219,7 +267,7 @@ class FakeEngine:
             while open_choices := [choice for choice in choices if not choice.ended]:
                 await asyncio.sleep(self.pace_s)
                 if position == self.fail_at or model.name in self.failing:
-                    raise EngineError("NaN in the logits at 0x7f00dead")
+                    raise self.failure
                 if position == self.crash_at:
                     raise RuntimeError("secret detail at /srv/engine.py")
                 for choice in open_choices:
@@ -228,8 +276,9 @@ class FakeEngine:
                 position += 1
         finally:
             self.live.discard(number)
+            self.live_of[model.name] -= 1
             for choice in choices:
-                if on_abort is not None and not choice.ended:
+                if on_abort is not None and not choice.ended and self.tells:
                     on_abort(choice.index, choice.usage)
 
 
@@ -242,7 +291,9 @@ class _Choice:
         reply: str | bytes,
         window: int,
         sure: float | None,
+        computes: bool,
     ) -> None:
+        self._computes = computes
         self.index = index
         self._sure = sure
         self._prompt = prompt
@@ -311,6 +362,7 @@ class _Choice:
             draft_tokens=2 * (self._made // 3),
             accepted_draft_tokens=self._made // 3,
             paused_ns=(self.index + 1) * 4_000_000,
+            prefilled_tokens=len(self._prompt) if self._computes or self._made or self.ended else 0,
         )
 
 

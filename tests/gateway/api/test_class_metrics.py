@@ -33,6 +33,7 @@ COUNTERS = (
     "turnpike_class_engine_seconds_total",
     "turnpike_class_recompute_seconds_total",
     "turnpike_class_wasted_rows_total",
+    "turnpike_class_itl_limited_steps_total",
     "turnpike_class_wasted_seconds_total",
 )
 

@@ -10,7 +10,8 @@ import orjson
 import pytest
 
 from gateway.api.bounds import MAX_WRITTEN_TOKENS
-from gateway.connection import WRITE_BUFFER_BYTES, Connection
+from gateway.connection import WRITE_BUFFER_BYTES, Connection, server_config
+from gateway.drain import Drain
 from gateway.listener import SEND_BUFFER_BYTES
 from gateway.metering.event import Ending
 from tests.gateway.api.conftest import KEY, Server, serving, until
@@ -109,6 +110,28 @@ def test_one_that_is_slow_gets_everything(app, engine):
             time.sleep(0.001)
             answer += client.recv(4096)
     assert answer.count(b'"content":"x"') == 1500
+
+
+@pytest.mark.parametrize(
+    ("trusted", "connects", "client"),
+    [
+        ((), "127.0.0.1", "127.0.0.1"),
+        (("10.0.0.0/8",), "127.0.0.1", "127.0.0.1"),
+        (("10.0.0.0/8",), "10.1.2.3", "9.9.9.9"),
+        (("127.0.0.1/32",), "127.0.0.1", "9.9.9.9"),
+    ],
+)
+async def test_only_named_proxies_say_who_the_client_is(anyio_backend, trusted, connects, client):
+    seen = []
+
+    async def app(scope, receive, send) -> None:
+        seen.append(scope["client"][0])
+
+    config = server_config(app, Drain(), trusted_proxies=trusted)
+    config.load()
+    headers = [(b"x-forwarded-for", b"9.9.9.9")]
+    await config.loaded_app({"type": "http", "client": (connects, 1), "headers": headers}, None, None)
+    assert seen == [client]
 
 
 class _Recording:

@@ -160,8 +160,8 @@ class TestHeads:
 
     @pytest.mark.parametrize("count", [101, 1000])
     def test_too_many_headers_in_one_piece(self, wire, count):
-        headers = b"".join(b"x-%d: 1\r\n" % i for i in range(count))
-        assert wire.send(b"GET /healthz HTTP/1.1\r\n" + headers + b"\r\n").error(431) == "headers_too_large"
+        headers = b"".join(b"x-%d: 1\r\n" % i for i in range(count - 1))
+        assert wire.send(b"GET /healthz HTTP/1.1\r\nhost: x\r\n" + headers + b"\r\n").error(431) == "headers_too_large"
         assert wire.send(MODELS).answer()[0] == 200
 
     def test_a_long_target_is_refused(self, wire):
@@ -207,6 +207,24 @@ class TestHeads:
         assert wires().send(MODELS.replace(b"host: x", b"host: elsewhere.example")).answer()[0] == 200
         assert wires().send(MODELS.replace(b"/v1/models", b"//v1/models")).error(404) == "not_found"
         assert wires().send(MODELS.replace(b"/v1/models", b"/v1/../healthz")).error(404) == "not_found"
+
+    @pytest.mark.parametrize(
+        "head",
+        [
+            MODELS.replace(b"host: x\r\n", b""),
+            MODELS.replace(b"host: x", b"host: x\r\nHost: x"),
+            MODELS.replace(b"host: x", b"host: x\r\nHost: y").replace(b"HTTP/1.1", b"HTTP/1.0"),
+            post(in_chunks(b"{}", 1), "transfer-encoding: chunked", version="1.0"),
+        ],
+    )
+    def test_what_a_proxy_may_read_in_another_way_is_refused(self, wire, engine, head):
+        assert wire.send(head).error(400) == "invalid_http"
+        assert wire.is_closed()
+        assert engine.calls == []
+
+    def test_http_1_0_may_leave_out_its_host(self, wires):
+        wire = wires().send(MODELS.replace(b"host: x\r\n", b"").replace(b"HTTP/1.1", b"HTTP/1.0"))
+        assert wire.answer()[0] == 200
 
     def test_http_1_0(self, wires):
         wire = wires().send(post(version="1.0"))
@@ -313,15 +331,27 @@ class TestBodies:
 class TestPipelines:
     def test_answers_come_in_order(self, wire):
         ids = [f"id-{i}" for i in range(MAX_PIPELINED_REQUESTS)]
-        wire.send(b"".join(MODELS.replace(b"host: x", f"x-request-id: {each}".encode()) for each in ids))
+        wire.send(b"".join(MODELS.replace(b"host: x", f"host: x\r\nx-request-id: {each}".encode()) for each in ids))
         assert [wire.answer()[1]["x-request-id"] for _ in ids] == ids
 
-    def test_not_more_than_some_wait(self, wire, engine):
-        """The one that runs is answered in full."""
+    @pytest.mark.parametrize(
+        "behind", [MODELS * 24, MODELS * 1000, MODELS * MAX_PIPELINED_REQUESTS + b"nonsense\r\n\r\n"]
+    )
+    def test_not_more_than_some_wait(self, wire, engine, behind):
+        """The one that runs is answered in full, and so are those that wait within the bound; then it is closed."""
         engine.reply, engine.pace_s = "x" * 20, 0.01
-        wire.send(post() + MODELS * 1000)
+        wire.send(post() + behind)
         status, _, body = wire.answer()
         assert (status, body.count(b"x" * 20)) == (200, 1)
+        waited = [wire.answer() for _ in range(MAX_PIPELINED_REQUESTS)]
+        assert [status for status, _, _ in waited] == [200] * MAX_PIPELINED_REQUESTS
+        assert [headers.get("connection") for _, headers, _ in waited].index("close") == MAX_PIPELINED_REQUESTS - 1
+        assert wire.is_closed()
+
+    def test_of_those_that_wait_one_whose_body_is_not_http_is_not_answered(self, wire, engine):
+        engine.reply, engine.pace_s = "x" * 20, 0.01
+        wire.send(post() + MODELS + post(b"no chunk", "transfer-encoding: chunked"))
+        assert [wire.answer()[0] for _ in range(2)] == [200, 200]
         assert wire.is_closed()
 
     @pytest.mark.parametrize("stream", [False, True])

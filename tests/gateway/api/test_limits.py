@@ -127,9 +127,9 @@ def test_the_longest_context_binds_before_any_work(client, authenticator, engine
     assert len(engine.calls) == 1
 
 
-def test_a_failed_request_is_not_counted(client, authenticator, engine):
+def test_a_request_that_fails_before_the_engine_has_begun_is_not_counted(client, authenticator, engine):
     limit(authenticator, requests_per_minute=1, concurrent=1)
-    engine.fail_at = 0
+    engine.fail_at, engine.computes = 0, False
     assert ask(client).status_code == 500
     engine.fail_at = None
     assert ask(client).status_code == 200

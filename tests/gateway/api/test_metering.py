@@ -226,6 +226,6 @@ def test_what_was_spent_counts_after_a_restart(client, journal, engine, authenti
     limit(authenticator, nanodollars_per_month=sum(event.cost_nanodollars for event in events_of(journal)) + 10)
     client.__exit__(None, None, None)
     services = services_with(tmp_path, engine, authenticator, journal=Journal(journal.path, min_free_bytes=0))
-    asyncio.run(restore_spending(services.limiter, services.journal, {}))
+    asyncio.run(restore_spending(services.limiter, services.journal, {}, {}))
     with TestClient(create_app(Settings(data_dir=tmp_path), services), headers=AUTHORISED) as restarted:
         assert error_of(restarted.post(CHAT, json=BODY), 429)["code"] == "insufficient_quota"

@@ -1,12 +1,16 @@
 """What the promise of availability counts: every request under /v1/, once, as what became of it."""
 
+import json
+
 import httpx
 import pytest
 
-from gateway.admission import StoreAway
+from engine.request import GrammarGaveUp
+from gateway.admission import Measure, Scope, StoreAway
 from gateway.api.exchange import Exchange
 from gateway.api.middleware import CLIENT_GONE, outcome_of
 from gateway.telemetry.outcomes import Outcome
+from gateway.tenancy import ScopeKind
 from tests.gateway.api.conftest import AUTHORISED, until
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
@@ -33,6 +37,11 @@ def test_an_exchange_has_one_outcome(status, error, outcome):
     assert outcome_of(Exchange("req_1", status=status, error=error)) is outcome
 
 
+@pytest.mark.parametrize(("status", "outcome"), [(400, Outcome.REFUSED), (500, Outcome.FAILED), (503, Outcome.FAILED)])
+def test_a_stream_that_breaks_has_the_outcome_of_its_last_event(status, outcome):
+    assert outcome_of(Exchange("req_1", status=200, error="code", error_status=status)) is outcome
+
+
 def counted(metrics) -> dict[str, float]:
     value = metrics.registry.get_sample_value
     counts = {each.value: value("turnpike_requests_total", {"outcome": each.value}) for each in Outcome}
@@ -50,11 +59,29 @@ def test_requests_are_counted_by_outcome(client, engine, metrics, limiter, monke
     engine.fail_at = None
 
     async def away(*_: object, **__: object) -> None:
-        raise StoreAway("away")
+        raise StoreAway("away", Scope("acme", ScopeKind.TENANT, "", Measure.TOKENS_PER_DAY))
 
     monkeypatch.setattr(limiter, "hold", away)
-    assert client.post("/v1/chat/completions", json=CHAT).status_code == 503
+    refused = client.post("/v1/chat/completions", json=CHAT)
+    assert refused.status_code == 503
+    assert "tokens per day of this account cannot be checked" in refused.json()["error"]["message"]
+    assert refused.headers["retry-after"] == "5"
     assert counted(metrics) == {"answered": 1, "refused": 2, "failed": 2}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_grammar_that_gives_up_is_its_authors_error(client, engine, metrics, stream):
+    engine.fail_at, engine.failure = 2, GrammarGaveUp("guided_regex", "guided_regex cannot be followed")
+    answer = client.post("/v1/chat/completions", json=CHAT | {"guided_regex": "a+", "stream": stream})
+    assert answer.status_code == (200 if stream else 400)
+    told = answer.text.split("data: ")[-1] if stream else answer.text
+    assert json.loads(told)["error"] == {
+        "message": "guided_regex cannot be followed",
+        "type": "invalid_request_error",
+        "param": "guided_regex",
+        "code": "invalid_value",
+    }
+    assert counted(metrics) == {"refused": 1}
 
 
 def test_who_is_turned_away_has_not_met_a_failure(client, engine, metrics):

@@ -44,6 +44,11 @@ WRONG_TYPES = [
     ({"ignore_eos": "no"}, "ignore_eos"),
 ]
 WRONG_VALUES = [
+    ({"user": "x" * 513}, "user"),
+    ({"safety_identifier": "x" * 65}, "safety_identifier"),
+    ({"prompt_cache_key": "x" * 65}, "prompt_cache_key"),
+    ({"metadata": {"a": "x" * 513}}, "metadata.a"),
+    ({"metadata": {str(i): "" for i in range(17)}}, "metadata"),
     ({"temperature": -0.1}, "temperature"),
     ({"temperature": 2.1}, "temperature"),
     ({"top_p": 0}, "top_p"),

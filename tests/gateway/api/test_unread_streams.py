@@ -70,18 +70,22 @@ def asking(port: int, **fields):
         yield client
 
 
-def read(client: socket.socket, answer: bytes = b"") -> str:
-    """The answer's text, to the end; `answer` is what was read before."""
+def read(client: socket.socket, answer: bytes = b"") -> list[str]:
+    """The text of each choice, to the end; `answer` is what was read before."""
     while not answer.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"):
         data = client.recv(1 << 14)
         assert data, answer[-300:]
         answer += data
     events = [line.removeprefix(b"data: ") for line in answer.split(b"\n") if line.startswith(b"data: {")]
     chunks = [orjson.loads(event) for event in events]
-    return "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    return [
+        "".join(choice["delta"].get("content") or "" for choice in choices if choice["index"] == index)
+        for index in sorted({choice["index"] for choice in choices})
+    ]
 
 
-def read_now_and_then(client: socket.socket, engine: Engine, times: int) -> str:
+def read_now_and_then(client: socket.socket, engine: Engine, times: int) -> list[str]:
     """The same, by a client that so often reads when the engine has stopped, and not while it goes on."""
     answer = b""
     for _ in range(times):

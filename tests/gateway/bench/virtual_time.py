@@ -29,10 +29,21 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._virtual.now_s
 
+    def stall(self, seconds: float) -> None:
+        """The process stands still: time passes, and nothing runs."""
+        self._virtual.now_s += seconds
+
 
 def in_virtual_time(action: Coroutine[Any, Any, T]) -> T:
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(action)
+
+
+def virtual_loop() -> VirtualTimeLoop:
+    """The running one."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    return loop
 
 
 def virtual_clock() -> Clock:

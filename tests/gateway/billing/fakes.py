@@ -9,7 +9,7 @@ from uuid import UUID
 from gateway.billing.month import Month
 from gateway.billing.prices import Price
 from gateway.billing.usage import NOTHING, EngineTime, LineKey, UsageSum, event_digest
-from gateway.metering.event import Ending, UsageEvent, new_event_id
+from gateway.metering.event import Ending, UsageEvent, admitted_ms, new_event_id, unix_ms
 
 
 @dataclass
@@ -37,8 +37,12 @@ class RecordedUsage:
                 sums[key] += sum_of(event)
         return dict(sums)
 
-    async def spent_nanodollars(self, tenant_id: str) -> int:
-        return sum(event.cost_nanodollars for event in self.events.values() if event.tenant_id == tenant_id)
+    async def spent_nanodollars(self, tenant_id: str, since: datetime) -> int:
+        return sum(
+            event.cost_nanodollars
+            for event in self.events.values()
+            if event.tenant_id == tenant_id and admitted_ms(event) >= unix_ms(since)
+        )
 
     async def engine_times(self, start: datetime, end: datetime) -> tuple[EngineTime, ...]:
         return tuple(

@@ -76,7 +76,9 @@ async def test_totals_are_those_of_the_events(analytics: Analytics) -> None:
         for months in ((SEPTEMBER, SEPTEMBER), (OCTOBER, OCTOBER), (SEPTEMBER.plus(-12), OCTOBER)):
             span = (months[0].start, months[1].end)
             assert await usage.totals(tenant_id, *span) == await in_memory.totals(tenant_id, *span)
-        assert await usage.spent_nanodollars(tenant_id) == await in_memory.spent_nanodollars(tenant_id)
+        for since in {each.occurred_at - timedelta(milliseconds=ms) for each in events[:5] for ms in (0, 1, 2)}:
+            spent = await usage.spent_nanodollars(tenant_id, since)
+            assert spent == await in_memory.spent_nanodollars(tenant_id, since)
 
 
 async def test_engine_time_is_that_of_the_events(analytics: Analytics) -> None:

@@ -36,15 +36,23 @@ async def test_a_tenant_is_prepaid_from_its_first_entry_on(credit: CreditStore, 
     assert await credit.entries("acme") == (grant, correction)
 
 
-async def test_what_is_left_is_what_was_not_spent(credit: CreditStore, acme: str) -> None:
+async def test_what_is_left_is_what_was_not_spent_since_the_first_entry(
+    credit: CreditStore, acme: str, clock: Clock
+) -> None:
     await credit.add("acme", 5000, "paid", "1")
+    first = clock.now
+    clock.now += timedelta(hours=1)
+    await credit.add("acme", 1000, "paid", "2")
     usage = RecordedUsage()
     price = Price("m@v", 1000, 1000, 1000)
     usage.record(
-        an_event(acme, utc("2026-01-01"), price, (2, 0, 4)), an_event("other", utc("2026-01-01"), price, (9, 0, 9))
+        an_event(acme, first, price, (7, 0, 0), total_latency_ms=1),
+        an_event(acme, first, price, (2, 0, 4), total_latency_ms=0),
+        an_event(acme, first + timedelta(hours=2), price, (1, 0, 0), total_latency_ms=1000),
+        an_event("other", clock.now, price, (9, 0, 9)),
     )
     balance = await credit.balance("acme", usage)
-    assert balance == CreditBalance(granted_nanodollars=5000, spent_nanodollars=6000)
+    assert balance == CreditBalance(granted_nanodollars=6000, spent_nanodollars=7000)
     assert balance.left_nanodollars == -1000
 
 

@@ -177,7 +177,7 @@ async def test_what_comes_late_is_on_the_next_invoice(world: World) -> None:
     (line,) = (await world.final(DECEMBER)).statement.lines
     assert (line.key.usage_month, line.amount_nanodollars) == (OCTOBER, later.cost_nanodollars)
     total = sum(invoice.statement.total_nanodollars for invoice in await world.invoices.list())
-    assert total == await world.usage.spent_nanodollars(world.tenant_id)
+    assert total == await world.usage.spent_nanodollars(world.tenant_id, utc("2000-01-01"))
 
 
 async def test_what_was_invoiced_of_a_month_is_told_for_reconciliation(world: World) -> None:

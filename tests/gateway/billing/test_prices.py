@@ -62,7 +62,13 @@ def test_a_price_of_nothing_is_said() -> None:
         (lambda: terms("0.15", "0.60", premium="1.125"), "input: .* 0.144 or 0.152 dollars"),
         (lambda: terms("0.15", cached="0.151"), "cached_input: 0.151 is more than input, 0.15"),
         (lambda: terms("-0.001"), "input: must be from 0"),
-        (lambda: terms("1000000.001"), "input: must be from 0"),
+        (lambda: terms("10000.001"), "input: must be from 0 to 10000.00 dollars"),
+        (
+            lambda: terms("10000", premium="1.001"),
+            "input: is 10010.00 .* the multiplier of premium, more than 10000.00",
+        ),
+        (lambda: terms("1", "5000"), "output: is 15000.00 .* the multiplier of premium"),
+        (lambda: terms("20", premium="1000"), "input: is 20000.00 .* the multiplier of premium"),
         (lambda: terms("NaN"), "input: must be a number"),
         (lambda: terms("Infinity"), "input: must be a number"),
         (lambda: terms("1e999999999"), "input: must be a number"),
@@ -80,6 +86,10 @@ def test_a_price_of_nothing_is_said() -> None:
 def test_refusals_name_the_field_and_the_nearest_price(stated: object, message: str) -> None:
     with pytest.raises(InvalidPrice, match=message):
         stated()  # type: ignore[operator]
+
+
+def test_what_an_earlier_program_accepted_can_still_be_read() -> None:
+    assert PriceTerms("m", 10**9, 10**9, 10**9, {"premium": Decimal(1000)}).input == 10**9
 
 
 def test_a_declaration_has_two_prices_or_three() -> None:

@@ -71,6 +71,15 @@ def test_csv_adds_up_to_what_is_due() -> None:
     assert rows[2]["reason"] == "'=a slow day"
 
 
+def test_no_cell_of_a_csv_is_a_formula() -> None:
+    line = a_line(NOVEMBER, '=HYPERLINK("http://x","m")')
+    invoice = Invoice("INV", Statement("t", "acme", NOVEMBER, (line,)), utc("2026-12-01"), (NOTE,))
+    row, credit = csv.DictReader(io.StringIO(as_csv(invoice)))
+    assert row["model"] == f"'{line.key.served_model}"
+    assert row["price_version"] == f"'{line.key.price_version}"
+    assert credit["amount_dollars"] == "-12.500000001", "a number stays one"
+
+
 def test_a_page_shows_what_is_owed() -> None:
     page = Page(as_html(INVOICE))
     for text in ("Invoice INV-2026-11-000001", "Adjustment for 2026-10", "2702159776.4222994", "2702159763.922299399"):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from gateway.analytics import open_analytics
 from gateway.analytics.schema import migrate
@@ -15,7 +16,7 @@ from gateway.doctor.clock import skew_s, with_skew
 from gateway.doctor.finding import ok
 from gateway.settings import load_settings
 from tests.kafka_server import KafkaServer
-from tests.servers import RedisServer
+from tests.servers import RedisServer, running_redis
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 
@@ -29,8 +30,8 @@ HEALTHY = {
 
 class TestRedis:
     def found(self, tmp_path: Path, **settings: object) -> Finding:
-        (found,) = redis.redis(load_settings(data_dir=tmp_path, **settings))
-        return found
+        """Of the one that limits are in."""
+        return next(redis.redis(load_settings(data_dir=tmp_path, **settings)))
 
     def test_a_real_one(self, redis_server: RedisServer, tmp_path: Path) -> None:
         found = self.found(tmp_path, redis_url=redis_server.url)
@@ -57,6 +58,28 @@ class TestRedis:
     def test_what_it_may_say(self, info: dict[str, Any], state: State, words: str) -> None:
         found = redis.judged(HEALTHY | info)
         assert (found.state, words in found.detail) == (state, True)
+
+    def test_one_for_limits_and_sessions_is_warned_of(self, redis_server: RedisServer, tmp_path: Path) -> None:
+        other_name = redis_server.url.replace("127.0.0.1", "localhost").replace("/0", "/1")
+        for settings in ({}, {"sessions_redis_url": other_name}):
+            findings = redis.redis(load_settings(data_dir=tmp_path, redis_url=redis_server.url, **settings))
+            assert [each.state for each in findings] == [State.OK, State.WARNING]
+
+    def test_two_of_them(self, redis_server: RedisServer, tmp_path: Path) -> None:
+        with running_redis() as other:
+            urls = {"redis_url": redis_server.url, "sessions_redis_url": other.url}
+            _, of_sessions = redis.redis(load_settings(data_dir=tmp_path, **urls))
+            assert (of_sessions.state, "without maxmemory" in of_sessions.detail) == (State.WARNING, True)
+            with Redis.from_url(other.url) as client:
+                client.config_set("maxmemory", "100mb")
+            _, of_sessions = redis.redis(load_settings(data_dir=tmp_path, **urls))
+            assert of_sessions.state is State.OK
+        _, of_sessions = redis.redis(load_settings(data_dir=tmp_path, **urls))
+        assert of_sessions.state is State.FAILURE
+
+    @pytest.mark.parametrize("info", [{"redis_version": "6.2.1"}, {"role": "slave"}])
+    def test_one_of_sessions_that_cannot_be_used(self, info: dict[str, Any]) -> None:
+        assert redis.judged_for_sessions(HEALTHY | info, {}).state is State.FAILURE
 
 
 class TestKafka:

@@ -30,8 +30,9 @@ from gateway.metering.kafka_source import KafkaSource
 from gateway.metering.message_source import Fetched, Partition
 from gateway.metering.opening import Opening, Progress, Work, event_of
 from gateway.metering.relay import Relay
+from gateway.metering.signature import Verification
 from gateway.metering.sink import Sink
-from tests.gateway.metering.usage import NOW_MS, an_opening, sent
+from tests.gateway.metering.usage import NOW_MS, SIGNER, an_opening, sent
 
 STREAMS = 6
 TOKENS = 6
@@ -237,10 +238,10 @@ def run_gateway(path: Path, record: Record, death: Death, kafka_url: str | None,
         journal = Journal(path, interval_ms=5)
         if kafka_url is None:
             await _serve(
-                journal, AnalyticsDestination(_DyingStore(open_analytics(store_url), death)), record, str(death)
+                journal, AnalyticsDestination(_DyingStore(open_analytics(store_url), death), SIGNER), record, str(death)
             )
         else:
-            destination = _DyingKafkaDestination(KafkaCluster.from_url(kafka_url), topic)
+            destination = _DyingKafkaDestination(KafkaCluster.from_url(kafka_url), topic, SIGNER)
             destination.death = death
             await _serve(journal, destination, record, str(death))
 
@@ -255,7 +256,7 @@ def run_sink(kafka_url: str, topic: str, store_url: str, member: str, death: Dea
             KafkaCluster.from_url(kafka_url), topic, group=f"sink-{topic}", member=member, heartbeat_ms=300
         )
         source.death = death
-        sink = Sink(source, Intake(_DyingStore(open_analytics(store_url), death)), linger_ms=50)
+        sink = Sink(source, Intake(_DyingStore(open_analytics(store_url), death), Verification(SIGNER)), linger_ms=50)
         async with asyncio.timeout(LIFETIME_S):
             await sink.run()
 

@@ -22,7 +22,17 @@ from tests.gateway.api.conftest import FakeAuthenticator
 from tests.gateway.api.fake_engine import FakeEngine
 from tests.gateway.api.services import services_with
 from tests.gateway.metering.test_reconciliation import delete, put
-from tests.gateway.metering.usage import NOW_MS, analytics_at, finish, journal_at, journalled, rows_of, until
+from tests.gateway.metering.usage import (
+    NOW_MS,
+    SIGNATURES,
+    SIGNER,
+    analytics_at,
+    finish,
+    journal_at,
+    journalled,
+    rows_of,
+    until,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -42,7 +52,7 @@ async def path(tmp_path: Path, analytics: Analytics) -> Path:
     path = tmp_path / "journal.db"
     async with journal_at(path) as journal:
         await finish(journal, EVENTS)
-        await AnalyticsDestination(analytics).deliver(rows_of(journalled(path)))
+        await AnalyticsDestination(analytics, SIGNER).deliver(rows_of(journalled(path)))
         journal.acknowledge(EVENTS)
     return path
 
@@ -50,7 +60,7 @@ async def path(tmp_path: Path, analytics: Analytics) -> Path:
 @pytest.fixture
 async def watch(path: Path, analytics: Analytics) -> BooksWatch:
     """It has seen once what was relayed."""
-    watch = BooksWatch(path, analytics, every_s=300)
+    watch = BooksWatch(path, analytics, SIGNATURES, every_s=300)
     await watch.check(LATER_MS)
     assert watch.checked_s == 0
     return watch
@@ -115,7 +125,7 @@ class Away:
 
 
 async def test_a_store_that_is_away_is_counted_and_looked_for_again(path: Path) -> None:
-    watch = BooksWatch(path, Away(), every_s=0.01)  # type: ignore[arg-type]
+    watch = BooksWatch(path, Away(), SIGNATURES, every_s=0.01)  # type: ignore[arg-type]
     watch.start()
     await until(lambda: watch.failures_total > 1)
     await watch.aclose()
@@ -125,7 +135,7 @@ async def test_a_store_that_is_away_is_counted_and_looked_for_again(path: Path) 
 def test_the_application_watches_its_books(tmp_path: Path) -> None:
     memory = open_analytics("chdb://memory")
     services = services_with(tmp_path, FakeEngine(), FakeAuthenticator(), analytics=memory)
-    watch = BooksWatch(services.journal.path, memory, every_s=0.01)
+    watch = BooksWatch(services.journal.path, memory, SIGNATURES, every_s=0.01)
     app = create_app(Settings(data_dir=tmp_path), replace(services, books=watch))
     with TestClient(app):
         deadline = time.monotonic() + 60
@@ -148,7 +158,7 @@ async def test_books_are_compared_with_a_store_that_usage_can_reach(
     tmp_path: Path, kafka_url: str | None, analytics_url: str, compares: bool
 ) -> None:
     settings = Settings(data_dir=tmp_path, kafka_url=kafka_url, analytics_url=analytics_url)  # type: ignore[arg-type]
-    assert (open_books(settings, Away()) is not None) is compares  # type: ignore[arg-type]
+    assert (open_books(settings, Away(), SIGNATURES) is not None) is compares  # type: ignore[arg-type]
 
 
 def totals(events: list[UsageEvent]) -> Totals:

@@ -23,10 +23,13 @@ from gateway.metering.kafka_destination import KafkaDestination
 from gateway.metering.kafka_source import KafkaSource
 from gateway.metering.reconciliation import reconcile
 from gateway.metering.relay import Relay
+from gateway.metering.signature import Verification
 from gateway.metering.sink import Sink
 from tests.gateway.metering.crashing import TOKENS, Death, Record, Step, run_gateway, run_sink
 from tests.gateway.metering.usage import (
     NOW_MS,
+    SIGNATURES,
+    SIGNER,
     analytics_at,
     as_billed,
     billed,
@@ -88,7 +91,7 @@ async def sink_everything(analytics: Analytics, kafka_url: str, topic: str, even
     source = KafkaSource(
         KafkaCluster.from_url(kafka_url), topic, group=f"sink-{topic}", member=MEMBER, heartbeat_ms=300
     )
-    sink = Sink(source, Intake(analytics), linger_ms=50)
+    sink = Sink(source, Intake(analytics, Verification(SIGNER)), linger_ms=50)
     running = asyncio.create_task(sink.run())
 
     async def arrived() -> bool:
@@ -104,7 +107,7 @@ async def assert_billed_once(path: Path, analytics: Analytics) -> None:
     assert [event.sequence for event in events] == list(range(1, len(events) + 1))
     assert await billed(analytics) == as_billed(events)
     day = Window(NOW_MS - 24 * HOUR_MS, NOW_MS + 10_000 * 24 * HOUR_MS)
-    assert not (await reconcile(path, analytics, day, now_ms=day.end_ms)).drift
+    assert not (await reconcile(path, analytics, day, SIGNATURES, now_ms=day.end_ms)).drift
 
 
 async def assert_clients_agree(record: Record, analytics: Analytics) -> None:
@@ -130,7 +133,7 @@ async def test_a_gateway_that_is_killed(
     async with analytics_at(clickhouse_url) as analytics:
         async with (
             journal_at(path) as journal,
-            relaying(journal, KafkaDestination(KafkaCluster.from_url(kafka_url), topic)),
+            relaying(journal, KafkaDestination(KafkaCluster.from_url(kafka_url), topic, SIGNER)),
         ):
             pass
         await sink_everything(analytics, kafka_url, topic, journal.last_sequence)
@@ -143,7 +146,7 @@ async def test_a_gateway_without_kafka_that_is_killed(processes: Any, clickhouse
     async with analytics_at(clickhouse_url) as analytics:
         for death in [Death(step, after) for step in (Step.INSERT, Step.ACKNOWLEDGE) for after in (False, True)]:
             await asyncio.to_thread(dies, processes, run_gateway, path, record, death, None, "", clickhouse_url)
-        async with journal_at(path) as journal, relaying(journal, AnalyticsDestination(analytics)):
+        async with journal_at(path) as journal, relaying(journal, AnalyticsDestination(analytics, SIGNER)):
             pass
         await assert_billed_once(path, analytics)
         await assert_clients_agree(record, analytics)
@@ -157,7 +160,7 @@ async def test_a_sink_that_is_killed(
         journal_at(tmp_path / "journal.db") as journal,
     ):
         for death in [Death(step, after, passing=1) for step in SINK_STEPS for after in (False, True)]:
-            async with relaying(journal, KafkaDestination(KafkaCluster.from_url(kafka_url), topic)):
+            async with relaying(journal, KafkaDestination(KafkaCluster.from_url(kafka_url), topic, SIGNER)):
                 await finish(journal, 50)
             await asyncio.to_thread(dies, processes, run_sink, kafka_url, topic, clickhouse_url, MEMBER, death)
         await sink_everything(analytics, kafka_url, topic, journal.last_sequence)

@@ -25,10 +25,21 @@ from gateway.metering.kafka_cluster import KafkaCluster
 from gateway.metering.kafka_destination import KafkaDestination
 from gateway.metering.kafka_source import KafkaSource
 from gateway.metering.relay import Relay
+from gateway.metering.signature import Verification
 from gateway.metering.sink import Sink
 from tests.clickhouse_server import ClickHouseServer
 from tests.fault_proxy import Fault, fault_proxy
-from tests.gateway.metering.usage import NOW_MS, analytics_at, as_billed, billed, finish, journal_at, journalled, until
+from tests.gateway.metering.usage import (
+    NOW_MS,
+    SIGNER,
+    analytics_at,
+    as_billed,
+    billed,
+    finish,
+    journal_at,
+    journalled,
+    until,
+)
 from tests.kafka_server import KafkaServer, running_kafka
 from tests.servers import ServerMissing
 
@@ -70,7 +81,7 @@ async def sinking(analytics: Analytics, bootstrap: str, topic: str, members: int
     sinks = [
         Sink(
             KafkaSource(cluster, topic, group=f"sink-{topic}", heartbeat_ms=300),
-            Intake(analytics),
+            Intake(analytics, Verification(SIGNER)),
             linger_ms=20,
             backoff=Backoff(0.05, 0.3),
         )
@@ -108,7 +119,7 @@ async def test_kafka_away_in_every_way(
     kafka_server: KafkaServer, clickhouse_url: str, topic: str, tmp_path: Path
 ) -> None:
     """The journal takes it all in, and brings it on when Kafka is back."""
-    destination = KafkaDestination(KafkaCluster.from_url(f"kafka://{kafka_server.proxied_bootstrap}"), topic)
+    destination = KafkaDestination(KafkaCluster.from_url(f"kafka://{kafka_server.proxied_bootstrap}"), topic, SIGNER)
     async with (
         fault_proxy(kafka_server.proxied_port, kafka_server.proxy_port) as proxy,
         analytics_at(clickhouse_url) as analytics,
@@ -137,7 +148,7 @@ async def test_clickhouse_away_in_every_way(clickhouse_server: ClickHouseServer,
         fault_proxy(clickhouse_server.port) as proxy,
         through_proxy(clickhouse_server, proxy.port) as analytics,
         journal_at(tmp_path / "journal.db") as journal,
-        relaying(journal, AnalyticsDestination(analytics)) as relay,
+        relaying(journal, AnalyticsDestination(analytics, SIGNER)) as relay,
     ):
         await finish(journal, 20)
         await until(lambda: relay.backlog_events == 0)
@@ -158,7 +169,7 @@ async def test_clickhouse_away_in_every_way(clickhouse_server: ClickHouseServer,
 async def test_a_sink_before_a_clickhouse_that_is_away(
     kafka_server: KafkaServer, clickhouse_server: ClickHouseServer, topic: str, tmp_path: Path
 ) -> None:
-    destination = KafkaDestination(KafkaCluster.from_url(f"kafka://{kafka_server.bootstrap}"), topic)
+    destination = KafkaDestination(KafkaCluster.from_url(f"kafka://{kafka_server.bootstrap}"), topic, SIGNER)
     async with (
         fault_proxy(clickhouse_server.port) as proxy,
         through_proxy(clickhouse_server, proxy.port) as analytics,
@@ -184,7 +195,7 @@ async def test_a_broker_that_is_killed_under_load(clickhouse_url: str, tmp_path:
         pytest.skip(str(error))
     with broker:
         server.create_topic("usage")
-        destination = KafkaDestination(KafkaCluster.from_url(f"kafka://{server.bootstrap}"), "usage")
+        destination = KafkaDestination(KafkaCluster.from_url(f"kafka://{server.bootstrap}"), "usage", SIGNER)
         async with (
             analytics_at(clickhouse_url) as analytics,
             journal_at(tmp_path / "journal.db") as journal,
@@ -218,7 +229,7 @@ async def test_a_topic_that_is_replayed_twice_to_members_that_come_and_go(
         analytics_at(clickhouse_url) as analytics,
         journal_at(tmp_path / "journal.db") as journal,
     ):
-        destination = KafkaDestination(KafkaCluster.from_url(f"kafka://{kafka_server.bootstrap}"), topic)
+        destination = KafkaDestination(KafkaCluster.from_url(f"kafka://{kafka_server.bootstrap}"), topic, SIGNER)
         async with relaying(journal, destination) as relay:
             await finish(journal, 300)
             await until(lambda: relay.backlog_events == 0)
@@ -236,21 +247,25 @@ async def test_a_topic_that_is_replayed_twice_to_members_that_come_and_go(
         assert await everything_is_billed(journal, analytics)
 
 
-def _messages(bootstrap: str, topic: str) -> list[bytes]:
+Sent = tuple[bytes, list[tuple[str, bytes]]]
+"""A message's value and headers."""
+
+
+def _messages(bootstrap: str, topic: str) -> list[Sent]:
     """All that is in the topic."""
     consumer = KafkaConsumer(
         topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest", consumer_timeout_ms=1000, group_id=None
     )
-    messages = [each.value for each in consumer]
+    messages = [(each.value, list(each.headers)) for each in consumer]
     consumer.close()
     return messages
 
 
-def _send(bootstrap: str, topic: str, messages: Sequence[bytes]) -> None:
+def _send(bootstrap: str, topic: str, messages: Sequence[Sent]) -> None:
     """Shuffled, and spread over all partitions."""
     producer = KafkaProducer(bootstrap_servers=bootstrap)
-    for body in random.sample(messages, len(messages)):
-        producer.send(topic, key=random.randbytes(8), value=body)
+    for body, headers in random.sample(messages, len(messages)):
+        producer.send(topic, key=random.randbytes(8), value=body, headers=headers)
     producer.flush()
     producer.close()
 
@@ -288,7 +303,7 @@ async def test_fifty_inserts_whose_answer_is_lost(clickhouse_url: str, tmp_path:
         journal_at(tmp_path / "journal.db") as journal,
     ):
         await finish(journal, 200)
-        destination = AnalyticsDestination(LosingAnswers(analytics))  # type: ignore[arg-type]
+        destination = AnalyticsDestination(LosingAnswers(analytics), SIGNER)  # type: ignore[arg-type]
         relay = Relay(journal, destination, batch_events=4, backoff=Backoff(0.001, 0.002))
         relay.start()
         await until(lambda: relay.backlog_events == 0)

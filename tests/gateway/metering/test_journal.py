@@ -1,82 +1,27 @@
 """The journal keeps what it was told, through crashes, once."""
 
 import asyncio
-import sqlite3
-import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from engine.awaiting import outcome_of
 from gateway.billing.prices import Price
-from gateway.metering.event import Ending, UsageEvent, new_event_id, unix_ms
+from gateway.metering.event import Ending, UsageEvent, unix_ms
 from gateway.metering.journal import Journal, JournalInUse, JournalUnavailable
 from gateway.metering.journal_file import HOUR_MS, JournalFile
 from gateway.metering.meter import Meter
-from gateway.metering.opening import Opening, Progress, Work, event_of
-
-NOW_MS = 1_790_000_000_000
-SENT = Progress(10, 4, 3, 20)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "usage" / "journal.db"
-
-
-@asynccontextmanager
-async def journal_at(path: Path, **options: int) -> AsyncIterator[Journal]:
-    journal = Journal(path, **options)
-    try:
-        yield journal
-    finally:
-        await journal.aclose()
-
-
-def an_opening(request_id: str = "r1", **changes: object) -> Opening:
-    stated: dict[str, object] = {
-        "event_id": new_event_id(),
-        "request_id": request_id,
-        "tenant_id": "t",
-        "key_id": "k",
-        "tier": "premium",
-        "tier_served": "premium",
-        "requested_model": "m",
-        "routed_model": "m",
-        "served_model": "m",
-        "model_version": "1",
-        "route_reason": "explicit",
-        "price": Price("p1", 5, 2, 7),
-        "opened_ms": NOW_MS,
-    }
-    return Opening(**stated | changes)  # type: ignore[arg-type]
-
-
-def an_ending(opening: Opening, progress: Progress = SENT, ending: Ending = Ending.STOP) -> UsageEvent:
-    return event_of(opening, progress, Work(engine_ns=9), ending, NOW_MS + 30)
-
-
-def crashed_copy(path: Path, target: Path) -> Path:
-    """What another process would find if this one died now: the file and its log as they are."""
-    target.mkdir()
-    for each in path.parent.iterdir():
-        if not each.name.endswith((".lock", "-shm")):
-            (target / each.name).write_bytes(each.read_bytes())
-    return target / path.name
-
-
-def events_in(path: Path) -> list[UsageEvent]:
-    file = JournalFile(path)
-    events = [UsageEvent.from_json(row.body) for row in file.events_after(0, 10_000)]
-    file.close()
-    return events
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.005)
+from gateway.metering.opening import Opening, Progress
+from tests.gateway.metering.journals import (
+    NOW_MS,
+    SENT,
+    an_ending,
+    an_opening,
+    crashed_copy,
+    events_in,
+    journal_at,
+    until,
+)
 
 
 @pytest.mark.anyio
@@ -232,6 +177,77 @@ async def test_hours_and_months_add_up(path: Path) -> None:
         assert sum(each.nanodollars for each in journal.spent_at_start) == totals.cost_nanodollars
 
 
+async def finished(journal: Journal, request_id: str, **changes: object) -> UsageEvent:
+    opening = an_opening(request_id, **changes)
+    journal.begin(opening)
+    event = an_ending(opening)
+    await journal.finish(event)
+    return event
+
+
+@pytest.mark.anyio
+async def test_credit_is_followed_from_the_admission_of_requests_on(path: Path) -> None:
+    """Those that ended before it was asked for included, and not those that were admitted earlier and end later."""
+    async with journal_at(path) as journal:
+        await finished(journal, "before", opened_ms=NOW_MS - 1)
+        one = (await finished(journal, "at once", opened_ms=NOW_MS)).cost_nanodollars
+        await finished(journal, "another's", opened_ms=NOW_MS, tenant_id="other")
+        assert await outcome_of(journal.follow_credit({"t": NOW_MS, "idle": NOW_MS})) == {"t": one, "idle": 0}
+        await finished(journal, "late", opened_ms=NOW_MS - 5)
+        await finished(journal, "later", opened_ms=NOW_MS + 10)
+        assert await outcome_of(journal.follow_credit({"t": 0})) == {"t": 2 * one, "idle": 0}, "the first word counts"
+    async with journal_at(path) as journal:
+        await finished(journal, "after a restart", opened_ms=NOW_MS + 20)
+        assert await outcome_of(journal.follow_credit({})) == {"t": 3 * one, "idle": 0}
+    with pytest.raises(JournalUnavailable):
+        await outcome_of(journal.follow_credit({}))
+
+
+@pytest.mark.anyio
+async def test_credit_of_which_events_were_pruned_is_that_of_its_months(path: Path) -> None:
+    """Of a journal of an earlier program. No less than was spent."""
+    async with journal_at(path) as journal:
+        spent = [await finished(journal, f"{n}", opened_ms=NOW_MS + n) for n in range(3)]
+        journal.acknowledge(2)
+        await until(lambda: journal.backlog_events == 1)
+    file = JournalFile(path)
+    file.prune(NOW_MS + HOUR_MS, 100)
+    file.follow_credit({"t": NOW_MS + 1})
+    assert file.credit_spent() == {"t": sum(event.cost_nanodollars for event in spent)}
+    file.close()
+
+
+@pytest.mark.anyio
+async def test_what_was_pruned_before_the_first_grant_is_no_part_of_it(path: Path) -> None:
+    async with journal_at(path) as journal:
+        await finished(journal, "long ago")
+        journal.acknowledge(1)
+        await until(lambda: journal.backlog_events == 0)
+    file = JournalFile(path)
+    file.prune(NOW_MS + HOUR_MS, 100)
+    file.follow_credit({"t": NOW_MS + 2 * HOUR_MS})
+    assert file.credit_spent() == {"t": 0}
+    file.close()
+
+
+@pytest.mark.anyio
+async def test_no_sum_is_too_large_for_the_journal(path: Path) -> None:
+    """Even of prices and numbers beyond all bounds: one tenant's amounts never keep others' events from the disk."""
+    most = 2**63 - 1
+    async with journal_at(path) as journal:
+        journal.follow_credit({"t": 0})
+        for n in range(3):
+            await finished(journal, f"{n}", price=Price("p1", most, most, most))
+        await finished(journal, "another's", tenant_id="other")
+        assert journal.trouble is None
+        assert (await outcome_of(journal.follow_credit({})))["t"] == most
+    file = JournalFile(path)
+    (totals,) = file.hours(0, 2**60).values()
+    assert (totals.events, totals.cost_nanodollars) == (4, most)
+    assert {each.tenant_id: each.nanodollars for each in file.spent()}["t"] == most
+    file.close()
+
+
 @pytest.mark.anyio
 async def test_only_what_has_arrived_is_pruned(path: Path) -> None:
     async with journal_at(path) as journal:
@@ -247,76 +263,6 @@ async def test_only_what_has_arrived_is_pruned(path: Path) -> None:
     assert [row.sequence for row in file.events_after(0, 10)] == [3, 4]
     assert (file.last_sequence(), file.relayed_sequence()) == (4, 2)
     file.close()
-
-
-class FailingDisk:
-    """Lets the journal's commits fail. What was written before a failed commit is rolled back, as SQLite does."""
-
-    def __init__(self, journal: Journal) -> None:
-        self._file = journal._file
-        self._commit = journal._file.commit
-        self.failing = threading.Event()
-
-    def commit(self) -> None:
-        if self.failing.is_set():
-            raise sqlite3.OperationalError("disk I/O error")
-        self._commit()
-
-
-@pytest.fixture
-def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.metering.journal.RETRY_S", 0.01)
-
-
-@pytest.mark.anyio
-@pytest.mark.usefixtures("quick_retries")
-async def test_a_disk_that_fails_refuses_new_work_and_loses_nothing(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with journal_at(path) as journal:
-        disk = FailingDisk(journal)
-        monkeypatch.setattr(journal._file, "commit", disk.commit)
-        before, streamed, whole = an_opening("before"), an_opening("streamed"), an_opening("whole")
-        for opening in (before, streamed, whole):
-            journal.begin(opening)
-        await journal.finish(an_ending(before))
-
-        disk.failing.set()
-        delivered = an_ending(streamed, ending=Ending.ERROR)
-        with pytest.raises(JournalUnavailable):
-            await journal.finish(an_ending(streamed), lambda: delivered)
-        with pytest.raises(JournalUnavailable):
-            await journal.finish(an_ending(whole), lambda: an_ending(whole, Progress(), Ending.ERROR))
-        assert journal.trouble is not None
-        with pytest.raises(JournalUnavailable):
-            journal.begin(an_opening("refused"))
-
-        disk.failing.clear()
-        await until(lambda: journal.trouble is None)
-        opening = an_opening("after")
-        journal.begin(opening)
-        await journal.finish(an_ending(opening))
-    costs = {event.request_id: event.cost_nanodollars for event in events_in(path)}
-    assert costs == {
-        "before": an_ending(before).cost_nanodollars,
-        "streamed": delivered.cost_nanodollars,
-        "whole": 0,
-        "after": an_ending(opening).cost_nanodollars,
-    }
-    assert [event.sequence for event in events_in(path)] == [1, 2, 3, 4]
-
-
-@pytest.mark.anyio
-async def test_a_nearly_full_disk_refuses_new_work_only(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with journal_at(path) as journal:
-        opening = an_opening()
-        journal.begin(opening)
-        monkeypatch.setattr(journal, "min_free_bytes", 2**62)
-        monkeypatch.setattr(journal, "_disk_checked", -10.0)
-        with pytest.raises(JournalUnavailable, match="bytes left"):
-            journal.begin(an_opening("r2"))
-        await journal.finish(an_ending(opening))
-    assert [event.request_id for event in events_in(path)] == ["r1"]
 
 
 @pytest.mark.anyio

@@ -8,7 +8,7 @@ from gateway.metering.event import Ending, UsageEvent
 from gateway.metering.journal import Journal, JournalUnavailable
 from gateway.metering.meter import Meter
 from gateway.metering.opening import Progress, Work
-from tests.gateway.metering.test_journal import NOW_MS, an_opening, events_in, journal_at
+from tests.gateway.metering.journals import NOW_MS, an_opening, events_in, journal_at
 
 pytestmark = pytest.mark.anyio
 

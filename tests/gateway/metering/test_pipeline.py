@@ -23,9 +23,10 @@ from gateway.metering.kafka_cluster import KafkaCluster
 from gateway.metering.kafka_destination import KafkaDestination
 from gateway.metering.kafka_source import KafkaSource
 from gateway.metering.relay import Relay
+from gateway.metering.signature import HEADER, Verification
 from gateway.metering.sink import Sink
 from tests.gateway.metering.test_event import an_event
-from tests.gateway.metering.usage import analytics_at, as_billed, billed, finish, journal_at, journalled, until
+from tests.gateway.metering.usage import SIGNER, analytics_at, as_billed, billed, finish, journal_at, journalled, until
 from tests.kafka_server import PARTITIONS, KafkaServer
 
 
@@ -42,7 +43,7 @@ def cluster_of(server: KafkaServer) -> KafkaCluster:
 
 @asynccontextmanager
 async def relaying(journal: Journal, cluster: KafkaCluster, topic: str) -> AsyncIterator[Relay]:
-    relay = Relay(journal, KafkaDestination(cluster, topic), backoff=Backoff(0.05, 0.5))
+    relay = Relay(journal, KafkaDestination(cluster, topic, SIGNER), backoff=Backoff(0.05, 0.5))
     relay.start()
     try:
         yield relay
@@ -53,7 +54,7 @@ async def relaying(journal: Journal, cluster: KafkaCluster, topic: str) -> Async
 @asynccontextmanager
 async def sinking(analytics: Analytics, cluster: KafkaCluster, topic: str, member: str = "a") -> AsyncIterator[Sink]:
     source = KafkaSource(cluster, topic, group=f"sink-{topic}", member=member, heartbeat_ms=300)
-    sink = Sink(source, Intake(analytics), linger_ms=50, backoff=Backoff(0.05, 0.5))
+    sink = Sink(source, Intake(analytics, Verification(SIGNER)), linger_ms=50, backoff=Backoff(0.05, 0.5))
     running = asyncio.create_task(sink.run())
     try:
         yield sink
@@ -102,7 +103,7 @@ async def test_events_of_former_versions_come_out_of_kafka(
     cluster, events = cluster_of(kafka_server), of_every_version()
     producer = KafkaProducer(bootstrap_servers=kafka_server.bootstrap)
     for event in events:
-        producer.send(topic, value=event.to_json(), key=b"t0")
+        producer.send(topic, value=event.to_json(), key=b"t0", headers=[(HEADER, SIGNER.sign(event).encode())])
     producer.flush()
     producer.close()
     async with analytics_at(clickhouse_url) as analytics, sinking(analytics, cluster, topic) as sink:
@@ -116,7 +117,7 @@ async def test_events_of_former_versions_come_out_of_a_journal(clickhouse_url: s
     events = of_every_version()
     async with analytics_at(clickhouse_url) as analytics:
         rows = [JournalRow(event.sequence, event.to_json()) for event in events]
-        await AnalyticsDestination(analytics).deliver(rows)
+        await AnalyticsDestination(analytics, SIGNER).deliver(rows)
         assert await stored(analytics) == [row_of(event) for event in events], "as reconciliation compares them"
 
 
@@ -165,6 +166,35 @@ async def test_a_topic_that_is_missing_is_said_until_it_is_made(
         await until(lambda: relay.backlog_events == 0)
         await until(lambda: sink.counts.events_total == 10)
         assert await billed(analytics) == as_billed(journalled(journal.path))
+
+
+@pytest.mark.anyio
+async def test_usage_that_somebody_else_sends_is_not_billed(
+    kafka_server: KafkaServer, clickhouse_url: str, topic: str, tmp_path: Path
+) -> None:
+    cluster = cluster_of(kafka_server)
+    producer = KafkaProducer(bootstrap_servers=kafka_server.bootstrap)
+    forged = [an_event(sequence=n, source="invented", tenant_id="t0") for n in range(1, 6)]
+    wrong = [None, [], [(HEADER, b"")], [(HEADER, b"\xff\xfe")], [(HEADER, SIGNER.sign(forged[0]).encode())]]
+    for event, headers in zip(forged, wrong, strict=True):
+        producer.send(topic, value=event.to_json(), key=b"t0", headers=headers)
+    producer.flush()
+    producer.close()
+    async with (
+        analytics_at(clickhouse_url) as analytics,
+        journal_at(tmp_path / "journal.db") as journal,
+        relaying(journal, cluster, topic),
+        sinking(analytics, cluster, topic) as sink,
+    ):
+        await finish(journal, 10)
+        await until(lambda: sink.counts.events_total == 10)
+        await until(lambda: sink.counts.unauthenticated_total == len(forged))
+        assert await billed(analytics) == as_billed(journalled(journal.path))
+        kept = await analytics.query(
+            "SELECT payload FROM usage_dead_letters WHERE topic = {topic:String} AND startsWith(reason, 'not auth')",
+            {"topic": topic},
+        )
+        assert {payload for (payload,) in kept} == {event.to_json().decode() for event in forged}
 
 
 @pytest.mark.anyio

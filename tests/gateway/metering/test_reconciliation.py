@@ -15,13 +15,25 @@ from gateway.analytics import Analytics
 from gateway.analytics.sums import Window
 from gateway.cli import app
 from gateway.metering.analytics_destination import AnalyticsDestination
-from gateway.metering.event import COLUMNS, UsageEvent, new_event_id
+from gateway.metering.event import COLUMNS, UsageEvent, new_event_id, utc_from_ms
 from gateway.metering.gaps import MissingRange, missing_ranges, ranges_without
-from gateway.metering.intake import EVENTS_TABLE, row_of
+from gateway.metering.intake import EVENTS_TABLE, STORED_COLUMNS, row_of
 from gateway.metering.journal_file import HOUR_MS, JournalFile
 from gateway.metering.reconciliation import Reconciliation, reconcile
+from gateway.metering.signature import SignaturePolicy
+from gateway.metering.stored_signatures import UnsignedSource
 from tests.clickhouse_server import ClickHouseServer
-from tests.gateway.metering.usage import NOW_MS, analytics_at, finish, journal_at, journalled, rows_of
+from tests.gateway.metering.usage import (
+    NOW_MS,
+    SIGNATURES,
+    SIGNER,
+    an_event,
+    analytics_at,
+    finish,
+    journal_at,
+    journalled,
+    rows_of,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -43,13 +55,13 @@ async def path(tmp_path: Path, analytics: Analytics) -> Path:
     path = tmp_path / "journal.db"
     async with journal_at(path) as journal:
         await finish(journal, EVENTS)
-        await AnalyticsDestination(analytics).deliver(rows_of(journalled(path)))
+        await AnalyticsDestination(analytics, SIGNER).deliver(rows_of(journalled(path)))
         journal.acknowledge(EVENTS)
     return path
 
 
 async def found_in(path: Path, analytics: Analytics, now_ms: int = LATER_MS) -> Reconciliation:
-    return await reconcile(path, analytics, WINDOW, now_ms=now_ms)
+    return await reconcile(path, analytics, WINDOW, SIGNATURES, now_ms=now_ms)
 
 
 async def delete(analytics: Analytics, *events: UsageEvent) -> None:
@@ -174,7 +186,7 @@ async def test_a_closed_month_is_held_against_its_invoices(path: Path, analytics
         assert of == month
         return {"t0": used["t0"], "t1": used["t1"] + 1, "t2": 0}
 
-    found = await reconcile(path, analytics, WINDOW, now_ms=LATER_MS, invoiced=invoiced)
+    found = await reconcile(path, analytics, WINDOW, SIGNATURES, now_ms=LATER_MS, invoiced=invoiced)
     (too_much,), (late,) = found.months, found.late
     assert (too_much.month, too_much.tenant_id, too_much.invoiced_nanodollars) == (month, "t1", used["t1"] + 1)
     assert too_much.used_nanodollars == used["t1"]
@@ -184,14 +196,14 @@ async def test_a_closed_month_is_held_against_its_invoices(path: Path, analytics
     async def without_t1(_: str) -> Mapping[str, int]:
         return {"t0": used["t0"], "t2": 0}
 
-    found = await reconcile(path, analytics, WINDOW, now_ms=LATER_MS, invoiced=without_t1)
+    found = await reconcile(path, analytics, WINDOW, SIGNATURES, now_ms=LATER_MS, invoiced=without_t1)
     assert not found.drift, "what came late is for the next invoice"
     assert found.late == [late]
 
     async def open_month(_: str) -> Mapping[str, int]:
         return {}
 
-    assert not (await reconcile(path, analytics, WINDOW, now_ms=LATER_MS, invoiced=open_month)).drift
+    assert not (await reconcile(path, analytics, WINDOW, SIGNATURES, now_ms=LATER_MS, invoiced=open_month)).drift
 
 
 async def test_gaps_of_every_source_are_found(analytics: Analytics, path: Path) -> None:
@@ -239,3 +251,75 @@ async def test_the_command_says_what_differs_and_fails(
     code, output = await turnpike("--json")
     assert code == 1
     assert [each["sequence"] for each in json.loads(output)["missing"]] == [8]
+
+
+async def put_signed(analytics: Analytics, event: UsageEvent, signature: str) -> None:
+    await analytics.insert(EVENTS_TABLE, STORED_COLUMNS, [(*row_of(event), signature)])
+
+
+async def test_usage_of_an_invented_source_is_named(path: Path, analytics: Analytics) -> None:
+    """However well it adds up."""
+    for n in (1, 2):
+        await put(analytics, an_event(n, source="invented"))
+    found = await found_in(path, analytics)
+    cost = sum(an_event(n, source="invented").cost_nanodollars for n in (1, 2))
+    assert found.unknown_sources == [UnsignedSource("invented", 2, cost)]
+    assert [(each.source, each.sequence, each.detail) for each in found.unauthenticated] == [
+        ("invented", 1, "no signature"),
+        ("invented", 2, "no signature"),
+    ]
+    assert found.drift
+    assert not found.hours, "the equation of this journal holds"
+
+
+async def test_rows_of_other_gateways_are_verified(path: Path, analytics: Analytics) -> None:
+    theirs = [an_event(n, source="theirs") for n in (1, 2, 3)]
+    for event in theirs:
+        await put_signed(analytics, event, SIGNER.sign(event))
+    assert not (await found_in(path, analytics)).drift
+    dearer = replace(theirs[1], cost_nanodollars=theirs[1].cost_nanodollars + 1)
+    await put_signed(analytics, dearer, SIGNER.sign(theirs[1]))
+    found = await found_in(path, analytics)
+    (finding,) = found.unauthenticated
+    assert (finding.event_id, finding.cost_nanodollars) == (dearer.event_id, dearer.cost_nanodollars)
+    assert finding.tenant_id == dearer.tenant_id
+    assert found.drift
+    assert not found.unknown_sources, "the source is a gateway's"
+
+
+async def test_usage_in_this_journals_name_beyond_its_last_number_is_named(path: Path, analytics: Analytics) -> None:
+    source = journalled(path)[0].source
+    await put(analytics, an_event(EVENTS + 1_000, source=source))
+    found = await found_in(path, analytics)
+    assert [each.sequence for each in found.unauthenticated] == [EVENTS + 1_000]
+    assert found.drift
+
+
+async def test_rows_of_before_signatures_are_counted_and_are_no_drift(path: Path, analytics: Analytics) -> None:
+    await put(analytics, an_event(1, source="theirs"))
+    until = utc_from_ms(NOW_MS + HOUR_MS)
+    found = await reconcile(path, analytics, WINDOW, SignaturePolicy(SIGNER, until), now_ms=LATER_MS)
+    assert (found.former_rows, found.unauthenticated, found.drift) == (1, [], False)
+    until = utc_from_ms(NOW_MS)
+    found = await reconcile(path, analytics, WINDOW, SignaturePolicy(SIGNER, until), now_ms=LATER_MS)
+    assert (found.former_rows, len(found.unauthenticated)) == (0, 1)
+
+
+async def test_rows_of_many_pages_are_verified_each_once(
+    path: Path, analytics: Analytics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.metering.stored_signatures.PAGE_ROWS", 4)
+    await analytics.command("SYSTEM STOP MERGES usage_events")
+    wrong = [an_event(n, source="invented", ended_ms=NOW_MS + n // 10 * HOUR_MS) for n in range(1, 31)]
+    for event in [*wrong, wrong[4], replace(wrong[4], key_id="other")]:
+        await put(analytics, event)
+    window = Window(NOW_MS, NOW_MS + 4 * HOUR_MS)
+    found = await reconcile(path, analytics, window, SIGNATURES, now_ms=LATER_MS)
+    assert [each.rows for each in found.unknown_sources] == [32]
+    assert sorted(each.sequence for each in found.unauthenticated) == sorted([*range(1, 31), 5, 5])
+
+
+async def test_a_row_that_no_program_has_written_is_named(path: Path, analytics: Analytics) -> None:
+    await put(analytics, replace(an_event(1), schema_version=9))
+    (finding,) = (await found_in(path, analytics)).unauthenticated
+    assert finding.detail == "schema_version is 9"

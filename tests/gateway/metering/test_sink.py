@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,8 +19,9 @@ from gateway.metering.gaps import MissingRange
 from gateway.metering.intake import DEAD_LETTERS_TABLE, EVENTS_TABLE, Intake, Message
 from gateway.metering.message_source import Fetched, Partition, SourceAway
 from gateway.metering.metrics import SinkCollector
+from gateway.metering.signature import EventSigner, Verification
 from gateway.metering.sink import Sink
-from tests.gateway.metering.usage import an_event, until
+from tests.gateway.metering.usage import SIGNER, a_message, an_event, until
 
 Script = Sequence[str]
 PARTITIONS = (Partition("usage", 0), Partition("usage", 1))
@@ -128,7 +129,7 @@ def sequence_of(message: Message) -> int:
 def topic() -> dict[Partition, list[Message]]:
     return {
         partition: [
-            Message(offset, an_event(1 + offset * len(PARTITIONS) + partition.number).to_json())
+            a_message(offset, an_event(1 + offset * len(PARTITIONS) + partition.number))
             for offset in range(MESSAGES_EACH)
         ]
         for partition in PARTITIONS
@@ -140,7 +141,8 @@ ALL_SEQUENCES = set(range(1, 1 + MESSAGES_EACH * len(PARTITIONS)))
 
 def a_sink(group: Group, store: Store, **options: Any) -> Sink:
     group.stored = store
-    return Sink(group, Intake(store), **{"linger_ms": 0, "backoff": Backoff(0.0001, 0.0005)} | options)  # type: ignore[arg-type]
+    intake = Intake(store, Verification(SIGNER))  # type: ignore[arg-type]
+    return Sink(group, intake, **{"linger_ms": 0, "backoff": Backoff(0.0001, 0.0005)} | options)
 
 
 async def through(group: Group, sink: Sink) -> None:
@@ -282,3 +284,69 @@ async def test_metrics_say_how_far_behind_it_is() -> None:
     assert (value("sink_lag_seconds"), value("sink_failing")) == (0, 0)
     sink.stop()
     await running
+
+
+def forged(offset: int, **claimed: object) -> Message:
+    """An event as whoever can write to the topic would make it, with an invented source."""
+    event = replace(an_event(offset + 1, source="invented"), **claimed)  # type: ignore[arg-type]
+    return Message(offset, event.to_json(), 1_793_491_200_000)
+
+
+@pytest.mark.anyio
+async def test_an_event_that_no_gateway_signed_is_put_aside_and_not_billed() -> None:
+    messages = topic()
+    stranger = EventSigner(b"another pepper, also of 32 bytes")
+    genuine = an_event(1)
+    signature = SIGNER.sign(genuine)
+    dearer = replace(genuine, cost_nanodollars=genuine.cost_nanodollars + 1)
+    partition = PARTITIONS[0]
+    messages[partition] = [
+        a_message(0, genuine),
+        forged(1),
+        forged(2)._replace(signature=signature),
+        Message(3, dearer.to_json(), 0, signature),
+        forged(4)._replace(signature=stranger.sign(an_event(5, source="invented"))),
+        forged(5)._replace(signature="\ufffd" * 64),
+        Message(6, genuine.to_json(), 0, signature),  # what was sent twice is billed once, by its id
+    ]
+    messages[PARTITIONS[1]] = []
+    group, store = Group(messages), Store()
+    group.commit = _noted(group.committed)  # type: ignore[method-assign]
+    sink = a_sink(group, store)
+    await through(group, sink)
+    assert [row[:3] for row in store.tables[EVENTS_TABLE]] == [(genuine.event_id, "s", 1)] * 2
+    assert {row[-1] for row in store.tables[EVENTS_TABLE]} == {signature}
+    dead = {row[2]: row[3] for row in store.tables[DEAD_LETTERS_TABLE]}
+    assert sorted(dead) == [1, 2, 3, 4, 5]
+    assert all(reason.startswith("not authenticated: ") for reason in dead.values())
+    assert "no signature" in dead[1]
+    assert "signed under the pepper" in dead[4]
+    counts = sink.counts
+    assert (counts.events_total, counts.unauthenticated_total, counts.dead_letters_total) == (2, 5, 0)
+    assert counts.unsigned_total == 0
+
+
+@pytest.mark.anyio
+async def test_unsigned_events_are_accepted_until_an_instant_of_this_machine() -> None:
+    """Whatever time the event and its message state."""
+    now_ms = 1_000
+    verification = Verification(SIGNER, lambda: now_ms)
+    verification.accept_unsigned_until(now_ms + 1)
+    messages = [forged(0), forged(1)._replace(signature="wrong")]
+    store = Store()
+    stored = await Intake(store, verification).store("usage", 0, messages)  # type: ignore[arg-type]
+    assert (stored.events, stored.unsigned, stored.unauthenticated) == (1, 1, 1)
+    now_ms += 1
+    stored = await Intake(store, verification).store("usage", 0, messages[:1])  # type: ignore[arg-type]
+    assert (stored.events, stored.unauthenticated) == (0, 1)
+
+
+@pytest.mark.anyio
+async def test_what_was_put_aside_is_stored_when_it_is_read_again_under_another_setting() -> None:
+    """The same messages are other rows then, and so have another token."""
+    messages = [a_message(0, an_event(1)), forged(1)]
+    store, verification = Store(), Verification(SIGNER)
+    await Intake(store, verification).store("usage", 0, messages)  # type: ignore[arg-type]
+    verification.accept_unsigned_until(2**62)
+    await Intake(store, verification).store("usage", 0, messages)  # type: ignore[arg-type]
+    assert [row[1] for row in store.tables[EVENTS_TABLE]] == ["s", "s", "invented"]

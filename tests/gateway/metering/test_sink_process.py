@@ -8,18 +8,34 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 from uuid import uuid4
 
 import pytest
+from kafka import KafkaProducer
 from typer.testing import CliRunner
 
+from gateway.analytics import migrate, open_analytics, schema
 from gateway.cli import app
 from gateway.metering.destination import Backoff
+from gateway.metering.event import COLUMNS, UsageEvent
+from gateway.metering.intake import EVENTS_TABLE, row_of
 from gateway.metering.kafka_cluster import KafkaCluster
 from gateway.metering.kafka_destination import KafkaDestination
 from gateway.metering.relay import Relay
 from tests.clickhouse_server import ClickHouseServer
-from tests.gateway.metering.usage import analytics_at, as_billed, billed, finish, journal_at, journalled, until
+from tests.gateway.metering.usage import (
+    PEPPER,
+    SIGNER,
+    an_event,
+    analytics_at,
+    as_billed,
+    billed,
+    finish,
+    journal_at,
+    journalled,
+    until,
+)
 from tests.kafka_server import KafkaServer
 from tests.servers import free_port
 
@@ -56,6 +72,7 @@ async def test_it_makes_its_tables_takes_what_there_is_and_ends_when_told(
         "TURNPIKE_KAFKA_URL": f"kafka://{kafka_server.bootstrap}",
         "TURNPIKE_KAFKA_TOPIC": f"usage-{uuid4().hex[:8]}",
         "TURNPIKE_ANALYTICS_URL": url,
+        "TURNPIKE_KEY_PEPPER": PEPPER.decode(),
     }
     made = CliRunner(env=environment).invoke(app, ["kafka", "create-topic", "--partitions", "2"])
     assert made.output == f"created the topic {environment['TURNPIKE_KAFKA_TOPIC']}\n"
@@ -64,7 +81,7 @@ async def test_it_makes_its_tables_takes_what_there_is_and_ends_when_told(
 
     async with journal_at(tmp_path / "journal.db") as journal:
         destination = KafkaDestination(
-            KafkaCluster.from_url(environment["TURNPIKE_KAFKA_URL"]), environment["TURNPIKE_KAFKA_TOPIC"]
+            KafkaCluster.from_url(environment["TURNPIKE_KAFKA_URL"]), environment["TURNPIKE_KAFKA_TOPIC"], SIGNER
         )
         relay = Relay(journal, destination, backoff=Backoff(0.05, 0.5))
         relay.start()
@@ -78,6 +95,56 @@ async def test_it_makes_its_tables_takes_what_there_is_and_ends_when_told(
         async with analytics_at(url) as analytics:
             assert await billed(analytics) == as_billed(journalled(journal.path))
     assert clickhouse_server.password not in log.read_text()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("upgraded", [True, False])
+async def test_unsigned_usage_is_taken_in_the_days_of_an_upgrade_alone(
+    upgraded: bool, kafka_server: KafkaServer, clickhouse_server: ClickHouseServer, no_settings: Path, tmp_path: Path
+) -> None:
+    """What gateways of a former version had sent, to a store that has usage of that version and to a new one."""
+    url, port, log, topic = clickhouse_server.new_database(), free_port(), tmp_path / "log", f"usage-{uuid4().hex[:8]}"
+    if upgraded:
+        await make_former_store(url, an_event(1))
+    kafka_server.create_topic(topic)
+    producer = KafkaProducer(bootstrap_servers=kafka_server.bootstrap)
+    sent = [an_event(n) for n in range(2, 6)]
+    for event in sent:
+        producer.send(topic, value=event.to_json(), key=b"t0")
+    producer.flush()
+    producer.close()
+    environment = {
+        "TURNPIKE_KAFKA_URL": f"kafka://{kafka_server.bootstrap}",
+        "TURNPIKE_KAFKA_TOPIC": topic,
+        "TURNPIKE_ANALYTICS_URL": url,
+        "TURNPIKE_KEY_PEPPER": PEPPER.decode(),
+    }
+    name = "turnpike_sink_unsigned_total" if upgraded else "turnpike_sink_unauthenticated_total"
+    with turnpike("sink", "--metrics-port", str(port), environment=environment, log=log) as process:
+        await until(lambda: metric(port, name) == len(sent) or process.poll() is not None)
+        assert process.poll() is None, log.read_text()
+    async with analytics_at(url) as analytics:
+        taken = [an_event(1), *sent] if upgraded else []
+        assert set(await billed(analytics)) == {event.request_id for event in taken}
+
+
+async def make_former_store(url: str, event: UsageEvent) -> None:
+    """With tables and an event of before signatures."""
+    analytics = open_analytics(url)
+    before = [each for each in schema.shipped_migrations() if each.version < 6]
+    with patch.object(schema, "shipped_migrations", return_value=before):
+        await migrate(analytics)
+    await analytics.insert(EVENTS_TABLE, COLUMNS, [row_of(event)])
+    await analytics.aclose()
+
+
+def test_without_the_gateways_pepper_it_does_not_start(no_settings: Path, tmp_path: Path) -> None:
+    """Under one of its own it would put all usage aside."""
+    environment = {"TURNPIKE_KAFKA_URL": "kafka://127.0.0.1:1", "TURNPIKE_DATA_DIR": str(tmp_path)}
+    done = subprocess.run([TURNPIKE, "sink"], capture_output=True, text=True, env=os.environ | environment)
+    assert done.returncode == 1
+    assert "set TURNPIKE_KEY_PEPPER to theirs" in done.stderr
+    assert list(tmp_path.glob("secrets*")) == []
 
 
 def test_without_kafka_there_is_nothing_to_do(no_settings: Path) -> None:

@@ -11,12 +11,17 @@ from uuid import uuid4
 from gateway.analytics import Analytics, migrate, open_analytics
 from gateway.billing.prices import Price
 from gateway.metering.event import Ending, UsageEvent, new_event_id
+from gateway.metering.intake import Message
 from gateway.metering.journal import Journal
 from gateway.metering.journal_file import JournalFile, JournalRow
 from gateway.metering.opening import Opening, Progress, Work, event_of
+from gateway.metering.signature import EventSigner, SignaturePolicy
 
 NOW_MS = 1_790_000_000_000
 PROMPT_TOKENS = 10
+PEPPER = b"a pepper for tests, of 32 bytes."
+SIGNER = EventSigner(PEPPER)
+SIGNATURES = SignaturePolicy(SIGNER)
 
 
 def an_opening(request_id: str, tenant_id: str = "t0", opened_ms: int = NOW_MS) -> Opening:
@@ -46,6 +51,11 @@ def an_event(n: int, *, source: str = "s", ended_ms: int = NOW_MS) -> UsageEvent
     opening = an_opening(f"{source}-r{n}", f"t{n % 3}")
     event = event_of(opening, sent(n % 7), Work(recompute_ns={"premium": n}), Ending.STOP, ended_ms + n)
     return replace(event, source=source, sequence=n)
+
+
+def a_message(offset: int, event: UsageEvent, timestamp_ms: int = 0) -> Message:
+    """As a gateway sends it."""
+    return Message(offset, event.to_json(), timestamp_ms, SIGNER.sign(event))
 
 
 def rows_of(events: Sequence[UsageEvent]) -> list[JournalRow]:

@@ -127,3 +127,63 @@ async def test_what_is_repeated_has_the_same_answer(store):
 async def test_of_a_hundred_at_once_one_begins(store):
     begun = await asyncio.gather(*(store.begin(KEY, f"{n}") for n in range(100)))
     assert sum(each is not None for each in begun) == 1
+
+
+async def of_acme(store, *sessions: str) -> list[str]:
+    return [each for each in sessions if await store.read(SessionKey("acme", each)) is not None]
+
+
+async def test_of_too_many_sessions_of_a_tenant_the_least_recently_used_goes(small_store):
+    for session in ("a", "b", "c"):
+        await remember(small_store, b"x", SessionKey("acme", session))
+    await remember(small_store, b"x", SessionKey("globex", "other"))
+    await remember(small_store, b"xx", SessionKey("acme", "a"), "second")
+    await remember(small_store, b"x", SessionKey("acme", "d"))
+    assert await of_acme(small_store, "a", "b", "c", "d") == ["a", "c", "d"]
+    assert await small_store.read(SessionKey("globex", "other")) is not None
+
+
+async def test_of_too_many_bytes_of_a_tenant_the_least_recently_used_go(small_store):
+    await remember(small_store, bytes(60), SessionKey("acme", "a"))
+    await remember(small_store, bytes(40), SessionKey("acme", "b"))
+    await remember(small_store, bytes(100), SessionKey("globex", "other"))
+    assert await of_acme(small_store, "a", "b") == ["a", "b"]
+    await remember(small_store, bytes(20), SessionKey("acme", "c"))
+    assert await of_acme(small_store, "a", "b", "c") == ["b", "c"]
+    await remember(small_store, bytes(81), SessionKey("acme", "c"), "larger")
+    assert await of_acme(small_store, "a", "b", "c") == ["c"]
+    assert await small_store.read(SessionKey("globex", "other")) is not None
+
+
+async def test_a_value_over_the_bound_of_bytes_is_alone(small_store):
+    await remember(small_store, bytes(60), SessionKey("acme", "a"))
+    await remember(small_store, bytes(200), SessionKey("acme", "b"))
+    assert await of_acme(small_store, "a", "b") == ["b"]
+    await remember(small_store, bytes(1), SessionKey("acme", "c"))
+    assert await of_acme(small_store, "a", "b", "c") == ["c"]
+
+
+async def test_a_session_with_a_turn_under_way_makes_no_room(small_store):
+    await remember(small_store, bytes(60), SessionKey("acme", "a"))
+    await small_store.begin(SessionKey("acme", "a"), "turn")
+    await remember(small_store, bytes(60), SessionKey("acme", "b"))
+    assert await of_acme(small_store, "a", "b") == ["a", "b"]
+    await small_store.release(SessionKey("acme", "a"), "turn")
+    assert await of_acme(small_store, "a", "b") == ["a"]
+
+
+@pytest.mark.parametrize("gone", ["deleted", "released", "expired"])
+async def test_what_is_gone_counts_no_longer(small_store, clock, gone):
+    for session in ("a", "b", "c"):
+        if gone == "released":
+            await small_store.begin(SessionKey("acme", session), "first")
+            await small_store.release(SessionKey("acme", session), "first")
+        else:
+            await remember(small_store, bytes(33), SessionKey("acme", session))
+        if gone == "deleted":
+            await small_store.delete(SessionKey("acme", session))
+    if gone == "expired":
+        clock.advance(SESSION_S)
+    for session in ("d", "e", "f"):
+        await remember(small_store, bytes(33), SessionKey("acme", session))
+    assert await of_acme(small_store, "a", "b", "c", "d", "e", "f") == ["d", "e", "f"]

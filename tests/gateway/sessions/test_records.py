@@ -1,5 +1,7 @@
 """Values that are put once and read by id, in each store."""
 
+import asyncio
+
 import pytest
 
 from gateway.sessions import SessionKey, Sessions, SessionStoreAway
@@ -77,3 +79,22 @@ async def test_with_the_store_away_nothing_is_kept_and_reading_says_so():
     assert not await records.put("acme", "a", b"x")
     with pytest.raises(SessionStoreAway):
         await records.get("acme", "a")
+
+
+@pytest.mark.parametrize("call", ["begin", "store"])
+async def test_one_whose_caller_is_cancelled_holds_nothing(store, monkeypatch, call):
+    asked, real = asyncio.Event(), getattr(store, call)
+
+    async def slow(*arguments):
+        answer = await real(*arguments) if call == "begin" else None
+        asked.set()
+        await asyncio.Event().wait()
+        return answer
+
+    monkeypatch.setattr(store, call, slow)
+    putting = asyncio.create_task(Records(store, "note").put("acme", "a", b"mine"))
+    await asked.wait()
+    putting.cancel()
+    await asyncio.wait([putting])
+    monkeypatch.undo()
+    assert await store.begin(SessionKey("acme", "note/a"), "another") is not None

@@ -7,8 +7,10 @@ import pytest
 from redis.asyncio import Redis
 
 from gateway.sessions import SessionKey, SessionStoreAway
+from gateway.sessions.errors import SessionStoreFull
 from gateway.sessions.opening import open_sessions
-from gateway.sessions.redis_store import RedisSessionStore
+from gateway.sessions.records import Records
+from gateway.sessions.redis_store import RESERVED_SHARE, RedisSessionStore
 from gateway.sessions.store import SESSION_TTL_MS, TURN_TTL_MS
 from gateway.settings import Settings
 from tests.servers import RedisServer, free_port
@@ -25,10 +27,12 @@ async def client(redis_server: RedisServer, anyio_backend: str):
         yield client
 
 
-async def test_a_session_is_one_key_that_redis_lets_go(client):
+async def test_redis_lets_go_of_every_key_by_itself(client):
     store = RedisSessionStore(client)
     await store.begin(KEY, "a")
-    assert await client.keys() == [b"ctx:acme:trip"]
+    assert sorted(await client.keys()) == [b"ctx-bytes:acme", b"ctx-used:acme", b"ctx:acme:trip"]
+    for key in ("ctx-bytes:acme", "ctx-used:acme"):
+        assert SESSION_TTL_MS < await client.pttl(key) <= SESSION_TTL_MS + TURN_TTL_MS
     assert 0 < await client.pttl("ctx:acme:trip") <= TURN_TTL_MS
     await store.store(KEY, "a", b"one")
     assert await client.hget("ctx:acme:trip", "value") == b"one"
@@ -42,6 +46,42 @@ async def test_a_first_turn_that_is_released_leaves_nothing(client):
     store = RedisSessionStore(client)
     await store.begin(KEY, "a")
     await store.release(KEY, "a")
+    assert await client.keys() == []
+
+
+async def test_where_redis_has_little_memory_left_nothing_is_stored_and_nothing_changes(client):
+    """What limits are held in is not filled by what clients have stored, nor by many tenants together."""
+    store = RedisSessionStore(client)
+    await store.begin(KEY, "a")
+    await store.store(KEY, "a", b"before")
+    used = (await client.info("memory"))["used_memory"]
+    await client.config_set("maxmemory", int((used + 4 * 1024**2) / (1 - RESERVED_SHARE)))
+    value = bytes(64 * 1024)
+    stored = 0
+    try:
+        for tenant in range(100):
+            key = SessionKey(f"tenant{tenant}", "s")
+            await store.begin(key, "a")
+            with contextlib.suppress(SessionStoreFull):
+                stored += await store.store(key, "a", value)
+        assert 10 < stored < 64, "what scripts and buffers take counts, too"
+        await store.begin(KEY, "b")
+        with pytest.raises(SessionStoreFull):
+            await store.store(KEY, "b", value)
+        assert (await store.read(KEY)).value == b"before"
+        await client.set("limits", bytes(512 * 1024))
+    finally:
+        await client.config_set("maxmemory", 0)
+    assert await store.store(KEY, "b", value)
+
+
+async def test_a_record_that_finds_no_memory_leaves_nothing(client):
+    store = RedisSessionStore(client)
+    await client.config_set("maxmemory", (await client.info("memory"))["used_memory"] + 100_000)
+    try:
+        assert not await Records(store, "note").put("acme", "a", b"x" * 1000)
+    finally:
+        await client.config_set("maxmemory", 0)
     assert await client.keys() == []
 
 

@@ -1,13 +1,15 @@
 """Turns as the gateway opens them: alone, alive for as long as they run, stored or as if they had not been."""
 
 import asyncio
+from contextlib import AsyncExitStack
 
 import pytest
 
 from gateway.sessions import History, SessionBusy, SessionKey, Sessions, SessionStoreAway, UnreadableHistory
+from gateway.sessions.errors import TooManyWaitingTurns
 from gateway.sessions.memory import MemorySessionStore
 from gateway.sessions.packing import MAX_INLINE_BYTES
-from gateway.sessions.sessions import MAX_WAITING, Outcome
+from gateway.sessions.sessions import MAX_WAITING, MAX_WAITING_OF_TENANT, Outcome
 
 pytestmark = pytest.mark.anyio
 
@@ -98,6 +100,37 @@ async def test_few_may_wait(store):
         with pytest.raises(SessionBusy):
             await one()
     await asyncio.gather(*waiting)
+    await sessions.aclose()
+
+
+async def test_of_one_tenant_so_many_turns_wait_and_the_others_of_it_are_refused(store):
+    """Whatever sessions they wait for; other tenants wait all the same, and what need not wait begins."""
+    sessions = Sessions(store, wait_s=30.0)
+
+    async def one(tenant: str, session: str) -> None:
+        async with sessions.turn(SessionKey(tenant, session)):
+            pass
+
+    keys = [SessionKey("acme", f"{n}") for n in range(MAX_WAITING_OF_TENANT + 1)]
+    async with AsyncExitStack() as turns:
+        for key in (*keys, SessionKey("globex", "0")):
+            await turns.enter_async_context(sessions.turn(key))
+        waiting = [asyncio.create_task(one(*key)) for key in keys[:-1]]
+        while sum(sessions._waiting_of.values()) < MAX_WAITING_OF_TENANT:
+            await asyncio.sleep(0)
+        with pytest.raises(TooManyWaitingTurns):
+            await one(*keys[-1])
+        await one("acme", "free")
+        waiting.append(asyncio.create_task(one("globex", "0")))
+        waiting[0].cancel()
+        await asyncio.wait(waiting[:1])
+        waiting[0] = asyncio.create_task(one(*keys[-1]))
+        await asyncio.sleep(0.05)
+        assert not any(each.done() for each in waiting)
+    await asyncio.gather(*waiting)
+    assert not sessions._waiting_of
+    assert not sessions._waiting
+    assert sessions.counts().outcomes[Outcome.BUSY] == 1
     await sessions.aclose()
 
 

@@ -50,6 +50,7 @@ class Served:
         self.metrics.request_duration.labels(*labels, "").observe(1.0)
         self.metrics.time_to_first_token.labels(*labels).observe(ttft_s)
         self.metrics.time_per_output_token.labels(*labels).observe(tpot_s)
+        self.metrics.inter_token.labels(*labels).observe(tpot_s)
         self.metrics.token_usage.labels(*labels, "input").observe(2 * tokens)
         self.metrics.token_usage.labels(*labels, "output").observe(tokens)
 

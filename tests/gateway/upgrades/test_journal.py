@@ -10,9 +10,10 @@ import pytest
 from gateway.analytics import migrate, open_analytics
 from gateway.metering.analytics_destination import AnalyticsDestination
 from gateway.metering.event import Ending
+from gateway.metering.intake import STORED_COLUMNS, event_of
 from gateway.metering.journal import Journal
 from gateway.metering.relay import Relay
-from tests.gateway.metering.usage import an_event, an_opening, journalled, until
+from tests.gateway.metering.usage import SIGNER, an_event, an_opening, journalled, until
 from tests.gateway.upgrades.former_usage import SOURCE, former_event, occurred_ms, opening
 
 pytestmark = pytest.mark.anyio
@@ -81,7 +82,7 @@ async def test_what_former_versions_left_is_delivered(version: int, tmp_path: Pa
     journal = Journal(path, min_free_bytes=0)
     analytics = open_analytics("chdb://memory")
     await migrate(analytics)
-    relay = Relay(journal, AnalyticsDestination(analytics))
+    relay = Relay(journal, AnalyticsDestination(analytics, SIGNER))
     relay.start()
     try:
         assert journal.source == SOURCE
@@ -90,6 +91,9 @@ async def test_what_former_versions_left_is_delivered(version: int, tmp_path: Pa
         journal.begin(an_opening("cmpl-new"))
         await journal.finish(an_event(1))
         await until(lambda: journal.backlog_events == 0)
+        signatures = await analytics.query(
+            f"SELECT {', '.join(STORED_COLUMNS)} FROM usage_events FINAL ORDER BY sequence"
+        )
         rows = await analytics.query(
             "SELECT sequence, served_model, cost_nanodollars FROM usage_events FINAL ORDER BY 1"
         )
@@ -102,4 +106,6 @@ async def test_what_former_versions_left_is_delivered(version: int, tmp_path: Pa
     assert (ran.finish_reason, ran.completion_tokens, ran.cost_nanodollars) == (Ending.INTERRUPTED, 7, 11_500)
     assert ran.routed_model == "large"
     assert [row[0] for row in rows] == [2, 3, 4, 5, 6], "the first had arrived before"
+    for *values, signature in signatures:  # signed as they left, whoever wrote them
+        SIGNER.verify(event_of(values), signature)
     assert rows[:4] == [(2, "large", 2_000), (3, "large", 3_000), (4, "large", 4_000), (5, "large", 11_500)]

@@ -11,7 +11,7 @@ from kernels.arrays import Array
 from kernels.cpu.memory import WeightMemory
 from kernels.cpu.native import NativeEmbedding, NativeLinear, NativeSampling, pack_gate_up
 from kernels.exchange import array_of, tensor_of
-from kernels.host import HostColumns, HostEdits, HostOps, LogitEdits, SamplingColumns
+from kernels.host import HostColumns, HostEdits, HostOps, HostPenalties, LogitEdits, Penalties, SamplingColumns
 from kernels.weights import StoredWeight
 
 
@@ -74,6 +74,10 @@ class ReadingFace:
     def mask_logits(self, logits: Tensor, bitmask: Tensor) -> None:
         self._ops.mask_logits(array_of(logits), array_of(bitmask))
 
+    def penalise(self, logits: Tensor, penalties: Penalties[Tensor], token_columns: Tensor | None = None) -> None:
+        columns = None if token_columns is None else array_of(token_columns)
+        self._ops.penalise(array_of(logits), penalties_in_arrays(penalties), columns)
+
     def finite_rows(self, logits: Tensor) -> Tensor:
         return tensor_of(self._ops.finite_rows(array_of(logits)))
 
@@ -112,3 +116,7 @@ def columns_in_arrays(columns: SamplingColumns[Tensor]) -> HostColumns:
 
 def edits_in_arrays(edits: LogitEdits[Tensor]) -> HostEdits:
     return LogitEdits(*(array_of(getattr(edits, field.name)) for field in fields(edits)))
+
+
+def penalties_in_arrays(penalties: Penalties[Tensor]) -> HostPenalties:
+    return Penalties(*(array_of(getattr(penalties, field.name)) for field in fields(penalties)))

@@ -82,12 +82,23 @@ def test_top_p_takes_as_many_of_equal_logits_as_top_k_leaves() -> None:
     assert_same_thresholds(logits, columns)
 
 
-def test_min_p() -> None:
-    columns = slot_columns(3, 1000, min_p=[0.05, 0.3, 1.0], top_k=[1000, 2, 1000])
-    logits = random_logits(3, 1000)
-    found = find_thresholds(logits, columns, all_slots(3))
-    torch.testing.assert_close(found, expected_thresholds(logits, columns), atol=1e-6, rtol=1e-6)
-    assert found[2] == logits[2].max()
+@pytest.mark.parametrize("kind", ["random", "flat", "tied", "mostly forbidden"])
+@pytest.mark.parametrize("vocab_size", [31, 1000])
+def test_min_p(kind: str, vocab_size: int) -> None:
+    """What is kept with top-k, with top-p, which is a share of what min-p leaves, and with both."""
+    few = min(5, vocab_size)
+    columns = slot_columns(
+        7,
+        vocab_size,
+        min_p=[0.05, 0.3, 1.0, 0.02, 0.1, 0.001, 0.2],
+        top_k=[vocab_size, 2, vocab_size, vocab_size, vocab_size, few, few],
+        top_p=[1.0, 1.0, 0.9, 0.5, 0.95, 0.8, 0.6],
+    )
+    logits = logits_of(kind, 7, vocab_size)
+    found = find_thresholds(logits, columns, all_slots(7))
+    kept = logits >= found[:, None]
+    assert torch.equal(kept, logits >= expected_thresholds(logits, columns)[:, None])
+    assert torch.equal(kept[2], logits[2] == logits[2].max())
 
 
 def test_rows_without_filters_and_greedy_rows_keep_all() -> None:

@@ -126,26 +126,22 @@ float search_for(const Search& search, Scaled numbers, double target, double tot
     return by_order(search, numbers, above, target);
 }
 
-// What top-k and top-p keep: the k largest, and of these by p of their own weight.
-float floor_by_rank(Search search, Scaled row, int64_t top_k, float top_p) {
-    if (top_k >= row.count) {
-        search.weight = Weight::MASS;
-        return search_for(search, row, static_cast<double>(top_p), -1);
-    }
-    search.weight = Weight::COUNT;
-    float smallest = search.largest;
-    if (top_k > 1) {
-        smallest = search_for(search, row, static_cast<double>(top_k), static_cast<double>(row.count));
-    }
-    if (top_p >= 1) {
-        return smallest;
-    }
+// The smallest number that top-p keeps, of the k largest of those from `lowest` on: by p of the weight that these have.
+float floor_by_mass(Search search, Scaled row, const Thresholds& by, float lowest) {
     search.weight = Weight::MASS;
+    if (lowest == -INFINITY) {
+        return search_for(search, row, static_cast<double>(by.top_p), -1);
+    }
     float* kept = search.scratch.buffers[0];
-    const Split largest = split(search, row, {std::max(smallest, -FLT_MAX), INFINITY}, kept);
-    const auto equal_ones = static_cast<double>(std::max<int64_t>(largest.kept - top_k, 0));  // beyond k, which have no weight
-    const double total = largest.within - (equal_ones > 0 ? equal_ones * weight_of(search, smallest) : 0);
-    return search_for(search, {kept, largest.kept, 1.0f}, static_cast<double>(top_p) * total, total);
+    const Split largest = split(search, row, {std::max(lowest, -FLT_MAX), INFINITY}, kept);
+    const auto equal_ones = static_cast<double>(std::max<int64_t>(largest.kept - by.top_k, 0));  // beyond k, which have no weight
+    const double total = largest.within - (equal_ones > 0 ? equal_ones * weight_of(search, lowest) : 0);
+    return search_for(search, {kept, largest.kept, 1.0f}, static_cast<double>(by.top_p) * total, total);
+}
+
+float kth_largest(Search search, Scaled row, int64_t k) {
+    search.weight = Weight::COUNT;
+    return k > 1 ? search_for(search, row, static_cast<double>(k), static_cast<double>(row.count)) : search.largest;
 }
 
 }  // namespace
@@ -164,17 +160,18 @@ FloorScratch floor_scratch(void* memory, int64_t columns) {
 
 float floor_of(const LogitPasses& passes, Scaled row, const Thresholds& thresholds, float largest, const FloorScratch& scratch,
                bool spread) {
-    float floor = -INFINITY;
     if (thresholds.top_p <= 0) {  // less than a float32 holds: the largest alone
-        floor = largest;
-    } else if (thresholds.top_k < row.count || thresholds.top_p < 1) {
-        const Search search = {passes, scratch, Weight::MASS, largest, spread};
-        floor = floor_by_rank(search, row, thresholds.top_k, thresholds.top_p);
+        return largest;
     }
+    const Search search = {passes, scratch, Weight::MASS, largest, spread};
+    float lowest = -INFINITY;
     if (thresholds.min_p > 0) {
-        floor = std::max(floor, largest + static_cast<float>(std::log(static_cast<double>(thresholds.min_p))));
+        lowest = largest + static_cast<float>(std::log(static_cast<double>(thresholds.min_p)));
     }
-    return floor;
+    if (thresholds.top_k < row.count) {
+        lowest = std::max(lowest, kth_largest(search, row, thresholds.top_k));
+    }
+    return thresholds.top_p < 1 ? floor_by_mass(search, row, thresholds, lowest) : lowest;
 }
 
 }  // namespace tp

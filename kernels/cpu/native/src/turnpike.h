@@ -12,7 +12,7 @@
 extern "C" {
 
 // Changes with every function or struct here; the loader refuses another.
-constexpr int32_t TP_ABI = 6;
+constexpr int32_t TP_ABI = 7;
 int32_t tp_abi();
 
 // What this processor has of what the kernels are made for, and the most that is used of it from now on.
@@ -175,6 +175,27 @@ void tp_sample(const float* logits, int64_t stride, int64_t rows, int64_t column
 // Forbids tokens whose bit of int32 [R, ceil(columns / 32)] is 0.
 void tp_mask_logits(float* logits, int64_t stride, int64_t rows, int64_t columns, const int32_t* bitmask,
                     int64_t bitmask_stride);
+// As `kernels.host.Penalties`. Lines lie `line_stride` apart. `token_columns`, int32 [vocabulary]: the logits' column of each
+// token, -1 where there is none; null: column i is token i.
+struct TpPenalties {
+    const int32_t* tokens;
+    const int32_t* times;
+    int64_t line_stride;
+    const int64_t* lines;
+    const int64_t* lengths;
+    const float* repetition;
+    const float* presence;
+    const float* frequency;
+    int64_t drafts;
+    const int64_t* draft_rows;
+    const int64_t* draft_tokens;
+    const int32_t* draft_times;
+    const int32_t* token_columns;
+};
+
+// Penalises logits float32 [R, columns] in place. `draft_logits`: room for a number a draft.
+void tp_penalise(float* logits, int64_t stride, int64_t rows, int64_t columns, const TpPenalties* penalties,
+                 float* draft_logits);
 // Which rows have a finite maximum: 1 or 0 each.
 void tp_finite_rows(const float* logits, int64_t stride, int64_t rows, int64_t columns, uint8_t* finite);
 // log-sum-exp of each row, its token's log-probability, and that token's rank from 1.

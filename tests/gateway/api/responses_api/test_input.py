@@ -3,8 +3,9 @@
 import pytest
 
 from gateway.api.fields import Fields
-from gateway.api.responses_api.conversation import conversation_of
+from gateway.api.responses_api.conversation import conversation_of, unshown_chars
 from gateway.api.responses_api.items import take_items
+from gateway.api.responses_api.turn import MAX_UNSHOWN_CHARS
 from tests.gateway.api.envelope import error_of
 from tests.gateway.api.responses_api.conftest import PATH, body, shown
 
@@ -115,7 +116,13 @@ def test_what_cannot_be_honoured_is_refused_by_name(client, engine, fields, para
         ),
         ({"max_output_tokens": 0}, "max_output_tokens", "invalid_value"),
         ({"metadata": {str(i): "" for i in range(17)}}, "metadata", "invalid_value"),
-        ({"metadata": {"k": "x" * 513}}, "metadata.k", "invalid_value"),
+        ({"metadata": {"k": "x" * 513}}, "metadata.k", "string_above_max_length"),
+        ({"metadata": {"k" * 65: "x"}}, "metadata." + "k" * 64, "invalid_value"),
+        ({"user": "x" * 513}, "user", "string_above_max_length"),
+        ({"safety_identifier": "x" * 65}, "safety_identifier", "string_above_max_length"),
+        ({"prompt_cache_key": "x" * 65}, "prompt_cache_key", "string_above_max_length"),
+        ({"input": [CALL | {"call_id": "c" * 257}]}, "input[0].call_id", "string_above_max_length"),
+        ({"input": [CALL | {"name": "n" * 129}]}, "input[0].name", "string_above_max_length"),
         ({"metadata": {"k": 1}}, "metadata.k", "invalid_type"),
         ({"n": 2}, "n", "unknown_parameter"),
         ({"messages": []}, "messages", "unknown_parameter"),
@@ -155,3 +162,44 @@ def test_a_namespace_is_part_of_its_functions_names(ask, engine):
 def test_sessions_are_chats(client, engine):
     refused = error_of(client.post(PATH, json=body(), headers={"x-turnpike-session": "a"}), 400)
     assert (refused["param"], refused["code"]) == ("x-turnpike-session", "unsupported_parameter")
+
+
+LONG = "x" * (MAX_UNSHOWN_CHARS + 1)
+MANY_TOOLS = [TOOL | {"name": f"f{i}", "description": LONG[:4000]} for i in range(40)]
+QUESTION = {"type": "message", "role": "user", "content": "Where?"}
+ANSWER = {"type": "message", "role": "assistant", "content": "Here."}
+
+
+def reasoning(content: str = "", summary: str = "") -> dict:
+    return {
+        "type": "reasoning",
+        "content": [{"type": "reasoning_text", "text": content}] if content else [],
+        "summary": [{"type": "summary_text", "text": summary}] if summary else [],
+    }
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"input": [reasoning(content="So.", summary=LONG), ANSWER, QUESTION]},
+        {"input": [reasoning(content=LONG), QUESTION]},
+        {"input": [QUESTION, reasoning(summary=LONG)]},
+        {"input": [*([reasoning(content=LONG[:14_000]), QUESTION] * 10)]},
+        {"input": [CALL | {"status": "incomplete", "arguments": LONG}, QUESTION]},
+        {"input": "Where?", "tools": MANY_TOOLS, "tool_choice": "none"},
+    ],
+)
+def test_what_no_model_sees_is_stored_to_a_bound(client, engine, fields):
+    """It costs no tokens, so nothing else bounds what of it a client has us keep."""
+    error = error_of(client.post(PATH, json=body() | fields), 400)
+    assert (error["param"], error["code"]) == ("input", "string_above_max_length")
+    assert engine.calls == []
+    assert client.post(PATH, json=body(store=False) | fields).status_code == 200
+
+
+def test_all_that_reaches_the_prompt_counts_as_shown():
+    items = [
+        *(reasoning(content="a" * 100), reasoning(summary="b" * 100), ANSWER, QUESTION),
+        *(reasoning(content="c" * 100), CALL | {"status": "completed"}, QUESTION),
+    ]
+    assert unshown_chars(items) == 0

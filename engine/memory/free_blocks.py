@@ -1,0 +1,103 @@
+"""The free blocks of a pool, in the order in which they are reused."""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+EMPTY = 0
+COMMON = 1
+_FIRST_PROTECTED = 2
+
+
+class FreeBlocks:
+    """Free blocks are in lists, each block in one of them; what comes first in this order is reused first:
+
+        empty             no content; what was released last first
+        common            cached; least recently released first
+        protected, lowest rank with a reserve ... rank 0
+                          cached, last held by that rank; least recently released first
+
+    Those with content are in their tenant's list, too, least recently released first. Each operation is O(1) for a
+    block, and keeps to what is done in C: a prompt of 100,000 tokens has 6250 blocks.
+
+    `list_of` says in which list a free block is; of one that is not free it says nothing.
+    """
+
+    def __init__(self, num_blocks: int, ranks: int) -> None:
+        self.empty = list(range(num_blocks - 1, -1, -1))
+        """A stack."""
+        self.list_of = [EMPTY] * num_blocks
+        self._ranks = ranks
+        self._cached: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(_FIRST_PROTECTED + ranks)]
+        self._of_tenant: dict[str, OrderedDict[int, None]] = {}
+
+    def protected(self, rank: int) -> int:
+        """The number of the list of the rank's protected blocks: the lower the rank, the earlier it is reused."""
+        return _FIRST_PROTECTED + self._ranks - 1 - rank
+
+    def protected_blocks(self, rank: int) -> int:
+        return len(self._cached[self.protected(rank)])
+
+    def take_empty(self, count: int) -> list[int]:
+        """So many without content, or as many as there are."""
+        count = min(count, len(self.empty))
+        if not count:
+            return []
+        blocks = self.empty[-count:]
+        blocks.reverse()
+        del self.empty[-count:]
+        return blocks
+
+    def add_cached(self, blocks: Iterable[int], number: int, tenant_of: Sequence[str]) -> None:
+        """At the back of a list, and of their tenants'."""
+        list_of, cached, of_tenant = self.list_of, self._cached[number], self._of_tenant
+        for block in blocks:
+            list_of[block] = number
+            cached[block] = None
+            tenant = tenant_of[block]
+            own = of_tenant.get(tenant)
+            if own is None:
+                own = of_tenant[tenant] = OrderedDict()
+            own[block] = None
+
+    def remove_cached(self, blocks: Iterable[int], tenant_of: Sequence[str]) -> None:
+        list_of, cached, of_tenant = self.list_of, self._cached, self._of_tenant
+        for block in blocks:
+            del cached[list_of[block]][block]
+            tenant = tenant_of[block]
+            own = of_tenant[tenant]
+            del own[block]
+            if not own:
+                del of_tenant[tenant]
+
+    def first_of_tenant(self, tenant: str) -> int | None:
+        """The tenant's least recently released block with content."""
+        own = self._of_tenant.get(tenant)
+        return None if own is None else next(iter(own))
+
+    def reuse_order(self) -> range:
+        return range(COMMON, _FIRST_PROTECTED + self._ranks)
+
+    def first_cached(self) -> int:
+        """The block with content that is to be reused first, whoever asks."""
+        return next(next(iter(blocks)) for number in self.reuse_order() if (blocks := self._cached[number]))
+
+    def age(self, rank: int, most: int) -> None:
+        """What is protected for the rank beyond `most` goes to the back of the common list."""
+        protected, common = self._cached[self.protected(rank)], self._cached[COMMON]
+        while len(protected) > most:
+            block, _ = protected.popitem(last=False)
+            self.list_of[block] = COMMON
+            common[block] = None
+
+    def check(self, tenant_of: Sequence[str]) -> list[list[int]]:
+        """Each block is where it says, and in its tenant's list. Returns the lists, by their numbers."""
+        lists = [self.empty, *map(list, self._cached[COMMON:])]
+        for number, blocks in enumerate(lists):
+            for block in blocks:
+                assert number == EMPTY or self.list_of[block] == number, f"block {block} is not where it says"
+        by_tenant: dict[str, set[int]] = {}
+        for block in (block for blocks in lists[COMMON:] for block in blocks):
+            by_tenant.setdefault(tenant_of[block], set()).add(block)
+        listed = {tenant: set(blocks) for tenant, blocks in self._of_tenant.items()}
+        assert listed == by_tenant, "the free blocks of a tenant are miscounted"
+        return lists

@@ -1,0 +1,38 @@
+"""The hashes of a request's blocks: each full block is hashed once, as tokens are only ever appended."""
+
+import asyncio
+from collections.abc import Sequence
+
+from engine.config import BLOCK_TOKENS
+from engine.memory.hashing import block_hash, salt_extra
+from engine.request import Request
+
+HASHED_TOGETHER = 128
+"""Blocks: about 0.3 ms of an event loop."""
+
+
+def extend_hashes(request: Request, count: int) -> None:
+    """Know the hashes of the request's first `count` blocks, all of them full."""
+    known, tokens = request.block_hashes, request.tokens
+    for start in range(len(known) * BLOCK_TOKENS, count * BLOCK_TOKENS, BLOCK_TOKENS):
+        block = tokens[start : start + BLOCK_TOKENS]
+        if known:
+            known.append(block_hash(known[-1], block))
+        else:
+            known.append(block_hash(None, block, [salt_extra(request.salt)] if request.salt else ()))
+
+
+async def hash_prompts(requests: Sequence[Request]) -> None:
+    """Hash the prompt that the choices of one call have in common, before they are submitted.
+
+    Otherwise a step would do it, and all that run would wait. So it is done on the event loop, a little at a time.
+    """
+    first, *others = requests
+    blocks = first.prompt_tokens // BLOCK_TOKENS
+    for end in range(HASHED_TOGETHER, blocks, HASHED_TOGETHER):
+        extend_hashes(first, end)
+        await asyncio.sleep(0)
+    extend_hashes(first, blocks)
+    for other in others:
+        assert other.salt == first.salt, f"{other.id} and {first.id} belong to different caches"
+        other.block_hashes = first.block_hashes.copy()

@@ -1,0 +1,111 @@
+"""What is installed is what was locked: every package at one version, with its hashes, as pyproject.toml says."""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pytest
+from packaging.markers import Marker
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.deploy.dockerfile import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+BUILD, RUNTIME, DEVELOPMENT = LOCKS = ("requirements-build.lock", "requirements.lock", "requirements-dev.lock")
+UNLOCKED = {"torch"}
+"""Each build of it has hashes of its own, and which is right depends on the device."""
+HERE: Mapping[str, str] = {"python_full_version": "3.11.15", "python_version": "3.11", "sys_platform": "linux"}
+
+
+@dataclass(frozen=True, slots=True)
+class Locked:
+    version: str
+    marker: Marker | None
+    hashes: tuple[str, ...]
+
+
+def entries(lock: str) -> list[tuple[str, Locked]]:
+    text = (ROOT / lock).read_text(encoding="utf-8").replace("\\\n", " ")
+    found = []
+    for line in text.splitlines():
+        stated, *options = re.split(r"\s+--", line.strip())
+        requirement = Requirement(stated)
+        (version,) = requirement.specifier
+        assert version.operator == "==", line
+        hashes = tuple(option.removeprefix("hash=") for option in options)
+        assert all(option.startswith("hash=") for option in options), line
+        found.append((canonicalize_name(requirement.name), Locked(version.version, requirement.marker, hashes)))
+    return found
+
+
+def here(lock: str) -> dict[str, Locked]:
+    """What the image's Python takes of it."""
+    taken = [(name, each) for name, each in entries(lock) if each.marker is None or each.marker.evaluate(dict(HERE))]
+    assert len(dict(taken)) == len(taken), "one version of each"
+    return dict(taken)
+
+
+def direct(*extras: str) -> dict[str, str]:
+    """Name -> version of what pyproject.toml pins."""
+    stated = [*PROJECT["dependencies"], *(each for extra in extras for each in PROJECT["optional-dependencies"][extra])]
+    pins = {}
+    for requirement in map(Requirement, stated):
+        (version,) = requirement.specifier
+        assert version.operator == "==", requirement
+        pins[canonicalize_name(requirement.name)] = version.version
+    return pins
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_every_entry_has_hashes(lock: str) -> None:
+    assert entries(lock)
+    for name, entry in entries(lock):
+        assert entry.hashes, name
+        assert all(re.fullmatch("sha256:[0-9a-f]{64}", each) for each in entry.hashes), name
+
+
+@pytest.mark.parametrize(("lock", "extras"), [(RUNTIME, ()), (DEVELOPMENT, ("dev",))])
+def test_a_lock_agrees_with_pyproject(lock: str, extras: tuple[str, ...]) -> None:
+    """After a change there: `make lock`."""
+    locked = {name: entry.version for name, entry in here(lock).items()}
+    pins = direct(*extras)
+    assert pins.keys() - locked.keys() == UNLOCKED
+    assert {name: locked[name] for name in pins if name not in UNLOCKED} == {
+        name: version for name, version in pins.items() if name not in UNLOCKED
+    }
+
+
+def test_locks_agree_with_one_another() -> None:
+    build, runtime, development = (dict(entries(lock)) for lock in LOCKS)
+    assert build == {"setuptools": runtime["setuptools"]}
+    assert runtime.keys() <= development.keys()
+    assert {name: entry.version for name, entry in runtime.items()} == {
+        name: development[name].version for name in runtime
+    }
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_nothing_of_cuda_and_no_index_is_in_a_lock(lock: str) -> None:
+    names = {name for name, _ in entries(lock)}
+    assert not [name for name in names if re.match("torch$|nvidia-|cuda-", name)]
+    assert "://" not in (ROOT / lock).read_text(encoding="utf-8")
+
+
+def test_what_every_build_of_torch_needs_is_locked() -> None:
+    """So that it brings nothing along that has no hash."""
+    stated = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["uv"]["dependency-metadata"]
+    (torch,) = stated
+    assert torch["version"] == direct()["torch"]
+    needed = {canonicalize_name(Requirement(each).name) for each in torch["requires-dist"]}
+    assert needed <= here(RUNTIME).keys()
+
+
+def test_an_installation_takes_the_lock_and_nothing_else() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
+    installs = re.findall(r"pip install (.*)", makefile)
+    assert len(installs) == 3
+    assert f"--no-deps --require-hashes -r {DEVELOPMENT}" in installs[0]
+    assert installs[1].endswith(f"torch=={direct()['torch']}")
+    assert {"--no-deps", "--no-build-isolation"} <= set(installs[2].split())

@@ -1,0 +1,210 @@
+"""Who waits for whose grammar: turns of tenants, bounds of queues and of memory. Without threads and processes."""
+
+from collections import Counter, deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.grammar import GrammarRefused, GrammarSpec
+from engine.grammar.compiler import AT_ONCE, MOST_WAITING, GrammarCompiler
+from engine.grammar.kept import KeptGrammars
+from engine.grammar.trial import Tried
+from engine.grammar.turns import QueueFull, TenantTurns
+from engine.grammar.vocabulary import LibraryVocabulary
+from engine.grammar.worker import translate
+from engine.text.loading import text_processor_from_folder
+from engine.text.tokenizer import Tokenizer
+from tests.engine.models.tiny import IM_END, VOCAB_SIZE
+
+
+@settings(max_examples=200, deadline=None)
+@given(seed=st.integers(0, 2**32), tenants=st.integers(1, 4))
+def test_turns(seed: int, tenants: int) -> None:
+    """Any coming and going on two workers: nothing is lost, none waits while a worker is free, none has two workers
+    while another waits, and one that waits with no worker is passed once by each other."""
+    rng, turns = Random(seed), TenantTurns[int](5)
+    waiting: dict[str, deque[int]] = {}
+    running: list[str] = []
+    passed_over: dict[str, Counter[str]] = {}
+    for number in range(60):
+        tenant = f"t{rng.randrange(tenants)}"
+        if rng.random() < 0.6:
+            if len(waiting.get(tenant, ())) == 5:
+                with pytest.raises(QueueFull):
+                    turns.add(tenant, number)
+            else:
+                turns.add(tenant, number)
+                waiting.setdefault(tenant, deque()).append(number)
+                passed_over.setdefault(tenant, Counter())
+        elif running:
+            ended = running.pop(rng.randrange(len(running)))
+            turns.end(ended)
+        while len(running) < 2 and (turn := turns.start()) is not None:
+            started, job = turn
+            assert waiting[started].popleft() == job
+            others = {each for each, queue in waiting.items() if queue and each != started}
+            assert started not in running or others <= set(running)
+            if not waiting[started]:
+                del waiting[started]
+            passed_over.pop(started)
+            if started in waiting:
+                passed_over[started] = Counter()
+            for other in others:
+                passed_over[other][started] += 1
+                if other in running:
+                    passed_over[other].clear()
+                assert passed_over[other][started] <= 1
+            running.append(started)
+        assert turns.running == len(running)
+        assert len(running) == 2 or not any(waiting.values())
+    assert sorted(turns.clear()) == sorted(job for queue in waiting.values() for job in queue)
+
+
+@dataclass
+class ByHand(Executor):
+    """Runs what was submitted when it is told to."""
+
+    submitted: deque[Callable[[], None]] = field(default_factory=deque)
+    closed: bool = False
+
+    def submit(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.submitted.append(lambda: future.set_result(call(*args, **kwargs)))
+        return future
+
+    def step(self) -> None:
+        self.submitted.popleft()()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self.closed = True
+
+
+@dataclass
+class FakeTrial:
+    """Finds everything harmless but what is refused."""
+
+    log: list[str]
+    size_bytes: int
+    alive: bool = True
+
+    def tried(self, spec: GrammarSpec) -> Tried:
+        self.log.append(spec.source)
+        if spec.source.startswith("bad"):
+            raise GrammarRefused("bad")
+        return Tried(translate(spec.kind.value, spec.source), self.size_bytes)
+
+    def kill(self) -> None:
+        self.alive = False
+
+    def close(self) -> None:
+        self.alive = False
+
+
+class Pool:
+    """A compiler over a hand-driven executor; `log` has what was tried, in order."""
+
+    def __init__(self, tokenizer: Tokenizer, *, size_bytes: int = 1000, kept_bytes: int = 1 << 20) -> None:
+        self.log: list[str] = []
+        self.executor = ByHand()
+        self.compiler = GrammarCompiler(
+            lambda: LibraryVocabulary.of(tokenizer, VOCAB_SIZE, (IM_END,)),
+            kept_bytes=kept_bytes,
+            executor=self.executor,
+            start_trial=lambda *_: FakeTrial(self.log, size_bytes),
+        )
+
+    def ask(self, source: str, tenant: str) -> Future[Any]:
+        return self.compiler.compile(GrammarSpec.regex(source), tenant)
+
+    def run(self) -> None:
+        while self.executor.submitted:
+            self.executor.step()
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_folders: dict[str, Path]) -> Tokenizer:
+    return text_processor_from_folder(tiny_folders["llama"]).tokenizer
+
+
+@pytest.fixture
+def pool(tokenizer: Tokenizer) -> Pool:
+    return Pool(tokenizer)
+
+
+def test_a_tenant_with_many_grammars_holds_up_no_other(pool: Pool) -> None:
+    for number in range(10):
+        pool.ask(f"a{number}", "greedy")
+    mine = pool.ask("mine", "modest")
+    pool.run()
+    assert pool.log[: AT_ONCE + 1] == ["a0", "a1", "mine"]
+    assert mine.result()
+
+
+def test_a_grammar_that_two_tenants_want_is_compiled_once_and_in_the_earlier_turn(pool: Pool) -> None:
+    for number in range(6):
+        pool.ask(f"a{number}", "greedy")
+    assert pool.ask("a5", "modest") is pool.ask("a5", "greedy")
+    pool.run()
+    assert pool.log == ["a0", "a1", "a5", "a2", "a3", "a4"]
+
+
+def test_a_queue_has_an_end_and_what_is_known_needs_none(pool: Pool) -> None:
+    for number in range(AT_ONCE + MOST_WAITING):
+        pool.ask(f"a{number}", "greedy")
+    for _ in range(3):
+        pool.ask("a9", "greedy")
+    with pytest.raises(QueueFull):
+        pool.ask("one more", "greedy")
+    pool.ask("mine", "modest")
+    pool.run()
+    assert len(pool.log) == AT_ONCE + MOST_WAITING + 1
+    pool.ask("one more", "greedy")
+
+
+def test_a_refusal_leaves_the_worker_to_the_next(pool: Pool) -> None:
+    outcomes = [pool.ask(source, "t") for source in ("bad1", "bad2", "bad3", "good")]
+    pool.run()
+    assert [type(each.exception()) for each in outcomes] == [GrammarRefused] * 3 + [type(None)]
+
+
+def test_closing_ends_all_waiting(pool: Pool) -> None:
+    outcomes = [pool.ask(f"a{number}", "t") for number in range(5)]
+    pool.compiler.close()
+    assert pool.executor.closed
+    assert [each.cancelled() for each in outcomes] == [False] * AT_ONCE + [True] * 3
+
+
+def test_grammars_are_forgotten_by_their_bytes(tokenizer: Tokenizer) -> None:
+    """The ones used last stay, as far as there is room; a refusal takes little of it."""
+    pool = Pool(tokenizer, size_bytes=100_000, kept_bytes=350_000)
+    for source in ("a", "b", "c", "bad"):
+        pool.ask(source, "t")
+    pool.run()
+    pool.ask("a", "t")
+    pool.ask("d", "t")
+    pool.run()
+    assert pool.compiler.kept_bytes <= 350_000
+    for source in ("a", "c", "d", "bad"):
+        pool.ask(source, "t")
+    pool.run()
+    assert pool.log == ["a", "b", "c", "bad", "d"]
+    pool.ask("b", "t")
+    pool.run()
+    assert pool.log[-1] == "b"
+
+
+def test_what_is_larger_than_all_room_is_served_and_not_kept() -> None:
+    kept = KeptGrammars(10_000)
+    outcome: Future[Any] = Future()
+    kept.put(GrammarSpec.regex("a"), outcome)
+    kept.note_size(GrammarSpec.regex("a"), outcome, 20_000)
+    assert (len(kept), kept.total_bytes) == (0, 0)
+    kept.note_size(GrammarSpec.regex("a"), outcome, 20_000)
+    assert kept.total_bytes == 0

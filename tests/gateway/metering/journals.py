@@ -1,0 +1,69 @@
+"""Journals of tests, what is written to them, and what another process finds in them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from gateway.billing.prices import Price
+from gateway.metering.event import Ending, UsageEvent, new_event_id
+from gateway.metering.journal import Journal
+from gateway.metering.journal_file import JournalFile
+from gateway.metering.opening import Opening, Progress, Work, event_of
+
+NOW_MS = 1_790_000_000_000
+SENT = Progress(10, 4, 3, 20)
+
+
+@asynccontextmanager
+async def journal_at(path: Path, **options: int) -> AsyncIterator[Journal]:
+    journal = Journal(path, **options)
+    try:
+        yield journal
+    finally:
+        await journal.aclose()
+
+
+def an_opening(request_id: str = "r1", **changes: object) -> Opening:
+    stated: dict[str, object] = {
+        "event_id": new_event_id(),
+        "request_id": request_id,
+        "tenant_id": "t",
+        "key_id": "k",
+        "tier": "premium",
+        "tier_served": "premium",
+        "requested_model": "m",
+        "routed_model": "m",
+        "served_model": "m",
+        "model_version": "1",
+        "route_reason": "explicit",
+        "price": Price("p1", 5, 2, 7),
+        "opened_ms": NOW_MS,
+    }
+    return Opening(**stated | changes)  # type: ignore[arg-type]
+
+
+def an_ending(opening: Opening, progress: Progress = SENT, ending: Ending = Ending.STOP) -> UsageEvent:
+    return event_of(opening, progress, Work(engine_ns=9), ending, NOW_MS + 30)
+
+
+def crashed_copy(path: Path, target: Path) -> Path:
+    """What another process would find if this one died now: the file and its log as they are."""
+    target.mkdir()
+    for each in path.parent.iterdir():
+        if not each.name.endswith((".lock", "-shm")):
+            (target / each.name).write_bytes(each.read_bytes())
+    return target / path.name
+
+
+def events_in(path: Path) -> list[UsageEvent]:
+    file = JournalFile(path)
+    events = [UsageEvent.from_json(row.body) for row in file.events_after(0, 10_000)]
+    file.close()
+    return events
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.005)

@@ -1,0 +1,346 @@
+"""Checks the whole program while it runs, when all clients have gone, and when it has stopped."""
+
+import asyncio
+import sqlite3
+import time
+from collections import Counter
+from typing import Any
+
+from fakeredis import FakeRedis
+
+from gateway.admission.store import HOLD_TTL_MS
+from gateway.metering.event import UsageEvent
+from tests.whole import clients
+from tests.whole.answers import check_answer, check_bill
+from tests.whole.clients import Report
+from tests.whole.executor import Faults
+from tests.whole.scenario import Call
+from tests.whole.spending import check_credit, check_limits
+from tests.whole.tenants import CREDIT, LIMITS, id_of
+from tests.whole.threads import Scheduler as Machine
+from tests.whole.world import Gateway, World
+
+QUIET_S = 90.0
+"""Until this long after the last action everything is at rest: holds of processes that died have expired by then."""
+PROBE_S = 20.0
+"""A lone request of one token takes no longer, whatever the device's speed is."""
+BACKGROUND = ("Relay._run", "PriceBook._refresh", "Sink.run", "_bury", "_play", "Limiter._beat", "Sessions._beat")
+"""Tasks that are there without a request. Heartbeats end a beat after the last hold."""
+UNREAD_SLACK = 64
+"""Deltas of a choice that come after its engine was told to pause: those of steps under way."""
+ORPHAN_S = 0.5
+"""An abort waits for the step under way, and for a thread to run."""
+REVOKED_S = 5.0
+"""Until then a revoked key is refused everywhere."""
+GONE_S = 12.0
+"""A hang-up is heard when what is under way has an answer: a session's turn, a hold, the journal, the engine's step."""
+
+
+class Auditor:
+    """Watches one run."""
+
+    def __init__(self, world: World, machine: Machine) -> None:
+        self.world = world
+        self.reports: list[Report] = []
+        self.granted_nanodollars = dict(CREDIT)
+        self.redis_faulted = False
+        self.has_crashed = False
+        self.has_restarted = False
+        self.engine_faulted = False
+        self.revoked_s: dict[str, float] = {}
+        self._machine = machine
+        self._jumps = 0
+        self._orphans: dict[str, float] = {}
+        """Requests in an engine that nobody reads any more, and since when."""
+
+    def begin(self) -> None:
+        self.world.loop.before_jump = self.at_jump
+
+    def redis_fault(self) -> None:
+        self.redis_faulted = True
+
+    def granted(self, nanodollars: int) -> None:
+        self.granted_nanodollars["prepaid"] += nanodollars
+
+    def crashed(self) -> None:
+        self.has_crashed = True
+
+    def restarted(self) -> None:
+        self.has_restarted = True
+
+    def revoked(self, tenant: str) -> None:
+        self.revoked_s[tenant] = self.world.clock.elapsed_s
+
+    def at_jump(self) -> None:
+        """After all that happens at an instant."""
+        if self._machine.failures:
+            raise self._machine.failures[0]
+        self._jumps += 1
+        if self._jumps % 4:
+            return
+        self._check_concurrency()
+        for gateway in self.world.gateways:
+            if gateway.open:
+                self._check_engine(gateway)
+                self._check_streams(gateway)
+                if self._jumps % 128 == 0:
+                    self._check_schedulers(gateway)
+
+    def _check_concurrency(self) -> None:
+        """No tenant has more requests in engines than it may have at once."""
+        if self.redis_faulted or self.has_crashed or self.has_restarted:
+            return
+        for tenant, limits in LIMITS.items():
+            if limits.concurrent is None:
+                continue
+            schedulers = [each for gateway in self.world.gateways for each in gateway.schedulers.values()]
+            mine = [each.id for one in schedulers for each in one._roster if each.tenant == id_of(tenant)]
+            calls = {each.partition("#")[0].rpartition("-")[0] for each in mine}
+            assert len(calls) <= limits.concurrent, f"{tenant} has {len(calls)} requests at once: {sorted(calls)}"
+
+    def _check_engine(self, gateway: Gateway) -> None:
+        """An engine thread that waits for work has none, and then nobody counts any."""
+        core = gateway.engine._core
+        if not core._wake._waiters or core._inbox:  # type: ignore[attr-defined]
+            return
+        for name, worker in core._workers.items():
+            assert not worker.steps.has_work, f"the engine waits, and {name} has work"
+            worker.forecast.check()
+            depth = core.queue_depth(name)
+            assert not depth or core.reservations(name), f"an idle engine has a queue of {depth} for {name}"
+
+    def _check_streams(self, gateway: Gateway) -> None:
+        """What nobody reads is bounded, and what nobody reads any more is not computed for long."""
+        now_s, read = self.world.clock.elapsed_s, set[str]()
+        for mailbox in gateway.engine._mailboxes.values():
+            read |= mailbox._streams.keys()
+            for streams in mailbox._streams.values():
+                most = streams._most + UNREAD_SLACK * len(streams._choices)
+                assert len(streams._ready) <= most, f"{len(streams._ready)} deltas lie unread"
+        bound_s = ORPHAN_S + 3 * max(device.longest_ns for device in gateway.devices.values()) / 1e9
+        here = {each for worker in gateway.engine._core._workers.values() for each in worker.hand_over.sinks}
+        self._orphans = {each: self._orphans.get(each, now_s) for each in here - read}
+        for request, since_s in self._orphans.items():
+            assert now_s - since_s < bound_s, f"{request} is computed for {now_s - since_s:.1f} s for nobody"
+
+    def _check_schedulers(self, gateway: Gateway) -> None:
+        for scheduler in gateway.schedulers.values():
+            scheduler.check()
+            scheduler._cache.check(list(scheduler._roster))
+
+    # At rest
+
+    async def at_rest(self) -> None:
+        """All clients have gone. Everything is let go of, the books agree, and the next request is served."""
+        for gateway in self.world.gateways:
+            for device in gateway.devices.values():
+                device.faults = Faults()
+        await self._until_quiet()
+        self._check_turns()
+        for gateway in self.world.gateways:
+            await self._probe(gateway)
+        await self._until_quiet()
+        self._check_reports()
+        if self.world.lost_holds:
+            await asyncio.sleep(HOLD_TTL_MS / 1000)
+        for gateway in self.world.gateways:
+            await self._check_counters(gateway)
+        self._check_books()
+        if not (self.redis_faulted or self.has_crashed):
+            for gateway in self.world.gateways:
+                await self._check_balance(gateway)
+
+    def _check_turns(self) -> None:
+        """No session is kept by a turn that is over, where nothing was lost on the way to the store."""
+        if self.redis_faulted or self.has_crashed or self.has_restarted:
+            return
+        now_ms, owned = time.time_ns() // 1_000_000, []
+        if self.world.config.redis:
+            client = FakeRedis(server=self.world.redis.server)
+            for key in client.scan_iter("*ctx:*"):
+                turn = client.hmget(key, "owner", "owned_until") if client.type(key) == b"hash" else (None, None)
+                owned += [key] if turn[0] and int(turn[1] or 0) > now_ms else []
+        else:
+            sessions = self.world.gateways[0].services.sessions._store._sessions
+            owned = [key for key, session in sessions.items() if session.owned(now_ms)]
+        assert not owned, f"turns that are over keep {owned}"
+
+    async def _until_quiet(self) -> None:
+        until = self.world.clock.elapsed_s + QUIET_S
+        while left := self._left():
+            assert self.world.clock.elapsed_s < until, f"not let go of: {left}"
+            await asyncio.sleep(0.5)
+
+    def _left(self) -> list[str]:
+        """What is still held, of anything."""
+        left: list[str] = []
+        for gateway in self.world.gateways:
+            left += [f"gateway {gateway.index}: {each}" for each in _left_in(gateway)]
+        left += [f"task {name}" for name in self._tasks()]
+        if self.world.config.topic:
+            behind = len(self.world.topic.messages) - self.world.topic.committed
+            left += [f"{behind} messages in the topic"] if behind else []
+        return left
+
+    def _tasks(self) -> list[str]:
+        names = []
+        for task in asyncio.all_tasks():
+            name = getattr(task.get_coro(), "__qualname__", "?")
+            if task is not asyncio.current_task() and not any(name.endswith(each) for each in BACKGROUND):
+                names.append(f"{task.get_name()} ({name})")
+        for _ in self.world.gateways:  # each relay sleeps on its end
+            pause = next((each for each in names if each.endswith("(Event.wait)")), None)
+            if pause is not None:
+                names.remove(pause)
+        return sorted(names)
+
+    async def _probe(self, gateway: Gateway) -> None:
+        for model in gateway.engine.models:
+            for tenant in ("probe", "vip-probe") if model == "large" else ("probe",):
+                began_s = self.world.clock.elapsed_s
+                found: list[Report] = []
+                call = Call(0, tenant, model=model, max_tokens=1, stream=False, gateway=gateway.index)
+                await clients.perform(self.world, call, found)
+                report = found[0]
+                taken_s = self.world.clock.elapsed_s - began_s
+                assert report.status == 200, (
+                    f"a lone request to an idle gateway is answered {report.status}: {report.exchange.taken[:300]!r}"
+                )
+                assert taken_s < PROBE_S, f"a lone request to an idle gateway takes {taken_s:.1f} s"
+                self.reports.append(report)
+
+    def _check_reports(self) -> None:
+        for report in self.reports:
+            if report.crash is not None:
+                raise AssertionError(f"the application raised for {report.call}") from report.crash
+            check_answer(report, self.engine_faulted)
+            self._check_hang_up(report)
+            revoked_s = self.revoked_s.get(report.call.tenant)
+            late = revoked_s is not None and report.began_s > revoked_s + REVOKED_S
+            assert not late or report.status in (401, None) or report.call.endpoint == "read", (
+                f"a revoked key is answered {report.status}: {report.call}"
+            )
+
+    def _check_hang_up(self, report: Report) -> None:
+        """Whoever has gone is served no further: its request ends, though not at once where a step or a store is."""
+        gone_s, exchange = report.exchange.gone_s, report.exchange
+        if gone_s is None or report.ended_s is None or exchange.broken_off:
+            return
+        taken_s = report.ended_s - (gone_s - self.world.clock.START_NS / 1e9)
+        longest_s = max(device.longest_ns for device in report.gateway.devices.values()) / 1e9
+        bound_s = GONE_S + 3 * longest_s
+        assert taken_s < bound_s, f"a request goes on for {taken_s:.1f} s after its client has gone: {report.call}"
+
+    async def _check_counters(self, gateway: Gateway) -> None:
+        """What a tenant is shown of its limits: nothing is held or over. Nobody used more than it held."""
+        if not self.redis_faulted:
+            exceeded = gateway.services.limiter.counts()["exceeded"]
+            assert not exceeded, f"{exceeded} requests used more than they held"
+        for tenant in LIMITS.keys() | CREDIT.keys():
+            for counter in await self._counters(gateway, tenant):
+                where = f"{tenant}'s {counter['name']}"
+                assert counter["held"] == 0, f"{counter['held']} of {where} is held by nobody"
+                if not self.redis_faulted:
+                    assert counter["used"] <= counter["limit"], f"{where}: {counter['used']} of {counter['limit']}"
+
+    async def _check_balance(self, gateway: Gateway) -> None:
+        """What a tenant that pays in advance is shown of its credit is what its invoice will say."""
+        spent: Counter[str] = Counter()
+        for event in self._journalled().values():
+            spent[event.tenant_id] += event.cost_nanodollars
+        for tenant in CREDIT:
+            for counter in await self._counters(gateway, tenant):
+                if counter["name"] == "credit_nanodollars":
+                    told, is_spent = (
+                        (counter["used"], counter["limit"]),
+                        (spent[id_of(tenant)], self.granted_nanodollars[tenant]),
+                    )
+                    assert told == is_spent, f"{tenant} is shown {told} of its credit, and it is {is_spent}"
+
+    async def _counters(self, gateway: Gateway, tenant: str) -> list[dict[str, Any]]:
+        found: list[Report] = []
+        await clients.perform(self.world, Call(0, tenant, "read", gateway=gateway.index, variant=0), found)
+        if found[0].status == 401:
+            return []
+        assert found[0].status == 200, f"/v1/limits answers {found[0].status}"
+        counters: list[dict[str, Any]] = found[0].body()["counters"]
+        return counters
+
+    def _check_books(self) -> None:
+        events = {str(event_id): row for event_id, row in self.world.analytics.events().items()}
+        journalled = self._journalled()
+        assert set(events) == set(journalled), (
+            f"{len(set(journalled) - set(events))} events of journals are not in the store, "
+            f"{len(set(events) - set(journalled))} of the store in no journal"
+        )
+        by_request = Counter(row["request_id"] for row in events.values())
+        twice = [request for request, count in by_request.items() if count > 1]
+        assert not twice, f"requests with two events: {twice}"
+        by_id = {row["request_id"]: row for row in events.values()}
+        for report in self.reports:
+            check_bill(report, by_id)
+        billed = list(journalled.values())
+        check_credit(billed, self.granted_nanodollars)
+        if not (self.redis_faulted or self.has_crashed):
+            check_limits(billed, tokens_survive=self.world.config.redis or not self.has_restarted)
+
+    def _journalled(self) -> dict[str, UsageEvent]:
+        """The events of all journals as they are now; a process that was killed has left its to the next."""
+        found: dict[str, UsageEvent] = {}
+        for gateway in self.world.gateways:
+            connection = sqlite3.connect(f"{gateway.settings.journal_path.as_uri()}?mode=ro", uri=True)
+            try:
+                rows = connection.execute("SELECT body FROM events").fetchall()
+                left = connection.execute("SELECT request_id FROM open_requests").fetchall()
+            finally:
+                connection.close()
+            assert not left, f"requests that are open in the journal for ever: {left}"
+            for (body,) in rows:
+                event = UsageEvent.from_json(body)
+                assert str(event.event_id) not in found, "an event is in two journals"
+                found[str(event.event_id)] = event
+        return found
+
+    def at_end(self) -> None:
+        """The gateways have stopped in order."""
+        if self._machine.failures:
+            raise self._machine.failures[0]
+        alive = list(self._machine.alive.values())
+        assert not alive, f"threads outlive their process: {alive}"
+        tasks = [task for task in asyncio.all_tasks(self.world.loop) if task is not asyncio.current_task()]
+        assert not tasks, f"tasks outlive their process: {tasks}"
+
+
+def _left_in(gateway: Gateway) -> list[str]:
+    left: list[str] = []
+    core, services = gateway.engine._core, gateway.services
+    for name, worker in core._workers.items():
+        scheduler = worker.scheduler
+        if worker.steps.has_work or scheduler.waiting or scheduler.running:
+            left.append(f"{name} has work")
+        if scheduler._cache.free_blocks != scheduler._cache.num_blocks:
+            left.append(f"{name} holds {scheduler._cache.num_blocks - scheduler._cache.free_blocks} blocks")
+        if worker.hand_over.sinks:
+            left.append(f"{name} has {len(worker.hand_over.sinks)} sinks")
+
+        if core.queue_depth(name):
+            left.append(f"{name} has a queue of {core.queue_depth(name)}")
+        if core.reservations(name):
+            left.append(f"{name} has {core.reservations(name)} reservations")
+    if core._inbox:
+        left.append("the engine's inbox")
+    left += [f"{len(mailbox._streams)} streams" for mailbox in gateway.engine._mailboxes.values() if mailbox._streams]
+    counts = services.limiter.counts()
+    left += [f"limiter: {counts[name]} {name}" for name in ("open", "unmerged", "breaker_open") if counts.get(name)]
+    journal, relay, sessions = services.journal, services.relay, services.sessions
+    if journal._under_way:
+        left.append(f"the journal has {sorted(journal._under_way)} under way")
+    if journal.trouble is not None:
+        left.append(f"the journal: {journal.trouble}")
+    if relay is not None and relay.backlog_events:
+        left.append(f"{relay.backlog_events} events have not been delivered")
+    if sessions._open or sessions._waiting or sessions._releasing:
+        left.append("turns of sessions")
+    if gateway.tasks:
+        left.append(f"{len(gateway.tasks)} requests")
+    return left

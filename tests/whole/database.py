@@ -1,0 +1,50 @@
+"""The database's answers, remembered between writes: reading the same keys again is most of what a run would cost."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Any
+
+from gateway.billing.prepaid import PrepaidKeys
+from gateway.billing.price_store import PriceStore
+
+
+class Database:
+    """`wrote` is called after each write."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._answers: dict[Any, Any] = {}
+
+    def wrote(self) -> None:
+        self._answers = {}
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Under every gateway of the block: a question is asked of SQLite once, and then takes as long without it."""
+        active_keys, versions = PrepaidKeys.active_keys, PriceStore.versions
+
+        async def keys_once(source: PrepaidKeys, public_ids: Any) -> Any:
+            return await self._once(tuple(public_ids), lambda: active_keys(source, public_ids))
+
+        async def versions_once(store: PriceStore) -> Any:
+            return await self._once("prices", lambda: versions(store))
+
+        PrepaidKeys.active_keys, PriceStore.versions = keys_once, versions_once  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            PrepaidKeys.active_keys, PriceStore.versions = active_keys, versions  # type: ignore[method-assign]
+
+    async def _once(self, question: Any, ask: Any) -> Any:
+        if question not in self._answers:
+            remembered = self._answers
+            answer = await ask()
+            if remembered is self._answers:
+                self._answers[question] = answer
+            return answer
+        await asyncio.sleep(self._random.uniform(3e-4, 5e-3))
+        if question in self._answers:  # no writer was faster
+            return self._answers[question]
+        return await self._once(question, ask)

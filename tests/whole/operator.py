@@ -1,0 +1,104 @@
+"""What an operator does in a run, and what goes wrong around the program."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from gateway.billing.credit import CreditStore
+from gateway.tenancy import TenantStore
+from tests.whole.scenario import Fault
+from tests.whole.tenants import PEPPER
+from tests.whole.world import World
+
+if TYPE_CHECKING:
+    from tests.whole.audit import Auditor
+
+
+async def apply_fault(world: World, fault: Fault, auditor: "Auditor") -> None:
+    """Have it happen, and end where it lasts."""
+    gateway = world.gateways[fault.gateway % len(world.gateways)]
+    lasts_s = fault.lasts_ms / 1000
+    devices = list(gateway.devices.values())
+    match fault.kind:
+        case "redis-down":
+            auditor.redis_fault()
+            world.redis.down = True
+            await asyncio.sleep(lasts_s)
+            world.redis.down = False
+        case "redis-slow":
+            auditor.redis_fault()
+            world.redis.late_s = 0.02 * fault.amount
+            await asyncio.sleep(lasts_s)
+            world.redis.late_s = 0.0
+        case "redis-empty":
+            auditor.redis_fault()
+            world.redis.down = True
+            await asyncio.sleep(min(lasts_s, 0.5))
+            world.redis.empty()
+            world.redis.down = False
+        case "redis-full":
+            auditor.redis_fault()
+            world.redis.full = True
+            await asyncio.sleep(lasts_s)
+            world.redis.full = False
+        case "disk-fails":
+            world.disk.fails = True
+            await asyncio.sleep(lasts_s)
+            world.disk.fails = False
+        case "sync-fails":
+            world.disk.sync_fails = True
+            await asyncio.sleep(lasts_s)
+            world.disk.sync_fails = False
+        case "disk-full":
+            world.disk.full = True
+            await asyncio.sleep(lasts_s)
+            world.disk.full = False
+        case "disk-slow":
+            world.disk.late_s = 0.01 * fault.amount
+            await asyncio.sleep(lasts_s)
+            world.disk.late_s = 0.0
+        case "topic-down":
+            world.topic.down = True
+            await asyncio.sleep(lasts_s)
+            world.topic.down = False
+        case "topic-repeats":
+            world.topic.repeats += min(fault.amount, 3)
+        case "store-down":
+            world.analytics.away = True
+            await asyncio.sleep(lasts_s)
+            world.analytics.away = False
+        case "loop-stalls":
+            # This process has no core for a while: nothing of it moves, and all that is outside does.
+            world.clock.advance(min(fault.lasts_ms, 700) * 1_000_000)
+        case "device-slow":
+            for device in devices:
+                device.speed.factor = 1.0 + fault.amount
+            await asyncio.sleep(lasts_s)
+            for device in devices:
+                device.speed.factor = 1.0
+        case "step-fails":
+            auditor.engine_faulted = True
+            devices[0].faults.fails = True
+        case "step-short":
+            auditor.engine_faulted = True  # where no smaller step is possible, the largest request ends
+            devices[0].faults.short = True
+        case "poison":
+            pass
+        case "grant":
+            await CreditStore(gateway.database).add(
+                "prepaid", fault.amount * 10_000, "more", f"grant-{fault.at_ms}-{fault.lasts_ms}"
+            )
+            world.database.wrote()
+            auditor.granted(fault.amount * 10_000)
+        case "revoke":
+            keys = await TenantStore(gateway.database, PEPPER).list_keys("economy")
+            await TenantStore(gateway.database, PEPPER).revoke_key(keys[0].public_id)
+            world.database.wrote()
+            auditor.revoked("economy")
+        case "restart":
+            if gateway.open:
+                auditor.restarted()
+                await world.restart(fault.gateway % len(world.gateways))
+        case "crash":
+            if gateway.open:
+                auditor.crashed()
+                await world.crash(fault.gateway % len(world.gateways))

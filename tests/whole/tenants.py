@@ -1,0 +1,89 @@
+"""The tenants of every run, with their keys, limits, credit and policies, in a database that each run has a copy of."""
+
+import asyncio
+import tempfile
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+
+import time_machine
+
+from gateway.billing.credit import CreditStore
+from gateway.billing.price_store import PriceStore
+from gateway.routing.policy import RoutingPolicy
+from gateway.tenancy import TenantStore, open_database
+from gateway.tenancy.limits import Limits, LimitTable, ScopeKind
+from gateway.tenancy.routing_policies import RoutingPolicyTable
+from gateway.tenancy.schema import upgrade
+from tests.whole.randomness import seeded
+
+PEPPER = b"p" * 32
+PRICES = {"large": ("1", "0.5", "2"), "small": ("0.1", "0.05", "0.2")}
+"""Dollars per million tokens of input, cached input and output."""
+
+TIERS = {"premium": "premium", "cascade": "premium"}
+LIMITS = {
+    "minute": Limits(requests_per_minute=12, tokens_per_minute=900),
+    "daily": Limits(tokens_per_day=1500, concurrent=4),
+    "spender": Limits(nanodollars_per_month=1_200_000),
+}
+CREDIT = {"prepaid": 900_000}
+"""Nanodollars."""
+POLICIES = {
+    "economy": RoutingPolicy(degrade=True, degrade_near_budget=True),
+    "cascade": RoutingPolicy(cascade_percent=60, degrade=True),
+}
+MADE_AT = datetime(2025, 1, 1, tzinfo=UTC)
+"""Before any run."""
+NAMES = ("premium", "plain", "minute", "daily", "spender", "prepaid", "economy", "cascade", "probe", "vip-probe")
+
+
+@cache
+def template() -> tuple[bytes, dict[str, str], dict[str, str]]:
+    """The database's bytes, and the key and the id of each tenant. Made once a process, and in each the same."""
+    with tempfile.TemporaryDirectory() as folder, seeded(0), time_machine.travel(MADE_AT, tick=False):
+        path = Path(folder) / "template.db"
+        keys, ids = asyncio.run(_furnish(path))
+        return path.read_bytes(), keys, ids
+
+
+def key_of(tenant: str) -> str:
+    return template()[1][tenant]
+
+
+def id_of(tenant: str) -> str:
+    return template()[2][tenant]
+
+
+def copy_database(folder: Path) -> Path:
+    path = folder / "turnpike.db"
+    path.write_bytes(template()[0])
+    return path
+
+
+async def _furnish(path: Path) -> tuple[dict[str, str], dict[str, str]]:
+    from gateway.settings import Settings
+
+    url = f"sqlite+aiosqlite:///{path}"
+    await upgrade(url)
+    database = open_database(url)
+    store, keys, ids = TenantStore(database, PEPPER), {}, {}
+    stated = Settings(prices=PRICES, data_dir=path.parent).prices
+    await PriceStore(database).declare(stated)
+    for name in NAMES:
+        tier = "premium" if name == "vip-probe" else TIERS.get(name, "standard")
+        ids[name] = (await store.create_tenant(name, tier)).id
+        keys[name] = (await store.create_key(name, "")).plaintext
+        limits = LIMITS.get(name)
+        if limits is not None:
+            changes = {each: getattr(limits, each) for each in Limits.__slots__ if getattr(limits, each) is not None}
+            await LimitTable(database).set_limits(name, ScopeKind.TENANT, "", changes)
+        if name in CREDIT:
+            await CreditStore(database).add(name, CREDIT[name], "paid", "first")
+        if name in POLICIES:
+            await RoutingPolicyTable(database).change(name, lambda _, name=name: POLICIES[name])  # type: ignore[misc]
+    async with database.connect() as connection:
+        await connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+        await connection.exec_driver_sql("PRAGMA journal_mode=DELETE")
+    await database.dispose()
+    return keys, ids

@@ -1,0 +1,310 @@
+"""The program of one run: gateways with engines of their own, the stores between them, and the way a process ends."""
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import _base as futures
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+import aiosqlite.core
+import structlog
+from sqlalchemy.ext.asyncio import AsyncEngine
+from starlette.applications import Starlette
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as Backend
+
+from engine import core as engine_core
+from engine import forecast as engine_forecast
+from engine import streams
+from engine import thread as engine_thread
+from engine import watchdog as engine_watchdog
+from engine.config import SchedulerConfig
+from engine.engine import Engine
+from engine.kv_memory import KVBudget, KVPool
+from engine.memory.block_pool import BlockPool
+from engine.memory.kv_cache import KVCacheManager
+from engine.scheduling.scheduler import Scheduler
+from engine.text.chat_template import ChatTemplate
+from engine.text.processor import TextProcessor
+from engine.text.tokenizer import Tokenizer
+from engine.thread import EngineThread
+from engine.worker import LoadedModel, ServedModel
+from gateway import opening
+from gateway.admission.redis_store import RedisStore
+from gateway.api import deltas, text_pool
+from gateway.app import create_app
+from gateway.engine_classes import engine_classes_of
+from gateway.metering import journal as journal_module
+from gateway.metering import worker as worker_module
+from gateway.metering.analytics_destination import AnalyticsDestination
+from gateway.metering.intake import Intake
+from gateway.metering.signature import EventSigner, Verification
+from gateway.metering.sink import Sink
+from gateway.server import CUT_S, FLUSH_S
+from gateway.services import Services
+from gateway.sessions.redis_store import RedisSessionStore
+from gateway.settings import Settings
+from gateway.tenancy import open_database
+from tests.whole.clock import VirtualClock
+from tests.whole.database import Database
+from tests.whole.disk import Disk
+from tests.whole.executor import SimulatedDevice
+from tests.whole.loop import VirtualLoop
+from tests.whole.redis import RedisMachine
+from tests.whole.scenario import Config
+from tests.whole.tenants import PEPPER, PRICES, copy_database
+from tests.whole.usage import AnalyticsLink, MemoryAnalytics, Topic, TopicDestination, TopicSource
+
+THREADED_MODULES = (
+    engine_core,
+    engine_thread,
+    engine_watchdog,
+    engine_forecast,
+    journal_module,
+    worker_module,
+    text_pool,
+    aiosqlite.core,
+    futures,
+)
+"""All that have threads and are part of a run."""
+
+BYTES, BOS, END = 256, 256, 257
+VOCABULARY = 258
+TEMPLATE = (
+    "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<a>{% endif %}"
+)
+
+
+@dataclass
+class Gateway:
+    """One process: from its start to its end, in order or not. `epoch` counts its starts."""
+
+    index: int
+    epoch: int
+    folder: Path
+    settings: Settings
+    engine: Engine
+    devices: dict[str, SimulatedDevice]
+    services: Services
+    app: Starlette
+    database: AsyncEngine
+    stack: AsyncExitStack
+    links: list[Any]
+    """Its ways to other machines."""
+    tasks: set["asyncio.Task[Any]"] = field(default_factory=set)
+    """Of requests that it serves."""
+    exchanges: set[Any] = field(default_factory=set)
+    """With clients that are connected to it."""
+    open: bool = True
+
+    @property
+    def schedulers(self) -> dict[str, Scheduler]:
+        return {name: worker.scheduler for name, worker in self.engine._core._workers.items()}
+
+
+class World:
+    """All of it. Made on the loop that it runs on."""
+
+    def __init__(self, config: Config, folder: Path, clock: VirtualClock, loop: VirtualLoop, random: Random) -> None:
+        self.config = config
+        self.folder = folder
+        self.clock = clock
+        self.loop = loop
+        self.random = random
+        self.redis = RedisMachine(random)
+        self.topic = Topic(random)
+        self.analytics = MemoryAnalytics(random)
+        self.disk = Disk(random)
+        self.database = Database(random)
+        self.gateways: list[Gateway] = []
+        self.lost_holds = False
+        """A process died with holds: what is left of them expires."""
+        self.remains: list[asyncio.Task[None]] = []
+        self.sink_task: asyncio.Task[None] | None = None
+        self._sink: Sink | None = None
+        self.database_path = copy_database(folder)
+
+    async def start(self) -> None:
+        for index in range(self.config.gateways):
+            self.gateways.append(await self._start_gateway(index, 0, None))
+        if self.config.topic:
+            intake = Intake(self.analytics, Verification(EventSigner(PEPPER)))
+            self._sink = Sink(TopicSource(self.topic), intake, linger_ms=50)
+            self.sink_task = asyncio.create_task(self._sink.run(), name="sink")
+
+    async def restart(self, index: int) -> None:
+        """SIGTERM, and a new process on the same disk."""
+        old = self.gateways[index]
+        await self.stop(old)
+        self.gateways[index] = await self._start_gateway(index, old.epoch + 1, old.settings.journal_path.read_bytes())
+
+    async def crash(self, index: int) -> None:
+        """kill -9: what was on the disk at this moment is all that the next process finds."""
+        old = self.gateways[index]
+        left = self.disk.after_crash(old.settings.journal_path)
+        self.lost_holds = True
+        # The old process can reach nothing any more. What it still does, in ending, has no effect on anyone.
+        old.open = False
+        for link in old.links:
+            link.cut = True
+        for exchange in list(old.exchanges):
+            exchange.break_off()
+        for task in list(old.tasks):
+            task.cancel()
+        self.remains.append(asyncio.create_task(self._bury(old), name="killed process"))
+        self.gateways[index] = await self._start_gateway(index, old.epoch + 1, left)
+
+    async def _bury(self, gateway: Gateway) -> None:
+        if gateway.tasks:
+            await asyncio.wait(gateway.tasks)
+        await gateway.stack.aclose()
+
+    async def stop(self, gateway: Gateway) -> None:
+        """As `Server.shutdown`: new work is refused, what runs may end, and what the deadline finds is cut."""
+        gateway.open = False
+        gateway.services.drain.begin()
+        if gateway.tasks:
+            await asyncio.wait(gateway.tasks, timeout=10.0)
+        for exchange in gateway.exchanges:
+            exchange.at_deadline = True
+        for task in list(gateway.tasks):
+            task.cancel()
+        if gateway.tasks:
+            await asyncio.wait(gateway.tasks, timeout=FLUSH_S)
+        for exchange in list(gateway.exchanges):
+            exchange.cut_if_unread()
+        if gateway.tasks:
+            await asyncio.wait(gateway.tasks, timeout=CUT_S - FLUSH_S)
+        assert not gateway.tasks, f"{len(gateway.tasks)} requests did not end at the deadline"
+        await gateway.stack.aclose()
+
+    async def aclose(self) -> None:
+        for gateway in self.gateways:
+            await self.stop(gateway)
+        if self.remains:
+            await asyncio.wait(self.remains)
+        if self._sink is not None and self.sink_task is not None:
+            self._sink.stop()
+            await self.sink_task
+        await asyncio.sleep(1.0)  # threads that nobody joins end by themselves
+
+    async def _start_gateway(self, index: int, epoch: int, journal: bytes | None) -> Gateway:
+        folder = self.folder / f"gateway-{index}-{epoch}"
+        folder.mkdir()
+        settings = settings_of(self.config, folder, self.database_path)
+        if journal is not None:
+            settings.journal_path.parent.mkdir(parents=True, exist_ok=True)
+            settings.journal_path.write_bytes(journal)
+        loaded, devices = _models(self.config, settings, self.clock)
+        engine_ = Engine(loaded, EngineThread(), b"salt" * 8, {}, step_timeout_seconds=settings.step_timeout_s)
+        database = open_database(f"sqlite+aiosqlite:///{self.database_path}")
+        stack = AsyncExitStack()
+        links: list[Any] = []
+        with self._stores(links), self.disk.well():
+            services = await opening.open_services(settings, engine_, database, PEPPER)
+        stack.push_async_callback(database.dispose)
+        app = create_app(settings, services)
+        await stack.enter_async_context(app.router.lifespan_context(app))
+        return Gateway(index, epoch, folder, settings, engine_, devices, services, app, database, stack, links)
+
+    @contextmanager
+    def _stores(self, links: list[Any]) -> Iterator[None]:
+        """In place of servers: the simulated ones. `links` gets the process's ways to them."""
+
+        def linked(link: Any) -> Any:
+            links.append(link)
+            return link
+
+        def destination(settings: Settings, analytics: Any, signer: EventSigner) -> Any:
+            if self.config.topic:
+                return linked(TopicDestination(self.topic, signer))
+            return AnalyticsDestination(analytics, signer)
+
+        with (
+            patch.object(opening, "open_usage_store", lambda settings: linked(AnalyticsLink(self.analytics))),
+            patch.object(opening, "_destination", destination),
+            patch.object(opening, "open_books", lambda *_: None),
+            patch.object(RedisStore, "open", classmethod(lambda cls, url: cls(linked(self.redis.client())))),
+            patch.object(RedisSessionStore, "open", classmethod(lambda cls, url: cls(linked(self.redis.client())))),
+        ):
+            yield
+
+
+def settings_of(config: Config, folder: Path, database: Path) -> Settings:
+    names = ["large", "small"] if config.small else ["large"]
+    return Settings(
+        data_dir=folder,
+        database_url=f"sqlite:///{database}",
+        models={name: folder / name for name in names},
+        small_models={"large": "small"} if config.small else {},
+        prices={name: PRICES[name] for name in names},
+        embeddings={"large": "mean"},
+        redis_url="redis://simulated:6379/0" if config.redis else None,
+        max_wait_s=config.max_wait_s,
+        saturated_queue=config.saturated_queue,
+        journal_min_free=2**20,
+        session_wait_s=2,
+        step_timeout_s=60,
+    )
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No log lines, no priorities of this process."""
+    structlog.configure(
+        processors=[lambda *_: ""], logger_factory=structlog.ReturnLoggerFactory(), cache_logger_on_first_use=False
+    )
+    with patch.object(engine_thread, "give_way", lambda: None):
+        yield
+
+
+@contextmanager
+def unread(most: int) -> Iterator[None]:
+    """So many deltas and tokens of a choice lie unread at most."""
+    with (
+        patch.object(streams, "MAX_UNREAD_DELTAS", most),
+        patch.object(streams, "FEW_UNREAD_DELTAS", most // 4),
+        patch.object(deltas, "MAX_PENDING_TOKENS", most),
+    ):
+        yield
+
+
+def _models(
+    config: Config, settings: Settings, clock: VirtualClock
+) -> tuple[list[LoadedModel], dict[str, SimulatedDevice]]:
+    loaded, devices = [], {}
+    for name in settings.models:
+        scheduling = SchedulerConfig(
+            max_running=config.max_running,
+            step_tokens=max(config.step_tokens, config.max_running),
+            chunk_tokens=max(config.step_tokens, config.max_running),
+            classes=engine_classes_of(settings),
+        )
+        scheduler = Scheduler(scheduling, KVCacheManager(BlockPool(config.blocks)), config.window)
+        device = SimulatedDevice(clock, config.blocks, BYTES, ahead=config.ahead)
+        device.speed.step_ns = config.step_us * (1000 if name == "large" else 300)
+        device.speed.token_ns = config.token_us * (1000 if name == "large" else 300)
+        windows = {each.name: scheduler.window_tokens_of(each.name) for each in scheduling.classes}
+        served = ServedModel(name, text(), scheduler.window_tokens, windows, VOCABULARY, (END,), 1, f"{name}-1", None)
+        pool = KVPool(config.blocks, 1, KVBudget(config.blocks, "simulated"))
+        loaded.append(LoadedModel(served, Path(name), None, scheduler, device, pool))
+        devices[name] = device
+    return loaded, devices
+
+
+@cache
+def text() -> TextProcessor:
+    """Bytes as tokens, a beginning, an end, and a template."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Backend(models.BPE(vocab={each: index for index, each in enumerate(alphabet)}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken("<s>", special=True), AddedToken("</s>", special=True)])
+    tokenizer = Tokenizer(backend, special_ids=[BOS, END], bos_token_id=BOS, eos_token_ids=[END], prefix_ids=[BOS])
+    return TextProcessor(tokenizer, ChatTemplate(TEMPLATE, {"bos_token": "<s>", "eos_token": "</s>"}))
