@@ -9,6 +9,27 @@ from kernels.cpu import native
 from tests.e2e.program import Program, running
 from tests.engine.models.tiny import make_checkpoint
 
+# The default classes, except that a burst of 64 requests waits instead of being shed, however slow the machine is.
+_CONFIGURATION = """
+[embeddings]
+tiny = "last"
+
+[service_classes.premium]
+priority = 0
+reserved_fraction = 0.30
+ttft_target_ms = 500
+itl_target_ms = 50
+max_wait_ms = 60_000
+context_tokens = 131_072
+
+[service_classes.standard]
+priority = 10
+step_share = 0.1
+itl_target_ms = 100
+max_wait_ms = 60_000
+context_tokens = 32_768
+"""
+
 
 @pytest.fixture(scope="session")
 def program(smollm2_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
@@ -16,7 +37,7 @@ def program(smollm2_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     tiny = make_checkpoint(root / "tiny", "qwen3")
     data = root / "data"
     data.mkdir()
-    (data / "turnpike.toml").write_text('[embeddings]\ntiny = "last"\n')
+    (data / "turnpike.toml").write_text(_CONFIGURATION)
     models = ("--model", f"smollm2={smollm2_file}", "--model", f"tiny={tiny}")
     # What is compared here is texts. The native kernels compute a token alike in every batch; in bf16 on torch a
     # batch's rounding decides between equal logits, and float32 takes many times as long.
