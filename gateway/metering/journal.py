@@ -80,6 +80,8 @@ class Journal:
             self._lock_file.close()
             raise JournalUnavailable(f"{path} cannot be read: {error}") from error
         self.source = self._file.source
+        self.on_events: Callable[[], None] | None = None
+        """Called on the journal's thread when events have been written; it neither waits nor raises."""
         self.commits_total = 0
         self.commit_ns_total = 0
         self.failures_total = 0
@@ -264,7 +266,10 @@ class Journal:
         if self._trouble is not None:
             _log.warning("the journal can be written again")
         self._trouble = None
+        has_events = last > self._last_sequence
         self._last_sequence = last
+        if has_events and (on_events := self.on_events) is not None:
+            on_events()
         self._relayed_sequence = max(self._relayed_sequence, batch.acknowledged)
         self._unwritten = Batch()
         for asked in batch.credit_asked:

@@ -4,9 +4,12 @@ Nothing waits for it. While its destination is away the journal grows and answer
 """
 
 import asyncio
+import contextlib
+import math
 import sqlite3
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import structlog
 
@@ -17,7 +20,6 @@ from gateway.metering.journal_file import JournalFile, JournalRow
 from gateway.metering.worker import Worker
 
 BATCH_EVENTS = 1000
-POLL_MS = 20
 FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 10.0
 
@@ -52,7 +54,10 @@ class Relay:
         self._oldest: JournalRow | None = None
         """What has not arrived is no older than this; None where nothing waits."""
         self._failing_since: float | None = None
-        self._stopping = asyncio.Event()
+        self._awaited_after = math.inf
+        """`_woken` is set when the journal has an event after this one."""
+        self._woken = asyncio.Event()
+        self._stopping = False
         self._closed = False
         self._task: asyncio.Task[None] | None = None
         self.last_error: str | None = None
@@ -83,12 +88,14 @@ class Relay:
 
     def start(self) -> None:
         assert self._task is None
+        self._journal.on_events = partial(self._on_events, asyncio.get_running_loop())
         self._task = asyncio.create_task(self._run(), name="relay")
 
     async def aclose(self, deadline_s: float) -> None:
         """Try once more to deliver what there is, for at most `deadline_s`. What is left stays in the journal for the
         next process. Close the journal after this. Idempotent."""
-        self._stopping.set()
+        self._stopping = True
+        self._woken.set()
         if self._closed:
             return
         self._closed = True
@@ -96,6 +103,7 @@ class Relay:
             await asyncio.wait([self._task], timeout=deadline_s)
             self._task.cancel()
             await asyncio.wait([self._task])
+            self._journal.on_events = None
             if self.backlog_events:
                 _log.warning("events stay in the journal until the next start", events=self.backlog_events)
         await self._destination.aclose()
@@ -112,13 +120,13 @@ class Relay:
                     await self._destination.deliver(rows)
             except Exception as error:  # whatever it is, this task has to stay and say so
                 self._failed(error)
-                if self._stopping.is_set():
+                if self._stopping:
                     return
-                await self._pause(self._backoff.next_s())
+                await self._until_after(math.inf, self._backoff.next_s())
                 continue
             if rows:
                 self._succeeded(rows)
-            elif self._stopping.is_set():
+            elif self._stopping:
                 return
             if len(rows) < self._batch_events:
                 await self._gather()
@@ -159,19 +167,24 @@ class Relay:
     async def _gather(self) -> None:
         """Wait until there is something to deliver, and then a little for more of it."""
         delivered = self._delivered or 0
-        while self._journal.last_sequence == delivered and not self._stopping.is_set():
-            await self._pause(POLL_MS / 1000)
-        due = time.monotonic() + self._destination.linger_ms / 1000
-        while (
-            time.monotonic() < due
-            and self._journal.last_sequence - delivered < self._batch_events
-            and not self._stopping.is_set()
-        ):
-            await self._pause(min(POLL_MS / 1000, self._destination.linger_ms / 1000))
+        await self._until_after(delivered)
+        await self._until_after(delivered + self._batch_events - 1, self._destination.linger_ms / 1000)
 
-    async def _pause(self, seconds: float) -> None:
-        """Or until it is time to stop."""
+    async def _until_after(self, sequence: float, timeout_s: float | None = None) -> None:
+        """Wait until the journal has an event after `sequence`, `timeout_s` is over, or the relay stops."""
+        self._awaited_after = sequence  # before the journal is asked: it sets its sequence before it reads this one
         try:
-            await asyncio.wait_for(self._stopping.wait(), seconds)
+            async with asyncio.timeout(timeout_s):
+                while self._journal.last_sequence <= sequence and not self._stopping:
+                    self._woken.clear()
+                    await self._woken.wait()
         except TimeoutError:
             return
+        finally:
+            self._awaited_after = math.inf
+
+    def _on_events(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The journal has written events. On its thread."""
+        if self._journal.last_sequence > self._awaited_after:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._woken.set)

@@ -87,7 +87,7 @@ class RedisSessionStore:
         return bool(stored)
 
     async def release(self, key: SessionKey, token: str) -> None:
-        await self._call("release", key, token, *self._bounds)
+        await self._call("release", key, token, *self._bounds, TURN_TTL_MS)
 
     async def read(self, key: SessionKey) -> Stored | None:
         found = await self._call("read", key)

@@ -67,7 +67,8 @@ class SessionStore(Protocol):
         ...
 
     async def release(self, key: SessionKey, token: str) -> None:
-        """End a turn, if it is still this token's, and leave the value as it was."""
+        """End a turn, if it is still this token's, and leave the value as it was. A `begin` of the token that was
+        cancelled and takes place later begins nothing."""
         ...
 
     async def read(self, key: SessionKey) -> Stored | None:

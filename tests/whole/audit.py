@@ -188,10 +188,6 @@ class Auditor:
             name = getattr(task.get_coro(), "__qualname__", "?")
             if task is not asyncio.current_task() and not any(name.endswith(each) for each in BACKGROUND):
                 names.append(f"{task.get_name()} ({name})")
-        for _ in self.world.gateways:  # each relay sleeps on its end
-            pause = next((each for each in names if each.endswith("(Event.wait)")), None)
-            if pause is not None:
-                names.remove(pause)
         return sorted(names)
 
     async def _probe(self, gateway: Gateway) -> None:

@@ -58,6 +58,7 @@ PLANTS = [
     Plant("an abandoned request stays open", "gateway.metering.meter:Meter.abandon", drop("finish_later")),
     Plant("a failed end is billed in full", "gateway.metering.meter:Meter.close", replace("otherwise", "None")),
     Plant("the relay repeats itself", "gateway.metering.relay:Relay._succeeded", drop_assignment("_delivered")),
+    Plant("the relay is not woken", "gateway.metering.journal:Journal._wrote", drop("on_events")),
     Plant("the journal is not told of arrivals", "gateway.metering.relay:Relay._succeeded", drop("acknowledge")),
     Plant("the sink commits first", "gateway.metering.sink:Sink._store", swapped("popleft", "store")),
     # Sessions
@@ -164,6 +165,7 @@ SHOWN_AT = {
     "progress is not noted": 0,
     "an abandoned request stays open": 0,
     "the relay repeats itself": 0,
+    "the relay is not woken": 0,
     "a turn that failed is kept": 4,
     "a turn stays open": 0,
     "a turn that waited is counted for ever": 11,

@@ -1,11 +1,13 @@
 """Redis under simulation: a library's server that runs the real Lua scripts, with latency, outages, a full memory."""
 
 import asyncio
+import contextlib
+from collections.abc import Coroutine
 from random import Random
 from typing import Any
 
 from fakeredis import FakeAsyncRedis, FakeServer
-from redis.exceptions import ConnectionError, OutOfMemoryError
+from redis.exceptions import ConnectionError, OutOfMemoryError, RedisError
 
 _WRITES = frozenset((b"EVALSHA", b"EVAL", b"SET", b"HSET", b"EVALSHA_RO"))
 
@@ -21,6 +23,7 @@ class RedisMachine:
         self.full = False
         self.late_s = 0.0
         self.calls = 0
+        self._late: set[asyncio.Task[None]] = set()
 
     def client(self) -> "RedisClient":
         return RedisClient(self)
@@ -28,6 +31,25 @@ class RedisMachine:
     def empty(self) -> None:
         """As after a restart without persistence: connections break, data and scripts are gone."""
         self.server = FakeServer(server_type="redis", version=(7,))
+
+    def arrives_late(self, call: Coroutine[Any, Any, Any]) -> None:
+        """A cancelled call. At times its command lies in the buffer of the closed connection, and is executed after
+        later commands of other connections."""
+        if self.random.random() < 0.5:
+            call.close()
+            return
+
+        async def arrive() -> None:
+            await asyncio.sleep(self.random.uniform(0.0, 0.2))
+            if self.down:
+                call.close()
+                return
+            with contextlib.suppress(RedisError):
+                await call
+
+        task = asyncio.create_task(arrive(), name="a late command")
+        self._late.add(task)
+        task.add_done_callback(self._late.discard)
 
     async def travel(self, *, cut: bool = False) -> None:
         """One way between the program and the server."""
@@ -55,12 +77,19 @@ class RedisClient:
     async def execute_command(self, *command: Any, **options: Any) -> Any:
         machine = self._machine
         machine.calls += 1
-        await machine.travel(cut=self.cut)
-        if machine.full and not _reads(command):
-            raise OutOfMemoryError("OOM command not allowed when used memory > 'maxmemory'.")
-        answer = await self._of_now().execute_command(*command, **options)
+        try:
+            await machine.travel(cut=self.cut)
+        except asyncio.CancelledError:
+            machine.arrives_late(self._execute(command, options))
+            raise
+        answer = await self._execute(command, options)
         await machine.travel(cut=self.cut)
         return answer
+
+    async def _execute(self, command: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        if self._machine.full and not _reads(command):
+            raise OutOfMemoryError("OOM command not allowed when used memory > 'maxmemory'.")
+        return await self._of_now().execute_command(*command, **options)
 
     async def ping(self) -> Any:
         return await self.execute_command("PING")

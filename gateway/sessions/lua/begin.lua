@@ -1,5 +1,8 @@
 -- ARGV: time, session, token, how long a turn and a session live. Answers {begun, value}.
 local token, turn_ttl, session_ttl = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+if redis.call('EXISTS', released(token)) == 1 then
+  return {0}
+end
 local found = redis.call('HMGET', key, 'owner', 'owned_until', 'expires', 'value')
 if found[1] and found[1] ~= token and later(found[2]) then
   return {0}

@@ -6,6 +6,8 @@
 -- KEYS[2] and KEYS[3] are the tenant's: a sorted set of its sessions' ids, least recently used first, and a hash of the
 -- bytes that each one's value takes, with their sum under ''. They are what the bounds of a tenant are counted by.
 --
+-- `ctx-released:{token}` says that the token was released without a turn, for as long as a turn lives.
+--
 -- Times are Unix milliseconds. ARGV[1] is the time, or -1 for that of Redis; ARGV[2] is the session's id. A key's own
 -- life, by Redis' clock, only takes away what is over.
 
@@ -23,6 +25,10 @@ end
 
 local function later(time)
   return time and tonumber(time) > now
+end
+
+local function released(token)
+  return 'ctx-released:' .. token
 end
 
 local function owned_by(token)

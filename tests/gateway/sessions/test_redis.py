@@ -49,6 +49,17 @@ async def test_a_first_turn_that_is_released_leaves_nothing(client):
     assert await client.keys() == []
 
 
+async def test_a_begin_that_arrives_after_its_release_takes_nothing(client):
+    """A cancelled `begin` may still lie in the buffer of its closed connection when `release` comes by another."""
+    store = RedisSessionStore(client)
+    await store.release(KEY, "cancelled")
+    assert await store.begin(KEY, "cancelled") is None
+    assert await store.begin(KEY, "next") is not None
+    await store.release(KEY, "next")
+    [left] = await client.keys()
+    assert 0 < await client.pttl(left) <= TURN_TTL_MS
+
+
 async def test_where_redis_has_little_memory_left_nothing_is_stored_and_nothing_changes(client):
     """What limits are held in is not filled by what clients have stored, nor by many tenants together."""
     store = RedisSessionStore(client)
