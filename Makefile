@@ -33,7 +33,7 @@ run: install
 	$(BIN)/turnpike serve --demo
 
 test: install
-	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 # Environments of the clients that tests/e2e/clients tries; without them those tests skip.
 clients: install

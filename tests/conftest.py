@@ -48,6 +48,25 @@ _, _most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (_most_files, _most_files))
 
 
+LONGEST = (
+    "tests/engine/simulation/test_campaign.py",
+    "tests/whole/test_whole.py",
+    "tests/gateway/metering/test_sink_process.py",
+    "tests/deploy/test_dockerfile.py",
+    "tests/e2e/test_kill.py",
+    "tests/e2e/test_drain.py",
+    "tests/kernels/triton/test_compiled.py",
+    "tests/deploy/test_dashboards.py",
+    "tests/engine/test_smollm2.py",
+)
+"""Files that take 30 s or more. They go first, so that the workers of a parallel run end together."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {path: place for place, path in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.nodeid.partition("::")[0], len(order)))
+
+
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
