@@ -77,25 +77,28 @@ class LocalShare:
 
     async def hold(self, request: HoldRequest) -> Hold | Refusal:
         """Raises: StoreAway, where only the shared store may decide; what it may have held is released."""
-        asked = False
+        attempts = 0
 
         async def ask() -> Hold | Refusal:
-            nonlocal asked
-            asked = True
+            nonlocal attempts
+            attempts += 1
             return await self._shared.hold(request)
 
         waited_s = 0.0
         while True:
             try:
-                return await self._breaker.call(request.tenant_id, ask)
+                answer = await self._breaker.call(request.tenant_id, ask)
+                if attempts > 1 and isinstance(answer, Refusal):  # an earlier attempt may arrive after this one
+                    self._release_unheard(request)
+                return answer
             except StoreAway as error:
                 if self._may_share(request):
                     answer = await self._hold_locally(request)
-                    if asked and isinstance(answer, Refusal):
+                    if attempts and isinstance(answer, Refusal):
                         self._release_unheard(request)
                     return answer
                 if not self._breaker.is_open or self._breaker.is_away or waited_s >= PATIENCE_S:
-                    if asked:
+                    if attempts:
                         self._release_unheard(request)
                     self._unchecked += 1
                     raise StoreAway(str(error), _hardest(request)) from error

@@ -106,11 +106,15 @@ class Admission:
         await self._settle()
 
     async def end(self, ending: Ending) -> None:
-        """It ended, early unless it is complete. Idempotent."""
-        if not self._meter.closed:
-            await self._last_word()
-            self._meter.abandon(self.usage.progress, self.usage.work, ending)
-        await self._settle()
+        """It ended, early unless it is complete. Idempotent. A caller that is cancelled waits no longer for the engine;
+        the request is journalled and settled all the same."""
+        try:
+            if not self._meter.closed:
+                await self._last_word()
+        finally:
+            if not self._meter.closed:
+                self._meter.abandon(self.usage.progress, self.usage.work, ending)
+            await self._settle()
 
     async def _last_word(self) -> None:
         """Wait for the engine to say what each choice consumed, as long as that may take."""

@@ -45,6 +45,49 @@ SCENARIOS: list[Scenario] = [
             Call(at_ms=2834, tenant="prepaid", max_tokens=120),
         ),
     ),
+    # Cancelled while the engine was waited for, after its step had failed: neither journalled nor settled.
+    Scenario(
+        1693,
+        Config(
+            start=datetime(2026, 3, 14, 12, 0, 0, 312000, tzinfo=UTC),
+            blocks=128,
+            max_running=2,
+            small=False,
+            step_us=20000,
+            token_us=10,
+            max_wait_s=30,
+            saturated_queue=0,
+        ),
+        (
+            Fault(at_ms=1101, kind="step-fails"),
+            Call(at_ms=1202, tenant="prepaid", cancelled_after_steps=4),
+        ),
+    ),
+    # A hold's first attempt reached Redis after its second one had been refused, and held until it expired.
+    Scenario(
+        1928,
+        Config(
+            start=datetime(2026, 3, 31, 12, 0, 0, 96000, tzinfo=UTC),
+            redis=True,
+            blocks=256,
+            max_running=16,
+            step_tokens=16,
+            window=320,
+            small=False,
+            step_us=500,
+            token_us=10,
+            saturated_queue=0,
+        ),
+        (
+            Fault(at_ms=133, kind="redis-slow", lasts_ms=700, amount=5),
+            Call(at_ms=232, tenant="minute", words=20, gone_after_ms=60),
+            Call(at_ms=235, tenant="minute"),
+            Call(at_ms=235, tenant="minute", gone_after_ms=60),
+            Call(at_ms=238, tenant="minute", words=20, max_tokens=60, n=2, gone_after_ms=60),
+            Call(at_ms=242, tenant="minute", max_tokens=60, n=2, gone_after_ms=60),
+            Call(at_ms=243, tenant="minute", words=40, max_tokens=60, n=2, gone_after_ms=60),
+        ),
+    ),
 ]
 """Reduced by `--shrink`."""
 

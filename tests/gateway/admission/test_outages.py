@@ -11,7 +11,7 @@ from gateway.admission import Demand, Hold, Measure, Outcome, Quota, StoreAway
 from gateway.admission.breaker import AWAY_S, PATIENCE_S, PROBE_S, SILENT_S
 from gateway.admission.deadlines import CEILING_S
 from gateway.admission.local_share import MERGE_S, LocalShare
-from gateway.admission.model import Committed, HoldRequest, Use
+from gateway.admission.model import Committed, HoldRequest, Refusal, Use
 from gateway.admission.store import HOLD_TTL_MS
 from tests.gateway.admission.flaky_store import FlakyStore
 from tests.gateway.admission.stores import each, hold, scope, tokens
@@ -136,6 +136,30 @@ def test_a_lost_hold_is_released_where_the_share_refuses() -> None:
         assert await used(shared, demand) == 50
         shared.drops_answers = False
         await asyncio.sleep(BACK_S)
+        assert await used(shared, demand) == 0
+
+    with_store(act)
+
+
+def test_a_first_attempt_that_arrives_after_a_refused_second_one_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command of a cancelled attempt may lie in its connection's buffer until later ones have been executed."""
+
+    async def act(store: LocalShare, shared: FlakyStore) -> None:
+        demand = tokens(100)
+        other = await hold(store, "other", demand, desired=100)
+        attempts: list[HoldRequest] = []
+
+        async def late_at_first(request: HoldRequest) -> Hold | Refusal:
+            attempts.append(request)
+            if len(attempts) == 1:
+                await asyncio.Event().wait()
+            return await shared.store.hold(request)
+
+        monkeypatch.setattr(shared, "hold", late_at_first)
+        assert isinstance(await store.hold(HoldRequest("late", (demand,), 50, 50)), Refusal)
+        await store.settle(other, Use())
+        await asyncio.sleep(2 * MERGE_S)
+        await shared.store.hold(attempts[0])
         assert await used(shared, demand) == 0
 
     with_store(act)

@@ -5,6 +5,7 @@ import http.client
 import json
 from contextlib import closing
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -106,6 +107,31 @@ def test_where_the_engine_says_nothing_all_that_was_held_counts(client, engine, 
     engine.fail_at, engine.tells = 0, False
     error_of(client.post(CHAT, json=BODY | {"max_tokens": 7, "n": 2}), 500)
     assert used(limiter) == counted(1, PROMPT_TOKENS + 2 * 7)
+
+
+def test_a_request_that_is_cancelled_while_the_engine_is_waited_for_is_settled(
+    app, engine, journal, limiter, authenticator
+):
+    """As a shutdown does that cuts what has failed and is not accounted for yet."""
+    limit(authenticator, **LIMITS)
+    engine.fail_at, engine.tells = 0, False
+
+    async def cancelled() -> None:
+        http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test", headers=AUTHORISED)
+        async with asyncio.timeout(30), app.router.lifespan_context(app), http:
+            request = asyncio.create_task(http.post(CHAT, json=BODY | {"max_tokens": 7}))
+            while not limiter.counts()["open"] or engine.live:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+            assert not request.done(), "the engine is waited for"
+            request.cancel()
+            await asyncio.wait([request])
+            assert limiter.counts()["open"] == 0
+            while not journal.last_sequence:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(cancelled())
+    assert used(limiter) == counted(1, PROMPT_TOKENS + 7)
 
 
 def test_inputs_that_were_given_to_the_engine_count(server, journal, engine, limiter, authenticator):
