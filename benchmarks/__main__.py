@@ -36,7 +36,7 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {"peers": ("--quick",)}
 """What is not run as it is when called alone: all passes beside the peers take the better part of an hour."""
 LEFT_OUT: Mapping[str, str] = {
     "gpu": "needs an NVIDIA GPU",
-    "niceness": "is for who changes engine/thread.py",
+    "niceness": "is for who changes engine/runtime/thread.py",
     "at_once": "a server, started by sse",
     "weightless": "a server, started by sse and slow_readers",
 }

@@ -20,13 +20,13 @@ from pathlib import Path
 
 import numpy as np
 
+from engine.catalog.catalog import fetch
+from engine.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from engine.config import Quantize
-from engine.models.catalog import fetch
-from engine.models.checkpoint import Checkpoint, open_checkpoint
 from engine.models.config import ModelConfig
 from engine.models.host_model import HostModel
 from engine.models.loader import host_model, load_model
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 from kernels.arrays import Array, Dtype, DtypeName, Floats, Ints, int_array
 from kernels.dispatch import select_ops
 from kernels.host import StepRows

@@ -17,7 +17,7 @@ from typing import Any
 from gateway.analytics import Analytics, migrate, open_analytics
 from gateway.analytics.sums import Dimension, Grain, Window
 from gateway.analytics.usage import events, series, totals
-from gateway.metering.journal_file import HOUR_MS
+from gateway.metering.journal.journal_file import HOUR_MS
 
 START_MS = 1_793_491_200_000  # 2026-11-01
 DAY_MS = 24 * HOUR_MS

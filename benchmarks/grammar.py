@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from engine import Engine, EngineConfig, SamplingParams
+from engine.catalog.catalog import fetch
 from engine.grammar import GrammarSpec
-from engine.models.catalog import fetch
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 from kernels.arrays import FLOAT32
 from kernels.cpu.native import NativeSampling
 

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from engine.catalog.catalog import fetch
 from engine.config import EngineConfig, SchedulerConfig
 from engine.engine import Engine
-from engine.models.catalog import fetch
 from engine.request import STANDARD, SamplingParams
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 
 MODEL = "smollm2"
 STREAMS = (1, 8, 32)

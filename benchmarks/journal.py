@@ -31,14 +31,14 @@ from benchmarks.disk import fsync_ms
 from benchmarks.http_client import Client, Outcome, Question, completion
 from benchmarks.intervals import bootstrap_median
 from engine import Engine, EngineConfig
-from engine.models.catalog import fetch
-from gateway.api.engine_client import EngineClient
+from engine.catalog.catalog import fetch
 from gateway.app import create_app
-from gateway.listener import bind
+from gateway.config.settings import Settings
+from gateway.generation.engine_client import EngineClient
 from gateway.metering.event import UsageEvent
-from gateway.metering.opening import Opening, Progress
-from gateway.server import Server as TurnpikeServer
-from gateway.settings import Settings
+from gateway.metering.journal.opening import Opening, Progress
+from gateway.process.listener import bind
+from gateway.process.server import Server as TurnpikeServer
 from gateway.telemetry.logs import configure_logging
 from gateway.tenancy.records import Principal
 from tests.gateway.api.fake_engine import FakeEngine, FakeModel

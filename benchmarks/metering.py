@@ -23,17 +23,18 @@ from kafka import KafkaConsumer, KafkaProducer
 from benchmarks.disk import fsync_ms
 from gateway.analytics import Analytics, migrate, open_analytics
 from gateway.billing.prices import Price
-from gateway.metering.event import Ending, UsageEvent, new_event_id
-from gateway.metering.intake import Intake
-from gateway.metering.journal import Journal
-from gateway.metering.journal_file import JournalFile
+from gateway.common.ids import new_event_id
+from gateway.metering.event import Ending, UsageEvent
+from gateway.metering.journal.journal import Journal
+from gateway.metering.journal.journal_file import JournalFile
+from gateway.metering.journal.opening import Opening, Progress, Work, event_of
 from gateway.metering.kafka_cluster import KafkaCluster
-from gateway.metering.kafka_destination import KafkaDestination
-from gateway.metering.kafka_source import KafkaSource
-from gateway.metering.opening import Opening, Progress, Work, event_of
-from gateway.metering.relay import Relay
+from gateway.metering.relay.kafka_destination import KafkaDestination
+from gateway.metering.relay.relay import Relay
 from gateway.metering.signature import EventSigner, Verification
-from gateway.metering.sink import Sink
+from gateway.metering.sink.intake import Intake
+from gateway.metering.sink.kafka_source import KafkaSource
+from gateway.metering.sink.sink import Sink
 from tests.clickhouse_server import running_clickhouse
 from tests.kafka_server import running_kafka
 from tests.servers import ServerMissing

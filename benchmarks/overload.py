@@ -36,8 +36,8 @@ import uvloop
 
 from benchmarks.http_client import Client, Outcome, Question, completion
 from benchmarks.intervals import proportion, quantile
-from engine.models.catalog import fetch
-from gateway.settings import Settings
+from engine.catalog.catalog import fetch
+from gateway.config.settings import Settings
 from tests.e2e.program import Program, running
 
 SLOTS = 16

@@ -19,9 +19,9 @@ from benchmarks.intervals import bootstrap_quantile_ratio, quantile
 from benchmarks.limits import measured_limits, print_limits
 from benchmarks.traffic import Job, make_jobs
 from engine import Engine, EngineConfig, SamplingParams, SchedulerConfig
-from engine.models.catalog import fetch
+from engine.catalog.catalog import fetch
 from engine.request import PREMIUM, STANDARD, ServiceClass
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 
 BOUND = 1.5
 SLOTS = 16

@@ -10,20 +10,20 @@ import time
 from collections.abc import Callable, Mapping
 
 from engine.config import SchedulerConfig
-from engine.forecast import Forecast, PredictedWait
 from engine.memory import BlockPool, KVCacheManager
 from engine.request import STANDARD, SamplingParams, ServiceClass
+from engine.runtime.forecast import Forecast, PredictedWait
 from engine.scheduling import Scheduler
 from engine.scheduling.pace import Pace
 from engine.simulation import make_request
-from gateway.api.generation import Conversation, GenerationRequest
-from gateway.api.route_stage import question_of, token_param
+from gateway.generation.request import Conversation, GenerationRequest
+from gateway.generation.route_stage import question_of, token_param
 from gateway.routing.names import ModelNames
-from gateway.routing.policy import NO_POLICY, RoutingPolicy
 from gateway.routing.replicas import Replicas
 from gateway.routing.router import Asked, Router
 from gateway.routing.score import ComplexityScore
 from gateway.tenancy.records import Principal
+from gateway.tenancy.routing_policy import NO_POLICY, RoutingPolicy
 
 WAITING = 64
 ROUNDS = 5_000

@@ -25,10 +25,10 @@ from benchmarks.checkpoints import half_billion
 from benchmarks.limits import Limits, measured_limits, print_limits
 from benchmarks.traffic import Job, make_jobs, percentile
 from engine import Engine, EngineConfig, SamplingParams
-from engine.models.catalog import fetch
-from engine.models.checkpoint import open_checkpoint
+from engine.catalog.catalog import fetch
+from engine.checkpoints.checkpoint import open_checkpoint
 from engine.models.layout import expected_tensors
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 
 CONCURRENCIES = (1, 4, 8, 16, 32)
 JOBS = {1: 4, 4: 8, 8: 16, 16: 32, 32: 64}

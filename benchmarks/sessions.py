@@ -21,8 +21,8 @@ import orjson
 
 from benchmarks.intervals import bootstrap_quantile_ratio, quantile
 from benchmarks.limits import measured_limits, print_limits
-from engine.models.catalog import fetch
-from gateway.settings import Settings
+from engine.catalog.catalog import fetch
+from gateway.config.settings import Settings
 from tests.e2e.program import Program, running
 
 BOUND = 0.3

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import httpx
 
-from engine.models.catalog import fetch
-from gateway.settings import Settings
+from engine.catalog.catalog import fetch
+from gateway.config.settings import Settings
 from tests.servers import free_port
 
 ROUNDS = 3

@@ -20,18 +20,18 @@ from typing import Any, cast
 
 import numpy as np
 
+from engine.catalog.catalog import fetch
+from engine.checkpoints.checkpoint import open_checkpoint
 from engine.config import SchedulerConfig
 from engine.engine import Engine
 from engine.execution.runner import ModelRunner
 from engine.memory.block_pool import BlockPool
 from engine.memory.kv_cache import KVCacheManager
-from engine.models.catalog import fetch
-from engine.models.checkpoint import open_checkpoint
 from engine.request import SamplingParams
+from engine.runtime.thread import EngineThread
+from engine.runtime.worker import LoadedModel, ServedModel
 from engine.scheduling.scheduler import Scheduler
-from engine.thread import EngineThread
-from engine.worker import LoadedModel, ServedModel
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 from kernels.arrays import BFLOAT16, FLOAT32, Array, Floats, Ints
 from kernels.cpu.native_ops import NativeOps
 from kernels.host import HostOps, StepRows

@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass
 
-from gateway.bench.lengths import LogNormal
+from gateway.tools.bench.lengths import LogNormal
 
 _SIGMA = 0.8
 

@@ -13,21 +13,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-import gateway.serve
+import gateway.process.serve
+from engine.catalog.catalog import fetch
+from engine.checkpoints.checkpoint import open_checkpoint
 from engine.config import SchedulerConfig
 from engine.engine import Engine
 from engine.memory.block_pool import BlockPool
 from engine.memory.kv_cache import KVCacheManager
-from engine.models.catalog import fetch
-from engine.models.checkpoint import open_checkpoint
+from engine.runtime.thread import EngineThread
+from engine.runtime.worker import LoadedModel, ServedModel
 from engine.scheduling.plan import RowResult, StepPlan, StepResult
 from engine.scheduling.scheduler import Scheduler
-from engine.thread import EngineThread
-from engine.worker import LoadedModel, ServedModel
-from gateway.api.service_classes import engine_classes_of
 from gateway.cli import main
-from gateway.connection import server_config
-from gateway.settings import Settings
+from gateway.config.settings import Settings
+from gateway.generation.service_classes import engine_classes_of
+from gateway.process.connection import server_config
 
 MODEL = "weightless"
 STEP_MS = "BENCHMARK_STEP_MS"
@@ -96,8 +96,8 @@ def command(step_ms: float, module: str = "benchmarks.weightless") -> tuple[Sequ
 
 def serve(kind: type[Engine]) -> None:
     """The program, with an engine of this kind."""
-    gateway.serve.load_engine = partial(load_engine, kind)
-    gateway.serve.server_config = partial(server_config, stall_seconds=STALL_SECONDS)  # type: ignore[assignment]
+    gateway.process.serve.load_engine = partial(load_engine, kind)
+    gateway.process.serve.server_config = partial(server_config, stall_seconds=STALL_SECONDS)  # type: ignore[assignment]
     main()
 
 

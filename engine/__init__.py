@@ -7,16 +7,8 @@ gives. The engine has never heard of HTTP, money or API keys.
 from typing import TYPE_CHECKING, Any
 
 from engine.config import EngineConfig, SchedulerConfig
-from engine.request import (
-    EngineError,
-    FinishReason,
-    InvalidParameter,
-    SamplingParams,
-    ServiceClass,
-    TextDelta,
-    UnservableRequest,
-    Usage,
-)
+from engine.errors import EngineError, InvalidParameter, UnservableRequest
+from engine.request import FinishReason, SamplingParams, ServiceClass, TextDelta, Usage
 
 if TYPE_CHECKING:
     from engine.completion import Completion

@@ -13,27 +13,20 @@ from weakref import WeakKeyDictionary
 
 from engine.completion import Completion, Prompt, collect, is_chat, token_ids_of
 from engine.config import EngineConfig
-from engine.control import CallControl
-from engine.core import EngineCore, EngineHealth
-from engine.forecast import PredictedWait
+from engine.errors import InvalidParameter, UnservableRequest
 from engine.grammar.allowed import AllowedTokens
-from engine.matchers import give_matchers
 from engine.memory.request_hashes import hash_prompts
-from engine.request import (
-    STANDARD,
-    InvalidParameter,
-    Request,
-    SamplingParams,
-    ServiceClass,
-    TextDelta,
-    UnservableRequest,
-)
-from engine.reservation import Reservation
+from engine.request import STANDARD, Request, SamplingParams, ServiceClass, TextDelta
+from engine.runtime.control import CallControl
+from engine.runtime.core import EngineCore, EngineHealth
+from engine.runtime.forecast import PredictedWait
+from engine.runtime.matchers import give_matchers
+from engine.runtime.reservation import Reservation
+from engine.runtime.streams import AbortListener, Choice, ChoiceStreams, Mailbox
+from engine.runtime.thread import EngineThread
+from engine.runtime.worker import LoadedModel, LoadProgress, ServedModel, load
 from engine.scheduling.stats import SchedulerStats
-from engine.streams import AbortListener, Choice, ChoiceStreams, Mailbox
 from engine.text.detokenizer import Detokenizer
-from engine.thread import EngineThread
-from engine.worker import LoadedModel, LoadProgress, ServedModel, load
 from kernels.dispatch import select_ops
 from kernels.noise import choice_seed
 

@@ -11,6 +11,7 @@ from enum import Enum, StrEnum, auto
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
+from engine.errors import InvalidParameter
 from engine.grammar.matcher import GrammarMatcher
 from engine.grammar.spec import GrammarSpec
 
@@ -42,48 +43,11 @@ class Pooling(StrEnum):
     LAST = "last"
 
 
-class InvalidParameter(ValueError):
-    """A sampling parameter out of its range. `param` names the field as the OpenAI API spells it."""
-
-    def __init__(self, param: str, message: str) -> None:
-        super().__init__(message)
-        self.param = param
-
-
-class UnservableRequest(ValueError):
-    """A request that no amount of waiting would make servable: empty, or longer than the model's window."""
-
-
-class EngineError(RuntimeError):
-    """A request failed inside the engine, or the engine went away under it."""
-
-
-class GrammarGaveUp(EngineError):
-    """What a caller asked an answer to look like cannot be followed to its end: it takes more states than a grammar may
-    have, or allows no token. It will again, however often it is tried. `param` names the field that it came from."""
-
-    def __init__(self, param: str, message: str) -> None:
-        super().__init__(message)
-        self.param = param
-
-
-class TooManyGrammars(RuntimeError):
-    """A tenant asks for more grammars than are compiled for it soon. It may ask again."""
-
-
 class Fault(StrEnum):
     """Why a request fails of which nothing can come, in the words of its last delta's `error`."""
 
     NOT_FINITE = "the model's output is not finite"
     GRAMMAR = "the grammar cannot be followed any further"
-
-
-class OutOfDeviceMemory(EngineError):
-    """There was no room on the device for what a step needs. Nothing came of the step, and a smaller one may."""
-
-
-class DeviceLost(EngineError):
-    """The device failed, and will fail every step from now on: this process has lost it."""
 
 
 @dataclass(frozen=True, slots=True)

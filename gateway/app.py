@@ -12,56 +12,56 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from gateway.admin.app import AdminApp
 from gateway.admin.routes import PREFIX as ADMIN_PREFIX
 from gateway.admin.self_service import OwnLimits, OwnUsage
-from gateway.api.chat import CHAT
-from gateway.api.completions import COMPLETIONS
-from gateway.api.embeddings import EmbeddingsEndpoint
-from gateway.api.endpoint import GenerationEndpoint
-from gateway.api.errors import as_api_error
-from gateway.api.health import Healthz, Readyz, Scrape
-from gateway.api.messages.count import CountTokens
-from gateway.api.messages.endpoint import MESSAGES
-from gateway.api.middleware import Authorisation, BodyLimit, Door, Envelope
-from gateway.api.models import ListModels, ModelCards, RetrieveModel
-from gateway.api.responses_api.endpoint import RESPONSES
-from gateway.api.responses_api.stored import InputItems, OneResponse
-from gateway.api.sessions import OneSession
-from gateway.api.spelling import spelt
-from gateway.api.stages import Stages
-from gateway.api.tokenization import Detokenize, Tokenize
+from gateway.config.settings import Settings
 from gateway.console.opening import open_console
 from gateway.console.screens import PREFIX as CONSOLE_PREFIX
-from gateway.services import Services
-from gateway.settings import Settings
+from gateway.formats.anthropic.count import CountTokens
+from gateway.formats.anthropic.endpoint import MESSAGES
+from gateway.formats.openai.chat import CHAT
+from gateway.formats.openai.completions import COMPLETIONS
+from gateway.formats.openai.embeddings import EmbeddingsEndpoint
+from gateway.formats.openai.models import ListModels, ModelCards, RetrieveModel
+from gateway.formats.openai.sessions import OneSession
+from gateway.formats.openai.tokenization import Detokenize, Tokenize
+from gateway.formats.openai_responses.endpoint import RESPONSES
+from gateway.formats.openai_responses.stored import InputItems, OneResponse
+from gateway.generation.endpoint import GenerationEndpoint
+from gateway.generation.health import Healthz, Readyz, Scrape
+from gateway.generation.services import Services
+from gateway.generation.stages import Stages
+from gateway.http.errors import as_api_error
+from gateway.http.middleware import Authorisation, BodyLimit, Door, Envelope
+from gateway.http.spelling import spelt
 
 RELAY_DEADLINE_S = 2.0
 """How long the end of the process waits for usage to leave it. What has not left waits in the journal."""
 
 
-def create_app(settings: Settings, services: Services) -> Starlette:
-    """The ASGI application. Its lifespan is that of the services."""
+def create_app(settings: Settings, services: Services, admin: AdminApp | None = None) -> Starlette:
+    """The ASGI application; its lifespan is that of the services. Without `admin`: no admin API, no console."""
     stages = Stages.of(services, settings)
     chat = GenerationEndpoint(CHAT, stages)
     app = Starlette(
         routes=_routes(settings, stages, chat),
         middleware=[
             Middleware(Envelope, outcomes=services.metrics.outcomes),
-            *_doors(settings, stages, chat),
+            *_doors(settings, stages, chat, admin),
             Middleware(Authorisation, authenticator=services.authenticator),
             Middleware(BodyLimit, max_body_bytes=settings.max_body_bytes),
         ],
         exception_handlers={HTTPException: _answer_routing},
-        lifespan=_lifespan(services),
+        lifespan=_lifespan(services, admin),
     )
     # A redirect would repeat the client's Host header, and no client needs one.
     app.router.redirect_slashes = False
     return app
 
 
-def _doors(settings: Settings, stages: Stages, chat: ASGIApp) -> list[Middleware]:
+def _doors(settings: Settings, stages: Stages, chat: ASGIApp, admin: AdminApp | None) -> list[Middleware]:
     """To the admin API and the console, where there are administrators."""
-    admin = stages.services.admin
     if admin is None:
         return []
     console = open_console(stages, admin, BodyLimit(chat, settings.max_body_bytes))
@@ -97,7 +97,7 @@ def _routes(settings: Settings, stages: Stages, chat: ASGIApp) -> list[Route]:
     ]
 
 
-def _lifespan(services: Services) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
+def _lifespan(services: Services, admin: AdminApp | None) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         services.prices.start()
@@ -121,8 +121,8 @@ def _lifespan(services: Services) -> Callable[[Starlette], AbstractAsyncContextM
             await services.analytics.aclose()
             await services.authenticator.aclose()
             services.texts.close()
-            if services.admin is not None:
-                await services.admin.aclose()
+            if admin is not None:
+                await admin.aclose()
 
     return lifespan
 

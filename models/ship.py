@@ -6,9 +6,9 @@ FOLDER is what `turnpike distill` wrote, the numbers are the teacher's layers th
 import argparse
 from pathlib import Path
 
-from engine.models.assembly import pack
-from engine.models.catalog import fetch
-from gateway.settings import load_settings
+from engine.catalog.assembly import pack
+from engine.catalog.catalog import fetch
+from gateway.config.settings import load_settings
 
 DESCRIPTION = "Six layers distilled from SmolLM2: a draft for it, too weak to answer alone"
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from engine.models.catalog import DownloadError, fetch
-from gateway.settings import ENV_PREFIX, Settings, normalise_database_url
+from engine.catalog.catalog import DownloadError, fetch
+from gateway.config.settings import ENV_PREFIX, Settings, normalise_database_url
 from gateway.tenancy import open_database
 from gateway.tenancy.schema import upgrade
 from tests.clickhouse_server import ClickHouseServer, running_clickhouse

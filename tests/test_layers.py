@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,16 @@ TEST_ONLY = {"transformers", "pytest", "hypothesis", "httpx", "openai", "tests"}
 FILES = [path for package in ("gateway", "engine", "kernels", "migrations") for path in (ROOT / package).rglob("*.py")]
 
 
-def imported_modules(path: Path) -> set[str]:
+def imported_modules(path: Path, *, for_types: bool = True) -> set[str]:
+    """`for_types`: those under `if TYPE_CHECKING`, too."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    guarded = (
+        set() if for_types else {node for block in ast.walk(tree) if is_for_types(block) for node in ast.walk(block)}
+    )
+    for node in ast.walk(tree):
+        if node in guarded:
+            continue
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -29,15 +37,41 @@ def imported_modules(path: Path) -> set[str]:
     return names
 
 
+def is_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
 def imported_packages(path: Path) -> set[str]:
     return {module.split(".")[0] for module in imported_modules(path)}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_point_one_way(path: Path) -> None:
-    package = path.relative_to(ROOT).parts[0]
-    forbidden = MAY_NOT_IMPORT.get(package, set()) | TEST_ONLY
-    assert not imported_packages(path) & forbidden
+def test_imports_point_one_way() -> None:
+    offenders = {}
+    for path in FILES:
+        package = path.relative_to(ROOT).parts[0]
+        if forbidden := imported_packages(path) & (MAY_NOT_IMPORT.get(package, set()) | TEST_ONLY):
+            offenders[path.relative_to(ROOT).as_posix()] = forbidden
+    assert not offenders
+
+
+def test_packages_import_one_another_without_a_circle() -> None:
+    """A package is a folder directly below gateway, engine or kernels, with all that is in it; a file there is one of
+    its own. Imports for type checking alone do not count."""
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in FILES}
+    imports: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        named = imported_modules(path, for_types=False) & modules.keys()
+        imports.setdefault(package_of(module), set()).update(map(package_of, named - {"gateway", "engine", "kernels"}))
+    for package, others in imports.items():
+        others.discard(package)
+    try:
+        tuple(TopologicalSorter(imports).static_order())
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def package_of(module: str) -> str:
+    return ".".join(module.split(".")[:2])
 
 
 @pytest.mark.parametrize("package", ["engine.memory", "engine.scheduling", "engine.simulation"])
@@ -53,14 +87,16 @@ assert "torch" not in sys.modules, "torch came in"
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_only_the_gpus_kernels_need_triton(path: Path) -> None:
-    name = path.relative_to(ROOT).as_posix()
-    if name.startswith(ON_A_GPU):
-        return
-    modules = imported_modules(path)
-    assert not any(module.split(".")[0] == "triton" for module in modules)
-    assert name in MAY_NAME_IT or not any(module.startswith("kernels.triton") for module in modules)
+def test_only_the_gpus_kernels_need_triton() -> None:
+    offenders = []
+    for path in FILES:
+        name, modules = path.relative_to(ROOT).as_posix(), imported_modules(path)
+        if name.startswith(ON_A_GPU):
+            continue
+        names_kernels = any(module.startswith("kernels.triton") for module in modules)
+        if any(module.split(".")[0] == "triton" for module in modules) or (names_kernels and name not in MAY_NAME_IT):
+            offenders.append(name)
+    assert not offenders
 
 
 def test_everything_but_the_gpus_kernels_is_imported_without_triton() -> None:

@@ -17,7 +17,7 @@ from benchmarks.gpu.checks import worst_row_error
 from benchmarks.gpu.stage import Stage
 from benchmarks.gpu.stepping import Stepper, blocks_for
 from engine import Engine, EngineConfig, SamplingParams
-from engine.models.checkpoint import open_checkpoint
+from engine.checkpoints.checkpoint import open_checkpoint
 from engine.models.loader import load_model
 from engine.models.transformer import Transformer
 from kernels.layout import BLOCK_TOKENS

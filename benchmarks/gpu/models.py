@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from engine.checkpoints.huggingface.config import config_from_json
 from engine.models.config import ModelConfig
-from engine.models.hf_config import config_from_json
 from engine.models.layout import EMBEDDING, expected_tensors
 from engine.models.loader import load_model
 from engine.models.transformer import Transformer
@@ -87,7 +87,7 @@ SHAPES: Mapping[str, dict[str, Any]] = {
 
 
 class RandomWeights:
-    """Weights that are stored nowhere: see `engine.models.checkpoint.WeightSource`."""
+    """Weights that are stored nowhere: see `engine.checkpoints.checkpoint.WeightSource`."""
 
     def __init__(self, config: ModelConfig, device: torch.device, seed: int = 0) -> None:
         self.config, self._device = config, device

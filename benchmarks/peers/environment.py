@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 
 Step = tuple[str, Callable[[Path], None]]
 """What it is called, and what does it in the environment's folder."""

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from string import ascii_lowercase
 
 from benchmarks.traffic import percentile
-from gateway.bench.client import Client, Target, opened
-from gateway.bench.clock import Clock
-from gateway.bench.lengths import LogNormal
-from gateway.bench.outcome import Outcome
-from gateway.bench.prompts import Prompt, synthetic
-from gateway.bench.recorder import Recorder
+from gateway.tools.bench.client import Client, Target, opened
+from gateway.tools.bench.clock import Clock
+from gateway.tools.bench.lengths import LogNormal
+from gateway.tools.bench.outcome import Outcome
+from gateway.tools.bench.prompts import Prompt, synthetic
+from gateway.tools.bench.recorder import Recorder
 
 REQUESTS = {1: 8, 4: 10, 8: 10, 16: 18, 32: 32}
 """In a pass, by concurrency."""

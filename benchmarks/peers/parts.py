@@ -10,10 +10,10 @@ from benchmarks.peers.environment import root
 from benchmarks.peers.load import Text, letters, words
 from benchmarks.peers.systems import LLAMA_CPP, TURNPIKE, VLLM, Contestant
 from benchmarks.serving import weights_per_step
-from engine.models.catalog import fetch
-from engine.models.checkpoint import open_checkpoint
+from engine.catalog.catalog import fetch
+from engine.checkpoints.checkpoint import open_checkpoint
 from engine.models.layout import expected_tensors
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 
 LEVELS = (1, 4, 8, 16, 32)
 QUICK_LEVELS = (1, 4)

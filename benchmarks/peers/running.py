@@ -11,7 +11,7 @@ from benchmarks.peers.parts import Part
 from benchmarks.peers.results import CHATS, OWN, SHARED, Memory, Run, Sample
 from benchmarks.peers.server import Server, ServerFailed, running
 from benchmarks.peers.systems import Setting
-from gateway.bench.prompts import Prompt
+from gateway.tools.bench.prompts import Prompt
 
 _WARM_LEVEL = 4
 

@@ -11,8 +11,8 @@ from typing import Literal
 from benchmarks.peers import llama_cpp, vllm
 from benchmarks.peers.environment import installed
 from benchmarks.peers.server import Launch, Server
+from engine.checkpoints.checkpoint import open_checkpoint
 from engine.config import BLOCK_TOKENS
-from engine.models.checkpoint import open_checkpoint
 from kernels.layout import int8_block_bytes
 from tests.servers import free_port
 

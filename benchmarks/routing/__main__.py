@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 from benchmarks.routing import own, public
-from gateway.routing.fit import Fit, Sample, fit, judge
-from gateway.routing.report import describe
+from gateway.routing.fitting.fit import Fit, Sample, fit, judge
+from gateway.routing.fitting.report import describe
 from gateway.routing.score import SHIPPED
 
 

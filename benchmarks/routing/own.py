@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.routing.questions import FILE as QUESTIONS
-from gateway.routing.fit import Sample
-from gateway.routing.outcomes import read_outcomes
-from gateway.routing.outcomes import samples as pair_samples
-from gateway.routing.policy import Preference
-from gateway.routing.questions import read_questions
+from gateway.routing.fitting.fit import Sample
+from gateway.routing.fitting.outcomes import read_outcomes
+from gateway.routing.fitting.outcomes import samples as pair_samples
+from gateway.routing.fitting.questions import read_questions
 from gateway.routing.score import ComplexityScore
+from gateway.tenancy.routing_policy import Preference
 
 OUTCOMES = Path(__file__).with_name("outcomes.jsonl")
 

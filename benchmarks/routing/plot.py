@@ -4,7 +4,7 @@ from pathlib import Path
 
 import matplotlib
 
-from gateway.routing.fit import Report
+from gateway.routing.fitting.fit import Report
 
 matplotlib.use("Agg")
 

@@ -26,9 +26,9 @@ from benchmarks.speculation.pair import FREQUENT, agreeing_pair, copying_model, 
 from benchmarks.speculation.plot import draw
 from benchmarks.traffic import make_jobs
 from engine import Engine, SamplingParams
+from engine.catalog.catalog import fetch
 from engine.distillation.prompts import read_prompts
-from engine.models.catalog import fetch
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 PLOT = ROOT / "benchmarks" / "plots" / "speculation.png"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 from tests.servers import free_port
 
 VERSION = "1.109.1"

@@ -11,6 +11,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from engine.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from engine.checkpoints.huggingface.writer import write_folder
+from engine.checkpoints.version import checkpoint_version
 from engine.distillation.answers import MAX_ANSWER_TOKENS, MAX_PROMPT_TOKENS, Answer, read_answers, write_answers
 from engine.distillation.corpus import frequent_tokens, make_corpus
 from engine.distillation.decoder import Decoder
@@ -20,10 +23,7 @@ from engine.distillation.objective import Agreement
 from engine.distillation.prompts import Prompt, read_prompts, write_prompts
 from engine.distillation.teacher import cache_hidden
 from engine.distillation.trainer import Lesson, Recipe, Trainer
-from engine.models.checkpoint import Checkpoint, open_checkpoint
-from engine.models.hf_writer import write_folder
 from engine.models.layout import EMBEDDING, HEAD
-from engine.models.version import checkpoint_version
 from kernels.arrays import BFLOAT16
 from kernels.exchange import array_of, tensor_of
 

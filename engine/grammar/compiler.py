@@ -9,6 +9,7 @@ from functools import partial
 
 from llguidance import LLMatcher, LLTokenizer
 
+from engine.errors import EngineError
 from engine.grammar import worker
 from engine.grammar.kept import KeptGrammars
 from engine.grammar.matcher import GrammarFailed, GrammarMatcher, Words
@@ -19,7 +20,6 @@ from engine.grammar.trials import StartTrial, Trials
 from engine.grammar.turns import TenantTurns
 from engine.grammar.unsound import unsound_keyword
 from engine.grammar.vocabulary import LibraryVocabulary
-from engine.request import EngineError
 
 COMPILE_SECONDS = 5.0
 """What a grammar may take to compile. Those in use take milliseconds."""

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Generic
 import numpy as np
 
 from engine.config import Quantize
-from engine.models.checkpoint import BlockSource, WeightSource
 from engine.models.config import ModelConfig, UnsupportedCheckpoint
 from engine.models.host_model import HostModel
 from engine.models.layout import EMBEDDING, FINAL_NORM, HEAD, expected_tensors
 from engine.models.native_model import NativeModel
 from engine.models.rope import rope_table
+from engine.models.sources import BlockSource, WeightSource
 from kernels.arrays import Array, Dtype
 from kernels.cpu.native_ops import NativeOps
 from kernels.weights import DENSE, E, HeadNorms, L, LayerWeights, ModelWeights, Packer, StoredWeight, V

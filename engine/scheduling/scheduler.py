@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from engine.config import LONGEST_STEP_NS, SchedulerConfig
+from engine.errors import UnservableRequest
 from engine.memory.kv_cache import KVCacheManager
-from engine.request import Phase, Request, TokenDelta, UnservableRequest
+from engine.request import Phase, Request, TokenDelta
 from engine.scheduling.commit import Committer
 from engine.scheduling.cost import StepCostModel, StepWork
 from engine.scheduling.drafting import Draft

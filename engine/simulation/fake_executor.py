@@ -5,7 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from engine.config import BLOCK_TOKENS
-from engine.request import OutOfDeviceMemory, Request, TokenLogprob
+from engine.errors import OutOfDeviceMemory
+from engine.request import Request, TokenLogprob
 from engine.scheduling.plan import RowResult, ScheduledRow, StepPlan, StepResult
 
 _MASK = 2**64 - 1

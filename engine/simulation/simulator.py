@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 from random import Random
 
+from engine.errors import OutOfDeviceMemory, UnservableRequest
 from engine.memory import KVCacheManager
 from engine.memory.kv_cache import BLOCKS_A_STEP
-from engine.request import OutOfDeviceMemory, Phase, Request, UnservableRequest
+from engine.request import Phase, Request
 from engine.scheduling import PendingStep, ScheduledRow, Scheduler, StepPlan, StepResult
 from engine.scheduling.cost import StepWork, row_work, total
 from engine.simulation.auditor import AuditedPool, Auditor

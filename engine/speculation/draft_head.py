@@ -12,10 +12,10 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from engine.execution.changes import LogitChanges
-from engine.models.checkpoint import WeightSource
 from engine.models.config import UnsupportedCheckpoint
 from engine.models.host_model import HostModel
 from engine.models.layout import DRAFT, EMBEDDING, FREQUENT_TOKENS, HEAD
+from engine.models.sources import WeightSource
 from kernels.arrays import Array, Ints, Words
 from kernels.host import HostColumns, HostEdits, HostOps, HostProduct
 

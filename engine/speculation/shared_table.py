@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from engine.models.checkpoint import WeightSource
 from engine.models.host_model import HostModel
 from engine.models.layout import EMBEDDING
+from engine.models.sources import WeightSource
 from kernels.arrays import Array, bits_of
 
 _TOKENS = 512

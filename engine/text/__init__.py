@@ -1,6 +1,6 @@
 """Text and token ids: tokenizers, chat templates, incremental detokenising with stop strings.
 
-One `TextProcessor` for each served model; `engine.text.loading` makes it from a checkpoint.
+One `TextProcessor` for each served model; `engine.checkpoints.text` makes it from a checkpoint.
 """
 
 from engine.text.chat_template import ChatTemplate, ChatTemplateError

@@ -18,8 +18,8 @@ from gateway.admin.idempotency import KeptAnswer, Repetition, keep, kept_answer,
 from gateway.admin.roles import Administrator
 from gateway.admin.routes import PATH_KINDS, PREFIX, Call, Route
 from gateway.admin.schema import Many, Member, Record, without_secrets
-from gateway.api.errors import APIError
 from gateway.errors import OperatorError
+from gateway.http.errors import APIError
 
 _NOTHING: Record[dict[str, Any]] = Record("Nothing", dict)
 _EMPTY: Mapping[str, Any] = MappingProxyType({})

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from gateway.admin.change import COMMAND_LINE, Changes
 from gateway.admin.moments import instant
 from gateway.admin.roles import Administrator, Role
-from gateway.pepper import pepper_id
+from gateway.common.ids import pepper_id
 from gateway.tenancy.changes import MAX_KEY_NAME_CHARS
 from gateway.tenancy.database import answering
 from gateway.tenancy.errors import InvalidName, UnknownAdminKey

@@ -21,8 +21,8 @@ from gateway.admin.resources import admin_routes
 from gateway.admin.roles import READERS, Administrator
 from gateway.admin.routes import PREFIX, Call, Route
 from gateway.admin.schema import Anything
-from gateway.api.exchange import exchange_of
-from gateway.api.middleware import BodyLimit, presented_key
+from gateway.http.exchange import exchange_of
+from gateway.http.middleware import BodyLimit, presented_key
 from gateway.tenancy.authenticator import Authenticator
 from gateway.tenancy.errors import StoreUnavailable
 from gateway.tenancy.keys import ADMIN_PREFIX

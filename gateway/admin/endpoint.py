@@ -15,10 +15,10 @@ from gateway.admin.idempotency import HEADER, KeptAnswer, repetition_of
 from gateway.admin.roles import Administrator
 from gateway.admin.routes import Call, Document, Route
 from gateway.admin.schema import Member
-from gateway.api.errors import APIError, invalid
-from gateway.api.exchange import exchange_of
-from gateway.api.json_body import read_json
-from gateway.api.responses import send_body
+from gateway.http.errors import APIError, invalid
+from gateway.http.exchange import exchange_of
+from gateway.http.json_body import read_json
+from gateway.http.responses import send_body
 
 MAX_JSON_DEPTH = 16
 REPLAYED = {"idempotent-replayed": "true"}

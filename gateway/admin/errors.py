@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 from gateway.admin.idempotency import HEADER
 from gateway.analytics import AnalyticsAway
-from gateway.api.errors import SERVER_ERROR, APIError, as_api_error, invalid
 from gateway.billing.errors import (
     BooksDiffer,
     CreditTooLarge,
@@ -20,7 +19,7 @@ from gateway.billing.errors import (
     UnknownInvoice,
 )
 from gateway.errors import OperatorError
-from gateway.routing.policy import InvalidPolicy
+from gateway.http.errors import SERVER_ERROR, APIError, as_api_error, invalid
 from gateway.tenancy.errors import (
     InvalidExpiry,
     InvalidGrant,
@@ -33,6 +32,7 @@ from gateway.tenancy.errors import (
     UnknownKey,
     UnknownTenant,
 )
+from gateway.tenancy.routing_policy import InvalidPolicy
 
 _ANSWERS: Mapping[type[OperatorError], tuple[int, str, str | None]] = {
     UnknownTenant: (404, "tenant_not_found", None),

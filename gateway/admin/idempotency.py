@@ -15,7 +15,7 @@ from sqlalchemy import delete, insert, select
 
 from gateway.admin.change import Change
 from gateway.admin.tables import IdempotentRow
-from gateway.api.errors import APIError, invalid
+from gateway.http.errors import APIError, invalid
 
 HEADER = "Idempotency-Key"
 MAX_CHARS = 255

@@ -20,7 +20,7 @@ from gateway.admin.wire import (
     TENANT_ID,
     key_wire,
 )
-from gateway.api.errors import invalid
+from gateway.http.errors import invalid
 from gateway.tenancy.changes import MAX_OVERLAP, KeyGrant
 from gateway.tenancy.errors import InvalidExpiry, UnknownKey
 from gateway.tenancy.queries import KEY_COLUMNS, key_record

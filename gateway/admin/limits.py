@@ -11,7 +11,7 @@ from gateway.admin.roles import ADMINS, READERS
 from gateway.admin.routes import Call, Route
 from gateway.admin.schema import Choice, Member, Record, Text, optional
 from gateway.admin.wire import LIMIT, LIMITS
-from gateway.api.errors import invalid
+from gateway.http.errors import invalid
 from gateway.tenancy.grants import MAX_MODEL_CHARS
 from gateway.tenancy.limits import LIMIT_NAMES, Limits, ScopeKind, limit_scope, read_limits, write_limits
 from gateway.tenancy.queries import require_tenant

@@ -16,8 +16,8 @@ from gateway.analytics.sums import Window
 from gateway.billing.analytics_usage import AnalyticsUsage
 from gateway.billing.cost_view import CostRow, cost_view
 from gateway.billing.invoicing import invoiced_months
-from gateway.metering.event import unix_ms, utc_from_ms
-from gateway.metering.reconciliation import Reconciliation, reconcile
+from gateway.common.timestamps import unix_ms, utc_from_ms
+from gateway.metering.reconciliation.reconciliation import Reconciliation, reconcile
 
 MAX_ROWS = 100_000
 _AMOUNT = Integer(0, 2**63 - 1)

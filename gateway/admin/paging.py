@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import InstrumentedAttribute
 
 from gateway.admin.schema import Integer, Kind, Many, Member, Record, Text, answer, nullable, optional
-from gateway.api.errors import invalid
+from gateway.http.errors import invalid
 from gateway.tenancy.tables import UtcDateTime
 
 MAX_PAGE = 200

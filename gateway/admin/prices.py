@@ -15,13 +15,13 @@ from gateway.admin.roles import FINANCE, READERS
 from gateway.admin.routes import Call, Route
 from gateway.admin.schema import Instant, Integer, Kind, Many, Member, Record, Text, answer, optional
 from gateway.admin.wire import MODEL_NAME
-from gateway.api.errors import APIError, invalid
 from gateway.billing.books import lock_books
 from gateway.billing.errors import InvalidPrice
 from gateway.billing.money import dollars_per_million
 from gateway.billing.price_store import add_version, read_versions
 from gateway.billing.prices import PRICED, PriceTerms, PriceVersion
 from gateway.billing.tables import PriceVersionRow
+from gateway.http.errors import APIError, invalid
 
 MAX_MULTIPLIERS = 64
 

@@ -16,8 +16,9 @@ from gateway.admin.wire import TENANT_ID, money, money_members
 from gateway.analytics import Analytics
 from gateway.analytics.sums import Dimension, Window
 from gateway.analytics.usage import EventCursor, Mark, events
-from gateway.api.errors import APIError
-from gateway.metering.event import Ending, unix_ms, utc_from_ms
+from gateway.common.timestamps import unix_ms, utc_from_ms
+from gateway.http.errors import APIError
+from gateway.metering.event import Ending
 
 RECENT = timedelta(days=7)
 """Where a request is looked for whose time nobody says."""

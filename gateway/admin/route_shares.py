@@ -14,8 +14,8 @@ from gateway.admin.wire import TENANT_ID, money, money_members
 from gateway.analytics import Analytics
 from gateway.analytics.routed import Routed, routed
 from gateway.analytics.sums import Grain, Window
-from gateway.api.errors import invalid
-from gateway.metering.event import unix_ms, utc_from_ms
+from gateway.common.timestamps import unix_ms, utc_from_ms
+from gateway.http.errors import invalid
 
 MAX_SHARES = 20_000
 MAX_BUCKETS = 800

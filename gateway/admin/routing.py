@@ -7,9 +7,9 @@ from gateway.admin.context import AdminContext
 from gateway.admin.roles import ADMINS, READERS
 from gateway.admin.routes import Call, Route
 from gateway.admin.schema import Boolean, Choice, Integer, Kind, Many, Member, Record, Text, answer, nullable, optional
-from gateway.routing.policy import MAX_ALIASES, MODEL_NAME, InvalidPolicy, Preference, RoutingPolicy
 from gateway.tenancy.queries import require_tenant
 from gateway.tenancy.routing_policies import read_policy, write_policy
+from gateway.tenancy.routing_policy import MAX_ALIASES, MODEL_NAME, InvalidPolicy, Preference, RoutingPolicy
 
 _NAME = Text(128, pattern=MODEL_NAME)
 _ALIAS = answer("ModelAlias", {"name": _NAME, "model": Member(_NAME, "A model, `auto`, or `auto:` and a large model.")})

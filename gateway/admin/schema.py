@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
-from gateway.api.errors import invalid
-from gateway.api.fields import Fields, as_array, as_integer, as_string, missing, wrong_type
+from gateway.http.errors import invalid
+from gateway.http.fields import Fields, as_array, as_integer, as_string, missing, wrong_type
 
 T = TypeVar("T")
 

@@ -15,10 +15,10 @@ from gateway.admin.usage import FILTERS, only_of, usage_answer, usage_query
 from gateway.admission import Limiter, limits_for
 from gateway.analytics import Analytics
 from gateway.analytics.sums import Dimension
-from gateway.api.exchange import exchange_of
-from gateway.api.responses import send_body
-from gateway.api.service_classes import TierClasses
 from gateway.errors import OperatorError
+from gateway.generation.service_classes import TierClasses
+from gateway.http.exchange import exchange_of
+from gateway.http.responses import send_body
 from gateway.tenancy.limits import LIMIT_NAMES, ScopedLimits
 from gateway.tenancy.records import Principal
 

@@ -24,8 +24,8 @@ from gateway.admin.wire import KEY_ID, MODEL_NAME, TENANT_ID, money, money_membe
 from gateway.analytics import Analytics
 from gateway.analytics.sums import SUM_COLUMNS, Dimension, Grain, Window
 from gateway.analytics.usage import Point, series
-from gateway.api.errors import invalid
-from gateway.metering.event import unix_ms, utc_from_ms
+from gateway.common.timestamps import unix_ms, utc_from_ms
+from gateway.http.errors import invalid
 
 MAX_BUCKETS = 1500
 MAX_POINTS = 20_000

@@ -21,7 +21,6 @@ from gateway.admission.model import (
     Settlement,
     tightest,
 )
-from gateway.admission.opening import open_limiter
 from gateway.admission.store import LimitStore, StoreAway
 
 __all__ = [
@@ -41,7 +40,6 @@ __all__ = [
     "StoreAway",
     "demands_of",
     "limits_for",
-    "open_limiter",
     "quotas_of_tenant",
     "tightest",
 ]

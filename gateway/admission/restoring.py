@@ -4,11 +4,11 @@ import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from engine.awaiting import outcome_of
+from engine.runtime.awaiting import outcome_of
 from gateway.admission.limiter import Limiter
 from gateway.admission.model import MAX_AMOUNT, Committed, Measure, Scope
 from gateway.admission.store import StoreAway
-from gateway.metering.journal import Journal
+from gateway.metering.journal.journal import Journal
 from gateway.tenancy.limits import ScopeKind
 
 _log = logging.getLogger(__name__)

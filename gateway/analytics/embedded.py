@@ -11,7 +11,7 @@ import clickhouse_connect
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ProgrammingError
 
-from engine.thread import give_way
+from engine.runtime.thread import give_way
 from gateway.analytics.answers import answering
 from gateway.analytics.errors import AnalyticsAway, AnalyticsInUse
 from gateway.analytics.store import Parameters, Row, check_batch, insert_settings

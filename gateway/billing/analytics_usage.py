@@ -8,7 +8,7 @@ from gateway.analytics.store import Analytics
 from gateway.analytics.sums import DISTINCT_EVENTS, DURING, PARTITIONWISE, Window, instant
 from gateway.billing.month import Month
 from gateway.billing.usage import EngineTime, LineKey, UsageSum
-from gateway.metering.event import unix_ms
+from gateway.common.timestamps import unix_ms
 
 _EVENT_DIGEST = """
 reinterpretAsUInt128(reverse(substring(

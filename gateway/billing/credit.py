@@ -18,7 +18,7 @@ from gateway.billing.errors import IdempotencyConflict, InvalidAmount
 from gateway.billing.money import MAX_NANODOLLARS, dollars
 from gateway.billing.tables import CreditEntryRow
 from gateway.billing.usage import UsageTotals
-from gateway.metering.event import new_event_id
+from gateway.common.ids import new_event_id
 
 MAX_KEY_CHARS = 128
 

@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.billing.books import reading
 from gateway.billing.credit import read_credit
-from gateway.metering.event import unix_ms
+from gateway.common.timestamps import unix_ms
 from gateway.tenancy.authenticator import KeySource
 from gateway.tenancy.records import ActiveKey, Principal
 

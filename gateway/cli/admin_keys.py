@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from gateway.admin.admin_keys import AdminKeyStore
-    from gateway.settings import Settings
+    from gateway.config.settings import Settings
 
 
 class RoleName(StrEnum):
@@ -76,6 +76,6 @@ def revoke(
 
 def _store(database: "AsyncEngine", settings: "Settings") -> "AdminKeyStore":
     from gateway.admin.admin_keys import AdminKeyStore
-    from gateway.pepper import load_pepper
+    from gateway.config.pepper import load_pepper
 
     return AdminKeyStore(database, load_pepper(settings))

@@ -14,12 +14,12 @@ from gateway.errors import OperatorError
 if TYPE_CHECKING:
     import random
 
-    from gateway.bench.client import Target
-    from gateway.bench.lengths import LogNormal
-    from gateway.bench.load import Load
-    from gateway.bench.prompts import Prompt
-    from gateway.bench.report import Report
-    from gateway.bench.run import Plan, Prompts
+    from gateway.tools.bench.client import Target
+    from gateway.tools.bench.lengths import LogNormal
+    from gateway.tools.bench.load import Load
+    from gateway.tools.bench.prompts import Prompt
+    from gateway.tools.bench.report import Report
+    from gateway.tools.bench.run import Plan, Prompts
 
 _LONGEST = 4
 """Times the mean: drawn lengths are cut there, as the longest would not fit into a window."""
@@ -95,10 +95,10 @@ def bench(
         raise typer.BadParameter("--model is required: which model to ask")
     if endpoint not in ("chat", "completions"):
         raise typer.BadParameter("--endpoint is chat or completions")
-    from gateway.bench.client import Target
-    from gateway.bench.report import Objective
-    from gateway.bench.run import Plan
-    from gateway.bench.text import describe, write_json
+    from gateway.tools.bench.client import Target
+    from gateway.tools.bench.report import Objective
+    from gateway.tools.bench.run import Plan
+    from gateway.tools.bench.text import describe, write_json
 
     plan = Plan(_loads(rates, concurrency), duration, warmup, seed, Objective(slo_ttft_ms, slo_tpot_ms))
     target = Target(url, model, endpoint, os.environ.get(key_variable) or None, ignore_eos, timeout)  # type: ignore[arg-type]
@@ -122,8 +122,8 @@ def compare(
     after: Annotated[Path, typer.Argument(help="The same, of another run.")],
 ) -> None:
     """Two runs of the same loads side by side, and the second over the first."""
-    from gateway.bench.compare import compare as compared
-    from gateway.bench.text import read_json
+    from gateway.tools.bench.compare import compare as compared
+    from gateway.tools.bench.text import read_json
 
     rows = list(compared(read_json(before), read_json(after)))
     if not rows:
@@ -142,10 +142,10 @@ def _run(plan: "Plan", target: "Target", draw: "Prompts") -> tuple[list["Report"
 
     import uvloop
 
-    from gateway.bench.client import opened
-    from gateway.bench.clock import Clock
-    from gateway.bench.progress import bars
-    from gateway.bench.run import run_plan
+    from gateway.tools.bench.client import opened
+    from gateway.tools.bench.clock import Clock
+    from gateway.tools.bench.progress import bars
+    from gateway.tools.bench.run import run_plan
 
     async def run() -> tuple[list["Report"], bool]:
         stop, clock = asyncio.Event(), Clock()
@@ -161,7 +161,7 @@ def _run(plan: "Plan", target: "Target", draw: "Prompts") -> tuple[list["Report"
 
 
 def _loads(rates: str | None, concurrency: str | None) -> list["Load"]:
-    from gateway.bench.load import ClosedLoop, OpenLoop
+    from gateway.tools.bench.load import ClosedLoop, OpenLoop
 
     if rates is not None and concurrency is not None:
         raise typer.BadParameter("--rate and --concurrency exclude each other")
@@ -188,7 +188,7 @@ def _whole(value: float) -> bool:
 
 
 def _lengths(option: str, text: str) -> "LogNormal":
-    from gateway.bench.lengths import LogNormal
+    from gateway.tools.bench.lengths import LogNormal
 
     mean, slash, sigma = text.partition("/")
     try:
@@ -201,7 +201,7 @@ def _lengths(option: str, text: str) -> "LogNormal":
 
 
 def _prompts(file: Path | None, words: "LogNormal", output_tokens: "LogNormal") -> "Prompts":
-    from gateway.bench.prompts import from_file, synthetic
+    from gateway.tools.bench.prompts import from_file, synthetic
 
     def draw(rng: "random.Random") -> "Iterator[Prompt]":
         return synthetic(words, output_tokens, rng) if file is None else from_file(file, output_tokens, rng)

@@ -35,7 +35,7 @@ def grant(
     """Note what a tenant has paid in advance. From its first grant on it is served up to what was granted."""
     from gateway.billing.credit import CreditStore
     from gateway.billing.money import dollars, parse_dollars
-    from gateway.metering.event import new_event_id
+    from gateway.common.ids import new_event_id
 
     nanodollars = parse_dollars(amount)
     key = once or str(new_event_id())

@@ -10,7 +10,7 @@ import typer
 
 from gateway.cli.options import DataDir, settings_from
 from gateway.errors import OperatorError
-from gateway.progress import progress
+from gateway.process.progress import progress
 
 Report = Callable[[str, float, float, str], None]
 
@@ -41,10 +41,11 @@ def distill(
     settings = settings_from(data_dir=data_dir)
     if not prompts.is_file():
         raise OperatorError(f"--prompts: there is no file {prompts}")
-    from gateway.catalog import find_model
+    from gateway.process.catalog import find_model
 
     with progress() as report:
         teacher = find_model(target, settings.models, settings.models_dir, report)
+    from engine.checkpoints.checkpoint import open_checkpoint
     from engine.distillation import (
         Distillation,
         DistillationError,
@@ -52,8 +53,7 @@ def distill(
         chosen_layers,
     )
     from engine.distillation import distill as run
-    from engine.kv_memory import InsufficientMemory
-    from engine.models.checkpoint import open_checkpoint
+    from engine.memory.kv_memory import InsufficientMemory
     from engine.models.config import UnsupportedCheckpoint
     from engine.text import ChatTemplateError
 

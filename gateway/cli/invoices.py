@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from gateway.billing.invoices import Draft, Invoice
     from gateway.billing.invoicing import Invoicing
-    from gateway.settings import Settings
+    from gateway.config.settings import Settings
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ import typer
 
 from gateway.cli.options import AsJson, DataDir, settings_from
 from gateway.cli.output import print_records
-from gateway.progress import progress
+from gateway.process.progress import progress
 
 
 def fetch(
@@ -14,7 +14,7 @@ def fetch(
     data_dir: DataDir = None,
 ) -> None:
     """Download a model, unless it is there, and print its path."""
-    from gateway.catalog import fetch_model
+    from gateway.process.catalog import fetch_model
 
     settings = settings_from(data_dir=data_dir)
     with progress() as report:
@@ -24,7 +24,7 @@ def fetch(
 
 def list_all(as_json: AsJson = False, data_dir: DataDir = None) -> None:
     """List the models that can be fetched."""
-    from engine.models.catalog import available
+    from engine.catalog.catalog import available
 
     settings = settings_from(data_dir=data_dir)
     columns = ("name", "fetched", "size_bytes", "license", "description")

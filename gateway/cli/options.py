@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from gateway.settings import Settings
+    from gateway.config.settings import Settings
 
 DataDir = Annotated[
     Path | None,
@@ -21,7 +21,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def settings_from(**flags: Any) -> "Settings":
     """The settings, with these flags over the environment and the files."""
-    from gateway.settings import load_settings
+    from gateway.config.settings import load_settings
 
     return load_settings(**flags)
 

@@ -15,8 +15,8 @@ from gateway.cli.store import with_database
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from gateway.metering.reconciliation import Reconciliation
-    from gateway.settings import Settings
+    from gateway.config.settings import Settings
+    from gateway.metering.reconciliation.reconciliation import Reconciliation
 
 DAY_MS = 86_400_000
 
@@ -67,10 +67,10 @@ async def _reconciled(
     from gateway.analytics import migrate, open_analytics
     from gateway.analytics.sums import Window
     from gateway.billing.invoicing import invoiced_months
+    from gateway.config.pepper import load_pepper
     from gateway.errors import OperatorError
-    from gateway.metering.reconciliation import reconcile
+    from gateway.metering.reconciliation.reconciliation import reconcile
     from gateway.metering.signature import EventSigner, SignaturePolicy
-    from gateway.pepper import load_pepper
 
     signatures = SignaturePolicy(EventSigner(load_pepper(settings)), settings.usage_accept_unsigned_until)
     analytics = open_analytics(settings.analytics_url.get_secret_value())

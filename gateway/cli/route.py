@@ -9,11 +9,11 @@ import typer
 from gateway.cli.options import DataDir, settings_from
 from gateway.cli.output import print_json
 from gateway.errors import OperatorError
-from gateway.progress import Report, progress
+from gateway.process.progress import Report, progress
 
 if TYPE_CHECKING:
     from engine.engine import Engine
-    from gateway.settings import Settings
+    from gateway.config.settings import Settings
 
 _MODEL = "NAME|PATH"
 
@@ -36,12 +36,12 @@ def fit(
     """
     settings = settings_from(data_dir=data_dir)
     paths = [_checkpoint(name, settings) for name in (small, large)]
-    from gateway.routing.exam import AnswerBook, examine
-    from gateway.routing.fit import fit as fit_score
-    from gateway.routing.fit import judge
-    from gateway.routing.outcomes import mark, samples, write_outcomes
-    from gateway.routing.questions import read_questions
-    from gateway.routing.report import describe
+    from gateway.routing.fitting.exam import AnswerBook, examine
+    from gateway.routing.fitting.fit import fit as fit_score
+    from gateway.routing.fitting.fit import judge
+    from gateway.routing.fitting.outcomes import mark, samples, write_outcomes
+    from gateway.routing.fitting.questions import read_questions
+    from gateway.routing.fitting.report import describe
 
     asked = read_questions(questions)
     book = AnswerBook(answers or out.with_name(f"{out.name}.answers.jsonl"))
@@ -83,7 +83,7 @@ def score(
 
 
 def _checkpoint(named: str, settings: "Settings") -> Path:
-    from gateway.catalog import find_model
+    from gateway.process.catalog import find_model
 
     with progress() as report:
         return find_model(named, settings.models, settings.models_dir, report)
@@ -97,7 +97,7 @@ def _load(path: Path, settings: "Settings", report: Report) -> "Engine":
     """
     from engine.config import EngineConfig
     from engine.engine import Engine
-    from engine.kv_memory import InsufficientMemory
+    from engine.memory.kv_memory import InsufficientMemory
     from engine.models.config import UnsupportedCheckpoint
     from kernels.dispatch import DeviceUnavailable
 

@@ -10,7 +10,7 @@ from gateway.cli.output import print_json
 from gateway.cli.store import with_database
 
 if TYPE_CHECKING:
-    from gateway.routing.policy import RoutingPolicy
+    from gateway.tenancy.routing_policy import RoutingPolicy
 
 OFF = "off"
 
@@ -78,7 +78,7 @@ def set_policy(
 
 
 def _preference(text: str) -> Any:
-    from gateway.routing.policy import Preference
+    from gateway.tenancy.routing_policy import Preference
 
     if text not in set(Preference):
         raise typer.BadParameter(f"--preference is one of {', '.join(Preference)}")

@@ -60,11 +60,11 @@ def serve(
     )
 
     # The port comes first: better refused now than after loading a model.
-    from gateway.footprint import collecting_nothing
-    from gateway.listener import bind
-    from gateway.termination import Termination
+    from gateway.process.footprint import collecting_nothing
+    from gateway.process.listener import bind
+    from gateway.process.termination import Termination
 
     with Termination() as termination, bind(settings.host, settings.port) as listener, collecting_nothing():
-        from gateway.serve import run
+        from gateway.process.serve import run
 
         run(settings, listener, termination, demo=demo)

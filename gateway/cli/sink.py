@@ -23,7 +23,7 @@ def sink(
     data_dir: DataDir = None,
 ) -> None:
     """Take usage from Kafka to ClickHouse until SIGTERM or Ctrl-C. Any number of them share the work."""
-    from gateway.metering.sink_service import run_sink
+    from gateway.process.sink_service import run_sink
     from gateway.telemetry.logs import configure_logging
 
     settings = settings_from(data_dir=data_dir, sink_metrics_port=metrics_port)

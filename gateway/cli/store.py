@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from gateway.settings import Settings
+    from gateway.config.settings import Settings
     from gateway.tenancy import TenantStore
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ def with_database(settings: "Settings", action: Callable[["AsyncEngine"], Awaita
 
 def with_store(settings: "Settings", action: Callable[["TenantStore"], Awaitable[T]]) -> T:
     """Run `action` on the store of tenants and keys."""
-    from gateway.pepper import load_pepper
+    from gateway.config.pepper import load_pepper
     from gateway.tenancy import TenantStore
 
     return with_database(settings, lambda database: action(TenantStore(database, load_pepper(settings))))

@@ -22,7 +22,7 @@ def create(
     data_dir: DataDir = None,
 ) -> None:
     """Create a tenant."""
-    from gateway.service_classes import require_class
+    from gateway.config.service_classes import require_class
 
     settings = settings_from(data_dir=data_dir)
     require_class(settings.service_classes, tier)

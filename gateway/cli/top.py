@@ -24,8 +24,8 @@ def top(
     that of each later one, gap99 the 99th percentile of those between two of a stream; in a bar, # is held, r reserved,
     c cached.
     """
-    from gateway.top.watch import live
-    from gateway.top.watch import once as one_frame
+    from gateway.tools.top.watch import live
+    from gateway.tools.top.watch import once as one_frame
 
     if once or not sys.stdout.isatty():
         typer.echo(asyncio.run(one_frame(url, interval)))

@@ -12,9 +12,6 @@ from starlette.types import Message, Receive, Scope, Send
 
 from gateway.admin.acting import Operations, typed_errors
 from gateway.admin.errors import not_found
-from gateway.api.errors import APIError, ClientGone, as_api_error, internal_error, invalid
-from gateway.api.exchange import exchange_of
-from gateway.api.middleware import BodyLimit
 from gateway.console.entrance import Entrance
 from gateway.console.forms import NO_FORM, Form, read_form, read_pairs
 from gateway.console.headers import NEVER_STORED, SECURITY, is_own
@@ -24,6 +21,9 @@ from gateway.console.rendering import Renderer
 from gateway.console.screens import PREFIX, Passage, Refusal, Screen, Visit, forbidden
 from gateway.console.shell import Guest, Shell
 from gateway.console.static_files import IMMUTABLE, StaticFiles
+from gateway.http.errors import APIError, ClientGone, as_api_error, internal_error, invalid
+from gateway.http.exchange import exchange_of
+from gateway.http.middleware import BodyLimit
 from gateway.tenancy.errors import InvalidKey
 
 MAX_BODY_BYTES = 64 * 1024

@@ -10,10 +10,10 @@ from gateway.admin.acting import Operations
 from gateway.admin.context import AdminContext
 from gateway.admission import Limiter
 from gateway.analytics import Analytics
-from gateway.api.engine_client import EngineClient
-from gateway.api.service_classes import TierClasses
 from gateway.billing.price_book import PriceBook
-from gateway.metering.journal import Journal
+from gateway.generation.engine_client import EngineClient
+from gateway.generation.service_classes import TierClasses
+from gateway.metering.journal.journal import Journal
 from gateway.routing.names import ModelNames
 from gateway.routing.score import ComplexityScore
 from gateway.sessions import Sessions

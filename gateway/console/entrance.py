@@ -3,12 +3,12 @@
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from gateway.api.errors import APIError
-from gateway.api.exchange import exchange_of
 from gateway.console.forms import Form, read_form
 from gateway.console.login import SESSION_COOKIE, SESSION_SECONDS, Gatekeeper, is_secure, own_address
 from gateway.console.screens import PREFIX
 from gateway.console.shell import THEME_COOKIE, THEME_SECONDS, THEMES, Guest, Shell, set_cookie
+from gateway.http.errors import APIError
+from gateway.http.exchange import exchange_of
 from gateway.tenancy.errors import InvalidKey
 
 _UNKNOWN_KEY = "This key does not open the console. It may be mistyped, revoked, expired, or of a suspended tenant."

@@ -7,8 +7,8 @@ from urllib.parse import parse_qsl
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope
 
-from gateway.api.errors import APIError, invalid
-from gateway.api.json_body import read_body
+from gateway.http.errors import APIError, invalid
+from gateway.http.json_body import read_body
 
 MAX_FIELDS = 300
 _FORM = "application/x-www-form-urlencoded"

@@ -10,12 +10,12 @@ from typing import Protocol
 from starlette.datastructures import Headers
 
 from gateway.admin.roles import Administrator
-from gateway.api.errors import APIError
 from gateway.console.endings import EndedSessions
 from gateway.console.headers import is_loopback
 from gateway.console.sessions import LIFETIME, ConsoleSessions, KeyKind, Session
 from gateway.console.throttle import LoginThrottle
 from gateway.console.visitors import AdministratorVisitor, TenantVisitor, Visitor
+from gateway.http.errors import APIError
 from gateway.tenancy.errors import InvalidKey
 from gateway.tenancy.keys import ADMIN_PREFIX
 from gateway.tenancy.records import Principal

@@ -7,11 +7,11 @@ from typing import Any
 
 from gateway.admin.moments import instant
 from gateway.analytics.sums import Grain
-from gateway.api.errors import APIError, invalid
 from gateway.console.forms import Form
 from gateway.console.own import OwnRecords
 from gateway.console.screens import Visit
 from gateway.console.typed import moment_of
+from gateway.http.errors import APIError, invalid
 
 MAX_NAMED_TENANTS = 200
 """Of so many tenants a page knows the names; of others it shows the id."""

@@ -3,12 +3,12 @@
 from starlette.types import ASGIApp
 
 from gateway.admin.app import AdminApp
-from gateway.api.stages import Stages
 from gateway.console.app import ConsoleApp
 from gateway.console.context import ConsoleContext
 from gateway.console.endings import EndedSessions
 from gateway.console.login import Gatekeeper
 from gateway.console.pages import every_passage, every_screen
+from gateway.generation.stages import Stages
 
 
 def open_console(stages: Stages, admin: AdminApp, chat: ASGIApp) -> ConsoleApp:

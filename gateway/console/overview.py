@@ -9,7 +9,6 @@ from engine.scheduling.stats import SchedulerStats
 from gateway.admin.moments import instant
 from gateway.admin.roles import READERS
 from gateway.analytics.sums import Grain
-from gateway.api.errors import APIError
 from gateway.console.context import ConsoleContext
 from gateway.console.figures import duration, percent
 from gateway.console.limits import WORDS
@@ -17,6 +16,7 @@ from gateway.console.observing import reading, tenant_names
 from gateway.console.own import OwnRecords
 from gateway.console.screens import Fragment, Page, Screen, Visit
 from gateway.console.usage_figures import Group, grouped, summed
+from gateway.http.errors import APIError
 
 SHOWN_GROUPS = 8
 """Models, and tenants, by what they cost today: of the rest there is the sum."""

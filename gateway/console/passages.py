@@ -7,13 +7,13 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.api.access import require_scope
-from gateway.api.errors import APIError, as_api_error
-from gateway.api.exchange import exchange_of
 from gateway.console.headers import NEVER_STORED, SECURITY, is_own
 from gateway.console.login import SESSION_COOKIE, Gatekeeper
 from gateway.console.screens import PREFIX, Passage
 from gateway.console.visitors import TenantVisitor
+from gateway.http.access import require_scope
+from gateway.http.errors import APIError, as_api_error
+from gateway.http.exchange import exchange_of
 from gateway.tenancy.errors import InvalidKey
 
 CSRF_HEADER = "x-csrf-token"

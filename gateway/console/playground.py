@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 import orjson
 
 from gateway.admin.roles import READERS
-from gateway.api.models import ModelCards
 from gateway.billing.errors import NoPrice
 from gateway.console.context import ConsoleContext
 from gateway.console.screens import PREFIX, Page, Passage, Screen, Visit
+from gateway.formats.openai.models import ModelCards
 from gateway.tenancy.grants import KeyScope
 
 API_PATH = "/v1/chat/completions"

@@ -5,10 +5,10 @@ from typing import Any
 
 from gateway.admin.moments import instant
 from gateway.admin.roles import READERS
+from gateway.common.timestamps import utc_from_ms
 from gateway.console.context import ConsoleContext
 from gateway.console.screens import Page, Screen, Visit
 from gateway.console.typed import moment_of
-from gateway.metering.event import utc_from_ms
 
 MAX_SHOWN = 100
 """Findings of each kind on the page; the rest is counted, and the API has them all."""

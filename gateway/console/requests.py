@@ -8,7 +8,6 @@ from urllib.parse import quote
 from gateway.admin.moments import instant
 from gateway.admin.requests import RECENT
 from gateway.admin.roles import READERS
-from gateway.api.errors import APIError
 from gateway.billing.errors import NoPrice
 from gateway.billing.prices import Price
 from gateway.console.addresses import address, next_page
@@ -24,6 +23,7 @@ from gateway.console.observing import (
     window_query,
 )
 from gateway.console.screens import Page, Screen, Visit
+from gateway.http.errors import APIError
 from gateway.metering.event import Ending
 
 DEFAULT_SPAN = "day"

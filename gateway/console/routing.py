@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.admin.roles import READERS
-from gateway.api.errors import APIError, invalid
 from gateway.console.addresses import next_page
 from gateway.console.context import ConsoleContext
 from gateway.console.observing import (
@@ -20,9 +19,10 @@ from gateway.console.observing import (
 )
 from gateway.console.routing_figures import Savings, routing_figures
 from gateway.console.screens import Page, Screen, Visit
-from gateway.routing.policy import Preference
+from gateway.http.errors import APIError, invalid
 from gateway.routing.question import Question
 from gateway.routing.score import Expectation
+from gateway.tenancy.routing_policy import Preference
 
 DEFAULT_SPAN = "day"
 MAX_QUESTION_CHARS = 2000

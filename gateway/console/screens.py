@@ -9,10 +9,10 @@ from starlette.types import ASGIApp
 
 from gateway.admin.acting import Operations
 from gateway.admin.roles import Role
-from gateway.api.errors import APIError
 from gateway.console.acts import Acts
 from gateway.console.forms import NO_FORM, Form
 from gateway.console.visitors import AdministratorVisitor, TenantVisitor, Visitor
+from gateway.http.errors import APIError
 from gateway.tenancy.grants import KeyScope
 from gateway.tenancy.records import Principal
 

@@ -8,13 +8,13 @@ from urllib.parse import quote, unquote
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from gateway.api.errors import APIError
-from gateway.api.exchange import exchange_of
 from gateway.console.login import needs_mark
 from gateway.console.rendering import Renderer, Surroundings
 from gateway.console.screens import PREFIX, Answer, Document, Fragment, Page, Redirect, Refusal, Screen
 from gateway.console.sessions import ConsoleSessions, Session
 from gateway.console.visitors import Visitor
+from gateway.http.errors import APIError
+from gateway.http.exchange import exchange_of
 
 SAID_COOKIE = "turnpike_said"
 """What a form did, on its way to the page that comes after it."""

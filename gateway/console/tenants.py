@@ -3,13 +3,13 @@
 from typing import Any
 
 from gateway.admin.roles import READERS
-from gateway.api.errors import APIError
 from gateway.console.addresses import next_page
 from gateway.console.context import ConsoleContext
 from gateway.console.screens import Page, Redirect, Screen, Visit
 from gateway.console.typed import pairs_of
-from gateway.routing.policy import Preference
+from gateway.http.errors import APIError
 from gateway.sessions.policy import SessionWindow
+from gateway.tenancy.routing_policy import Preference
 
 _ALIASES = "assistant = large-model"
 

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gateway.api.errors import APIError, invalid
 from gateway.billing.errors import InvalidAmount
 from gateway.billing.money import parse_dollars
+from gateway.http.errors import APIError, invalid
 
 _LOCAL = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d{1,3})?)?", re.ASCII)
 

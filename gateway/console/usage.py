@@ -7,7 +7,6 @@ from typing import Any
 from gateway.admin.roles import READERS
 from gateway.admin.schema import Choice
 from gateway.analytics.sums import SUM_COLUMNS, Grain
-from gateway.api.errors import APIError, invalid
 from gateway.console.addresses import address
 from gateway.console.context import ConsoleContext
 from gateway.console.figures import duration
@@ -22,6 +21,7 @@ from gateway.console.observing import (
 )
 from gateway.console.screens import Document, Page, Screen, Visit
 from gateway.console.usage_figures import bucket_starts, figures_of
+from gateway.http.errors import APIError, invalid
 from gateway.spreadsheet import csv_text
 
 MAX_BUCKETS = 400

@@ -8,9 +8,9 @@ from typing import Any
 
 from gateway.admin.moments import instant
 from gateway.analytics.sums import SUM_COLUMNS, Grain
+from gateway.common.timestamps import unix_ms, utc_from_ms
 from gateway.console.charts import Chart, Series, stacked_bars
 from gateway.console.figures import money, short, short_money, whole
-from gateway.metering.event import unix_ms, utc_from_ms
 
 MAX_SERIES = 7
 """In a chart; the rest is one more, `others`."""

@@ -8,10 +8,10 @@ from urllib.parse import unquote
 
 from gateway.analytics import open_analytics
 from gateway.analytics.schema import shipped_migrations
+from gateway.config.settings import Settings
 from gateway.doctor.clock import skew_s, with_skew
 from gateway.doctor.finding import DEADLINE_S, Finding, failure, ok, warning
 from gateway.errors import OperatorError
-from gateway.settings import Settings
 
 _REMEDY = "start it, or correct TURNPIKE_ANALYTICS_URL; until then usage waits in the journal"
 _TABLES = "SELECT count() FROM system.tables WHERE database = currentDatabase() AND name = 'schema_versions'"

@@ -13,14 +13,14 @@ import migrations
 from gateway.admin.admin_keys import AdminKeyStore
 from gateway.billing.price_book import PriceBook
 from gateway.billing.price_store import PriceStore
-from gateway.catalog import DEFAULT_PRICES
+from gateway.config.pepper import UnusablePepper, load_pepper, pepper_path
+from gateway.config.service_classes import unserved_tiers
+from gateway.config.settings import Settings
 from gateway.doctor.clock import skew_s, with_skew
 from gateway.doctor.finding import DEADLINE_S, Finding, failure, ok, warning
 from gateway.doctor.models import served
 from gateway.errors import OperatorError
-from gateway.pepper import UnusablePepper, load_pepper, pepper_path
-from gateway.service_classes import unserved_tiers
-from gateway.settings import Settings
+from gateway.process.catalog import DEFAULT_PRICES
 from gateway.tenancy import TenantStore, open_database
 from gateway.tenancy.database import answering
 from gateway.tenancy.schema import current_revision

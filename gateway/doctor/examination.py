@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
+from gateway.config.settings import Settings
 from gateway.doctor import files, machine, models, safety
 from gateway.doctor.clickhouse import clickhouse
 from gateway.doctor.database import database
 from gateway.doctor.finding import Check, Finding
 from gateway.doctor.kafka import kafka
 from gateway.doctor.redis import redis
-from gateway.settings import Settings
 from gateway.telemetry.redaction import Redactor
 
 CHECKS: tuple[Check, ...] = (

@@ -6,11 +6,11 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from gateway.config.pepper import load_pepper, pepper_path
+from gateway.config.settings import Settings
 from gateway.doctor.finding import Finding, failure, ok, warning
 from gateway.errors import OperatorError
-from gateway.listener import bind
-from gateway.pepper import load_pepper, pepper_path
-from gateway.settings import Settings
+from gateway.process.listener import bind
 
 AMPLE_DISKFULS = 4
 """Times `journal_min_free`: with less than this, it is time to look."""

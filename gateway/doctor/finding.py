@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 
 DEADLINE_S = 3.0
 """What is asked over the network answers within so long, or is away."""

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from gateway.config.settings import Settings
 from gateway.doctor.finding import Finding, failure, ok, warning
 from gateway.metering.kafka_cluster import KafkaCluster
-from gateway.settings import Settings
 
 
 def kafka(settings: Settings) -> Iterator[Finding]:

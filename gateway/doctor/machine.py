@@ -10,8 +10,8 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from gateway.config.settings import Settings
 from gateway.doctor.finding import Finding, failure, ok, warning
-from gateway.settings import Settings
 from kernels.cpu import native
 from kernels.cpu.cores import usable_cores
 from kernels.cpu.native_ops import computes_natively

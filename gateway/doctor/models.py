@@ -5,15 +5,15 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from engine.kv_memory import host_budget
-from engine.models.catalog import available
-from engine.models.checkpoint import open_checkpoint
+from engine.catalog.catalog import available
+from engine.checkpoints.checkpoint import open_checkpoint
+from engine.memory.kv_memory import host_budget
 from engine.models.config import UnsupportedCheckpoint
 from engine.models.layout import expected_tensors
-from gateway.catalog import DEFAULT_MODEL, DEFAULT_SMALL_MODEL
+from gateway.config.engine_classes import engine_classes_of
+from gateway.config.settings import Settings
 from gateway.doctor.finding import Finding, failure, ok, warning
-from gateway.engine_classes import engine_classes_of
-from gateway.settings import Settings
+from gateway.process.catalog import DEFAULT_MODEL, DEFAULT_SMALL_MODEL
 from kernels.dispatch import missing_for_cuda
 
 PROCESS_BYTES = 2**30

@@ -4,9 +4,9 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gateway.config.settings import Settings
 from gateway.doctor.clock import skew_s, with_skew
 from gateway.doctor.finding import DEADLINE_S, Finding, failure, ok, warning
-from gateway.settings import Settings
 
 OLDEST = (7, 0)
 _AWAY = "start it, or correct TURNPIKE_REDIS_URL; until then each replica gives out its local share of the limits"

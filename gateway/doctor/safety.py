@@ -3,10 +3,10 @@
 import socket
 from collections.abc import Iterator
 
+from gateway.config.pepper import UnusablePepper, load_pepper, pepper_path
+from gateway.config.safety import UnsafeSettings, readable_secrets, refuse_unsafe, stores_without_tls
+from gateway.config.settings import Settings
 from gateway.doctor.finding import Finding, failure, ok, warning
-from gateway.pepper import UnusablePepper, load_pepper, pepper_path
-from gateway.safety import UnsafeSettings, readable_secrets, refuse_unsafe, stores_without_tls
-from gateway.settings import Settings
 
 
 def address(settings: Settings) -> Iterator[Finding]:

@@ -1,10 +1,8 @@
 """The usage event: what one request consumed and what it costs. Everything that is billed is a sum over these."""
 
-import secrets
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Self
@@ -12,6 +10,7 @@ from uuid import UUID
 
 import orjson
 
+from gateway.common.timestamps import unix_ms
 from gateway.routing.reason import RouteReason
 
 SCHEMA_VERSION = 3
@@ -140,7 +139,6 @@ _FIELDS = {
 }
 VERSIONS = frozenset(_FIELDS)
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_COUNT = 2**63 - 1
 _COUNTS = frozenset(
     {
@@ -203,23 +201,6 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "recompute_ns": _counts_by_class,
 }
 """Of the fields that are not text."""
-
-
-def new_event_id(now_ms: int | None = None) -> UUID:
-    """A UUID of version 7 (RFC 9562, section 5.7): 48 bits of Unix milliseconds, then 74 random ones."""
-    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    random = secrets.randbits(74)
-    high, low = random >> 62, random & (2**62 - 1)
-    return UUID(int=(now_ms & (2**48 - 1)) << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | low)
-
-
-def utc_from_ms(unix_ms: int) -> datetime:
-    """An instant, to the millisecond: what every store keeps of it."""
-    return datetime.fromtimestamp(unix_ms // 1000, UTC) + timedelta(milliseconds=unix_ms % 1000)
-
-
-def unix_ms(instant: datetime) -> int:
-    return (instant - _EPOCH) // timedelta(milliseconds=1)
 
 
 def admitted_ms(event: UsageEvent) -> int:

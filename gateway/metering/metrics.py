@@ -8,12 +8,12 @@ from typing import Protocol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.metering.books_watch import BooksWatch
-from gateway.metering.gaps import MissingRange
-from gateway.metering.journal import Journal
-from gateway.metering.message_source import Partition
-from gateway.metering.relay import Relay
-from gateway.metering.sink import Sink
+from gateway.metering.journal.journal import Journal
+from gateway.metering.reconciliation.books_watch import BooksWatch
+from gateway.metering.reconciliation.gaps import MissingRange
+from gateway.metering.relay.relay import Relay
+from gateway.metering.sink.message_source import Partition
+from gateway.metering.sink.sink import Sink
 
 
 class RelayCollector(Collector):

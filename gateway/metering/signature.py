@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gateway.analytics import Analytics
-from gateway.metering.event import UsageEvent, canonical_of, unix_ms
-from gateway.pepper import pepper_id
+from gateway.common.ids import pepper_id
+from gateway.common.timestamps import unix_ms
+from gateway.metering.event import UsageEvent, canonical_of
 
 HEADER = "turnpike-signature"
 """Of a Kafka message."""

@@ -8,5 +8,5 @@
     router, reason      all of it to a route, with the routes to take where the model of that refuses
     cascade             whether a small model was sure of its answer
 
-The rest fits the score to a pair of models. `gateway.api` follows the route.
+`fitting` fits the score to a pair of models, offline. `gateway.generation` follows the route.
 """

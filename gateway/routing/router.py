@@ -8,11 +8,11 @@ from typing import Protocol
 
 from engine.request import ServiceClass
 from gateway.routing.names import ModelNames, Pair
-from gateway.routing.policy import Preference
 from gateway.routing.question import Question
 from gateway.routing.reason import RouteReason
 from gateway.routing.replicas import Replicas
 from gateway.tenancy.records import Principal
+from gateway.tenancy.routing_policy import Preference
 
 
 class UnknownModel(Exception):

@@ -2,7 +2,7 @@
 
 Two logistic models over the same features say how likely the small and the large model are to be right. Their
 difference is what the large one wins; where both are right, or both are wrong, that is nothing, and the small one will
-do. `gateway.routing.fit` finds the weights.
+do. `gateway.routing.fitting.fit` finds the weights.
 """
 
 import json
@@ -15,8 +15,8 @@ from typing import Any, Self
 
 from gateway.errors import OperatorError
 from gateway.routing.features import NUMBERS, Reading, read
-from gateway.routing.policy import Preference
 from gateway.routing.question import Question
+from gateway.tenancy.routing_policy import Preference
 
 FORMAT = 1
 SHIPPED = Path(__file__).with_name("weights.json")

@@ -14,7 +14,7 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.pepper import pepper_id
+from gateway.common.ids import pepper_id
 from gateway.tenancy.errors import (
     InvalidExpiry,
     InvalidName,

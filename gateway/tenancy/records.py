@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Generic, TypeVar
 
-from gateway.routing.policy import NO_POLICY, RoutingPolicy
 from gateway.sessions.policy import SessionWindow
 from gateway.tenancy.grants import KeyScope
 from gateway.tenancy.limits import ScopedLimits
+from gateway.tenancy.routing_policy import NO_POLICY, RoutingPolicy
 
 Who = TypeVar("Who", covariant=True)
 """Who a key stands for: a tenant's `Principal`, or an administrator."""

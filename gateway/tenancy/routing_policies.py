@@ -7,9 +7,9 @@ from typing import Any
 from sqlalchemy import Row, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from gateway.routing.policy import NO_POLICY, Preference, RoutingPolicy
 from gateway.tenancy.database import answering, writing
 from gateway.tenancy.queries import tenant_id_of
+from gateway.tenancy.routing_policy import NO_POLICY, Preference, RoutingPolicy
 from gateway.tenancy.tables import RoutingPolicyRow
 
 

@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from gateway.pepper import pepper_id
-from gateway.routing.policy import NO_POLICY
+from gateway.common.ids import pepper_id
 from gateway.tenancy.changes import KeyGrant, TenantChanges
 from gateway.tenancy.database import answering, writing
 from gateway.tenancy.errors import UnknownTenant
@@ -16,6 +15,7 @@ from gateway.tenancy.limits import limits_of_key, read_limits
 from gateway.tenancy.queries import KEY_COLUMNS, TENANT_COLUMNS, key_record, tenant_record
 from gateway.tenancy.records import ActiveKey, CreatedKey, KeyRecord, Principal, Tenant, Tier
 from gateway.tenancy.routing_policies import read_policies
+from gateway.tenancy.routing_policy import NO_POLICY
 from gateway.tenancy.session_windows import read_session_windows
 from gateway.tenancy.tables import KeyRow, TenantRow
 

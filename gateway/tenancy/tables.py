@@ -118,7 +118,7 @@ class LimitRow(Base):
 
 
 class RoutingPolicyRow(Base):
-    """What is stated for a tenant; `gateway.routing.policy.RoutingPolicy` has the meaning."""
+    """What is stated for a tenant; `gateway.tenancy.routing_policy.RoutingPolicy` has the meaning."""
 
     __tablename__ = "routing_policies"
     __table_args__ = (CheckConstraint("preference IN ('quality', 'balanced', 'economy')", name="preference"),)

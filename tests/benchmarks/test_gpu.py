@@ -20,7 +20,7 @@ from benchmarks.gpu.models import SHAPES, weight_count, weights_per_step
 from benchmarks.gpu.paged import Heads
 from benchmarks.gpu.scale import FULL, SMALL
 from benchmarks.gpu.stage import Outcome, Stage, Status, read_outcomes
-from engine.models.hf_config import config_from_json
+from engine.checkpoints.huggingface.config import config_from_json
 from kernels.ops import KVScales
 from kernels.triton import tuning
 from tests.engine.execution.device.harness import rerun

@@ -24,8 +24,8 @@ from benchmarks.peers.running import Plan, run_part
 from benchmarks.peers.server import Launch, ServerFailed
 from benchmarks.peers.server import running as running_server
 from benchmarks.peers.systems import Contestant, Setting
-from engine.models.checkpoint import open_checkpoint
-from gateway.bench.outcome import FINISHED, Outcome
+from engine.checkpoints.checkpoint import open_checkpoint
+from gateway.tools.bench.outcome import FINISHED, Outcome
 from kernels.arrays import FLOAT32
 from tests.servers import free_port
 

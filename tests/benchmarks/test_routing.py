@@ -6,10 +6,10 @@ from pathlib import Path
 
 from benchmarks.routing import own, public
 from benchmarks.routing.plot import draw
-from gateway.routing.curve import Graded
-from gateway.routing.fit import judge
-from gateway.routing.policy import Preference
+from gateway.routing.fitting.curve import Graded
+from gateway.routing.fitting.fit import judge
 from gateway.routing.score import ComplexityScore
+from gateway.tenancy.routing_policy import Preference
 
 
 def test_the_shipped_score_beats_a_coin_at_every_share_of_our_own_questions() -> None:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import uvicorn
 from playwright.async_api import Browser, Page, async_playwright
 
-from gateway.connection import server_config
 from gateway.console.login import SESSION_COOKIE
-from gateway.listener import bind
+from gateway.process.connection import server_config
+from gateway.process.listener import bind
 from tests.console.house import House
 
 CHROMIUM = shutil.which("chromium")

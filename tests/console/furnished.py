@@ -27,7 +27,7 @@ class Furnished:
 
 
 async def furnish(house: House) -> Furnished:
-    operations = house.services.admin.operations
+    operations = house.admin.operations
     key_id = house.keys["admin"].split("-")[1]
     administrator = Administrator(key_id, "the admin", Role.ADMIN)
     acme = {"tenant_id": house.tenant[ACME].id}

@@ -13,13 +13,14 @@ from starlette.applications import Starlette
 
 from engine.scheduling.stats import SchedulerStats
 from gateway.admin.admin_keys import AdminKeyStore
+from gateway.admin.app import AdminApp
 from gateway.admin.roles import Role
 from gateway.app import create_app
+from gateway.config.settings import Settings
 from gateway.console.login import SESSION_COOKIE
 from gateway.console.sessions import ConsoleSessions, KeyKind
-from gateway.opening import open_services
-from gateway.services import Services
-from gateway.settings import Settings
+from gateway.generation.services import Services
+from gateway.process.opening import open_services
 from gateway.tenancy import Tenant, TenantStore, open_database
 from tests.gateway.api.fake_engine import FakeEngine
 
@@ -50,6 +51,7 @@ class House:
     app: Starlette
     settings: Settings
     services: Services
+    admin: AdminApp
     engine: WatchedEngine
     tenants: TenantStore
     keys: Mapping[str, str]
@@ -108,10 +110,10 @@ async def open_house(folder: Path, sqlite_schema: Path) -> AsyncIterator[House]:
         tenant = {name: await tenants.create_tenant(name, "standard") for name in TENANTS}
         for name in TENANTS:
             keys[name] = (await tenants.create_key(name, "first")).plaintext
-        services = await open_services(settings, engine, database, PEPPER)
-        app = create_app(settings, services)
+        services, admin = await open_services(settings, engine, database, PEPPER)
+        app = create_app(settings, services, admin)
         transport = httpx.ASGITransport(app)
         async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url=ORIGIN) as http:
-            yield House(app, settings, services, engine, tenants, keys, tenant, http)
+            yield House(app, settings, services, admin, engine, tenants, keys, tenant, http)
     finally:
         await database.dispose()

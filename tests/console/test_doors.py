@@ -156,8 +156,8 @@ async def test_a_logout_ends_the_session_for_good(console: House) -> None:
 
 
 async def test_a_key_for_none_of_the_pages_opens_no_session(console: House) -> None:
-    operations = console.services.admin.operations
-    administrator = await console.services.admin.authenticate(console.keys["admin"])
+    operations = console.admin.operations
+    administrator = await console.admin.authenticate(console.keys["admin"])
     path, body = {"tenant_id": console.tenant[ACME].id}, {"scopes": ["embeddings"]}
     created = await operations.change("createKey", administrator, "req_1", path, body)
     answer = await login(console, created["key"])

@@ -87,7 +87,7 @@ async def test_without_the_database_a_session_stays_as_it_was_seen_for_as_long_a
 
 
 async def test_a_stolen_cookie_is_of_no_use_at_any_gateway_after_the_logout(console: House) -> None:
-    second = create_app(console.settings, console.services)  # knows of the first what is in the database
+    second = create_app(console.settings, console.services, console.admin)
     cookie = {"cookie": f"{SESSION_COOKIE}={console.token('viewer')}"}
     async with httpx.AsyncClient(transport=httpx.ASGITransport(second), base_url=ORIGIN) as http:
         assert (await http.get("/console", headers=cookie)).status_code == 200

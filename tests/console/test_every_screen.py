@@ -55,7 +55,7 @@ async def admitted(furnished: Furnished, who: str) -> list[Screen]:
     if who == ACME:
         visitor = TenantVisitor(await house.services.authenticator.authenticate(house.keys[who]))
     else:
-        visitor = AdministratorVisitor(await house.services.admin.authenticate(house.keys[who]))
+        visitor = AdministratorVisitor(await house.admin.authenticate(house.keys[who]))
     return [screen for screen in console_of(furnished).screens if screen.admits(visitor)]
 
 

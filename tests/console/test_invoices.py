@@ -9,7 +9,7 @@ from playwright.async_api import expect
 from gateway.billing.month import Month
 from gateway.billing.prices import Price
 from gateway.metering.event import COLUMNS
-from gateway.metering.intake import EVENTS_TABLE, row_of
+from gateway.metering.sink.intake import EVENTS_TABLE, row_of
 from tests.console.browser import Browsing
 from tests.console.house import House
 from tests.gateway.billing.fakes import an_event

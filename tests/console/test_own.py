@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gateway.api.errors import APIError
 from gateway.console.own import OwnRecords
+from gateway.http.errors import APIError
 from tests.console.house import House
 
 pytestmark = pytest.mark.anyio
@@ -15,8 +15,7 @@ pytestmark = pytest.mark.anyio
 
 async def own(console: House, who: str = "acme") -> OwnRecords:
     principal = await console.services.authenticator.authenticate(console.keys[who])
-    assert console.services.admin is not None
-    return OwnRecords(console.services.admin.operations, principal)
+    return OwnRecords(console.admin.operations, principal)
 
 
 async def test_another_tenants_id_gives_way_to_its_own(console: House) -> None:
@@ -29,7 +28,6 @@ async def test_another_tenants_id_gives_way_to_its_own(console: House) -> None:
 
 async def test_every_operation_is_bound_or_refused(console: House) -> None:
     """Of all that the admin API can do: the tenant's own id stands in the call, or there is no call."""
-    assert console.services.admin is not None
     principal = await console.services.authenticator.authenticate(console.keys["acme"])
     calls: list[tuple[dict[str, str], dict[str, str]]] = []
 
@@ -39,7 +37,7 @@ async def test_every_operation_is_bound_or_refused(console: House) -> None:
     operations: Any = SimpleNamespace(read=read)
     mine, theirs = OwnRecords(operations, principal), {"tenant_id": "theirs"}
     refused = set()
-    for route in console.services.admin.routes:
+    for route in console.admin.routes:
         before = len(calls)
         with suppress(APIError):
             await mine.read(route.name, theirs, theirs)

@@ -70,8 +70,8 @@ async def test_a_key_that_was_revoked_asks_nothing_more(console: House) -> None:
 
 
 async def test_a_key_that_is_not_for_chats_does_not_chat_here_either(console: House) -> None:
-    operations = console.services.admin.operations
-    administrator = await console.services.admin.authenticate(console.keys["admin"])
+    operations = console.admin.operations
+    administrator = await console.admin.authenticate(console.keys["admin"])
     for scope, status, first in (("usage", 403, "/console"), ("chat", 200, "/console/playground")):
         path = {"tenant_id": console.tenant[ACME].id}
         created = await operations.change("createKey", administrator, "req_1", path, {"scopes": [scope]})

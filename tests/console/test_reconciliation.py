@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.metering.event import COLUMNS, UsageEvent, new_event_id
-from gateway.metering.intake import EVENTS_TABLE, row_of
+from gateway.common.ids import new_event_id
+from gateway.metering.event import COLUMNS, UsageEvent
+from gateway.metering.sink.intake import EVENTS_TABLE, row_of
 from tests.console.house import House
 from tests.gateway.metering.usage import finish, journalled, until
 

@@ -10,9 +10,9 @@ from gateway.billing.errors import NoPrice
 from gateway.billing.prices import Price
 from gateway.console.routing_figures import Savings, routing_figures
 from gateway.routing.names import ModelNames
-from gateway.routing.policy import Preference
 from gateway.routing.question import Question
 from gateway.routing.score import ComplexityScore
+from gateway.tenancy.routing_policy import Preference
 from tests.console.events import ago_ms, of_tenant, used
 from tests.console.house import ACME, GLOBEX, House
 from tests.console.html import rows, stat

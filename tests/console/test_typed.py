@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.api.errors import APIError
 from gateway.console.typed import chosen, moment_of, naming, nanodollars_of, pairs_of, words_of
+from gateway.http.errors import APIError
 
 
 @pytest.mark.parametrize(

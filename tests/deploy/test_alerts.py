@@ -17,13 +17,13 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 
-from gateway.metering.gaps import MissingRange
-from gateway.metering.intake import Intake
-from gateway.metering.journal_file import JournalFile
-from gateway.metering.message_source import Partition
+from gateway.metering.journal.journal_file import JournalFile
 from gateway.metering.metrics import SinkCollector
+from gateway.metering.reconciliation.gaps import MissingRange
 from gateway.metering.signature import Verification
-from gateway.metering.sink import Sink
+from gateway.metering.sink.intake import Intake
+from gateway.metering.sink.message_source import Partition
+from gateway.metering.sink.sink import Sink
 from gateway.telemetry.metrics import Metrics
 from tests.clickhouse_server import ClickHouseServer
 from tests.deploy.prometheus_server import prometheus_program

@@ -14,7 +14,7 @@ from sqlalchemy import make_url
 from gateway.analytics import Analytics, migrate, open_analytics
 from gateway.analytics.rollups import drifted
 from gateway.analytics.sums import Grain
-from gateway.settings import normalise_database_url
+from gateway.config.settings import normalise_database_url
 from gateway.tenancy import TenantStore, open_database
 from gateway.tenancy.schema import upgrade
 from tests.clickhouse_server import ClickHouseServer

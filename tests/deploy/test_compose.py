@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from gateway.app import RELAY_DEADLINE_S
 from gateway.cli import app
-from gateway.server import CUT_S
-from gateway.settings import ENV_PREFIX, Settings
+from gateway.config.settings import ENV_PREFIX, Settings
+from gateway.process.server import CUT_S
 from tests.deploy.compose import ROOT, MissingVariable, compose_text, load_compose, required_variables
 from tests.deploy.dockerfile import command_of, image_environment, last, stages
 from tests.deploy.prometheus_server import prometheus_program

@@ -15,7 +15,7 @@ import httpx
 import pytest
 import yaml
 
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 from tests.clickhouse_server import ClickHouseServer
 from tests.deploy.compose import ROOT, load_compose, required_variables
 from tests.deploy.composed import ComposedKafka, Host, can_make_containers, composed_redis, replaced

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli import app
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 from tests.deploy.dockerfile import DOCKERFILE, ROOT, command_of, image_environment, inherited, last, stages
 
 TARGETS = ("cpu", "gpu")
@@ -203,7 +203,7 @@ def test_the_image_knows_the_small_model_that_ships(wheel: Path, tmp_path: Path)
         archive.extractall(packages)
     shutil.copytree(ROOT / "models" / "smollm2-small", packages / "models" / "smollm2-small")
     program = (
-        "import engine.models.catalog as catalog, pathlib; print(catalog.__file__);"
+        "import engine.catalog.catalog as catalog, pathlib; print(catalog.__file__);"
         "print(*(entry.name for entry in catalog.available(pathlib.Path('none'))))"
     )
     done = subprocess.run(

@@ -18,12 +18,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from gateway.api.middleware import OPEN_PATHS
 from gateway.app import RELAY_DEADLINE_S
 from gateway.cli import app
-from gateway.safety import stores_without_tls
-from gateway.server import CUT_S
-from gateway.settings import ENV_PREFIX, Settings
+from gateway.config.safety import stores_without_tls
+from gateway.config.settings import ENV_PREFIX, Settings
+from gateway.http.middleware import OPEN_PATHS
+from gateway.process.server import CUT_S
 from gateway.telemetry.metrics import Metrics
 from tests.deploy.dockerfile import ROOT, command_of, image_environment, last
 

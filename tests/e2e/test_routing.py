@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from gateway.metering.event import UsageEvent
-from gateway.metering.journal_file import JournalFile
+from gateway.metering.journal.journal_file import JournalFile
 from tests.e2e.program import Program, running
 from tests.engine.models.tiny import make_checkpoint
 

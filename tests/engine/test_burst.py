@@ -6,10 +6,10 @@ from random import Random
 import pytest
 
 from engine.config import SchedulerConfig
-from engine.forecast import Forecast
 from engine.memory import BlockPool, KVCacheManager
 from engine.request import STANDARD, Request, SamplingParams
-from engine.reservation import ExpectedPrompt, Reservation
+from engine.runtime.forecast import Forecast
+from engine.runtime.reservation import ExpectedPrompt, Reservation
 from engine.scheduling import RowResult, Scheduler, StepResult
 from engine.scheduling.cost import CostCoefficients, StepCostModel, row_work, total
 from engine.scheduling.pace import Pace

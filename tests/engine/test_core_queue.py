@@ -8,13 +8,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.config import SchedulerConfig
-from engine.core import EngineCore
+from engine.errors import EngineError
 from engine.memory import BlockPool, KVCacheManager
-from engine.request import PREMIUM, STANDARD, EngineError, FinishReason, Request, SamplingParams, TokenDelta
-from engine.reservation import ExpectedPrompt, Reservation
+from engine.request import PREMIUM, STANDARD, FinishReason, Request, SamplingParams, TokenDelta
+from engine.runtime.core import EngineCore
+from engine.runtime.reservation import ExpectedPrompt, Reservation
+from engine.runtime.thread import EngineThread
 from engine.scheduling import RowResult, Scheduler, StepPlan, StepResult
 from engine.simulation import make_request
-from engine.thread import EngineThread
 
 MODELS = ("a", "b")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from engine import Engine, EngineConfig, EngineError, SamplingParams
-from engine.request import DeviceLost
+from engine.errors import DeviceLost
 from engine.scheduling import StepResult
 from engine.scheduling.plan import PendingStep, StepPlan
 

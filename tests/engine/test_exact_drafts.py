@@ -8,9 +8,9 @@ import pytest
 
 from benchmarks.speculation.copying import copying_prompts
 from engine import Completion, Engine, EngineConfig, SamplingParams, SchedulerConfig
-from engine.models.catalog import DownloadError, fetch
+from engine.catalog.catalog import DownloadError, fetch
 from engine.speculation.policy import FixedDepth
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 from kernels.cpu.native.library import load
 
 if load() is None:
@@ -47,7 +47,7 @@ def drafting(smollm2_file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[En
         small = fetch("smollm2-small", Settings().models_dir)
     except DownloadError as error:
         pytest.skip(f"the small model cannot be fetched: {error}")
-    monkeypatch.setattr("engine.worker.DepthController", lambda *_, most, below: FixedDepth(most))
+    monkeypatch.setattr("engine.runtime.worker.DepthController", lambda *_, most, below: FixedDepth(most))
     config = EngineConfig(
         dtype="bfloat16",
         kv_cache_bytes=9 << 20,

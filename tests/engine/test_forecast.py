@@ -3,10 +3,10 @@
 import pytest
 
 from engine.config import SchedulerConfig
-from engine.forecast import FRESH_NS, Forecast
 from engine.memory import BlockPool, KVCacheManager
 from engine.request import PREMIUM, STANDARD, Request, SamplingParams, ServiceClass
-from engine.reservation import ExpectedPrompt
+from engine.runtime.forecast import FRESH_NS, Forecast
+from engine.runtime.reservation import ExpectedPrompt
 from engine.scheduling import RowResult, Scheduler, StepResult
 from engine.scheduling.pace import Pace
 from engine.simulation import make_request

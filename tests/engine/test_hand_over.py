@@ -2,8 +2,8 @@
 
 import pytest
 
-from engine.hand_over import HandOver
 from engine.request import FinishReason, TokenDelta
+from engine.runtime.hand_over import HandOver
 
 
 class Reader:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.kv_memory import (
+from engine.memory.kv_memory import (
     DEVICE_SHARE,
     DeviceMemory,
     InsufficientMemory,

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from engine import Engine, EngineConfig, SamplingParams, SchedulerConfig, TextDelta, worker
+from engine import Engine, EngineConfig, SamplingParams, SchedulerConfig, TextDelta
+from engine.runtime import worker
 from engine.speculation import FixedDepth
 
 pytestmark = pytest.mark.anyio

@@ -5,8 +5,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from engine import stepping
-from engine.request import FinishReason, OutOfDeviceMemory, Request, SamplingParams, TokenDelta
+from engine.errors import OutOfDeviceMemory
+from engine.request import FinishReason, Request, SamplingParams, TokenDelta
+from engine.runtime import stepping
+from engine.runtime.stepping import DeviceClock, ModelSteps
+from engine.runtime.watchdog import Watchdog
 from engine.scheduling import RowResult, StepPlan, StepResult
 from engine.simulation import FakeExecutor, make_request
 from engine.speculation import (
@@ -19,8 +22,6 @@ from engine.speculation import (
     StepOutcome,
     Verified,
 )
-from engine.stepping import DeviceClock, ModelSteps
-from engine.watchdog import Watchdog
 from tests.engine.scheduling.support import family, make_scheduler, prompts
 
 TEN = SamplingParams(max_tokens=10, ignore_eos=True)

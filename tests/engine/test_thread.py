@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from engine.thread import EngineThread
+from engine.runtime.thread import EngineThread
 
 
 @pytest.fixture

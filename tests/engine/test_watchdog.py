@@ -12,8 +12,8 @@ import pytest
 
 from engine import Engine, EngineConfig, EngineError, SamplingParams, SchedulerConfig
 from engine.request import STANDARD, TextDelta
+from engine.runtime.watchdog import StepHung, Watchdog
 from engine.scheduling.plan import PendingStep, StepPlan, StepResult
-from engine.watchdog import StepHung, Watchdog
 
 PROMPT = list(range(10, 40))
 GREEDY = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)

@@ -3,8 +3,9 @@
 import asyncio
 import sys
 
-from engine import Engine, EngineConfig, SamplingParams, SchedulerConfig, worker
+from engine import Engine, EngineConfig, SamplingParams, SchedulerConfig
 from engine.request import Pooling
+from engine.runtime import worker
 from engine.speculation.policy import FixedDepth
 from kernels.cpu.native.library import load
 

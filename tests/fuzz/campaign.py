@@ -8,7 +8,7 @@ from random import Random
 
 import orjson
 
-from gateway.api.messages.errors import is_anthropic
+from gateway.http.anthropic_errors import is_anthropic
 from tests.fuzz.bodies import NEIGHBOURS, READS, VALID
 from tests.fuzz.mutation import as_sent, damaged, mutated
 from tests.fuzz.serving import KEY, Served, open_files

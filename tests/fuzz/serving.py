@@ -13,18 +13,18 @@ from unittest import mock
 
 import structlog
 
-from engine import worker
 from engine.config import EngineConfig
 from engine.engine import Engine
+from engine.runtime import worker
 from engine.speculation.policy import FixedDepth
 from gateway.admission import Limiter, MemoryStore
 from gateway.app import create_app
-from gateway.listener import bind
-from gateway.metering.journal import Journal
-from gateway.server import Server
+from gateway.config.settings import Settings
+from gateway.metering.journal.journal import Journal
+from gateway.process.listener import bind
+from gateway.process.server import Server
 from gateway.sessions import Sessions
 from gateway.sessions.memory import MemorySessionStore
-from gateway.settings import Settings
 from gateway.tenancy.limits import Limits, ScopedLimits, ScopeKind
 from gateway.tenancy.records import Principal
 from tests.engine.models.tiny import make_checkpoint

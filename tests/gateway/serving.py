@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-import gateway.serve
+import gateway.process.serve
 from engine.scheduling.stats import SchedulerStats
 from gateway.cli import main
 from tests.gateway.api.fake_engine import FakeEngine
@@ -26,5 +26,5 @@ def load_engine(*_: Any) -> PacedEngine:
 
 
 if __name__ == "__main__":
-    gateway.serve.load_engine = load_engine  # type: ignore[assignment]
+    gateway.process.serve.load_engine = load_engine  # type: ignore[assignment]
     main()

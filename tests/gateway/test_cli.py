@@ -154,7 +154,7 @@ class TestModels:
                 progress(done * 2**20, 100 * 2**20)
             return models_dir / f"{name}.gguf"
 
-        monkeypatch.setattr("gateway.catalog.fetch", fetch)
+        monkeypatch.setattr("gateway.process.catalog.fetch", fetch)
         result = turnpike("models", "fetch", "small")
         assert result.exit_code == 0
         assert result.stdout == f"{tmp_path}/cache/turnpike/models/small.gguf\n"
@@ -186,24 +186,24 @@ class TestServeRefuses:
     def test_a_bad_flag_is_one_line(
         self, arguments: list[str], code: int, complaint: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("gateway.serve.configure_logging", lambda *_: None)
+        monkeypatch.setattr("gateway.process.serve.configure_logging", lambda *_: None)
         assert complaint in failure(code, "serve", *arguments)
 
     def test_a_gpu_that_is_not_there_is_one_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("gateway.serve.configure_logging", lambda *_: None)
+        monkeypatch.setattr("gateway.process.serve.configure_logging", lambda *_: None)
         monkeypatch.setattr("torch.cuda.is_available", lambda: False)
         ok("price", "set", "a", "--input", "0.1", "--output", "0.4")
         arguments = ("serve", "--device", "cuda", "--model", "a=.", "--port", "0")
         assert "device cuda needs a GPU" in failure(1, *arguments)
 
     def test_fp8_kv_without_a_gpu_is_one_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("gateway.serve.configure_logging", lambda *_: None)
+        monkeypatch.setattr("gateway.process.serve.configure_logging", lambda *_: None)
         ok("price", "set", "a", "--input", "0.1", "--output", "0.4")
         arguments = ("serve", "--device", "cpu", "--kv-dtype", "fp8", "--model", "a=.", "--port", "0")
         assert "kv_dtype fp8 needs a GPU" in failure(1, *arguments)
 
     def test_int8_kv_without_bf16_is_one_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("gateway.serve.configure_logging", lambda *_: None)
+        monkeypatch.setattr("gateway.process.serve.configure_logging", lambda *_: None)
         ok("price", "set", "a", "--input", "0.1", "--output", "0.4")
         arguments = ("--device", "cpu", "--dtype", "float32", "--kv-dtype", "int8", "--model", "a=.", "--port", "0")
         assert "kv_dtype int8 needs dtype bfloat16" in failure(1, "serve", *arguments)

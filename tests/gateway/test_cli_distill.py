@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from engine.checkpoints.checkpoint import open_checkpoint
 from engine.distillation import answers
 from engine.distillation.prompts import read_prompts
-from engine.models.checkpoint import open_checkpoint
 from gateway.cli import app
 from tests.engine.models.tiny import make_checkpoint
 

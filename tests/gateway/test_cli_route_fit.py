@@ -7,10 +7,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gateway.cli import app
-from gateway.routing.exam import Answer, AnswerBook, fingerprint
-from gateway.routing.outcomes import read_outcomes
+from gateway.routing.fitting.exam import Answer, AnswerBook, fingerprint
+from gateway.routing.fitting.outcomes import read_outcomes
+from gateway.routing.fitting.questions import read_questions
 from gateway.routing.question import Question
-from gateway.routing.questions import read_questions
 from gateway.routing.score import ComplexityScore
 from tests.engine.models.tiny import make_checkpoint
 

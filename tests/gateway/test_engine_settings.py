@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from engine.catalog.catalog import CatalogEntry
 from engine.config import EngineConfig
-from engine.models.catalog import CatalogEntry
+from gateway.config.settings import load_settings
 from gateway.errors import OperatorError
-from gateway.serve import load_engine
-from gateway.settings import load_settings
+from gateway.process.serve import load_engine
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 
@@ -27,7 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def load(models: object, config: EngineConfig, progress: object) -> None:
         raise Loaded(config)
 
-    monkeypatch.setattr("gateway.serve.Engine.load", load)
+    monkeypatch.setattr("gateway.process.serve.Engine.load", load)
     return tmp_path
 
 
@@ -71,10 +71,10 @@ def test_what_weights_are_kept_as(folder: Path) -> None:
 
 
 def test_without_a_named_model_the_default_ones_are_a_pair(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.catalog.fetch", lambda name, models_dir, progress: models_dir / name)
+    monkeypatch.setattr("gateway.process.catalog.fetch", lambda name, models_dir, progress: models_dir / name)
     for known, pairs in (({"smollm2", "smollm2-small"}, {"smollm2": "smollm2-small"}), ({"smollm2"}, {})):
         entries = [CatalogEntry(name, "", "", 1, folder / name, False) for name in sorted(known)]
-        monkeypatch.setattr("gateway.catalog.available", lambda models_dir, entries=entries: entries)
+        monkeypatch.setattr("gateway.process.catalog.available", lambda models_dir, entries=entries: entries)
         with pytest.raises(Loaded) as caught:
             load_engine(load_settings(), lambda *_: None)
         assert caught.value.config.drafts == pairs

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from gateway.footprint import untouched_mappings
+from gateway.process.footprint import untouched_mappings
 
 SMAPS = """\
 7f0000000000-7f0000010000 r-xp 00000000 08:01 11  /usr/lib/libone.so.1
@@ -38,7 +38,7 @@ def test_only_pages_that_are_a_librarys_file_still_may_go() -> None:
 def test_everything_works_without_those_pages_and_less_is_resident() -> None:
     program = """
 import chdb
-from gateway.footprint import leave_the_start_behind
+from gateway.process.footprint import leave_the_start_behind
 def file_kib():
     lines = (line.split() for line in open("/proc/self/status"))
     return next(int(words[1]) for words in lines if words[0] == "RssFile:")
@@ -54,7 +54,7 @@ assert str(chdb.query("SELECT sum(number) FROM numbers(100)")).strip() == "4950"
 def test_the_embedded_store_needs_no_data_frames() -> None:
     program = """
 import asyncio, sys
-from gateway.footprint import DATA_FRAMES, do_without
+from gateway.process.footprint import DATA_FRAMES, do_without
 do_without(DATA_FRAMES)
 from gateway.analytics.opening import open_analytics
 
@@ -72,5 +72,6 @@ assert not [name for name in DATA_FRAMES if sys.modules[name] is not None]
 
 
 def test_what_serves_does_not_import_torch() -> None:
-    program = "import sys, gateway.cli.serve, gateway.serve, gateway.serving; assert 'torch' not in sys.modules"
+    served = "gateway.cli.serve, gateway.process.serve, gateway.process.serving"
+    program = f"import sys, {served}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)

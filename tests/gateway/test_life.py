@@ -20,7 +20,7 @@ import orjson
 import pytest
 
 from gateway.metering.event import Ending, UsageEvent
-from gateway.metering.journal_file import JournalFile
+from gateway.metering.journal.journal_file import JournalFile
 from tests.e2e.kill.zygote import MODEL, Gateway, Zygote
 from tests.e2e.program import turnpike
 from tests.gateway.metering.usage import journalled
@@ -230,6 +230,7 @@ def test_a_second_signal_ends_it_at_once_and_the_next_start_bills_what_was_sent(
     running = start(shutdown_deadline_s=FOREVER)
     before = len(running.events())
     stream = running.stream(CHAT, LONG)
+    until(lambda: running.open_requests() == 1)  # on the disk: a kill before that loses the request
     running.begins_to_drain()
     running.signal(number)
     assert running.exit_status() == status
@@ -271,7 +272,8 @@ def test_idle_connections_end_with_the_drain(start):
 
 
 def test_a_signal_while_it_starts_ends_it_at_once_without_a_trace(tmp_path):
-    loading = "import time, gateway.serve as serve\ndef load(*_):\n  print('loading', flush=True)\n  time.sleep(600)\n"
+    loading = "import time\nfrom gateway.process import serve\n"
+    loading += "def load(*_):\n  print('loading', flush=True)\n  time.sleep(600)\n"
     command = f"{loading}serve.load_engine = load\nfrom gateway.cli import main\nmain()"
     environment = {**os.environ, "TURNPIKE_DATA_DIR": str(tmp_path)}
     arguments = [sys.executable, "-c", command, "serve", "--port", str(free_port())]

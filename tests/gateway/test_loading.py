@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from gateway.errors import OperatorError
-from gateway.loading import loading
-from gateway.progress import Report
+from gateway.process.loading import loading
+from gateway.process.progress import Report
 
 
 def silent(what: str, done: int, total: int) -> None:

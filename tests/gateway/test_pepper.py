@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.pepper import UnusablePepper, load_pepper, pepper_id, pepper_path
-from gateway.settings import Settings, load_settings
+from gateway.common.ids import pepper_id
+from gateway.config.pepper import UnusablePepper, load_pepper, pepper_path
+from gateway.config.settings import Settings, load_settings
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.safety import UnsafeSettings, is_placeholder, readable_secrets, refuse_unsafe, stores_without_tls
-from gateway.settings import SettingsError, load_settings
+from gateway.config.safety import UnsafeSettings, is_placeholder, readable_secrets, refuse_unsafe, stores_without_tls
+from gateway.config.settings import SettingsError, load_settings
 from tests.e2e.program import TURNPIKE
 from tests.servers import free_port
 

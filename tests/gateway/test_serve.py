@@ -18,8 +18,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.listener import bind, local_url
-from gateway.serving import demo_invitation
+from gateway.process.listener import bind, local_url
+from gateway.process.serving import demo_invitation
 from tests.servers import free_port
 
 

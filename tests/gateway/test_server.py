@@ -5,9 +5,9 @@ from contextlib import closing
 
 import pytest
 
-from gateway.drain import Drain
-from gateway.listener import bind
-from gateway.server import Server
+from gateway.http.drain import Drain
+from gateway.process.listener import bind
+from gateway.process.server import Server
 
 pytestmark = pytest.mark.anyio
 

@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 
 import engine.config
-import gateway.settings
+import gateway.config.settings
 from engine.request import PREMIUM, STANDARD
-from gateway.engine_classes import engine_classes_of
-from gateway.settings import SettingsError, load_settings, normalise_database_url
+from gateway.config.engine_classes import engine_classes_of
+from gateway.config.settings import SettingsError, load_settings, normalise_database_url
 
 SECRET = "s3cret-s3cret-s3cret-s3cret-s3cret"
 
@@ -326,4 +326,4 @@ def test_no_model_may_have_a_name_that_routing_has(tmp_path: Path, name: str) ->
 
 
 def test_as_many_drafts_may_be_set_as_the_engine_takes() -> None:
-    assert gateway.settings.MOST_DRAFTS == engine.config.MOST_DRAFTS
+    assert gateway.config.settings.MOST_DRAFTS == engine.config.MOST_DRAFTS

@@ -10,7 +10,7 @@ import jsonschema
 import orjson
 
 from engine.text.processor import TextProcessor
-from gateway.api.logprobs import token_label
+from gateway.formats.openai.logprobs import token_label
 from tests.engine.models.tiny import IM_END
 from tests.pairs.reading import Choice, Reply
 

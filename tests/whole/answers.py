@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from gateway.api.bounds import MAX_WRITTEN_TOKENS
+from gateway.http.bounds import MAX_WRITTEN_TOKENS
 from tests.whole.clients import Report
 from tests.whole.tenants import NAMES, id_of
 

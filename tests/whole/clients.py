@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.types import Message
 
-from gateway.api.bounds import MAX_STALLED_SECONDS
+from gateway.http.bounds import MAX_STALLED_SECONDS
 from tests.whole.scenario import Call
 from tests.whole.tenants import key_of
 from tests.whole.world import Gateway, World

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from gateway.metering.journal_file import JournalFile
+from gateway.metering.journal.journal_file import JournalFile
 from tests.whole import threads
 
 _Usage = namedtuple("_Usage", "total used free")

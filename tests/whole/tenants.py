@@ -10,10 +10,10 @@ import time_machine
 
 from gateway.billing.credit import CreditStore
 from gateway.billing.price_store import PriceStore
-from gateway.routing.policy import RoutingPolicy
 from gateway.tenancy import TenantStore, open_database
 from gateway.tenancy.limits import Limits, LimitTable, ScopeKind
 from gateway.tenancy.routing_policies import RoutingPolicyTable
+from gateway.tenancy.routing_policy import RoutingPolicy
 from gateway.tenancy.schema import upgrade
 from tests.whole.randomness import seeded
 
@@ -62,7 +62,7 @@ def copy_database(folder: Path) -> Path:
 
 
 async def _furnish(path: Path) -> tuple[dict[str, str], dict[str, str]]:
-    from gateway.settings import Settings
+    from gateway.config.settings import Settings
 
     url = f"sqlite+aiosqlite:///{path}"
     await upgrade(url)

@@ -7,11 +7,11 @@ from typing import Any
 
 from gateway.analytics import AnalyticsAway
 from gateway.analytics.store import Parameters, Row, check_batch
-from gateway.metering.destination import DestinationAway
-from gateway.metering.intake import EVENTS_TABLE, STORED_COLUMNS, Message
-from gateway.metering.journal_file import JournalRow
-from gateway.metering.message_source import Fetched, Partition, SourceAway
+from gateway.metering.journal.journal_file import JournalRow
+from gateway.metering.relay.destination import DestinationAway
 from gateway.metering.signature import EventSigner
+from gateway.metering.sink.intake import EVENTS_TABLE, STORED_COLUMNS, Message
+from gateway.metering.sink.message_source import Fetched, Partition, SourceAway
 
 
 class MemoryAnalytics:

@@ -18,37 +18,37 @@ from starlette.applications import Starlette
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from engine import core as engine_core
-from engine import forecast as engine_forecast
-from engine import streams
-from engine import thread as engine_thread
-from engine import watchdog as engine_watchdog
 from engine.config import SchedulerConfig
 from engine.engine import Engine
-from engine.kv_memory import KVBudget, KVPool
 from engine.memory.block_pool import BlockPool
 from engine.memory.kv_cache import KVCacheManager
+from engine.memory.kv_memory import KVBudget, KVPool
+from engine.runtime import core as engine_core
+from engine.runtime import forecast as engine_forecast
+from engine.runtime import streams
+from engine.runtime import thread as engine_thread
+from engine.runtime import watchdog as engine_watchdog
+from engine.runtime.thread import EngineThread
+from engine.runtime.worker import LoadedModel, ServedModel
 from engine.scheduling.scheduler import Scheduler
 from engine.text.chat_template import ChatTemplate
 from engine.text.processor import TextProcessor
 from engine.text.tokenizer import Tokenizer
-from engine.thread import EngineThread
-from engine.worker import LoadedModel, ServedModel
-from gateway import opening
 from gateway.admission.redis_store import RedisStore
-from gateway.api import deltas, text_pool
 from gateway.app import create_app
-from gateway.engine_classes import engine_classes_of
-from gateway.metering import journal as journal_module
+from gateway.config.engine_classes import engine_classes_of
+from gateway.config.settings import Settings
+from gateway.generation import deltas, text_pool
+from gateway.generation.services import Services
 from gateway.metering import worker as worker_module
-from gateway.metering.analytics_destination import AnalyticsDestination
-from gateway.metering.intake import Intake
+from gateway.metering.journal import journal as journal_module
+from gateway.metering.relay.analytics_destination import AnalyticsDestination
 from gateway.metering.signature import EventSigner, Verification
-from gateway.metering.sink import Sink
-from gateway.server import CUT_S, FLUSH_S
-from gateway.services import Services
+from gateway.metering.sink.intake import Intake
+from gateway.metering.sink.sink import Sink
+from gateway.process import opening
+from gateway.process.server import CUT_S, FLUSH_S
 from gateway.sessions.redis_store import RedisSessionStore
-from gateway.settings import Settings
 from gateway.tenancy import open_database
 from tests.whole.clock import VirtualClock
 from tests.whole.database import Database
@@ -207,9 +207,9 @@ class World:
         stack = AsyncExitStack()
         links: list[Any] = []
         with self._stores(links), self.disk.well():
-            services = await opening.open_services(settings, engine_, database, PEPPER)
+            services, admin = await opening.open_services(settings, engine_, database, PEPPER)
         stack.push_async_callback(database.dispose)
-        app = create_app(settings, services)
+        app = create_app(settings, services, admin)
         await stack.enter_async_context(app.router.lifespan_context(app))
         return Gateway(index, epoch, folder, settings, engine_, devices, services, app, database, stack, links)
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from engine.errors import DeviceLost
 from engine.execution.device.inputs import StepInputs
 from engine.execution.device.staging import Fence
 from engine.execution.logprobs import Scores
 from engine.execution.pooling import embedding_bytes
 from engine.execution.sampler import accepted_drafts
-from engine.request import DeviceLost, TokenLogprob
+from engine.request import TokenLogprob
 from engine.scheduling.plan import RowResult, StepResult
 
 

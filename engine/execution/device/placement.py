@@ -7,7 +7,7 @@ import torch
 from engine.config import BLOCK_TOKENS, SchedulerConfig
 from engine.execution.device.graphs import CudaCapture, row_sizes
 from engine.execution.device.runner import DeviceRunner
-from engine.kv_memory import DeviceMemory
+from engine.memory.kv_memory import DeviceMemory
 from engine.models.transformer import Transformer
 from engine.request import MAX_TOP_LOGPROBS, PREMIUM, Request, SamplingParams
 from engine.scheduling.plan import ScheduledRow, StepPlan

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from engine.errors import DeviceLost, OutOfDeviceMemory
 from engine.execution.device.draws import Draws
 from engine.execution.device.graphs import NO_GRAPHS, Capture, GraphKey, GraphSizes, row_sizes
 from engine.execution.device.inputs import StepInputs, arrange, filling, replayed_shape
@@ -18,7 +19,6 @@ from engine.execution.device.staging import fences_of, on_device
 from engine.execution.logprobs import LOGPROB_ROWS, predicted_prompt_tokens
 from engine.execution.pooling import Pooler
 from engine.models.transformer import Transformer
-from engine.request import DeviceLost, OutOfDeviceMemory
 from engine.scheduling.plan import BlockCopy, StepPlan
 from kernels.layout import BLOCK_TOKENS
 from kernels.step import StepOps, StepShape, StepTensors

@@ -13,10 +13,10 @@ from pathlib import Path
 import redis
 
 from gateway.app import RELAY_DEADLINE_S
-from gateway.metering.journal_file import JournalFile
-from gateway.pepper import load_pepper
-from gateway.server import CUT_S
-from gateway.settings import Settings
+from gateway.config.pepper import load_pepper
+from gateway.config.settings import Settings
+from gateway.metering.journal.journal_file import JournalFile
+from gateway.process.server import CUT_S
 from gateway.tenancy import TenantStore, open_database
 from gateway.tenancy.limits import LimitTable, ScopeKind
 from gateway.tenancy.schema import upgrade

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from gateway.analytics import Analytics
 from gateway.analytics.sums import Window
-from gateway.metering.journal_file import HOUR_MS, JournalFile
-from gateway.metering.reconciliation import reconcile
+from gateway.config.pepper import load_pepper
+from gateway.config.settings import Settings
+from gateway.metering.journal.journal_file import HOUR_MS, JournalFile
+from gateway.metering.reconciliation.reconciliation import reconcile
 from gateway.metering.signature import EventSigner, SignaturePolicy
-from gateway.pepper import load_pepper
-from gateway.settings import Settings
 from gateway.tenancy import TenantStore, open_database
 from gateway.tenancy.schema import upgrade
 from tests.e2e.kill.books import JOURNAL_MS, PRICES, Books, compare, compare_store

@@ -20,13 +20,13 @@ from typing import NamedTuple
 import clickhouse_connect  # noqa: F401 the sink's client, imported where it is first used
 import kafka  # noqa: F401 likewise
 
-import gateway.serve
-import gateway.serving  # what is imported now is there in every process
+import gateway.process.serve
+import gateway.process.serving  # what is imported now is there in every process
 from engine.scheduling.stats import SchedulerStats
-from gateway.listener import bind
-from gateway.metering.sink_service import run_sink
-from gateway.settings import Settings, load_settings
-from gateway.termination import Termination
+from gateway.config.settings import Settings, load_settings
+from gateway.process.listener import bind
+from gateway.process.sink_service import run_sink
+from gateway.process.termination import Termination
 from tests.gateway.api.fake_engine import FakeEngine, FakeModel
 
 MODEL = "tiny"
@@ -101,7 +101,7 @@ def _run_gateway(settings: Settings, answer_fd: int) -> None:
     os.write(answer_fd, f"{os.getpid()} {listener.getsockname()[1]}\n".encode())
     os.close(answer_fd)
     with Termination() as termination:
-        gateway.serve.run(settings, listener, termination)
+        gateway.process.serve.run(settings, listener, termination)
 
 
 def _run_sink(settings: Settings, answer_fd: int) -> None:
@@ -133,7 +133,7 @@ def main() -> None:
     settings = load_settings()
     log_fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     if sys.argv[2] == "paced":
-        gateway.serve.load_engine = lambda *_: PacedEngine()  # type: ignore[assignment, return-value]
+        gateway.process.serve.load_engine = lambda *_: PacedEngine()  # type: ignore[assignment, return-value]
     targets = {"gateway": _run_gateway, "sink": _run_sink}
     alive: set[int] = set()
     gc.collect()

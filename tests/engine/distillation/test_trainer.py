@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine.checkpoints.checkpoint import open_checkpoint
 from engine.distillation.answers import Answer
 from engine.distillation.corpus import frequent_tokens, make_corpus
 from engine.distillation.decoder import Decoder
 from engine.distillation.layers import layer_tensors
 from engine.distillation.teacher import cache_hidden
 from engine.distillation.trainer import Lesson, Recipe, Trainer
-from engine.models.checkpoint import open_checkpoint
 from engine.models.layout import EMBEDDING
 from kernels.arrays import BFLOAT16
 from kernels.exchange import tensor_of

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engine.checkpoints.checkpoint import open_checkpoint
 from engine.config import SchedulerConfig
 from engine.execution.runner import ModelRunner
 from engine.memory.block_pool import BlockPool
 from engine.memory.kv_cache import KVCacheManager
-from engine.models.checkpoint import open_checkpoint
 from engine.models.host_model import HostModel
 from engine.models.loader import host_model, load_model
 from engine.models.transformer import Transformer

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from engine.checkpoints.checkpoint import open_checkpoint
 from engine.config import Quantize
-from engine.models.checkpoint import open_checkpoint
 from engine.models.host_model import HostModel
 from engine.models.loader import host_model, load_model
 from engine.request import TokenLogprob, Usage

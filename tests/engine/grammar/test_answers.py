@@ -10,8 +10,9 @@ import pytest
 from llguidance import LLParserLimits
 
 from engine import Engine, EngineConfig, FinishReason, InvalidParameter, SamplingParams, SchedulerConfig
+from engine.errors import GrammarGaveUp
 from engine.grammar import GrammarSpec, worker
-from engine.request import GrammarGaveUp, TextDelta
+from engine.request import TextDelta
 from tests.engine.grammar.corpus import ENFORCED, PERSON
 from tests.engine.grammar.test_compiler import BOMB
 from tests.engine.grammar.test_schemas import require_valid

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from engine.checkpoints.text import text_processor_from_folder
+from engine.errors import EngineError
 from engine.grammar import GrammarFailed, GrammarRefused, GrammarSpec
 from engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from engine.grammar.trial import TrialProcess, TrialProcessIdle
 from engine.grammar.vocabulary import LibraryVocabulary
-from engine.request import EngineError
-from engine.text.loading import text_processor_from_folder
 from engine.text.tokenizer import Tokenizer
 from tests.engine.models.tiny import IM_END, VOCAB_SIZE
 

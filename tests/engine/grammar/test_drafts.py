@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from engine.checkpoints.text import text_processor_from_folder
 from engine.execution.masks import TokenMasks
 from engine.execution.sampler import Draw
 from engine.grammar import GrammarFailed, GrammarSpec
@@ -17,7 +18,6 @@ from engine.models.host_model import HostModel
 from engine.request import FinishReason, SamplingParams
 from engine.speculation.policy import FixedDepth
 from engine.speculation.speculator import Speculator
-from engine.text.loading import text_processor_from_folder
 from engine.text.tokenizer import Tokenizer
 from tests.engine.execution.harness import Generated, Harness, load_tiny
 from tests.engine.execution.test_speculation import assert_same, proposer_of

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from engine.checkpoints.text import text_processor_from_folder
 from engine.grammar import GrammarRefused, GrammarSpec
 from engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from engine.grammar.vocabulary import LibraryVocabulary
-from engine.text.loading import text_processor_from_folder
 from engine.text.tokenizer import Tokenizer
 from tests.engine.grammar.corpus import ENFORCED, REFUSED
 from tests.engine.models.tiny import IM_END, VOCAB_SIZE

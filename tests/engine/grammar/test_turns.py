@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.checkpoints.text import text_processor_from_folder
 from engine.grammar import GrammarRefused, GrammarSpec
 from engine.grammar.compiler import AT_ONCE, MOST_WAITING, GrammarCompiler
 from engine.grammar.kept import KeptGrammars
@@ -19,7 +20,6 @@ from engine.grammar.trial import Tried
 from engine.grammar.turns import QueueFull, TenantTurns
 from engine.grammar.vocabulary import LibraryVocabulary
 from engine.grammar.worker import translate
-from engine.text.loading import text_processor_from_folder
 from engine.text.tokenizer import Tokenizer
 from tests.engine.models.tiny import IM_END, VOCAB_SIZE
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from engine.checkpoints.text import text_processor_from_folder, text_processor_from_gguf
 from engine.grammar import GrammarSpec, worker
 from engine.grammar.compiler import GrammarCompiler
 from engine.grammar.vocabulary import LibraryVocabulary
-from engine.text.loading import text_processor_from_folder, text_processor_from_gguf
 from engine.text.tokenizer import Tokenizer
 from tests.engine.text.folders import byte_level_folder, llama2_folder
 from tests.engine.text.sentencepiece_vocabulary import sentencepiece_metadata

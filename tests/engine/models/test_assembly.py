@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from engine.models import catalog
-from engine.models.assembly import assemble, pack
-from engine.models.catalog import FetchError, available, fetch
-from engine.models.checkpoint import open_checkpoint
+from engine.catalog import catalog
+from engine.catalog.assembly import assemble, pack
+from engine.catalog.catalog import FetchError, available, fetch
+from engine.catalog.shipped import Part, read_part, sha256
+from engine.checkpoints.checkpoint import open_checkpoint
+from engine.checkpoints.huggingface.writer import write_folder
 from engine.models.config import UnsupportedCheckpoint
-from engine.models.hf_writer import write_folder
 from engine.models.layout import EMBEDDING
-from engine.models.shipped import Part, read_part, sha256
 from kernels.arrays import BFLOAT16, FLOAT32
 from tests.engine.models.tiny import make_checkpoint
 from tests.engine.models.tiny_gguf import make_gguf
@@ -101,7 +101,7 @@ def test_no_torch_is_needed(part: Path, teacher: Path, tmp_path: Path) -> None:
     program = """
 import sys
 from pathlib import Path
-from engine.models.assembly import assemble
+from engine.catalog.assembly import assemble
 assemble(*(Path(path) for path in sys.argv[1:]))
 assert "torch" not in sys.modules, "torch came in"
 """

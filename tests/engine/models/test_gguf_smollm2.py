@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.models.checkpoint import open_checkpoint
+from engine.checkpoints.checkpoint import open_checkpoint
 from engine.models.config import ModelConfig, RopeConfig
 from kernels.arrays import BFLOAT16
 

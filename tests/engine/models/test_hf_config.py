@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.checkpoints.huggingface.config import config_from_json
 from engine.models.config import ModelConfig, RopeConfig, UnsupportedCheckpoint
-from engine.models.hf_config import config_from_json
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

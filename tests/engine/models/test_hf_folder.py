@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from engine.models.checkpoint import open_checkpoint
+from engine.checkpoints.checkpoint import open_checkpoint
+from engine.checkpoints.huggingface.folder import HFCheckpoint
 from engine.models.config import UnsupportedCheckpoint
-from engine.models.hf_folder import HFCheckpoint
 from kernels.arrays import BFLOAT16, FLOAT32, Array
 from tests.engine.models.conftest import TinyFolder
 from tests.engine.models.tiny import FAMILIES, TinyFamily, write_tokenizer

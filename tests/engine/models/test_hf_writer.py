@@ -11,14 +11,14 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
+from engine.checkpoints.checkpoint import open_checkpoint
+from engine.checkpoints.huggingface.tokenizer import read_config
+from engine.checkpoints.huggingface.writer import config_json, write_folder
+from engine.checkpoints.text import text_processor_from_folder
 from engine.distillation.decoder import Decoder
 from engine.distillation.layers import layer_tensors
-from engine.models.checkpoint import open_checkpoint
 from engine.models.config import RopeConfig, UnsupportedCheckpoint
-from engine.models.hf_writer import config_json, write_folder
 from engine.models.layout import EMBEDDING, HEAD
-from engine.text.folder_tokenizer import read_config
-from engine.text.loading import text_processor_from_folder
 from engine.text.processor import TextProcessor
 from kernels.arrays import FLOAT32
 from kernels.exchange import array_of, tensor_of

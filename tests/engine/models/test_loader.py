@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.models.checkpoint import open_checkpoint
+from engine.checkpoints.checkpoint import open_checkpoint
 from engine.models.loader import load_model
 from kernels.reference import ReferenceEmbedding, ReferenceLinear, ReferenceOps
 from tests.engine.models.tiny import TinyFamily, make_checkpoint

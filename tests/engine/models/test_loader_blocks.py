@@ -12,12 +12,13 @@ import torch
 from gguf import GGMLQuantizationType as BlockType
 from safetensors.numpy import load_file
 
+from engine.checkpoints.checkpoint import open_checkpoint
+from engine.checkpoints.gguf.file import GGUFCheckpoint
 from engine.config import Quantize
-from engine.models.checkpoint import WeightSource, open_checkpoint
 from engine.models.config import UnsupportedCheckpoint
-from engine.models.gguf_file import GGUFCheckpoint
 from engine.models.loader import host_model, load_model
 from engine.models.native_model import NativeModel
+from engine.models.sources import WeightSource
 from engine.models.transformer import Transformer
 from kernels.arrays import Array, Dtype, Floats
 from kernels.cpu import native

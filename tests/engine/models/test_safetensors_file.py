@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from engine.models.safetensors_file import DTYPES, mapped_tensors
+from engine.checkpoints.safetensors_file import DTYPES, mapped_tensors
 from kernels.arrays import Array
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.models.version import checkpoint_version
+from engine.checkpoints.version import checkpoint_version
 
 
 def written(path: Path, content: bytes) -> Path:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as BlockType
 
-from engine.models.checkpoint import open_checkpoint
-from engine.models.gguf_file import GGUFCheckpoint
-from engine.models.weight_cache import CachedCheckpoint
+from engine.checkpoints.checkpoint import open_checkpoint
+from engine.checkpoints.gguf.file import GGUFCheckpoint
+from engine.checkpoints.weight_cache import CachedCheckpoint
 from kernels.arrays import BFLOAT16, FLOAT32, Array, Dtype
 from tests.engine.models.conftest import TinyFolder
 from tests.engine.models.tiny_gguf import make_gguf

@@ -3,8 +3,9 @@
 import pytest
 
 from engine.config import BLOCK_TOKENS, SchedulerConfig
+from engine.errors import UnservableRequest
 from engine.memory import BlockPool, KVCacheManager
-from engine.request import PREMIUM, STANDARD, Phase, Request, SamplingParams, ServiceClass, UnservableRequest
+from engine.request import PREMIUM, STANDARD, Phase, Request, SamplingParams, ServiceClass
 from engine.scheduling import RowResult, Scheduler, StepPlan, StepResult
 from engine.scheduling.cost import CostCoefficients, StepCostModel
 from engine.scheduling.guard import StepGuard

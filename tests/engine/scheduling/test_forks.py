@@ -2,10 +2,8 @@
 
 import pytest
 
-from engine.request import (
-    SamplingParams,
-    UnservableRequest,
-)
+from engine.errors import UnservableRequest
+from engine.request import SamplingParams
 from engine.simulation import FakeExecutor, make_request, run_to_completion
 from tests.engine.scheduling.support import family, make_scheduler, step
 

@@ -3,11 +3,8 @@
 import pytest
 
 from engine.config import BLOCK_TOKENS
-from engine.request import (
-    FinishReason,
-    SamplingParams,
-    UnservableRequest,
-)
+from engine.errors import UnservableRequest
+from engine.request import FinishReason, SamplingParams
 from engine.simulation import FakeExecutor, make_request, run_to_completion
 from tests.engine.scheduling.support import FOREVER, make_scheduler, outcome, prompts, step
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.reservation import ArrivalBook, ExpectedPrompt
+from engine.runtime.reservation import ArrivalBook, ExpectedPrompt
 from engine.scheduling.cost import CostCoefficients, StepCostModel, row_work, total
 from engine.scheduling.wait import (
     MAX_RETRY_MS,

@@ -16,14 +16,14 @@ from engine.config import SchedulerConfig
 from engine.memory import KVCacheManager
 from engine.memory.block_pool import BlockPool
 from engine.request import Request, SamplingParams
+from engine.runtime.stepping import DeviceClock, ModelSteps
+from engine.runtime.watchdog import Watchdog
 from engine.scheduling import RowResult, Scheduler, StepPlan, StepResult
 from engine.scheduling.cost import StepCostModel
 from engine.simulation import make_request
 from engine.speculation import DepthPolicy, DraftWant, Speculator
 from engine.speculation.controller import DepthController
 from engine.speculation.draft_memory import DraftMemory, DraftPlan
-from engine.stepping import DeviceClock, ModelSteps
-from engine.watchdog import Watchdog
 
 MOST = 8
 ANSWER_TOKENS = 48

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from engine.checkpoints.checkpoint import open_checkpoint
 from engine.execution.changes import LogitChanges
-from engine.models.checkpoint import open_checkpoint
 from engine.models.config import UnsupportedCheckpoint
 from engine.models.host_model import HostModel
 from engine.models.layout import DRAFT, FREQUENT_TOKENS

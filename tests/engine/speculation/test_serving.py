@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from engine import stepping
+from engine.runtime import stepping
 from engine.speculation import FixedDepth
 from tests.engine.speculation.serving import Clock, Policy, Server, controller
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.models.checkpoint import open_checkpoint
+from engine.checkpoints.checkpoint import open_checkpoint
 from engine.models.host_model import HostModel
 from engine.models.loader import host_model, load_model
 from engine.models.native_model import NativeModel

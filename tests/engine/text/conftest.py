@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from gguf import GGUFReader
 
-from engine.text.loading import text_processor_from_gguf
+from engine.checkpoints.text import text_processor_from_gguf
 from engine.text.processor import TextProcessor
 from tests.engine.text.sentencepiece_vocabulary import sentencepiece_metadata
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerBase
 
+from engine.checkpoints.text import text_processor_from_folder
 from engine.models.config import UnsupportedCheckpoint
-from engine.text.loading import text_processor_from_folder
 from tests.engine.text.corpus import CORPUS
 from tests.engine.text.folders import CHATML, byte_level_folder, llama2_folder
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from engine.checkpoints.text import text_processor_from_gguf
 from engine.models.config import UnsupportedCheckpoint
-from engine.text.loading import text_processor_from_gguf
 from engine.text.processor import TextProcessor
 from tests.engine.text.sentencepiece_vocabulary import sentencepiece_metadata
 

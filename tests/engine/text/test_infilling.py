@@ -3,8 +3,8 @@
 import pytest
 from tokenizers import AddedToken
 
+from engine.checkpoints.text import text_processor_from_gguf
 from engine.text.infilling import Infilling
-from engine.text.loading import text_processor_from_gguf
 from engine.text.processor import TextProcessor
 from engine.text.tokenizer import Tokenizer
 from tests.engine.text.folders import byte_level_backend

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
+from engine.checkpoints.text import text_processor_from_folder
 from engine.text.least_tokens import NFC_SHRINKS_TO, TooManyTokens
-from engine.text.loading import text_processor_from_folder
 from engine.text.processor import TextProcessor
 from engine.text.tokenizer import Tokenizer
 from tests.engine.text.folders import byte_level_backend, byte_level_folder, llama2_folder

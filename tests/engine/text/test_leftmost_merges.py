@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.text.gguf_tokenizer import build_tokenizer
-from engine.text.gguf_vocabulary import read_vocabulary
+from engine.checkpoints.gguf.tokenizer import build_tokenizer
+from engine.checkpoints.gguf.vocabulary import read_vocabulary
 from engine.text.leftmost_merges import LeftmostMerges
 from engine.text.tokenizer import Tokenizer
 

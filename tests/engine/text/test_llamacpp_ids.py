@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.text.loading import text_processor_from_gguf
+from engine.checkpoints.text import text_processor_from_gguf
 from engine.text.pretokenizers import RULES
 from engine.text.processor import TextProcessor
 from tests.engine.text.corpus import CORPUS

@@ -19,8 +19,8 @@ from gateway.admin.roles import Role
 from gateway.admin.routes import PREFIX
 from gateway.admission import Limiter, MemoryStore
 from gateway.analytics import Analytics, AnalyticsAway
-from gateway.api.errors import APIError
-from gateway.api.middleware import Door, Envelope
+from gateway.http.errors import APIError
+from gateway.http.middleware import Door, Envelope
 from gateway.telemetry.outcomes import RequestOutcomes
 from gateway.tenancy import Limits, TenantStore
 

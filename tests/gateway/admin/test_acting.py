@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.admin.roles import Administrator, Role
-from gateway.api.errors import APIError
+from gateway.http.errors import APIError
 from tests.gateway.admin.conftest import Admin
 
 pytestmark = pytest.mark.anyio

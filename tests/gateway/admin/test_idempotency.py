@@ -11,7 +11,7 @@ from sqlalchemy import event, text
 from gateway.admin.app import AdminApp
 from gateway.admin.context import AdminContext
 from gateway.admin.routes import PREFIX
-from gateway.api.middleware import Door, Envelope
+from gateway.http.middleware import Door, Envelope
 from gateway.telemetry.outcomes import RequestOutcomes
 from gateway.tenancy import open_database
 from tests.gateway.admin.conftest import PEPPER, Admin, Clock, elsewhere

@@ -12,7 +12,7 @@ from gateway.analytics import Analytics, open_analytics
 from gateway.analytics.prepared import PreparedAnalytics
 from gateway.billing.prices import Price
 from gateway.metering.event import COLUMNS, Ending, UsageEvent
-from gateway.metering.journal import Journal
+from gateway.metering.journal.journal import Journal
 from tests.gateway.admin.conftest import NOON, Admin, AwayAnalytics, Clock
 from tests.gateway.billing.fakes import an_event
 

@@ -34,9 +34,9 @@ from gateway.admin.routes import PREFIX
 from gateway.admission import Limiter, MemoryStore
 from gateway.analytics import open_analytics
 from gateway.analytics.prepared import PreparedAnalytics
-from gateway.api.middleware import Door, Envelope
-from gateway.metering.journal import Journal
-from gateway.settings import normalise_database_url
+from gateway.config.settings import normalise_database_url
+from gateway.http.middleware import Door, Envelope
+from gateway.metering.journal.journal import Journal
 from gateway.telemetry.outcomes import RequestOutcomes
 from gateway.tenancy import TenantStore, open_database
 from gateway.tenancy.schema import upgrade

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.admin.paging import Cursors
-from gateway.api.errors import APIError
+from gateway.http.errors import APIError
 from gateway.tenancy import TenantStore
 from tests.gateway.admin.conftest import PEPPER, Admin
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.routing.policy import MAX_ALIASES, Preference, RoutingPolicy
 from gateway.tenancy import TenantStore
+from gateway.tenancy.routing_policy import MAX_ALIASES, Preference, RoutingPolicy
 from tests.gateway.admin.conftest import Admin
 from tests.gateway.admin.test_tenants import NOBODY, new_tenant
 

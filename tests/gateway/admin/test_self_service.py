@@ -15,9 +15,9 @@ from gateway.analytics import open_analytics
 from gateway.analytics.prepared import PreparedAnalytics
 from gateway.app import create_app
 from gateway.billing.prices import Price
+from gateway.config.settings import Settings
 from gateway.metering.event import COLUMNS, UsageEvent
-from gateway.metering.journal import Journal
-from gateway.settings import Settings
+from gateway.metering.journal.journal import Journal
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import KeyScope, Limits, ScopedLimits, ScopeKind
 from tests.gateway.admin.conftest import AwayAnalytics

@@ -2,8 +2,9 @@
 
 import pytest
 
-from gateway.admission import Demand, Measure, Quota, QuotaExceeded, open_limiter
-from gateway.settings import load_settings
+from gateway.admission import Demand, Measure, Quota, QuotaExceeded
+from gateway.config.settings import load_settings
+from gateway.process.open_limiter import open_limiter
 from tests.gateway.admission.stores import each, scope, tokens
 from tests.servers import RedisServer, free_port
 

@@ -12,7 +12,7 @@ from gateway.analytics.rollups import drifted, rebuild
 from gateway.analytics.schema import shipped_migrations
 from gateway.analytics.sums import Grain
 from gateway.metering.event import COLUMNS, UsageEvent
-from gateway.metering.intake import row_of
+from gateway.metering.sink.intake import row_of
 from tests.gateway.analytics.samples import MARCH, event, store
 from tests.gateway.upgrades.former_usage import former_event
 

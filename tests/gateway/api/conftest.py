@@ -13,13 +13,13 @@ from starlette.testclient import TestClient
 
 from gateway.admission import Limiter, MemoryStore
 from gateway.app import create_app
-from gateway.drain import Drain
-from gateway.listener import bind
-from gateway.metering.journal import Journal
-from gateway.server import Server as TurnpikeServer
+from gateway.config.settings import Settings
+from gateway.http.drain import Drain
+from gateway.metering.journal.journal import Journal
+from gateway.process.listener import bind
+from gateway.process.server import Server as TurnpikeServer
 from gateway.sessions import Sessions
 from gateway.sessions.memory import MemorySessionStore
-from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy.errors import InvalidKey, StoreUnavailable
 from gateway.tenancy.records import Principal

@@ -13,23 +13,21 @@ from math import cos, log, sin
 from types import MappingProxyType
 from typing import Any
 
-from engine.core import EngineHealth
-from engine.forecast import PredictedWait
+from engine.errors import EngineError, InvalidParameter, UnservableRequest
 from engine.request import (
     STANDARD,
     Alternative,
-    EngineError,
     FinishReason,
-    InvalidParameter,
     SamplingParams,
     ServiceClass,
     TextDelta,
     TokenLogprob,
-    UnservableRequest,
     Usage,
 )
-from engine.reservation import UNKNOWN_PROMPT, ArrivalBook, Reservation
-from engine.streams import AbortListener
+from engine.runtime.core import EngineHealth
+from engine.runtime.forecast import PredictedWait
+from engine.runtime.reservation import UNKNOWN_PROMPT, ArrivalBook, Reservation
+from engine.runtime.streams import AbortListener
 from engine.text.chat_template import ChatTemplateError
 from engine.text.dialect import Dialect
 from engine.text.least_tokens import TooManyTokens

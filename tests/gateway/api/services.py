@@ -9,11 +9,11 @@ from typing import Any
 
 from gateway.admission import Limiter, MemoryStore
 from gateway.analytics import open_analytics
-from gateway.api.engine_client import EngineClient
 from gateway.billing.price_book import PriceBook
 from gateway.billing.prices import PriceTerms, PriceVersion
-from gateway.metering.journal import Journal
-from gateway.services import Services
+from gateway.generation.engine_client import EngineClient
+from gateway.generation.services import Services
+from gateway.metering.journal.journal import Journal
 from gateway.sessions import Sessions
 from gateway.sessions.memory import MemorySessionStore
 from gateway.telemetry.metrics import Metrics

@@ -12,8 +12,8 @@ from engine.config import EngineConfig, SchedulerConfig
 from engine.engine import Engine
 from engine.scheduling.service_window import jain_index
 from gateway.app import create_app
-from gateway.engine_classes import engine_classes_of
-from gateway.settings import Settings
+from gateway.config.engine_classes import engine_classes_of
+from gateway.config.settings import Settings
 from gateway.tenancy import Limits, Principal, ScopedLimits, ScopeKind
 from tests.engine.models.tiny import make_checkpoint
 from tests.gateway.api.conftest import FakeAuthenticator

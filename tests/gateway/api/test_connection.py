@@ -9,11 +9,11 @@ import time
 import orjson
 import pytest
 
-from gateway.api.bounds import MAX_WRITTEN_TOKENS
-from gateway.connection import WRITE_BUFFER_BYTES, Connection, server_config
-from gateway.drain import Drain
-from gateway.listener import SEND_BUFFER_BYTES
+from gateway.http.bounds import MAX_WRITTEN_TOKENS
+from gateway.http.drain import Drain
 from gateway.metering.event import Ending
+from gateway.process.connection import WRITE_BUFFER_BYTES, Connection, server_config
+from gateway.process.listener import SEND_BUFFER_BYTES
 from tests.gateway.api.conftest import KEY, Server, serving, until
 from tests.gateway.api.test_metering import event_of
 

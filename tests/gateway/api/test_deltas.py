@@ -4,10 +4,11 @@ import asyncio
 
 import pytest
 
-from engine.request import EngineError, TextDelta
-from gateway.api import deltas as module
-from gateway.api.deltas import DeltaStream, reading
-from gateway.api.errors import ClientGone
+from engine.errors import EngineError
+from engine.request import TextDelta
+from gateway.generation import deltas as module
+from gateway.generation.deltas import DeltaStream, reading
+from gateway.http.errors import ClientGone
 
 pytestmark = pytest.mark.anyio
 

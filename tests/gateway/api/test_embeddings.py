@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from engine.request import PREMIUM, STANDARD, Pooling
-from gateway.api.embeddings import INPUTS_AT_A_TIME
+from gateway.formats.openai.embeddings import INPUTS_AT_A_TIME
 from gateway.metering.event import Ending
 from gateway.tenancy.grants import KeyScope
 from tests.gateway.api.conftest import AUTHORISED, KEY, PREMIUM_KEY, until
@@ -140,7 +140,7 @@ def test_as_many_inputs_as_openai_takes(client, engine):
 
 def test_the_engine_has_some_of_many_inputs_at_a_time(server, engine, journal, monkeypatch):
     """Nobody waits for word of those that it never had, either."""
-    monkeypatch.setattr("gateway.api.admit.LAST_WORD_S", 60)
+    monkeypatch.setattr("gateway.generation.admit.LAST_WORD_S", 60)
     engine.pace_s = 0.2
     connection = asked(server, input=["a"] * 200)
     until(lambda: len(engine.calls) == 2 * INPUTS_AT_A_TIME)

@@ -9,8 +9,8 @@ from starlette.testclient import TestClient
 from engine.config import EngineConfig
 from engine.engine import Engine
 from gateway.app import create_app
-from gateway.metering.journal import Journal
-from gateway.settings import Settings
+from gateway.config.settings import Settings
+from gateway.metering.journal.journal import Journal
 from tests.engine.models.tiny import make_checkpoint
 from tests.gateway.api.conftest import AUTHORISED, FakeAuthenticator
 from tests.gateway.api.envelope import error_of

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.api.access import SCOPES_BY_PATH, require_scope
-from gateway.api.errors import APIError
-from gateway.api.middleware import OPEN_PATHS
+from gateway.http.access import SCOPES_BY_PATH, require_scope
+from gateway.http.errors import APIError
+from gateway.http.middleware import OPEN_PATHS
 from gateway.tenancy import KeyScope
 from tests.gateway.api.conftest import KEY
 from tests.gateway.api.envelope import error_of

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import orjson
 import pytest
 
-from gateway import connection as connection_module
-from gateway.api.bounds import MAX_HEAD_BYTES, MAX_PIPELINED_REQUESTS
+from gateway.http.bounds import MAX_HEAD_BYTES, MAX_PIPELINED_REQUESTS
+from gateway.process import connection as connection_module
 from tests.gateway.api.conftest import KEY, MAX_BODY_BYTES, Server, until
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}

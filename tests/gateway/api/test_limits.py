@@ -9,9 +9,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from engine.request import PREMIUM, STANDARD
-from gateway.api.rate_headers import duration
 from gateway.app import create_app
-from gateway.settings import Settings
+from gateway.config.settings import Settings
+from gateway.http.rate_headers import duration
 from gateway.tenancy.limits import Limits, ScopedLimits, ScopeKind
 from tests.gateway.api.conftest import AUTHORISED, KEY, PREMIUM_KEY
 from tests.gateway.api.envelope import error_of

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.admission.book import limits_for
 from gateway.admission.model import Measure
-from gateway.api.bounds import MIN_TOKENIZED_BYTES
+from gateway.http.bounds import MIN_TOKENIZED_BYTES
 from gateway.tenancy.limits import Limits, ScopedLimits, ScopeKind
 from tests.gateway.api.conftest import KEY
 from tests.gateway.api.envelope import error_of
@@ -86,7 +86,7 @@ def test_who_only_counts_is_counted_as_a_request_and_as_no_tokens(client, authen
 )
 def test_what_may_be_longer_than_the_window_is_bounded_in_bytes(client, monkeypatch, path, body):
     assert client.post(path, json={"model": "tiny"} | body).status_code == 200
-    monkeypatch.setattr("gateway.api.lengths.MIN_TOKENIZED_BYTES", len(LONG) // 2)
+    monkeypatch.setattr("gateway.generation.lengths.MIN_TOKENIZED_BYTES", len(LONG) // 2)
     refused = client.post(path, json={"model": "tiny"} | body)
     assert refused.status_code == 400
     assert f"Expected a string with maximum length {len(LONG) // 2}, got" in refused.json()["error"]["message"]

@@ -12,10 +12,10 @@ from starlette.testclient import TestClient
 
 from gateway.admission.restoring import restore_spending
 from gateway.app import create_app
+from gateway.config.settings import Settings
 from gateway.metering.event import Ending, UsageEvent
-from gateway.metering.journal import Journal
-from gateway.metering.journal_file import JournalFile
-from gateway.settings import Settings
+from gateway.metering.journal.journal import Journal
+from gateway.metering.journal.journal_file import JournalFile
 from tests.gateway.api.conftest import AUTHORISED, KEY, PREMIUM_KEY, until
 from tests.gateway.api.envelope import error_of
 from tests.gateway.api.services import services_with
@@ -165,7 +165,7 @@ def test_a_disk_that_fails_means_503_and_no_readiness(client, journal, engine, m
         raise sqlite3.OperationalError("database or disk is full")
 
     commit = journal._file.commit
-    monkeypatch.setattr("gateway.metering.journal.RETRY_S", 0.01)
+    monkeypatch.setattr("gateway.metering.journal.journal.RETRY_S", 0.01)
     monkeypatch.setattr(journal._file, "commit", fail)
     until_refused = client.post(CHAT, json=BODY)  # its end cannot be written
     assert error_of(until_refused, 503)["code"] == "service_unavailable"
@@ -184,7 +184,7 @@ def test_a_disk_that_fails_means_503_and_no_readiness(client, journal, engine, m
 
 
 def test_a_stream_whose_end_cannot_be_written_ends_with_an_error(client, journal, monkeypatch):
-    monkeypatch.setattr("gateway.metering.journal.RETRY_S", 0.01)
+    monkeypatch.setattr("gateway.metering.journal.journal.RETRY_S", 0.01)
     failing = True
     commit = journal._file.commit
 

@@ -5,10 +5,10 @@ import json
 import httpx
 import pytest
 
-from engine.request import GrammarGaveUp
+from engine.errors import GrammarGaveUp
 from gateway.admission import Measure, Scope, StoreAway
-from gateway.api.exchange import Exchange
-from gateway.api.middleware import CLIENT_GONE, outcome_of
+from gateway.http.exchange import Exchange
+from gateway.http.middleware import CLIENT_GONE, outcome_of
 from gateway.telemetry.outcomes import Outcome
 from gateway.tenancy import ScopeKind
 from tests.gateway.api.conftest import AUTHORISED, until

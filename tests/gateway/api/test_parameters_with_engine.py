@@ -10,9 +10,9 @@ from starlette.testclient import TestClient
 from engine.config import EngineConfig
 from engine.engine import Engine
 from gateway.app import create_app
+from gateway.config.settings import Settings
 from gateway.metering.event import UsageEvent
-from gateway.metering.journal import Journal
-from gateway.settings import Settings
+from gateway.metering.journal.journal import Journal
 from tests.engine.models.tiny import IM_END, IM_START, make_checkpoint
 from tests.gateway.api.conftest import AUTHORISED, FakeAuthenticator
 from tests.gateway.api.services import services_with

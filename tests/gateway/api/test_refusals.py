@@ -5,8 +5,8 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from gateway.api.bounds import MAX_MESSAGES, MAX_PROMPTS
-from gateway.api.generation import Conversation
+from gateway.generation.request import Conversation
+from gateway.http.bounds import MAX_MESSAGES, MAX_PROMPTS
 from tests.gateway.api.envelope import error_of
 
 CHAT = "/v1/chat/completions"

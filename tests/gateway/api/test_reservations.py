@@ -14,10 +14,10 @@ from starlette.testclient import TestClient
 from engine.config import EngineConfig, SchedulerConfig
 from engine.engine import Engine
 from engine.request import STANDARD
-from gateway.api.bounds import MAX_INLINE_CHARS
 from gateway.app import create_app
-from gateway.metering.journal import Journal, JournalUnavailable
-from gateway.settings import Settings
+from gateway.config.settings import Settings
+from gateway.http.bounds import MAX_INLINE_CHARS
+from gateway.metering.journal.journal import Journal, JournalUnavailable
 from tests.engine.models.tiny import make_checkpoint
 from tests.gateway.api.conftest import AUTHORISED, FakeAuthenticator, serving, until
 from tests.gateway.api.fake_engine import FakeEngine

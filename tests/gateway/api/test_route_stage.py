@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from engine.grammar.spec import GrammarSpec
-from gateway.api.chat_schema import parse_chat
-from gateway.api.completion_schema import parse_completion
-from gateway.api.fields import Fields
-from gateway.api.route_stage import question_of, token_param
+from gateway.formats.openai.chat_schema import parse_chat
+from gateway.formats.openai.completion_schema import parse_completion
+from gateway.generation.route_stage import question_of, token_param
+from gateway.http.fields import Fields
 from gateway.routing.question import Question
 
 CONVERSATION = [

@@ -9,12 +9,12 @@ import httpx
 import pytest
 
 from gateway.app import create_app
+from gateway.config.settings import Settings
 from gateway.metering.event import Ending
 from gateway.routing.features import NUMBERS
-from gateway.routing.policy import Preference, RoutingPolicy
 from gateway.routing.score import ComplexityScore, Head
-from gateway.settings import Settings
 from gateway.tenancy.limits import ScopeKind
+from gateway.tenancy.routing_policy import Preference, RoutingPolicy
 from tests.gateway.api.conftest import AUTHORISED, KEY, PREMIUM_KEY, until
 from tests.gateway.api.envelope import error_of
 from tests.gateway.api.fake_engine import FakeEngine
@@ -313,7 +313,7 @@ def test_the_logprobs_that_a_client_asks_for_are_there(client, engine, authentic
 
 
 def test_a_trial_may_not_be_longer_than_a_client_can_wait(client, engine, authenticator, monkeypatch):
-    monkeypatch.setattr("gateway.api.trial.MAX_TRIAL_TOKENS", 5)
+    monkeypatch.setattr("gateway.generation.trial.MAX_TRIAL_TOKENS", 5)
     allow(authenticator, cascade_percent=70)
     engine.sure = {"small": 0.9}
     assert route_of(ask(client)) == ("auto", "big", "cascade_escalated")

@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from engine.request import MAX_RESERVED_FRACTION, PREMIUM, STANDARD
-from gateway import service_classes
-from gateway.api.errors import APIError
-from gateway.api.service_classes import TierClasses, echoed
 from gateway.app import create_app
-from gateway.engine_classes import engine_classes_of
-from gateway.settings import Settings
+from gateway.config import service_classes
+from gateway.config.engine_classes import engine_classes_of
+from gateway.config.settings import Settings
+from gateway.generation.service_classes import TierClasses, echoed
+from gateway.http.errors import APIError
 from gateway.tenancy import Principal
 from tests.gateway.api.envelope import error_of
 from tests.gateway.api.services import services_with

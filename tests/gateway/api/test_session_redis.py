@@ -7,9 +7,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from gateway.app import create_app
+from gateway.config.settings import Settings
 from gateway.sessions import Sessions
 from gateway.sessions.redis_store import RedisSessionStore
-from gateway.settings import Settings
 from tests.gateway.api.conftest import AUTHORISED, until
 from tests.gateway.api.envelope import error_of
 from tests.gateway.api.services import services_with

@@ -9,12 +9,12 @@ import pytest
 from starlette.testclient import TestClient
 
 from gateway.app import create_app
+from gateway.config.settings import Settings
 from gateway.metering.event import Ending
-from gateway.routing.policy import Preference
 from gateway.routing.question import Question
 from gateway.sessions.policy import SessionWindow
-from gateway.settings import Settings
 from gateway.tenancy.limits import ScopeKind
+from gateway.tenancy.routing_policy import Preference
 from tests.gateway.api.conftest import AUTHORISED, KEY, until
 from tests.gateway.api.envelope import error_of
 from tests.gateway.api.fake_engine import FakeEngine
@@ -254,7 +254,7 @@ def test_where_there_is_no_summary_the_turns_go_all_the_same(client, engine, wan
 
 def test_a_summary_that_takes_too_long_is_done_without(client, engine, want, journal, monkeypatch):
     want(SessionWindow.SUMMARY)
-    monkeypatch.setattr("gateway.api.session_summary.SUMMARY_DEADLINE_S", 0.05)
+    monkeypatch.setattr("gateway.generation.session_summary.SUMMARY_DEADLINE_S", 0.05)
     for number in range(6):
         ask(client, f"{number:-<100}")
     engine.pace_s, engine.replies["small"] = 0.02, "s" * 100
@@ -303,7 +303,7 @@ class EverythingIsEasy:
 def test_a_routed_session_moves_to_the_roomier_model_before_a_turn_goes(
     engine, authenticator, limiter, journal, sessions, settings, monkeypatch
 ):
-    monkeypatch.setattr("gateway.api.route_stage.ComplexityScore.load", lambda path: EverythingIsEasy())
+    monkeypatch.setattr("gateway.generation.route_stage.ComplexityScore.load", lambda path: EverythingIsEasy())
     settings = settings.model_copy(update={"small_models": {"big": "short"}})
     given = {"limiter": limiter, "journal": journal, "sessions": sessions, "prices": price_book(PRICES)}
     app = create_app(settings, services_with(settings.data_dir, engine, authenticator, **given))

@@ -10,7 +10,7 @@ import time
 import orjson
 import pytest
 
-from gateway.api import json_body as json_body_module
+from gateway.http import json_body as json_body_module
 from tests.gateway.api.conftest import AUTHORISED, until
 
 CHAT = "/v1/chat/completions"

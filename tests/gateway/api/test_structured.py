@@ -11,9 +11,9 @@ from starlette.testclient import TestClient
 from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.grammar import GrammarSpec
-from gateway.api.bounds import MAX_GRAMMAR_BYTES, MAX_GUIDED_CHOICES, MAX_REGEX_CHARS, MAX_SCHEMA_NESTING
 from gateway.app import create_app
-from gateway.settings import Settings
+from gateway.config.settings import Settings
+from gateway.http.bounds import MAX_GRAMMAR_BYTES, MAX_GUIDED_CHOICES, MAX_REGEX_CHARS, MAX_SCHEMA_NESTING
 from tests.engine.grammar.test_compiler import BOMB
 from tests.engine.models.tiny import make_checkpoint
 from tests.gateway.api.conftest import AUTHORISED, FakeAuthenticator

@@ -5,9 +5,9 @@ from concurrent.futures import Executor, Future
 
 import pytest
 
-from gateway.api.bounds import MAX_INLINE_CHARS
-from gateway.api.errors import ClientGone
-from gateway.api.text_pool import TextLane, TextPool
+from gateway.generation.text_pool import TextLane, TextPool
+from gateway.http.bounds import MAX_INLINE_CHARS
+from gateway.http.errors import ClientGone
 
 pytestmark = pytest.mark.anyio
 

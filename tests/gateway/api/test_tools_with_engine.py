@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Tokenizer
 from engine.config import EngineConfig
 from engine.engine import Engine
 from gateway.app import create_app
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 from tests.engine.models.tiny import IM_END, make_checkpoint
 from tests.gateway.api.conftest import AUTHORISED, FakeAuthenticator
 from tests.gateway.api.envelope import error_of

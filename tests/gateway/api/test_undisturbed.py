@@ -5,7 +5,7 @@ import asyncio
 import orjson
 import pytest
 
-from gateway.api.undisturbed import undisturbed
+from gateway.http.undisturbed import undisturbed
 from tests.gateway.api.test_streams import BODY, CHAT
 
 pytestmark = pytest.mark.anyio

@@ -13,11 +13,11 @@ from starlette.testclient import TestClient
 
 from engine.request import TextDelta, Usage
 from gateway.admission.model import Measure, Quota, Scope
-from gateway.api.embeddings import INPUTS_AT_A_TIME
-from gateway.api.usage import UsageTotal
 from gateway.app import create_app
+from gateway.config.settings import Settings
+from gateway.formats.openai.embeddings import INPUTS_AT_A_TIME
+from gateway.generation.usage import UsageTotal
 from gateway.metering.event import Ending, UsageEvent
-from gateway.settings import Settings
 from gateway.tenancy.limits import ScopeKind
 from tests.gateway.api.conftest import AUTHORISED, serving, until
 from tests.gateway.api.envelope import error_of
@@ -102,7 +102,7 @@ def test_what_fails_in_the_engine_counts_as_far_as_it_came(client, engine, limit
 
 
 def test_where_the_engine_says_nothing_all_that_was_held_counts(client, engine, limiter, authenticator, monkeypatch):
-    monkeypatch.setattr("gateway.api.admit.LAST_WORD_S", 0.01)
+    monkeypatch.setattr("gateway.generation.admit.LAST_WORD_S", 0.01)
     limit(authenticator, **LIMITS)
     engine.fail_at, engine.tells = 0, False
     error_of(client.post(CHAT, json=BODY | {"max_tokens": 7, "n": 2}), 500)

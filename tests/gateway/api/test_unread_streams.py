@@ -8,15 +8,15 @@ import time
 import orjson
 import pytest
 
-from engine import streams as streams_module
 from engine.config import EngineConfig
 from engine.engine import Engine
+from engine.runtime import streams as streams_module
 from engine.scheduling.stats import SchedulerStats
-from gateway.api import deltas as deltas_module
 from gateway.app import create_app
+from gateway.config.settings import Settings
+from gateway.generation import deltas as deltas_module
 from gateway.metering.event import Ending
-from gateway.metering.journal import Journal
-from gateway.settings import Settings
+from gateway.metering.journal.journal import Journal
 from tests.engine.models.tiny import make_checkpoint
 from tests.gateway.api.conftest import KEY, FakeAuthenticator, serving, until
 from tests.gateway.api.services import services_with

@@ -3,7 +3,7 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.bench.chunks import Chunk, Malformed, read_chunk
+from gateway.tools.bench.chunks import Chunk, Malformed, read_chunk
 from tests.gateway.bench.fake_server import delta, finish, usage
 
 

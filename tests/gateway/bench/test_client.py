@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.bench.client import Client, ServerRefuses, Target, opened
-from gateway.bench.clock import Clock
-from gateway.bench.lengths import LogNormal
-from gateway.bench.outcome import FINISHED, UNFINISHED, Outcome
-from gateway.bench.prompts import Prompt, PromptsUnreadable, from_file
-from gateway.bench.recorder import Recorder
+from gateway.tools.bench.client import Client, ServerRefuses, Target, opened
+from gateway.tools.bench.clock import Clock
+from gateway.tools.bench.lengths import LogNormal
+from gateway.tools.bench.outcome import FINISHED, UNFINISHED, Outcome
+from gateway.tools.bench.prompts import Prompt, PromptsUnreadable, from_file
+from gateway.tools.bench.recorder import Recorder
 from tests.gateway.bench.fake_server import Script, delta, finish, serving, sse, usage
 from tests.servers import free_port
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from gateway.bench.load import ClosedLoop, OpenLoop, poisson_arrivals
+from gateway.tools.bench.load import ClosedLoop, OpenLoop, poisson_arrivals
 from tests.gateway.bench.virtual_time import in_virtual_time, virtual_clock
 
 

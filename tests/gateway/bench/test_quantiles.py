@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.bench.quantiles import ENOUGH_BEYOND, quantile, quantiles_ms, samples_needed
+from gateway.tools.bench.quantiles import ENOUGH_BEYOND, quantile, quantiles_ms, samples_needed
 
 SHARES = st.floats(0.01, 0.99)
 

@@ -1,9 +1,9 @@
 import pytest
 
-from gateway.bench.compare import compare
-from gateway.bench.outcome import FINISHED, UNFINISHED, Outcome
-from gateway.bench.report import Objective, Report, summarise
-from gateway.bench.text import describe
+from gateway.tools.bench.compare import compare
+from gateway.tools.bench.outcome import FINISHED, UNFINISHED, Outcome
+from gateway.tools.bench.report import Objective, Report, summarise
+from gateway.tools.bench.text import describe
 
 
 def outcome(

@@ -8,14 +8,14 @@ from typing import cast
 
 import pytest
 
-from gateway.bench.client import Client
-from gateway.bench.clock import Clock
-from gateway.bench.load import ClosedLoop, Load, OpenLoop
-from gateway.bench.outcome import FINISHED, UNFINISHED, Outcome
-from gateway.bench.prompts import Prompt
-from gateway.bench.recorder import Recorder
-from gateway.bench.report import Objective, Report
-from gateway.bench.run import Plan, run_plan
+from gateway.tools.bench.client import Client
+from gateway.tools.bench.clock import Clock
+from gateway.tools.bench.load import ClosedLoop, Load, OpenLoop
+from gateway.tools.bench.outcome import FINISHED, UNFINISHED, Outcome
+from gateway.tools.bench.prompts import Prompt
+from gateway.tools.bench.recorder import Recorder
+from gateway.tools.bench.report import Objective, Report
+from gateway.tools.bench.run import Plan, run_plan
 from tests.gateway.bench.virtual_time import in_virtual_time, virtual_clock
 
 

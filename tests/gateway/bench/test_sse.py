@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.bench import sse
-from gateway.bench.sse import EventDecoder, EventTooLarge
+from gateway.tools.bench import sse
+from gateway.tools.bench.sse import EventDecoder, EventTooLarge
 
 
 def decoded(stream: bytes, cuts: list[int]) -> list[bytes]:

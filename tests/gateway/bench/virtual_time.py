@@ -5,7 +5,7 @@ import selectors
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from gateway.bench.clock import Clock
+from gateway.tools.bench.clock import Clock
 
 T = TypeVar("T")
 

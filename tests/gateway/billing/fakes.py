@@ -9,7 +9,9 @@ from uuid import UUID
 from gateway.billing.month import Month
 from gateway.billing.prices import Price
 from gateway.billing.usage import NOTHING, EngineTime, LineKey, UsageSum, event_digest
-from gateway.metering.event import Ending, UsageEvent, admitted_ms, new_event_id, unix_ms
+from gateway.common.ids import new_event_id
+from gateway.common.timestamps import unix_ms
+from gateway.metering.event import Ending, UsageEvent, admitted_ms
 
 
 @dataclass

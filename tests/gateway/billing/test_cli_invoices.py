@@ -11,8 +11,8 @@ from gateway.analytics import migrate, open_analytics
 from gateway.billing.month import Month
 from gateway.billing.price_store import PriceStore
 from gateway.billing.prices import Price
+from gateway.config.settings import load_settings
 from gateway.metering.event import UsageEvent
-from gateway.settings import load_settings
 from gateway.tenancy import open_database
 from tests.gateway.billing.fakes import an_event
 from tests.gateway.billing.test_analytics_usage import insert

@@ -19,9 +19,10 @@ from gateway.admission.restoring import restore_spending
 from gateway.billing.credit import CreditStore
 from gateway.billing.prepaid import PrepaidKeys
 from gateway.billing.prices import Price
-from gateway.metering.event import Ending, unix_ms, utc_from_ms
-from gateway.metering.journal import Journal
-from gateway.metering.opening import Opening, Progress, Work, event_of
+from gateway.common.timestamps import unix_ms, utc_from_ms
+from gateway.metering.event import Ending
+from gateway.metering.journal.journal import Journal
+from gateway.metering.journal.opening import Opening, Progress, Work, event_of
 from gateway.tenancy import Limits, TenantStore
 from gateway.tenancy.database import open_database
 from tests.gateway.admission.stores import Clock

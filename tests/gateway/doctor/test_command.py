@@ -5,8 +5,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli import app
+from gateway.config.settings import load_settings
 from gateway.doctor import State, examine
-from gateway.settings import load_settings
 from tests.servers import free_port
 
 

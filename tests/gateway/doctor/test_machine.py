@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.config.settings import Settings, load_settings
 from gateway.doctor import Finding, State, files, machine
 from gateway.doctor.finding import Check
-from gateway.settings import Settings, load_settings
 from kernels.cpu.native import Level
 from tests.servers import free_port
 

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.config.settings import load_settings
 from gateway.doctor import Finding, State, models
-from gateway.settings import load_settings
 from tests.engine.models.tiny import make_checkpoint
 
 pytestmark = pytest.mark.usefixtures("no_settings")

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.config.settings import load_settings
 from gateway.doctor import State, safety
-from gateway.settings import load_settings
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 

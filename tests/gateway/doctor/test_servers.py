@@ -11,10 +11,10 @@ from redis import Redis
 
 from gateway.analytics import open_analytics
 from gateway.analytics.schema import migrate
+from gateway.config.settings import load_settings
 from gateway.doctor import Finding, State, clickhouse, kafka, redis
 from gateway.doctor.clock import skew_s, with_skew
 from gateway.doctor.finding import ok
-from gateway.settings import load_settings
 from tests.kafka_server import KafkaServer
 from tests.servers import RedisServer, running_redis
 

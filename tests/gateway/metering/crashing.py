@@ -16,22 +16,22 @@ from pathlib import Path
 from typing import Any
 
 from gateway.analytics import Analytics, open_analytics
-from gateway.metering import journal as journal_module
-from gateway.metering import relay as relay_module
-from gateway.metering.analytics_destination import AnalyticsDestination
-from gateway.metering.destination import Destination
 from gateway.metering.event import Ending
-from gateway.metering.intake import EVENTS_TABLE, Intake
-from gateway.metering.journal import Journal
-from gateway.metering.journal_file import JournalFile, JournalRow, OpenRequest
+from gateway.metering.journal import journal as journal_module
+from gateway.metering.journal.journal import Journal
+from gateway.metering.journal.journal_file import JournalFile, JournalRow, OpenRequest
+from gateway.metering.journal.opening import Opening, Progress, Work, event_of
 from gateway.metering.kafka_cluster import KafkaCluster
-from gateway.metering.kafka_destination import KafkaDestination
-from gateway.metering.kafka_source import KafkaSource
-from gateway.metering.message_source import Fetched, Partition
-from gateway.metering.opening import Opening, Progress, Work, event_of
-from gateway.metering.relay import Relay
+from gateway.metering.relay import relay as relay_module
+from gateway.metering.relay.analytics_destination import AnalyticsDestination
+from gateway.metering.relay.destination import Destination
+from gateway.metering.relay.kafka_destination import KafkaDestination
+from gateway.metering.relay.relay import Relay
 from gateway.metering.signature import Verification
-from gateway.metering.sink import Sink
+from gateway.metering.sink.intake import EVENTS_TABLE, Intake
+from gateway.metering.sink.kafka_source import KafkaSource
+from gateway.metering.sink.message_source import Fetched, Partition
+from gateway.metering.sink.sink import Sink
 from tests.gateway.metering.usage import NOW_MS, SIGNER, an_opening, sent
 
 STREAMS = 6

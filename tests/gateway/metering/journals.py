@@ -6,10 +6,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from gateway.billing.prices import Price
-from gateway.metering.event import Ending, UsageEvent, new_event_id
-from gateway.metering.journal import Journal
-from gateway.metering.journal_file import JournalFile
-from gateway.metering.opening import Opening, Progress, Work, event_of
+from gateway.common.ids import new_event_id
+from gateway.metering.event import Ending, UsageEvent
+from gateway.metering.journal.journal import Journal
+from gateway.metering.journal.journal_file import JournalFile
+from gateway.metering.journal.opening import Opening, Progress, Work, event_of
 
 NOW_MS = 1_790_000_000_000
 SENT = Progress(10, 4, 3, 20)

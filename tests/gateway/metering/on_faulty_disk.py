@@ -13,10 +13,10 @@ import signal
 import sys
 from pathlib import Path
 
-from gateway.metering import journal as journal_module
 from gateway.metering.event import Ending
-from gateway.metering.journal import Journal, JournalUnavailable
-from gateway.metering.opening import Opening, Work, event_of
+from gateway.metering.journal import journal as journal_module
+from gateway.metering.journal.journal import Journal, JournalUnavailable
+from gateway.metering.journal.opening import Opening, Work, event_of
 from tests.gateway.metering.crashing import Record
 from tests.gateway.metering.usage import NOW_MS, an_opening, sent, until
 

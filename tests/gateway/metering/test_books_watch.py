@@ -11,13 +11,14 @@ from starlette.testclient import TestClient
 
 from gateway.analytics import Analytics, AnalyticsAway, open_analytics
 from gateway.app import create_app
-from gateway.metering.analytics_destination import AnalyticsDestination
-from gateway.metering.books_watch import BooksWatch, Drift
-from gateway.metering.event import UsageEvent, new_event_id
-from gateway.metering.journal_file import HOUR_MS, JournalFile, Totals
+from gateway.common.ids import new_event_id
+from gateway.config.settings import Settings
+from gateway.metering.event import UsageEvent
+from gateway.metering.journal.journal_file import HOUR_MS, JournalFile, Totals
 from gateway.metering.metrics import BooksCollector
-from gateway.opening import open_books
-from gateway.settings import Settings
+from gateway.metering.reconciliation.books_watch import BooksWatch, Drift
+from gateway.metering.relay.analytics_destination import AnalyticsDestination
+from gateway.process.opening import open_books
 from tests.gateway.api.conftest import FakeAuthenticator
 from tests.gateway.api.fake_engine import FakeEngine
 from tests.gateway.api.services import services_with
@@ -112,7 +113,7 @@ async def test_the_same_drift_is_taken_apart_once(
 ) -> None:
     await delete(analytics, journalled(path)[4])
     await watch.check(LATER_MS)
-    monkeypatch.setattr("gateway.metering.books_watch.reconcile", None)
+    monkeypatch.setattr("gateway.metering.reconciliation.books_watch.reconcile", None)
     await watch.check(LATER_MS)
     assert watch.drift == Drift(hours=1, missing=1)
 

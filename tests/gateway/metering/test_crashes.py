@@ -13,18 +13,18 @@ import pytest
 
 from gateway.analytics import Analytics
 from gateway.analytics.sums import Window
-from gateway.metering.analytics_destination import AnalyticsDestination
-from gateway.metering.destination import Backoff, Destination
-from gateway.metering.intake import Intake
-from gateway.metering.journal import Journal
-from gateway.metering.journal_file import HOUR_MS
+from gateway.metering.journal.journal import Journal
+from gateway.metering.journal.journal_file import HOUR_MS
 from gateway.metering.kafka_cluster import KafkaCluster
-from gateway.metering.kafka_destination import KafkaDestination
-from gateway.metering.kafka_source import KafkaSource
-from gateway.metering.reconciliation import reconcile
-from gateway.metering.relay import Relay
+from gateway.metering.reconciliation.reconciliation import reconcile
+from gateway.metering.relay.analytics_destination import AnalyticsDestination
+from gateway.metering.relay.destination import Backoff, Destination
+from gateway.metering.relay.kafka_destination import KafkaDestination
+from gateway.metering.relay.relay import Relay
 from gateway.metering.signature import Verification
-from gateway.metering.sink import Sink
+from gateway.metering.sink.intake import Intake
+from gateway.metering.sink.kafka_source import KafkaSource
+from gateway.metering.sink.sink import Sink
 from tests.gateway.metering.crashing import TOKENS, Death, Record, Step, run_gateway, run_sink
 from tests.gateway.metering.usage import (
     NOW_MS,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.metering.journal import Journal
+from gateway.metering.journal.journal import Journal
 from tests.gateway.metering.crashing import Record
 from tests.gateway.metering.on_faulty_disk import SENT_BEFORE, TOKENS
 from tests.gateway.metering.usage import journalled

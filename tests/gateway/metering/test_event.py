@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.metering.event import Ending, InvalidEvent, UsageEvent, new_event_id, unix_ms, utc_from_ms
-from gateway.metering.opening import Opening
+from gateway.common.ids import new_event_id
+from gateway.common.timestamps import unix_ms, utc_from_ms
+from gateway.metering.event import Ending, InvalidEvent, UsageEvent
+from gateway.metering.journal.opening import Opening
 from tests.gateway.metering.usage import an_opening
 
 COUNTS = st.integers(0, 2**63 - 1)

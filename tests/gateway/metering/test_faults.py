@@ -15,18 +15,19 @@ from gateway.analytics import Analytics, AnalyticsAway
 from gateway.analytics.clickhouse import ClickHouse, Server
 from gateway.analytics.rollups import drifted
 from gateway.analytics.sums import Grain, Window
-from gateway.metering import kafka_cluster, kafka_destination
-from gateway.metering.analytics_destination import AnalyticsDestination
-from gateway.metering.destination import Backoff, Destination
-from gateway.metering.intake import Intake
-from gateway.metering.journal import Journal
-from gateway.metering.journal_file import HOUR_MS
+from gateway.metering import kafka_cluster
+from gateway.metering.journal.journal import Journal
+from gateway.metering.journal.journal_file import HOUR_MS
 from gateway.metering.kafka_cluster import KafkaCluster
-from gateway.metering.kafka_destination import KafkaDestination
-from gateway.metering.kafka_source import KafkaSource
-from gateway.metering.relay import Relay
+from gateway.metering.relay import kafka_destination
+from gateway.metering.relay.analytics_destination import AnalyticsDestination
+from gateway.metering.relay.destination import Backoff, Destination
+from gateway.metering.relay.kafka_destination import KafkaDestination
+from gateway.metering.relay.relay import Relay
 from gateway.metering.signature import Verification
-from gateway.metering.sink import Sink
+from gateway.metering.sink.intake import Intake
+from gateway.metering.sink.kafka_source import KafkaSource
+from gateway.metering.sink.sink import Sink
 from tests.clickhouse_server import ClickHouseServer
 from tests.fault_proxy import Fault, fault_proxy
 from tests.gateway.metering.usage import (

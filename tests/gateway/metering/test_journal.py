@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from engine.awaiting import outcome_of
+from engine.runtime.awaiting import outcome_of
 from gateway.billing.prices import Price
-from gateway.metering.event import Ending, UsageEvent, unix_ms
-from gateway.metering.journal import Journal, JournalInUse, JournalUnavailable
-from gateway.metering.journal_file import HOUR_MS, JournalFile
-from gateway.metering.meter import Meter
-from gateway.metering.opening import Opening, Progress
+from gateway.common.timestamps import unix_ms
+from gateway.metering.event import Ending, UsageEvent
+from gateway.metering.journal.journal import Journal, JournalInUse, JournalUnavailable
+from gateway.metering.journal.journal_file import HOUR_MS, JournalFile
+from gateway.metering.journal.meter import Meter
+from gateway.metering.journal.opening import Opening, Progress
 from tests.gateway.metering.journals import (
     NOW_MS,
     SENT,
@@ -288,7 +289,7 @@ def test_a_file_that_is_no_journal_is_said(path: Path) -> None:
 @pytest.mark.anyio
 async def test_an_end_waits_for_others_only_while_there_are_others(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commits are shared by those who may end soon; one who is alone has its own at once."""
-    monkeypatch.setattr("gateway.metering.journal.GATHER_MS", 3_600_000)
+    monkeypatch.setattr("gateway.metering.journal.journal.GATHER_MS", 3_600_000)
 
     async def ended(journal: Journal, opening: Opening) -> None:
         event = an_ending(opening)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.awaiting import outcome_of
+from engine.runtime.awaiting import outcome_of
 from gateway.metering.event import Ending
-from gateway.metering.journal import Journal, JournalUnavailable
-from gateway.metering.journal_file import JournalFile
-from gateway.metering.opening import Progress
+from gateway.metering.journal.journal import Journal, JournalUnavailable
+from gateway.metering.journal.journal_file import JournalFile
+from gateway.metering.journal.opening import Progress
 from tests.gateway.metering.journals import an_ending, an_opening, events_in, journal_at, until
 
 
@@ -30,7 +30,7 @@ class FailingDisk:
 
 @pytest.fixture
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.metering.journal.RETRY_S", 0.01)
+    monkeypatch.setattr("gateway.metering.journal.journal.RETRY_S", 0.01)
 
 
 @pytest.mark.anyio

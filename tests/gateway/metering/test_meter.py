@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from gateway.metering.event import Ending, UsageEvent
-from gateway.metering.journal import Journal, JournalUnavailable
-from gateway.metering.meter import Meter
-from gateway.metering.opening import Progress, Work
+from gateway.metering.journal.journal import Journal, JournalUnavailable
+from gateway.metering.journal.meter import Meter
+from gateway.metering.journal.opening import Progress, Work
 from tests.gateway.metering.journals import NOW_MS, an_opening, events_in, journal_at
 
 pytestmark = pytest.mark.anyio
@@ -59,7 +59,7 @@ async def test_a_client_that_left_before_the_first_token_pays_nothing(tmp_path: 
 async def test_a_journal_that_fails_at_the_end_bills_what_was_sent_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: Progress
 ) -> None:
-    monkeypatch.setattr("gateway.metering.journal.RETRY_S", 0.01)
+    monkeypatch.setattr("gateway.metering.journal.journal.RETRY_S", 0.01)
     path = tmp_path / "j.db"
     async with journal_at(path) as journal:
         meter = a_meter(journal)

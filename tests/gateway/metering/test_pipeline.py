@@ -13,18 +13,18 @@ import pytest
 from kafka import KafkaProducer
 
 from gateway.analytics import Analytics
-from gateway.metering.analytics_destination import AnalyticsDestination
-from gateway.metering.destination import Backoff
 from gateway.metering.event import COLUMNS, SCHEMA_VERSION, UsageEvent
-from gateway.metering.intake import Intake, Message, row_of
-from gateway.metering.journal import Journal
-from gateway.metering.journal_file import JournalRow
+from gateway.metering.journal.journal import Journal
+from gateway.metering.journal.journal_file import JournalRow
 from gateway.metering.kafka_cluster import KafkaCluster
-from gateway.metering.kafka_destination import KafkaDestination
-from gateway.metering.kafka_source import KafkaSource
-from gateway.metering.relay import Relay
+from gateway.metering.relay.analytics_destination import AnalyticsDestination
+from gateway.metering.relay.destination import Backoff
+from gateway.metering.relay.kafka_destination import KafkaDestination
+from gateway.metering.relay.relay import Relay
 from gateway.metering.signature import HEADER, Verification
-from gateway.metering.sink import Sink
+from gateway.metering.sink.intake import Intake, Message, row_of
+from gateway.metering.sink.kafka_source import KafkaSource
+from gateway.metering.sink.sink import Sink
 from tests.gateway.metering.test_event import an_event
 from tests.gateway.metering.usage import SIGNER, analytics_at, as_billed, billed, finish, journal_at, journalled, until
 from tests.kafka_server import PARTITIONS, KafkaServer
@@ -151,7 +151,7 @@ async def test_the_source_says_how_far_it_is_ahead(kafka_server: KafkaServer, to
 async def test_a_topic_that_is_missing_is_said_until_it_is_made(
     kafka_server: KafkaServer, clickhouse_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.metering.kafka_destination.MAX_BLOCK_MS", 500)
+    monkeypatch.setattr("gateway.metering.relay.kafka_destination.MAX_BLOCK_MS", 500)
     cluster, topic = cluster_of(kafka_server), f"late-{uuid4().hex[:8]}"
     async with (
         analytics_at(clickhouse_url) as analytics,

@@ -14,14 +14,16 @@ from typer.testing import CliRunner
 from gateway.analytics import Analytics
 from gateway.analytics.sums import Window
 from gateway.cli import app
-from gateway.metering.analytics_destination import AnalyticsDestination
-from gateway.metering.event import COLUMNS, UsageEvent, new_event_id, utc_from_ms
-from gateway.metering.gaps import MissingRange, missing_ranges, ranges_without
-from gateway.metering.intake import EVENTS_TABLE, STORED_COLUMNS, row_of
-from gateway.metering.journal_file import HOUR_MS, JournalFile
-from gateway.metering.reconciliation import Reconciliation, reconcile
+from gateway.common.ids import new_event_id
+from gateway.common.timestamps import utc_from_ms
+from gateway.metering.event import COLUMNS, UsageEvent
+from gateway.metering.journal.journal_file import HOUR_MS, JournalFile
+from gateway.metering.reconciliation.gaps import MissingRange, missing_ranges, ranges_without
+from gateway.metering.reconciliation.reconciliation import Reconciliation, reconcile
+from gateway.metering.reconciliation.stored_signatures import UnsignedSource
+from gateway.metering.relay.analytics_destination import AnalyticsDestination
 from gateway.metering.signature import SignaturePolicy
-from gateway.metering.stored_signatures import UnsignedSource
+from gateway.metering.sink.intake import EVENTS_TABLE, STORED_COLUMNS, row_of
 from tests.clickhouse_server import ClickHouseServer
 from tests.gateway.metering.usage import (
     NOW_MS,
@@ -308,7 +310,7 @@ async def test_rows_of_before_signatures_are_counted_and_are_no_drift(path: Path
 async def test_rows_of_many_pages_are_verified_each_once(
     path: Path, analytics: Analytics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.metering.stored_signatures.PAGE_ROWS", 4)
+    monkeypatch.setattr("gateway.metering.reconciliation.stored_signatures.PAGE_ROWS", 4)
     await analytics.command("SYSTEM STOP MERGES usage_events")
     wrong = [an_event(n, source="invented", ended_ms=NOW_MS + n // 10 * HOUR_MS) for n in range(1, 31)]
     for event in [*wrong, wrong[4], replace(wrong[4], key_id="other")]:

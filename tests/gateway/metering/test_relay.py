@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gateway.metering.destination import Backoff, DestinationAway, DestinationRefused
 from gateway.metering.event import UsageEvent
-from gateway.metering.journal_file import JournalFile, JournalRow
+from gateway.metering.journal.journal_file import JournalFile, JournalRow
 from gateway.metering.metrics import RelayCollector
-from gateway.metering.relay import Relay
+from gateway.metering.relay.destination import Backoff, DestinationAway, DestinationRefused
+from gateway.metering.relay.relay import Relay
 from tests.gateway.metering.usage import finish, journal_at, until
 
 QUICK = {"backoff": Backoff(0.001, 0.005)}

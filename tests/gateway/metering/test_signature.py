@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from gateway.analytics import migrate
 from gateway.metering.event import COLUMNS, Ending, UsageEvent
-from gateway.metering.intake import EVENTS_TABLE, Intake, event_of, row_of
 from gateway.metering.signature import UPGRADE_GRACE_MS, EventSigner, SignaturePolicy, UnauthenticatedEvent
+from gateway.metering.sink.intake import EVENTS_TABLE, Intake, event_of, row_of
 from tests.gateway.metering.usage import SIGNER, a_message, an_event, analytics_at
 
 _COUNTS = st.integers(0, 2**63 - 1)

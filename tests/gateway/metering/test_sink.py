@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from gateway.analytics import AnalyticsAway, AnalyticsRefused
-from gateway.metering.destination import Backoff
-from gateway.metering.gaps import MissingRange
-from gateway.metering.intake import DEAD_LETTERS_TABLE, EVENTS_TABLE, Intake, Message
-from gateway.metering.message_source import Fetched, Partition, SourceAway
 from gateway.metering.metrics import SinkCollector
+from gateway.metering.reconciliation.gaps import MissingRange
+from gateway.metering.relay.destination import Backoff
 from gateway.metering.signature import EventSigner, Verification
-from gateway.metering.sink import Sink
+from gateway.metering.sink.intake import DEAD_LETTERS_TABLE, EVENTS_TABLE, Intake, Message
+from gateway.metering.sink.message_source import Fetched, Partition, SourceAway
+from gateway.metering.sink.sink import Sink
 from tests.gateway.metering.usage import SIGNER, a_message, an_event, until
 
 Script = Sequence[str]

@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 
 from gateway.analytics import migrate, open_analytics, schema
 from gateway.cli import app
-from gateway.metering.destination import Backoff
 from gateway.metering.event import COLUMNS, UsageEvent
-from gateway.metering.intake import EVENTS_TABLE, row_of
 from gateway.metering.kafka_cluster import KafkaCluster
-from gateway.metering.kafka_destination import KafkaDestination
-from gateway.metering.relay import Relay
+from gateway.metering.relay.destination import Backoff
+from gateway.metering.relay.kafka_destination import KafkaDestination
+from gateway.metering.relay.relay import Relay
+from gateway.metering.sink.intake import EVENTS_TABLE, row_of
 from tests.clickhouse_server import ClickHouseServer
 from tests.gateway.metering.usage import (
     PEPPER,

@@ -10,12 +10,13 @@ from uuid import uuid4
 
 from gateway.analytics import Analytics, migrate, open_analytics
 from gateway.billing.prices import Price
-from gateway.metering.event import Ending, UsageEvent, new_event_id
-from gateway.metering.intake import Message
-from gateway.metering.journal import Journal
-from gateway.metering.journal_file import JournalFile, JournalRow
-from gateway.metering.opening import Opening, Progress, Work, event_of
+from gateway.common.ids import new_event_id
+from gateway.metering.event import Ending, UsageEvent
+from gateway.metering.journal.journal import Journal
+from gateway.metering.journal.journal_file import JournalFile, JournalRow
+from gateway.metering.journal.opening import Opening, Progress, Work, event_of
 from gateway.metering.signature import EventSigner, SignaturePolicy
+from gateway.metering.sink.intake import Message
 
 NOW_MS = 1_790_000_000_000
 PROMPT_TOKENS = 10

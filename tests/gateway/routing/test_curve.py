@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.routing.curve import Graded, above, curve, oracle
+from gateway.routing.fitting.curve import Graded, above, curve, oracle
 
 WON, LOST, BOTH, NEITHER = (
     Graded(small, large, 1.0) for small, large in ((False, True), (True, False), (True, True), (False, False))

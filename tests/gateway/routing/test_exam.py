@@ -6,11 +6,11 @@ import pytest
 
 from engine.config import EngineConfig
 from engine.engine import Engine
-from gateway.routing.checking import Check
-from gateway.routing.curve import Graded
-from gateway.routing.exam import Answer, AnswerBook, ExamFailed, examine, fingerprint
-from gateway.routing.outcomes import Outcome, UnusableOutcomes, mark, read_outcomes, samples, write_outcomes
-from gateway.routing.questions import CheckedQuestion
+from gateway.routing.fitting.checking import Check
+from gateway.routing.fitting.curve import Graded
+from gateway.routing.fitting.exam import Answer, AnswerBook, ExamFailed, examine, fingerprint
+from gateway.routing.fitting.outcomes import Outcome, UnusableOutcomes, mark, read_outcomes, samples, write_outcomes
+from gateway.routing.fitting.questions import CheckedQuestion
 from tests.engine.models.tiny import make_checkpoint
 
 QUESTIONS = tuple(

@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from gateway.routing.curve import Graded
-from gateway.routing.fit import RECOVERED, NothingToRoute, Sample, fit, judge
-from gateway.routing.policy import Preference
+from gateway.routing.fitting.curve import Graded
+from gateway.routing.fitting.fit import RECOVERED, NothingToRoute, Sample, fit, judge
+from gateway.routing.fitting.report import describe
 from gateway.routing.question import Question
-from gateway.routing.report import describe
+from gateway.tenancy.routing_policy import Preference
 
 EASY = ["greet", "name", "say", "colour", "day", "hello", "thank", "wish"]
 HARD = ["prove", "derive", "integral", "theorem", "matrix", "compile", "refactor", "optimise"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.routing import questions as generator
-from gateway.routing.questions import CheckedQuestion, UnusableQuestions, read_questions
+from gateway.routing.fitting.questions import CheckedQuestion, UnusableQuestions, read_questions
 
 CHECK = {"rule": "says", "answer": "Oslo"}
 

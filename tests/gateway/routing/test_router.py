@@ -8,12 +8,12 @@ import pytest
 
 from engine.request import STANDARD, ServiceClass
 from gateway.routing.names import ModelNames
-from gateway.routing.policy import Preference, RoutingPolicy
 from gateway.routing.question import Question
 from gateway.routing.reason import RouteReason
 from gateway.routing.replicas import Replicas
 from gateway.routing.router import Asked, ModelNotAllowed, NeedsModel, Refusal, Route, Router, UnknownModel
 from gateway.tenancy.records import Principal
+from gateway.tenancy.routing_policy import Preference, RoutingPolicy
 
 NAMES = ModelNames(
     ("big", "small", "big-2", "other"), {"big": "small"}, {"versioned": {"big": 1, "big-2": 1}, "one": {"big-2": 1}}

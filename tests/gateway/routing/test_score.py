@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.routing.features import NUMBERS, READ_CHARS, _tokens, read
-from gateway.routing.policy import Preference
 from gateway.routing.question import Question
 from gateway.routing.score import ComplexityScore, UnusableWeights
+from gateway.tenancy.routing_policy import Preference
 
 SHIPPED = ComplexityScore.load()
 

@@ -6,13 +6,13 @@ import contextlib
 import pytest
 from redis.asyncio import Redis
 
+from gateway.config.settings import Settings
+from gateway.process.open_sessions import open_sessions
 from gateway.sessions import SessionKey, SessionStoreAway
 from gateway.sessions.errors import SessionStoreFull
-from gateway.sessions.opening import open_sessions
 from gateway.sessions.records import Records
 from gateway.sessions.redis_store import RESERVED_SHARE, RedisSessionStore
 from gateway.sessions.store import SESSION_TTL_MS, TURN_TTL_MS
-from gateway.settings import Settings
 from tests.servers import RedisServer, free_port
 
 pytestmark = pytest.mark.anyio

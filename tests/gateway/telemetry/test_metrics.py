@@ -4,7 +4,7 @@ from importlib.metadata import version
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
-from engine.core import EngineHealth
+from engine.runtime.core import EngineHealth
 from engine.scheduling.stats import ClassStats, DraftStats, SchedulerStats, SpeculationStats
 from gateway.telemetry.health import HealthCollector
 from gateway.telemetry.metrics import Metrics, ModelStats

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.routing.policy import NO_POLICY, InvalidPolicy, Preference, RoutingPolicy
 from gateway.tenancy import TenantStore, UnknownTenant
 from gateway.tenancy.routing_policies import RoutingPolicyTable
+from gateway.tenancy.routing_policy import NO_POLICY, InvalidPolicy, Preference, RoutingPolicy
 
 pytestmark = pytest.mark.anyio
 

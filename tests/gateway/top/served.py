@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from engine.core import EngineHealth
+from engine.runtime.core import EngineHealth
 from engine.scheduling.stats import ClassStats, DraftStats, SchedulerStats, SpeculationStats
 from gateway.telemetry.health import HealthCollector
 from gateway.telemetry.metrics import Metrics, ModelStats

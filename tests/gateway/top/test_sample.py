@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
-from gateway.top.sample import Between, Estimate, NotMetrics, Sample, quantile
+from gateway.tools.top.sample import Between, Estimate, NotMetrics, Sample, quantile
 
 EDGES = (0.1, 0.5, 1.0, 5.0)
 

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.top.screen import SMALLEST, Frame, lines
+from gateway.tools.top.screen import SMALLEST, Frame, lines
 from tests.gateway.top.test_view import busy
 
 FRAME = Frame("http://127.0.0.1:8080", 1.0, busy())

@@ -5,9 +5,9 @@ from dataclasses import fields
 import pytest
 
 from engine.scheduling.stats import DraftStats
-from gateway.top.history import OF_LATE_S, History
-from gateway.top.sample import Between, Sample
-from gateway.top.view import View, view_of
+from gateway.tools.top.history import OF_LATE_S, History
+from gateway.tools.top.sample import Between, Sample
+from gateway.tools.top.view import View, view_of
 from tests.gateway.top.served import CLASSES, Served, class_stats, model_stats
 
 

@@ -8,11 +8,11 @@ import orjson
 import pytest
 
 from gateway.analytics import migrate, open_analytics
-from gateway.metering.analytics_destination import AnalyticsDestination
 from gateway.metering.event import Ending
-from gateway.metering.intake import STORED_COLUMNS, event_of
-from gateway.metering.journal import Journal
-from gateway.metering.relay import Relay
+from gateway.metering.journal.journal import Journal
+from gateway.metering.relay.analytics_destination import AnalyticsDestination
+from gateway.metering.relay.relay import Relay
+from gateway.metering.sink.intake import STORED_COLUMNS, event_of
 from tests.gateway.metering.usage import SIGNER, an_event, an_opening, journalled, until
 from tests.gateway.upgrades.former_usage import SOURCE, former_event, occurred_ms, opening
 

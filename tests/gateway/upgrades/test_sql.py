@@ -17,13 +17,13 @@ from gateway.billing.credit import CreditStore
 from gateway.billing.invoice_rows import find_invoices
 from gateway.billing.price_store import PriceStore
 from gateway.billing.prices import Price
-from gateway.routing.policy import NO_POLICY, Preference, RoutingPolicy
 from gateway.sessions.policy import SessionWindow
 from gateway.tenancy import Authenticator, InvalidKey, TenantStore, open_database
 from gateway.tenancy.keys import ADMIN_PREFIX, parse_key
 from gateway.tenancy.limits import LimitTable
 from gateway.tenancy.records import Principal
 from gateway.tenancy.routing_policies import RoutingPolicyTable
+from gateway.tenancy.routing_policy import NO_POLICY, Preference, RoutingPolicy
 from gateway.tenancy.schema import alembic_config, in_locked_transaction, upgrade
 from gateway.tenancy.session_windows import SessionWindowTable
 from tests.gateway.upgrades.former_rows import (

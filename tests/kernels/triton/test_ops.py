@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.models.checkpoint import open_checkpoint
+from engine.checkpoints.checkpoint import open_checkpoint
 from engine.models.loader import load_model
 from engine.models.transformer import Transformer
 from kernels.layout import BLOCK_TOKENS

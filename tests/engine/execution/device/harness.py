@@ -8,8 +8,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from engine.checkpoints.checkpoint import open_checkpoint
 from engine.execution.device.runner import DeviceRunner
-from engine.models.checkpoint import open_checkpoint
 from engine.models.loader import load_model
 from engine.models.transformer import Transformer
 from engine.request import PREMIUM, Request, SamplingParams

@@ -9,7 +9,7 @@ import torch
 from engine import Engine, EngineConfig, SamplingParams, SchedulerConfig
 from engine.execution.device import placement
 from engine.execution.device.runner import DeviceRunner
-from engine.kv_memory import DeviceMemory
+from engine.memory.kv_memory import DeviceMemory
 from engine.models.transformer import Transformer
 from kernels.reference import ReferenceOps
 from kernels.reference_step import ReferenceStepOps
@@ -41,7 +41,7 @@ def placed(monkeypatch: pytest.MonkeyPatch) -> list[Transformer]:
 
     memory = DeviceMemory(total_bytes=100 << 20, taken_bytes=60 << 20, step_bytes=30 << 20)
     monkeypatch.setattr("engine.engine.select_ops", lambda *_: GpuOps(torch.device("cpu"), torch.float32))
-    monkeypatch.setattr("engine.worker.select_step_ops", lambda ops: ReferenceStepOps())
+    monkeypatch.setattr("engine.runtime.worker.select_step_ops", lambda ops: ReferenceStepOps())
     monkeypatch.setattr(placement, "measure_memory", lambda *_: memory)
     monkeypatch.setattr(placement, "place", place)
     return models

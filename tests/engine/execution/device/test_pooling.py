@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from engine.errors import OutOfDeviceMemory
 from engine.execution.device.runner import DeviceRunner
-from engine.request import OutOfDeviceMemory, Pooling
+from engine.request import Pooling
 from engine.scheduling.plan import ScheduledRow, StepPlan
 from kernels.reference_step import ReferenceStepOps
 from tests.engine.execution.device.harness import (

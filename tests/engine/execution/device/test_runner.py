@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine.errors import DeviceLost, OutOfDeviceMemory
 from engine.execution.device.runner import DeviceRunner
 from engine.models.transformer import Transformer
-from engine.request import DeviceLost, OutOfDeviceMemory, Request, SamplingParams, TokenLogprob
+from engine.request import Request, SamplingParams, TokenLogprob
 from engine.scheduling.plan import ScheduledRow, StepPlan
 from kernels.reference_step import ReferenceStepOps
 from tests.engine.execution.device.harness import (

@@ -2,9 +2,9 @@
 
 import pytest
 
-from gateway.api.errors import APIError
-from gateway.api.fields import Fields
-from gateway.api.messages.blocks import take_conversation
+from gateway.formats.anthropic.blocks import take_conversation
+from gateway.http.errors import APIError
+from gateway.http.fields import Fields
 
 USER = {"role": "user", "content": "hi"}
 CALL = {"type": "tool_use", "id": "t1", "name": "add", "input": {"a": [1]}}

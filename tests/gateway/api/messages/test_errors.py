@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.api.errors import APIError, invalid
-from gateway.api.messages.errors import anthropic_error
+from gateway.http.anthropic_errors import anthropic_error
+from gateway.http.errors import APIError, invalid
 from tests.gateway.api import envelope
 from tests.gateway.api.conftest import MAX_BODY_BYTES
 from tests.gateway.api.messages.envelope import error_of

@@ -4,11 +4,11 @@ import pytest
 from anthropic.types import MessageCountTokensParams as CountParams
 from anthropic.types.message_create_params import MessageCreateParamsBase
 
+from engine.errors import InvalidParameter
 from engine.grammar import GrammarSpec
-from engine.request import InvalidParameter
-from gateway.api.errors import APIError
-from gateway.api.fields import Fields
-from gateway.api.messages.schema import parse_count, parse_messages
+from gateway.formats.anthropic.schema import parse_count, parse_messages
+from gateway.http.errors import APIError
+from gateway.http.fields import Fields
 
 BODY = {"model": "tiny", "max_tokens": 2000, "messages": [{"role": "user", "content": "hi"}]}
 COUNTED = {name: BODY[name] for name in ("model", "messages")}

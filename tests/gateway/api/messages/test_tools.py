@@ -2,9 +2,9 @@
 
 import pytest
 
-from gateway.api.errors import APIError
-from gateway.api.fields import Fields
-from gateway.api.messages.tools import MAX_TOOLS, take_tools
+from gateway.formats.anthropic.tools import MAX_TOOLS, take_tools
+from gateway.http.errors import APIError
+from gateway.http.fields import Fields
 from gateway.speech.tools import ToolChoice
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from engine.request import FinishReason, TextDelta, Usage
 from gateway.admission.model import Measure, Scope, ScopeKind
-from gateway.api.errors import APIError
-from gateway.api.messages.wire import MessagesWire, Terms, blocks_of
-from gateway.api.usage import UsageTotal
-from gateway.api.wire import Header
+from gateway.formats.anthropic.wire import MessagesWire, Terms, blocks_of
+from gateway.generation.usage import UsageTotal
+from gateway.generation.wire import Header
+from gateway.http.errors import APIError
 from gateway.speech.pieces import CallArguments, CallBegun, Piece, Reasoning, Text
 from gateway.speech.speech import Speech
 from tests.gateway.api.messages.test_messages import events

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from engine.config import EngineConfig
 from engine.engine import Engine
 from gateway.app import create_app
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 from tests.engine.models.tiny import make_checkpoint
 from tests.gateway.api.conftest import KEY, FakeAuthenticator
 from tests.gateway.api.services import services_with

@@ -2,10 +2,10 @@
 
 import pytest
 
-from gateway.api.fields import Fields
-from gateway.api.responses_api.conversation import conversation_of, unshown_chars
-from gateway.api.responses_api.items import take_items
-from gateway.api.responses_api.turn import MAX_UNSHOWN_CHARS
+from gateway.formats.openai_responses.conversation import conversation_of, unshown_chars
+from gateway.formats.openai_responses.items import take_items
+from gateway.formats.openai_responses.turn import MAX_UNSHOWN_CHARS
+from gateway.http.fields import Fields
 from tests.gateway.api.envelope import error_of
 from tests.gateway.api.responses_api.conftest import PATH, body, shown
 

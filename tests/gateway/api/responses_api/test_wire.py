@@ -14,11 +14,11 @@ from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from engine.request import FinishReason, TextDelta, Usage
-from gateway.api.fields import Fields
-from gateway.api.responses_api.schema import parse_response
-from gateway.api.responses_api.wire import ResponseWire
-from gateway.api.usage import UsageTotal
-from gateway.api.wire import Header
+from gateway.formats.openai_responses.schema import parse_response
+from gateway.formats.openai_responses.wire import ResponseWire
+from gateway.generation.usage import UsageTotal
+from gateway.generation.wire import Header
+from gateway.http.fields import Fields
 from gateway.speech.pieces import CallArguments, CallBegun, Piece, Reasoning, Text
 from tests.gateway.api.fake_engine import FakeTokenizer
 from tests.gateway.api.responses_api.conftest import events_of

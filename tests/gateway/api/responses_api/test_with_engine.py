@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from engine.config import EngineConfig
 from engine.engine import Engine
 from gateway.app import create_app
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 from tests.engine.models.tiny import make_checkpoint
 from tests.gateway.api.conftest import KEY, FakeAuthenticator, serving
 from tests.gateway.api.services import services_with

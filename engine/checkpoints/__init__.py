@@ -1,0 +1,1 @@
+"""Checkpoints: what a file format says, as a config, tensors and a vocabulary."""

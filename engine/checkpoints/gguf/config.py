@@ -1,0 +1,170 @@
+"""GGUF metadata and tensor list, read into a `ModelConfig`.
+
+Keys under the architecture's name are its hyper-parameters: one that is not understood refuses the file.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from engine.checkpoints.gguf.header import Header
+from engine.checkpoints.json_keys import Keys
+from engine.models.config import MAX_LAYERS, MAX_ROPE_FACTOR, Family, ModelConfig, RopeConfig, UnsupportedCheckpoint
+
+_FAMILIES: Mapping[str, Family] = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
+"""`llama` files are Llama, Mistral and everything else of that shape."""
+
+_UNDERSTOOD = frozenset(
+    {
+        "attention.causal",
+        "attention.head_count",
+        "attention.head_count_kv",
+        "attention.key_length",
+        "attention.layer_norm_rms_epsilon",
+        "attention.sliding_window",
+        "attention.value_length",
+        "block_count",
+        "context_length",
+        "embedding_length",
+        "feed_forward_length",
+        "rope.dimension_count",
+        "rope.freq_base",
+        "rope.scale_linear",
+        "rope.scaling.attn_factor",
+        "rope.scaling.factor",
+        "rope.scaling.finetuned",
+        "rope.scaling.original_context_length",
+        "rope.scaling.type",
+        "rope.scaling.yarn_beta_fast",
+        "rope.scaling.yarn_beta_slow",
+        "vocab_size",
+    }
+)
+_END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
+
+
+def config_from_gguf(header: Header, frequency_divisors: tuple[float, ...] | None) -> ModelConfig:
+    """Read the model's shape; `frequency_divisors` are the contents of `rope_freqs.weight`, if the file has it.
+
+    Raises:
+        UnsupportedCheckpoint: a key is missing, malformed or asks for arithmetic that is not served here.
+    """
+    everything = Keys(header.metadata, "metadata: ")
+    family, keys = _architecture(everything)
+    hidden, heads = keys.size("embedding_length"), keys.size("attention.head_count")
+    layers = keys.size("block_count", most=MAX_LAYERS)
+    head_dim = keys.optional_size("attention.key_length") or hidden // heads
+    if keys.size("attention.value_length", head_dim) != head_dim:
+        raise keys.refuse("attention.value_length", f"is not the key length {head_dim}")
+    rope, max_position = _rope(keys, family, head_dim, frequency_divisors)
+    tensors = header.tensors
+    return ModelConfig(
+        family=family,
+        vocab_size=_vocab_size(header),
+        hidden_size=hidden,
+        intermediate_size=keys.size("feed_forward_length"),
+        num_layers=layers,
+        num_heads=heads,
+        num_kv_heads=keys.optional_size("attention.head_count_kv") or heads,
+        head_dim=head_dim,
+        max_position=max_position,
+        rms_norm_eps=keys.number("attention.layer_norm_rms_epsilon"),
+        rope=rope,
+        windows=_windows(family, keys, layers),
+        qkv_bias=family == "qwen2" or "blk.0.attn_q.bias" in tensors,
+        o_bias="blk.0.attn_output.bias" in tensors,
+        mlp_bias="blk.0.ffn_up.bias" in tensors,
+        qk_norm=family == "qwen3",
+        tie_embeddings="output.weight" not in tensors,
+        eos_token_ids=_end_ids(everything),
+        bos_token_id=everything.token_id("tokenizer.ggml.bos_token_id"),
+    )
+
+
+def _architecture(everything: Keys) -> tuple[Family, Keys]:
+    """The family, and the keys under its name without that prefix."""
+    name = everything.text("general.architecture")
+    if name not in _FAMILIES:
+        raise everything.refuse("general.architecture", f"{name!r:.80} is not one of {', '.join(_FAMILIES)}")
+    kind = everything.text("general.type", "model")
+    if kind != "model":
+        raise everything.refuse("general.type", f"{kind!r:.80} is not a model")
+    if everything.size("split.count", 1, least=0) > 1:
+        raise everything.refuse("split.count", "a model in several files is not served; merge them first")
+    prefix = f"{name}."
+    values = {key.removeprefix(prefix): everything.values[key] for key in everything.values if key.startswith(prefix)}
+    keys = Keys(values, f"metadata: {prefix}")
+    for key, value in values.items():
+        if key not in _UNDERSTOOD and value not in (0, False, "", []):
+            raise keys.refuse(key, "is not understood")
+    if not keys.flag("attention.causal", True):
+        raise keys.refuse("attention.causal", "false: only decoders are served")
+    return _FAMILIES[name], keys
+
+
+def _rope(
+    keys: Keys, family: Family, head_dim: int, frequency_divisors: tuple[float, ...] | None
+) -> tuple[RopeConfig, int]:
+    """Rope and the window in tokens that it reaches."""
+    rotary_dim = keys.size("rope.dimension_count", head_dim)
+    if family == "llama" and rotary_dim != head_dim:
+        # The rows of q and k are interleaved over the whole head there, which a part of it cannot undo.
+        raise keys.refuse("rope.dimension_count", f"{rotary_dim} of {head_dim} dimensions")
+    max_position = keys.size("context_length")
+    plain = RopeConfig(
+        theta=keys.number("rope.freq_base", 10_000.0),
+        rotary_dim=None if rotary_dim == head_dim else rotary_dim,
+        frequency_divisors=frequency_divisors,
+    )
+    kind = keys.text("rope.scaling.type", "linear" if "rope.scale_linear" in keys.values else "none")
+    factor = keys.optional_number("rope.scaling.factor") or keys.number("rope.scale_linear", 1.0)
+    if kind == "none" or (kind == "linear" and factor == 1.0):
+        return plain, max_position
+    if not 1.0 <= factor <= MAX_ROPE_FACTOR:
+        raise keys.refuse("rope.scaling.factor", f"{factor} is not in 1..{MAX_ROPE_FACTOR}")
+    # The trained window, where the file does not tell it apart from the stretched one.
+    original = keys.optional_size("rope.scaling.original_context_length") or max_position
+    stretched = replace(plain, factor=factor, original_max_position=original)
+    match kind:
+        case "linear":
+            rope = replace(stretched, kind="linear")
+        case "yarn":
+            rope = replace(
+                stretched,
+                kind="yarn",
+                beta_fast=keys.number("rope.scaling.yarn_beta_fast", 32.0),
+                beta_slow=keys.number("rope.scaling.yarn_beta_slow", 1.0),
+                attention_factor=_yarn_attention_factor(keys, factor),
+            )
+        case _:
+            raise keys.refuse("rope.scaling.type", f"{kind!r:.80} is not one of none, linear, yarn")
+    return rope, max(max_position, int(original * factor))
+
+
+def _yarn_attention_factor(keys: Keys, factor: float) -> float | None:
+    """GGUF's factor multiplies YaRN's own scale of the logits (0.1 ln factor + 1); ours takes its place."""
+    scale = keys.number("rope.scaling.attn_factor", 1.0)
+    return None if scale == 1.0 else scale * (0.1 * math.log(factor) + 1.0)
+
+
+def _windows(family: Family, keys: Keys, layers: int) -> tuple[int | None, ...]:
+    window = keys.size("attention.sliding_window", 0, least=0)
+    if window and family != "llama":
+        raise keys.refuse("attention.sliding_window", "does not say which layers slide")
+    return (window or None,) * layers
+
+
+def _vocab_size(header: Header) -> int:
+    """The embedding's rows; the tokenizer may know fewer tokens (padding), never more."""
+    embedding = header.tensors.get("token_embd.weight")
+    if embedding is None:
+        raise UnsupportedCheckpoint("tensor token_embd.weight is missing")
+    rows, tokens = embedding.shape[0], "tokenizer.ggml.tokens"
+    if tokens in header.metadata and header.metadata.length(tokens) > rows:
+        raise UnsupportedCheckpoint(f"metadata: {tokens}: more than the {rows} rows of token_embd.weight")
+    return rows
+
+
+def _end_ids(everything: Keys) -> tuple[int, ...]:
+    ids = (everything.token_id(f"tokenizer.ggml.{key}") for key in _END_KEYS)
+    return tuple(dict.fromkeys(token_id for token_id in ids if token_id is not None))

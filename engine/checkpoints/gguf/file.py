@@ -1,0 +1,155 @@
+"""A GGUF file: weights, hyper-parameters, tokenizer and chat template in one."""
+
+import mmap
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from engine.checkpoints.gguf.config import config_from_gguf
+from engine.checkpoints.gguf.header import BlockType, TensorInfo, read_header
+from engine.checkpoints.gguf.names import ROPE_DIVISORS, hf_name
+from engine.checkpoints.gguf.quants import expand
+from engine.checkpoints.text import text_processor_from_gguf
+from engine.models.config import ModelConfig, UnsupportedCheckpoint
+from engine.models.layout import check_tensors
+from engine.text.processor import TextProcessor
+from kernels.arrays import Array, Bytes, Dtype
+from kernels.weights import StoredWeight
+
+_MAX_ROPE_DIVISORS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class RawTensor:
+    """A weight as it is stored: `rows` are the bytes of [..., row bytes], in Hugging Face's row order."""
+
+    type: BlockType
+    rows: Bytes
+
+
+class GGUFCheckpoint:
+    """A validated file. Only the header has been read; see `engine.checkpoints.checkpoint.Checkpoint`.
+
+    Raises:
+        UnsupportedCheckpoint: the message names the key or the tensor that cannot be served.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._data, self._stat = _map(path)
+        self._header = read_header(self._data)
+        weights = dict(self._header.tensors)
+        divisors = weights.pop(ROPE_DIVISORS, None)
+        self._config = config_from_gguf(self._header, None if divisors is None else self._numbers(divisors))
+        self._stored = {hf_name(name): info for name, info in weights.items()}
+        check_tensors(self._config, {name: info.shape for name, info in self._stored.items()})
+
+    @property
+    def path(self) -> Path:
+        return self._path
+
+    @property
+    def stat(self) -> os.stat_result:
+        """The file's identity, size and time when it was opened."""
+        return self._stat
+
+    @property
+    def block_formats(self) -> Mapping[str, str]:
+        """See `engine.checkpoints.checkpoint.BlockSource`."""
+        return {
+            name: info.type.name.lower()
+            for name, info in self._stored.items()
+            if info.type.weights > 1 and len(info.shape) == 2
+        }
+
+    def is_unchanged(self) -> bool:
+        """Whether the path still names the file that was opened, unmodified."""
+        try:
+            return _identity(self._path.stat()) == _identity(self._stat)
+        except OSError:
+            return False
+
+    @property
+    def config(self) -> ModelConfig:
+        return self._config
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(info.bytes for info in self._stored.values())
+
+    def tensors(self, dtype: Dtype, without: Collection[str] = frozenset()) -> Iterator[tuple[str, Array]]:
+        """Every weight in `dtype`, but those; memory-mapped where the file already holds that type."""
+        for name in self._stored:
+            if name in without:
+                continue
+            raw = self.raw_tensor(name)
+            yield name, expand(raw.rows, raw.type, dtype)
+            self._let_go()
+
+    def stored(self, names: Collection[str]) -> Iterator[tuple[str, StoredWeight]]:
+        """These matrices as their blocks; memory-mapped but for those whose rows are put in order."""
+        for name, info in self._stored.items():
+            if name not in names:
+                continue
+            raw = self.raw_tensor(name)
+            out_features, in_features = info.shape
+            yield name, StoredWeight(info.type.name.lower(), raw.rows, out_features, in_features)
+            self._let_go()
+
+    def raw_tensor(self, name: str) -> RawTensor:
+        """The stored blocks of the weight with that Hugging Face name. A block never spans two rows."""
+        info = self._stored[name]
+        rows = self._rows(info)
+        if self._header.metadata["general.architecture"] == "llama":
+            if ".q_proj." in name:
+                rows = _half_split_rows(rows, self._config.num_heads, info)
+            elif ".k_proj." in name:
+                rows = _half_split_rows(rows, self._config.num_kv_heads, info)
+        return RawTensor(info.type, rows)
+
+    def text_processor(self) -> TextProcessor:
+        return text_processor_from_gguf(self._header.metadata)
+
+    def _let_go(self) -> None:
+        """Let the file's pages leave memory: what was read must not stay resident. Reading again is no error, as of
+        matrices that were kept until those came that are packed with them."""
+        self._data.madvise(mmap.MADV_DONTNEED)
+
+    def _rows(self, info: TensorInfo) -> Bytes:
+        stored = np.frombuffer(self._data, np.uint8, info.bytes, info.offset)
+        return stored.reshape(*info.shape[:-1], -1)
+
+    def _numbers(self, info: TensorInfo) -> tuple[float, ...]:
+        """A short list of float32 numbers that is part of the description of the model."""
+        if info.type.name != "F32" or len(info.shape) != 1 or info.shape[0] > _MAX_ROPE_DIVISORS:
+            raise UnsupportedCheckpoint(f"tensor {info.name} is not a short list of F32")
+        return tuple(self._rows(info).view(np.float32).tolist())
+
+
+def _map(path: Path) -> tuple[mmap.mmap, os.stat_result]:
+    """The file in memory, where nothing writes to it."""
+    try:
+        with path.open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), os.fstat(file.fileno())
+    except (OSError, ValueError) as error:  # ValueError: an empty file
+        raise UnsupportedCheckpoint(f"{path.name}: cannot be read ({error})") from error
+
+
+def _identity(stat: os.stat_result) -> tuple[int, ...]:
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+def _half_split_rows(rows: Bytes, heads: int, info: TensorInfo) -> Bytes:
+    """Rows of q or k in the order of half-split rope (Hugging Face) instead of interleaved rope (llama.cpp).
+
+    Interleaved rope turns dimensions 2i and 2i + 1 of a head together, half-split rope i and i + head_dim / 2:
+    the even rows of a head go to its first half, the odd ones to its second. `rows` is [heads * head_dim, row
+    bytes], or of a bias [heads * head_dim * bytes].
+    """
+    if rows.ndim == 1 and info.type.weights > 1:
+        raise UnsupportedCheckpoint(f"tensor {info.name}: a bias in blocks of {info.type.weights}")
+    by_head = rows.reshape(heads, info.shape[0] // heads // 2, 2, -1)
+    return by_head.swapaxes(1, 2).reshape(rows.shape)

@@ -1,0 +1,1 @@
+"""Folders in Hugging Face's layout: config.json, safetensors, rope settings."""

@@ -1,0 +1,139 @@
+"""A folder in Hugging Face's layout: config.json, a tokenizer, safetensors (one file or indexed shards).
+
+Pickled weights are never opened.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from engine.checkpoints.huggingface.config import config_from_json
+from engine.checkpoints.json_keys import read_json_object, shown
+from engine.checkpoints.safetensors_file import DTYPES, mapped_tensors
+from engine.checkpoints.text import text_processor_from_folder
+from engine.models.config import ModelConfig, UnsupportedCheckpoint
+from engine.models.layout import HEAD, Shape, check_tensors
+from engine.text.processor import TextProcessor
+from kernels.arrays import Array, Dtype
+
+_MAX_CONFIG_BYTES = 4 << 20
+_MAX_INDEX_BYTES = 64 << 20
+_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    file: str
+    shape: Shape
+    bytes: int
+
+
+class HFCheckpoint:
+    """A validated folder. Only headers have been read; see `engine.checkpoints.checkpoint.Checkpoint`.
+
+    Raises:
+        UnsupportedCheckpoint: the message names the file and the key or tensor that cannot be served.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        generation = folder / "generation_config.json"
+        self._config = config_from_json(
+            read_json_object(folder / "config.json", _MAX_CONFIG_BYTES),
+            read_json_object(generation, _MAX_CONFIG_BYTES) if generation.is_file() else None,
+        )
+        stored = _read_headers(folder, _weight_files(folder))
+        if self._config.tie_embeddings:
+            # Some writers store the tied head a second time; the embedding is the one that counts.
+            stored.pop(HEAD, None)
+        check_tensors(self._config, {name: tensor.shape for name, tensor in stored.items()})
+        self._stored = stored
+
+    @property
+    def path(self) -> Path:
+        return self._folder
+
+    @property
+    def config(self) -> ModelConfig:
+        return self._config
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(tensor.bytes for tensor in self._stored.values())
+
+    def tensors(self, dtype: Dtype) -> Iterator[tuple[str, Array]]:
+        """Every weight in `dtype`; memory-mapped where the file already holds that type."""
+        by_file: dict[str, list[str]] = {}
+        for name, tensor in self._stored.items():
+            by_file.setdefault(tensor.file, []).append(name)
+        for file, names in by_file.items():
+            with _open(self._folder / file):
+                for name, array in mapped_tensors(self._folder / file, names):
+                    yield name, array.astype(dtype, copy=False)
+
+    def text_processor(self) -> TextProcessor:
+        return text_processor_from_folder(self._folder)
+
+
+def _weight_files(folder: Path) -> dict[str, str] | list[str]:
+    """The index's file of each tensor, or the one file that there is."""
+    if (folder / _INDEX).is_file():
+        return _read_index(folder / _INDEX)
+    if (folder / _SINGLE).is_file():
+        return [_SINGLE]
+    if any(folder.glob("*.bin")) or any(folder.glob("*.pt")) or any(folder.glob("*.pth")):
+        raise UnsupportedCheckpoint(
+            f"{folder.name}: only pickled weights (.bin, .pt), which could run code; convert to safetensors"
+        )
+    raise UnsupportedCheckpoint(f"{folder.name}: neither {_SINGLE} nor {_INDEX}")
+
+
+def _read_index(path: Path) -> dict[str, str]:
+    weight_map = read_json_object(path, _MAX_INDEX_BYTES).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise UnsupportedCheckpoint(f"{path.name}: weight_map: is missing or empty")
+    for name, file in weight_map.items():
+        # A plain name in this folder: an index must not reach any other file of the machine.
+        plain = isinstance(file, str) and file.isprintable() and not set(file) & {"/", "\\"}
+        if not (plain and file.endswith(".safetensors")):
+            raise UnsupportedCheckpoint(f"{path.name}: weight_map: {shown(name)}: {file!r:.200} is not a file name")
+    return weight_map
+
+
+def _read_headers(folder: Path, files: dict[str, str] | list[str]) -> dict[str, _Stored]:
+    stored: dict[str, _Stored] = {}
+    for file in sorted(set(files.values() if isinstance(files, dict) else files)):
+        with _open(folder / file) as shard:
+            for name in shard.keys():  # noqa: SIM118
+                if name.endswith("rotary_emb.inv_freq"):
+                    continue  # computed from the config; old checkpoints stored it
+                if not name.isprintable():  # names end up in messages and logs
+                    raise UnsupportedCheckpoint(f"{file}: tensor {name!r:.200} is not printable")
+                if name in stored:
+                    raise UnsupportedCheckpoint(f"tensor {name} is in both {stored[name].file} and {file}")
+                header = shard.get_slice(name)
+                kind, shape = header.get_dtype(), tuple(header.get_shape())
+                if kind not in DTYPES:
+                    raise UnsupportedCheckpoint(f"tensor {name} has type {kind}, not one of F32, F16, BF16")
+                stored[name] = _Stored(file, shape, math.prod(shape) * DTYPES[kind].itemsize)
+    if isinstance(files, dict):
+        for name, file in files.items():
+            if name in stored and stored[name].file != file:
+                raise UnsupportedCheckpoint(f"tensor {name} is in {stored[name].file}; the index says {file}")
+    return stored
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[Any]:
+    """safetensors' handle, whose own reader has checked the header against the file's size."""
+    try:
+        handle = safe_open(path, framework="numpy")
+    except (OSError, SafetensorError) as error:
+        raise UnsupportedCheckpoint(f"{path.name}: cannot be read ({error})") from error
+    with handle:
+        yield handle

@@ -1,0 +1,201 @@
+"""Weights expanded once: kept as safetensors in a folder and memory-mapped on every later start.
+
+A file's name holds everything it depends on (the source's path, size, time and inode, the dtype, the version of
+this format), so a changed source simply misses. Files appear whole (written aside, synced, renamed); one that is not
+is written again. Nothing here may fail a load: without a writable folder the weights are expanded each time.
+"""
+
+import hashlib
+import json
+import logging
+import math
+import os
+import tempfile
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from engine.checkpoints.gguf.file import GGUFCheckpoint
+from engine.checkpoints.safetensors_file import DTYPES, mapped_tensors
+from engine.models.config import ModelConfig
+from engine.models.layout import Shape, expected_tensors
+from engine.text.processor import TextProcessor
+from kernels.arrays import Array, Dtype
+from kernels.weights import StoredWeight
+
+FORMAT_VERSION = 1
+"""Raised when the same source would be expanded to other numbers."""
+
+_DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_LEFTOVER_AGE_S = 3600
+
+_log = logging.getLogger(__name__)
+
+
+class CachedCheckpoint:
+    """A GGUF file whose expanded weights are kept in `folder`; see `engine.checkpoints.checkpoint.Checkpoint`."""
+
+    def __init__(self, source: GGUFCheckpoint, folder: Path) -> None:
+        self._source = source
+        self._folder = folder
+
+    @property
+    def path(self) -> Path:
+        return self._source.path
+
+    @property
+    def config(self) -> ModelConfig:
+        return self._source.config
+
+    @property
+    def weight_bytes(self) -> int:
+        return self._source.weight_bytes
+
+    @property
+    def block_formats(self) -> Mapping[str, str]:
+        return self._source.block_formats
+
+    def stored(self, names: Collection[str]) -> Iterator[tuple[str, StoredWeight]]:
+        return self._source.stored(names)
+
+    def tensors(self, dtype: Dtype, without: Collection[str] = frozenset()) -> Iterator[tuple[str, Array]]:
+        """Every weight in `dtype`, but those: memory-mapped, or expanded and written for the next time while it is
+        read. Where nothing is left to be expanded, nothing is kept."""
+        if without and not self.block_formats.keys() - set(without):
+            yield from self._source.tensors(dtype, without)
+            return
+        file = self.cache_file(dtype, without)
+        shapes = {name: shape for name, shape in expected_tensors(self.config) if name not in without}
+        if _is_whole(file, shapes, dtype):
+            yield from mapped_tensors(file, shapes)
+            return
+        writer = _Writer(file, shapes, dtype)
+        try:
+            for name, tensor in self._source.tensors(dtype, without):
+                writer.write(name, tensor)
+                yield name, tensor
+            if self._source.is_unchanged() and writer.publish():
+                with suppress(OSError):  # another process was faster
+                    _remove_outdated(file)
+        finally:
+            writer.close()
+
+    def text_processor(self) -> TextProcessor:
+        return self._source.text_processor()
+
+    def cache_file(self, dtype: Dtype, without: Collection[str] = frozenset()) -> Path:
+        """Where the weights expanded to `dtype` lie, or would lie."""
+        path, stat = self._source.path.resolve(), self._source.stat
+        state: tuple[object, ...] = (FORMAT_VERSION, stat.st_size, stat.st_mtime_ns, stat.st_ino)
+        if without:
+            state = (*state, *sorted(without))
+        source, version = _digest(str(path)), _digest(repr(state))
+        return self._folder / f"{path.stem}.{source}.{_DTYPE_NAMES[dtype]}.{version}.safetensors"
+
+
+class _Writer:
+    """Writes a safetensors file tensor by tensor, so that the model is never in memory as a whole.
+
+    Layout: header length u64 | JSON of name to dtype, shape and data offsets | data without gaps. The first error
+    of the file system ends the writing, is logged, and leaves nothing behind.
+    """
+
+    def __init__(self, target: Path, shapes: Mapping[str, Shape], dtype: Dtype) -> None:
+        self._target = self._aside = target
+        self._offsets: dict[str, int] = {}
+        self._file: BinaryIO | None = None
+        header: dict[str, Any] = {}
+        end = 0
+        for name, shape in shapes.items():
+            self._offsets[name] = end
+            end += math.prod(shape) * dtype.itemsize
+            header[name] = {
+                "dtype": _DTYPE_NAMES[dtype],
+                "shape": shape,
+                "data_offsets": [self._offsets[name], end],
+            }
+        text = json.dumps(header).encode()
+        # The format allows spaces behind the JSON: the data starts aligned.
+        text += b" " * (-(8 + len(text)) % 64)
+        self._data_start = 8 + len(text)
+        self._open(text)
+
+    def write(self, name: str, tensor: Array) -> None:
+        if self._file is None:
+            return
+        try:
+            self._file.seek(self._data_start + self._offsets[name])
+            self._file.write(np.ascontiguousarray(tensor).view(np.uint8).data)
+        except OSError as error:
+            self._give_up(error)
+
+    def publish(self) -> bool:
+        """Give the file its name, once its bytes are on the disk. False if it could not be written."""
+        if self._file is None:
+            return False
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            os.replace(self._aside, self._target)
+        except OSError as error:
+            self._give_up(error)
+            return False
+        return True
+
+    def close(self) -> None:
+        """Remove what was not published."""
+        if self._file is not None:
+            with suppress(OSError):  # a full disk is met again by the last buffered bytes
+                self._file.close()
+            self._aside.unlink(missing_ok=True)
+            self._file = None
+
+    def _open(self, header: bytes) -> None:
+        try:
+            self._target.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, name = tempfile.mkstemp(".tmp", f"{self._target.name}.", self._target.parent)
+            self._aside = Path(name)
+            self._file = os.fdopen(descriptor, "wb")
+            self._file.write(len(header).to_bytes(8, "little") + header)
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        _log.warning("expanded weights are not kept in %s: %s", self._target.parent, error.strerror)
+        self.close()
+
+
+def _is_whole(file: Path, shapes: Mapping[str, Shape], dtype: Dtype) -> bool:
+    """Whether the file ends where its header says and holds exactly these weights."""
+    try:
+        with safe_open(file, framework="numpy") as weights:
+            if set(weights.keys()) != set(shapes):
+                return False
+            headers = {name: weights.get_slice(name) for name in shapes}
+            return all(
+                header.get_dtype() == _DTYPE_NAMES[dtype] and tuple(header.get_shape()) == shapes[name]
+                for name, header in headers.items()
+            )
+    except (OSError, SafetensorError):
+        return False
+
+
+def _remove_outdated(file: Path) -> None:
+    """Remove what older states of the same source left behind, and what a killed writer did."""
+    source = file.name.split(".")[-4:-2]
+    for other in file.parent.iterdir():
+        if other.suffix == ".tmp":
+            outdated = time.time() - other.stat().st_mtime > _LEFTOVER_AGE_S
+        else:
+            outdated = other.suffix == ".safetensors" and other.name.split(".")[-4:-2] == source and other != file
+        if outdated:
+            other.unlink()
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

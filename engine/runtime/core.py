@@ -1,0 +1,347 @@
+"""The engine thread: takes requests in, steps each model in turn, hands a step's outputs out in one call.
+
+The border between the event loop and the engine: token ids and `TokenDelta`s cross it, nothing else.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
+
+from engine.errors import DeviceLost, EngineError, UnservableRequest
+from engine.request import FinishReason, Request, TokenDelta
+from engine.runtime.forecast import Forecast, PredictedWait
+from engine.runtime.hand_over import HandOver, Sink
+from engine.runtime.reservation import Reservation
+from engine.runtime.stepping import DeviceClock, ModelSteps
+from engine.runtime.thread import EngineThread
+from engine.runtime.watchdog import StepHung, Watchdog
+from engine.scheduling.plan import Executor
+from engine.scheduling.scheduler import Scheduler
+from engine.scheduling.stats import SchedulerStats
+from engine.speculation.speculator import Speculator
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineHealth:
+    """Whether the engine thread does its work. `stuck_steps_total` were given up by the watchdog, since the start;
+    `step_age_seconds` is how long the step under way has taken so far, 0 between steps."""
+
+    alive: bool
+    stuck_steps_total: int
+    step_age_seconds: float
+
+
+@dataclass(slots=True)
+class ModelWorker:
+    """A model's scheduler, executor and steps, and the way of its requests' deltas. Used on the engine thread alone.
+
+    `unplanned`: the scheduler has requests that it did not have when the last step was planned.
+    """
+
+    scheduler: Scheduler
+    executor: Executor
+    steps: ModelSteps
+    hand_over: HandOver
+    forecast: Forecast
+    unplanned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Submit:
+    model: str
+    requests: Sequence[Request]
+    sink: Sink
+    posted_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Pause:
+    model: str
+    request_ids: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Resume:
+    model: str
+    request_ids: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Abort:
+    model: str
+    request_ids: Sequence[str]
+    done: Callable[[], None]
+
+
+_Message = _Submit | _Pause | _Resume | _Abort
+
+
+class EngineCore:
+    """Steps its models on a thread of its own, in turn, as long as there is work; sleeps when there is none."""
+
+    def __init__(
+        self,
+        models: Mapping[str, tuple[Scheduler, Executor, Speculator | None]],
+        thread: EngineThread,
+        *,
+        step_timeout_seconds: float,
+    ) -> None:
+        clock = DeviceClock()
+        self._watchdog = Watchdog(step_timeout_seconds, self._give_up)
+        self._workers: dict[str, ModelWorker] = {}
+        for name, (scheduler, executor, speculator) in models.items():
+            before_launch = partial(self._before_launch, name)
+            steps = ModelSteps(scheduler, executor, clock, self._watchdog, speculator, before_launch=before_launch)
+            self._workers[name] = ModelWorker(scheduler, executor, steps, HandOver(), Forecast(scheduler, steps.pace))
+        self._inbox: deque[_Message] = deque()
+        self._wake = threading.Condition()
+        self._closing = False
+        self._thread = thread
+        self._running: Future[None] | None = None
+        self._over = threading.Event()
+        """Nobody waits for the engine thread any more: it has ended, or was given up."""
+
+    def start(self) -> None:
+        self._watchdog.start()
+        self._running = self._thread.submit(self._run)
+
+    @property
+    def alive(self) -> bool:
+        return self._running is not None and not self._over.is_set()
+
+    @property
+    def health(self) -> EngineHealth:
+        """Of this moment, whatever the engine thread does."""
+        return EngineHealth(self.alive, int(self._watchdog.hung), self._watchdog.age_seconds)
+
+    def close(self) -> None:
+        """End what runs with `abort` and stop the thread; returns when it has stopped, or was given up. Idempotent."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        if self._running is not None:
+            self._over.wait()
+        self._watchdog.close()
+        self._thread.close(wait=not self._watchdog.hung)
+
+    def submit(
+        self, model: str, requests: Sequence[Request], sink: Sink, reservation: Reservation | None = None
+    ) -> None:
+        """Let the choices of one prompt in. All that happens to them reaches `sink`, down to their last delta. What
+        `reservation` stands for of them is theirs from now on.
+
+        Raises:
+            EngineError: the engine is closed; the reservation is as it was.
+        """
+        self._post(_Submit(model, requests, sink, time.monotonic_ns()), reservation)
+
+    def pause(self, model: str, request_ids: Sequence[str]) -> None:
+        """Nobody reads these requests: compute nothing for them from the next step on, until they are resumed. What is
+        in flight of them is dropped, and drawn again later. An id that has left already is no error.
+
+        Raises:
+            EngineError: the engine is closed.
+        """
+        self._post(_Pause(model, request_ids))
+
+    def resume(self, model: str, request_ids: Sequence[str]) -> None:
+        """These are read again, and wait for their turns. An id that has left already is no error.
+
+        Raises:
+            EngineError: the engine is closed.
+        """
+        self._post(_Resume(model, request_ids))
+
+    def abort(self, model: str, request_ids: Sequence[str], done: Callable[[], None]) -> None:
+        """End requests before the next step. No delta follows; an id that has left already is no error.
+
+        `done` is called when nothing touches these requests any more, on the thread that sinks are called on. It must
+        not block.
+
+        Raises:
+            EngineError: the engine is closed, so nothing touches them.
+        """
+        self._post(_Abort(model, request_ids, done))
+
+    def stats(self, model: str) -> SchedulerStats:
+        """A snapshot for dashboards; a step may be under way. What it keeps from being let in waits, too."""
+        worker = self._workers[model]
+        with self._wake:
+            posted = [each for each in self._inbox if isinstance(each, _Submit) and each.model == model]
+        now_ns = time.monotonic_ns()
+        return _with_posted(worker, worker.steps.stats(now_ns), posted, now_ns)
+
+    def reserve(self, model: str, service_class: str) -> Reservation:
+        """Count a request of which nothing is known but its class among those that wait, until it is submitted or the
+        reservation is released."""
+        return self._workers[model].forecast.reserve(service_class)
+
+    def reservations(self, model: str) -> int:
+        """Reservations that are neither submitted nor released: none where no request is under way."""
+        return self._workers[model].forecast.reservations
+
+    def predicted_wait(self, model: str, service_class: str, prompt_tokens: int) -> PredictedWait:
+        """How long a request that came now would wait. Cheap: O(classes)."""
+        return self._workers[model].forecast.predicted_wait(service_class, prompt_tokens)
+
+    def queue_depth(self, model: str) -> int:
+        """Requests that wait, of all classes, and those that were let in and will. As cheap."""
+        return self._workers[model].forecast.queue_depth
+
+    def _post(self, message: _Message, reservation: Reservation | None = None) -> None:
+        with self._wake:
+            if self._closing:
+                raise EngineError("the engine is closed")
+            self._inbox.append(message)
+            forecast = self._workers[message.model].forecast
+            if isinstance(message, _Submit):
+                forecast.submitted(message.requests, reservation)
+            elif isinstance(message, _Abort):
+                forecast.withdrawn(message.request_ids)
+            self._wake.notify()
+
+    def _run(self) -> None:
+        try:
+            while self._take_in():
+                for worker in self._workers.values():
+                    self._step(worker)
+        except StepHung:
+            return  # all that is left to do was done by the watchdog
+        except DeviceLost:
+            logger.critical("the device is lost", exc_info=True)
+            self._end_all(FinishReason.ERROR, "the engine lost its device")
+            return
+        except Exception:
+            logger.critical("the engine thread died", exc_info=True)
+        self._end_all(FinishReason.ABORT)
+
+    def _give_up(self) -> None:
+        """A step hangs. Its requests fail, and those that wait behind it. Called on the watchdog's thread, while the
+        engine thread is where it touches nothing."""
+        self._end_all(FinishReason.ERROR, "a step of the engine takes too long, and was given up")
+
+    def _end_all(self, reason: FinishReason, error: str | None = None) -> None:
+        """Nobody may wait for ever, whether the thread was closed, died, or hangs."""
+        self._over.set()
+        self._hand_over()
+        with self._wake:
+            self._closing = True
+            unread = list(self._inbox)
+            self._inbox.clear()
+        for message in unread:
+            match message:
+                case _Submit():
+                    sinks = self._workers[message.model].hand_over.sinks
+                    sinks.update((request.id, message.sink) for request in message.requests)
+                case _Abort():
+                    for request_id in message.request_ids:
+                        self._workers[message.model].hand_over.sinks.pop(request_id, None)
+                    message.done()
+                case _Pause() | _Resume():
+                    pass  # whether it was to go on or not, it ends now
+        for worker in self._workers.values():
+            worker.forecast.ended()
+            left = [*worker.hand_over.sinks]
+            worker.hand_over.deliver([TokenDelta(each, finish_reason=reason, error=error) for each in left])
+
+    def _take_in(self) -> bool:
+        """Handle the inbox, waiting for it where there is nothing else to do. False: closing."""
+        with self._wake:
+            while not (self._closing or self._inbox or self._has_work()):
+                self._wake.wait()
+            messages = list(self._inbox)
+            self._inbox.clear()
+        if messages:
+            self._hand_over()  # what is asked for comes behind what was brought
+        for message in messages:
+            _obey(self._workers[message.model], message)
+        for model in {message.model for message in messages}:
+            mine = [message for message in messages if isinstance(message, _Submit) and message.model == model]
+            taken_in = [request.id for message in mine for request in message.requests]
+            self._workers[model].unplanned |= bool(taken_in)
+            self._workers[model].forecast.refresh(time.monotonic_ns(), taken_in)
+        for message in messages:
+            if isinstance(message, _Abort):
+                message.done()
+        return not self._closing
+
+    def _has_work(self) -> bool:
+        return any(worker.steps.has_work for worker in self._workers.values())
+
+    def _step(self, worker: ModelWorker) -> None:
+        if not worker.steps.has_work:
+            return
+        deltas = worker.steps.turn()
+        self._note_step(worker)
+        self._hand_over()  # where there was a launch, that is done
+        worker.hand_over.hold(deltas)
+        if worker.scheduler.ahead or not self._has_work():
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Hand out what is held of all models."""
+        for worker in self._workers.values():
+            worker.hand_over.release()
+
+    def _before_launch(self, model: str) -> None:
+        """A step of a model has been planned: those that it starts wait no more, however long it takes."""
+        self._hand_over()
+        worker = self._workers[model]
+        if worker.unplanned:
+            worker.unplanned = False
+            worker.forecast.refresh(time.monotonic_ns())
+
+    def _note_step(self, worker: ModelWorker) -> None:
+        now_ns = time.monotonic_ns()
+        if not worker.forecast.is_fresh(now_ns):
+            worker.forecast.refresh(now_ns, stepped=True)
+
+
+def _with_posted(worker: ModelWorker, stats: SchedulerStats, posted: Sequence[_Submit], now_ns: int) -> SchedulerStats:
+    """The same with what is still in the inbox: a step that never ends must show as a queue that grows older."""
+    classes = list(stats.classes)
+    for message in posted:
+        rank = worker.scheduler.rank_of(message.requests[0].service_class.name)
+        each = classes[rank]
+        age_ns = max(each.queue_age_ns, now_ns - message.posted_ns)
+        classes[rank] = replace(each, waiting=each.waiting + len(message.requests), queue_age_ns=age_ns)
+    waiting = stats.waiting + sum(len(message.requests) for message in posted)
+    return replace(stats, waiting=waiting, classes=tuple(classes))
+
+
+def _obey(worker: ModelWorker, message: _Message) -> None:
+    now_ns = time.monotonic_ns()
+    match message:
+        case _Submit():
+            for request in message.requests:
+                _admit(worker, request, message.sink, message.posted_ns)
+        case _Pause():
+            with worker.forecast.displacing(message.request_ids):
+                for request_id in message.request_ids:
+                    worker.scheduler.pause(request_id, now_ns)
+        case _Resume():
+            with worker.forecast.displacing(message.request_ids):
+                for request_id in message.request_ids:
+                    worker.scheduler.resume(request_id, now_ns)
+        case _Abort():
+            with worker.forecast.displacing(message.request_ids):
+                for request_id in message.request_ids:
+                    worker.scheduler.abort(request_id, now_ns)
+                    worker.hand_over.sinks.pop(request_id, None)
+
+
+def _admit(worker: ModelWorker, request: Request, sink: Sink, posted_ns: int) -> None:
+    worker.hand_over.sinks[request.id] = sink
+    try:
+        worker.scheduler.add(request, posted_ns)
+    except UnservableRequest as error:
+        worker.hand_over.deliver([TokenDelta(request.id, finish_reason=FinishReason.ERROR, error=str(error))])
+    else:
+        worker.forecast.entered(request, time.monotonic_ns())

@@ -1,0 +1,300 @@
+"""Makes a model ready to serve: opens its checkpoint, loads its weights, sizes its KV pool, warms it up."""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.checkpoints.checkpoint import open_checkpoint
+from engine.checkpoints.version import checkpoint_version
+from engine.config import EngineConfig
+from engine.errors import OutOfDeviceMemory
+from engine.execution.runner import ModelRunner
+from engine.grammar.compiler import GrammarCompiler
+from engine.grammar.vocabulary import LibraryVocabulary
+from engine.memory.block_pool import BlockPool
+from engine.memory.kv_cache import KVCacheManager
+from engine.memory.kv_memory import (
+    InsufficientMemory,
+    KVPool,
+    chosen_budget,
+    device_budget,
+    host_budget,
+    size_pool,
+)
+from engine.models.config import ModelConfig
+from engine.models.host_model import HostModel
+from engine.models.loader import host_model, load_model
+from engine.models.native_model import NativeModel
+from engine.request import Request, SamplingParams
+from engine.scheduling.cost import StepCostModel
+from engine.scheduling.plan import Executor
+from engine.scheduling.scheduler import Scheduler
+from engine.speculation.controller import DepthController
+from engine.speculation.draft_head import make_head
+from engine.speculation.draft_model import DraftModel
+from engine.speculation.ngram import NgramProposer
+from engine.speculation.policy import FixedDepth, SpeculationLoad
+from engine.speculation.proposer import Proposer
+from engine.speculation.shared_table import share_table
+from engine.speculation.speculator import Speculator
+from engine.speculation.vocabulary import Vocabulary, VocabularyMismatch, check_same_vocabulary
+from engine.text.processor import TextProcessor
+from kernels.cpu.native_ops import NativeOps
+from kernels.dispatch import select_step_ops
+
+if TYPE_CHECKING:
+    from engine.models.transformer import Transformer
+    from kernels.ops import Ops
+
+logger = logging.getLogger(__name__)
+
+LoadProgress = Callable[[str, int, int], None]
+"""Called with (model name, bytes of weights ready, bytes in all)."""
+
+_WARM_UP_PROMPT_TOKENS = 24
+_WARM_UP_TOKENS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A loaded model as callers see it. `max_model_len` bounds prompt and answer together, in tokens.
+
+    `windows` has the same bound for each class of service by name: a class has less where KV memory is reserved above
+    it and the pool is small. `version` names the checkpoint's content.
+    """
+
+    name: str
+    text: TextProcessor
+    max_model_len: int
+    windows: Mapping[str, int]
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    created: int
+    version: str
+    grammars: GrammarCompiler | None = None
+    """None: the model's answers cannot be held to a grammar."""
+    prefix_cache: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model with all that steps it. `path` is where its checkpoint lies; `model` is None where a GPU computes it."""
+
+    served: ServedModel
+    path: Path
+    model: HostModel | None
+    scheduler: Scheduler
+    runner: Executor
+    pool: KVPool
+    speculator: Speculator | None = None
+
+    @property
+    def on_host(self) -> HostModel:
+        assert self.model is not None, f"{self.served.name} is on a GPU"
+        return self.model
+
+
+def load(
+    name: str,
+    path: Path,
+    ops: "NativeOps | Ops",
+    config: EngineConfig,
+    share: float,
+    progress: LoadProgress | None,
+    draft: LoadedModel | None = None,
+) -> LoadedModel:
+    """Load one model; `share` of the default KV memory is its. Where there are drafts, `draft` makes them.
+
+    Raises:
+        UnsupportedCheckpoint: the checkpoint cannot be served, or `draft` cannot draft for it.
+        InsufficientMemory: the KV memory holds less than two blocks, or there is not as much as configured.
+    """
+    checkpoint = open_checkpoint(path, config.weight_cache)
+    model_config = checkpoint.config
+    window = _window(config, model_config)
+    text = checkpoint.text_processor()
+    if draft is not None:
+        text = text.sharing(draft.served.text)
+    if draft is not None and ops.on_gpu:
+        logger.warning("%s does not draft for %s: on a GPU no model does", draft.served.name, name)
+        draft = None
+    if draft is not None:
+        draft = _fitting(draft, name, model_config, text, config)
+    host_pool = None if ops.on_gpu else _host_pool(config, model_config, draft, ops, share)
+    report = None if progress is None else lambda done, total: progress(name, done, total)
+    model = load_model(checkpoint, ops, window, report, config.quantize)
+    on_host = None if ops.on_gpu else host_model(model)
+    if draft is not None and on_host is not None:
+        _share_table(on_host, name, draft, config)
+    pool = host_pool or _device_pool(config, _on_gpu(model), share)
+    logger.info("%s has KV memory for %s", name, pool)
+    cache = KVCacheManager(BlockPool(pool.num_blocks), prefix_cache=config.prefix_cache)
+    scheduler = Scheduler(config.scheduler, cache, window, longest_step_ns=config.longest_step_ns)
+    runner = _runner(on_host, model, pool, config, scheduler.window_tokens)
+    proposers = _proposers(pool, config, draft) if runner.takes_drafts else []
+    _warm_up(runner, proposers, pool.num_blocks, config, scheduler)
+    policy = DepthController(scheduler.cost_model, most=config.draft_depth, below=config.speculate_below)
+    speculator = Speculator(proposers, policy) if proposers else None
+    eos_token_ids = tuple(dict.fromkeys((*model_config.eos_token_ids, *text.tokenizer.eos_token_ids)))
+    served = ServedModel(
+        name,
+        text,
+        scheduler.window_tokens,
+        {each.name: scheduler.window_tokens_of(each.name) for each in config.scheduler.classes},
+        model_config.vocab_size,
+        eos_token_ids,
+        int(time.time()),
+        checkpoint_version(path),
+        None if ops.on_gpu else _grammars(text, model_config.vocab_size, eos_token_ids),
+        config.prefix_cache,
+    )
+    return LoadedModel(served, path, on_host, scheduler, runner, pool, speculator)
+
+
+def _fitting(
+    draft: LoadedModel, name: str, model_config: ModelConfig, text: TextProcessor, config: EngineConfig
+) -> LoadedModel | None:
+    """The draft model where it can draft for the model; None where it cannot and need not."""
+    served = draft.served
+    try:
+        check_same_vocabulary(
+            Vocabulary(name, model_config.vocab_size, text.tokenizer),
+            Vocabulary(served.name, served.vocab_size, served.text.tokenizer),
+        )
+    except VocabularyMismatch as error:
+        if config.require_drafts:
+            raise
+        logger.warning("%s", error)
+        return None
+    return draft
+
+
+def _share_table(model: HostModel, name: str, draft: LoadedModel, config: EngineConfig) -> None:
+    if share_table(model, draft.on_host, open_checkpoint(draft.path, config.weight_cache)):
+        logger.info("%s uses the table of tokens of %s", draft.served.name, name)
+
+
+def _proposers(pool: KVPool, config: EngineConfig, draft: LoadedModel | None) -> list[Proposer]:
+    """Who drafts for a model, first who is asked first: a lookup costs nothing."""
+    slots = config.scheduler.max_running
+    proposers: list[Proposer] = [NgramProposer(slots)] if config.ngram else []
+    if draft is not None:
+        model = draft.on_host
+        head = make_head(model, open_checkpoint(draft.path, config.weight_cache), draft.path)
+        positions = _window(config, model.config)
+        proposers.append(DraftModel(model, head, num_blocks=pool.num_blocks, num_slots=slots, max_positions=positions))
+    return proposers
+
+
+def _host_pool(
+    config: EngineConfig,
+    model_config: ModelConfig,
+    draft: LoadedModel | None,
+    ops: "NativeOps | Ops",
+    share: float,
+) -> KVPool:
+    """KV memory on the host, which is known before the model is loaded."""
+    limit = host_budget(_available_bytes(), share)
+    budget = limit if config.kv_cache_bytes is None else chosen_budget(config.kv_cache_bytes)
+    return size_pool(
+        budget,
+        _block_bytes(ops, model_config),
+        slots=config.scheduler.max_running,
+        window=_window(config, model_config),
+        draft_block_bytes=0 if draft is None else _block_bytes(ops, draft.on_host.config),
+    )
+
+
+def _on_gpu(model: "NativeModel | Transformer") -> "Transformer":
+    assert not isinstance(model, NativeModel), "a GPU computes this model"
+    return model
+
+
+def _device_pool(config: EngineConfig, model: "Transformer", share: float) -> KVPool:
+    """KV memory on a GPU: what the loaded model and its largest steps leave."""
+    from engine.execution.device.placement import measure_memory  # torch, like all that computes there
+
+    window = _window(config, model.config)
+    try:
+        memory = measure_memory(model, select_step_ops(model.ops), config.scheduler, window)
+    except OutOfDeviceMemory as error:
+        raise InsufficientMemory(f"the GPU has no room for the model's largest steps: {error}") from error
+    limit = device_budget(memory, share)
+    budget = limit if config.kv_cache_bytes is None else chosen_budget(config.kv_cache_bytes, limit)
+    return size_pool(budget, _block_bytes(model.ops, model.config), slots=config.scheduler.max_running, window=window)
+
+
+def _block_bytes(ops: "NativeOps | Ops", config: ModelConfig) -> int:
+    """Bytes of KV in one block: K and V of 16 tokens in every layer, as the backend keeps them."""
+    return ops.allocate_kv(config.num_layers, 1, config.num_kv_heads, config.head_dim).nbytes
+
+
+def _runner(
+    on_host: HostModel | None, model: "NativeModel | Transformer", pool: KVPool, config: EngineConfig, window: int
+) -> Executor:
+    slots = config.scheduler.max_running
+    if on_host is not None:
+        return ModelRunner(on_host, num_blocks=pool.num_blocks, num_slots=slots, max_model_len=window)
+    from engine.execution.device.placement import place
+
+    on_gpu = _on_gpu(model)
+    step_ops = select_step_ops(on_gpu.ops)
+    return place(on_gpu, step_ops, num_blocks=pool.num_blocks, num_slots=slots, max_model_len=window)
+
+
+def _grammars(text: TextProcessor, vocab_size: int, eos_token_ids: tuple[int, ...]) -> GrammarCompiler | None:
+    """None for a model without an end token: it could not say that a text is complete."""
+    if not eos_token_ids:
+        return None
+    return GrammarCompiler(lambda: LibraryVocabulary.of(text.tokenizer, vocab_size, eos_token_ids))
+
+
+def _window(config: EngineConfig, model_config: ModelConfig) -> int:
+    return min(config.max_model_len or model_config.max_position, model_config.max_position)
+
+
+def _available_bytes() -> int:
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _warm_up(
+    runner: Executor, proposers: Sequence[Proposer], num_blocks: int, config: EngineConfig, served: Scheduler
+) -> None:
+    """Run two short requests through schedulers of their own, so that the first customer pays for no first times.
+
+    The first warms up; from the steps of the second the `served` scheduler learns what steps take on this machine.
+    """
+    pool = BlockPool(num_blocks)
+    for cost_model in (StepCostModel(), served.cost_model):
+        cache = KVCacheManager(pool, prefix_cache=False)
+        scheduler = Scheduler(config.scheduler, cache, served.window_tokens, cost_model)
+        _run_short_request(scheduler, runner, Speculator(proposers, FixedDepth(config.draft_depth)), config)
+
+
+def _run_short_request(scheduler: Scheduler, runner: Executor, speculator: Speculator, config: EngineConfig) -> None:
+    prompt = [0] * max(1, min(_WARM_UP_PROMPT_TOKENS, scheduler.window_tokens - _WARM_UP_TOKENS))
+    scheduler.add(
+        Request(
+            id="warm-up",
+            tokens=prompt,
+            prompt_tokens=len(prompt),
+            params=SamplingParams(),
+            seed=0,
+            max_tokens=_WARM_UP_TOKENS,
+            eos_token_ids=(),
+            arrival=0,
+            service_class=config.scheduler.classes[0],
+        )
+    )
+    nobody = SpeculationLoad(0, 0, 0)
+    while True:
+        plan = scheduler.schedule(draft=lambda room: speculator.propose(room, nobody).drafts)
+        if plan is None:
+            return
+        begun_ns = time.monotonic_ns()
+        result = runner.execute(plan).result()
+        scheduler.commit(plan, result, elapsed_ns=time.monotonic_ns() - begun_ns)

@@ -1,0 +1,1 @@
+"""Helpers without a domain: timestamps and ids."""

@@ -1,0 +1,122 @@
+"""What the program does not start with though every setting is well formed, and what it warns of."""
+
+import stat
+import tomllib
+from collections.abc import Iterator
+from contextlib import suppress
+from ipaddress import ip_address
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+from pydantic import SecretStr
+
+from gateway.config.settings import CONFIG_FILE, Settings
+from gateway.errors import OperatorError
+
+PLACEHOLDERS = (
+    *("change", "replace", "example", "placeholder", "default", "insecure", "secret", "pepper", "password"),
+    *("turnpike", "12345678", "abcdefgh"),
+)
+"""Words of documentation. In 32 random characters none of them occurs."""
+
+MIN_DISTINCT = 8
+"""Bytes. 32 random hexadecimal digits have more."""
+
+_TLS_SCHEMES = frozenset(("rediss", "kafkas", "https"))
+_TLS_MODES = frozenset(("require", "verify-ca", "verify-full"))
+_LOCAL_SCHEMES = frozenset(("sqlite+aiosqlite", "chdb", "unix"))
+
+
+class UnsafeSettings(OperatorError):
+    """What others could use against whoever serves. The message says how to mend it, and shows no secret."""
+
+
+def refuse_unsafe(address: str, pepper: bytes, *, demo: bool) -> None:
+    """`address` is the one that is listened on, in numbers.
+
+    Raises:
+        UnsafeSettings: other machines reach it, and there is a key that anybody may use or a pepper that anybody knows.
+    """
+    if ip_address(address.partition("%")[0]).is_loopback:
+        return
+    if demo:
+        raise UnsafeSettings(
+            f"--demo makes a key without limits, and {address} is reached from other machines: "
+            "serve on 127.0.0.1, or make a tenant and a key with turnpike tenant create and turnpike key create"
+        )
+    if is_placeholder(pepper):
+        raise UnsafeSettings(
+            f"key_pepper is a placeholder, and {address} is reached from other machines: "
+            "set it to what openssl rand -hex 32 prints, and make the keys anew"
+        )
+
+
+def is_placeholder(pepper: bytes) -> bool:
+    """Whether somebody wrote it, who could be anybody, and no generator."""
+    text = pepper.decode(errors="replace").lower()
+    return len(set(pepper)) < MIN_DISTINCT or any(word in text for word in PLACEHOLDERS)
+
+
+def stores_without_tls(settings: Settings) -> list[str]:
+    """Names of the settings by which data leaves this machine for others to read."""
+    urls = _secret_urls(settings)
+    return [name for name, url in urls if not _is_private(url)]
+
+
+def readable_secrets(settings: Settings) -> list[Path]:
+    """Configuration files with a secret in them that every user of this machine may read."""
+    files = dict.fromkeys(path.resolve() for path in (Path(CONFIG_FILE), settings.data_dir / CONFIG_FILE))
+    return [path for path in files if _tells_everybody(path)]
+
+
+def share_a_redis(settings: Settings) -> bool:
+    """Whether limits and sessions are in one server's memory, as far as the addresses say."""
+    if settings.redis_url is None or settings.sessions_redis_url is None:
+        return False
+    return _server(settings.redis_url.get_secret_value()) == _server(settings.sessions_redis_url.get_secret_value())
+
+
+def _server(url: str) -> tuple[str, str | None, int]:
+    parts = urlsplit(url)
+    return (parts.path, None, 0) if parts.scheme == "unix" else ("", parts.hostname, parts.port or 6379)
+
+
+def _secret_urls(settings: Settings) -> Iterator[tuple[str, str]]:
+    for name in ("database_url", "redis_url", "sessions_redis_url", "kafka_url", "analytics_url"):
+        value: SecretStr | None = getattr(settings, name)
+        if value is not None and not (name == "sessions_redis_url" and value == settings.redis_url):
+            yield name, value.get_secret_value()
+
+
+def _is_private(url: str) -> bool:
+    """It stays on this machine, or is encrypted whatever the other side would like."""
+    scheme, rest = url.split("://", 1)
+    if scheme in _LOCAL_SCHEMES or scheme in _TLS_SCHEMES:
+        return True
+    options = parse_qs(urlsplit(url).query)
+    if scheme.startswith("postgresql") and _TLS_MODES.intersection(options.get("ssl", ())):
+        return True
+    authority = rest.partition("/")[0].partition("?")[0].rpartition("@")[2]
+    return all(_is_local(host) for host in [*authority.split(","), *options.get("host", ())] if host)
+
+
+def _is_local(host: str) -> bool:
+    """`host` may have a port, and may be a folder of sockets."""
+    name = host.partition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
+    if name == "localhost" or name.startswith("/"):
+        return True
+    with suppress(ValueError):
+        return ip_address(name).is_loopback
+    return False
+
+
+def _tells_everybody(path: Path) -> bool:
+    try:
+        if not path.stat().st_mode & stat.S_IROTH:
+            return False
+        stated = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        return False
+    return "key_pepper" in stated or any(
+        urlsplit(value).password for name, value in stated.items() if name.endswith("_url") and isinstance(value, str)
+    )

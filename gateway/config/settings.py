@@ -1,0 +1,437 @@
+"""What an operator can set, and where it is read from.
+
+From the strongest to the weakest, key by key (a table such as `[models]` is one key: it is never merged):
+
+1. command-line flags, given to `load_settings` as keywords;
+2. environment variables `TURNPIKE_<KEY>`; an empty one counts as not set, a mapping is written as JSON;
+3. `turnpike.toml` in the working directory;
+4. `turnpike.toml` in the data directory, which therefore cannot set `data_dir` itself;
+5. the defaults below.
+"""
+
+import os
+import re
+import tomllib
+from decimal import Decimal
+from difflib import get_close_matches
+from math import inf
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import quote, unquote, urlsplit
+
+from pydantic import (
+    AwareDatetime,
+    BeforeValidator,
+    ByteSize,
+    Field,
+    IPvAnyNetwork,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+from pydantic_settings import SettingsError as SourceError
+
+from gateway.billing.prices import declared_terms
+from gateway.config.service_classes import DEFAULT_CLASSES, StatedClass, check_classes, decode_classes
+from gateway.errors import OperatorError
+from gateway.metering.kafka_cluster import KafkaCluster
+from gateway.routing.names import is_reserved
+from gateway.sessions.policy import SessionWindow
+from gateway.tenancy.routing_policy import MODEL_NAME
+
+CONFIG_FILE = "turnpike.toml"
+ENV_PREFIX = "TURNPIKE_"
+OTHER_VARIABLES = frozenset((f"{ENV_PREFIX}KEY",))
+"""Not settings of the gateway: where clients have the key that they show to it."""
+MIN_PEPPER_CHARS = 32
+MOST_DRAFTS = 16
+"""As the engine has it, which is not imported for reading settings."""
+
+_ASYNC_DRIVERS = {
+    "sqlite": "sqlite+aiosqlite",
+    "sqlite+aiosqlite": "sqlite+aiosqlite",
+    "postgres": "postgresql+asyncpg",
+    "postgresql": "postgresql+asyncpg",
+    "postgresql+asyncpg": "postgresql+asyncpg",
+}
+
+
+class SettingsError(OperatorError):
+    """Settings that cannot be used. The message names the key and never repeats its value."""
+
+
+class Settings(BaseSettings):
+    """Every setting of the gateway. Frozen; secrets are `SecretStr`, which no repr, log or error shows."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX,
+        env_ignore_empty=True,
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+    )
+
+    data_dir: Path = Field(default_factory=lambda: _xdg("XDG_DATA_HOME", ".local/share"))
+    models_dir: Path = Field(default_factory=lambda: _xdg("XDG_CACHE_HOME", ".cache") / "models")
+    database_url: SecretStr = Field(
+        default_factory=lambda known: SecretStr(f"sqlite:///{known['data_dir'] / 'turnpike.db'}")
+    )
+    key_pepper: SecretStr | None = None
+    """Key of the HMAC that API keys are stored under, and from which other keys are derived. None: the file that
+    `gateway.config.pepper` keeps in `data_dir`. Replicas that share a database, and their sinks, must share it."""
+
+    redis_url: SecretStr | None = None
+    """Where replicas share what is used of limits. None: each counts for itself."""
+    sessions_redis_url: SecretStr | None = Field(default_factory=lambda known: known["redis_url"])
+    """Where they share sessions and stored responses: best a Redis of its own, as what clients store fills memory that
+    limits need. None: each has its own."""
+    limits_local_share: float = Field(default=0.2, gt=0, le=1)
+    """How much of each limit a replica gives out by itself while Redis is away."""
+
+    session_max_bytes: ByteSize = Field(default=ByteSize(256 * 1024), ge=1024)
+    """Of a session's history, as JSON. Over it, the oldest turns go. An answer more may be stored."""
+    session_wait_s: float = Field(default=5.0, ge=0, le=60)
+    """How long a turn on a session waits for another one to end, before it is refused (409)."""
+    session_window: SessionWindow = SessionWindow.SLIDING
+    """What becomes of turns that a session's window has no room for, for tenants of which nothing is stated."""
+
+    journal_path: Path = Field(default_factory=lambda known: known["data_dir"] / "usage" / "journal.db")
+    """Where usage is written before a client sees the end of its answer. On a disk that outlives this process, and of
+    this process alone."""
+    journal_interval_ms: int = Field(default=50, ge=5, le=1000)
+    """How much of a running stream a crash can leave unbilled."""
+    journal_min_free: ByteSize = Field(default=ByteSize(256 * 1024**2), ge=0)
+    """With less room on the journal's disk, nothing new is begun."""
+    journal_retention_days: int = Field(default=7, ge=1, le=3650)
+    """How long events stay in the journal after they have arrived: so long can each be compared by its id."""
+    usage_accept_unsigned_until: AwareDatetime | None = None
+    """Until then sinks bill events without a signature, and `reconcile` does not name stored ones of before. None: for
+    24 hours after the upgrade of a store that has such events from a former version, and else never."""
+    reconcile_every_s: int = Field(default=300, ge=60)
+    """How often the journal's sums are compared with those in `analytics_url`. What was relayed so long ago must have
+    arrived."""
+    kafka_url: SecretStr | None = None
+    """What carries usage to `turnpike sink`. None: it goes from the journal to `analytics_url` itself."""
+    kafka_topic: str = Field(default="turnpike.usage", pattern=r"^[A-Za-z0-9._-]{1,249}$")
+    sink_metrics_port: int = Field(default=9464, ge=0, le=65535)
+    """Where `turnpike sink` serves its metrics, at the address `host`. 0: nowhere. Each of several on one machine needs
+    a port of its own."""
+    analytics_url: SecretStr = Field(
+        default_factory=lambda known: SecretStr(f"chdb://{quote(str(known['data_dir'] / 'analytics'))}")
+    )
+    """Where usage is kept and asked for: a ClickHouse server, or its engine in a folder that one process has."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8080, ge=0, le=65535)
+    """0 takes any free port."""
+    trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
+    """Addresses, or networks such as `10.0.0.0/8`, of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are
+    believed. None: whoever connects is the client."""
+    shutdown_deadline_s: int = Field(default=20, ge=0)
+    """How long running streams may take to end after SIGTERM. With what is cut then and with usage on its way, the end
+    comes within the 30 s that Kubernetes waits."""
+    drain_delay_s: float = Field(default=0, ge=0)
+    """How long after SIGTERM the listener stays open at least, for load balancers to see that readiness is off."""
+    max_wait_s: int = Field(default=30, ge=1)
+    """A request that would wait longer for its first token is turned away (429), unless its class says otherwise or
+    has a target that is shorter by far."""
+    max_body_bytes: ByteSize = Field(default=ByteSize(4 * 1024**2), ge=1024)
+    max_json_depth: int = Field(default=64, ge=8, le=512)
+
+    models: dict[str, Path] = Field(default_factory=dict)
+    """Served name -> checkpoint: a Hugging Face folder or a GGUF file."""
+    small_models: dict[str, str] = Field(default_factory=dict)
+    """Large model -> the small one beside it, which drafts for it and stands in for it: both by served name."""
+    embeddings: dict[str, Literal["mean", "last"]] = Field(default_factory=dict)
+    """Served models that make embeddings, each with what they are made of: the mean of all of an input's tokens, or the
+    last one. The vectors have the length 1."""
+    model_versions: dict[str, dict[str, float]] = Field(default_factory=dict)
+    """Name -> the served models that it stands for, each with its weight: a session, or a tenant, always gets the
+    same one. The name may be that of a served model, too."""
+    saturated_queue: int = Field(default=10, ge=0)
+    """With more requests than these in its queue, the small model stands in for a large one, for tenants that allow it.
+    Requests of classes above standard stay in the queue."""
+    route_weights: Path | None = None
+    """What `turnpike route fit` wrote for this pair of models. None: what comes with the program."""
+    prices: dict[str, tuple[Decimal, ...]] = Field(default_factory=dict)
+    """Served name -> dollars per million tokens: [input, output] or [input, cached input, output]. What differs from
+    the price in effect is a new version from the start on; by hand, the price of a model that is here is not set."""
+    invoice_grace_s: int = Field(default=3600, ge=0)
+    """How long after a month's end its late usage is waited for, before it can be invoiced."""
+    gpu_hour_dollars: Decimal | None = Field(default=None, ge=0, le=1_000_000, decimal_places=9)
+    """What an hour of the device that the engine steps on costs the operator. None: it is not known."""
+    service_classes: Annotated[dict[str, StatedClass], NoDecode, BeforeValidator(decode_classes)] = Field(
+        default_factory=lambda: dict(DEFAULT_CLASSES)
+    )
+    """All of them by name, in place of the default ones. A tenant's tier is one of these names."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: a GPU where one can be used, the CPU otherwise."""
+    dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    kv_dtype: Literal["auto", "fp8", "int8"] = "auto"
+    """auto: KV as it is computed. Half of the memory: fp8 on a GPU, int8 on a CPU with the native kernels."""
+    quantize: Literal["none", "int8", "int4"] = "none"
+    """What matrices of served models are kept as that are not in blocks of fewer bits already; on a CPU only."""
+    kv_cache_bytes: ByteSize | None = Field(default=None, ge=1024**2)
+    """KV memory of each model; `4GiB` is understood. None: a share of what is free."""
+    max_model_len: int | None = Field(default=None, ge=2)
+    max_running: int = Field(default=64, ge=1, le=4096)
+    threads: int | None = Field(default=None, ge=1)
+    step_timeout_s: int = Field(default=60, ge=1, le=3600)
+    """A step of the engine that takes longer hangs: its requests fail, and readiness goes."""
+    speculation: Literal["auto", "off", "ngram", "draft"] = "auto"
+    """Who drafts what a model will say next, for it to check several tokens at once; the text is the same. ngram: what
+    the request's own text has. draft: the small model beside it, and it is an error where that cannot. auto: both, as
+    far as they can. How much is drafted follows from what it brings."""
+    max_draft_tokens: int = Field(default=8, ge=1, le=MOST_DRAFTS)
+    """Drafts of one request in one step, at most."""
+    speculate_below: int = Field(default=33, ge=0)
+    """There are no drafts for a model while so many of its requests run, or more."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["auto", "json", "console"] = "auto"
+    """auto: console on a terminal, JSON otherwise."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """One source, already merged by whole keys, as the library would merge mappings entry by entry."""
+        _refuse_unknown_variables(settings_cls)
+        stated = _read_toml(settings_cls, Path(CONFIG_FILE)) | env_settings() | init_settings()
+        if "data_dir" in stated:
+            data_dir = Path(str(stated["data_dir"])).expanduser()
+        else:
+            data_dir = _xdg("XDG_DATA_HOME", ".local/share")
+        in_data_dir = data_dir / CONFIG_FILE
+        if in_data_dir.resolve() != Path(CONFIG_FILE).resolve():
+            kept = _read_toml(settings_cls, in_data_dir)
+            if "data_dir" in kept:
+                raise SettingsError(f"{in_data_dir}: data_dir cannot be set in the data directory itself")
+            stated = kept | stated
+        return (InitSettingsSource(settings_cls, init_kwargs=stated),)
+
+    @field_validator("data_dir", "models_dir", "journal_path", "route_weights")
+    @classmethod
+    def _absolute(cls, path: Path | None) -> Path | None:
+        return None if path is None else path.expanduser().absolute()
+
+    @field_validator("drain_delay_s")
+    @classmethod
+    def _within_the_deadline(cls, delay_s: float, known: ValidationInfo) -> float:
+        deadline_s = known.data.get("shutdown_deadline_s")
+        if deadline_s is not None and delay_s > deadline_s:
+            raise ValueError(f"must not be over shutdown_deadline_s, which is {deadline_s}")
+        return delay_s
+
+    @field_validator("models")
+    @classmethod
+    def _servable_names(cls, models: dict[str, Path]) -> dict[str, Path]:
+        for name in models:
+            _require_model_name(name)
+        return {name: path.expanduser().absolute() for name, path in models.items()}
+
+    @field_validator("small_models")
+    @classmethod
+    def _served_pairs(cls, pairs: dict[str, str], known: ValidationInfo) -> dict[str, str]:
+        served = known.data.get("models", {})
+        for large, small in pairs.items():
+            for name in (large, small):
+                if name not in served:
+                    raise ValueError(f"the model {name!r} is not among the served ones")
+            if large == small or small in pairs:
+                raise ValueError(f"{small!r} cannot be the small model of {large!r}: it must be another, without one")
+        return pairs
+
+    @field_validator("speculation")
+    @classmethod
+    def _someone_drafts(cls, speculation: str, known: ValidationInfo) -> str:
+        if speculation == "draft" and not known.data.get("small_models", True):
+            raise ValueError("draft needs small_models: they say which model drafts for which")
+        return speculation
+
+    @field_validator("model_versions")
+    @classmethod
+    def _weighted_versions(
+        cls, versions: dict[str, dict[str, float]], known: ValidationInfo
+    ) -> dict[str, dict[str, float]]:
+        served = known.data.get("models", {})
+        for name, weights in versions.items():
+            _require_model_name(name)
+            if unknown := next((each for each in weights if each not in served), None):
+                raise ValueError(f"the model {unknown!r} is not among the served ones")
+            if not (all(0 <= weight < inf for weight in weights.values()) and any(weights.values())):
+                raise ValueError(f"the versions of {name!r} need weights of 0 and more, and one above 0")
+        return versions
+
+    @field_validator("database_url")
+    @classmethod
+    def _with_async_driver(cls, url: SecretStr) -> SecretStr:
+        return SecretStr(normalise_database_url(url.get_secret_value()))
+
+    @field_validator("prices")
+    @classmethod
+    def _chargeable(cls, prices: dict[str, tuple[Decimal, ...]]) -> dict[str, tuple[Decimal, ...]]:
+        for model, stated in prices.items():
+            declared_terms(model, stated)
+        return prices
+
+    @field_validator("service_classes")
+    @classmethod
+    def _distinct_classes(cls, classes: dict[str, StatedClass]) -> dict[str, StatedClass]:
+        check_classes(classes)
+        return classes
+
+    @field_validator("redis_url", "sessions_redis_url")
+    @classmethod
+    def _redis(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None and not _is_redis_url(url.get_secret_value()):
+            raise ValueError("must be a redis://[[user]:password@]host[:port][/database], rediss:// or unix:// URL")
+        return url
+
+    @field_validator("kafka_url")
+    @classmethod
+    def _kafka(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None:
+            KafkaCluster.from_url(url.get_secret_value())
+        return url
+
+    @field_validator("key_pepper")
+    @classmethod
+    def _long_pepper(cls, pepper: SecretStr | None) -> SecretStr | None:
+        if pepper is not None and len(pepper.get_secret_value()) < MIN_PEPPER_CHARS:
+            raise ValueError(f"must have at least {MIN_PEPPER_CHARS} characters")
+        return pepper
+
+    def secret_values(self) -> tuple[str, ...]:
+        """Every secret text in these settings, for the log's redaction."""
+        pepper = self.key_pepper.get_secret_value() if self.key_pepper else ""
+        stores = (self.database_url, self.redis_url, self.sessions_redis_url, self.kafka_url, self.analytics_url)
+        urls = [url.get_secret_value() for url in stores if url is not None]
+        passwords = [urlsplit(url).password or "" for url in urls]
+        return tuple(value for value in (pepper, *passwords, *map(unquote, passwords)) if value)
+
+
+def load_settings(**flags: Any) -> Settings:
+    """Read the settings. A flag that is None counts as not given.
+
+    Raises:
+        SettingsError: an unknown key, a value out of range, or a file that is not TOML.
+    """
+    given = {key: value for key, value in flags.items() if value is not None}
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        raise SettingsError("; ".join(_complaints(error))) from None
+    except SourceError as error:
+        field = re.search(r'field "(\w+)"', str(error))
+        raise SettingsError(f"{field[1]}: must be written as JSON" if field else str(error)) from None
+
+
+def _complaints(error: ValidationError) -> list[str]:
+    """`key: what is wrong`, without the values."""
+    complaints = []
+    for each in error.errors(include_url=False, include_context=False, include_input=False):
+        if each["type"] == "default_factory_not_called":
+            continue  # the echo of an error in the key that this default is computed from
+        key = ".".join(str(part) for part in each["loc"])
+        unknown = each["type"] == "extra_forbidden"
+        complaints.append(f"{key}: {'unknown key' if unknown else each['msg'].removeprefix('Value error, ')}")
+    return complaints
+
+
+def normalise_database_url(url: str) -> str:
+    """The same database through the driver that the store uses (a plain `postgresql://` means another one).
+
+    libpq's `sslmode=` is accepted as what asyncpg calls `ssl=`.
+
+    Raises:
+        ValueError: another database or driver, or an SQLite database that is not a file.
+    """
+    scheme, separator, rest = url.partition("://")
+    driver = _ASYNC_DRIVERS.get(scheme)
+    if not separator or driver is None:
+        raise ValueError("must be an sqlite:///path or a postgresql://user:password@host/database URL")
+    if driver == "sqlite+aiosqlite":
+        path = rest.partition("?")[0].removeprefix("/")
+        if path in {"", ":memory:"}:
+            raise ValueError("an SQLite database must be a file, as in sqlite:////var/lib/turnpike/turnpike.db")
+        return f"{driver}://{rest}"
+    before, question, query = rest.partition("?")
+    query = re.sub("(^|&)sslmode=", r"\1ssl=", query)
+    return f"{driver}://{before}{question}{query}"
+
+
+def _require_model_name(name: str) -> None:
+    if not re.fullmatch(MODEL_NAME, name) or is_reserved(name):
+        raise ValueError(
+            f"the model name {name!r} must be letters, digits and . _ : / -, "
+            "starting with a letter or digit, at most 128 characters, and not auto"
+        )
+
+
+def _is_redis_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises where it is not a number
+    except ValueError:
+        return False
+    database = parts.path.removeprefix("/")
+    return parts.scheme == "unix" or (
+        parts.scheme in {"redis", "rediss"} and (not database or (database.isascii() and database.isdecimal()))
+    )
+
+
+def _xdg(variable: str, fallback: str) -> Path:
+    """Turnpike's folder under an XDG base directory; the specification says to ignore a relative one."""
+    stated = os.environ.get(variable, "")
+    base = Path(stated) if stated.startswith("/") else Path.home() / fallback
+    return base / "turnpike"
+
+
+def _read_toml(settings_cls: type[BaseSettings], path: Path) -> dict[str, Any]:
+    """A configuration file's keys; nothing when there is no such file."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: cannot be read ({type(error).__name__})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path}: is not TOML: {error}") from None
+    unknown = sorted(set(values) - set(settings_cls.model_fields))
+    if unknown:
+        raise SettingsError(f"{path}: unknown key {', '.join(unknown)}{_meant(settings_cls, unknown[0])}")
+    return values
+
+
+def _refuse_unknown_variables(settings_cls: type[BaseSettings]) -> None:
+    """What is misspelt would not be in effect, and nobody would know.
+
+    Raises:
+        SettingsError: a variable with our prefix that is no setting.
+    """
+    for variable in sorted(os.environ):
+        key = variable.upper().removeprefix(ENV_PREFIX).lower()
+        if not variable.upper().startswith(ENV_PREFIX) or variable.upper() in OTHER_VARIABLES:
+            continue
+        if key not in settings_cls.model_fields:
+            raise SettingsError(f"the variable {variable} is no setting{_meant(settings_cls, key)}: unset it")
+
+
+def _meant(settings_cls: type[BaseSettings], key: str) -> str:
+    """What somebody may have meant who wrote `key`."""
+    close = get_close_matches(key, settings_cls.model_fields, 1)
+    return f" (was {close[0]} meant?)" if close else ""

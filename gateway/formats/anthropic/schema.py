@@ -1,0 +1,186 @@
+"""The bodies of POST /v1/messages and /v1/messages/count_tokens."""
+
+from dataclasses import dataclass
+
+from engine.grammar import GrammarSpec
+from engine.request import MAX_STOP_STRINGS, SamplingParams
+from gateway.formats.anthropic.blocks import take_conversation
+from gateway.formats.anthropic.tools import take_tools
+from gateway.formats.openai.sampling import MAX_TOKEN_ID, MAX_TOKENS
+from gateway.formats.openai.structured import schema_spec
+from gateway.generation.request import GenerationRequest
+from gateway.http.bounds import MAX_STOP_CHARS
+from gateway.http.errors import invalid
+from gateway.http.fields import Fields, as_string, missing
+
+MIN_THINKING_TOKENS = 1024
+"""Anthropic's bound on `budget_tokens`."""
+
+_EFFORTS = ("low", "medium", "high", "xhigh", "max")
+_TIERS = {"auto": "auto", "standard_only": "default"}
+"""Anthropic's words in OpenAI's, which `TierClasses` knows."""
+
+_REFUSED: dict[str, tuple[object, ...]] = {
+    "container": (),
+    "context_management": ({"edits": []}, {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}),
+    "diagnostics": (),
+    "inference_geo": (),
+    "mcp_servers": ([],),
+    "output_format": (),
+    "speed": ("standard",),
+    "user_profile_id": (),
+    "workspace_id": (),
+}
+"""Known to Anthropic and not honoured here, with the values that ask for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request, and what only Anthropic's answer wants to know. `max_tokens` bounds the answer as far as the window
+    allows. Reasoning that is not shown leaves its block empty."""
+
+    request: GenerationRequest
+    max_tokens: int
+    shows_thinking: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Thinking:
+    """`wanted`: None leaves it to the model."""
+
+    wanted: bool | None = None
+    shown: bool = True
+    budget_tokens: int | None = None
+
+
+def parse_messages(fields: Fields) -> Asked:
+    """Raises: APIError, InvalidParameter."""
+    max_tokens = fields.integer("max_tokens", 1, MAX_TOKENS)
+    if max_tokens is None:
+        raise missing("max_tokens")
+    params = SamplingParams(
+        temperature=_take_temperature(fields),
+        top_p=fields.number("top_p", 1.0),
+        top_k=fields.integer("top_k", 0, MAX_TOKEN_ID) or 0,
+        stop=_take_stop_sequences(fields),
+        grammar=_take_output_config(fields),
+    )
+    stream = fields.boolean("stream", False)
+    tier = _take_tier(fields)
+    _take_metadata(fields)
+    request, thinking = _take_question(fields, params, max_tokens, stream, tier)
+    if thinking.budget_tokens is not None and thinking.budget_tokens >= max_tokens:
+        raise invalid("thinking.budget_tokens", "thinking.budget_tokens must be less than max_tokens.")
+    return Asked(request, max_tokens, thinking.shown)
+
+
+def parse_count(fields: Fields) -> GenerationRequest:
+    """Of a body that asks for no answer. Raises: APIError."""
+    params = SamplingParams(grammar=_take_output_config(fields))
+    return _take_question(fields, params, None, False, None)[0]
+
+
+def _take_question(
+    fields: Fields, params: SamplingParams, max_tokens: int | None, stream: bool, tier: str | None
+) -> tuple[GenerationRequest, _Thinking]:
+    """What both bodies have, which is all that the prompt is made of; and the end of the body."""
+    model = fields.required_string("model")
+    thinking = _take_thinking(fields)
+    variables = {} if thinking.wanted is None else {"enable_thinking": thinking.wanted}
+    conversation = take_conversation(fields, variables)
+    if conversation.continue_final_message and thinking.wanted:
+        raise invalid("messages", "An answer that goes on with the last message does not begin with thinking.")
+    tools = take_tools(fields)
+    fields.nested("cache_control")  # a hint, as in blocks
+    fields.finish(_REFUSED)
+    request = GenerationRequest(
+        model=model,
+        prompts=(conversation,),
+        prompt_param="messages",
+        params=params,
+        limit_param=None,
+        default_max_tokens=max_tokens,
+        stream=stream,
+        include_usage=True,
+        service_tier=tier,
+        tools=tools,
+    )
+    return request, thinking
+
+
+def _take_temperature(fields: Fields) -> float:
+    temperature = fields.number("temperature", 1.0)
+    if not 0.0 <= temperature <= 1.0:
+        raise invalid("temperature", f"temperature must be in [0, 1], got {temperature}.")
+    return temperature
+
+
+def _take_stop_sequences(fields: Fields) -> tuple[str, ...]:
+    items = fields.array("stop_sequences", MAX_STOP_STRINGS) or []
+    strings = tuple(as_string(item, f"stop_sequences[{i}]") for i, item in enumerate(items))
+    for i, string in enumerate(strings):
+        if not 0 < len(string) <= MAX_STOP_CHARS:
+            raise invalid(f"stop_sequences[{i}]", f"stop_sequences[{i}] must have 1 to {MAX_STOP_CHARS} characters.")
+    return strings
+
+
+def _take_tier(fields: Fields) -> str | None:
+    asked = fields.string("service_tier")
+    if asked is None:
+        return None
+    if asked not in _TIERS:
+        raise invalid("service_tier", f"service_tier must be one of {', '.join(_TIERS)}.")
+    return _TIERS[asked]
+
+
+def _take_metadata(fields: Fields) -> None:
+    metadata = fields.nested("metadata")
+    if metadata is not None:
+        metadata.string("user_id")
+        metadata.finish({})
+
+
+def _take_thinking(fields: Fields) -> _Thinking:
+    """A word to the chat template, `enable_thinking`: a model whose template does not know it answers as ever. What
+    `adaptive` and nothing at all ask for is the template's own way. A budget is held against Anthropic's bounds, and
+    only `max_tokens` ends an answer."""
+    given = fields.nested("thinking")
+    if given is None:
+        return _Thinking()
+    kind, budget_tokens, shown = given.required_string("type"), None, True
+    if kind not in ("enabled", "adaptive", "disabled"):
+        raise invalid(given.path("type"), f"{given.path('type')} must be enabled, adaptive or disabled.")
+    if kind == "enabled":
+        budget_tokens = given.integer("budget_tokens", MIN_THINKING_TOKENS, MAX_TOKENS)
+        if budget_tokens is None:
+            raise missing(given.path("budget_tokens"))
+    if kind != "disabled":
+        display = given.string("display") or "summarized"
+        if display not in ("summarized", "omitted"):
+            raise invalid(given.path("display"), f"{given.path('display')} must be summarized or omitted.")
+        shown = display == "summarized"
+    given.finish({})
+    return _Thinking({"enabled": True, "disabled": False}.get(kind), shown, budget_tokens)
+
+
+def _take_output_config(fields: Fields) -> GrammarSpec | None:
+    """The schema that the answer is held to. `effort` is a hint."""
+    given = fields.nested("output_config")
+    if given is None:
+        return None
+    effort = given.string("effort")
+    if effort is not None and effort not in _EFFORTS:
+        raise invalid(given.path("effort"), f"{given.path('effort')} must be one of {', '.join(_EFFORTS)}.")
+    form = given.nested("format")
+    given.finish({})
+    return None if form is None else _take_format(form)
+
+
+def _take_format(form: Fields) -> GrammarSpec:
+    if form.required_string("type") != "json_schema":
+        raise invalid(form.path("type"), f"{form.path('type')} must be json_schema.")
+    schema, path = form.take("schema"), form.path("schema")
+    if schema is None:
+        raise missing(path)
+    form.finish({})
+    return schema_spec(schema, path)

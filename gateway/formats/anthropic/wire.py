@@ -1,0 +1,166 @@
+"""An answer as Anthropic spells it: a message of content blocks.
+
+**Usage.** Anthropic's `input_tokens` are those of the prompt that were not read from a cache; all of the prompt is the
+sum of `input_tokens`, `cache_read_input_tokens` and `cache_creation_input_tokens`. The last is always 0: here every
+prompt may be a prefix of later ones, and nobody pays for that.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from pydantic_core import from_json
+
+from engine.request import FinishReason, TextDelta
+from gateway.formats.anthropic.stream import BlockStream, event
+from gateway.generation.usage import UsageTotal
+from gateway.generation.wire import Header
+from gateway.http.anthropic_errors import anthropic_error
+from gateway.http.errors import APIError
+from gateway.speech.pieces import CallArguments, CallBegun, Piece, Reasoning, Text
+from gateway.speech.speech import TOOL_CALLS, Speech
+
+_TIERS = {"priority": "priority", "default": "standard", "flex": "standard"}
+"""OpenAI's words for classes, as Anthropic says them in an answer."""
+
+INVALID_JSON = "INVALID_JSON"
+"""In the place of a call's arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What an answer is told of its question. `is_cut`: less than `max_tokens` were asked of the model."""
+
+    prompt_tokens: int
+    stop_sequences: Sequence[str]
+    is_cut: bool
+    shows_thinking: bool
+
+
+class MessagesWire:
+    """`message_start` comes with the first delta, which knows how much of the prompt was cached."""
+
+    def __init__(self, header: Header, speech: Speech, terms: Terms) -> None:
+        self._header = header
+        self._speech = speech
+        self._terms = terms
+        self._blocks = BlockStream(terms.shows_thinking)
+        self._begun = False
+        self._last: TextDelta | None = None
+
+    def start(self) -> bytes:
+        return b""
+
+    def events(self, choice: int, delta: TextDelta) -> bytes:
+        events = [self._blocks.events(piece) for piece in self._speech.read(choice, delta)]
+        if not self._begun:
+            self._begun = True
+            counts = _input_counts(self._terms.prompt_tokens, delta.cached_tokens) | {"output_tokens": 0}
+            usage = counts | self._tier()
+            events.insert(0, event("message_start", {"message": self._message([], None, None, usage)}))
+        self._last = delta
+        return b"".join(events)
+
+    def end(self, usage: UsageTotal) -> bytes:
+        assert self._last is not None
+        reason, sequence = self._stop(self._last, usage)
+        delta = {"stop_reason": reason, "stop_sequence": sequence, "stop_details": None}
+        last = event("message_delta", {"delta": delta, "usage": _counts(usage)}) + event("message_stop", {})
+        return self._blocks.close() + last
+
+    def failure(self, error: APIError) -> bytes:
+        return event("error", anthropic_error(error))
+
+    def body(self, choices: Sequence[TextDelta], usage: UsageTotal) -> bytes:
+        [choice] = choices
+        pieces, is_whole = self._speech.read(0, choice), choice.finish_reason is not FinishReason.LENGTH
+        content = blocks_of(pieces, shows_thinking=self._terms.shows_thinking, is_whole=is_whole)
+        reason, sequence = self._stop(choice, usage)
+        return orjson.dumps(self._message(content, reason, sequence, _counts(usage) | self._tier()))
+
+    def _message(
+        self, content: list[dict[str, Any]], reason: str | None, sequence: str | None, usage: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        return {
+            "id": self._header.id,
+            "type": "message",
+            "role": "assistant",
+            "model": self._header.model,
+            "content": content,
+            "stop_reason": reason,
+            "stop_sequence": sequence,
+            "stop_details": None,
+            "usage": usage,
+        }
+
+    def _tier(self) -> dict[str, Any]:
+        """A member of `usage`, where the question has one."""
+        tier = self._header.service_tier
+        return {} if tier is None else {"service_tier": _TIERS[tier]}
+
+    def _stop(self, last: TextDelta, usage: UsageTotal) -> tuple[str, str | None]:
+        """Why it ended, and the stop sequence that ended it. A limit's cut is `max_tokens`, as it is for Anthropic; the
+        window's has a name of its own."""
+        assert last.finish_reason is not None
+        if last.finish_reason is FinishReason.LENGTH:
+            by_window = self._terms.is_cut and usage.bound_by is None
+            return "model_context_window_exceeded" if by_window else "max_tokens", None
+        if isinstance(last.stop, str) and last.stop in self._terms.stop_sequences:
+            return "stop_sequence", last.stop
+        called = self._speech.finish_reason(0, last.finish_reason) == TOOL_CALLS
+        return "tool_use" if called else "end_turn", None
+
+
+def blocks_of(pieces: Sequence[Piece], *, shows_thinking: bool, is_whole: bool) -> list[dict[str, Any]]:
+    """The content of an answer, in the order in which it was said. One that is not whole was cut short."""
+    blocks: list[dict[str, Any]] = []
+    arguments: dict[int, str] = {}
+    for piece in pieces:
+        kind = blocks[-1]["type"] if blocks else None
+        match piece:
+            case Text(text):
+                if kind != "text":
+                    blocks.append({"type": "text", "text": ""})
+                blocks[-1]["text"] += text
+            case Reasoning(text):
+                if kind != "thinking":
+                    blocks.append({"type": "thinking", "thinking": "", "signature": ""})
+                blocks[-1]["thinking"] += text if shows_thinking else ""
+            case CallBegun(_, id, name):
+                arguments[len(blocks)] = ""
+                blocks.append({"type": "tool_use", "id": id, "name": name, "input": {}})
+            case CallArguments(_, text):
+                arguments[len(blocks) - 1] += text
+    for position, text in arguments.items():
+        blocks[position]["input"] = _input(text, is_whole)
+    return blocks
+
+
+def _input(arguments: str, is_whole: bool) -> dict[str, Any]:
+    """A call's arguments as an object: of an answer that was cut short, what there is of them, as Anthropic's clients
+    read a stream. What is no JSON is handed on under the name that Anthropic has for it, and not mended, as a client
+    would act on it."""
+    if not arguments:
+        return {}
+    try:
+        read = from_json(arguments, allow_partial=not is_whole)
+    except ValueError:
+        read = None
+    return read if isinstance(read, dict) else {INVALID_JSON: arguments}
+
+
+def _input_counts(prompt_tokens: int, cached_tokens: int) -> dict[str, Any]:
+    return {
+        "input_tokens": prompt_tokens - cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached_tokens,
+    }
+
+
+def _counts(usage: UsageTotal) -> dict[str, Any]:
+    """Of an answer that has ended. What is not shown of reasoning is counted like what is."""
+    return _input_counts(usage.prompt_tokens, usage.cached_tokens) | {
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
+    }

@@ -1,0 +1,179 @@
+"""The messages of a chat, and what its template is told besides."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.generation.request import Conversation
+from gateway.http.bounds import MAX_ARGUMENTS_NESTING, MAX_MESSAGES, MAX_TEMPLATE_VARIABLES
+from gateway.http.errors import APIError, invalid
+from gateway.http.fields import Fields, as_array, as_string, missing, wrong_type
+from gateway.http.json_body import InnerJSON
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+
+REFUSED_IN_MESSAGE: dict[str, tuple[object, ...]] = {
+    "annotations": ([],),
+    "audio": (),
+    "function_call": (),
+    "parsed": (),
+    "reasoning": ("",),
+    "reasoning_content": ("",),
+    "refusal": ("",),
+    "tool_calls": ([],),
+}
+"""What answers have and clients send back, with the values that say nothing."""
+
+
+_VARIABLE_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_RESERVED_VARIABLES = {
+    *("self", "messages", "tools", "documents", "add_generation_prompt", "chat_template", "tokenize"),
+    *("continue_final_message", "most_tokens"),
+    *("raise_exception", "strftime_now", "bos_token", "eos_token", "pad_token", "unk_token"),
+}
+
+
+def take_conversation(fields: Fields) -> Conversation:
+    """The messages and how to render them; /v1/tokenize takes the same."""
+    items = fields.array("messages", MAX_MESSAGES)
+    if items is None:
+        raise missing("messages")
+    if not items:
+        raise invalid("messages", "messages must not be empty.")
+    inner = InnerJSON()
+    messages = tuple(_message(Fields(item, f"messages[{i}]"), inner) for i, item in enumerate(items))
+    continues = _take_continue(fields, messages[-1])
+    return Conversation(
+        messages=messages,
+        add_generation_prompt=fields.boolean("add_generation_prompt", not continues),
+        continue_final_message=continues,
+        reasoning_effort=_take_effort(fields),
+        variables=_take_variables(fields),
+    )
+
+
+def _take_continue(fields: Fields, last: Mapping[str, Any]) -> bool:
+    """`continue_final_message`: there is a text of the assistant's to go on with, and no generation prompt behind."""
+    if not fields.boolean("continue_final_message", False):
+        return False
+    if fields.boolean("add_generation_prompt", False):
+        raise invalid("add_generation_prompt", "add_generation_prompt must be false with continue_final_message.")
+    if last["role"] != "assistant" or "tool_calls" in last:
+        raise invalid("messages", "With continue_final_message the last message must be a text of the assistant's.")
+    return True
+
+
+def _take_effort(fields: Fields) -> str | None:
+    effort = fields.string("reasoning_effort")
+    if effort not in (None, *EFFORTS):
+        raise invalid("reasoning_effort", f"reasoning_effort must be one of {', '.join(EFFORTS)}.")
+    return effort
+
+
+def _take_variables(fields: Fields) -> Mapping[str, str | int | float | bool]:
+    """Scalars under plain names: enough for templates, nothing to run or to override in the renderer."""
+    given = fields.nested("chat_template_kwargs")
+    if given is None:
+        return {}
+    items = given.rest()
+    if len(items) > MAX_TEMPLATE_VARIABLES:
+        raise invalid("chat_template_kwargs", f"chat_template_kwargs takes at most {MAX_TEMPLATE_VARIABLES}.")
+    variables = {}
+    for name, value in items.items():
+        path = given.path(name[:64])
+        if not _VARIABLE_NAME.fullmatch(name) or name in _RESERVED_VARIABLES:
+            raise invalid(path, "This template variable cannot be set.", "unsupported_parameter")
+        if not isinstance(value, str | int | float | bool):
+            raise wrong_type(path, "a string, a number or a boolean", value)
+        variables[name] = value
+    return variables
+
+
+def _message(fields: Fields, inner: InnerJSON) -> dict[str, Any]:
+    """One message, as the chat template takes it."""
+    role = fields.required_string("role")
+    if role not in ROLES:
+        raise invalid(fields.path("role"), f"role must be one of {', '.join(ROLES)}.")
+    message: dict[str, Any] = {"role": role}
+    calls = _take_tool_calls(fields, inner) if role == "assistant" else []
+    content = fields.take("content")
+    if content is not None:
+        message["content"] = _content(content, fields.path("content"))
+    elif calls:
+        message["content"] = None
+    else:
+        raise missing(fields.path("content"))
+    if calls:
+        message["tool_calls"] = calls
+    if role == "assistant":
+        message |= _take_reasoning(fields)
+    if role == "tool":
+        message["tool_call_id"] = fields.required_string("tool_call_id")
+    name = fields.string("name")
+    if name is not None:
+        message["name"] = name
+    fields.finish(REFUSED_IN_MESSAGE)
+    return message
+
+
+def _take_reasoning(fields: Fields) -> dict[str, str]:
+    """What the assistant said to itself, by either of its names; templates read one."""
+    said = {fields.string(name) for name in ("reasoning_content", "reasoning")} - {None, ""}
+    if len(said) > 1:
+        path = fields.path("reasoning_content")
+        raise invalid(path, f"{path} and {fields.path('reasoning')} differ.")
+    return {"reasoning_content": text} if (text := next(iter(said), None)) else {}
+
+
+def _content(content: object, path: str) -> str | list[dict[str, str]]:
+    """A string, or text parts as they are: the chat template knows which form its model wants."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise wrong_type(path, "a string or an array of parts", content)
+    if not content:
+        raise invalid(path, f"{path} must not be empty.")
+    parts = []
+    for i, item in enumerate(content):
+        part = Fields(item, f"{path}[{i}]")
+        kind = part.required_string("type")
+        if kind != "text":
+            raise invalid(part.path("type"), "Only parts of type text are supported.", "unsupported_parameter")
+        text = part.take("text")
+        if text is None:
+            raise missing(part.path("text"))
+        parts.append({"type": "text", "text": as_string(text, part.path("text"))})
+        part.finish({})
+    return parts
+
+
+def _take_tool_calls(fields: Fields, inner: InnerJSON) -> list[dict[str, Any]]:
+    """Calls that an assistant made earlier. Arguments become objects, which is what templates print."""
+    value = fields.take("tool_calls")
+    if value is None:
+        return []
+    items = as_array(value, fields.path("tool_calls"), MAX_MESSAGES)
+    return [_tool_call(Fields(item, f"{fields.path('tool_calls')}[{i}]"), inner) for i, item in enumerate(items)]
+
+
+def _tool_call(call: Fields, inner: InnerJSON) -> dict[str, Any]:
+    call_id = call.required_string("id")
+    kind = call.required_string("type")
+    if kind != "function":
+        raise invalid(call.path("type"), "type must be function.")
+    function = call.nested("function")
+    if function is None:
+        raise missing(call.path("function"))
+    name = function.required_string("name")
+    path = function.path("arguments")
+    text = function.string("arguments") or "{}"
+    function.finish({})
+    call.finish({})
+    try:
+        arguments = inner.parse(text.encode(), MAX_ARGUMENTS_NESTING)
+    except APIError:
+        raise invalid(path, f"{path} must be a JSON object in a string.") from None
+    if not isinstance(arguments, dict):
+        raise invalid(path, f"{path} must be a JSON object in a string.")
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}

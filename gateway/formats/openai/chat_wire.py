@@ -1,0 +1,144 @@
+"""Chat completions on the wire: `chat.completion` and `chat.completion.chunk`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from engine.request import TextDelta
+from engine.text.tokenizer import Tokenizer
+from gateway.formats.openai.details import DetailsWire
+from gateway.formats.openai.logprobs import chat_logprobs
+from gateway.generation.prepare import PreparedPrompt
+from gateway.generation.request import GenerationRequest
+from gateway.generation.usage import UsageTotal
+from gateway.generation.wire import DONE, Header, chunk_end, chunk_end_with, event
+from gateway.http.errors import APIError
+from gateway.speech.pieces import Call, CallArguments, CallBegun, Piece, Reasoning, Spoken, Text
+from gateway.speech.speech import Speech
+
+_ROLE = b'{"role":"assistant","content":"","refusal":null},"logprobs":null,"finish_reason":null}'
+_CHUNK = "chat.completion.chunk"
+
+
+class ChatWire:
+    """For each choice: a role chunk, a chunk for each piece of what is said, a finish chunk.
+
+    Log-probabilities and token ids go with the first chunk that their delta becomes, or that of its end.
+    """
+
+    def __init__(
+        self,
+        header: Header,
+        tokenizer: Tokenizer,
+        speech: Speech,
+        request: GenerationRequest,
+        prompt: PreparedPrompt,
+    ) -> None:
+        self._header = header
+        self._tokenizer = tokenizer
+        self._speech = speech
+        self._logprobs = request.details.logprobs is not None
+        self._tells_token_ids = request.details.token_ids
+        self._running_usage = request.details.running_usage
+        self._include_usage = request.include_usage
+        self._details = DetailsWire(request.details, [prompt.token_ids], request.params.n, tokenizer)
+        self._echo = prompt.echo or ""
+        self._start = header.chunk_start(_CHUNK)
+        self._end = chunk_end(request.include_usage)
+        self._begun: set[int] = set()
+
+    def start(self) -> bytes:
+        return b""
+
+    def events(self, choice: int, delta: TextDelta) -> bytes:
+        head = self._start + b'{"index":%d,"delta":' % choice
+        end = self._end
+        if self._running_usage:
+            end = chunk_end_with({"usage": self._details.usage_so_far(choice, delta)})
+        chunks = []
+        if choice not in self._begun:
+            chunks.append(head + _ROLE + self._role_end(end))
+            if self._echo:
+                chunks.append(head + _delta_of(Text(self._echo)) + b',"logprobs":null,"finish_reason":null}' + end)
+            self._begun.add(choice)
+        said = [_delta_of(piece) for piece in self._speech.read(choice, delta)]
+        logprobs, token_ids = self._logprobs_of(delta), self._token_ids_of(delta)
+        if not said and ((self._logprobs and delta.logprobs) or (token_ids and delta.finish_reason is None)):
+            said = [b'{"content":""}']
+        for each in said:
+            chunks.append(head + each + b',"logprobs":' + logprobs + b',"finish_reason":null' + token_ids + b"}" + end)
+            logprobs, token_ids = b"null", b""
+        if delta.finish_reason is not None:
+            reason = self._speech.finish_reason(choice, delta.finish_reason).encode()
+            chunks.append(head + b'{},"logprobs":null,"finish_reason":"%b"' % reason + token_ids + b"}" + end)
+        return b"".join(map(event, chunks))
+
+    def end(self, usage: UsageTotal) -> bytes:
+        if not self._include_usage:
+            return DONE
+        return event(orjson.dumps(self._header.wire(_CHUNK) | {"choices": [], "usage": usage.wire()})) + DONE
+
+    def failure(self, error: APIError) -> bytes:
+        return event(error.envelope())
+
+    def body(self, choices: Sequence[TextDelta], usage: UsageTotal) -> bytes:
+        wire_choices = []
+        for index, choice in enumerate(choices):
+            message = _message(Spoken.of(self._speech.read(index, choice)))
+            if self._echo:
+                message["content"] = self._echo + (message["content"] or "")
+            assert choice.finish_reason is not None
+            wire_choices.append(
+                {
+                    "index": index,
+                    "message": message,
+                    "logprobs": chat_logprobs(choice.logprobs, self._tokenizer) if self._logprobs else None,
+                    "finish_reason": self._speech.finish_reason(index, choice.finish_reason),
+                    **self._details.of_answer(choice),
+                }
+            )
+        whole = self._header.wire("chat.completion") | {"choices": wire_choices, "usage": usage.wire()}
+        return orjson.dumps(whole | self._details.of_prompt(0, choices[0].prompt_logprobs))
+
+    def _role_end(self, end: bytes) -> bytes:
+        """The first chunk of all tells of the prompt."""
+        told = {} if self._begun else self._details.of_prompt(0)
+        return end[:-1] + b"," + orjson.dumps(told)[1:] if told else end
+
+    def _token_ids_of(self, delta: TextDelta) -> bytes:
+        """The member of a choice, with the comma in front."""
+        if not self._tells_token_ids:
+            return b""
+        told = self._details.of_answer(delta)
+        return b"," + orjson.dumps(told)[1:-1] if told.get("token_ids") else b""
+
+    def _logprobs_of(self, delta: TextDelta) -> bytes:
+        return orjson.dumps(chat_logprobs(delta.logprobs, self._tokenizer)) if self._logprobs else b"null"
+
+
+def _delta_of(piece: Piece) -> bytes:
+    match piece:
+        case Text(text):
+            return b'{"content":' + orjson.dumps(text) + b"}"
+        case Reasoning(text):
+            return b'{"reasoning_content":' + orjson.dumps(text) + b"}"
+        case CallBegun(index, id, name):
+            return orjson.dumps({"tool_calls": [{"index": index} | _call(Call(id, name))]})
+        case CallArguments(index, text):
+            return orjson.dumps({"tool_calls": [{"index": index, "function": {"arguments": text}}]})
+
+
+def _message(spoken: Spoken) -> dict[str, Any]:
+    """Content is null where there are calls and nothing else was said."""
+    content = spoken.text if spoken.text is not None or spoken.calls else ""
+    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    if spoken.reasoning is not None:
+        message["reasoning_content"] = spoken.reasoning
+    if spoken.calls:
+        message["tool_calls"] = [_call(call) for call in spoken.calls]
+    return message
+
+
+def _call(call: Call) -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}

@@ -1,0 +1,96 @@
+"""The body of POST /v1/embeddings."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from engine.request import Pooling, SamplingParams
+from gateway.formats.openai.hints import take_hints
+from gateway.formats.openai.prompt_schema import plain_prompts
+from gateway.formats.openai.sampling import take_truncation
+from gateway.generation.request import GenerationRequest, Prompt, Truncation
+from gateway.http.bounds import MAX_EMBEDDING_INPUTS
+from gateway.http.errors import invalid
+from gateway.http.fields import Fields
+
+REFUSED: dict[str, tuple[object, ...]] = {
+    "embed_dtype": ("float32",),
+    "endianness": ("native", "little"),
+    "messages": (),
+    "normalize": (True,),
+    "priority": (0,),
+    "use_activation": (True,),
+}
+"""Of vLLM's extensions those that are not honoured here, with the values that ask for nothing."""
+
+
+class Encoding(StrEnum):
+    """How a vector is written: as JSON numbers, or in base64 as little-endian float32."""
+
+    FLOAT = "float"
+    BASE64 = "base64"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingRequest:
+    """A validated request that knows nothing of the model it names."""
+
+    model: str
+    inputs: tuple[Prompt, ...]
+    encoding: Encoding
+    service_tier: str | None
+    add_special_tokens: bool
+    truncation: Truncation | None
+
+    def pooled(self, pooling: Pooling) -> GenerationRequest:
+        """What every endpoint's request comes down to: each input is a prompt, and nothing is said to it."""
+        return GenerationRequest(
+            model=self.model,
+            prompts=self.inputs,
+            prompt_param="input",
+            params=SamplingParams(max_tokens=0, pooling=pooling),
+            limit_param=None,
+            default_max_tokens=0,
+            stream=False,
+            include_usage=False,
+            service_tier=self.service_tier,
+            add_special_tokens=self.add_special_tokens,
+            truncation=self.truncation,
+        )
+
+    def require_vocabulary(self, size: int) -> None:
+        """
+        Raises:
+            APIError: 400, an input has a token id that the model does not know.
+        """
+        if any(isinstance(each, tuple) and max(each) >= size for each in self.inputs):
+            raise invalid("input", f"input has a token id outside the vocabulary of {size}.")
+
+
+def parse_embeddings(fields: Fields) -> EmbeddingRequest:
+    """Raises: APIError."""
+    model = fields.required_string("model")
+    inputs = plain_prompts(fields.take("input"), "input", MAX_EMBEDDING_INPUTS)
+    encoding = _encoding(fields.string("encoding_format"))
+    if fields.take("dimensions") is not None:
+        message = "dimensions is not supported: no model here was trained for vectors that can be cut."
+        raise invalid("dimensions", message, "unsupported_parameter")
+    add_special_tokens = fields.boolean("add_special_tokens", True)
+    truncation = take_truncation(fields)
+    service_tier = take_hints(fields)
+    fields.finish(REFUSED)
+    return EmbeddingRequest(
+        model=model,
+        inputs=inputs,
+        encoding=encoding,
+        service_tier=service_tier,
+        add_special_tokens=add_special_tokens,
+        truncation=truncation,
+    )
+
+
+def _encoding(stated: str | None) -> Encoding:
+    try:
+        return Encoding(stated or Encoding.FLOAT)
+    except ValueError:
+        names = " or ".join(Encoding)
+        raise invalid("encoding_format", f"encoding_format must be {names}.") from None

@@ -1,0 +1,46 @@
+"""What a body says of its user and its purpose, which changes nothing in the answer. Lengths are OpenAI's."""
+
+from gateway.http.errors import invalid
+from gateway.http.fields import Fields, as_string, too_long
+
+HINTS = {"user": 512, "safety_identifier": 64, "prompt_cache_key": 64}
+"""Each with its longest value, in characters. OpenAI states none for `user`; clients put composed ids there."""
+
+MAX_METADATA = 16
+MAX_METADATA_KEY_CHARS = 64
+MAX_METADATA_VALUE_CHARS = 512
+
+
+def take_hints(fields: Fields) -> str | None:
+    """Take what changes nothing in the answer, and `service_tier`, which can only lower the key's tier; returns it.
+
+    Which tiers there are, `TierClasses` knows.
+
+    Raises:
+        APIError: 400 naming the one that is no string, or too long.
+    """
+    stated_hints(fields)
+    take_metadata(fields)
+    return fields.string("service_tier")
+
+
+def stated_hints(fields: Fields) -> dict[str, str | None]:
+    """All of `HINTS`. Raises: as `take_hints`."""
+    return {name: fields.string(name, most) for name, most in HINTS.items()}
+
+
+def take_metadata(fields: Fields) -> dict[str, str]:
+    """Raises: APIError, 400 naming the member."""
+    given = fields.nested("metadata")
+    stated = {} if given is None else given.rest()
+    if len(stated) > MAX_METADATA:
+        raise invalid("metadata", f"metadata takes at most {MAX_METADATA} pairs.")
+    metadata = {}
+    for name, value in stated.items():
+        path = f"metadata.{name[:MAX_METADATA_KEY_CHARS]}"
+        if len(name) > MAX_METADATA_KEY_CHARS:
+            raise invalid(path, f"A key of metadata has at most {MAX_METADATA_KEY_CHARS} characters.")
+        metadata[name] = as_string(value, path)
+        if len(metadata[name]) > MAX_METADATA_VALUE_CHARS:
+            raise too_long(path, MAX_METADATA_VALUE_CHARS, len(metadata[name]))
+    return metadata

@@ -1,0 +1,74 @@
+"""GET /v1/models and /v1/models/{id}: those that the key may use, and the other names that lead to them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+from starlette.types import Receive, Scope, Send
+
+from gateway.generation.engine_client import EngineClient, ServedModel
+from gateway.http.errors import APIError
+from gateway.http.exchange import exchange_of
+from gateway.http.responses import send_body
+from gateway.routing.names import ModelNames, Pair
+from gateway.tenancy.records import Principal
+
+
+class ModelCards:
+    """What clients see of a name."""
+
+    def __init__(self, engine: EngineClient, names: ModelNames) -> None:
+        self._engine = engine
+        self._names = names
+
+    def all(self, caller: Principal) -> list[dict[str, Any]]:
+        cards = [self.card(name, caller) for name in self._names.all_names(caller.routing.aliases)]
+        return [card for card in cards if card is not None]
+
+    def card(self, name: str, caller: Principal) -> dict[str, Any] | None:
+        """None: the name leads nowhere, or to what the key may not use."""
+        target = self._names.find(name, caller.routing.aliases)
+        names = (target.large, target.small) if isinstance(target, Pair) else (target,)
+        may_use_all = caller.may_use(name)
+        usable = next((each for each in names if each is not None and (may_use_all or caller.may_use(each))), None)
+        if usable is None:
+            return None
+        return _wire(name, [self._engine.models[each] for each in self._names.models_of(usable)])
+
+
+class ListModels:
+    """An ASGI endpoint."""
+
+    def __init__(self, cards: ModelCards) -> None:
+        self._cards = cards
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        cards = self._cards.all(exchange_of(scope).caller())
+        await send_body(send, 200, orjson.dumps({"object": "list", "data": cards}))
+
+
+class RetrieveModel:
+    """An ASGI endpoint. A model's name may hold slashes."""
+
+    def __init__(self, cards: ModelCards) -> None:
+        self._cards = cards
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        card = self._cards.card(scope["path_params"]["id"], exchange_of(scope).caller())
+        if card is None:
+            raise APIError(404, "This model does not exist.", param="model", code="model_not_found")
+        await send_body(send, 200, orjson.dumps(card))
+
+
+def _wire(name: str, models: Sequence[ServedModel]) -> dict[str, Any]:
+    """`max_model_len` is vLLM's name for the window, `context_window` the one that other clients look for: the shortest
+    of those that may answer."""
+    window = min(model.max_model_len for model in models)
+    return {
+        "id": name,
+        "object": "model",
+        "created": max(model.created for model in models),
+        "owned_by": "turnpike",
+        "max_model_len": window,
+        "context_window": window,
+    }

@@ -1,0 +1,50 @@
+"""A member of a body that holds plain prompts, in the four forms that OpenAI has for them."""
+
+from typing import cast
+
+from gateway.formats.openai.sampling import MAX_TOKEN_ID
+from gateway.generation.request import Prompt
+from gateway.http.errors import invalid
+from gateway.http.fields import as_integer, missing, wrong_type
+
+
+def plain_prompts(value: object, path: str, most: int) -> tuple[Prompt, ...]:
+    """A string, an array of strings, an array of token ids, or an array of such arrays: at most `most` of them.
+
+    Raises:
+        APIError: it is something else, or nothing, or too many.
+    """
+    if value is None:
+        raise missing(path)
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, list):
+        raise wrong_type(path, "a string or an array", value)
+    if not value:
+        raise invalid(path, f"{path} must not be empty.")
+    if type(value[0]) is int:
+        return (token_ids(value, path),)
+    if len(value) > most:
+        raise invalid(path, f"{path} takes at most {most} {path}s, got {len(value)}.")
+    return tuple(_one(item, f"{path}[{i}]", type(value[0])) for i, item in enumerate(value))
+
+
+def _one(item: object, path: str, kind: type[object]) -> Prompt:
+    """One of several, which are all of one kind."""
+    if kind is str and isinstance(item, str):
+        return item
+    if kind is not str and isinstance(item, list):
+        return token_ids(item, path)
+    raise wrong_type(path, "a string" if kind is str else "an array of token ids", item)
+
+
+def token_ids(items: list[object], path: str) -> tuple[int, ...]:
+    """Ids that some vocabulary could have; the model's own size is checked when the model is known."""
+    if not items:
+        raise invalid(path, f"{path} must not be empty.")
+    ids = cast(list[int], items)
+    if set(map(type, items)) != {int} or not 0 <= min(ids) <= max(ids) <= MAX_TOKEN_ID:
+        for i, item in enumerate(items):  # again, to name the one at fault
+            if type(item) is not int or not 0 <= item <= MAX_TOKEN_ID:
+                as_integer(item, f"{path}[{i}]", 0, MAX_TOKEN_ID)
+    return tuple(ids)

@@ -1,0 +1,182 @@
+"""What an answer has to look like: OpenAI's `response_format`, and what vLLM's clients say in its place."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+from engine.grammar import GrammarSpec
+from gateway.http.bounds import MAX_GRAMMAR_BYTES, MAX_GUIDED_CHOICES, MAX_REGEX_CHARS, MAX_SCHEMA_NESTING
+from gateway.http.errors import APIError, invalid
+from gateway.http.fields import Fields, as_array, as_string, missing, wrong_type
+from gateway.http.json_body import parse_json
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_MAX_DESCRIPTION_CHARS = 4096
+
+_REFUSED: Mapping[str, tuple[object, ...]] = {
+    "backend": (),
+    "disable_additional_properties": (False,),
+    "disable_any_whitespace": (True, False),  # there never is any
+    "disable_fallback": (True, False),  # there is none
+    "structural_tag": (),
+    "whitespace_pattern": (),
+}
+"""Of `structured_outputs`: known to vLLM and not honoured here, with the values that ask for nothing."""
+
+
+def take_grammar(fields: Fields) -> GrammarSpec | None:
+    """The one thing that the body asks for, of all that may say it; None for any text.
+
+    The grammar itself is looked at when it is compiled. Here it is held against the bounds.
+
+    Raises:
+        APIError: a value of a wrong type or over a bound, or more than one of them.
+    """
+    wanted = [_response_format(fields), *_guided(fields, "guided_"), _structured_outputs(fields)]
+    specs = [spec for spec in wanted if spec is not None]
+    if len(specs) > 1:
+        raise invalid(specs[1].param, f"{specs[0].param} and {specs[1].param} cannot be asked for together.")
+    return specs[0] if specs else None
+
+
+def _response_format(fields: Fields) -> GrammarSpec | None:
+    given = fields.nested("response_format")
+    return None if given is None else read_format(given, nested=True)
+
+
+def read_format(given: Fields, *, nested: bool) -> GrammarSpec | None:
+    """OpenAI's object that says what an answer looks like. A schema with its name is `nested` in a member of its own,
+    as chat has it, or stands beside the type, as responses have it.
+
+    Raises:
+        APIError: a value of a wrong type or over a bound.
+    """
+    kind, spec = given.required_string("type"), None
+    match kind:
+        case "text":
+            pass
+        case "json_object":
+            spec = GrammarSpec.json_object(given.path("type"))
+        case "json_schema":
+            wrapping = given.nested("json_schema") if nested else given
+            if wrapping is None:
+                raise missing(given.path("json_schema"))
+            spec = _named_schema(wrapping)
+            wrapping.finish({})
+        case _:
+            raise invalid(given.path("type"), f"{given.path('type')} must be text, json_object or json_schema.")
+    given.finish({"json_schema": ()} if nested else {})
+    return spec
+
+
+def _named_schema(wrapping: Fields) -> GrammarSpec:
+    """A schema and its name. It is kept to without `strict`, too."""
+    if not _NAME.fullmatch(wrapping.required_string("name")):
+        raise invalid(wrapping.path("name"), f"{wrapping.path('name')} must be 1 to 64 letters, digits and _ -")
+    if len(wrapping.string("description") or "") > _MAX_DESCRIPTION_CHARS:
+        raise invalid(wrapping.path("description"), f"A description has at most {_MAX_DESCRIPTION_CHARS} characters.")
+    wrapping.boolean("strict", False)
+    schema = wrapping.take("schema")
+    if schema is None:
+        raise missing(wrapping.path("schema"))
+    return schema_spec(schema, wrapping.path("schema"))
+
+
+def _structured_outputs(fields: Fields) -> GrammarSpec | None:
+    given = fields.nested("structured_outputs")
+    if given is None:
+        return None
+    wanted = [spec for spec in _guided(given, "") if spec is not None]
+    if given.boolean("json_object", False):
+        wanted.append(GrammarSpec.json_object(given.path("json_object")))
+    given.finish(_REFUSED)
+    if len(wanted) != 1:
+        raise invalid(
+            "structured_outputs", "structured_outputs must have one of json, regex, choice, grammar and json_object."
+        )
+    return wanted[0]
+
+
+def _guided(fields: Fields, prefix: str) -> list[GrammarSpec | None]:
+    """vLLM's four, by their names behind the prefix."""
+    readers: dict[str, Callable[[object, str], GrammarSpec]] = {
+        "json": schema_spec,
+        "regex": _regex,
+        "choice": _choice,
+        "grammar": _grammar,
+    }
+    wanted: list[GrammarSpec | None] = []
+    for name, read in readers.items():
+        value = fields.take(prefix + name)
+        wanted.append(None if value is None else read(value, fields.path(prefix + name)))
+    return wanted
+
+
+def schema_spec(value: object, param: str) -> GrammarSpec:
+    """An object, true or false, or (as vLLM has it) any of these in a string."""
+    if isinstance(value, str):
+        _require_bytes(value.encode(), param)
+        try:
+            value = parse_json(value.encode(), MAX_SCHEMA_NESTING)
+        except APIError:
+            raise invalid(param, f"{param} is not a JSON schema of at most {MAX_SCHEMA_NESTING} levels.") from None
+    if not isinstance(value, dict | bool):
+        raise wrong_type(param, "a JSON schema", value)
+    if _nests_deeper(value, MAX_SCHEMA_NESTING):
+        raise invalid(param, f"{param} nests over {MAX_SCHEMA_NESTING} levels deep.")
+    _require_bytes(orjson.dumps(value), param)  # as near as need be, before the slow writing of one that is too large
+    try:
+        spec = GrammarSpec.json_schema(value, param)
+    except ValueError:
+        raise invalid(param, f"{param} has a number that is too large.") from None
+    _require_bytes(spec.source.encode(), param)
+    return spec
+
+
+def _regex(value: object, param: str) -> GrammarSpec:
+    pattern = as_string(value, param)
+    if not 0 < len(pattern) <= MAX_REGEX_CHARS:
+        raise invalid(param, f"{param} has 1 to {MAX_REGEX_CHARS} characters.")
+    return GrammarSpec.regex(pattern, param)
+
+
+def _choice(value: object, param: str) -> GrammarSpec:
+    items = as_array(value, param, MAX_GUIDED_CHOICES)
+    choices = [as_string(item, f"{param}[{i}]") for i, item in enumerate(items)]
+    if not choices:
+        raise invalid(param, f"{param} must not be empty.")
+    for i, choice in enumerate(choices):
+        if not choice:
+            raise invalid(f"{param}[{i}]", f"{param}[{i}] must not be empty.")
+    _require_bytes("".join(choices).encode(), param)
+    return GrammarSpec.choice(choices, param)
+
+
+def _grammar(value: object, param: str) -> GrammarSpec:
+    grammar = as_string(value, param)
+    if not grammar:
+        raise invalid(param, f"{param} must not be empty.")
+    _require_bytes(grammar.encode(), param)
+    return GrammarSpec.ebnf(grammar, param)
+
+
+def _require_bytes(text: bytes, param: str) -> None:
+    if len(text) > MAX_GRAMMAR_BYTES:
+        raise invalid(param, f"{param} has at most {MAX_GRAMMAR_BYTES} bytes, got {len(text)}.")
+
+
+def _nests_deeper(value: Any, levels: int) -> bool:
+    """Whether arrays and objects are nested over so many levels deep."""
+    layer = [value]
+    for _ in range(levels):
+        layer = [item for each in layer for item in _items(each)]
+        if not layer:
+            return False
+    return True
+
+
+def _items(value: Any) -> list[Any]:
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [child for child in children if type(child) is dict or type(child) is list]

@@ -1,0 +1,110 @@
+"""Tools in the body of a chat: `tools`, `tool_choice` and `parallel_tool_calls`."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from gateway.formats.openai.structured import schema_spec
+from gateway.http.errors import invalid
+from gateway.http.fields import Fields, missing, wrong_type
+from gateway.speech.tools import Tool, ToolChoice, ToolUse
+
+MAX_TOOLS = 128
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+MAX_DESCRIPTION_CHARS = 32 * 1024
+"""Agents write pages of it: some of theirs have over 4,096 characters, which is what OpenAI states as a bound."""
+_NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+def take_tools(fields: Fields) -> ToolUse | None:
+    """None where there are no tools.
+
+    Raises:
+        APIError: what is wrong with which part of which tool, or a choice that there is not.
+    """
+    items = fields.array("tools", MAX_TOOLS) or []
+    tools = tuple(_tool(Fields(item, f"{fields.path('tools')}[{i}]")) for i, item in enumerate(items))
+    require_own_names(tools)
+    choice, named = _take_choice(fields, tools)
+    parallel = fields.boolean("parallel_tool_calls", True)
+    if not tools:
+        return None
+    return ToolUse(tools, choice, named, parallel, fields.path("tools"))
+
+
+def _tool(fields: Fields) -> Tool:
+    kind = fields.required_string("type")
+    if kind != "function":
+        raise invalid(fields.path("type"), "Only tools of type function are supported.", "unsupported_parameter")
+    function = fields.nested("function")
+    if function is None:
+        raise missing(fields.path("function"))
+    fields.finish({})
+    tool = read_function(function)
+    function.finish({})
+    return tool
+
+
+def read_function(function: Fields) -> Tool:
+    """Take what every spelling of tools has of a function.
+
+    Raises:
+        APIError: a member is missing, of a wrong type or over a bound.
+    """
+    name, path = function.required_string("name"), function.path("name")
+    if not _NAME.fullmatch(name):
+        raise invalid(path, f"{path} must be 1 to 64 letters, digits and _ -")
+    description, path = function.string("description"), function.path("description")
+    if description is not None and len(description) > MAX_DESCRIPTION_CHARS:
+        raise invalid(path, f"A description has at most {MAX_DESCRIPTION_CHARS} characters.")
+    parameters, path = function.take("parameters"), function.path("parameters")
+    strict = function.boolean("strict", False)
+    return Tool(name, description, arguments_schema(parameters, path), strict, path)
+
+
+def arguments_schema(value: object, path: str) -> Mapping[str, object]:
+    """The schema of an object; a tool without one takes no arguments."""
+    if value is None:
+        return _NO_ARGUMENTS
+    if not isinstance(value, dict):
+        raise wrong_type(path, "a JSON schema", value)
+    schema_spec(value, path)
+    if value.get("type", "object") != "object":
+        raise invalid(f"{path}.type", f"{path}.type must be object.")
+    return {"type": "object"} | value
+
+
+def require_own_names(tools: Sequence[Tool]) -> None:
+    """Raises: APIError."""
+    seen: set[str] = set()
+    for tool in tools:
+        if tool.name in seen:
+            path = tool.param.removesuffix("parameters") + "name"
+            raise invalid(path, "Each tool must have a name of its own.")
+        seen.add(tool.name)
+
+
+def _take_choice(fields: Fields, tools: Sequence[Tool]) -> tuple[ToolChoice, str | None]:
+    """What `tool_choice` says, and the tool that it names."""
+    given, path = fields.take("tool_choice"), fields.path("tool_choice")
+    if given is None:
+        return ToolChoice.AUTO, None
+    if isinstance(given, str):
+        if given not in tuple(ToolChoice):
+            raise invalid(path, f"{path} must be none, auto, required or a function.")
+        choice = ToolChoice(given)
+        if not tools and choice is not ToolChoice.NONE:
+            raise invalid(path, f"{path} is only allowed with tools.")
+        return choice, None
+    wrapping = Fields(given, path)
+    if wrapping.required_string("type") != "function":
+        raise invalid(wrapping.path("type"), f"{wrapping.path('type')} must be function.", "unsupported_parameter")
+    function = wrapping.nested("function")
+    if function is None:
+        raise missing(wrapping.path("function"))
+    wrapping.finish({})
+    name = function.required_string("name")
+    function.finish({})
+    if all(tool.name != name for tool in tools):
+        raise invalid(function.path("name"), f"{function.path('name')} must be the name of one of the tools.")
+    return ToolChoice.REQUIRED, name

@@ -1,0 +1,16 @@
+"""POST /v1/responses."""
+
+from gateway.formats.openai_responses.ids import PREFIX
+from gateway.formats.openai_responses.schema import parse_response
+from gateway.formats.openai_responses.turn import ResponseTurn
+from gateway.generation.endpoint import Asked, Operation
+from gateway.http.fields import Fields
+
+
+def _parse(fields: Fields) -> Asked:
+    request, stated = parse_response(fields)
+    turn = ResponseTurn(request, stated)
+    return Asked(request, turn.wire, turn)
+
+
+RESPONSES = Operation("chat", PREFIX, _parse)

@@ -1,0 +1,207 @@
+"""Items: what a response is made from and made of. They are read strictly, into the form in which they go out again.
+
+That one form serves for a client's input, for an answer's output and in the store: every member that OpenAI's types
+demand is there, but for the id of an input item, which comes with the response that it is the input of.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.http.bounds import MAX_ARGUMENTS_NESTING, MAX_MESSAGES
+from gateway.http.errors import APIError, invalid
+from gateway.http.fields import Fields, as_array, as_string, missing, wrong_type
+from gateway.http.json_body import InnerJSON
+
+Item = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CallName:
+    """How a call says what it is of."""
+
+    name: str
+    namespace: str | None = None
+
+    def members(self) -> dict[str, str]:
+        return {"name": self.name} if self.namespace is None else {"namespace": self.namespace, "name": self.name}
+
+
+def full_name(namespace: str | None, name: str) -> str:
+    """The one name by which a model knows a function."""
+    return name if namespace is None else f"{namespace}__{name}"
+
+
+REFERENCE = "item_reference"
+COMPLETED = "completed"
+INCOMPLETE = "incomplete"
+
+_ROLES = ("user", "assistant", "system", "developer")
+_STATUSES = ("in_progress", COMPLETED, INCOMPLETE)
+_MAX_SHOWN_CHARS = 64
+_MAX_ID_CHARS = 256
+_MAX_NAME_CHARS = 128
+_PART_TYPES = ("input_text", "output_text", "refusal")
+
+
+def take_items(fields: Fields) -> list[Item]:
+    """`input`: a string is a message of the user. References are left for whoever has what they refer to.
+
+    Raises:
+        APIError: 400, naming the place.
+    """
+    value = fields.take("input")
+    if value is None:
+        raise missing("input")
+    if isinstance(value, str):
+        return [_message_item("user", [value])]
+    if not isinstance(value, list):
+        raise wrong_type("input", "a string or an array of items", value)
+    inner = InnerJSON()
+    return [_read(item, f"input[{i}]", inner) for i, item in enumerate(as_array(value, "input", MAX_MESSAGES))]
+
+
+def _read(value: object, path: str, inner: InnerJSON) -> Item:
+    given = Fields(value, path)
+    kind = given.string("type")
+    if kind is None:
+        # A message can be known by its role. A reference may go without a type, too.
+        kind = "message" if isinstance(value, dict) and value.get("role") is not None else REFERENCE
+    if kind == "function_call":
+        item = _function_call(given, inner)
+    elif kind in _READERS:
+        item = _READERS[kind](given)
+    else:
+        message = f"Items of type {kind[:_MAX_SHOWN_CHARS]} are not supported here."
+        raise invalid(given.path("type"), message, "unsupported_parameter")
+    given.finish(_REFUSED)
+    return item
+
+
+_REFUSED: Mapping[str, tuple[object, ...]] = {"async": (False,), "caller": ()}
+"""Of an item: known to OpenAI and not honoured here, with the values that ask for nothing."""
+
+
+def _message(given: Fields) -> Item:
+    role = given.required_string("role")
+    if role not in _ROLES:
+        raise invalid(given.path("role"), f"{given.path('role')} must be one of {', '.join(_ROLES)}.")
+    path, content = given.path("content"), given.take("content")
+    if content is None:
+        raise missing(path)
+    texts = [content] if isinstance(content, str) else _part_texts(content, path)
+    given.string("id")
+    given.string("phase")
+    return _message_item(role, texts, _status(given))
+
+
+def _message_item(role: str, texts: list[str], status: str = COMPLETED) -> Item:
+    parts: list[dict[str, Any]] = [{"type": "input_text", "text": text} for text in texts]
+    if role == "assistant":
+        parts = [{"type": "output_text", "text": text, "annotations": [], "logprobs": []} for text in texts]
+    return {"type": "message", "status": status, "role": role, "content": parts}
+
+
+def _function_call(given: Fields, inner: InnerJSON) -> Item:
+    name = CallName(given.required_string("name", _MAX_NAME_CHARS), given.string("namespace", _MAX_NAME_CHARS))
+    item = {
+        "type": "function_call",
+        "status": _status(given),
+        "call_id": given.required_string("call_id", _MAX_ID_CHARS),
+        **name.members(),
+        "arguments": given.string("arguments") or "{}",
+    }
+    given.string("id")
+    if item["status"] != INCOMPLETE:
+        path = given.path("arguments")
+        try:
+            arguments = inner.parse(item["arguments"].encode(), MAX_ARGUMENTS_NESTING)
+        except APIError:
+            raise invalid(path, f"{path} must be a JSON object in a string.") from None
+        if not isinstance(arguments, dict):
+            raise invalid(path, f"{path} must be a JSON object in a string.")
+    return item
+
+
+def _function_call_output(given: Fields) -> Item:
+    path, output = given.path("output"), given.take("output")
+    if output is None:
+        raise missing(path)
+    if not isinstance(output, str):
+        output = [{"type": "input_text", "text": text} for text in _part_texts(output, path)]
+    given.string("id")
+    call_id = given.required_string("call_id", _MAX_ID_CHARS)
+    return {"type": "function_call_output", "status": _status(given), "call_id": call_id, "output": output}
+
+
+def _reasoning(given: Fields) -> Item:
+    """What is encrypted, nobody here can read: it is none of ours."""
+    given.string("id")
+    given.string("encrypted_content")
+    return {
+        "type": "reasoning",
+        "status": _status(given),
+        "summary": _spoken(given, "summary", "summary_text"),
+        "content": _spoken(given, "content", "reasoning_text"),
+    }
+
+
+def _reference(given: Fields) -> Item:
+    return {"type": REFERENCE, "id": given.required_string("id")}
+
+
+_READERS: Mapping[str, Callable[[Fields], Item]] = {
+    "message": _message,
+    "function_call_output": _function_call_output,
+    "reasoning": _reasoning,
+    REFERENCE: _reference,
+}
+
+
+def _status(given: Fields) -> str:
+    status = given.string("status")
+    if status is None:
+        return COMPLETED
+    if status not in _STATUSES:
+        raise invalid(given.path("status"), f"{given.path('status')} must be one of {', '.join(_STATUSES)}.")
+    return status
+
+
+def _part_texts(value: object, path: str) -> list[str]:
+    """The text of each part. What an assistant wrote comes back with what was noted on it, which is left out."""
+    if not isinstance(value, list):
+        raise wrong_type(path, "a string or an array of parts", value)
+    if not value:
+        raise invalid(path, f"{path} must not be empty.")
+    texts = []
+    for i, item in enumerate(as_array(value, path, MAX_MESSAGES)):
+        part = Fields(item, f"{path}[{i}]")
+        kind = part.required_string("type")
+        if kind not in _PART_TYPES:
+            message = f"Parts of type {kind[:_MAX_SHOWN_CHARS]} are not supported here: only text is."
+            raise invalid(part.path("type"), message, "unsupported_parameter")
+        texts.append(_text(part, "refusal" if kind == "refusal" else "text"))
+        part.take("annotations")
+        part.take("logprobs")
+        part.finish({})
+    return texts
+
+
+def _spoken(given: Fields, name: str, kind: str) -> list[dict[str, str]]:
+    """Parts of reasoning, all of one kind."""
+    parts = []
+    for i, item in enumerate(given.array(name, MAX_MESSAGES) or []):
+        part = Fields(item, f"{given.path(name)}[{i}]")
+        if part.required_string("type") != kind:
+            raise invalid(part.path("type"), f"{part.path('type')} must be {kind}.")
+        parts.append({"type": kind, "text": _text(part, "text")})
+        part.finish({})
+    return parts
+
+
+def _text(part: Fields, name: str) -> str:
+    """It may be empty."""
+    text = part.take(name)
+    if text is None:
+        raise missing(part.path(name))
+    return as_string(text, part.path(name))

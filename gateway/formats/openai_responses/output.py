@@ -1,0 +1,188 @@
+"""A response's output as it grows: pieces of speech become items, and each step is an event for those who watch.
+
+One item is said at a time, and ends where another begins. Its events are `output_item.added`, those of its one part or
+of its arguments, and `output_item.done`, which has it whole. What its deltas add up to is what it is in the end.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from gateway.formats.openai_responses.items import COMPLETED, INCOMPLETE, CallName, Item
+from gateway.speech.pieces import CallArguments, CallBegun, Piece, Reasoning, Text
+
+Event = dict[str, Any]
+Logprobs = list[dict[str, Any]]
+
+_IN_PROGRESS = "in_progress"
+_NO_LOGPROBS: Logprobs = []
+
+
+class Output:
+    """The items of one answer. `new_id` makes the id of the item with this number, from its kind's prefix. `names` is
+    how calls are spelt, by what the model calls."""
+
+    def __init__(self, new_id: Callable[[str, int], str], names: Mapping[str, CallName]) -> None:
+        self._new_id = new_id
+        self._names = names
+        self._open: _Message | _Reasoning | _Call | None = None
+        self.items: list[Item] = []
+        """Those that have ended."""
+        self.ended = False
+
+    def say(self, piece: Piece, logprobs: Logprobs = _NO_LOGPROBS) -> list[Event]:
+        """Invariant: a call's arguments follow it, before anything else is said. `logprobs` are a text's."""
+        events: list[Event] = []
+        match piece:
+            case Text(text):
+                if not isinstance(self._open, _Message):
+                    events = self._close() + self._begin(_Message(*self._place("msg")))
+                assert isinstance(self._open, _Message)
+                events.append(self._open.delta(text, logprobs))
+            case Reasoning(text):
+                if not isinstance(self._open, _Reasoning):
+                    events = self._close() + self._begin(_Reasoning(*self._place("rs")))
+                assert isinstance(self._open, _Reasoning)
+                events.append(self._open.delta(text))
+            case CallBegun(number, id, name):
+                events = self._close()
+                events += self._begin(_Call(*self._place("fc"), number, id, self._names[name]))
+            case CallArguments(number, text):
+                assert isinstance(self._open, _Call)
+                assert self._open.number == number, "arguments follow their own call"
+                events.append(self._open.delta(text))
+        return events
+
+    def end(self, *, cut: bool) -> list[Event]:
+        """Nothing more is said. `cut`: it would have gone on, so that what was said last is not complete. An answer has
+        one item at least."""
+        events: list[Event] = []
+        if self._open is None:
+            events = self._begin(_Message(*self._place("msg")))
+        self.ended = True
+        return events + self._close(INCOMPLETE if cut else COMPLETED)
+
+    def _place(self, prefix: str) -> tuple[str, int]:
+        index = len(self.items)
+        return self._new_id(prefix, index), index
+
+    def _begin(self, item: "_Message | _Reasoning | _Call") -> list[Event]:
+        self._open = item
+        return item.begun()
+
+    def _close(self, status: str = COMPLETED) -> list[Event]:
+        if self._open is None:
+            return []
+        item, self._open = self._open, None
+        self.items.append(item.whole(status))
+        return item.ended(self.items[-1])
+
+
+class _Growing:
+    """An item that is being said."""
+
+    def __init__(self, id: str, index: int) -> None:
+        self._id = id
+        self._index = index
+        self._texts: list[str] = []
+
+    @property
+    def text(self) -> str:
+        return "".join(self._texts)
+
+    def _event(self, kind: str, **members: Any) -> Event:
+        return {"type": f"response.{kind}", "item_id": self._id, "output_index": self._index, **members}
+
+    def _item_event(self, kind: str, item: Item) -> Event:
+        return {"type": f"response.output_item.{kind}", "output_index": self._index, "item": item}
+
+
+class _OnePart(_Growing):
+    """An item of one part: a message, or reasoning. `members` are what it has beside its id, its status and the part;
+    `told` are the part's own that are told when it has ended."""
+
+    members: ClassVar[Mapping[str, Any]]
+    part_type: ClassVar[str]
+    told: ClassVar[tuple[str, ...]]
+
+    def begun(self) -> list[Event]:
+        return [
+            self._item_event("added", self._item(_IN_PROGRESS, [])),
+            self._event("content_part.added", content_index=0, part=self._part()),
+        ]
+
+    def whole(self, status: str) -> Item:
+        return self._item(status, [self._part()])
+
+    def ended(self, whole: Item) -> list[Event]:
+        [part] = whole["content"]
+        return [
+            self._event(f"{self.part_type}.done", content_index=0, **{name: part[name] for name in self.told}),
+            self._event("content_part.done", content_index=0, part=part),
+            self._item_event("done", whole),
+        ]
+
+    def _delta(self, text: str, **members: Any) -> Event:
+        self._texts.append(text)
+        return self._event(f"{self.part_type}.delta", content_index=0, delta=text, **members)
+
+    def _part(self) -> dict[str, Any]:
+        return {"type": self.part_type, "text": self.text}
+
+    def _item(self, status: str, content: list[dict[str, Any]]) -> Item:
+        return {"id": self._id, "status": status, **self.members, "content": content}
+
+
+class _Message(_OnePart):
+    members = MappingProxyType({"type": "message", "role": "assistant"})
+    part_type = "output_text"
+    told = ("text", "logprobs")
+
+    def __init__(self, id: str, index: int) -> None:
+        super().__init__(id, index)
+        self._logprobs: Logprobs = []
+
+    def delta(self, text: str, logprobs: Logprobs) -> Event:
+        self._logprobs += logprobs
+        return self._delta(text, logprobs=logprobs)
+
+    def _part(self) -> dict[str, Any]:
+        return super()._part() | {"annotations": [], "logprobs": list(self._logprobs)}
+
+
+class _Reasoning(_OnePart):
+    members = MappingProxyType({"type": "reasoning", "summary": ()})
+    part_type = "reasoning_text"
+    told = ("text",)
+
+    def delta(self, text: str) -> Event:
+        return self._delta(text)
+
+
+class _Call(_Growing):
+    def __init__(self, id: str, index: int, number: int, call_id: str, name: CallName) -> None:
+        super().__init__(id, index)
+        self.number = number
+        self._call_id = call_id
+        self._name = name
+
+    def begun(self) -> list[Event]:
+        return [self._item_event("added", self.whole(_IN_PROGRESS))]
+
+    def delta(self, text: str) -> Event:
+        self._texts.append(text)
+        return self._event("function_call_arguments.delta", delta=text)
+
+    def whole(self, status: str) -> Item:
+        return {
+            "id": self._id,
+            "type": "function_call",
+            "status": status,
+            "call_id": self._call_id,
+            **self._name.members(),
+            "arguments": self.text,
+        }
+
+    def ended(self, whole: Item) -> list[Event]:
+        done = self._event("function_call_arguments.done", name=self._name.name, arguments=whole["arguments"])
+        return [done, self._item_event("done", whole)]

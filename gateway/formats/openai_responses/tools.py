@@ -1,0 +1,157 @@
+"""Tools as responses spell them: `tools`, `tool_choice` and `parallel_tool_calls`."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+
+from gateway.formats.openai.tool_schema import MAX_TOOLS, read_function, require_own_names
+from gateway.formats.openai_responses.items import CallName, full_name
+from gateway.http.errors import invalid
+from gateway.http.fields import Fields, as_string
+from gateway.speech.tools import Tool, ToolChoice, ToolUse
+
+_NAMESPACE = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_MAX_SHOWN_CHARS = 64
+_REFUSED: Mapping[str, tuple[object, ...]] = {
+    "allowed_callers": (["direct"],),
+    "async": (False,),
+    "defer_loading": (False,),
+    "output_schema": (),
+}
+"""Of a function: known to OpenAI and not honoured here, with the values that ask for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredTools:
+    """`use` is what may be called, None where nothing is declared; `names` is how a call of each is spelt, by the name
+    that the model knows; `echo` is what the answer says again."""
+
+    use: ToolUse | None
+    names: Mapping[str, CallName]
+    echo: Mapping[str, Any]
+
+    @property
+    def unshown_chars(self) -> int:
+        """Of what the answer says again, near enough: what the model is not told of, as it may not call it."""
+        shown = () if self.use is None else self.use.shown
+        told = sum(len(orjson.dumps((tool.description, tool.parameters))) for tool in shown)
+        return max(0, len(orjson.dumps((self.echo["tools"], self.echo["tool_choice"]))) - told)
+
+
+def take_tools(fields: Fields) -> DeclaredTools:
+    """
+    Raises:
+        APIError: 400, naming the place. Tools of other types than functions, alone and in namespaces, run at OpenAI.
+    """
+    tools: list[Tool] = []
+    names: dict[str, CallName] = {}
+    echo: list[dict[str, Any]] = []
+    for i, item in enumerate(fields.array("tools", MAX_TOOLS) or []):
+        given = Fields(item, f"tools[{i}]")
+        kind = given.required_string("type")
+        if kind == "namespace":
+            namespace, inner = _namespace(given)
+            full = [replace(tool, name=full_name(namespace["name"], tool.name)) for tool in inner]
+            names |= {
+                whole.name: CallName(tool.name, namespace["name"]) for whole, tool in zip(full, inner, strict=True)
+            }
+            tools += [_described(tool, namespace["description"]) for tool in full]
+            echo.append(namespace | {"tools": [_echo(tool) for tool in inner]})
+        else:
+            tool = _function(given, kind)
+            names[tool.name] = CallName(tool.name)
+            tools.append(tool)
+            echo.append(_echo(tool))
+    require_own_names(tools)
+    parallel = fields.boolean("parallel_tool_calls", True)
+    choice = fields.take("tool_choice")
+    choice = ToolChoice.AUTO.value if choice is None else choice
+    use = _chosen(choice, tuple(tools), parallel)
+    return DeclaredTools(
+        use if tools else None, names, {"tools": echo, "tool_choice": choice, "parallel_tool_calls": parallel}
+    )
+
+
+def _namespace(given: Fields) -> tuple[dict[str, Any], list[Tool]]:
+    """What a namespace says of itself, and its functions by their own names."""
+    name = given.required_string("name")
+    if not _NAMESPACE.fullmatch(name):
+        raise invalid(given.path("name"), f"{given.path('name')} must be 1 to 64 letters, digits and _ -")
+    description, path = given.required_string("description"), given.path("tools")
+    items = given.array("tools", MAX_TOOLS) or []
+    functions = [Fields(item, f"{path}[{i}]") for i, item in enumerate(items)]
+    tools = [_function(each, each.required_string("type")) for each in functions]
+    given.finish({})
+    return {"type": "namespace", "name": name, "description": description}, tools
+
+
+def _described(tool: Tool, namespace: str) -> Tool:
+    """With what is said of its namespace, which the model is not told of elsewhere."""
+    return replace(tool, description=f"{namespace}\n{tool.description or ''}".rstrip())
+
+
+def _function(given: Fields, kind: str) -> Tool:
+    if kind != "function":
+        message = f"Tools of type {kind[:_MAX_SHOWN_CHARS]} are not supported here: only functions are."
+        raise invalid(given.path("type"), message, "unsupported_parameter")
+    tool = read_function(given)
+    given.finish(_REFUSED)
+    return tool
+
+
+def _chosen(choice: object, tools: tuple[Tool, ...], parallel: bool) -> ToolUse:
+    if isinstance(choice, str):
+        if choice not in list(ToolChoice):
+            raise invalid("tool_choice", f"tool_choice must be an object or one of {', '.join(ToolChoice)}.")
+        if choice == ToolChoice.REQUIRED and not tools:
+            raise invalid("tool_choice", "tool_choice is required, and there are no tools.")
+        return ToolUse(tools, ToolChoice(choice), parallel=parallel)
+    given = Fields(choice, "tool_choice")
+    kind = given.required_string("type")
+    if kind == "function":
+        named = _declared(given, tools).name
+        given.finish({})
+        return ToolUse(tools, ToolChoice.REQUIRED, named, parallel)
+    if kind == "allowed_tools":
+        return _allowed(given, tools, parallel)
+    message = f"A tool_choice of type {kind[:_MAX_SHOWN_CHARS]} is not supported here."
+    raise invalid("tool_choice.type", message, "unsupported_parameter")
+
+
+def _allowed(given: Fields, tools: Sequence[Tool], parallel: bool) -> ToolUse:
+    """Some of the tools: the model is told of no others."""
+    mode = given.required_string("mode")
+    if mode not in (ToolChoice.AUTO, ToolChoice.REQUIRED):
+        raise invalid(given.path("mode"), f"{given.path('mode')} must be auto or required.")
+    items = given.array("tools", MAX_TOOLS) or []
+    if not items:
+        raise invalid(given.path("tools"), f"{given.path('tools')} must not be empty.")
+    allowed = []
+    for i, item in enumerate(items):
+        one = Fields(item, f"{given.path('tools')}[{i}]")
+        as_string(one.take("type") or "function", one.path("type"))
+        allowed.append(_declared(one, tools).name)
+        one.finish({})
+    given.finish({})
+    return ToolUse(tuple(tool for tool in tools if tool.name in allowed), ToolChoice(mode), parallel=parallel)
+
+
+def _declared(given: Fields, tools: Sequence[Tool]) -> Tool:
+    name = given.required_string("name")
+    for tool in tools:
+        if tool.name == name:
+            return tool
+    raise invalid(given.path("name"), f"{given.path('name')} must be the name of one of the tools.")
+
+
+def _echo(tool: Tool) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.parameters,
+        "strict": tool.strict,
+    }

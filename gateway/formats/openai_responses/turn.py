@@ -1,0 +1,125 @@
+"""One request's way through what is stored: what it goes on from, and what is kept of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from engine.request import TextDelta
+from gateway.formats.openai_responses.conversation import conversation_of, unshown_chars
+from gateway.formats.openai_responses.ids import response_of
+from gateway.formats.openai_responses.items import REFERENCE, Item
+from gateway.formats.openai_responses.record import Record, read_record
+from gateway.formats.openai_responses.schema import Stated
+from gateway.formats.openai_responses.wire import ResponseWire
+from gateway.generation.engine_client import ServedModel
+from gateway.generation.prepare import PreparedPrompt
+from gateway.generation.request import GenerationRequest
+from gateway.generation.services import Services
+from gateway.generation.speech_stage import speech_of
+from gateway.generation.usage import UsageTotal
+from gateway.generation.wire import Header
+from gateway.http.errors import APIError, invalid
+from gateway.sessions.records import Records
+from gateway.tenancy.records import Principal
+
+KEPT_HEADER = "x-turnpike-response-kept"
+MAX_REFERRED = 16
+"""Responses whose items one request may refer to: each is a read of the store."""
+MAX_UNSHOWN_CHARS = 128 * 1024
+"""Of what would be stored with a response, and is no part of its prompt: nobody pays for that by the token."""
+
+
+class ResponseTurn:
+    """A `Memory`: passed before routing, when the wire is made, and when the answer has ended."""
+
+    def __init__(self, request: GenerationRequest, stated: Stated) -> None:
+        self._request = request
+        self._stated = stated
+        self._before: Sequence[Item] = ()
+        self._input: Sequence[Item] = ()
+        self._records: Records | None = None
+        self._tenant_id = ""
+        self._wire: ResponseWire | None = None
+        self._kept: bool | None = None
+
+    async def recall(self, services: Services, caller: Principal) -> GenerationRequest:
+        """
+        Raises:
+            APIError: 404, what it goes on from is not there, or not the tenant's; 400, there is nothing to answer.
+            SessionStoreAway: that cannot be read.
+        """
+        self._records, self._tenant_id = services.sessions.responses, caller.tenant_id
+        previous = self._stated.previous_response_id
+        if previous is not None:
+            self._before = (await self._read(previous, "previous_response_id")).items
+        self._input = await self._resolved(self._stated.items)
+        if self._stated.store:
+            self._require_shown()
+        messages = conversation_of(self._stated.instructions, [*self._before, *self._input])
+        if not messages:
+            raise invalid("input", "input must not be empty.")
+        return replace(self._request, prompts=(self._stated.conversation(messages),))
+
+    def _require_shown(self) -> None:
+        unshown = unshown_chars(self._input) + self._stated.unshown_tool_chars
+        if unshown > MAX_UNSHOWN_CHARS:
+            raise invalid(
+                "input",
+                f"input and tools have {unshown} characters that no model sees, and {MAX_UNSHOWN_CHARS} are stored. "
+                "Leave out summaries, reasoning that led to nothing and tools that may not be called, or do not store.",
+                "string_above_max_length",
+            )
+
+    def wire(
+        self, header: Header, request: GenerationRequest, model: ServedModel, prompts: Sequence[PreparedPrompt]
+    ) -> ResponseWire:
+        """The last one counts: a cascade makes one for each of its models."""
+        speech = speech_of(header, request, model, prompts)
+        self._wire = ResponseWire(header, self._stated, speech, model.text.tokenizer)
+        return self._wire
+
+    async def keep(self, choices: Sequence[TextDelta], usage: UsageTotal) -> None:
+        wire = self._wire
+        assert wire is not None
+        assert self._records is not None
+        wire.hear(choices)
+        if self._stated.store:
+            record = Record.of(wire.response(usage), self._before, self._input)
+            self._kept = wire.kept = await self._records.put(self._tenant_id, wire.id, record.to_json())
+
+    def headers(self) -> Mapping[str, str]:
+        return {} if self._kept is None else {KEPT_HEADER: "true" if self._kept else "false"}
+
+    async def _resolved(self, items: Sequence[Item]) -> list[Item]:
+        """With what they refer to in the place of references."""
+        known: dict[str, Record] = {}
+        resolved = []
+        for i, item in enumerate(items):
+            if item["type"] != REFERENCE:
+                resolved.append(item)
+                continue
+            param, id = f"input[{i}].id", item["id"]
+            response_id = response_of(id)
+            if response_id is None:
+                raise _no_item(id, param)
+            if response_id not in known:
+                if len(known) == MAX_REFERRED:
+                    raise invalid(param, f"A request refers to items of at most {MAX_REFERRED} responses.")
+                known[response_id] = await self._read(response_id, param)
+            own = known[response_id]
+            found = [each for each in (*own.input, *own.response["output"]) if each["id"] == id]
+            if not found:
+                raise _no_item(id, param)
+            resolved.append(found[0])
+        return resolved
+
+    async def _read(self, id: str, param: str) -> Record:
+        assert self._records is not None
+        record = await read_record(self._records, self._tenant_id, id)
+        if record is None:
+            code = "previous_response_not_found" if param == "previous_response_id" else "item_not_found"
+            raise APIError(404, f"There is no stored response {id[:64]}.", param=param, code=code)
+        return record
+
+
+def _no_item(id: str, param: str) -> APIError:
+    return APIError(404, f"There is no stored item {id[:64]}.", param=param, code="item_not_found")

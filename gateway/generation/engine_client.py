@@ -1,0 +1,103 @@
+"""What the gateway needs of an engine. `engine.engine.Engine` has it, and so has a fake in the tests."""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Protocol
+
+from engine.request import STANDARD, SamplingParams, ServiceClass, TextDelta
+from engine.runtime.reservation import Reservation
+from engine.runtime.streams import AbortListener
+from engine.scheduling.stats import SchedulerStats
+from engine.text.processor import TextProcessor
+
+
+class ServedModel(Protocol):
+    """A loaded model. `max_model_len` bounds prompt and answer together, in tokens; `created` is a Unix time."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def text(self) -> TextProcessor: ...
+
+    @property
+    def max_model_len(self) -> int: ...
+
+    @property
+    def windows(self) -> Mapping[str, int]:
+        """The same for each class of service, by its name."""
+        ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def created(self) -> int: ...
+
+    @property
+    def version(self) -> str:
+        """Names the weights, the same on every replica that serves them."""
+        ...
+
+
+class PredictedWait(Protocol):
+    """Nanoseconds until a new request's first token, and until all that wait now in its class have theirs."""
+
+    @property
+    def first_token_ns(self) -> int: ...
+
+    @property
+    def drain_ns(self) -> int: ...
+
+
+class EngineClient(Protocol):
+    """Loaded models and what steps them. `start` and `close` may take long; both are idempotent."""
+
+    @property
+    def models(self) -> Mapping[str, ServedModel]: ...
+
+    @property
+    def ready(self) -> bool: ...
+
+    def start(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def stats(self) -> Mapping[str, SchedulerStats]:
+        """What each model's scheduler holds now and has done so far."""
+        ...
+
+    def predicted_wait(self, model: str, service_class: ServiceClass, prompt_tokens: int) -> PredictedWait:
+        """How long a request of this class would wait if it came now."""
+        ...
+
+    def queue_depth(self, model: str) -> int:
+        """How many requests wait for a model, of all classes, or were let in and will find no room."""
+        ...
+
+    def reserve(self, model: str, service_class: ServiceClass) -> Reservation:
+        """Count a request that is let in now among those that wait, until `stream` submits it or it is released."""
+        ...
+
+    def stream(
+        self,
+        model: str,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        tenant: str = "",
+        service_class: ServiceClass = STANDARD,
+        continues_text: bool = False,
+        on_abort: AbortListener | None = None,
+        reservation: Reservation | None = None,
+    ) -> AsyncGenerator[TextDelta]:
+        """Deltas of all choices. Closing it, or cancelling the task that iterates, aborts the request.
+
+        `on_abort` is told, on the event loop, what each choice had consumed whose last delta was not read.
+        `reservation` was made for it: it stands for this prompt no more once the request is submitted.
+
+        Raises:
+            UnservableRequest, InvalidParameter: at the call, before anything is computed.
+            EngineError: from the iterator, where the request fails inside the engine.
+        """
+        ...

@@ -1,0 +1,49 @@
+"""What a supervisor and a scraper ask, without a key."""
+
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from starlette.types import Receive, Scope, Send
+
+from gateway.generation.engine_client import EngineClient
+from gateway.http.drain import Drain
+from gateway.http.responses import send_body
+from gateway.metering.journal.journal import Journal
+from gateway.telemetry.metrics import Metrics
+
+
+class Healthz:
+    """An ASGI endpoint: the event loop answers."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send_body(send, 200, b'{"status":"ok"}')
+
+
+def is_ready(engine: EngineClient, journal: Journal) -> bool:
+    """Whether requests can be served, and billed."""
+    return engine.ready and journal.trouble is None
+
+
+class Readyz:
+    """An ASGI endpoint: whether to send requests here."""
+
+    def __init__(self, engine: EngineClient, journal: Journal, drain: Drain) -> None:
+        self._engine = engine
+        self._journal = journal
+        self._drain = drain
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._drain.begun:
+            await send_body(send, 503, b'{"status":"draining"}', {"retry-after": "5"})
+        elif is_ready(self._engine, self._journal):
+            await send_body(send, 200, b'{"status":"ready"}')
+        else:
+            await send_body(send, 503, b'{"status":"not ready"}', {"retry-after": "5"})
+
+
+class Scrape:
+    """An ASGI endpoint: Prometheus' text format."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send_body(send, 200, generate_latest(self._metrics.registry), content_type=CONTENT_TYPE_PLAIN_0_0_4)

@@ -1,0 +1,73 @@
+"""How long a prompt and its answer may be, in tokens."""
+
+from collections.abc import Sequence
+
+from gateway.generation.request import GenerationRequest
+from gateway.http.bounds import MAX_PROMPT_LOGPROBS, MIN_TOKENIZED_BYTES, TOKENIZED_BYTES_PER_TOKEN
+from gateway.http.errors import APIError, invalid
+from gateway.http.fields import too_long
+
+
+def truncated(request: GenerationRequest, token_ids: Sequence[int], window: int) -> Sequence[int]:
+    """A prompt cut to what the request says, if it says so."""
+    if request.truncation is None:
+        return token_ids
+    most = request.truncation.tokens
+    if most is None:
+        wanted = request.params.max_tokens
+        answer = request.default_max_tokens or 1 if wanted is None else wanted
+        most = max(0, window - answer)
+    if len(token_ids) <= most:
+        return token_ids
+    return token_ids[len(token_ids) - most :] if request.truncation.keeps_end else token_ids[:most]
+
+
+def bound_prompt_logprobs(request: GenerationRequest, encoded: Sequence[Sequence[int]]) -> None:
+    """Raises: APIError, more log-probabilities of prompts are asked for than one answer may hold."""
+    alternatives = request.details.prompt_logprobs
+    if alternatives is None:
+        return
+    entries = sum(map(len, encoded)) * (alternatives + 1)
+    if entries > MAX_PROMPT_LOGPROBS:
+        message = f"prompt_logprobs has at most {MAX_PROMPT_LOGPROBS} entries with all alternatives, not {entries}."
+        raise invalid("prompt_logprobs", message)
+
+
+def longer_than_window(param: str, window: int, tokens: str) -> APIError:
+    return invalid(param, f"The window is {window} tokens, and the {param} has {tokens}.", "context_length_exceeded")
+
+
+def require_tokenizable(param: str, text_bytes: int, window: int) -> None:
+    """Of text that is tokenised though it may have more tokens than the window.
+
+    Raises:
+        APIError: 400, it is so long that it is not.
+    """
+    most = max(MIN_TOKENIZED_BYTES, TOKENIZED_BYTES_PER_TOKEN * window)
+    if text_bytes > most:
+        raise too_long(param, most, text_bytes)
+
+
+def answer_tokens(request: GenerationRequest, prompt_tokens: int, window: int) -> int:
+    """How long the answer may be: what was asked for, the default, or the rest of the window.
+
+    Raises:
+        APIError: 400, `context_length_exceeded` where prompt and answer do not fit.
+    """
+    param = request.prompt_param
+    if prompt_tokens == 0:
+        raise invalid(param, f"{param} has no tokens.")
+    room = window - prompt_tokens
+    wanted = request.params.max_tokens
+    if room < (1 if wanted is None else min(1, wanted)):
+        raise longer_than_window(param, window, f"{prompt_tokens}")
+    if wanted is None:
+        default = room if request.default_max_tokens is None else request.default_max_tokens
+        return min(default, room)
+    if wanted > room:
+        raise invalid(
+            request.limit_param,
+            f"The window is {window} tokens; {prompt_tokens} of the {param} and {wanted} of the answer do not fit.",
+            "context_length_exceeded",
+        )
+    return wanted

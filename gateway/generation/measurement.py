@@ -1,0 +1,90 @@
+"""What the metrics learn of one generating request."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from gateway.generation.deltas import ChoiceDelta
+from gateway.generation.usage import UsageTotal
+from gateway.http.errors import ClientGone, as_api_error
+from gateway.telemetry.metrics import Metrics
+
+_INTERNAL = "internal_error"
+
+
+class Measurement:
+    """Times one request from its last byte on. `labels` are operation, model (a served one) and tier."""
+
+    def __init__(self, metrics: Metrics, labels: tuple[str, str, str]) -> None:
+        self._metrics = metrics
+        self._labels = labels
+        self._started = time.perf_counter()
+        self._first: dict[int, tuple[float, int]] = {}
+        self._latest: dict[int, float] = {}
+        self.ttft_ms: int | None = None
+
+    def serves(self, model: str) -> None:
+        """Another model serves it."""
+        operation, _, tier = self._labels
+        self._labels = (operation, model, tier)
+
+    def saw(self, batch: Sequence[ChoiceDelta]) -> None:
+        """Note when tokens came. A choice's later tokens are timed from the delta that brought its first, and each
+        delta from the one before it."""
+        now = time.perf_counter()
+        for choice, delta in batch:
+            if delta.token_ids:
+                if choice in self._latest:
+                    self._metrics.inter_token.labels(*self._labels).observe(now - self._latest[choice])
+                self._latest[choice] = now
+            if choice not in self._first and delta.token_ids:
+                if not self._first:
+                    self.ttft_ms = round((now - self._started) * 1e3)
+                    self._metrics.time_to_first_token.labels(*self._labels).observe(now - self._started)
+                self._first[choice] = (now, len(delta.token_ids))
+            if delta.usage is not None and choice in self._first:
+                then, first_tokens = self._first[choice]
+                later_tokens = delta.usage.completion_tokens - first_tokens
+                if later_tokens > 0:
+                    each_s = (now - then) / later_tokens
+                    self._metrics.time_per_output_token.labels(*self._labels).observe(each_s)
+
+    def used(self, usage: UsageTotal) -> None:
+        for kind, tokens in (("input", usage.prompt_tokens), ("output", usage.completion_tokens)):
+            self._metrics.token_usage.labels(*self._labels, kind).observe(tokens)
+
+    def ended(self, error_type: str) -> None:
+        elapsed_s = time.perf_counter() - self._started
+        self._metrics.request_duration.labels(*self._labels, error_type).observe(elapsed_s)
+
+    def turned_away(self, reason: str) -> None:
+        _, model, tier = self._labels
+        self._metrics.sheds.labels(model, tier, reason).inc()
+
+
+@contextmanager
+def measuring(metrics: Metrics, labels: tuple[str, str, str]) -> Iterator[Measurement]:
+    """Measure a block; how it ends is the request's outcome."""
+    measurement = Measurement(metrics, labels)
+    try:
+        yield measurement
+    except BaseException as error:
+        measurement.ended(error_type(error))
+        if (reason := shed_reason(error)) is not None:
+            measurement.turned_away(reason)
+        raise
+    measurement.ended("")
+
+
+def error_type(error: BaseException) -> str:
+    """An error's code, of which there are few."""
+    if isinstance(error, ClientGone):
+        return "client_gone"
+    known = as_api_error(error) if isinstance(error, Exception) else None
+    return (known.code if known is not None else None) or _INTERNAL
+
+
+def shed_reason(error: BaseException) -> str | None:
+    """The code of an error that says to come back later; None for any other."""
+    known = as_api_error(error) if isinstance(error, Exception) else None
+    return known.code if known is not None and known.status in (429, 503) else None

@@ -1,0 +1,216 @@
+"""A chat that goes on with a session: what is stored goes in front, and what was said is stored behind.
+
+A turn on a session passes here three times: `SessionStage.joined` before the model is chosen, `SessionStage.prepare`
+when it is, as the window is counted in its tokens, and `SessionTurn.keep` when its answer has ended well. A turn that
+ends in any other way leaves the session as it was.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+from engine.request import TextDelta
+from gateway.config.settings import Settings
+from gateway.generation.engine_client import ServedModel
+from gateway.generation.lengths import require_tokenizable
+from gateway.generation.prepare import PreparedPrompt, limited, prepare, prompts_of, text_chars
+from gateway.generation.request import Conversation, GenerationRequest
+from gateway.generation.services import Services
+from gateway.generation.session_fit import Fitter, Shown, Summarise
+from gateway.generation.session_summary import Asker, Summariser, Summary
+from gateway.generation.text_pool import TextLane
+from gateway.http.errors import invalid
+from gateway.http.session_ids import require_session_id
+from gateway.sessions import History, OpenTurn, SessionKey
+from gateway.sessions.history import Message
+from gateway.sessions.policy import SessionWindow
+from gateway.sessions.window import Window
+from gateway.speech.message import said
+from gateway.speech.pieces import Piece, Spoken
+from gateway.speech.speech import Speech
+from gateway.tenancy.records import Principal
+
+SESSION_HEADER = "x-turnpike-session"
+
+
+@dataclass(slots=True)
+class SessionTurn:
+    """One turn on a session. `droppable` of the turns in `joined` were stored before; the others came just now."""
+
+    id: str
+    joined: History
+    droppable: int
+    _open: OpenTurn
+    _shown: Shown | None = field(default=None, init=False)
+    _speech: Speech = field(default_factory=Speech, init=False)
+    _pieces: list[Piece] = field(default_factory=list, init=False)
+    _summaries: dict[int, Summary] = field(default_factory=dict, init=False)
+    kept: bool | None = field(default=None, init=False)
+
+    @classmethod
+    def begun(cls, id: str, turn: OpenTurn, new: Sequence[Message]) -> "SessionTurn":
+        joined = turn.history.joined(new)
+        droppable = end = 0
+        for each in joined.turns:
+            end += len(each)
+            droppable += end <= len(turn.history.messages)
+        return cls(id, joined, droppable, turn)
+
+    @property
+    def shown(self) -> Shown:
+        assert self._shown is not None, "a session's turn is fitted to its model before it is answered"
+        return self._shown
+
+    async def fit(
+        self,
+        like: Conversation,
+        model: ServedModel,
+        window: Window,
+        summarise: Summarise | None,
+        lane: TextLane,
+        *,
+        most_tokens: int | None,
+        whole: bool,
+    ) -> Shown:
+        """Settle what this model is shown; the last model that it is settled for counts."""
+
+        async def summarise_once(former: str | None, gone: Sequence[Message]) -> Summary:
+            """For another model, too, if the same turns go: a summary is paid for."""
+            assert summarise is not None
+            if len(gone) not in self._summaries:
+                self._summaries[len(gone)] = await summarise(former, gone)
+            return self._summaries[len(gone)]
+
+        fitter = Fitter(self.joined, self.droppable, like, model.text, lane, most_tokens)
+        self._shown = await fitter.fit(window, None if summarise is None else summarise_once, whole=whole)
+        return self._shown
+
+    def reads_with(self, speech: Speech) -> None:
+        """How the answer of the model that it was fitted to last is taken apart."""
+        self._speech = speech
+
+    def saw(self, delta: TextDelta) -> None:
+        """A part of the answer, on its way to the client."""
+        self._pieces += self._speech.read(0, delta)
+
+    async def keep(self) -> None:
+        """The answer has ended well, and is billed: remember it. Where that fails the answer is the client's all the
+        same, and `kept` says so."""
+        history = self.shown.history.answered(said(Spoken.of(self._pieces)))
+        self.kept = await self._open.keep(history, self.shown.cut)
+
+    def headers(self) -> dict[str, str]:
+        """Which session, and how many of its former turns the model was shown and how many not. Whether this one was
+        kept is known when the answer has ended."""
+        history = self.shown.history
+        shown_turns = self.droppable - (history.dropped_turns - self.joined.dropped_turns)
+        headers = {
+            SESSION_HEADER: self.id,
+            f"{SESSION_HEADER}-turns": str(shown_turns),
+            f"{SESSION_HEADER}-dropped-turns": str(history.dropped_turns),
+        }
+        if self.shown.cut is not None:
+            headers[f"{SESSION_HEADER}-window"] = self.shown.cut.value
+        if self.shown.summary is not None:
+            headers[f"{SESSION_HEADER}-summary-id"] = self.shown.summary.request_id
+        if self.kept is not None:
+            headers[f"{SESSION_HEADER}-kept"] = "true" if self.kept else "false"
+        return headers
+
+
+class SessionStage:
+    """Opens the turns of requests that name a session, and fits them to the model that answers."""
+
+    def __init__(self, services: Services, settings: Settings) -> None:
+        self._sessions = services.sessions
+        self._texts = services.texts
+        self._summariser = Summariser(services, settings)
+        self._max_bytes = settings.session_max_bytes
+        self._window = settings.session_window
+
+    @asynccontextmanager
+    async def joined(
+        self, request: GenerationRequest, scope: Scope, caller: Principal
+    ) -> AsyncIterator[tuple[GenerationRequest, SessionTurn | None]]:
+        """The request with the session's conversation in front, and the turn; as it is where it names no session.
+
+        Raises:
+            APIError: 400, sessions and this request do not go together.
+            SessionBusy, SessionStoreAway, UnreadableHistory: as `Sessions.turn`.
+        """
+        session_id = _session_id(request, Headers(scope=scope).get(SESSION_HEADER))
+        if session_id is None:
+            yield request, None
+            return
+        conversation = _conversation(request)
+        async with self._sessions.turn(SessionKey(caller.tenant_id, session_id)) as opened:
+            turn = SessionTurn.begun(session_id, opened, conversation.messages)
+            whole = replace(conversation, messages=turn.joined.prompt)
+            yield replace(request, prompts=(whole,), session_id=session_id), turn
+
+    async def prepare(
+        self,
+        request: GenerationRequest,
+        turn: SessionTurn | None,
+        model: ServedModel,
+        context_tokens: int,
+        asker: Asker,
+        *,
+        whole: bool,
+    ) -> list[PreparedPrompt]:
+        """As `prepare.prepare`, with a session's turn fitted to `context_tokens`, the model's window for
+        this caller. `whole`: another model has room for more, so a conversation that does not fit is refused here.
+
+        Raises:
+            APIError, ChatTemplateError: as `prepare`, and 400 for messages that are larger than a session may be.
+            ClientGone: while a summary was written.
+        """
+        lane = TextLane(self._texts, asker.caller.tenant_id, asker.receive)
+        if turn is None:
+            return await prepare(request, model, context_tokens, lane)
+        window = Window.of(context_tokens, request.params.max_tokens, self._max_bytes)
+        wants_summary = (asker.caller.session_window or self._window) is SessionWindow.SUMMARY
+        summarise = self._summariser.of(model, asker) if wants_summary else None
+        most_tokens = None
+        if request.truncation is None:
+            most_tokens = context_tokens
+        else:
+            require_tokenizable(request.prompt_param, max(map(text_chars, request.prompts)), context_tokens)
+        shown = await turn.fit(
+            _conversation(request), model, window, summarise, lane, most_tokens=most_tokens, whole=whole
+        )
+        assert shown.token_ids is not None
+        return limited(request, [shown.token_ids], model, context_tokens)
+
+
+def _session_id(request: GenerationRequest, stated: str | None) -> str | None:
+    """The session that the body or the header names.
+
+    Raises:
+        APIError: 400, they differ, or there can be no session here.
+    """
+    if stated is not None:
+        require_session_id(stated, SESSION_HEADER)
+        if request.session_id not in (None, stated):
+            raise invalid("session_id", f"session_id and the header {SESSION_HEADER} differ.")
+    session_id = request.session_id if stated is None else stated
+    if session_id is None:
+        return None
+    if request.prompt_param != "messages":
+        raise invalid(SESSION_HEADER, "Only chats have sessions.", "unsupported_parameter")
+    if request.params.n > 1:
+        raise invalid("n", "n must be 1 in a session, which goes on with one answer.", "unsupported_parameter")
+    if not _conversation(request).add_generation_prompt:
+        raise invalid(
+            "add_generation_prompt", "A session's turn ends with an answer of its own.", "unsupported_parameter"
+        )
+    return session_id
+
+
+def _conversation(request: GenerationRequest) -> Conversation:
+    [prompt] = prompts_of(request)
+    assert isinstance(prompt, Conversation)
+    return prompt

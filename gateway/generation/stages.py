@@ -1,0 +1,39 @@
+"""The stages on a request's way to a model: one of each, whatever the endpoint."""
+
+from dataclasses import dataclass
+
+from gateway.config.settings import Settings
+from gateway.generation.placing import Placing
+from gateway.generation.route_stage import RouteStage, model_names
+from gateway.generation.service_classes import TierClasses
+from gateway.generation.services import Services
+from gateway.generation.session_stage import SessionStage
+from gateway.routing.names import ModelNames
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """What the endpoints share that have a model do something."""
+
+    services: Services
+    settings: Settings
+    names: ModelNames
+    classes: TierClasses
+    sessions: SessionStage
+    routes: RouteStage
+    placing: Placing
+
+    @classmethod
+    def of(cls, services: Services, settings: Settings) -> "Stages":
+        """Raises: UnusableWeights."""
+        names = model_names(services.engine, settings)
+        sessions = SessionStage(services, settings)
+        return cls(
+            services,
+            settings,
+            names,
+            TierClasses(settings),
+            sessions,
+            RouteStage(services, settings, names),
+            Placing(services, settings, sessions),
+        )

@@ -1,0 +1,158 @@
+"""What a whole request used."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.request import FinishReason, TextDelta, Usage
+from gateway.admission.model import Scope
+from gateway.metering.event import Ending
+from gateway.metering.journal.opening import NO_WORK, Progress, Work
+
+_NS_PER_MS = 1_000_000
+
+
+def token_usage(prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:
+    """The part of OpenAI's `usage` object that is always there."""
+    total = prompt_tokens + completion_tokens
+    return {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens, "total_tokens": total}
+
+
+@dataclass(slots=True)
+class UsageTotal:
+    """The usage of every choice added up, at any moment: a prompt counts once, whatever the number of its choices.
+
+    `prompt_lengths` are tokens. `bound_by` is the limit that cut the answers' length, if one did. `earlier` is what
+    another model did for the request before, and `earlier_tokens` what that one computed. A choice that has not ended
+    counts with the tokens that were handed out, and its prompt from then on.
+    """
+
+    prompt_lengths: Sequence[int]
+    choices_each: int
+    bound_by: Scope | None = None
+    earlier: Work = NO_WORK
+    earlier_tokens: int = 0
+    ended: set[int] = field(default_factory=set)
+    ttft_ms: int | None = None
+    _completion_tokens: dict[int, int] = field(default_factory=dict)
+    reasoning_tokens: int = 0
+    """Of the completion tokens, what the models said to themselves."""
+    _cached_tokens: dict[int, int] = field(default_factory=dict)
+    _consumed: dict[int, Usage] = field(default_factory=dict)
+    _reasons: set[FinishReason] = field(default_factory=set)
+
+    def saw(self, choice: int, delta: TextDelta, reasoning_tokens: int = 0) -> None:
+        """Count a delta on its way to the client. `reasoning_tokens`: how many more are known to be reasoning."""
+        self.reasoning_tokens += reasoning_tokens
+        counted = self._completion_tokens.get(choice, 0) + len(delta.token_ids)
+        if choice % self.choices_each == 0:
+            # The other choices share this one's prompt.
+            self._cached_tokens[choice] = delta.cached_tokens
+        if delta.usage is not None:
+            # The engine's own count has the end-of-text token too.
+            counted = delta.usage.completion_tokens
+            self.ended.add(choice)
+            self._consumed[choice] = delta.usage
+        self._completion_tokens[choice] = counted
+        if delta.finish_reason is not None:
+            self._reasons.add(delta.finish_reason)
+
+    def aborted(self, choice: int, usage: Usage) -> None:
+        """What a choice that nobody read to its end had consumed."""
+        self._consumed[choice] = usage
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is known of every choice what it consumed."""
+        return len(self._consumed) == len(self.prompt_lengths) * self.choices_each
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(self.prompt_lengths[prompt] for prompt in {c // self.choices_each for c in self._completion_tokens})
+
+    @property
+    def cached_tokens(self) -> int:
+        return sum(self._cached_tokens.values())
+
+    @property
+    def completion_tokens(self) -> int:
+        return sum(self._completion_tokens.values())
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+    def counted_tokens(self, unknown_answers: Sequence[int] = ()) -> int:
+        """What counts against limits, whoever pays for it: the tokens of prompts as far as they were computed or found
+        cached, and of answers all that were computed, sent or not. 0: the engine has not begun.
+
+        `unknown_answers` are tokens by prompt: so many each of its choices counts for of which nothing is known.
+        """
+        prompts = [0] * len(self.prompt_lengths)
+        answers = 0
+        for choice in range(len(self.prompt_lengths) * self.choices_each):
+            prompt, known = choice // self.choices_each, self._consumed.get(choice)
+            length, sent = self.prompt_lengths[prompt], self._completion_tokens.get(choice)
+            if sent is not None or (known is not None and known.completion_tokens):
+                prompts[prompt] = length
+            if known is not None:
+                prompts[prompt] = max(prompts[prompt], known.prefilled_tokens)
+                answers += max(sent or 0, known.completion_tokens)
+            elif unknown_answers:
+                prompts[prompt] = length
+                answers += max(sent or 0, unknown_answers[prompt])
+            else:
+                answers += sent or 0
+        return self.earlier_tokens + sum(prompts) + answers
+
+    @property
+    def progress(self) -> Progress:
+        """What has been counted so far, as the journal wants it."""
+        return Progress(self.prompt_tokens, self.cached_tokens, self.completion_tokens, self.ttft_ms)
+
+    @property
+    def work(self) -> Work:
+        """What the engine did for all choices, as far as it is known. It waited as long as the first of them, and was
+        paused as long as the longest. What another model did before comes on top."""
+        consumed = self._consumed.values()
+        recompute_ns: Counter[str] = Counter()
+        for usage in consumed:
+            if usage.recompute_ns:
+                recompute_ns.update(usage.recompute_ns)
+        return self.earlier + Work(
+            undelivered_tokens=max(0, sum(each.completion_tokens for each in consumed) - self.completion_tokens),
+            draft_tokens=sum(each.draft_tokens for each in consumed),
+            accepted_draft_tokens=sum(each.accepted_draft_tokens for each in consumed),
+            queue_ms=min((each.queue_ns for each in consumed), default=0) // _NS_PER_MS,
+            paused_ms=max((each.paused_ns for each in consumed), default=0) // _NS_PER_MS,
+            engine_ns=sum(each.engine_ns for each in consumed),
+            recompute_ns=recompute_ns,
+            preemptions=sum(each.preemptions for each in consumed),
+        )
+
+    @property
+    def ending(self) -> Ending:
+        """Why it ended, where all choices have: what cut one of them short goes before what ended others."""
+        if FinishReason.LENGTH in self._reasons:
+            return Ending.LENGTH if self.bound_by is None else Ending.QUOTA
+        return Ending.STOP
+
+    def wire(self) -> dict[str, Any]:
+        """OpenAI's `usage` object; `limited_by` is ours, and there where a limit ended an answer. What is said of
+        predictions is of our own drafts, in choices that have ended; those that were rejected are not charged for."""
+        consumed = self._consumed.values()
+        drafts = sum(each.draft_tokens for each in consumed)
+        accepted = sum(each.accepted_draft_tokens for each in consumed)
+        usage = token_usage(self.prompt_tokens, self.completion_tokens) | {
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens, "audio_tokens": 0},
+            "completion_tokens_details": {
+                "reasoning_tokens": self.reasoning_tokens,
+                "audio_tokens": 0,
+                "accepted_prediction_tokens": accepted,
+                "rejected_prediction_tokens": drafts - accepted,
+            },
+        }
+        if self.bound_by is not None and FinishReason.LENGTH in self._reasons:
+            usage["limited_by"] = {"scope": self.bound_by.kind.value, "limit": self.bound_by.measure.value}
+        return usage

@@ -1,0 +1,97 @@
+"""What the generating endpoints have in common on the wire."""
+
+import hashlib
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import version
+from typing import Any, Protocol
+
+import orjson
+
+from engine.request import TextDelta
+from gateway.generation.usage import UsageTotal
+from gateway.http.errors import APIError
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The members that every chunk and the whole body of one answer begin with. `service_tier`: where asked for."""
+
+    id: str
+    model: str
+    service_tier: str | None = None
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def wire(self, kind: str) -> dict[str, Any]:
+        members = {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": system_fingerprint(self.model),
+        }
+        return members if self.service_tier is None else members | {"service_tier": self.service_tier}
+
+    def chunk_start(self, kind: str) -> bytes:
+        """A chunk's JSON up to where its first choice begins."""
+        return orjson.dumps(self.wire(kind))[:-1] + b',"choices":['
+
+
+class Wire(Protocol):
+    """How an endpoint spells choices. An object serves one request and keeps what it said of each choice.
+
+    What goes into a stream is whole server-sent events, as bytes; none where there is nothing to see.
+    """
+
+    def start(self) -> bytes:
+        """What a stream begins with, before the first delta."""
+        ...
+
+    def events(self, choice: int, delta: TextDelta) -> bytes:
+        """What a delta becomes."""
+        ...
+
+    def end(self, usage: UsageTotal) -> bytes:
+        """What a stream ends with when every choice has ended and is billed."""
+        ...
+
+    def failure(self, error: APIError) -> bytes:
+        """The last word of a stream that broke."""
+        ...
+
+    def body(self, choices: Sequence[TextDelta], usage: UsageTotal) -> bytes:
+        """The whole answer, from each choice's deltas joined into one."""
+        ...
+
+
+def event(data: bytes) -> bytes:
+    """A server-sent event without a name."""
+    return b"data: %b\n\n" % data
+
+
+DONE = event(b"[DONE]")
+"""OpenAI's end of a stream that ended well."""
+
+
+def new_id(prefix: str) -> str:
+    """The prefix has its separator: APIs differ in that."""
+    return prefix + uuid.uuid4().hex
+
+
+@cache
+def system_fingerprint(model: str) -> str:
+    """Changes with what may change the text that a seed gives: the program's version and the (served) model."""
+    return "fp_" + hashlib.sha256(f"{version('turnpike')}:{model}".encode()).hexdigest()[:12]
+
+
+def chunk_end(include_usage: bool) -> bytes:
+    """With usage asked for, every chunk but the last says that it has none."""
+    return b'],"usage":null}' if include_usage else b"]}"
+
+
+def chunk_end_with(members: Mapping[str, Any]) -> bytes:
+    """The end of a chunk that has more to say than its choices."""
+    return b"]," + orjson.dumps(members)[1:]

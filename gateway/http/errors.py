@@ -1,0 +1,222 @@
+"""The one place where errors become HTTP: statuses, OpenAI's types and codes, its envelope."""
+
+from collections.abc import Mapping
+
+import orjson
+from starlette.exceptions import HTTPException
+
+from engine.errors import EngineError, GrammarGaveUp, InvalidParameter, TooManyGrammars, UnservableRequest
+from engine.text.chat_template import ChatTemplateError
+from engine.text.least_tokens import TooManyTokens
+from gateway.admission import QuotaExceeded, StoreAway
+from gateway.admission.errors import in_words
+from gateway.billing.errors import NoPrice
+from gateway.http.rate_headers import rate_headers, retry_headers
+from gateway.metering.journal.journal import JournalUnavailable
+from gateway.sessions.errors import SessionBusy, SessionStoreAway, TooManyWaitingTurns, UnreadableHistory
+from gateway.tenancy.errors import InvalidKey, StoreUnavailable
+
+INVALID_REQUEST = "invalid_request_error"
+SERVER_ERROR = "server_error"
+RATE_LIMIT = "rate_limit_error"
+
+_GRAMMARS_RETRY_MS = 2000
+"""When a tenant's queue of grammars has room again, likely."""
+
+MAX_TEMPLATE_ERROR_CHARS = 500
+"""A template writes its own error messages, maybe with the conversation in them."""
+
+
+class APIError(Exception):
+    """An answer other than the one asked for. `param` names the field at fault as the client wrote it.
+
+    `limit` says which limit refused the request: its scope, its name and its size.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        type: str = INVALID_REQUEST,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        limit: Mapping[str, str | int] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.type = type
+        self.param = param
+        self.code = code
+        self.headers = dict(headers or {})
+        self.limit = limit
+
+    def envelope(self) -> bytes:
+        """`{"error": {"message", "type", "param", "code"}}`, and `limit` for one that a limit refused."""
+        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return orjson.dumps({"error": error if self.limit is None else error | {"limit": self.limit}})
+
+
+class ClientGone(Exception):
+    """The client hung up: there is nobody to answer."""
+
+
+def invalid(param: str | None, message: str, code: str | None = "invalid_value") -> APIError:
+    return APIError(400, message, param=param, code=code)
+
+
+def template_refusal(error: ChatTemplateError, param: str) -> APIError:
+    """The field at fault is the one that the messages came from."""
+    return invalid(param, str(error)[:MAX_TEMPLATE_ERROR_CHARS])
+
+
+def as_api_error(error: Exception) -> APIError | None:
+    """The answer to a typed error; None for one that nobody expected."""
+    match error:
+        case APIError():
+            return error
+        case InvalidParameter():
+            return invalid(error.param, str(error))
+        case UnservableRequest() | TooManyTokens():
+            return APIError(400, str(error), code="context_length_exceeded")
+        case ChatTemplateError():
+            return template_refusal(error, "messages")
+        case GrammarGaveUp():
+            return invalid(error.param, str(error))
+        case TooManyGrammars():
+            return APIError(
+                429, str(error), type=RATE_LIMIT, code="rate_limit_exceeded", headers=retry_headers(_GRAMMARS_RETRY_MS)
+            )
+        case EngineError():
+            return APIError(500, "The model failed on this request. Retry it.", type=SERVER_ERROR, code="engine_error")
+        case InvalidKey():
+            return APIError(
+                401,
+                "Incorrect API key provided, or none. Send `Authorization: Bearer <key>` or `x-api-key: <key>`.",
+                code="invalid_api_key",
+                headers={"www-authenticate": "Bearer"},
+            )
+        case StoreUnavailable():
+            return APIError(
+                503,
+                "Keys cannot be checked at the moment. Retry in a few seconds.",
+                type=SERVER_ERROR,
+                code="service_unavailable",
+                headers={"retry-after": "5"},
+            )
+        case QuotaExceeded():
+            return _quota_error(error)
+        case StoreAway():
+            return APIError(
+                503,
+                _unchecked(error),
+                type=SERVER_ERROR,
+                code="service_unavailable",
+                headers={"retry-after": "5"},
+            )
+        case NoPrice():
+            return APIError(
+                503,
+                "This model has no price at the moment.",
+                type=SERVER_ERROR,
+                param="model",
+                code="model_not_priced",
+            )
+        case JournalUnavailable():
+            return APIError(
+                503,
+                "Usage cannot be recorded at the moment. Retry in a few seconds.",
+                type=SERVER_ERROR,
+                code="service_unavailable",
+                headers={"retry-after": "5"},
+            )
+        case SessionBusy():
+            return APIError(
+                409,
+                "Another turn of this session is under way. Retry when it has ended.",
+                param="session_id",
+                code="session_busy",
+                headers=retry_headers(1000),
+            )
+        case TooManyWaitingTurns():
+            return APIError(
+                429,
+                "Too many turns of this account wait for other turns of their sessions. Retry when some have ended.",
+                type=RATE_LIMIT,
+                param="session_id",
+                code="too_many_waiting_turns",
+                headers=retry_headers(1000),
+            )
+        case SessionStoreAway():
+            return APIError(
+                503,
+                "Sessions and stored responses cannot be read at the moment. Retry in a few seconds.",
+                type=SERVER_ERROR,
+                code="service_unavailable",
+                headers={"retry-after": "5"},
+            )
+        case UnreadableHistory():
+            return APIError(
+                500,
+                "What is stored of this session cannot be read. Delete it to begin anew.",
+                type=SERVER_ERROR,
+                param="session_id",
+                code="session_unreadable",
+            )
+        case HTTPException():
+            return _routing_error(error)
+        case _:
+            return None
+
+
+def internal_error() -> APIError:
+    """What a client learns of a fault of ours: nothing but that it happened."""
+    return APIError(
+        500,
+        "The server had an error while processing your request.",
+        type=SERVER_ERROR,
+        code="internal_error",
+    )
+
+
+SHUTTING_DOWN = "shutting_down"
+
+
+def shutting_down() -> APIError:
+    """For new work while the server drains, and for what its deadline cuts off."""
+    return APIError(
+        503,
+        "The server is shutting down. Retry the request.",
+        type=SERVER_ERROR,
+        code=SHUTTING_DOWN,
+        headers={"retry-after": "1", "connection": "close"},
+    )
+
+
+def _unchecked(error: StoreAway) -> str:
+    if error.scope is None:
+        return "Limits cannot be checked at the moment. Retry in a few seconds."
+    return f"The limit on {in_words(error.scope)} cannot be checked at the moment. Retry in a few seconds."
+
+
+def _quota_error(error: QuotaExceeded) -> APIError:
+    measure = error.scope.measure
+    return APIError(
+        429,
+        str(error),
+        type="insufficient_quota" if error.code == "insufficient_quota" else RATE_LIMIT,
+        code=error.code,
+        headers=rate_headers(error.states) | retry_headers(error.retry_after_ms),
+        limit={"scope": error.scope.kind.value, "name": measure.value, "limit": error.limit},
+    )
+
+
+def _routing_error(error: HTTPException) -> APIError:
+    """404 and 405 are the router's; it raises nothing else."""
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
+    message = {404: "Unknown request URL.", 405: "This URL does not answer that method."}.get(
+        error.status_code, error.detail
+    )
+    return APIError(error.status_code, message, code=code, headers=error.headers)

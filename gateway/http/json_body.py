@@ -1,0 +1,117 @@
+"""From the bytes of a request to one JSON object, with every bound checked on the way."""
+
+import asyncio
+import re
+
+import orjson
+from starlette.datastructures import Headers
+from starlette.types import Receive, Scope
+
+from gateway.http.bounds import MAX_BODY_SECONDS, MAX_JSON_COMMAS, MAX_JSON_CONTAINERS, MAX_JSON_STRINGS
+from gateway.http.errors import APIError, ClientGone, invalid
+from gateway.http.fields import Fields
+
+# Possessive, and an open string runs to the end: no backtracking, so linear on any input.
+_STRINGS = re.compile(rb'"[^"\\]*+(?:\\.?[^"\\]*+)*+(?:"|\Z)', re.DOTALL)
+_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_SQUARE = bytes.maketrans(b"{}", b"[]")
+
+
+async def read_json(scope: Scope, receive: Receive, max_depth: int) -> Fields:
+    """Read and parse the body.
+
+    Raises:
+        APIError: 415 for a media type or content encoding other than plain UTF-8 JSON, 408 for a body that does
+            not arrive, 400 for anything that is not one JSON object. (413 comes from `BodyLimit`.)
+        ClientGone: hung up half-way.
+    """
+    _require_json(Headers(scope=scope))
+    return Fields(parse_json(await read_body(receive), max_depth))
+
+
+async def read_body(receive: Receive) -> bytes:
+    """
+    Raises:
+        APIError: 408, it does not arrive. (413 comes from `BodyLimit`.)
+        ClientGone: hung up half-way.
+    """
+    try:
+        async with asyncio.timeout(MAX_BODY_SECONDS):
+            return await _read(receive)
+    except TimeoutError:
+        raise APIError(
+            408,
+            "The request body did not arrive in time.",
+            code="request_timeout",
+            headers={"connection": "close"},
+        ) from None
+
+
+def parse_json(body: bytes, max_depth: int) -> object:
+    """Parse JSON of bounded depth and size. NaN, infinities and lone surrogates are not JSON."""
+    return InnerJSON().parse(body, max_depth)
+
+
+class InnerJSON:
+    """JSON in the strings of one body: all together it has no more arrays and objects than the body may have."""
+
+    __slots__ = ("_containers_left",)
+
+    def __init__(self) -> None:
+        self._containers_left = MAX_JSON_CONTAINERS
+
+    def parse(self, text: bytes, max_depth: int) -> object:
+        """As `parse_json`."""
+        self._containers_left -= _require_bounded(text, max_depth, self._containers_left)
+        try:
+            return orjson.loads(text)
+        except orjson.JSONDecodeError as error:
+            raise invalid(None, f"The body is not valid JSON: {error}.", "invalid_json") from None
+
+
+async def _read(receive: Receive) -> bytes:
+    chunks = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        chunks.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(chunks)
+
+
+def _require_json(headers: Headers) -> None:
+    media_type, _, parameters = headers.get("content-type", "").partition(";")
+    charset = parameters.strip().lower().replace('"', "")
+    if media_type.strip().lower() != "application/json" or charset not in ("", "charset=utf-8", "charset=utf8"):
+        raise APIError(415, "The content type must be application/json, in UTF-8.", code="unsupported_media_type")
+    if headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise APIError(415, "The body must not be compressed.", code="unsupported_content_encoding")
+
+
+def _require_bounded(body: bytes, max_depth: int, max_containers: int) -> int:
+    """Look at the bytes, so that no parser recurses on hostile input or builds what nobody will use. Returns how many
+    arrays and objects there are."""
+    skeleton, strings = _STRINGS.subn(b"", body, MAX_JSON_STRINGS + 1)
+    if strings > MAX_JSON_STRINGS:
+        raise _too_large("strings")
+    if skeleton.count(b",") > MAX_JSON_COMMAS:
+        raise _too_large("values")
+    containers = skeleton.count(b"[") + skeleton.count(b"{")
+    if containers > max_containers:
+        raise _too_large("arrays and objects")
+    if containers > max_depth and _nests_deeper(skeleton, max_depth):
+        raise invalid(None, f"The JSON nests over {max_depth} levels deep, or its brackets differ.", "invalid_json")
+    return containers
+
+
+def _nests_deeper(skeleton: bytes, depth: int) -> bool:
+    """Whether brackets nest deeper, or do not match. Each pass takes away the innermost pairs: one level."""
+    brackets = skeleton.translate(_SQUARE, _NOT_BRACKETS)
+    for _ in range(depth):
+        brackets = brackets.replace(b"[]", b"")
+    return bool(brackets)
+
+
+def _too_large(what: str) -> APIError:
+    return invalid(None, f"The JSON has too many {what}.", "request_too_large")

@@ -1,0 +1,238 @@
+"""Pure ASGI middleware, from the outside in: `Envelope`, `Door`, `Authorisation`, `BodyLimit`.
+
+`Envelope` is the last resort: nothing raised inside it reaches the server.
+"""
+
+import asyncio
+import re
+import uuid
+
+import structlog
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.http.access import require_scope
+from gateway.http.anthropic_errors import OVERLOADED_STATUS
+from gateway.http.bounds import MAX_HEADER_BYTES, MAX_HEADERS, MAX_TARGET_CHARS
+from gateway.http.errors import SHUTTING_DOWN, APIError, ClientGone, as_api_error, internal_error, shutting_down
+from gateway.http.exchange import Exchange, begin_exchange, exchange_of
+from gateway.http.spelling import request_id_headers, send_error
+from gateway.telemetry.outcomes import Outcome, RequestOutcomes
+from gateway.tenancy.authenticator import Authenticator
+from gateway.tenancy.errors import InvalidKey
+from gateway.tenancy.records import Principal
+
+OPEN_PATHS = frozenset(("/healthz", "/readyz", "/metrics"))
+"""All that answers without a key. A path that is not here needs one, whether it exists or not."""
+
+CLIENT_CLOSED_REQUEST = 499
+"""Logged for a client that hung up before its response started; nobody is sent it."""
+
+CLIENT_GONE = "client_gone"
+"""The error of such an exchange, at whatever point it was."""
+
+_OVERLOADED_STATUSES = (429, OVERLOADED_STATUS)
+_SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+_MAX_LOGGED_PATH = 200
+
+_log = structlog.get_logger("turnpike.access")
+
+
+class Envelope:
+    """Gives each exchange its id and its log line, and every error its envelope.
+
+    Every response carries `x-request-id` (the client's own where it is sane) and `openai-processing-ms`, the time
+    to the start of the response. The log line never holds a query, a header or a body.
+    """
+
+    def __init__(self, app: ASGIApp, outcomes: RequestOutcomes) -> None:
+        self._app = app
+        self._outcomes = outcomes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        exchange = begin_exchange(scope, _request_id(scope))
+        structlog.contextvars.clear_contextvars()
+        structlog.contextvars.bind_contextvars(request_id=exchange.request_id)
+
+        async def send_marked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                exchange.status = message["status"]
+                message["headers"] = [
+                    *message.get("headers", ()),
+                    *request_id_headers(scope, exchange.request_id),
+                    (b"openai-processing-ms", b"%d" % round(exchange.elapsed_ms)),
+                ]
+            await send(message)
+
+        try:
+            _require_small_head(scope)
+            await self._app(scope, receive, send_marked)
+        except asyncio.CancelledError:  # the deadline of a shutdown: the last word is said, and the task ends here
+            exchange.error = shutting_down().code
+            if exchange.status is None:
+                await send_error(scope, send_marked, shutting_down())
+        except ClientGone:
+            exchange.error = CLIENT_GONE
+            exchange.status = exchange.status or CLIENT_CLOSED_REQUEST
+        except Exception as error:
+            await _answer(scope, send_marked, error)
+        finally:
+            if scope["path"].startswith("/v1/"):
+                self._outcomes.note(outcome_of(exchange))
+            _log_access(scope, exchange)
+
+
+class Door:
+    """Middleware: what is under `prefix` goes to the application within, everything else on. By `scope["path"]` alone,
+    in one place: no path is the one's for authentication and the other's for routing."""
+
+    def __init__(self, app: ASGIApp, prefix: str, within: ASGIApp) -> None:
+        self._app = app
+        self._prefix = prefix
+        self._within = within
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        here = scope["type"] == "http" and (scope["path"] + "/").startswith(self._prefix + "/")
+        await (self._within if here else self._app)(scope, receive, send)
+
+
+class Authorisation:
+    """Lets a request through on an open path, or with a key that opens and that is for the path. Looks at
+    `scope["path"]` alone."""
+
+    def __init__(self, app: ASGIApp, authenticator: Authenticator[Principal]) -> None:
+        self._app = app
+        self._authenticator = authenticator
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+            presented = presented_key(Headers(scope=scope))
+            principal = await self._authenticator.authenticate(presented)
+            exchange_of(scope).principal = principal
+            exchange_of(scope).key_id = principal.key_id
+            structlog.contextvars.bind_contextvars(tenant=principal.tenant_name)
+            require_scope(principal, scope["path"])
+        await self._app(scope, receive, send)
+
+
+class BodyLimit:
+    """Refuses a body over the bound by what it says and by what it is. Raises `APIError` 413 from `receive`."""
+
+    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
+        self._app = app
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        stated = Headers(scope=scope).get("content-length", "0")
+        if stated.isdecimal() and (len(stated) > 18 or int(stated) > self._max_body_bytes):
+            raise self._too_large()
+        received_bytes = 0
+
+        async def receive_bounded() -> Message:
+            nonlocal received_bytes
+            message = await receive()
+            received_bytes += len(message.get("body", b""))
+            if received_bytes > self._max_body_bytes:
+                raise self._too_large()
+            return message
+
+        await self._app(scope, receive_bounded, send)
+
+    def _too_large(self) -> APIError:
+        """The rest is dropped as it comes in, for a while: closed at once, the connection would be reset, and the
+        client not told why."""
+        return APIError(413, f"The body must not be over {self._max_body_bytes} bytes.", code="request_too_large")
+
+
+def presented_key(headers: Headers) -> str:
+    """The key in `Authorization: Bearer`, or else in `x-api-key`.
+
+    Raises:
+        InvalidKey: there is neither.
+    """
+    authorization = headers.get("authorization")
+    if authorization is None:
+        key = headers.get("x-api-key", "")
+    else:
+        scheme, _, credentials = authorization.partition(" ")
+        key = credentials if scheme.lower() == "bearer" else ""
+    if not key.strip():
+        raise InvalidKey("no key")
+    return key.strip()
+
+
+def outcome_of(exchange: Exchange) -> Outcome:
+    """What became of a request, for the promise of availability."""
+    status = exchange.status
+    if exchange.error == CLIENT_GONE:
+        return Outcome.CLIENT_GONE
+    if status in _OVERLOADED_STATUSES or (status == 503 and exchange.error == SHUTTING_DOWN):
+        return Outcome.TURNED_AWAY
+    if status is None or status >= 500:
+        return Outcome.FAILED
+    if status >= 400:
+        return Outcome.REFUSED
+    if exchange.error is None:
+        return Outcome.ANSWERED
+    return Outcome.REFUSED if exchange.error_status in range(400, 500) else Outcome.FAILED
+
+
+def new_request_id() -> str:
+    return f"req_{uuid.uuid4().hex}"
+
+
+def headers_too_large() -> APIError:
+    return APIError(
+        431,
+        f"A request has at most {MAX_HEADERS} headers of {MAX_HEADER_BYTES} bytes together.",
+        code="headers_too_large",
+    )
+
+
+def _request_id(scope: Scope) -> str:
+    stated = Headers(scope=scope).get("x-request-id", "")
+    return stated if _SANE_REQUEST_ID.fullmatch(stated) else new_request_id()
+
+
+def _require_small_head(scope: Scope) -> None:
+    if len(scope["path"]) + len(scope["query_string"]) > MAX_TARGET_CHARS:
+        raise APIError(414, f"A URL has at most {MAX_TARGET_CHARS} characters.", code="uri_too_long")
+    headers = scope["headers"]
+    if len(headers) > MAX_HEADERS or sum(len(name) + len(value) for name, value in headers) > MAX_HEADER_BYTES:
+        raise headers_too_large()
+
+
+async def _answer(scope: Scope, send: Send, error: Exception) -> None:
+    """Answer with the error's envelope, unless a response has begun. Ours are logged, unexpected ones with a stack."""
+    exchange = exchange_of(scope)
+    answer = as_api_error(error)
+    if answer is None:
+        _log.error("unexpected error", exc_info=error)
+        answer = internal_error()
+    elif answer.status >= 500:
+        _log.error("request failed", reason=str(error))
+    exchange.error, exchange.error_status = answer.code, answer.status
+    if exchange.status is None:
+        await send_error(scope, send, answer)
+
+
+def _log_access(scope: Scope, exchange: Exchange) -> None:
+    """The request's id and tenant are in the log's context."""
+    _log.info(
+        "request",
+        method=scope["method"],
+        path=scope["path"][:_MAX_LOGGED_PATH],
+        status=exchange.status,
+        error=exchange.error,
+        duration_ms=round(exchange.elapsed_ms, 1),
+        key_id=exchange.key_id,
+    )

@@ -1,0 +1,17 @@
+"""Session ids as clients state them, in a body, a header or a path."""
+
+import re
+
+from gateway.http.errors import invalid
+
+_SESSION_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+def is_session_id(text: str) -> bool:
+    return _SESSION_ID.fullmatch(text) is not None
+
+
+def require_session_id(text: str, param: str) -> None:
+    """Raises: APIError, naming `param`."""
+    if not is_session_id(text):
+        raise invalid(param, f"{param} must be 1 to 128 letters, digits and . _ : -")

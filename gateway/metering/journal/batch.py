@@ -1,0 +1,90 @@
+"""What one commit of the journal writes."""
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from gateway.metering.event import UsageEvent
+from gateway.metering.journal.opening import Opening, Progress
+
+
+class Ended(NamedTuple):
+    """A request that ended. `done` is told when `event` is on the disk; where it cannot be written now, what
+    `otherwise` makes is written in its place as soon as anything can."""
+
+    event: UsageEvent
+    done: "Future[None] | None" = None
+    otherwise: Callable[[], UsageEvent] | None = None
+
+
+@dataclass(slots=True)
+class Batch:
+    """Changes in the order that they came, as few as say the same: of a request only its newest progress, and of one
+    that begins and ends in it only its event. Not safe between threads by itself."""
+
+    opened: dict[str, tuple[Opening, Progress]] = field(default_factory=dict)
+    advanced: dict[str, Progress] = field(default_factory=dict)
+    ended: list[Ended] = field(default_factory=list)
+    acknowledged: int = 0
+    credit_since_ms: dict[str, int] = field(default_factory=dict)
+    credit_spent: Mapping[str, int] = field(default_factory=dict)
+    """As of its commit."""
+    credit_asked: "list[Future[Mapping[str, int]]]" = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.opened or self.advanced or self.ended or self.acknowledged or self.credit_asked)
+
+    def open(self, opening: Opening, progress: Progress = Progress()) -> None:  # noqa: B008 a value
+        self.opened[opening.request_id] = (opening, progress)
+
+    def advance(self, request_id: str, progress: Progress) -> None:
+        if request_id in self.opened:
+            self.opened[request_id] = (self.opened[request_id][0], progress)
+        else:
+            self.advanced[request_id] = progress
+
+    def end(self, ended: Ended) -> None:
+        request_id = ended.event.request_id
+        self.opened.pop(request_id, None)
+        self.advanced.pop(request_id, None)
+        self.ended.append(ended)
+
+    def acknowledge(self, sequence: int) -> None:
+        self.acknowledged = max(self.acknowledged, sequence)
+
+    def follow_credit(self, since_ms: Mapping[str, int], told: "Future[Mapping[str, int]]") -> None:
+        """Before what ends in this batch. `told` is given what was spent after it."""
+        self.credit_since_ms.update(since_ms)
+        self.credit_asked.append(told)
+
+    def followed_by(self, later: "Batch") -> None:
+        """Take in what came after."""
+        for opening, progress in later.opened.values():
+            self.open(opening, progress)
+        for request_id, progress in later.advanced.items():
+            self.advance(request_id, progress)
+        for ended in later.ended:
+            self.end(ended)
+        self.acknowledge(later.acknowledged)
+        self.credit_since_ms.update(later.credit_since_ms)
+        self.credit_asked += later.credit_asked
+
+    def numbered(self, source: str, first_sequence: int) -> list[UsageEvent]:
+        """The events, with their place in the journal."""
+        return [
+            replace(ended.event, source=source, sequence=sequence)
+            for sequence, ended in enumerate(self.ended, first_sequence)
+        ]
+
+    def told(self) -> None:
+        """Tell all who wait that it is on the disk."""
+        for ended in self.ended:
+            if ended.done is not None:
+                ended.done.set_result(None)
+
+    def fall_back(self) -> "list[Future[None]]":
+        """Put in place of each event what is written otherwise. Returns those who wait, to be told of an error."""
+        waiting = [ended.done for ended in self.ended if ended.done is not None]
+        self.ended = [Ended(each.event if each.otherwise is None else each.otherwise()) for each in self.ended]
+        return waiting

@@ -1,0 +1,361 @@
+"""The journal of usage: what was consumed is on this machine's disk before a client sees the end of its answer.
+
+A request is opened when it is admitted, advanced while it streams and closed by its event. All streams share one
+commit (group commit): at most `INTERVAL_MS` after a change, and at once where somebody waits for it, but then not more
+often than every `GATHER_MS` as long as others are under way who may come to wait, too. Progress is written after the
+tokens were handed to the socket, so what a crash leaves behind is never more than was sent, and less by at most what
+was sent since the last commit.
+"""
+
+import asyncio
+import fcntl
+import shutil
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import IO
+
+import structlog
+
+from engine.runtime.awaiting import outcome_of
+from gateway.errors import OperatorError
+from gateway.metering.event import Ending, UsageEvent
+from gateway.metering.journal.batch import Batch, Ended
+from gateway.metering.journal.journal_file import JournalFile, OpenRequest, Spent
+from gateway.metering.journal.opening import Opening, Progress, Work, event_of
+
+INTERVAL_MS = 50
+GATHER_MS = 5
+RETRY_S = 1.0
+DISK_CHECK_S = 1.0
+PRUNE_EVERY_S = 60.0
+PRUNE_EVENTS = 10_000
+MIN_FREE_BYTES = 256 * 1024**2
+RETENTION_DAYS = 7
+_DAY_MS = 86_400_000
+
+_log = structlog.get_logger("turnpike.journal")
+
+
+class JournalUnavailable(OperatorError):
+    """Usage cannot be made durable at the moment, so nothing new may run."""
+
+
+class JournalInUse(OperatorError):
+    """Another process writes this journal."""
+
+
+class Journal:
+    """Owns the file and the thread that writes it. All methods are safe from any thread and none waits for the disk,
+    but `open_journal` and `aclose`.
+
+    `interval_ms` bounds how much a crash can lose of a running stream. Below `min_free_bytes` of disk nothing new is
+    begun; what runs may end. Events that have arrived downstream are kept for `retention_days`.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        interval_ms: int = INTERVAL_MS,
+        min_free_bytes: int = MIN_FREE_BYTES,
+        retention_days: int = RETENTION_DAYS,
+    ) -> None:
+        self.path = path
+        self._interval_s = interval_ms / 1000
+        self.min_free_bytes = min_free_bytes
+        self._retention_ms = retention_days * _DAY_MS
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock_file = _lock(path)
+        try:
+            self._file = JournalFile(path)
+            self._recover()
+            self._spent = self._file.spent()
+            self._last_sequence = self._file.last_sequence()
+            self._relayed_sequence = self._file.relayed_sequence()
+        except sqlite3.Error as error:
+            self._lock_file.close()
+            raise JournalUnavailable(f"{path} cannot be read: {error}") from error
+        self.source = self._file.source
+        self.on_events: Callable[[], None] | None = None
+        """Called on the journal's thread when events have been written; it neither waits nor raises."""
+        self.commits_total = 0
+        self.commit_ns_total = 0
+        self.failures_total = 0
+        self._changed = threading.Condition()
+        self._next = Batch()
+        self._unwritten = Batch()
+        self._under_way: set[str] = set()
+        """Requests that have begun and not ended, by id."""
+        self._trouble: str | None = None
+        self._disk_trouble: str | None = None
+        self._free_bytes = 0
+        self._disk_checked = -DISK_CHECK_S
+        self._written = 0.0
+        self._pruned = time.monotonic()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
+        self._thread.start()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing new may run, for readiness and logs; None where all is well."""
+        self._check_disk()
+        return self._trouble or self._disk_trouble
+
+    @property
+    def free_bytes(self) -> int:
+        """Of the disk that it is on, as of this second; 0 where that cannot be read."""
+        self._check_disk()
+        return self._free_bytes
+
+    @property
+    def last_sequence(self) -> int:
+        """Of the newest event on the disk."""
+        return self._last_sequence
+
+    @property
+    def backlog_events(self) -> int:
+        """Events on the disk that have not arrived downstream."""
+        return self._last_sequence - self._relayed_sequence
+
+    @property
+    def spent_at_start(self) -> list[Spent]:
+        """What had been spent when the journal was opened, by month, tenant, key and model."""
+        return self._spent
+
+    def begin(self, opening: Opening) -> None:
+        """
+        Raises:
+            JournalUnavailable: the disk fails or is nearly full.
+        """
+        trouble = self.trouble
+        if trouble is not None:
+            raise JournalUnavailable(trouble)
+        with self._changed:
+            self._refuse_if_closed()
+            wake = not self._next
+            self._under_way.add(opening.request_id)
+            self._next.open(opening)
+            if wake:
+                self._changed.notify()
+
+    def advance(self, request_id: str, progress: Progress) -> None:
+        """Note what has been sent; it is on the disk within the interval."""
+        with self._changed:
+            wake = not self._next
+            self._next.advance(request_id, progress)
+            if wake:
+                self._changed.notify()
+
+    async def finish(self, event: UsageEvent, otherwise: Callable[[], UsageEvent] | None = None) -> None:
+        """Close a request; returns when its event is on the disk.
+
+        Where that fails, what `otherwise` makes is journalled in its place when the disk is back: what was consumed by
+        a client who is now told of an error.
+
+        Raises:
+            JournalUnavailable: it is not on the disk.
+        """
+        done: Future[None] = Future()
+        with self._changed:
+            self._refuse_if_closed()
+            self._end(Ended(event, done, otherwise))
+        await outcome_of(done)
+
+    def finish_later(self, event: UsageEvent) -> None:
+        """Close a request of which nobody waits for the end."""
+        with self._changed:
+            self._refuse_if_closed()
+            self._end(Ended(event))
+
+    def follow_credit(self, since_ms: Mapping[str, int]) -> Future[Mapping[str, int]]:
+        """Sum from now on what these tenants' requests cost that were admitted at or after their instant, by tenant id
+        in Unix milliseconds; for one that is followed already nothing changes. The sums of all that are followed, once
+        they are on the disk, or JournalUnavailable.
+        """
+        told: Future[Mapping[str, int]] = Future()
+        with self._changed:
+            if self._closing:
+                told.set_exception(JournalUnavailable("the journal is closed"))
+                return told
+            self._next.follow_credit(since_ms, told)
+            self._changed.notify()
+        return told
+
+    def acknowledge(self, sequence: int) -> None:
+        """All events up to this one have arrived downstream. It need not be durable at once: they may arrive twice."""
+        with self._changed:
+            self._next.acknowledge(sequence)
+            self._changed.notify()
+
+    async def aclose(self) -> None:
+        """Write what is left and let go of the file. Idempotent."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        await asyncio.to_thread(self._thread.join)
+
+    def _end(self, ended: Ended) -> None:
+        self._under_way.discard(ended.event.request_id)
+        self._next.end(ended)
+        self._changed.notify()
+
+    def _refuse_if_closed(self) -> None:
+        if self._closing:
+            raise JournalUnavailable("the journal is closed")
+
+    def _recover(self) -> None:
+        """End what the last process left open."""
+        left = self._file.open_requests()
+        if not left:
+            return
+        batch = Batch(ended=[Ended(event) for event in map(_interrupted, left)])
+        self._file.begin()
+        first = self._file.last_sequence() + 1
+        self._file.append(first, batch.numbered(self._file.source, first))
+        self._file.commit()
+        _log.warning("requests were interrupted when the gateway died", requests=len(left))
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while (due := self._due()) is None or due > time.monotonic():
+                    self._changed.wait(None if due is None else due - time.monotonic())
+                self._unwritten.followed_by(self._next)
+                self._next = Batch()
+                closing = self._closing
+            if self._unwritten or (self._trouble is not None and not closing):
+                self._write()
+            if closing:
+                if self._unwritten:
+                    _log.error("the journal was closed with events unwritten", requests=len(self._unwritten.ended))
+                self._file.close()
+                self._lock_file.close()
+                return
+
+    def _due(self) -> float | None:
+        """When to write next, on the monotonic clock; None if there is nothing to write. After an error there always
+        is, to detect that the disk has recovered."""
+        if self._closing:
+            return 0.0
+        if self._unwritten or self._trouble is not None:
+            return self._written + RETRY_S
+        if self._next.ended or self._next.credit_asked:
+            return self._written + (GATHER_MS / 1000 if self._under_way else 0.0)
+        return self._written + self._interval_s if self._next else None
+
+    def _write(self) -> None:
+        batch = self._unwritten
+        started_ns = time.monotonic_ns()
+        try:
+            last = self._commit(batch)
+        except Exception as error:  # whatever it is, this thread has to stay and say so
+            self._fail(batch, error)
+        else:
+            self._wrote(batch, last)
+            batch.told()
+        self._written = time.monotonic()
+        self.commit_ns_total += time.monotonic_ns() - started_ns
+
+    def _wrote(self, batch: Batch, last: int) -> None:
+        self.commits_total += 1
+        if self._trouble is not None:
+            _log.warning("the journal can be written again")
+        self._trouble = None
+        has_events = last > self._last_sequence
+        self._last_sequence = last
+        if has_events and (on_events := self.on_events) is not None:
+            on_events()
+        self._relayed_sequence = max(self._relayed_sequence, batch.acknowledged)
+        self._unwritten = Batch()
+        for asked in batch.credit_asked:
+            asked.set_result(batch.credit_spent)
+
+    def _commit(self, batch: Batch) -> int:
+        """Write a batch in one transaction; returns the sequence of the last event there is."""
+        file, now_ms = self._file, time.time_ns() // 1_000_000
+        file.begin()
+        last = file.last_sequence()
+        file.open(OpenRequest(opening, progress, now_ms) for opening, progress in batch.opened.values())
+        file.advance(batch.advanced.items(), now_ms)
+        if batch.credit_since_ms:
+            file.follow_credit(batch.credit_since_ms)
+        if batch.ended:
+            file.append(last + 1, batch.numbered(file.source, last + 1))
+        if batch.credit_asked:
+            batch.credit_spent = file.credit_spent()
+        if batch.acknowledged:
+            file.acknowledge(batch.acknowledged)
+        if not batch:
+            file.touch()
+        if time.monotonic() - self._pruned > PRUNE_EVERY_S:
+            file.prune(now_ms - self._retention_ms, PRUNE_EVENTS)
+            self._pruned = time.monotonic()
+        file.commit()
+        return last + len(batch.ended)
+
+    def _fail(self, batch: Batch, error: Exception) -> None:
+        self.failures_total += 1
+        self._undo()
+        reason = f"usage cannot be written: {error}"
+        if self._trouble is None:
+            _log.error("the journal cannot be written", error=str(error))
+        self._trouble = reason
+        for asked in batch.credit_asked:
+            asked.set_exception(JournalUnavailable(reason))
+        batch.credit_asked.clear()
+        waiting = batch.fall_back()
+        if waiting:
+            self._overwrite(batch)
+        for each in waiting:
+            each.set_exception(JournalUnavailable(reason))
+
+    def _overwrite(self, batch: Batch) -> None:
+        """A commit that failed on its sync lies whole in the log, and would count should this process die before the
+        next one. So what is true now is written over it before anybody is told of the failure."""
+        try:
+            last = self._commit(batch)
+        except Exception:  # as before; it is tried again
+            self._undo()
+        else:
+            self._wrote(batch, last)
+
+    def _undo(self) -> None:
+        try:
+            self._file.rollback()
+        except sqlite3.Error:
+            _log.exception("the journal's transaction could not be rolled back")
+
+    def _check_disk(self) -> None:
+        now = time.monotonic()
+        if now - self._disk_checked < DISK_CHECK_S:
+            return
+        self._disk_checked = now
+        try:
+            self._free_bytes = shutil.disk_usage(self.path.parent).free
+        except OSError as error:
+            self._free_bytes = 0
+            self._disk_trouble = f"the journal's disk cannot be read: {error.strerror}"
+            return
+        nearly_full = self._free_bytes < self.min_free_bytes
+        self._disk_trouble = f"the journal's disk has only {self._free_bytes} bytes left" if nearly_full else None
+
+
+def _interrupted(left: OpenRequest) -> UsageEvent:
+    """What a request that the process died under is billed: what is known to have been sent."""
+    return event_of(left.opening, left.progress, Work(), Ending.INTERRUPTED, left.advanced_ms)
+
+
+def _lock(path: Path) -> IO[bytes]:
+    """Held until closed, or until the process ends however it ends."""
+    file = open(path.with_name(path.name + ".lock"), "ab")  # noqa: SIM115 it stays open
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise JournalInUse(f"another process writes {path}") from None
+    return file

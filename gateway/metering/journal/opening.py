@@ -1,0 +1,117 @@
+"""What is known of a request while it runs: enough to bill it should the gateway die under it."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import NamedTuple, Self
+from uuid import UUID
+
+import orjson
+
+from gateway.billing.prices import Price
+from gateway.common.timestamps import utc_from_ms
+from gateway.metering.event import MAX_COUNT, Ending, UsageEvent, unrouted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """What was fixed when a request was admitted. `price` is that of the moment, in the tier that serves it;
+    `opened_ms` is Unix time."""
+
+    event_id: UUID
+    request_id: str
+    tenant_id: str
+    key_id: str
+    tier: str
+    tier_served: str
+    requested_model: str
+    routed_model: str
+    served_model: str
+    model_version: str
+    route_reason: str
+    price: Price
+    opened_ms: int
+
+    def cost(self, progress: "Progress") -> int:
+        """Nanodollars, at most what the stores have room for: prices of earlier programs have no useful bound."""
+        cost = self.price.of(progress.prompt_tokens, progress.cached_tokens, progress.completion_tokens)
+        return min(cost, MAX_COUNT)
+
+    def to_json(self) -> bytes:
+        return orjson.dumps(self)
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Self:
+        """One that was written before there was routing had no choice but the model that was named."""
+        stated = orjson.loads(data)
+        stated = unrouted(stated["served_model"]) | stated
+        return cls(**stated | {"event_id": UUID(stated["event_id"]), "price": Price(**stated["price"])})
+
+
+class Progress(NamedTuple):
+    """How far a request has come: tokens that were handed to the client's socket, and the prompt once any was."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    ttft_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What the engine did for a request, as far as it is known."""
+
+    undelivered_tokens: int = 0
+    draft_tokens: int = 0
+    accepted_draft_tokens: int = 0
+    queue_ms: int = 0
+    paused_ms: int = 0
+    engine_ns: int = 0
+    recompute_ns: Mapping[str, int] | None = None
+    preemptions: int = 0
+
+    def __add__(self, later: "Work") -> "Work":
+        if self == NO_WORK:
+            return later
+        sums = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "recompute_ns"}
+        recompute_ns = Counter(self.recompute_ns or {}) + Counter(later.recompute_ns or {})
+        return Work(**{name: amount + getattr(later, name) for name, amount in sums.items()}, recompute_ns=recompute_ns)
+
+
+NO_WORK = Work()
+
+
+def event_of(opening: Opening, progress: Progress, work: Work, ending: Ending, ended_ms: int) -> UsageEvent:
+    """The one event of a request. The journal gives it its `source` and `sequence`."""
+    return UsageEvent(
+        event_id=opening.event_id,
+        source="",
+        sequence=0,
+        request_id=opening.request_id,
+        tenant_id=opening.tenant_id,
+        key_id=opening.key_id,
+        tier=opening.tier,
+        tier_served=opening.tier_served,
+        requested_model=opening.requested_model,
+        routed_model=opening.routed_model,
+        served_model=opening.served_model,
+        model_version=opening.model_version,
+        route_reason=opening.route_reason,
+        prompt_tokens=progress.prompt_tokens,
+        cached_tokens=progress.cached_tokens,
+        completion_tokens=progress.completion_tokens,
+        undelivered_tokens=work.undelivered_tokens,
+        draft_tokens=work.draft_tokens,
+        accepted_draft_tokens=work.accepted_draft_tokens,
+        ttft_ms=progress.ttft_ms,
+        total_latency_ms=max(0, ended_ms - opening.opened_ms),
+        queue_ms=work.queue_ms,
+        paused_ms=work.paused_ms,
+        engine_ns=work.engine_ns,
+        recompute_ns=dict(work.recompute_ns or {}),
+        preemptions=work.preemptions,
+        finish_reason=ending,
+        price_version=opening.price.version,
+        cost_nanodollars=opening.cost(progress),
+        occurred_at=utc_from_ms(ended_ms),
+    )

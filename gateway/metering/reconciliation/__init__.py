@@ -1,0 +1,1 @@
+"""Reconciliation: compares journal, store and invoices, event by event."""

@@ -1,0 +1,1 @@
+"""The sink: takes usage events from Kafka to ClickHouse."""

@@ -1,0 +1,1 @@
+"""The server process: start, listening socket, HTTP connections, drain and termination."""

@@ -1,0 +1,170 @@
+"""From settings to the services that requests are served with."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from engine.engine import Engine
+from gateway.admin.app import AdminApp
+from gateway.admin.context import AdminContext
+from gateway.admission.restoring import restore_spending
+from gateway.analytics import Analytics, open_analytics
+from gateway.analytics.opening import is_embedded
+from gateway.analytics.prepared import PreparedAnalytics
+from gateway.billing.credit import CreditStore
+from gateway.billing.prepaid import PrepaidKeys
+from gateway.billing.price_book import PriceBook
+from gateway.billing.price_store import PriceStore
+from gateway.common.timestamps import unix_ms
+from gateway.config.safety import share_a_redis
+from gateway.config.service_classes import unserved_tiers
+from gateway.config.settings import Settings
+from gateway.errors import OperatorError
+from gateway.generation.health import is_ready
+from gateway.generation.service_classes import TierClasses
+from gateway.generation.services import Services
+from gateway.http.drain import Drain
+from gateway.metering.journal.journal import Journal
+from gateway.metering.kafka_cluster import KafkaCluster
+from gateway.metering.metrics import BooksCollector, RelayCollector
+from gateway.metering.reconciliation.books_watch import BooksWatch
+from gateway.metering.relay.analytics_destination import AnalyticsDestination
+from gateway.metering.relay.destination import Destination
+from gateway.metering.relay.kafka_destination import KafkaDestination
+from gateway.metering.relay.relay import Relay
+from gateway.metering.signature import EventSigner, SignaturePolicy
+from gateway.process.catalog import DEFAULT_PRICES
+from gateway.process.open_limiter import open_limiter
+from gateway.process.open_sessions import open_sessions
+from gateway.sessions.metrics import SessionCollector
+from gateway.telemetry.health import HealthCollector
+from gateway.telemetry.metrics import Metrics
+from gateway.tenancy import Authenticator, TenantStore
+from gateway.tenancy.tiers import count_tenants_by_tier
+
+_log = structlog.get_logger("turnpike.serve")
+
+
+class Unpriced(OperatorError):
+    """A served model has no price."""
+
+
+async def open_services(
+    settings: Settings, engine: Engine, database: AsyncEngine, pepper: bytes
+) -> tuple[Services, AdminApp]:
+    """The services and the admin API over them, on the event loop that they serve on. The application starts and ends
+    both; the database is the caller's.
+
+    Raises:
+        OperatorError: a served model has no price, the journal cannot be written, or the database is away.
+    """
+    store = TenantStore(database, pepper)
+    await _warn_of_refused(settings, store, database)
+    prices = await open_prices(settings, engine.models, database)
+    analytics = open_usage_store(settings)
+    journal = open_journal(settings)
+    signatures = SignaturePolicy(EventSigner(pepper), settings.usage_accept_unsigned_until)
+    relay = Relay(journal, _destination(settings, analytics, signatures.signer))
+    limiter = open_limiter(settings)
+    sessions = open_sessions(settings)
+    if share_a_redis(settings):
+        _log.warning("limits and sessions share the memory of one Redis: set sessions_redis_url to another one")
+    classes = TierClasses(settings)
+    metrics = Metrics(engine.stats, limiter.counts)
+    metrics.registry.register(RelayCollector(journal, relay))
+    metrics.registry.register(SessionCollector(sessions.counts))
+    books, drain = open_books(settings, analytics, signatures), Drain()
+    if books is not None:
+        metrics.registry.register(BooksCollector(books))
+    health = HealthCollector(lambda: not drain.begun and is_ready(engine, journal), lambda: engine.health)
+    metrics.registry.register(health)
+    prepaid_since_ms = {id: unix_ms(each.since) for id, each in (await CreditStore(database).all_prepaid()).items()}
+    await restore_spending(limiter, journal, await store.lineages(), prepaid_since_ms)
+    services = Services(
+        engine=engine,
+        authenticator=Authenticator(PrepaidKeys(store, database, journal.follow_credit), pepper),
+        limiter=limiter,
+        prices=prices,
+        journal=journal,
+        analytics=analytics,
+        relay=relay,
+        sessions=sessions,
+        metrics=metrics,
+        drain=drain,
+        books=books,
+    )
+    admin = AdminApp(
+        AdminContext(
+            database,
+            pepper,
+            {name: classes.of_tier(name).limits for name in settings.service_classes},
+            analytics,
+            settings.journal_path,
+            limiter,
+            settings.invoice_grace_s,
+            settings.gpu_hour_dollars,
+            frozenset(settings.prices),
+            accept_unsigned_until=settings.usage_accept_unsigned_until,
+        )
+    )
+    return services, admin
+
+
+async def open_prices(settings: Settings, models: Iterable[str], database: AsyncEngine) -> PriceBook:
+    """What is declared in the settings takes effect now. The default models have prices of their own.
+
+    Raises:
+        Unpriced: nothing says what a served model costs, and no answer is billed at a price that nobody stated.
+    """
+    store = PriceStore(database)
+    for version in await store.declare(settings.prices):
+        _log.info("price takes effect", version=version.id)
+    book = PriceBook(store)
+    await book.load()
+    unpriced = book.unpriced(models, datetime.now(UTC))
+    if unpriced and not settings.models and DEFAULT_PRICES.keys() >= set(unpriced):
+        for version in await store.declare({name: DEFAULT_PRICES[name] for name in unpriced}):
+            _log.info("price takes effect", version=version.id)
+        await book.load()
+    elif unpriced:
+        name = unpriced[0]
+        raise Unpriced(f"the model {name} has no price: turnpike price set {name} --input DOLLARS --output DOLLARS")
+    return book
+
+
+def open_journal(settings: Settings) -> Journal:
+    """Raises: JournalUnavailable, JournalInUse."""
+    return Journal(
+        settings.journal_path,
+        interval_ms=settings.journal_interval_ms,
+        min_free_bytes=settings.journal_min_free,
+        retention_days=settings.journal_retention_days,
+    )
+
+
+def open_usage_store(settings: Settings) -> Analytics:
+    """Where usage is asked for; it connects when it first is."""
+    return PreparedAnalytics(open_analytics(settings.analytics_url.get_secret_value()))
+
+
+def open_books(settings: Settings, analytics: Analytics, signatures: SignaturePolicy) -> BooksWatch | None:
+    """None where nothing of what the journal has can be in the store: sinks bring it to another one."""
+    if settings.kafka_url is not None and is_embedded(settings.analytics_url.get_secret_value()):
+        _log.warning("usage goes to Kafka and analytics_url names no server: nobody compares the books")
+        return None
+    return BooksWatch(settings.journal_path, analytics, signatures, every_s=settings.reconcile_every_s)
+
+
+def _destination(settings: Settings, analytics: Analytics, signer: EventSigner) -> Destination:
+    if settings.kafka_url is None:
+        return AnalyticsDestination(analytics, signer)
+    return KafkaDestination(KafkaCluster.from_url(settings.kafka_url.get_secret_value()), settings.kafka_topic, signer)
+
+
+async def _warn_of_refused(settings: Settings, store: TenantStore, database: AsyncEngine) -> None:
+    if strangers := await store.count_keys_of_other_peppers():
+        _log.warning("keys made under another pepper are refused; see turnpike doctor", keys=strangers)
+    if unserved := unserved_tiers(settings.service_classes, await count_tenants_by_tier(database)):
+        _log.warning("requests of tenants whose tier is no service class are refused", tenants_by_tier=unserved)

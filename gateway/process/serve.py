@@ -1,0 +1,124 @@
+"""Running the gateway: from settings to a server that answers, and down again.
+
+What is imported here is needed to load a model. Everything else is imported while that goes on (`serving.py`).
+"""
+
+import asyncio
+import gc
+import socket
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from engine.config import EngineConfig, SchedulerConfig
+from engine.engine import Engine
+from engine.memory.kv_memory import InsufficientMemory
+from engine.models.config import UnsupportedCheckpoint
+from gateway.analytics.opening import preload
+from gateway.config.engine_classes import engine_classes_of
+from gateway.config.pepper import load_pepper
+from gateway.config.safety import readable_secrets, refuse_unsafe, stores_without_tls
+from gateway.config.settings import Settings
+from gateway.errors import OperatorError
+from gateway.process.catalog import default_models, default_pairs
+from gateway.process.footprint import DATA_FRAMES, collecting_nothing, do_without, leave_the_start_behind
+from gateway.process.loading import loading
+from gateway.process.progress import Report, progress
+from gateway.process.termination import Termination
+from gateway.telemetry.logs import configure_logging
+from kernels.dispatch import DeviceUnavailable
+
+GC_ALLOCATIONS = 20_000
+"""Objects made and not gone, between collections of young garbage."""
+
+_log = structlog.get_logger("turnpike.serve")
+
+
+def run(settings: Settings, listener: socket.socket, termination: Termination, *, demo: bool = False) -> None:
+    """Load, serve on `listener` until SIGTERM or SIGINT, let running streams end for `shutdown_deadline_s`, return.
+
+    `termination` is in place; from when the server answers on, its first signal begins that drain.
+
+    With `demo`, a tenant and a fresh key are there for the first request, which is printed ready to paste.
+
+    Raises:
+        OperatorError: a model or the database is not as the settings say, or that would be unsafe.
+    """
+    pepper = load_pepper(settings)
+    refuse_unsafe(listener.getsockname()[0], pepper, demo=demo)
+    secrets = (*settings.secret_values(), pepper.decode(errors="replace"))
+    configure_logging(settings.log_level, settings.log_format, secrets)
+    _warn_of_openness(settings)
+    _refuse_missing(settings)
+    do_without(DATA_FRAMES)
+    with collecting_nothing():
+        with progress() as report, loading(partial(load_engine, settings), report) as loaded:
+            from gateway.process import serving
+
+            asyncio.run(serving.prepare_database(settings))
+            preload(settings.analytics_url.get_secret_value())
+            engine = loaded.result()
+        leave_the_start_behind()
+        # What is there now stays: a full collection that walked it took 40 ms and more of everybody's time, and one now
+        # would find next to nothing.
+        gc.freeze()
+    if not settings.models:
+        settings = settings.model_copy(update={"small_models": default_pairs(engine.models)})
+    # At Python's 700, every other request was walked through by a collection that found nothing.
+    gc.set_threshold(GC_ALLOCATIONS, *gc.get_threshold()[1:])
+    serving.serve(settings, engine, pepper, listener, termination, demo=demo)
+
+
+def _warn_of_openness(settings: Settings) -> None:
+    if names := stores_without_tls(settings):
+        _log.warning("what goes to these servers can be read on the way: they are not asked for TLS", settings=names)
+    for path in readable_secrets(settings):
+        _log.warning("every user of this machine can read a secret: chmod 600", path=str(path))
+
+
+def _refuse_missing(settings: Settings) -> None:
+    for name, path in settings.models.items():
+        if not path.exists():
+            raise OperatorError(f"model {name}: there is no {path}")
+
+
+def load_engine(settings: Settings, report: Report) -> Engine:
+    """The engine with the models of the settings, or with the default ones where they name none.
+
+    Raises:
+        OperatorError: a model is missing, cannot be served, or does not fit; or the device is not there.
+    """
+    models: Mapping[str, Path] = settings.models
+    small_models: Mapping[str, str] = settings.small_models
+    if not models:
+        models = default_models(settings.models_dir, report)
+        small_models = default_pairs(models)
+    if unknown := next((name for name in settings.embeddings if name not in models), None):
+        raise OperatorError(f"embeddings: the model {unknown!r} is not among the served ones")
+    config = EngineConfig(
+        scheduler=SchedulerConfig(
+            max_running=settings.max_running,
+            step_tokens=max(SchedulerConfig().step_tokens, settings.max_running),
+            classes=engine_classes_of(settings),
+        ),
+        device=settings.device,
+        dtype=settings.dtype,
+        kv_dtype=settings.kv_dtype,
+        quantize=settings.quantize,
+        kv_cache_bytes=settings.kv_cache_bytes,
+        max_model_len=settings.max_model_len,
+        threads=settings.threads,
+        weight_cache=settings.models_dir / "expanded",
+        step_timeout_seconds=settings.step_timeout_s,
+        ngram=settings.speculation in ("auto", "ngram"),
+        drafts=small_models if settings.speculation in ("auto", "draft") else {},
+        require_drafts=settings.speculation == "draft",
+        draft_depth=settings.max_draft_tokens,
+        speculate_below=settings.speculate_below,
+    )
+    try:
+        return Engine.load(models, config, progress=lambda name, done, total: report(f"loading {name}", done, total))
+    except (UnsupportedCheckpoint, InsufficientMemory, DeviceUnavailable) as error:
+        raise OperatorError(str(error)) from error

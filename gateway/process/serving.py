@@ -1,0 +1,115 @@
+"""Serving with a loaded engine, and what has to be in order before it is loaded."""
+
+import asyncio
+import contextlib
+import shlex
+import socket
+from collections.abc import Callable
+
+import orjson
+import structlog
+import uvloop
+
+from engine.engine import Engine
+from gateway.app import create_app
+from gateway.config.settings import Settings
+from gateway.generation.service_classes import TierClasses
+from gateway.process.listener import local_url
+from gateway.process.opening import open_prices, open_services
+from gateway.process.server import Server
+from gateway.process.termination import Termination
+from gateway.tenancy import TenantExists, TenantStore, open_database
+from gateway.tenancy.schema import upgrade
+
+DEMO_TENANT = "demo"
+DEMO_QUESTION = "What is the capital of France?"
+
+_log = structlog.get_logger("turnpike.serve")
+
+
+async def prepare_database(settings: Settings) -> None:
+    """Bring its tables up to date; and refuse a model without a price now rather than when it is loaded."""
+    url = settings.database_url.get_secret_value()
+    await upgrade(url)
+    database = open_database(url)
+    try:
+        await open_prices(settings, settings.models, database)
+    finally:
+        await database.dispose()
+
+
+def serve(
+    settings: Settings,
+    engine: Engine,
+    pepper: bytes,
+    listener: socket.socket,
+    termination: Termination,
+    *,
+    demo: bool,
+) -> None:
+    """On `listener` until `termination` begins the drain, and through that; see `gateway.process.serve.run`."""
+    url = local_url(listener)
+    invitation = ""
+    if demo:
+        key = asyncio.run(_demo_key(settings, pepper))
+        invitation = demo_invitation(url, next(iter(engine.models)), key)
+
+    def announce() -> None:
+        _log.info("ready", url=url, models=list(engine.models))
+        if invitation:
+            print(invitation, flush=True)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings, engine, pepper, listener, termination, announce))
+
+
+def demo_invitation(url: str, model: str, key: str) -> str:
+    """The command that asks the demo's question, to paste into a shell."""
+    body = {"model": model, "messages": [{"role": "user", "content": DEMO_QUESTION}], "temperature": 0, "stream": True}
+    command = [
+        *("curl", "-N", f"{url}/v1/chat/completions"),
+        *("-H", f"Authorization: Bearer {key}"),
+        *("-H", "Content-Type: application/json"),
+        *("-d", orjson.dumps(body).decode()),
+    ]
+    return f"\nTurnpike is ready. Ask it something:\n\n{shlex.join(command)}\n"
+
+
+async def _demo_key(settings: Settings, pepper: bytes) -> str:
+    database = open_database(settings.database_url.get_secret_value())
+    store = TenantStore(database, pepper)
+    try:
+        with contextlib.suppress(TenantExists):
+            await store.create_tenant(DEMO_TENANT, TierClasses(settings).default_tier)
+        return (await store.create_key(DEMO_TENANT, "turnpike serve --demo")).plaintext
+    finally:
+        await database.dispose()
+
+
+async def _serve(
+    settings: Settings,
+    engine: Engine,
+    pepper: bytes,
+    listener: socket.socket,
+    termination: Termination,
+    announce: Callable[[], None],
+) -> None:
+    database = open_database(settings.database_url.get_secret_value())
+    try:
+        services, admin = await open_services(settings, engine, database, pepper)
+
+        def on_ready() -> None:
+            termination.begins(server.begin_drain)
+            announce()
+
+        server = Server(
+            create_app(settings, services, admin),
+            services.drain,
+            delay_s=settings.drain_delay_s,
+            deadline_s=settings.shutdown_deadline_s,
+            on_ready=on_ready,
+            trusted_proxies=[str(network) for network in settings.trusted_proxies],
+        )
+        await server.serve(sockets=[listener])
+    finally:
+        await database.dispose()

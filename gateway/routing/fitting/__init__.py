@@ -1,0 +1,1 @@
+"""Fitting the complexity score to a pair of models, offline."""

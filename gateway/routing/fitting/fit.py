@@ -1,0 +1,178 @@
+"""Fits the complexity score to a pair of models, and says how good it is on questions that the fit never saw.
+
+A hash of its text puts a question on the one side or the other: `seen` or not. Everything is chosen on the seen side,
+by cross-validation: the penalty as the one with the best APGR, and each preference's threshold as the highest score
+that recovers its part of the gap between the models. A report is of the other side alone.
+
+What a large model wins is a matter of the pair: weights of one pair may be worse than chance for another. A score that
+is to serve where nobody has fitted one is therefore learnt from several pairs at once.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from types import MappingProxyType
+
+from gateway.errors import OperatorError
+from gateway.routing.features import Reading, read
+from gateway.routing.fitting.curve import Curve, Graded, above, curve, oracle
+from gateway.routing.fitting.training import design, fit_heads
+from gateway.routing.question import Question
+from gateway.routing.score import ComplexityScore
+from gateway.tenancy.routing_policy import Preference
+
+RECOVERED: Mapping[Preference, float] = MappingProxyType(
+    {Preference.QUALITY: 0.95, Preference.BALANCED: 0.8, Preference.ECONOMY: 0.5}
+)
+"""How much of what the large model wins over the small one a preference asks for."""
+MIN_SAMPLES = 100
+_PENALTIES = (3.0, 10.0, 30.0, 100.0, 300.0)
+_FOLDS = 5
+_SALT = "turnpike routing"
+
+
+class NothingToRoute(OperatorError):
+    """From these samples no score can be learnt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A question, and how the pair did on it."""
+
+    question: Question
+    graded: Graded
+    family: str = ""
+
+    @property
+    def seen(self) -> bool:
+        return _hash(self.question.text) % 2 == 0
+
+    @property
+    def fold(self) -> int:
+        return _hash(self.question.text) // 2 % _FOLDS
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A sample and what was read of its question, once."""
+
+    sample: Sample
+    reading: Reading
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a preference does on the questions that were not seen."""
+
+    threshold: float
+    share: float
+    """Of the cost, that goes to the large model."""
+    right: float
+    """Of the questions, that are answered rightly."""
+    recovered: float
+    """Of the gap between the models."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How good a score is on so many questions that its fit did not see."""
+
+    unseen: int
+    routed: Curve
+    oracle: Curve
+    choices: Mapping[Preference, Choice]
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A score, from how many questions it was learnt, and the penalty that was chosen for it."""
+
+    score: ComplexityScore
+    seen: int
+    penalty: float
+
+
+def fit(samples: Sequence[Sample], *others: Sequence[Sample]) -> Fit:
+    """Learns from the seen side of `samples`, and of `others`, which are of other pairs of models. The penalty is the
+    one with the best APGR in the mean of all sets; thresholds are those of `samples`.
+
+    Raises:
+        NothingToRoute: too few samples, or the large model does not win on them.
+    """
+    sets = [_halves(each)[0] for each in (samples, *others)]
+    together = [_Read(sample, read(sample.question)) for each in sets for sample in each]
+    by_penalty = _cross_validated(together)
+    penalty = max(_PENALTIES, key=lambda each: _apgr(by_penalty[each], sets))
+    graded = [each.graded for each in sets[0]]
+    scores = by_penalty[penalty][: len(graded)]
+    thresholds = {preference: _threshold(scores, graded, part) for preference, part in RECOVERED.items()}
+    (score,) = _fitted(together, [penalty], thresholds)
+    return Fit(ComplexityScore.from_json(score.to_json()), len(together), penalty)  # as it will be read
+
+
+def judge(score: ComplexityScore, samples: Sequence[Sample]) -> Report:
+    """By the other side of `samples`.
+
+    Raises:
+        NothingToRoute: too few samples, or the large model does not win on them.
+    """
+    unseen = _halves(samples)[1]
+    scores, graded = [score.of(each.question) for each in unseen], [each.graded for each in unseen]
+    routed = curve(scores, graded)
+    choices = {}
+    for preference, threshold in score.thresholds.items():
+        share, right = above(threshold, scores, graded)
+        choices[preference] = Choice(threshold, share, right, routed.recovered(right))
+    return Report(len(unseen), routed, oracle(graded), MappingProxyType(choices))
+
+
+def _halves(samples: Sequence[Sample]) -> tuple[list[Sample], list[Sample]]:
+    """The seen ones and the others. Raises: NothingToRoute."""
+    halves = [each for each in samples if each.seen], [each for each in samples if not each.seen]
+    if min(map(len, halves)) < MIN_SAMPLES / 2:
+        raise NothingToRoute(f"a fit needs at least {MIN_SAMPLES} questions with different texts")
+    if min(sum(each.graded.gain for each in half) for half in halves) <= 0:
+        raise NothingToRoute("the large model is right no more often than the small one: there is nothing to win")
+    return halves
+
+
+def _fitted(
+    samples: Sequence[_Read], penalties: Sequence[float], thresholds: Mapping[Preference, float]
+) -> Iterator[ComplexityScore]:
+    """One for each penalty."""
+    given = design([each.reading for each in samples])
+    right = [(each.sample.graded.small, each.sample.graded.large) for each in samples]
+    for penalty in penalties:
+        small, large = fit_heads(given, right, penalty)
+        yield ComplexityScore(small, large, given.ranges, thresholds)
+
+
+def _cross_validated(samples: Sequence[_Read]) -> dict[float, list[float]]:
+    """For each penalty every sample's score, by a fit to the other folds."""
+    scores = {penalty: [0.0] * len(samples) for penalty in _PENALTIES}
+    for fold in range(_FOLDS):
+        others = [each for each in samples if each.sample.fold != fold]
+        for penalty, score in zip(_PENALTIES, _fitted(others, _PENALTIES, {}), strict=True):
+            for index, each in enumerate(samples):
+                if each.sample.fold == fold:
+                    scores[penalty][index] = score.expect_of(each.reading).score
+    return scores
+
+
+def _apgr(scores: Sequence[float], sets: Sequence[Sequence[Sample]]) -> float:
+    """The mean over sets; `scores` are of all their samples, one set behind the other."""
+    left = iter(scores)
+    return sum(curve(list(islice(left, len(each))), [s.graded for s in each]).apgr for each in sets) / len(sets)
+
+
+def _threshold(scores: Sequence[float], graded: Sequence[Graded], part: float) -> float:
+    """The highest score from which on the large model's answers recover this part of the gap."""
+    whole = curve(scores, graded)
+    wanted = whole.small + part * (whole.large - whole.small)
+    falling = sorted(set(scores), reverse=True)  # one for each point of the curve behind its first
+    return next((score for score, right in zip(falling, whole.right[1:], strict=True) if right >= wanted), 0.0)
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{_SALT}:{text}".encode()).digest()[:8])

@@ -1,0 +1,72 @@
+"""How a pair of models did on each question: what a fit learns from, as a file of JSON lines.
+
+The file stands beside its questions and names them by key: the fit can be repeated from both, without the models.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from gateway.errors import OperatorError
+from gateway.routing.fitting.curve import Graded
+from gateway.routing.fitting.exam import Answer
+from gateway.routing.fitting.fit import Sample
+from gateway.routing.fitting.questions import CheckedQuestion
+
+
+class UnusableOutcomes(OperatorError):
+    """A file of outcomes that cannot be read, or that lacks a question."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Whether each of the pair was right, and how many tokens the large one took for prompt and answer."""
+
+    key: str
+    small: bool
+    large: bool
+    tokens: int
+
+
+def mark(
+    questions: Sequence[CheckedQuestion], small: Mapping[str, Answer], large: Mapping[str, Answer]
+) -> list[Outcome]:
+    """Answers by the questions' keys, checked."""
+    return [
+        Outcome(
+            question.key,
+            question.check.passes(small[question.key].text),
+            question.check.passes(large[question.key].text),
+            large[question.key].tokens,
+        )
+        for question in questions
+    ]
+
+
+def write_outcomes(path: Path, outcomes: Sequence[Outcome]) -> None:
+    path.write_text("".join(f"{json.dumps(asdict(each))}\n" for each in outcomes), encoding="utf-8")
+
+
+def read_outcomes(path: Path) -> list[Outcome]:
+    """Raises: UnusableOutcomes."""
+    try:
+        return [Outcome(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError, TypeError) as error:
+        raise UnusableOutcomes(f"{path}: cannot be read as outcomes ({type(error).__name__})") from None
+
+
+def samples(questions: Sequence[CheckedQuestion], outcomes: Sequence[Outcome]) -> list[Sample]:
+    """Tokens are the cost.
+
+    Raises:
+        UnusableOutcomes: a question has no outcome.
+    """
+    by_key = {outcome.key: outcome for outcome in outcomes}
+    if lacking := sum(question.key not in by_key for question in questions):
+        raise UnusableOutcomes(f"{lacking} of {len(questions)} questions have no outcome")
+    found = [(question, by_key[question.key]) for question in questions]
+    return [
+        Sample(question.question, Graded(each.small, each.large, float(each.tokens)), question.family)
+        for question, each in found
+    ]

@@ -1,0 +1,1 @@
+"""Clients of any OpenAI-compatible server: load test and terminal monitor."""
