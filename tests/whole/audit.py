@@ -30,8 +30,8 @@ UNREAD_SLACK = 64
 """Deltas of a choice that come after its engine was told to pause: those of steps under way."""
 ORPHAN_S = 0.5
 """An abort waits for the step under way, and for a thread to run."""
-REVOKED_S = 5.0
-"""Until then a revoked key is refused everywhere."""
+APPLIED_S = 5.0
+"""Within this a change of a key or of a tenant's credit holds at every gateway: see `gateway.tenancy.authenticator`."""
 GONE_S = 12.0
 """A hang-up is heard when what is under way has an answer: a session's turn, a hold, the journal, the engine's step."""
 
@@ -48,6 +48,7 @@ class Auditor:
         self.has_restarted = False
         self.engine_faulted = False
         self.revoked_s: dict[str, float] = {}
+        self.granted_s = 0.0
         self._machine = machine
         self._jumps = 0
         self._orphans: dict[str, float] = {}
@@ -61,6 +62,7 @@ class Auditor:
 
     def granted(self, nanodollars: int) -> None:
         self.granted_nanodollars["prepaid"] += nanodollars
+        self.granted_s = self.world.clock.elapsed_s
 
     def crashed(self) -> None:
         self.has_crashed = True
@@ -147,6 +149,7 @@ class Auditor:
             await self._check_counters(gateway)
         self._check_books()
         if not (self.redis_faulted or self.has_crashed):
+            await asyncio.sleep(max(0.0, self.granted_s + APPLIED_S - self.world.clock.elapsed_s))
             for gateway in self.world.gateways:
                 await self._check_balance(gateway)
 
@@ -212,7 +215,7 @@ class Auditor:
             check_answer(report, self.engine_faulted)
             self._check_hang_up(report)
             revoked_s = self.revoked_s.get(report.call.tenant)
-            late = revoked_s is not None and report.began_s > revoked_s + REVOKED_S
+            late = revoked_s is not None and report.began_s > revoked_s + APPLIED_S
             assert not late or report.status in (401, None) or report.call.endpoint == "read", (
                 f"a revoked key is answered {report.status}: {report.call}"
             )

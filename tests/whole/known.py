@@ -88,6 +88,21 @@ SCENARIOS: list[Scenario] = [
             Call(at_ms=243, tenant="minute", words=40, max_tokens=60, n=2, gone_after_ms=60),
         ),
     ),
+    # Credit was granted less than a key refresh before its balance was read.
+    Scenario(
+        3594,
+        Config(
+            start=datetime(2026, 3, 31, 23, 59, 51, 444000, tzinfo=UTC),
+            blocks=256,
+            step_tokens=32,
+            small=False,
+            unread=16,
+        ),
+        (
+            Call(at_ms=4058, tenant="prepaid"),
+            Fault(at_ms=4619, kind="grant", amount=1),
+        ),
+    ),
 ]
 """Reduced by `--shrink`."""
 
