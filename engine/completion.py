@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from engine.request import FinishReason, TextDelta, TokenLogprob, Usage
+from engine.request import FinishReason, TextDelta, TokenLogprob, Usage, joined_delta
 from engine.text.processor import Message, TextProcessor
 
 Prompt = str | Sequence[int] | Sequence[Message]
@@ -46,15 +46,15 @@ async def collect(stream: AsyncIterator[TextDelta], choices: int) -> list[Comple
 
 
 def _complete(deltas: Sequence[TextDelta]) -> Completion:
-    last = deltas[-1]
-    assert last.finish_reason is not None
-    assert last.usage is not None
+    whole = joined_delta(deltas)
+    assert whole.finish_reason is not None
+    assert whole.usage is not None
     return Completion(
-        text="".join(delta.text for delta in deltas),
-        token_ids=tuple(token for delta in deltas for token in delta.token_ids),
-        logprobs=tuple(entry for delta in deltas for entry in delta.logprobs),
-        prompt_logprobs=deltas[0].prompt_logprobs,
-        finish_reason=last.finish_reason,
-        stop=last.stop,
-        usage=last.usage,
+        text=whole.text,
+        token_ids=whole.token_ids,
+        logprobs=whole.logprobs,
+        prompt_logprobs=whole.prompt_logprobs,
+        finish_reason=whole.finish_reason,
+        stop=whole.stop,
+        usage=whole.usage,
     )

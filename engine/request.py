@@ -5,9 +5,10 @@ money.
 """
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum, auto
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -271,6 +272,19 @@ class TextDelta:
     usage: Usage | None = None
     cached_tokens: int = 0
     embedding: bytes = b""
+
+
+def joined_delta(parts: Sequence[TextDelta]) -> TextDelta:
+    """Consecutive deltas of one choice as one. What only the last of them has, the joined one has."""
+    if len(parts) == 1:
+        return parts[0]
+    return replace(
+        parts[-1],
+        text="".join([part.text for part in parts]),
+        token_ids=tuple(chain.from_iterable([part.token_ids for part in parts])),
+        logprobs=tuple(chain.from_iterable([part.logprobs for part in parts])),
+        prompt_logprobs=tuple(chain.from_iterable([part.prompt_logprobs for part in parts])),
+    )
 
 
 class Phase(Enum):

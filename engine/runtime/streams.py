@@ -6,11 +6,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain
 from typing import Protocol
 
 from engine.errors import EngineError, GrammarGaveUp
-from engine.request import Fault, FinishReason, Request, SamplingParams, TextDelta, TokenDelta, Usage
+from engine.request import Fault, FinishReason, Request, SamplingParams, TextDelta, TokenDelta, Usage, joined_delta
 from engine.runtime.wakeup import Wakeup
 from engine.text.detokenizer import Detokenizer
 
@@ -172,7 +171,7 @@ class ChoiceStreams:
         while self._ready and self._ready[0].index == index and tokens < MAX_JOINED_TOKENS:
             parts.append(self._ready.popleft())
             tokens += len(parts[-1].token_ids)
-        delta = parts[0] if len(parts) == 1 else _join(parts)
+        delta = joined_delta(parts)
         if self._paused and len(self._ready) <= self._few:
             self._paused = False
             self._engine.resume(self._unfinished())
@@ -192,15 +191,4 @@ def _failure(params: SamplingParams, error: str | None) -> EngineError:
         param,
         f"{param} cannot be followed to the end of the answer: it takes more states than a grammar may have, or "
         "allows no token. Make it simpler: fewer alternatives, and smaller bounds of repetitions.",
-    )
-
-
-def _join(parts: Sequence[TextDelta]) -> TextDelta:
-    """Deltas of one choice that follow one another, as one. What comes once on the last of them is on the last here."""
-    return replace(
-        parts[-1],
-        text="".join([part.text for part in parts]),
-        token_ids=tuple(chain.from_iterable([part.token_ids for part in parts])),
-        logprobs=tuple(chain.from_iterable([part.logprobs for part in parts])),
-        prompt_logprobs=tuple(chain.from_iterable([part.prompt_logprobs for part in parts])),
     )

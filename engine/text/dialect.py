@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from engine.text.chat_template import ChatTemplate
+from engine.text.reasoning_span import ReasoningTracker
 from engine.text.tokenizer import Tokenizer
 
 
@@ -76,6 +77,21 @@ class Dialect:
         reasoning_ids = None if reasoning is None else _ids_of(reasoning, tokenizer)
         parallel = template is None or template.takes_parallel_calls
         return cls(knows_tools, takes_system, parallel, form, reasoning, reasoning_ids, marker_ids)
+
+    def reasoning_tracker(
+        self, tokenizer: Tokenizer, prompt: Sequence[int], *, has_grammar: bool = False
+    ) -> ReasoningTracker | None:
+        """A tracker for one answer to this prompt, token ids; None: there is no reasoning in it. Where the markers are
+        no tokens of their own, a grammar holds the answer from its first token, so that nothing of it is reasoning."""
+        if self.reasoning is None or (has_grammar and self.reasoning_ids is None):
+            return None
+        return ReasoningTracker(
+            self.reasoning.begin,
+            self.reasoning.end,
+            self.reasoning_ids,
+            tokenizer.token_bytes,
+            opened=self.reasons_already(tokenizer, prompt),
+        )
 
     def reasons_already(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> bool:
         """Whether an answer to this prompt begins inside a span of reasoning: the template has opened it."""

@@ -17,7 +17,7 @@ from gateway.metering.journal.journal import Journal
 from gateway.metering.journal.meter import Meter
 from gateway.metering.journal.opening import Opening
 
-LAST_WORD_S = 2.0
+USAGE_TIMEOUT_S = 2.0
 """How long the engine is waited for to say what an answer that was cut short had consumed: it takes a step. Where it
 has not said so by then, all that was held counts against limits."""
 
@@ -39,8 +39,8 @@ class Admission:
     _known: asyncio.Event = field(default_factory=asyncio.Event)
     _settled: asyncio.Task[None] | None = None
 
-    def started(self) -> None:
-        """The engine works for it: it will say what each choice consumed."""
+    def on_submitted(self) -> None:
+        """The engine has it, and will report what each choice consumed."""
         self._running = True
 
     def reopen(self, opening: Opening) -> None:
@@ -51,7 +51,7 @@ class Admission:
         """
         self._meter.reopen(opening)
 
-    async def hand_over(self, opening: Opening, quotas: Sequence[Quota], prompts: Sequence[PreparedPrompt]) -> None:
+    async def switch_model(self, opening: Opening, quotas: Sequence[Quota], prompts: Sequence[PreparedPrompt]) -> None:
         """Another model answers from now on. Nothing has been sent of what the first one wrote; what it cost the engine
         stays with the request, and its tokens count against limits together with the other one's.
 
@@ -60,7 +60,7 @@ class Admission:
             HoldLost: somebody else has taken the first one's room meanwhile.
             StoreAway, JournalUnavailable: as `admitted`.
         """
-        await self._last_word()
+        await self._wait_for_usage()
         former, choices_each, computed_tokens = self.hold, self.usage.choices_each, self._counted_tokens()
         # Both at a time may be more than a limit on concurrency allows.
         await self._limiter.release(former)
@@ -86,13 +86,13 @@ class Admission:
         self.usage = UsageTotal(lengths, choices_each, hold.bound_by, self.usage.work, computed_tokens)
         self._running, self._known = False, asyncio.Event()
 
-    def sent(self) -> None:
+    def record_sent(self) -> None:
         """All that `usage` has counted was handed to the client's socket."""
         self._meter.advance(self.usage.progress)
 
-    def aborted(self, choice: int, usage: Usage) -> None:
+    def on_aborted(self, choice: int, usage: Usage) -> None:
         """What a choice had consumed that was not read to its end, or not sent."""
-        self.usage.aborted(choice, usage)
+        self.usage.on_aborted(choice, usage)
         if self.usage.settled:
             self._known.set()
 
@@ -110,17 +110,17 @@ class Admission:
         the request is journalled and settled all the same."""
         try:
             if not self._meter.closed:
-                await self._last_word()
+                await self._wait_for_usage()
         finally:
             if not self._meter.closed:
                 self._meter.abandon(self.usage.progress, self.usage.work, ending)
             await self._settle()
 
-    async def _last_word(self) -> None:
+    async def _wait_for_usage(self) -> None:
         """Wait for the engine to say what each choice consumed, as long as that may take."""
         if self._running and not self.usage.settled:
             with suppress(TimeoutError):
-                async with asyncio.timeout(LAST_WORD_S):
+                async with asyncio.timeout(USAGE_TIMEOUT_S):
                     await self._known.wait()
 
     async def _hold_again(self, hold_id: str, former: Hold) -> Hold:
@@ -157,19 +157,19 @@ async def admitted(
     quotas: Sequence[Quota],
     prompts: Sequence[PreparedPrompt],
     choices_each: int,
-    at_least: int = 0,
+    minimum_tokens: int = 0,
 ) -> AsyncIterator[Admission]:
     """Hold prompt and answer of every choice against all quotas, for the time of the block, and meter it.
 
     Where a limit has less left than was asked for, the answers are cut to it: they end at the very token where the
-    limit does, unless that were before `at_least` tokens that the client would have.
+    limit does, unless that is before `minimum_tokens`, where the client asks for as many.
 
     Raises:
         QuotaExceeded: not even that, or a token each, fits. StoreAway: the limits cannot be checked.
         JournalUnavailable: what is used could not be billed.
     """
     lengths = [len(prompt.token_ids) for prompt in prompts]
-    hold = await _hold(limiter, opening.request_id, opening.price, quotas, prompts, choices_each, at_least)
+    hold = await _hold(limiter, opening.request_id, opening.price, quotas, prompts, choices_each, minimum_tokens)
     try:
         meter = Meter(journal, opening)
     except BaseException:
@@ -197,7 +197,7 @@ async def _hold(
     quotas: Sequence[Quota],
     prompts: Sequence[PreparedPrompt],
     choices_each: int,
-    at_least: int = 0,
+    minimum_tokens: int = 0,
     earlier_tokens: int = 0,
 ) -> Hold:
     """`earlier_tokens` were computed by another model, and are paid for by nobody."""
@@ -210,7 +210,7 @@ async def _hold(
         token_nanodollars=price.completion,
     )
     wanted = max(prompt.max_tokens for prompt in prompts)
-    least = min(wanted, max(1, at_least, prompts[0].params.min_tokens))
+    least = min(wanted, max(1, minimum_tokens, prompts[0].params.min_tokens))
     return await limiter.hold(hold_id, demands, minimum_tokens=least, desired_tokens=wanted)
 
 

@@ -3,9 +3,9 @@
 from gateway.admission.book import demands_of, limits_for
 from gateway.admission.model import Measure
 from gateway.generation.engine_client import ServedModel
+from gateway.generation.response_format import new_id
 from gateway.generation.service_classes import TierClasses
 from gateway.generation.services import Services
-from gateway.generation.wire import new_id
 from gateway.http.rate_headers import rate_headers
 from gateway.tenancy.records import Principal
 

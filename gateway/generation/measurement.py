@@ -4,9 +4,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from gateway.generation.deltas import ChoiceDelta
 from gateway.generation.usage import UsageTotal
 from gateway.http.errors import ClientGone, as_api_error
+from gateway.speech.output_parser import ParsedDelta
 from gateway.telemetry.metrics import Metrics
 
 _INTERNAL = "internal_error"
@@ -23,16 +23,17 @@ class Measurement:
         self._latest: dict[int, float] = {}
         self.ttft_ms: int | None = None
 
-    def serves(self, model: str) -> None:
-        """Another model serves it."""
+    def on_model_selected(self, model: str) -> None:
+        """Attribute the request to this model from now on."""
         operation, _, tier = self._labels
         self._labels = (operation, model, tier)
 
-    def saw(self, batch: Sequence[ChoiceDelta]) -> None:
+    def record_deltas(self, outputs: Sequence[ParsedDelta]) -> None:
         """Note when tokens came. A choice's later tokens are timed from the delta that brought its first, and each
         delta from the one before it."""
         now = time.perf_counter()
-        for choice, delta in batch:
+        for output in outputs:
+            choice, delta = output.choice, output.delta
             if delta.token_ids:
                 if choice in self._latest:
                     self._metrics.inter_token.labels(*self._labels).observe(now - self._latest[choice])
@@ -49,15 +50,15 @@ class Measurement:
                     each_s = (now - then) / later_tokens
                     self._metrics.time_per_output_token.labels(*self._labels).observe(each_s)
 
-    def used(self, usage: UsageTotal) -> None:
+    def record_usage(self, usage: UsageTotal) -> None:
         for kind, tokens in (("input", usage.prompt_tokens), ("output", usage.completion_tokens)):
             self._metrics.token_usage.labels(*self._labels, kind).observe(tokens)
 
-    def ended(self, error_type: str) -> None:
+    def record_end(self, error_type: str) -> None:
         elapsed_s = time.perf_counter() - self._started
         self._metrics.request_duration.labels(*self._labels, error_type).observe(elapsed_s)
 
-    def turned_away(self, reason: str) -> None:
+    def record_shed(self, reason: str) -> None:
         _, model, tier = self._labels
         self._metrics.sheds.labels(model, tier, reason).inc()
 
@@ -69,11 +70,11 @@ def measuring(metrics: Metrics, labels: tuple[str, str, str]) -> Iterator[Measur
     try:
         yield measurement
     except BaseException as error:
-        measurement.ended(error_type(error))
+        measurement.record_end(error_type(error))
         if (reason := shed_reason(error)) is not None:
-            measurement.turned_away(reason)
+            measurement.record_shed(reason)
         raise
-    measurement.ended("")
+    measurement.record_end("")
 
 
 def error_type(error: BaseException) -> str:

@@ -64,13 +64,12 @@ class RouteStage:
         require_ready(self._services.engine)
         return route
 
-    def took(self, route: Route) -> None:
-        """The model of this route answers."""
+    def record_selected(self, route: Route) -> None:
+        """Count the model of this route as the one that answers."""
         self._services.metrics.routed.labels(route.served, route.reason.value).inc()
 
-    def answered(self, route: Route, opening: Opening, progress: Progress) -> None:
-        """So much was sent. What it would have cost from the large model, by the same count of tokens, and what was
-        saved of that."""
+    def record_answered(self, route: Route, opening: Opening, progress: Progress) -> None:
+        """Count what the answer would have cost from the large model, by the same tokens, and what was saved of it."""
         if route.large == route.served:
             all_large = opening.price
         else:

@@ -12,15 +12,16 @@ from dataclasses import dataclass, field, replace
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from engine.request import TextDelta
 from gateway.config.settings import Settings
+from gateway.generation.context import Client
 from gateway.generation.engine_client import ServedModel
 from gateway.generation.lengths import require_tokenizable
+from gateway.generation.pipeline import Pipeline
 from gateway.generation.prepare import PreparedPrompt, limited, prepare, prompts_of, text_chars
 from gateway.generation.request import Conversation, GenerationRequest
 from gateway.generation.services import Services
 from gateway.generation.session_fit import Fitter, Shown, Summarise
-from gateway.generation.session_summary import Asker, Summariser, Summary
+from gateway.generation.session_summary import Summariser, Summary
 from gateway.generation.text_pool import TextLane
 from gateway.http.errors import invalid
 from gateway.http.session_ids import require_session_id
@@ -29,8 +30,8 @@ from gateway.sessions.history import Message
 from gateway.sessions.policy import SessionWindow
 from gateway.sessions.window import Window
 from gateway.speech.message import said
+from gateway.speech.output_parser import ParsedDelta
 from gateway.speech.pieces import Piece, Spoken
-from gateway.speech.speech import Speech
 from gateway.tenancy.records import Principal
 
 SESSION_HEADER = "x-turnpike-session"
@@ -45,7 +46,6 @@ class SessionTurn:
     droppable: int
     _open: OpenTurn
     _shown: Shown | None = field(default=None, init=False)
-    _speech: Speech = field(default_factory=Speech, init=False)
     _pieces: list[Piece] = field(default_factory=list, init=False)
     _summaries: dict[int, Summary] = field(default_factory=dict, init=False)
     kept: bool | None = field(default=None, init=False)
@@ -88,13 +88,10 @@ class SessionTurn:
         self._shown = await fitter.fit(window, None if summarise is None else summarise_once, whole=whole)
         return self._shown
 
-    def reads_with(self, speech: Speech) -> None:
-        """How the answer of the model that it was fitted to last is taken apart."""
-        self._speech = speech
-
-    def saw(self, delta: TextDelta) -> None:
-        """A part of the answer, on its way to the client."""
-        self._pieces += self._speech.read(0, delta)
+    def on_outputs(self, outputs: Sequence[ParsedDelta]) -> None:
+        """Keep the pieces of the answer. There is one choice."""
+        for output in outputs:
+            self._pieces += output.pieces
 
     async def keep(self) -> None:
         """The answer has ended well, and is billed: remember it. Where that fails the answer is the client's all the
@@ -124,10 +121,10 @@ class SessionTurn:
 class SessionStage:
     """Opens the turns of requests that name a session, and fits them to the model that answers."""
 
-    def __init__(self, services: Services, settings: Settings) -> None:
+    def __init__(self, services: Services, settings: Settings, pipeline: Pipeline) -> None:
         self._sessions = services.sessions
         self._texts = services.texts
-        self._summariser = Summariser(services, settings)
+        self._summariser = Summariser(services.engine, services.texts, settings, pipeline)
         self._max_bytes = settings.session_max_bytes
         self._window = settings.session_window
 
@@ -155,32 +152,31 @@ class SessionStage:
         self,
         request: GenerationRequest,
         turn: SessionTurn | None,
+        client: Client,
         model: ServedModel,
         context_tokens: int,
-        asker: Asker,
-        *,
-        whole: bool,
+        may_fall_back: bool,
     ) -> list[PreparedPrompt]:
-        """As `prepare.prepare`, with a session's turn fitted to `context_tokens`, the model's window for
-        this caller. `whole`: another model has room for more, so a conversation that does not fit is refused here.
+        """As `prepare.prepare`, with a session's turn fitted to `context_tokens`, the model's context window for this
+        client. `may_fall_back`: as `context.Prepare` has it.
 
         Raises:
             APIError, ChatTemplateError: as `prepare`, and 400 for messages that are larger than a session may be.
             ClientGone: while a summary was written.
         """
-        lane = TextLane(self._texts, asker.caller.tenant_id, asker.receive)
+        lane = TextLane(self._texts, client.principal.tenant_id, client.receive)
         if turn is None:
             return await prepare(request, model, context_tokens, lane)
         window = Window.of(context_tokens, request.params.max_tokens, self._max_bytes)
-        wants_summary = (asker.caller.session_window or self._window) is SessionWindow.SUMMARY
-        summarise = self._summariser.of(model, asker) if wants_summary else None
+        wants_summary = (client.principal.session_window or self._window) is SessionWindow.SUMMARY
+        summarise = self._summariser.of(model, client) if wants_summary else None
         most_tokens = None
         if request.truncation is None:
             most_tokens = context_tokens
         else:
             require_tokenizable(request.prompt_param, max(map(text_chars, request.prompts)), context_tokens)
         shown = await turn.fit(
-            _conversation(request), model, window, summarise, lane, most_tokens=most_tokens, whole=whole
+            _conversation(request), model, window, summarise, lane, most_tokens=most_tokens, whole=may_fall_back
         )
         assert shown.token_ids is not None
         return limited(request, [shown.token_ids], model, context_tokens)

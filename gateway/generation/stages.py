@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from gateway.config.settings import Settings
-from gateway.generation.placing import Placing
+from gateway.generation.pipeline import Pipeline
 from gateway.generation.route_stage import RouteStage, model_names
 from gateway.generation.service_classes import TierClasses
 from gateway.generation.services import Services
@@ -21,13 +21,14 @@ class Stages:
     classes: TierClasses
     sessions: SessionStage
     routes: RouteStage
-    placing: Placing
+    pipeline: Pipeline
 
     @classmethod
     def of(cls, services: Services, settings: Settings) -> "Stages":
         """Raises: UnusableWeights."""
         names = model_names(services.engine, settings)
-        sessions = SessionStage(services, settings)
+        pipeline = Pipeline(services, settings)
+        sessions = SessionStage(services, settings, pipeline)
         return cls(
             services,
             settings,
@@ -35,5 +36,5 @@ class Stages:
             TierClasses(settings),
             sessions,
             RouteStage(services, settings, names),
-            Placing(services, settings, sessions),
+            pipeline,
         )

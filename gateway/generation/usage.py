@@ -42,7 +42,7 @@ class UsageTotal:
     _consumed: dict[int, Usage] = field(default_factory=dict)
     _reasons: set[FinishReason] = field(default_factory=set)
 
-    def saw(self, choice: int, delta: TextDelta, reasoning_tokens: int = 0) -> None:
+    def add(self, choice: int, delta: TextDelta, reasoning_tokens: int = 0) -> None:
         """Count a delta on its way to the client. `reasoning_tokens`: how many more are known to be reasoning."""
         self.reasoning_tokens += reasoning_tokens
         counted = self._completion_tokens.get(choice, 0) + len(delta.token_ids)
@@ -58,7 +58,7 @@ class UsageTotal:
         if delta.finish_reason is not None:
             self._reasons.add(delta.finish_reason)
 
-    def aborted(self, choice: int, usage: Usage) -> None:
+    def on_aborted(self, choice: int, usage: Usage) -> None:
         """What a choice that nobody read to its end had consumed."""
         self._consumed[choice] = usage
 

@@ -1,17 +1,16 @@
-"""What a model says to itself before it answers: a span at the beginning of the answer, between two markers.
+"""Separates reasoning from the answer: a span at the beginning, between two markers.
 
-Markers further on are text: a model may talk about them.
+Markers further on are text: a model may write about them.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum, auto
 
 from engine.request import TextDelta
-from engine.text.dialect import Markers
+from engine.text.reasoning_span import WHITESPACE, ReasoningTracker, SpanState
+from gateway.speech.output_parser import Reader
 from gateway.speech.overlap import overlap
 from gateway.speech.pieces import Piece, Reasoning
-from gateway.speech.speech import Reader
 
 
 class _Place(Enum):
@@ -22,17 +21,20 @@ class _Place(Enum):
 
 
 class ReasoningReader:
-    """Reads the span, and has `answer` read what follows. `opened`: the prompt has begun it.
+    """Reads the span, and has `answer` read what follows.
 
-    Space around the span's text and behind its end is layout, and goes. A span that never ends is all there is.
+    `tracker` decides where the span begins and ends. It has processed the tokens of a delta before the delta's text is
+    read; the text may lag behind the tokens. Space around the span's text and behind its end is layout, and is
+    dropped. A span that never ends is the whole answer.
     """
 
-    def __init__(self, markers: Markers, opened: bool, answer: Reader) -> None:
-        self._markers = markers
+    def __init__(self, tracker: ReasoningTracker, answer: Reader) -> None:
+        self.tracker = tracker
         self._answer = answer
-        self._place = _Place.INSIDE if opened else _Place.BEFORE
+        self._place = _Place.INSIDE if tracker.has_span else _Place.BEFORE
         self._held = ""
-        self._said = False
+        self._has_text = False
+        self._spelled_ends = 0
 
     def read(self, delta: TextDelta) -> list[Piece]:
         ended = delta.finish_reason is not None
@@ -52,88 +54,41 @@ class ReasoningReader:
 
     def _before(self, text: str, ended: bool) -> str:
         """Whether there is a span. Returns what is not held."""
-        begin, visible = self._markers.begin, text.lstrip()
-        if visible.startswith(begin):
-            self._place = _Place.INSIDE
-            return visible[len(begin) :]
-        if begin.startswith(visible) and not ended:
+        begin, visible = self.tracker.begin, text.lstrip(WHITESPACE)
+        is_undecided = self.tracker.state is SpanState.BEFORE
+        lags = self.tracker.has_span and len(visible) < len(begin) and begin.startswith(visible)
+        if not ended and (is_undecided or lags):
             self._held = text
             return ""
+        if self.tracker.has_span:
+            self._place = _Place.INSIDE
+            return visible.removeprefix(begin)
         self._place = _Place.IN_ANSWER
         return text
 
     def _inside(self, text: str, ended: bool, pieces: list[Piece]) -> str:
-        """Tell what is of the span. Returns what is behind it."""
-        if not self._said:
+        """Read what is of the span. Returns what is behind it."""
+        if not self._has_text:
             text = text.lstrip()
-        said, end, behind = text.partition(self._markers.end)
+        reasoning, end, behind = self._cut(text)
         if end:
             self._place = _Place.BEHIND
         elif not ended:
-            said = said[: len(said) - overlap(said, self._markers.end)]
-        said = said.rstrip()
-        if said:
-            pieces.append(Reasoning(said))
-            self._said = True
+            reasoning = reasoning[: len(reasoning) - overlap(reasoning, self.tracker.end)]
+        reasoning = reasoning.rstrip()
+        if reasoning:
+            pieces.append(Reasoning(reasoning))
+            self._has_text = True
         if not end and not ended:
-            self._held = text[len(said) :]
+            self._held = text[len(reasoning) :]
         return behind
 
-
-class ReasoningCount:
-    """Counts the tokens of a span as they come, those of its markers included: to the last in which some of it is.
-
-    It looks at the tokens themselves, as the text of a delta may lag behind them. `token_bytes` is what a token stands
-    for.
-    """
-
-    def __init__(self, markers: Markers, opened: bool, token_bytes: Callable[[int], bytes]) -> None:
-        self._begin, self._end = markers.begin.encode(), markers.end.encode()
-        self._token_bytes = token_bytes
-        self._place = _Place.INSIDE if opened else _Place.BEFORE
-        self._read = b""
-        self._undecided = 0
-
-    def count(self, token_ids: Sequence[int]) -> int:
-        """How many more tokens are known to be reasoning with these."""
-        return sum(map(self._count_one, token_ids))
-
-    def _count_one(self, token_id: int) -> int:
-        if self._place is _Place.IN_ANSWER:
-            return 0
-        self._read += self._token_bytes(token_id)
-        if self._place is _Place.INSIDE:
-            self._look_for_end()
-            return 1
-        self._read = self._read.lstrip()
-        if self._read.startswith(self._begin):
-            counted, self._read = self._undecided + 1, self._read[len(self._begin) :]
-            self._place = _Place.INSIDE
-            self._look_for_end()
-            return counted
-        if not self._begin.startswith(self._read):
-            self._place = _Place.IN_ANSWER
-        self._undecided += bool(self._read)
-        return 0
-
-    def _look_for_end(self) -> None:
-        if self._end in self._read:
-            self._place = _Place.IN_ANSWER
-        self._read = self._read[-len(self._end) + 1 :]
-
-
-class ReasoningTally:
-    """Counts for each choice of one answer. `counter` makes what counts for one, None: there is nothing to count."""
-
-    def __init__(self, counter: Callable[[int], ReasoningCount] | None) -> None:
-        self._new_counter = counter
-        self._counters: dict[int, ReasoningCount] = {}
-
-    def count(self, choice: int, token_ids: Sequence[int]) -> int:
-        """As `ReasoningCount.count`."""
-        if self._new_counter is None:
-            return 0
-        counter = self._counters.get(choice)
-        if counter is None:
-            counter = self._counters[choice] = self._new_counter(choice)
-        return counter.count(token_ids)
+    def _cut(self, text: str) -> tuple[str, str, str]:
+        """As `str.partition` at the marker that ends the span: one that its model only wrote about may come before."""
+        marker, tracker, begin = self.tracker.end, self.tracker, 0
+        while (place := text.find(marker, begin)) >= 0:
+            if tracker.state is SpanState.AFTER and self._spelled_ends == tracker.spelled_ends:
+                return text[:place], marker, text[place + len(marker) :]
+            self._spelled_ends += 1
+            begin = place + len(marker)
+        return text, "", ""

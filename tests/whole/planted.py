@@ -36,8 +36,8 @@ PLANTS = [
     Plant("a full buffer is never emptied", "gateway.generation.deltas:DeltaStream.next_batch", drop("set")),
     Plant("a hang-up is overheard", "gateway.generation.deltas:_watch", drop("abandon")),
     Plant("the watcher outlives its request", "gateway.generation.deltas:reading", drop("cancel")),
-    Plant("what was sent is not noted", "gateway.generation.serve:_send_stream", drop("sent")),
-    Plant("an answer ends before it is billed", "gateway.generation.serve:_finish", drop("complete")),
+    Plant("what was sent is not noted", "gateway.generation.pipeline:_read", drop("record_sent")),
+    Plant("an answer ends before it is billed", "gateway.generation.pipeline:_end", drop("complete")),
     # Admission
     Plant("the answer is not cut to the hold", "gateway.generation.admit:_cut", without_if(0, taken=True)),
     Plant("a cancelled hold is kept", "gateway.admission.limiter:Limiter.hold", without_except()),
@@ -80,7 +80,7 @@ PLANTS = [
     Plant("a reservation is not given up", "engine.runtime.reservation:Reservation.__exit__", drop("release")),
     Plant("what is taken in stays on its way", "engine.runtime.forecast:Forecast.refresh", drop("drop")),
     Plant("what has been reserved is still to come", "engine.runtime.forecast:Forecast.submitted", drop("take")),
-    Plant("the refusing model's place is kept", "gateway.generation.placing:Placing._instead", drop("release")),
+    Plant("the refusing model's place is kept", "gateway.generation.candidates:Candidates._fall_back", drop("release")),
     Plant("what is asked for comes first", "engine.runtime.core:EngineCore._take_in", drop("_hand_over")),
     Plant(
         "what a dead engine has not read is lost",
@@ -125,7 +125,7 @@ PLANTS = [
     # An admission from its beginning to its end
     Plant("an admission does not end", "gateway.generation.admit:admitted", without_finally()),
     Plant("a hold that no journal knows of is kept", "gateway.generation.admit:admitted", drop("release")),
-    Plant("an answer's last word is not waited for", "gateway.generation.admit:Admission.end", drop("_last_word")),
+    Plant("an answer's last word is not waited for", "gateway.generation.admit:Admission.end", drop("_wait_for_usage")),
     Plant(
         "what was used is released",
         "gateway.generation.admit:Admission._commit",

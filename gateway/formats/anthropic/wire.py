@@ -12,14 +12,14 @@ from typing import Any
 import orjson
 from pydantic_core import from_json
 
-from engine.request import FinishReason, TextDelta
+from engine.request import FinishReason
 from gateway.formats.anthropic.stream import BlockStream, event
+from gateway.generation.response_format import ResponseMeta
 from gateway.generation.usage import UsageTotal
-from gateway.generation.wire import Header
 from gateway.http.anthropic_errors import anthropic_error
 from gateway.http.errors import APIError
+from gateway.speech.output_parser import TOOL_CALLS, ParsedDelta
 from gateway.speech.pieces import CallArguments, CallBegun, Piece, Reasoning, Text
-from gateway.speech.speech import TOOL_CALLS, Speech
 
 _TIERS = {"priority": "priority", "default": "standard", "flex": "standard"}
 """OpenAI's words for classes, as Anthropic says them in an answer."""
@@ -41,25 +41,24 @@ class Terms:
 class MessagesWire:
     """`message_start` comes with the first delta, which knows how much of the prompt was cached."""
 
-    def __init__(self, header: Header, speech: Speech, terms: Terms) -> None:
+    def __init__(self, header: ResponseMeta, terms: Terms) -> None:
         self._header = header
-        self._speech = speech
         self._terms = terms
         self._blocks = BlockStream(terms.shows_thinking)
         self._begun = False
-        self._last: TextDelta | None = None
+        self._last: ParsedDelta | None = None
 
     def start(self) -> bytes:
         return b""
 
-    def events(self, choice: int, delta: TextDelta) -> bytes:
-        events = [self._blocks.events(piece) for piece in self._speech.read(choice, delta)]
+    def events(self, output: ParsedDelta) -> bytes:
+        events = [self._blocks.events(piece) for piece in output.pieces]
         if not self._begun:
             self._begun = True
-            counts = _input_counts(self._terms.prompt_tokens, delta.cached_tokens) | {"output_tokens": 0}
+            counts = _input_counts(self._terms.prompt_tokens, output.delta.cached_tokens) | {"output_tokens": 0}
             usage = counts | self._tier()
             events.insert(0, event("message_start", {"message": self._message([], None, None, usage)}))
-        self._last = delta
+        self._last = output
         return b"".join(events)
 
     def end(self, usage: UsageTotal) -> bytes:
@@ -72,10 +71,10 @@ class MessagesWire:
     def failure(self, error: APIError) -> bytes:
         return event("error", anthropic_error(error))
 
-    def body(self, choices: Sequence[TextDelta], usage: UsageTotal) -> bytes:
+    def body(self, choices: Sequence[ParsedDelta], usage: UsageTotal) -> bytes:
         [choice] = choices
-        pieces, is_whole = self._speech.read(0, choice), choice.finish_reason is not FinishReason.LENGTH
-        content = blocks_of(pieces, shows_thinking=self._terms.shows_thinking, is_whole=is_whole)
+        is_whole = choice.delta.finish_reason is not FinishReason.LENGTH
+        content = blocks_of(choice.pieces, shows_thinking=self._terms.shows_thinking, is_whole=is_whole)
         reason, sequence = self._stop(choice, usage)
         return orjson.dumps(self._message(content, reason, sequence, _counts(usage) | self._tier()))
 
@@ -99,17 +98,16 @@ class MessagesWire:
         tier = self._header.service_tier
         return {} if tier is None else {"service_tier": _TIERS[tier]}
 
-    def _stop(self, last: TextDelta, usage: UsageTotal) -> tuple[str, str | None]:
+    def _stop(self, last: ParsedDelta, usage: UsageTotal) -> tuple[str, str | None]:
         """Why it ended, and the stop sequence that ended it. A limit's cut is `max_tokens`, as it is for Anthropic; the
         window's has a name of its own."""
-        assert last.finish_reason is not None
-        if last.finish_reason is FinishReason.LENGTH:
+        delta = last.delta
+        if delta.finish_reason is FinishReason.LENGTH:
             by_window = self._terms.is_cut and usage.bound_by is None
             return "model_context_window_exceeded" if by_window else "max_tokens", None
-        if isinstance(last.stop, str) and last.stop in self._terms.stop_sequences:
-            return "stop_sequence", last.stop
-        called = self._speech.finish_reason(0, last.finish_reason) == TOOL_CALLS
-        return "tool_use" if called else "end_turn", None
+        if isinstance(delta.stop, str) and delta.stop in self._terms.stop_sequences:
+            return "stop_sequence", delta.stop
+        return "tool_use" if last.finish_reason == TOOL_CALLS else "end_turn", None
 
 
 def blocks_of(pieces: Sequence[Piece], *, shows_thinking: bool, is_whole: bool) -> list[dict[str, Any]]:

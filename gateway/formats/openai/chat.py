@@ -4,27 +4,22 @@ from collections.abc import Sequence
 
 from gateway.formats.openai.chat_schema import parse_chat
 from gateway.formats.openai.chat_wire import ChatWire
-from gateway.generation.endpoint import Asked, Operation
+from gateway.generation.endpoint import Operation, ParsedBody
 from gateway.generation.engine_client import ServedModel
 from gateway.generation.prepare import PreparedPrompt
 from gateway.generation.request import GenerationRequest
-from gateway.generation.speech_stage import speech_of
-from gateway.generation.wire import Header, Wire
+from gateway.generation.response_format import ResponseFormatter, ResponseMeta
 from gateway.http.fields import Fields
 
 
-def _wire(header: Header, request: GenerationRequest, model: ServedModel, prompts: Sequence[PreparedPrompt]) -> Wire:
-    return ChatWire(
-        header,
-        model.text.tokenizer,
-        speech_of(header, request, model, prompts),
-        request,
-        prompts[0],
-    )
+def _formatter(
+    meta: ResponseMeta, request: GenerationRequest, model: ServedModel, prompts: Sequence[PreparedPrompt]
+) -> ResponseFormatter:
+    return ChatWire(meta, model.text.tokenizer, request, prompts[0])
 
 
-def _parse(fields: Fields) -> Asked:
-    return Asked(parse_chat(fields), _wire)
+def _parse(fields: Fields) -> ParsedBody:
+    return ParsedBody(parse_chat(fields), _formatter)
 
 
 CHAT = Operation("chat", "chatcmpl-", _parse)

@@ -11,11 +11,11 @@ from gateway.formats.openai.details import DetailsWire
 from gateway.formats.openai.logprobs import chat_logprobs
 from gateway.generation.prepare import PreparedPrompt
 from gateway.generation.request import GenerationRequest
+from gateway.generation.response_format import DONE, ResponseMeta, chunk_end, chunk_end_with, event
 from gateway.generation.usage import UsageTotal
-from gateway.generation.wire import DONE, Header, chunk_end, chunk_end_with, event
 from gateway.http.errors import APIError
+from gateway.speech.output_parser import ParsedDelta
 from gateway.speech.pieces import Call, CallArguments, CallBegun, Piece, Reasoning, Spoken, Text
-from gateway.speech.speech import Speech
 
 _ROLE = b'{"role":"assistant","content":"","refusal":null},"logprobs":null,"finish_reason":null}'
 _CHUNK = "chat.completion.chunk"
@@ -29,15 +29,13 @@ class ChatWire:
 
     def __init__(
         self,
-        header: Header,
+        header: ResponseMeta,
         tokenizer: Tokenizer,
-        speech: Speech,
         request: GenerationRequest,
         prompt: PreparedPrompt,
     ) -> None:
         self._header = header
         self._tokenizer = tokenizer
-        self._speech = speech
         self._logprobs = request.details.logprobs is not None
         self._tells_token_ids = request.details.token_ids
         self._running_usage = request.details.running_usage
@@ -51,7 +49,8 @@ class ChatWire:
     def start(self) -> bytes:
         return b""
 
-    def events(self, choice: int, delta: TextDelta) -> bytes:
+    def events(self, output: ParsedDelta) -> bytes:
+        choice, delta = output.choice, output.delta
         head = self._start + b'{"index":%d,"delta":' % choice
         end = self._end
         if self._running_usage:
@@ -62,15 +61,15 @@ class ChatWire:
             if self._echo:
                 chunks.append(head + _delta_of(Text(self._echo)) + b',"logprobs":null,"finish_reason":null}' + end)
             self._begun.add(choice)
-        said = [_delta_of(piece) for piece in self._speech.read(choice, delta)]
+        said = [_delta_of(piece) for piece in output.pieces]
         logprobs, token_ids = self._logprobs_of(delta), self._token_ids_of(delta)
         if not said and ((self._logprobs and delta.logprobs) or (token_ids and delta.finish_reason is None)):
             said = [b'{"content":""}']
         for each in said:
             chunks.append(head + each + b',"logprobs":' + logprobs + b',"finish_reason":null' + token_ids + b"}" + end)
             logprobs, token_ids = b"null", b""
-        if delta.finish_reason is not None:
-            reason = self._speech.finish_reason(choice, delta.finish_reason).encode()
+        if output.finish_reason is not None:
+            reason = output.finish_reason.encode()
             chunks.append(head + b'{},"logprobs":null,"finish_reason":"%b"' % reason + token_ids + b"}" + end)
         return b"".join(map(event, chunks))
 
@@ -82,24 +81,23 @@ class ChatWire:
     def failure(self, error: APIError) -> bytes:
         return event(error.envelope())
 
-    def body(self, choices: Sequence[TextDelta], usage: UsageTotal) -> bytes:
+    def body(self, choices: Sequence[ParsedDelta], usage: UsageTotal) -> bytes:
         wire_choices = []
         for index, choice in enumerate(choices):
-            message = _message(Spoken.of(self._speech.read(index, choice)))
+            message = _message(Spoken.of(choice.pieces))
             if self._echo:
                 message["content"] = self._echo + (message["content"] or "")
-            assert choice.finish_reason is not None
             wire_choices.append(
                 {
                     "index": index,
                     "message": message,
-                    "logprobs": chat_logprobs(choice.logprobs, self._tokenizer) if self._logprobs else None,
-                    "finish_reason": self._speech.finish_reason(index, choice.finish_reason),
-                    **self._details.of_answer(choice),
+                    "logprobs": chat_logprobs(choice.delta.logprobs, self._tokenizer) if self._logprobs else None,
+                    "finish_reason": choice.finish_reason,
+                    **self._details.of_answer(choice.delta),
                 }
             )
         whole = self._header.wire("chat.completion") | {"choices": wire_choices, "usage": usage.wire()}
-        return orjson.dumps(whole | self._details.of_prompt(0, choices[0].prompt_logprobs))
+        return orjson.dumps(whole | self._details.of_prompt(0, choices[0].delta.prompt_logprobs))
 
     def _role_end(self, end: bytes) -> bytes:
         """The first chunk of all tells of the prompt."""

@@ -11,9 +11,10 @@ from engine.text.tokenizer import Tokenizer
 from gateway.formats.openai.details import DetailsWire
 from gateway.formats.openai.logprobs import LegacyLogprobs
 from gateway.generation.request import GenerationRequest
+from gateway.generation.response_format import DONE, ResponseMeta, chunk_end, chunk_end_with, event
 from gateway.generation.usage import UsageTotal
-from gateway.generation.wire import DONE, Header, chunk_end, chunk_end_with, event
 from gateway.http.errors import APIError
+from gateway.speech.output_parser import ParsedDelta
 
 _KIND = "text_completion"
 
@@ -32,7 +33,7 @@ class CompletionWire:
     """Choice c answers prompt c // n. Of the choices of each prompt, the request's `best` are told."""
 
     def __init__(
-        self, header: Header, tokenizer: Tokenizer, request: GenerationRequest, prompts: Sequence[Told]
+        self, header: ResponseMeta, tokenizer: Tokenizer, request: GenerationRequest, prompts: Sequence[Told]
     ) -> None:
         self._header = header
         self._tokenizer = tokenizer
@@ -53,7 +54,8 @@ class CompletionWire:
     def start(self) -> bytes:
         return b""
 
-    def events(self, choice: int, delta: TextDelta) -> bytes:
+    def events(self, output: ParsedDelta) -> bytes:
+        choice, delta = output.choice, output.delta
         fields = self._choice(choice, delta)
         end = self._end
         if self._running_usage:
@@ -70,10 +72,10 @@ class CompletionWire:
     def failure(self, error: APIError) -> bytes:
         return event(error.envelope())
 
-    def body(self, choices: Sequence[TextDelta], usage: UsageTotal) -> bytes:
-        told = [self._choice(index, choice) for index, choice in enumerate(choices)]
+    def body(self, choices: Sequence[ParsedDelta], usage: UsageTotal) -> bytes:
+        told = [self._choice(index, choice.delta) for index, choice in enumerate(choices)]
         if self._best is not None:
-            told = [told[index] for index in self._likeliest(choices, self._best)]
+            told = [told[index] for index in self._likeliest([choice.delta for choice in choices], self._best)]
         wire_choices = [fields | {"index": index} for index, fields in enumerate(told)]
         return orjson.dumps(self._header.wire(_KIND) | {"choices": wire_choices, "usage": usage.wire()})
 

@@ -1,39 +1,36 @@
-"""POST /v1/embeddings: the way of every request, with a vector for each input at its end instead of text."""
+"""POST /v1/embeddings: a vector for each input in the place of text."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Sequence
+from functools import partial
 
 from starlette.types import Receive, Scope, Send
 
-from engine.request import Pooling, TextDelta, Usage
-from engine.runtime.reservation import Reservation
-from engine.runtime.streams import AbortListener
+from engine.request import Pooling
 from gateway.formats.openai.embedding_schema import EmbeddingRequest, Encoding, parse_embeddings
 from gateway.formats.openai.embedding_wire import body, item
-from gateway.generation.admit import Admission
-from gateway.generation.deltas import reading
+from gateway.generation.context import Client, RequestContext
 from gateway.generation.lookup import find_model, model_not_found
-from gateway.generation.measurement import measuring
-from gateway.generation.placing import Asking
+from gateway.generation.response_format import new_id
 from gateway.generation.route_stage import route_headers
+from gateway.generation.run import Run
 from gateway.generation.service_classes import echoed
 from gateway.generation.stages import Stages
-from gateway.generation.wire import new_id
 from gateway.http.access import require_model
 from gateway.http.errors import invalid, shutting_down
 from gateway.http.exchange import exchange_of
 from gateway.http.json_body import read_json
 from gateway.http.rate_headers import rate_headers
 from gateway.http.responses import send_body
-from gateway.http.undisturbed import undisturbed
 from gateway.routing.reason import RouteReason
 from gateway.routing.router import Route
+from gateway.speech.output_parser import OutputParser, ParsedDelta
 from gateway.tenancy.records import Principal
 
 OPERATION = "embeddings"
 """OpenTelemetry's `gen_ai.operation.name`."""
 
 INPUTS_AT_A_TIME = 64
-"""So many inputs of one request are in the engine at most."""
+"""Inputs of one request that the engine is given together: more would delay the streams of others."""
 
 
 class EmbeddingsEndpoint:
@@ -46,106 +43,70 @@ class EmbeddingsEndpoint:
         self._names = stages.names
         self._classes = stages.classes
         self._sessions = stages.sessions
-        self._placing = stages.placing
+        self._pipeline = stages.pipeline
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        caller = exchange_of(scope).caller()
-        asked = parse_embeddings(await read_json(scope, receive, self._max_json_depth))
+        principal = exchange_of(scope).caller()
+        parsed = parse_embeddings(await read_json(scope, receive, self._max_json_depth))
         if self._services.drain.begun:
             raise shutting_down()
-        request = asked.pooled(self._pooling(asked, caller))
-        async with self._sessions.joined(request, scope, caller):  # refuses one: there is nothing to go on with
-            serving = self._classes.serving(caller.tier, request.service_tier)
-            route = Route(asked.model, asked.model, asked.model, RouteReason.EXPLICIT, asked.model)
-            with measuring(self._services.metrics, (OPERATION, asked.model, serving.name)) as measurement:
-                asking = Asking(new_id("embd-"), request, None, caller, serving, measurement, receive, INPUTS_AT_A_TIME)
-                async with self._placing.admitted(route, asking) as (place, admission):
-                    items = await self._items(asking, asked.encoding, admission, place.reservation)
-                    measurement.used(admission.usage)
-                    headers = rate_headers(admission.hold.states) | route_headers(route)
-                    tier = echoed(serving, request.service_tier)
-                    answer = body(items, asking.id, asked.model, tier, admission.usage)
-                    await undisturbed(_bill_and_send(admission, answer, headers, send))
+        request = parsed.pooled(self._pooling(parsed, principal))
+        async with self._sessions.joined(request, scope, principal):  # refuses one: an embedding continues nothing
+            serving = self._classes.serving(principal.tier, request.service_tier)
+            client = Client(principal, serving, receive)
+            context = RequestContext(
+                id=new_id("embd-"),
+                operation=OPERATION,
+                client=client,
+                prepare=partial(self._sessions.prepare, request, None, client),
+                prompts_at_a_time=INPUTS_AT_A_TIME,
+            )
+            route = Route(parsed.model, parsed.model, parsed.model, RouteReason.EXPLICIT, parsed.model)
+            sink = EmbeddingSink(parsed.encoding, echoed(serving, request.service_tier), send)
+            await self._pipeline.run(context, route, sink)
 
-    def _pooling(self, asked: EmbeddingRequest, caller: Principal) -> Pooling:
+    def _pooling(self, parsed: EmbeddingRequest, principal: Principal) -> Pooling:
         """How the model that is named pools. It has to be a model's own name, as vectors of different models cannot be
-        compared: nothing is chosen here that may be chosen in another way the next time.
+        compared: routing might choose another one the next time.
 
         Raises:
             APIError: 400, 403, 404 or, while nothing can be served, 503.
         """
-        require_model(caller, asked.model)
-        pooling = self._poolings.get(asked.model)
+        require_model(principal, parsed.model)
+        pooling = self._poolings.get(parsed.model)
         if pooling is None:
-            if self._names.find(asked.model, caller.routing.aliases) is None:
-                raise model_not_found(asked.model)
-            raise invalid("model", f"The model `{asked.model}` makes no embeddings here.", "unsupported_model")
-        asked.require_vocabulary(find_model(self._services.engine, asked.model, caller).vocab_size)
+            if self._names.find(parsed.model, principal.routing.aliases) is None:
+                raise model_not_found(parsed.model)
+            raise invalid("model", f"The model `{parsed.model}` makes no embeddings here.", "unsupported_model")
+        parsed.require_vocabulary(find_model(self._services.engine, parsed.model, principal).vocab_size)
         return pooling
 
-    async def _items(
-        self, asking: Asking, encoding: Encoding, admission: Admission, reservation: Reservation
-    ) -> list[bytes]:
-        """The items of all inputs, in their order. The engine is given some inputs at a time, and each item is written
-        as its vector comes: many inputs would hold up everybody's streams, at both ends. Reserved are the first.
 
-        Raises:
-            ClientGone: the client hung up.
-            EngineError: the model failed on one of them.
-        """
-        count, items = len(admission.prompts), list[bytes]()
-        submitted = 0
-        try:
-            while submitted < count:
-                first, submitted = submitted, min(submitted + INPUTS_AT_A_TIME, count)
-                items += await self._some(asking, encoding, admission, reservation, range(first, submitted))
-        except BaseException:
-            for position in range(submitted, count):
-                admission.aborted(position, Usage(len(admission.prompts[position].token_ids), 0))
-            raise
-        return items
+class EmbeddingSink:
+    """One JSON body. Each item is formatted when its vector comes: all at the end would delay the streams of others."""
 
-    async def _some(
-        self,
-        asking: Asking,
-        encoding: Encoding,
-        admission: Admission,
-        reservation: Reservation,
-        positions: range,
-    ) -> list[bytes]:
-        items = dict.fromkeys(positions, b"")
-        streams = [self._stream(asking, admission, reservation, position) for position in positions]
-        admission.started()
-        async with reading(streams, 1, asking.receive) as deltas:
-            while batch := await deltas.next_batch():
-                for place, delta in batch:
-                    position = positions[place]
-                    admission.usage.saw(position, delta)
-                    items[position] = item(position, delta.embedding, encoding)
-        if not all(items.values()):
-            raise RuntimeError("the engine ended without an embedding for each input")
-        return list(items.values())
+    def __init__(self, encoding: Encoding, service_tier: str | None, send: Send) -> None:
+        self._encoding = encoding
+        self._service_tier = service_tier
+        self._send = send
+        self._items: dict[int, bytes] = {}
+        self._run: Run
 
-    def _stream(
-        self, asking: Asking, admission: Admission, reservation: Reservation, position: int
-    ) -> AsyncGenerator[TextDelta]:
-        prompt = admission.prompts[position]
-        return self._services.engine.stream(
-            asking.request.model,
-            prompt.token_ids,
-            prompt.params,
-            request_id=f"{asking.id}-{position}",
-            tenant=asking.caller.tenant_id,
-            service_class=asking.serving.engine_class,
-            on_abort=_listener(admission, position),
-            reservation=reservation,
-        )
+    def on_admitted(self, run: Run) -> OutputParser:
+        self._run = run
+        return OutputParser()
 
+    async def on_outputs(self, outputs: Sequence[ParsedDelta]) -> bool:
+        for output in outputs:
+            self._items[output.choice] = item(output.choice, output.delta.embedding, self._encoding)
+        return False
 
-async def _bill_and_send(admission: Admission, answer: bytes, headers: Mapping[str, str], send: Send) -> None:
-    await admission.complete()
-    await send_body(send, 200, answer, headers)
+    async def on_billed(self) -> None:
+        run, candidate = self._run, self._run.candidate
+        items = [self._items[position] for position in range(run.choices)]
+        answer = body(items, run.context.id, candidate.model.name, self._service_tier, run.usage)
+        headers = rate_headers(run.admission.hold.states) | route_headers(candidate.route)
+        await send_body(self._send, 200, answer, headers)
 
-
-def _listener(admission: Admission, position: int) -> AbortListener:
-    return lambda _, usage: admission.aborted(position, usage)
+    async def on_failure(self, error: BaseException) -> None:
+        pass

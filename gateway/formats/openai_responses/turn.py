@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from engine.request import TextDelta
 from gateway.formats.openai_responses.conversation import conversation_of, unshown_chars
 from gateway.formats.openai_responses.ids import response_of
 from gateway.formats.openai_responses.items import REFERENCE, Item
@@ -13,12 +12,12 @@ from gateway.formats.openai_responses.wire import ResponseWire
 from gateway.generation.engine_client import ServedModel
 from gateway.generation.prepare import PreparedPrompt
 from gateway.generation.request import GenerationRequest
+from gateway.generation.response_format import ResponseMeta
 from gateway.generation.services import Services
-from gateway.generation.speech_stage import speech_of
 from gateway.generation.usage import UsageTotal
-from gateway.generation.wire import Header
 from gateway.http.errors import APIError, invalid
 from gateway.sessions.records import Records
+from gateway.speech.output_parser import ParsedDelta
 from gateway.tenancy.records import Principal
 
 KEPT_HEADER = "x-turnpike-response-kept"
@@ -29,7 +28,7 @@ MAX_UNSHOWN_CHARS = 128 * 1024
 
 
 class ResponseTurn:
-    """A `Memory`: passed before routing, when the wire is made, and when the answer has ended."""
+    """A `ConversationHook`: called before routing, when the formatter is made, and when the answer has ended."""
 
     def __init__(self, request: GenerationRequest, stated: Stated) -> None:
         self._request = request
@@ -69,19 +68,18 @@ class ResponseTurn:
                 "string_above_max_length",
             )
 
-    def wire(
-        self, header: Header, request: GenerationRequest, model: ServedModel, prompts: Sequence[PreparedPrompt]
+    def formatter(
+        self, meta: ResponseMeta, request: GenerationRequest, model: ServedModel, prompts: Sequence[PreparedPrompt]
     ) -> ResponseWire:
-        """The last one counts: a cascade makes one for each of its models."""
-        speech = speech_of(header, request, model, prompts)
-        self._wire = ResponseWire(header, self._stated, speech, model.text.tokenizer)
+        """The formatter of the answer, which `keep` reads."""
+        self._wire = ResponseWire(meta, self._stated, model.text.tokenizer)
         return self._wire
 
-    async def keep(self, choices: Sequence[TextDelta], usage: UsageTotal) -> None:
+    async def keep(self, choices: Sequence[ParsedDelta], usage: UsageTotal) -> None:
         wire = self._wire
         assert wire is not None
         assert self._records is not None
-        wire.hear(choices)
+        wire.add(choices)
         if self._stated.store:
             record = Record.of(wire.response(usage), self._before, self._input)
             self._kept = wire.kept = await self._records.put(self._tenant_id, wire.id, record.to_json())

@@ -6,18 +6,18 @@ from typing import Any
 
 import orjson
 
-from engine.request import FinishReason, TextDelta, TokenLogprob
+from engine.request import FinishReason, TokenLogprob
 from engine.text.tokenizer import Tokenizer
 from gateway.formats.openai.logprobs import chat_logprobs
 from gateway.formats.openai_responses.ids import OUTPUT, item_id
 from gateway.formats.openai_responses.items import COMPLETED, INCOMPLETE
 from gateway.formats.openai_responses.output import Event, Logprobs, Output
 from gateway.formats.openai_responses.schema import Stated
+from gateway.generation.response_format import ResponseMeta
 from gateway.generation.usage import UsageTotal
-from gateway.generation.wire import Header
 from gateway.http.errors import APIError
+from gateway.speech.output_parser import ParsedDelta
 from gateway.speech.pieces import Text
-from gateway.speech.speech import Speech
 
 _FAILED_CODES = ("server_error", "rate_limit_exceeded")
 """Those of OpenAI's that can happen here; all else is a fault of the server's."""
@@ -26,10 +26,9 @@ _FAILED_CODES = ("server_error", "rate_limit_exceeded")
 class ResponseWire:
     """One response, of one choice. `kept` says, when it is known, whether it is stored."""
 
-    def __init__(self, header: Header, stated: Stated, speech: Speech, tokenizer: Tokenizer) -> None:
+    def __init__(self, header: ResponseMeta, stated: Stated, tokenizer: Tokenizer) -> None:
         self._header = header
         self._stated = stated
-        self._speech = speech
         self._tokenizer = tokenizer
         self._output = Output(lambda prefix, index: item_id(header.id, prefix, OUTPUT, index), stated.names)
         self._pending: list[TokenLogprob] = []
@@ -47,8 +46,8 @@ class ResponseWire:
         kinds = ("response.created", "response.in_progress")
         return self._spelt({"type": kind, "response": response} for kind in kinds)
 
-    def events(self, choice: int, delta: TextDelta) -> bytes:
-        return self._spelt(self._hear(delta))
+    def events(self, output: ParsedDelta) -> bytes:
+        return self._spelt(self._add(output))
 
     def end(self, usage: UsageTotal) -> bytes:
         response = self.response(usage)
@@ -61,27 +60,28 @@ class ResponseWire:
         told = {"type": "error", "code": error.code, "message": error.message, "param": error.param}
         return self._spelt([told, {"type": "response.failed", "response": response}])
 
-    def body(self, choices: Sequence[TextDelta], usage: UsageTotal) -> bytes:
-        self.hear(choices)
+    def body(self, choices: Sequence[ParsedDelta], usage: UsageTotal) -> bytes:
+        self.add(choices)
         return orjson.dumps(self.response(usage))
 
-    def hear(self, choices: Sequence[TextDelta]) -> None:
+    def add(self, choices: Sequence[ParsedDelta]) -> None:
         """Take in an answer that is not streamed. Once it is, no more."""
         if not self._output.ended:
-            [delta] = choices
-            self._hear(delta)
+            [choice] = choices
+            self._add(choice)
 
     def response(self, usage: UsageTotal) -> dict[str, Any]:
         """The whole object, when the answer has ended."""
         assert self._output.ended, "an answer is whole when it has ended"
         return self._response(INCOMPLETE if self._cut else COMPLETED, self._output.items, usage)
 
-    def _hear(self, delta: TextDelta) -> list[Event]:
+    def _add(self, output: ParsedDelta) -> list[Event]:
         """The next of the answer. Log-probabilities go with the next text, and those of the last tokens with none."""
+        delta = output.delta
         if self._stated.logprobs:
             self._pending += delta.logprobs
         events: list[Event] = []
-        for piece in self._speech.read(0, delta):
+        for piece in output.pieces:
             events += self._output.say(piece, self._logprobs() if isinstance(piece, Text) else [])
         if delta.finish_reason is not None:
             self._cut = delta.finish_reason is FinishReason.LENGTH

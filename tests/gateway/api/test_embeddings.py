@@ -140,7 +140,7 @@ def test_as_many_inputs_as_openai_takes(client, engine):
 
 def test_the_engine_has_some_of_many_inputs_at_a_time(server, engine, journal, monkeypatch):
     """Nobody waits for word of those that it never had, either."""
-    monkeypatch.setattr("gateway.generation.admit.LAST_WORD_S", 60)
+    monkeypatch.setattr("gateway.generation.admit.USAGE_TIMEOUT_S", 60)
     engine.pace_s = 0.2
     connection = asked(server, input=["a"] * 200)
     until(lambda: len(engine.calls) == 2 * INPUTS_AT_A_TIME)

@@ -68,8 +68,11 @@ def test_a_model_thinks_and_then_calls(client, engine):
     assert choice["message"]["tool_calls"][0]["function"] == {"name": "now", "arguments": "{}"}
 
 
-def test_a_forced_call_may_come_behind_reasoning(client, engine):
-    engine.reply = '<think>so</think>[{"name":"now","arguments":{}}]'
+def test_a_forced_call_may_come_behind_reasoning_that_is_marked_by_tokens(client, engine):
+    """A grammar holds the answer behind the token that ends the reasoning."""
+    markers = Markers("\x01", "\x02")
+    engine.models["tiny"].text.dialect = Dialect(knows_tools=True, reasoning=markers, reasoning_ids=(1, 2))
+    engine.reply = '\x01so\x02[{"name":"now","arguments":{}}]'
     [choice] = chat(client, tools=TOOLS, tool_choice="required").json()["choices"]
     assert choice["message"]["reasoning_content"] == "so"
     assert choice["message"]["tool_calls"][0]["function"] == {"name": "now", "arguments": "{}"}

@@ -313,7 +313,7 @@ def test_the_logprobs_that_a_client_asks_for_are_there(client, engine, authentic
 
 
 def test_a_trial_may_not_be_longer_than_a_client_can_wait(client, engine, authenticator, monkeypatch):
-    monkeypatch.setattr("gateway.generation.trial.MAX_TRIAL_TOKENS", 5)
+    monkeypatch.setattr("gateway.generation.cascade.MAX_TRIAL_TOKENS", 5)
     allow(authenticator, cascade_percent=70)
     engine.sure = {"small": 0.9}
     assert route_of(ask(client)) == ("auto", "big", "cascade_escalated")

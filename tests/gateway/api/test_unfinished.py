@@ -102,7 +102,7 @@ def test_what_fails_in_the_engine_counts_as_far_as_it_came(client, engine, limit
 
 
 def test_where_the_engine_says_nothing_all_that_was_held_counts(client, engine, limiter, authenticator, monkeypatch):
-    monkeypatch.setattr("gateway.generation.admit.LAST_WORD_S", 0.01)
+    monkeypatch.setattr("gateway.generation.admit.USAGE_TIMEOUT_S", 0.01)
     limit(authenticator, **LIMITS)
     engine.fail_at, engine.tells = 0, False
     error_of(client.post(CHAT, json=BODY | {"max_tokens": 7, "n": 2}), 500)
@@ -227,11 +227,11 @@ def test_no_less_counts_than_is_billed_and_no_more_than_is_held(prompts, choices
         length, bound = prompts[choice // choices_each], most[choice // choices_each]
         sent = data.draw(st.integers(0, bound))
         if sent:
-            usage.saw(choice, TextDelta(0, token_ids=(1,) * sent))
+            usage.add(choice, TextDelta(0, token_ids=(1,) * sent))
         if data.draw(st.booleans()):
             computed = data.draw(st.integers(sent, bound))
             prefilled = length if computed else data.draw(st.integers(0, length))
-            usage.aborted(choice, Usage(length, computed, prefilled_tokens=prefilled))
+            usage.on_aborted(choice, Usage(length, computed, prefilled_tokens=prefilled))
         else:
             all_known = False
     held = sum(prompts) + choices_each * sum(most)

@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.request import FinishReason, TextDelta
-from engine.text.dialect import CallForm, Markers
+from engine.text.dialect import CallForm
+from engine.text.reasoning_span import ReasoningTracker
 from gateway.speech.calls import CallReader
 from gateway.speech.forms import FORMS
+from gateway.speech.output_parser import Reader
 from gateway.speech.pieces import Call, CallArguments, CallBegun, Piece, Reasoning, Spoken, Text
 from gateway.speech.reasoning import ReasoningReader
-from gateway.speech.speech import Reader
 
 NAMES = {"weather", "time"}
-THINK = Markers("<think>", "</think>")
 CALL = '{"name": "weather", "arguments": {"city": "Oslo"}}'
 
 
@@ -27,7 +27,18 @@ def reader(form: CallForm | None, most: int | None = None) -> CallReader:
 def pieces_of(by: Reader, parts: list[str], reason: FinishReason = FinishReason.STOP) -> list[list[Piece]]:
     """What each part says; the last one ends the answer."""
     last = len(parts) - 1
-    return [by.read(TextDelta(0, part, finish_reason=reason if i == last else None)) for i, part in enumerate(parts)]
+    pieces = []
+    for i, part in enumerate(parts):
+        if isinstance(by, ReasoningReader):
+            by.tracker.add([ord(char) for char in part])
+        pieces.append(by.read(TextDelta(0, part, finish_reason=reason if i == last else None)))
+    return pieces
+
+
+def thinking(opened: bool, answer: CallReader) -> ReasoningReader:
+    """Each character is a token."""
+    tracker = ReasoningTracker("<think>", "</think>", None, lambda char: chr(char).encode(), opened=opened)
+    return ReasoningReader(tracker, answer)
 
 
 def spoken(by: Reader, *parts: str) -> Spoken:
@@ -181,10 +192,9 @@ def cut(draw: st.DrawFn, text: str) -> list[str]:
 def test_however_a_text_is_cut_it_says_the_same(text, form, opened, data):
     parts = data.draw(cut(text))
     assert spoken(reader(form), *parts) == spoken(reader(form), text)
-    thinking = [ReasoningReader(THINK, opened, reader(form)) for _ in range(3)]
-    whole = spoken(thinking[0], text)
-    assert spoken(thinking[1], *parts) == whole
-    assert spoken(thinking[2], *text) == whole
+    whole = spoken(thinking(opened, reader(form)), text)
+    assert spoken(thinking(opened, reader(form)), *parts) == whole
+    assert spoken(thinking(opened, reader(form)), *text) == whole
 
 
 @settings(max_examples=400, deadline=None)
@@ -260,12 +270,12 @@ def test_text_without_a_call_is_what_it_was(text, form, data):
 )
 def test_reasoning_is_a_span_at_the_beginning(opened, text, expected):
     for parts in ([text], list(text)):
-        assert spoken(ReasoningReader(THINK, opened, reader(CallForm.HERMES)), *parts) == expected
+        assert spoken(thinking(opened, reader(CallForm.HERMES)), *parts) == expected
 
 
 def test_reasoning_comes_out_at_once():
     parts = ["so ", "it", " </thi", "nk>\n", "\nyes", ""]
-    assert pieces_of(ReasoningReader(THINK, True, reader(CallForm.HERMES)), parts) == [
+    assert pieces_of(thinking(True, reader(CallForm.HERMES)), parts) == [
         [Reasoning("so")],
         [Reasoning(" it")],
         [],

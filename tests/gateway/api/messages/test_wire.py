@@ -13,31 +13,28 @@ from hypothesis import strategies as st
 from engine.request import FinishReason, TextDelta, Usage
 from gateway.admission.model import Measure, Scope, ScopeKind
 from gateway.formats.anthropic.wire import MessagesWire, Terms, blocks_of
+from gateway.generation.response_format import ResponseMeta
 from gateway.generation.usage import UsageTotal
-from gateway.generation.wire import Header
 from gateway.http.errors import APIError
+from gateway.speech.output_parser import ParsedDelta
 from gateway.speech.pieces import CallArguments, CallBegun, Piece, Reasoning, Text
-from gateway.speech.speech import Speech
 from tests.gateway.api.messages.test_messages import events
 
-HEADER = Header("msg_1", "tiny", "default")
+META = ResponseMeta("msg_1", "tiny", "default")
 
 
-class Recited:
-    """A reader that says what it was given: so many pieces with each delta, the rest with the last."""
-
-    def __init__(self, pieces: Sequence[Piece], cuts: Sequence[int] = ()) -> None:
-        self._pieces = list(pieces)
-        self._cuts = list(cuts)
-
-    def read(self, delta: TextDelta) -> list[Piece]:
-        count = self._cuts.pop(0) if self._cuts and delta.finish_reason is None else len(self._pieces)
-        said, self._pieces = self._pieces[:count], self._pieces[count:]
-        return said
+def parsed(pieces: Sequence[Piece], cuts: Sequence[int], last: TextDelta) -> list[ParsedDelta]:
+    """`cuts`: pieces in each delta; the rest is in the last."""
+    rest, outputs, called = list(pieces), [], any(isinstance(piece, CallBegun) for piece in pieces)
+    for count in cuts:
+        outputs.append(ParsedDelta(0, TextDelta(0, cached_tokens=4), rest[:count]))
+        rest = rest[count:]
+    reason = "tool_calls" if called and last.finish_reason is FinishReason.STOP else last.finish_reason.value
+    return [*outputs, ParsedDelta(0, last, rest, finish_reason=reason)]
 
 
-def wire_of(reader: Recited, *, shows_thinking: bool = True, is_cut: bool = False, stops: Sequence[str] = ("END",)):
-    return MessagesWire(HEADER, Speech(lambda choice: reader), Terms(10, stops, is_cut, shows_thinking))
+def wire_of(*, shows_thinking: bool = True, is_cut: bool = False, stops: Sequence[str] = ("END",)):
+    return MessagesWire(META, Terms(10, stops, is_cut, shows_thinking))
 
 
 def ended(reason: FinishReason = FinishReason.STOP, stop: str | int | None = None) -> TextDelta:
@@ -48,23 +45,23 @@ def ended(reason: FinishReason = FinishReason.STOP, stop: str | int | None = Non
 def usage_after(*deltas: TextDelta, bound_by: Scope | None = None) -> UsageTotal:
     usage = UsageTotal([10], 1, bound_by)
     for delta in deltas:
-        usage.saw(0, delta)
+        usage.add(0, delta)
     usage.reasoning_tokens = 3
     return usage
 
 
 def whole(pieces: Sequence[Piece], last: TextDelta | None = None, *, bound_by: Scope | None = None, **terms) -> dict:
     last = last or ended()
-    body = wire_of(Recited(pieces), **terms).body([last], usage_after(last, bound_by=bound_by))
+    body = wire_of(**terms).body(parsed(pieces, (), last), usage_after(last, bound_by=bound_by))
     return orjson.loads(body)
 
 
 def streamed(pieces: Sequence[Piece], cuts: Sequence[int], last: TextDelta | None = None, **terms) -> bytes:
     last = last or ended()
-    deltas = [TextDelta(0, cached_tokens=4) for _ in cuts] + [last]
-    wire = wire_of(Recited(pieces, cuts), **terms)
-    said = wire.start() + b"".join(wire.events(0, delta) for delta in deltas)
-    return said + wire.end(usage_after(*deltas))
+    outputs = parsed(pieces, cuts, last)
+    wire = wire_of(**terms)
+    said = wire.start() + b"".join(wire.events(output) for output in outputs)
+    return said + wire.end(usage_after(*(output.delta for output in outputs)))
 
 
 def accumulated(stream: bytes) -> Message:
@@ -195,5 +192,5 @@ def test_a_limits_cut_is_not_the_windows():
 
 
 def test_a_failure_is_an_event_of_its_own():
-    event = wire_of(Recited([])).failure(APIError(503, "Retry.", code="service_unavailable"))
+    event = wire_of().failure(APIError(503, "Retry.", code="service_unavailable"))
     assert event == (b'event: error\ndata: {"type":"error","error":{"type":"api_error","message":"Retry."}}\n\n')

@@ -16,57 +16,49 @@ from pydantic import TypeAdapter
 from engine.request import FinishReason, TextDelta, Usage
 from gateway.formats.openai_responses.schema import parse_response
 from gateway.formats.openai_responses.wire import ResponseWire
+from gateway.generation.response_format import ResponseMeta
 from gateway.generation.usage import UsageTotal
-from gateway.generation.wire import Header
 from gateway.http.fields import Fields
+from gateway.speech.output_parser import ParsedDelta
 from gateway.speech.pieces import CallArguments, CallBegun, Piece, Reasoning, Text
 from tests.gateway.api.fake_engine import FakeTokenizer
 from tests.gateway.api.responses_api.conftest import events_of
 
 EVENT = TypeAdapter(ResponseStreamEvent)
-HEADER = Header("resp_" + "0" * 32, "tiny", created=int(datetime.now(UTC).timestamp()))
+META = ResponseMeta("resp_" + "0" * 32, "tiny", created=int(datetime.now(UTC).timestamp()))
 TOOL = {"type": "function", "name": "look_up"}
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)
 
 
-class Script:
-    """A `Speech` that says the next portion at each delta."""
-
-    def __init__(self, portions: Sequence[Sequence[Piece]]) -> None:
-        self._portions = iter(portions)
-
-    def read(self, choice: int, delta: TextDelta) -> Sequence[Piece]:
-        return next(self._portions)
-
-
-def wire_of(portions: Sequence[Sequence[Piece]]) -> ResponseWire:
+def new_wire() -> ResponseWire:
     tools = [
         {"type": "function", "name": "add"},
         {"type": "namespace", "name": "web", "description": "d", "tools": [TOOL]},
     ]
     _, stated = parse_response(Fields({"model": "tiny", "input": "hi", "tools": tools}))
-    return ResponseWire(HEADER, stated, Script(portions), FakeTokenizer())
+    return ResponseWire(META, stated, FakeTokenizer())
 
 
 def usage() -> UsageTotal:
     return UsageTotal([3], 1)
 
 
-def delta(last: bool, reason: FinishReason) -> TextDelta:
-    return TextDelta(0, "x", (1,), finish_reason=reason, usage=Usage(3, 1)) if last else TextDelta(0, "x", (1,))
+def output(pieces: Sequence[Piece], last: bool, reason: FinishReason) -> ParsedDelta:
+    delta = TextDelta(0, "x", (1,), finish_reason=reason, usage=Usage(3, 1)) if last else TextDelta(0, "x", (1,))
+    return ParsedDelta(0, delta, pieces, finish_reason=reason.value if last else None)
 
 
 def streamed(portions: Sequence[Sequence[Piece]], reason: FinishReason = FinishReason.STOP) -> list[dict]:
-    wire = wire_of(portions)
+    wire = new_wire()
     data = wire.start()
-    for number in range(len(portions)):
-        data += wire.events(0, delta(number == len(portions) - 1, reason))
+    for number, pieces in enumerate(portions):
+        data += wire.events(output(pieces, number == len(portions) - 1, reason))
     return events_of((data + wire.end(usage())).decode())
 
 
 def whole(portions: Sequence[Sequence[Piece]], reason: FinishReason = FinishReason.STOP) -> dict:
-    together = [[piece for portion in portions for piece in portion]]
-    return orjson.loads(wire_of(together).body([delta(True, reason)], usage()))
+    together = [piece for portion in portions for piece in portion]
+    return orjson.loads(new_wire().body([output(together, True, reason)], usage()))
 
 
 def added_up(events: list[dict]) -> list[dict]:

@@ -1,4 +1,4 @@
-"""What the generating endpoints have in common on the wire."""
+"""What the response formats of the generating endpoints have in common."""
 
 import hashlib
 import time
@@ -11,13 +11,13 @@ from typing import Any, Protocol
 
 import orjson
 
-from engine.request import TextDelta
 from gateway.generation.usage import UsageTotal
 from gateway.http.errors import APIError
+from gateway.speech.output_parser import ParsedDelta
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class ResponseMeta:
     """The members that every chunk and the whole body of one answer begin with. `service_tier`: where asked for."""
 
     id: str
@@ -40,30 +40,30 @@ class Header:
         return orjson.dumps(self.wire(kind))[:-1] + b',"choices":['
 
 
-class Wire(Protocol):
-    """How an endpoint spells choices. An object serves one request and keeps what it said of each choice.
+class ResponseFormatter(Protocol):
+    """Formats the answer of one request as its endpoint's API has it.
 
-    What goes into a stream is whole server-sent events, as bytes; none where there is nothing to see.
+    What it returns for a stream is whole server-sent events; empty where a delta has nothing to show.
     """
 
     def start(self) -> bytes:
-        """What a stream begins with, before the first delta."""
+        """The events of a stream before the first delta."""
         ...
 
-    def events(self, choice: int, delta: TextDelta) -> bytes:
-        """What a delta becomes."""
+    def events(self, output: ParsedDelta) -> bytes:
+        """The events of one delta."""
         ...
 
     def end(self, usage: UsageTotal) -> bytes:
-        """What a stream ends with when every choice has ended and is billed."""
+        """The events of a stream when every choice has ended and is billed."""
         ...
 
     def failure(self, error: APIError) -> bytes:
-        """The last word of a stream that broke."""
+        """The last event of a stream that failed."""
         ...
 
-    def body(self, choices: Sequence[TextDelta], usage: UsageTotal) -> bytes:
-        """The whole answer, from each choice's deltas joined into one."""
+    def body(self, choices: Sequence[ParsedDelta], usage: UsageTotal) -> bytes:
+        """The whole answer, from all choices in their order."""
         ...
 
 

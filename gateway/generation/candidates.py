@@ -1,0 +1,149 @@
+"""From a route to a model that takes the request: its tokens counted, its limits held, its usage record opened."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+
+from gateway.admission import QuotaExceeded
+from gateway.admission.book import limits_for
+from gateway.common.ids import new_event_id
+from gateway.common.timestamps import unix_ms
+from gateway.config.settings import Settings
+from gateway.generation.admit import Admission, admitted
+from gateway.generation.context import Candidate, RequestContext
+from gateway.generation.engine_client import ServedModel
+from gateway.generation.measurement import Measurement
+from gateway.generation.route_stage import refusal_of
+from gateway.generation.run import Run
+from gateway.generation.service_classes import TierClass, TierClasses
+from gateway.generation.services import Services
+from gateway.generation.shed import confirm, reserve
+from gateway.http.errors import APIError
+from gateway.metering.journal.opening import Opening
+from gateway.routing.router import Refusal, Route
+
+NEAR_BUDGET_TOKENS = 1024
+"""A budget counts as nearly spent when it cannot pay for this many output tokens, or for as many as the client asks for
+where that is less, at the large model's price."""
+
+
+class Candidates:
+    """Prepares requests for the models of their routes, and admits each to the first that takes it."""
+
+    def __init__(self, services: Services, settings: Settings) -> None:
+        self._services = services
+        self._classes = TierClasses(settings)
+
+    @asynccontextmanager
+    async def admitted(self, context: RequestContext, route: Route, measurement: Measurement) -> AsyncIterator[Run]:
+        """Admit the request to the route's model or, where that refuses, to the one that the route has instead.
+
+        Raises:
+            APIError, QuotaExceeded: none takes it; the first one's refusal, unless its window was too short.
+            Exception: as `admit.admitted`.
+        """
+        async with AsyncExitStack() as admissions:
+            candidate = None
+            try:
+                candidate = await self.prepare(context, route, measurement, admissions)
+                minimum_tokens = NEAR_BUDGET_TOKENS if Refusal.BUDGET in route.instead else 0
+                admission = await self._admit(context, candidate, admissions, minimum_tokens)
+            except (APIError, QuotaExceeded) as error:
+                candidate, admission = await self._fall_back(error, context, route, candidate, measurement, admissions)
+            yield Run(context, candidate, admission, measurement)
+
+    async def prepare(
+        self, context: RequestContext, route: Route, measurement: Measurement, until: AsyncExitStack
+    ) -> Candidate:
+        """The request as the route's model would run it, before any limit is checked. Its place in the model's queue is
+        reserved until it is submitted, and no longer than until `until` closes.
+
+        Raises:
+            APIError, ChatTemplateError: the model is too busy, or cannot serve this. Nothing is reserved.
+            ClientGone: the client disconnected.
+        """
+        measurement.on_model_selected(route.served)
+        engine, serving, principal = self._services.engine, context.client.serving, context.client.principal
+        model = engine.models[route.served]
+        own = self._classes.of_tier(principal.tier)
+        limits = limits_for(principal, model.name, model.windows[serving.name], own.limits)
+        jitter = context.retry_jitter
+        with ExitStack() as held:
+            reservation = held.enter_context(reserve(engine, model.name, serving, jitter))
+            prompts = await context.prepare(model, limits.context_tokens, self._may_fall_back(route, serving))
+            confirm(reservation, engine, model.name, serving, prompts, jitter, context.prompts_at_a_time)
+            opening = self._opening(context, route, model)
+            until.enter_context(held.pop_all())
+        return Candidate(route, model, opening, limits.quotas, prompts, reservation)
+
+    async def _fall_back(
+        self,
+        error: APIError | QuotaExceeded,
+        context: RequestContext,
+        route: Route,
+        candidate: Candidate | None,
+        measurement: Measurement,
+        admissions: AsyncExitStack,
+    ) -> tuple[Candidate, Admission]:
+        """The route's model has refused. Where that was for its limits there is a candidate, and it is reserved."""
+        refusal = refusal_of(error)
+        other = None if refusal is None else route.instead.get(refusal)
+        if other is not None:
+            try:
+                async with AsyncExitStack() as attempt:
+                    elsewhere = await self.prepare(context, other, measurement, attempt)
+                    admission = await self._admit(context, elsewhere, attempt)
+                    if candidate is not None:
+                        candidate.reservation.release()
+                    await admissions.enter_async_context(attempt.pop_all())
+                    return elsewhere, admission
+            except (APIError, QuotaExceeded):
+                if refusal is Refusal.CONTEXT:
+                    raise
+                measurement.on_model_selected(route.served)
+        if candidate is not None and Refusal.BUDGET in route.instead:
+            # The minimum was more than the request needs.
+            return candidate, await self._admit(context, candidate, admissions)
+        raise error
+
+    def _may_fall_back(self, route: Route, serving: TierClass) -> bool:
+        """Whether a model with a longer context window takes what does not fit the window of this one."""
+        other = route.instead.get(Refusal.CONTEXT)
+        models = self._services.engine.models
+        return other is not None and (
+            models[other.served].windows[serving.name] > models[route.served].windows[serving.name]
+        )
+
+    async def _admit(
+        self, context: RequestContext, candidate: Candidate, admissions: AsyncExitStack, minimum_tokens: int = 0
+    ) -> Admission:
+        limiter, journal = self._services.limiter, self._services.journal
+        return await admissions.enter_async_context(
+            admitted(
+                limiter,
+                journal,
+                candidate.opening,
+                candidate.quotas,
+                candidate.prompts,
+                context.choices_each,
+                minimum_tokens,
+            )
+        )
+
+    def _opening(self, context: RequestContext, route: Route, model: ServedModel) -> Opening:
+        """What is billed, to whom, at the prices of the moment when the request was received."""
+        principal, tier_served = context.client.principal, context.client.serving.name
+        return Opening(
+            event_id=new_event_id(),
+            request_id=context.id,
+            tenant_id=principal.tenant_id,
+            key_id=principal.key_id,
+            tier=principal.tier,
+            tier_served=tier_served,
+            requested_model=route.requested,
+            routed_model=route.routed,
+            served_model=model.name,
+            model_version=model.version,
+            route_reason=route.reason.value,
+            price=self._services.prices.price_of(model.name, tier_served, context.received_at),
+            opened_ms=unix_ms(context.received_at),
+        )

@@ -1,0 +1,125 @@
+"""A cascade: the small model answers first, and its answer is sent only where the model was sure of it.
+
+What the trial consumed is recorded in the request's admission, however the request ends.
+"""
+
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+
+from engine.errors import EngineError
+from engine.request import TextDelta
+from gateway.admission import QuotaExceeded
+from gateway.generation.admit import HoldLost
+from gateway.generation.candidates import Candidates
+from gateway.generation.deltas import reading
+from gateway.generation.engine_client import EngineClient
+from gateway.generation.prepare import PreparedPrompt
+from gateway.generation.route_stage import refusal_of
+from gateway.generation.run import Run
+from gateway.http.errors import APIError
+from gateway.routing.cascade import MAX_TRIAL_TOKENS, is_good_enough
+from gateway.routing.reason import RouteReason
+from gateway.routing.router import Refusal, Route
+
+_REASONS = {
+    Refusal.OVERLOADED: RouteReason.SATURATED,
+    Refusal.BUDGET: RouteReason.BUDGET,
+    Refusal.CONTEXT: RouteReason.CONTEXT,
+}
+"""Why the small model's answer is sent though it was not sure of it: what prevented the large model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A whole answer that has not been sent: deltas by prompt, in the order in which they came."""
+
+    by_prompt: Sequence[Sequence[TextDelta]]
+    is_good: bool
+    """Whether it may be sent."""
+
+    def streams(self) -> list[AsyncGenerator[TextDelta]]:
+        """The deltas again, as the engine's streams."""
+        return [_replayed(deltas) for deltas in self.by_prompt]
+
+
+async def decide(
+    run: Run, candidates: Candidates, engine: EngineClient, until: AsyncExitStack
+) -> tuple[Run, Trial | None]:
+    """The run that answers, and its answer where that is the trial's; None: it has yet to be computed.
+
+    Raises:
+        ClientGone: the client disconnected.
+        APIError, QuotaExceeded: the large model refuses, and the small one has no answer.
+    """
+    on_trial = run.candidate.route.trial
+    assert on_trial is not None
+    trial = await _try(run, engine, on_trial.percent)
+    if trial is not None and trial.is_good:
+        return run, trial
+    return await _escalate(run, trial, candidates, on_trial.otherwise, until)
+
+
+async def _try(run: Run, engine: EngineClient, percent: int) -> Trial | None:
+    """Compute an answer to its end. None: the engine failed on it."""
+    by_prompt: list[list[TextDelta]] = [[] for _ in run.prompts]
+    by_choice: dict[int, list[TextDelta]] = defaultdict(list)
+    choices_each = run.context.choices_each
+    prompts = [_on_trial(prompt) for prompt in run.prompts]
+    try:
+        streams = run.submit(engine, prompts)
+        async with reading(streams, choices_each, run.context.client.receive) as deltas:
+            while batch := await deltas.next_batch():
+                for choice, delta in batch:
+                    by_prompt[choice // choices_each].append(delta)
+                    by_choice[choice].append(delta)
+                    if delta.usage is not None:
+                        run.admission.on_aborted(choice, delta.usage)
+    except EngineError:
+        return None
+    shortened = any(mine.max_tokens < whole.max_tokens for mine, whole in zip(prompts, run.prompts, strict=True))
+    return Trial(by_prompt, is_good_enough(by_choice.values(), percent, shortened=shortened))
+
+
+async def _escalate(
+    run: Run, trial: Trial | None, candidates: Candidates, route: Route, until: AsyncExitStack
+) -> tuple[Run, Trial | None]:
+    """Switch to the large model. Where it refuses, the trial's answer is better than none. The large model's place in
+    its queue is reserved no longer than until `until` closes."""
+    try:
+        async with AsyncExitStack() as attempt:
+            large = await candidates.prepare(run.context, route, run.measurement, attempt)
+            await run.admission.switch_model(large.opening, large.quotas, large.prompts)
+            await until.enter_async_context(attempt.pop_all())
+    except (APIError, QuotaExceeded) as error:
+        refusal = refusal_of(error)
+        if isinstance(error, QuotaExceeded) and error.scope.measure.counts_tokens:
+            refusal = Refusal.BUDGET  # those of the trial count too, so the large model takes more than the small one
+        if refusal is None or trial is None or isinstance(error, HoldLost):
+            raise
+        run.measurement.on_model_selected(run.candidate.route.served)
+        kept = _for_reason(run, _REASONS[refusal])
+        run.admission.reopen(kept.candidate.opening)
+        return kept, trial
+    return replace(run, candidate=large), None
+
+
+def _for_reason(run: Run, reason: RouteReason) -> Run:
+    candidate = run.candidate
+    route = replace(candidate.route, reason=reason)
+    opening = replace(candidate.opening, route_reason=reason.value)
+    return replace(run, candidate=replace(candidate, route=route, opening=opening))
+
+
+def _on_trial(prompt: PreparedPrompt) -> PreparedPrompt:
+    """With the log-probabilities of its tokens, and no longer than a client can be kept waiting."""
+    params = prompt.params
+    logprobs = 0 if params.logprobs is None else params.logprobs
+    max_tokens = min(prompt.max_tokens, max(MAX_TRIAL_TOKENS, params.min_tokens))
+    return replace(prompt, params=replace(params, logprobs=logprobs, max_tokens=max_tokens))
+
+
+async def _replayed(deltas: Sequence[TextDelta]) -> AsyncGenerator[TextDelta]:
+    for delta in deltas:
+        yield delta

@@ -1,0 +1,68 @@
+"""What one request is, whichever model answers it, and what one model would make of it."""
+
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from starlette.types import Receive
+
+from engine.runtime.reservation import Reservation
+from gateway.admission import Quota
+from gateway.generation.engine_client import ServedModel
+from gateway.generation.prepare import PreparedPrompt
+from gateway.generation.service_classes import TierClass
+from gateway.metering.journal.opening import Opening
+from gateway.routing.router import Route
+from gateway.tenancy.records import Principal
+
+Prepare = Callable[[ServedModel, int, bool], Awaitable[Sequence[PreparedPrompt]]]
+"""Tokenises a request for a model: `(model, context_tokens, may_fall_back)`. `may_fall_back`: another model has a
+longer context window, so a conversation that does not fit this one is refused, and not shortened.
+
+Raises:
+    APIError, ChatTemplateError: the model cannot serve the request.
+    ClientGone: the client disconnected.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Who sends a request, the class that serves it, and the ASGI callable on which a disconnect arrives."""
+
+    principal: Principal
+    serving: TierClass
+    receive: Receive
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestContext:
+    """One request from its parsed body on.
+
+    `operation` is OpenTelemetry's `gen_ai.operation.name`. `choices_each`: answers to each prompt.
+    `prompts_at_a_time`: how many of its prompts the engine is given together; None: all. `deadline_s` bounds the time
+    in the engine. `retry_jitter` from [0, 1) spreads the Retry-After of requests that are refused together.
+    """
+
+    id: str
+    operation: str
+    client: Client
+    prepare: Prepare
+    choices_each: int = 1
+    prompts_at_a_time: int | None = None
+    deadline_s: float | None = None
+    received_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    retry_jitter: float = field(default_factory=random.random)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A request as one model would run it: its prompts in the model's tokens, what is billed, and the quotas that it
+    counts against. `reservation` is its place in the model's queue until it is submitted."""
+
+    route: Route
+    model: ServedModel
+    opening: Opening
+    quotas: Sequence[Quota]
+    prompts: Sequence[PreparedPrompt]
+    reservation: Reservation

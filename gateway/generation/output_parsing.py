@@ -1,0 +1,47 @@
+"""The parser of a request's answer: by what the request allows, and by how its model writes."""
+
+import hashlib
+from collections.abc import Sequence
+
+from gateway.generation.engine_client import ServedModel
+from gateway.generation.prepare import PreparedPrompt
+from gateway.generation.request import Conversation, GenerationRequest
+from gateway.speech.calls import CallReader
+from gateway.speech.forms import FORMS
+from gateway.speech.output_parser import ChoiceParser, OutputParser, PlainReader, Reader
+from gateway.speech.reasoning import ReasoningReader
+from gateway.speech.tools import ToolChoice
+
+_ID_CHARS = 24
+
+
+def output_parser(
+    answer_id: str, request: GenerationRequest, model: ServedModel, prompts: Sequence[PreparedPrompt]
+) -> OutputParser:
+    """Answers to conversations have reasoning and calls of tools; those to plain prompts are text."""
+    if not isinstance(request.prompts[0], Conversation):
+        return OutputParser()
+    text, use = model.text, request.tools
+
+    def answer_reader(choice: int) -> Reader:
+        if use is None or not use.shown:
+            return PlainReader()
+        form = None if use.choice is ToolChoice.REQUIRED else FORMS[text.dialect.call_form]
+        names = {tool.name for tool in use.tools}
+        return CallReader(form, names, use.most_calls, lambda index: _call_id(answer_id, choice, index))
+
+    def choice_parser(choice: int) -> ChoiceParser:
+        answer, prompt = answer_reader(choice), prompts[choice // request.params.n]
+        tracker = text.dialect.reasoning_tracker(
+            text.tokenizer, prompt.token_ids, has_grammar=prompt.params.grammar is not None
+        )
+        if tracker is None:
+            return ChoiceParser(answer)
+        return ChoiceParser(ReasoningReader(tracker, answer), tracker)
+
+    return OutputParser(choice_parser)
+
+
+def _call_id(answer_id: str, choice: int, index: int) -> str:
+    """Depends on the answer and the place of the call in it alone."""
+    return "call_" + hashlib.sha256(f"{answer_id}/{choice}/{index}".encode()).hexdigest()[:_ID_CHARS]

@@ -1,0 +1,92 @@
+"""The way of every request through a model: shed, admit, submit, read, count, settle."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack
+
+from engine.request import TextDelta, Usage
+from gateway.config.settings import Settings
+from gateway.generation.candidates import Candidates
+from gateway.generation.cascade import decide
+from gateway.generation.context import RequestContext
+from gateway.generation.deltas import reading
+from gateway.generation.measurement import measuring
+from gateway.generation.run import Run, Sink
+from gateway.generation.services import Services
+from gateway.http.errors import ClientGone
+from gateway.http.undisturbed import undisturbed
+from gateway.routing.router import Route
+from gateway.speech.output_parser import OutputParser
+
+
+class Pipeline:
+    """Runs requests. What differs between endpoints is the sink of the answer."""
+
+    def __init__(self, services: Services, settings: Settings) -> None:
+        self._engine = services.engine
+        self._metrics = services.metrics
+        self._candidates = Candidates(services, settings)
+
+    async def run(self, context: RequestContext, route: Route, sink: Sink) -> None:
+        """Run a request on the route's model, or on one that the route names in its place, and give its answer to the
+        sink. However it ends, its holds are settled and its usage record is closed on return.
+
+        Raises:
+            APIError, QuotaExceeded, ChatTemplateError: no model takes it.
+            ClientGone: the client disconnected.
+            EngineError, JournalUnavailable, TimeoutError: it failed on the way. The sink was told.
+        """
+        with measuring(self._metrics, (context.operation, route.served, context.client.serving.name)) as measurement:
+            async with (
+                self._candidates.admitted(context, route, measurement) as admitted,
+                AsyncExitStack() as reserved,
+            ):
+                run, trial = admitted, None
+                if admitted.candidate.route.trial is not None:
+                    run, trial = await decide(admitted, self._candidates, self._engine, reserved)
+                parser = sink.on_admitted(run)
+                try:
+                    async with asyncio.timeout(context.deadline_s):
+                        if trial is None:
+                            await self._compute(run, parser, sink)
+                        else:
+                            await _read(run, trial.streams(), 0, parser, sink)
+                    await undisturbed(_end(run, sink))
+                except ClientGone:
+                    raise
+                except (Exception, asyncio.CancelledError) as error:
+                    await sink.on_failure(error)
+                    raise
+
+    async def _compute(self, run: Run, parser: OutputParser, sink: Sink) -> None:
+        """Submit the prompts, as many at a time as the context says, and read their answers."""
+        prompts, each = run.prompts, run.context.choices_each
+        at_a_time, submitted = run.context.prompts_at_a_time or len(prompts), 0
+        try:
+            while submitted < len(prompts):
+                first, submitted = submitted, min(submitted + at_a_time, len(prompts))
+                streams = run.submit(self._engine, prompts[first:submitted], first)
+                await _read(run, streams, first * each, parser, sink)
+        except BaseException:
+            for choice in range(submitted * each, run.choices):
+                run.admission.on_aborted(choice, Usage(len(prompts[choice // each].token_ids), 0))
+            raise
+
+
+async def _read(
+    run: Run, streams: Sequence[AsyncGenerator[TextDelta]], first_choice: int, parser: OutputParser, sink: Sink
+) -> None:
+    async with reading(streams, run.context.choices_each, run.context.client.receive) as deltas:
+        while batch := await deltas.next_batch():
+            outputs = [parser.parse(first_choice + choice, delta) for choice, delta in batch]
+            run.record(outputs)
+            if await sink.on_outputs(outputs):
+                deltas.check_client()
+                run.admission.record_sent()
+
+
+async def _end(run: Run, sink: Sink) -> None:
+    run.require_ended()
+    run.measurement.record_usage(run.usage)
+    await run.admission.complete()
+    await sink.on_billed()
