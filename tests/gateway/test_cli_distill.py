@@ -52,9 +52,9 @@ def test_it_shows_how_far_it_is_and_what_came_of_it(teacher: Path, prompts: Path
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (["--layers", "4"], "layers: 4 of a teacher with 3"),
-        (["--prompts", "nowhere.jsonl"], "--prompts: there is no file nowhere.jsonl"),
-        (["--target", "gpt-5"], "no model is called 'gpt-5'"),
+        (["--layers", "4"], "layers: 4"),
+        (["--prompts", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["--target", "gpt-5"], "'gpt-5'"),
     ],
 )
 def test_what_is_wrong_is_said_on_one_line(

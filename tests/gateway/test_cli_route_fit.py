@@ -90,6 +90,5 @@ def test_score_says_who_would_serve() -> None:
 def test_score_refuses_weights_that_are_none(tmp_path: Path) -> None:
     result = turnpike("route", "score", "Hello", "--weights", tmp_path / "none.json")
     assert result.exit_code == 1
-    assert (
-        result.stderr == f"turnpike: {tmp_path / 'none.json'}: cannot be used as routing weights (FileNotFoundError)\n"
-    )
+    assert result.stderr.startswith(f"turnpike: {tmp_path / 'none.json'}: ")
+    assert result.stderr.count("\n") == 1

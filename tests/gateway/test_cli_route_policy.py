@@ -50,12 +50,12 @@ def test_show_and_set() -> None:
 @pytest.mark.parametrize(
     ("code", "options", "said"),
     [
-        (2, (), "give at least one thing to change"),
+        (2, (), "at least one"),
         (2, ("--preference", "cheap"), "quality, balanced, economy"),
         (2, ("--cascade", "half"), "whole number"),
-        (1, ("--cascade", "100"), "cascade_percent must be from 1 to 99"),
+        (1, ("--cascade", "100"), "cascade_percent"),
         (2, ("--alias", "gpt-4o"), "not NAME=MODEL"),
-        (1, ("--alias", "a b=m"), "names as models have them"),
+        (1, ("--alias", "a b=m"), "alias"),
     ],
 )
 def test_what_cannot_be_is_one_line_and_changes_nothing(code: int, options: tuple[str, ...], said: str) -> None:

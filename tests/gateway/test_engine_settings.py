@@ -55,7 +55,7 @@ def test_who_drafts(folder: Path, speculation: str, ngram: bool, drafts: dict[st
 def test_a_model_that_makes_embeddings_is_a_served_one(folder: Path) -> None:
     assert config_of(folder, embeddings={"small": "mean"})
     settings = load_settings(models={"large": folder}, embeddings={"absent": "mean"})
-    with pytest.raises(OperatorError, match="embeddings: the model 'absent' is not among the served ones"):
+    with pytest.raises(OperatorError, match=r"embeddings: .*'absent'"):
         load_engine(settings, lambda *_: None)
 
 

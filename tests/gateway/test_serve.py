@@ -105,7 +105,9 @@ def test_a_port_in_use_is_one_line(gateway: Gateway) -> None:
     port = gateway.url.rpartition(":")[2]
     done = gateway.turnpike("serve", "--port", port)
     assert done.returncode == 1
-    assert done.stderr == f"turnpike: cannot listen on 127.0.0.1 port {port}: address already in use\n"
+    assert done.stderr.startswith("turnpike: ")
+    assert port in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_sigterm_lets_streams_end_and_exits_with_0(gateway: Gateway) -> None:

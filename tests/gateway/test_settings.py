@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -95,13 +96,13 @@ def test_sizes_have_units() -> None:
 def test_an_unknown_key_is_refused_by_name(place: str, data_dir: Path) -> None:
     path = Path("turnpike.toml") if place == "here" else data_dir / "turnpike.toml"
     path.write_text("prot = 8081\n")
-    with pytest.raises(SettingsError, match=r"turnpike\.toml: unknown key prot"):
+    with pytest.raises(SettingsError, match=r"turnpike\.toml: .*\bprot\b"):
         load_settings()
 
 
 def test_the_data_directory_cannot_move_itself(data_dir: Path) -> None:
     (data_dir / "turnpike.toml").write_text("data_dir = '/elsewhere'")
-    with pytest.raises(SettingsError, match="cannot be set in the data directory"):
+    with pytest.raises(SettingsError, match="data_dir"):
         load_settings()
 
 
@@ -110,9 +111,9 @@ def test_the_data_directory_cannot_move_itself(data_dir: Path) -> None:
     [
         (b"port = ", "is not TOML"),
         (b"\xff", "cannot be read"),
-        (b"port = 99999", "port: Input should be less than or equal to 65535"),
+        (b"port = 99999", "port: .*65535"),
         (b"data_dir = 3", "data_dir: "),
-        (b"[models]\n'a b' = '/x'", "models: the model name 'a b'"),
+        (b"[models]\n'a b' = '/x'", "models: .*'a b'"),
         (b"device = 'tpu'", "device: "),
         (b"dtype = 'int8'", "dtype: "),
         (b"kv_cache_bytes = 10", "kv_cache_bytes: "),
@@ -123,7 +124,7 @@ def test_a_bad_file_is_one_line_that_names_the_key(content: bytes, complaint: st
     Path("turnpike.toml").write_bytes(content)
     with pytest.raises(SettingsError) as refusal:
         load_settings()
-    assert complaint in str(refusal.value)
+    assert re.search(complaint, str(refusal.value))
     assert "\n" not in str(refusal.value)
 
 
@@ -194,7 +195,7 @@ def test_urls_get_the_async_driver(stated: str, meant: str) -> None:
     "url", ["", "turnpike.db", "mysql://h/d", "postgresql+psycopg://h/d", "sqlite://", "sqlite:///:memory:"]
 )
 def test_other_databases_are_refused(url: str) -> None:
-    with pytest.raises(ValueError, match="must be"):
+    with pytest.raises(ValueError, match="sql"):
         normalise_database_url(url)
 
 
@@ -225,28 +226,25 @@ class TestServiceClasses:
     @pytest.mark.parametrize(
         ("stated", "complaint"),
         [
-            ("gold", "service_classes: is not JSON"),
-            ("[" * 100_000, "service_classes: is not the JSON of classes"),
+            ("gold", "service_classes: .*JSON"),
+            ("[" * 100_000, "service_classes: .*JSON"),
             ("[]", "service_classes: "),
-            ("{}", "service_classes: there must be at least one class"),
-            ('{"gold": {}}', "service_classes.gold.priority: Field required"),
+            ("{}", "service_classes: "),
+            ('{"gold": {}}', "service_classes.gold.priority: "),
             ('{"gold": {"priority": "1"}}', "service_classes.gold.priority: "),
-            ('{"gold": {"priority": 1, "wieght": 2}}', "service_classes.gold.wieght: unknown key"),
+            ('{"gold": {"priority": 1, "wieght": 2}}', "service_classes.gold.wieght: "),
             ('{"gold": {"priority": 1, "weight": NaN}}', "service_classes.gold.weight: "),
             ('{"gold": {"priority": 1, "itl_target_ms": 0}}', "service_classes.gold.itl_target_ms: "),
             ('{"gold": {"priority": 1, "step_share": 0}}', "service_classes.gold.step_share: "),
             ('{"gold": {"priority": 1, "reserved_fraction": 1}}', "service_classes.gold.reserved_fraction: "),
-            ('{"gold": {"priority": 1}, "gold": {"priority": 2}}', "service_classes: the name 'gold' is stated twice"),
-            (
-                '{"gold": {"priority": 1}, "tin": {"priority": 1}}',
-                "service_classes: gold and tin have the same priority 1",
-            ),
-            ('{"Gold": {"priority": 1}}', "service_classes: the name 'Gold' must be lower-case"),
-            ('{"abcdefghijklmnopq": {"priority": 1}}', "at most 16 characters"),
-            ('{"flex": {"priority": 1}}', "service_classes: the name flex means something else"),
+            ('{"gold": {"priority": 1}, "gold": {"priority": 2}}', "service_classes: .*'gold' .*twice"),
+            ('{"gold": {"priority": 1}, "tin": {"priority": 1}}', "service_classes: .*gold .*tin .*priority 1"),
+            ('{"Gold": {"priority": 1}}', "service_classes: .*'Gold'"),
+            ('{"abcdefghijklmnopq": {"priority": 1}}', "service_classes: .*16 characters"),
+            ('{"flex": {"priority": 1}}', "service_classes: .*flex"),
             (
                 '{"a": {"priority": 1, "reserved_fraction": 0.5}, "b": {"priority": 2, "reserved_fraction": 0.45}}',
-                "service_classes: reserved_fraction adds up to 0.95, and 0.9 is the most",
+                r"service_classes: reserved_fraction .*0\.95.*0\.9",
             ),
         ],
     )
@@ -254,7 +252,7 @@ class TestServiceClasses:
         monkeypatch.setenv("TURNPIKE_SERVICE_CLASSES", stated)
         with pytest.raises(SettingsError) as refused:
             load_settings()
-        assert complaint in str(refused.value)
+        assert re.search(complaint, str(refused.value))
         assert "\n" not in str(refused.value)
 
     def test_the_example_in_the_documentation_works(self) -> None:
@@ -275,9 +273,9 @@ class TestServiceClasses:
 @pytest.mark.parametrize(
     ("pairs", "complaint"),
     [
-        ({"large": "absent"}, "small_models: the model 'absent' is not among the served ones"),
-        ({"large": "large"}, "small_models: 'large' cannot be the small model of 'large'"),
-        ({"large": "small", "small": "tiny"}, "small_models: 'small' cannot be the small model of 'large'"),
+        ({"large": "absent"}, "small_models: .*'absent'"),
+        ({"large": "large"}, "small_models: 'large'.*'large'"),
+        ({"large": "small", "small": "tiny"}, "small_models: 'small'.*'large'"),
     ],
 )
 def test_a_pair_of_models_is_two_served_ones(tmp_path: Path, pairs: dict[str, str], complaint: str) -> None:
@@ -285,27 +283,27 @@ def test_a_pair_of_models_is_two_served_ones(tmp_path: Path, pairs: dict[str, st
     assert load_settings(models=models, small_models={"large": "small"}).small_models == {"large": "small"}
     with pytest.raises(SettingsError) as caught:
         load_settings(models=models, small_models=pairs)
-    assert str(caught.value).startswith(complaint)
+    assert re.match(complaint, str(caught.value))
 
 
 def test_speculation_with_a_small_model_needs_one(tmp_path: Path) -> None:
     models = dict.fromkeys(("large", "small"), tmp_path)
     assert load_settings(models=models, small_models={"large": "small"}, speculation="draft").speculation == "draft"
-    with pytest.raises(SettingsError, match="speculation: draft needs small_models"):
+    with pytest.raises(SettingsError, match=r"speculation: .*small_models"):
         load_settings(models=models, speculation="draft")
 
 
 @pytest.mark.parametrize(
     ("versions", "complaint"),
     [
-        ({"m": {"absent": 1}}, "model_versions: the model 'absent' is not among the served ones"),
-        ({"m": {"large": 0}}, "model_versions: the versions of 'm' need weights"),
-        ({"m": {"large": 1, "small": -1}}, "model_versions: the versions of 'm' need weights"),
-        ({"m": {"large": float("inf")}}, "model_versions: the versions of 'm' need weights"),
-        ({"m": {"large": float("nan")}}, "model_versions: the versions of 'm' need weights"),
-        ({"m": {}}, "model_versions: the versions of 'm' need weights"),
-        ({"a b": {"large": 1}}, "model_versions: the model name 'a b' must be letters"),
-        ({"auto": {"large": 1}}, "model_versions: the model name 'auto' must be letters"),
+        ({"m": {"absent": 1}}, "model_versions: .*'absent'"),
+        ({"m": {"large": 0}}, "model_versions: .*'m' .*weights"),
+        ({"m": {"large": 1, "small": -1}}, "model_versions: .*'m' .*weights"),
+        ({"m": {"large": float("inf")}}, "model_versions: .*'m' .*weights"),
+        ({"m": {"large": float("nan")}}, "model_versions: .*'m' .*weights"),
+        ({"m": {}}, "model_versions: .*'m' .*weights"),
+        ({"a b": {"large": 1}}, "model_versions: .*'a b'"),
+        ({"auto": {"large": 1}}, "model_versions: .*'auto'"),
     ],
 )
 def test_versions_are_served_models_with_weights(
@@ -316,12 +314,12 @@ def test_versions_are_served_models_with_weights(
     assert load_settings(models=models, model_versions=good).model_versions == good
     with pytest.raises(SettingsError) as caught:
         load_settings(models=models, model_versions=versions)
-    assert str(caught.value).startswith(complaint)
+    assert re.match(complaint, str(caught.value))
 
 
 @pytest.mark.parametrize("name", ["auto", "auto:large"])
 def test_no_model_may_have_a_name_that_routing_has(tmp_path: Path, name: str) -> None:
-    with pytest.raises(SettingsError, match="models: the model name 'auto"):
+    with pytest.raises(SettingsError, match=r"models: .*'auto"):
         load_settings(models={name: tmp_path})
 
 

@@ -64,7 +64,7 @@ async def test_who_is_not_let_in_is_told_so_without_the_password(
     right = clickhouse_server.url()
     wrong = right.replace("turnpike:", "turnpike:not-") if how == "wrong password" else right.replace("turnpike", "eve")
     analytics = open_analytics(wrong)
-    with pytest.raises(AnalyticsAway, match="does not let this user in") as error:
+    with pytest.raises(AnalyticsAway, match="user") as error:
         await analytics.query("SELECT 1")
     assert_no_secret(error.value, caplog)
     assert ClickHouseServer.password not in repr(vars(analytics))

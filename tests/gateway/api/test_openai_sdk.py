@@ -99,11 +99,12 @@ def test_a_failure_half_way_raises_from_the_stream(sdk, engine: FakeEngine):
     seen = []
     with (
         sdk.chat.completions.create(model="tiny", messages=MESSAGES, stream=True) as stream,
-        pytest.raises(openai.APIError, match="failed on this request"),
+        pytest.raises(openai.APIError) as failed,
     ):
         for chunk in stream:
             seen.append(chunk.choices[0].delta.content)
     assert "".join(seen) == "Hel"
+    assert (failed.value.type, failed.value.code) == ("server_error", "engine_error")
 
 
 @pytest.mark.anyio

@@ -64,7 +64,8 @@ def test_requests_are_counted_by_outcome(client, engine, metrics, limiter, monke
     monkeypatch.setattr(limiter, "hold", away)
     refused = client.post("/v1/chat/completions", json=CHAT)
     assert refused.status_code == 503
-    assert "tokens per day of this account cannot be checked" in refused.json()["error"]["message"]
+    assert refused.json()["error"]["code"] == "service_unavailable"
+    assert "tokens per day" in refused.json()["error"]["message"]
     assert refused.headers["retry-after"] == "5"
     assert counted(metrics) == {"answered": 1, "refused": 2, "failed": 2}
 

@@ -70,12 +70,12 @@ def test_a_closed_loop() -> None:
     ("arguments", "complaint"),
     [
         (("--rate", "1"), "--model is required"),
-        (("--model", "m", "--rate", "0"), "--rate takes numbers above 0"),
-        (("--model", "m", "--rate", "1,x"), "--rate takes numbers above 0"),
-        (("--model", "m", "--concurrency", "1.5"), "--concurrency takes whole numbers"),
+        (("--model", "m", "--rate", "0"), "--rate"),
+        (("--model", "m", "--rate", "1,x"), "--rate"),
+        (("--model", "m", "--concurrency", "1.5"), "--concurrency"),
         (("--model", "m", "--concurrency", "1", "--rate", "1"), "exclude each other"),
-        (("--model", "m", "--endpoint", "images"), "--endpoint is chat or completions"),
-        (("--model", "m", "--prompt-tokens", "0"), "--prompt-tokens is a mean"),
+        (("--model", "m", "--endpoint", "images"), "--endpoint"),
+        (("--model", "m", "--prompt-tokens", "0"), "--prompt-tokens"),
         (("compare", "/nowhere", "/nowhere"), "/nowhere cannot be read"),
     ],
 )
@@ -89,19 +89,18 @@ def test_what_is_refused(arguments: tuple[str, ...], complaint: str) -> None:
 def test_a_server_that_is_not_there() -> None:
     result = bench("--url", "http://127.0.0.1:1/v1", "--model", "m")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert (
-        result.stderr
-        == "turnpike: the first request to http://127.0.0.1:1/v1/chat/completions failed: cannot connect\n"
-    )
+    assert result.stderr.startswith("turnpike: ")
+    assert "http://127.0.0.1:1/v1/chat/completions" in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 def test_files_that_are_something_else(tmp_path: Path) -> None:
     (tmp_path / "a").write_text('{"format": 1, "loads": [{"load": "x"}]}')
-    assert (
-        "is not what turnpike bench --json writes" in bench("compare", str(tmp_path / "a"), str(tmp_path / "a")).stderr
-    )
+    other = bench("compare", str(tmp_path / "a"), str(tmp_path / "a"))
+    assert (other.exit_code, str(tmp_path / "a") in other.stderr) == (1, True)
     (tmp_path / "b").write_text('{"format": 0}')
-    assert "another version" in bench("compare", str(tmp_path / "b"), str(tmp_path / "b")).stderr
+    former = bench("compare", str(tmp_path / "b"), str(tmp_path / "b"))
+    assert (former.exit_code, str(tmp_path / "b") in former.stderr) == (1, True)
 
 
 def test_ctrl_c_prints_what_there_is() -> None:

@@ -1,5 +1,6 @@
 """The reckoning: every event is charged once, whatever the order in which events arrive and months are closed."""
 
+import re
 from dataclasses import replace
 from decimal import Decimal
 
@@ -88,12 +89,12 @@ def test_a_month_without_an_invoice_is_left_to_its_own() -> None:
 @pytest.mark.parametrize(
     ("used", "charged", "versions", "problem"),
     [
-        ({"cost_nanodollars": 1}, {}, VERSIONS, "the tokens cost 5100 nanodollars, their events 5101"),
-        ({"input_tokens": 1}, {}, VERSIONS, "the tokens cost 6100 nanodollars, their events 5100"),
-        ({}, {"events": 1}, VERSIONS, "less usage than was invoiced"),
-        ({}, {"output_tokens": 1}, VERSIONS, "less usage than was invoiced"),
-        ({}, {"digest": 1}, VERSIONS, "events that were invoiced have changed"),
-        ({}, {}, VERSIONS[1:], "no such price version"),
+        ({"cost_nanodollars": 1}, {}, VERSIONS, r"5100 .*5101"),
+        ({"input_tokens": 1}, {}, VERSIONS, r"6100 .*5100"),
+        ({}, {"events": 1}, VERSIONS, "less usage"),
+        ({}, {"output_tokens": 1}, VERSIONS, "less usage"),
+        ({}, {"digest": 1}, VERSIONS, "changed"),
+        ({}, {}, VERSIONS[1:], "price version"),
     ],
 )
 def test_what_does_not_add_up_is_named(
@@ -108,7 +109,7 @@ def test_what_does_not_add_up_is_named(
     reckoning = reckon({key(): off(used)}, before, versions)
     assert reckoning.lines == ()
     (discrepancy,) = reckoning.discrepancies
-    assert problem in discrepancy.problem
+    assert re.search(problem, discrepancy.problem)
     draft = Draft(Statement("t", "acme", MONTHS[0], ()), reckoning.discrepancies, ())
     with pytest.raises(BooksDiffer, match=r"^2026-09, m, standard, m@2026-01-01T00:00:00.000Z: "):
         draft.check()

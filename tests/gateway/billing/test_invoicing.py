@@ -215,7 +215,7 @@ async def test_an_invoiced_event_that_is_gone_or_changed_is_noticed(world: World
     with pytest.raises(BooksDiffer, match=r"2026-10.*less usage"):
         await world.invoicing.finalise("acme", NOVEMBER)
     world.usage.record(an_event(world.tenant_id, IN_OCTOBER, world.price, (1, 0, 0)))
-    with pytest.raises(BooksDiffer, match=r"2026-10.*have changed"):
+    with pytest.raises(BooksDiffer, match=r"2026-10.*changed"):
         await world.invoicing.finalise("acme", NOVEMBER)
     assert len((await world.invoicing.uninvoiced("acme", OCTOBER)).discrepancies) == 1
 
@@ -229,13 +229,13 @@ async def test_credit_notes_take_back_no_more_than_was_charged(world: World) -> 
     assert [line.amount_nanodollars for line in invoice.statement.lines] == [5000, 10_000]
     first = await world.invoices.credit(invoice.number, 4000, "a slow day", line=1)
     assert first.number == "CN-2026-12-000001"
-    with pytest.raises(CreditTooLarge, match=r"0\.000001 dollars are left of line 1"):
+    with pytest.raises(CreditTooLarge, match=r"0\.000001 .*line 1"):
         await world.invoices.credit(invoice.number, 1001, "more", line=1)
     second = await world.invoices.credit(invoice.number, 9000, "a bad week")
     # What was taken back of the whole binds its lines, too.
-    with pytest.raises(CreditTooLarge, match=r"0\.000002 dollars are left"):
+    with pytest.raises(CreditTooLarge, match=r"0\.000002 "):
         await world.invoices.credit(invoice.number, 2001, "more", line=2)
-    with pytest.raises(CreditTooLarge, match=r"0\.000002 dollars are left"):
+    with pytest.raises(CreditTooLarge, match=r"0\.000002 "):
         await world.invoices.credit(invoice.number, 2001, "more")
     with_notes = await world.invoices.get(invoice.number)
     assert with_notes == replace(invoice, credit_notes=(first, second))

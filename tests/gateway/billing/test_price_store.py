@@ -44,10 +44,10 @@ async def test_versions_come_back_as_they_went(prices: PriceStore) -> None:
 async def test_the_past_does_not_change(prices: PriceStore) -> None:
     await prices.add(CHEAP, utc("2026-01-01"))
     for start in (utc("2025-12-01"), utc("2026-06-01"), NOW - timedelta(milliseconds=1)):
-        with pytest.raises(PriceRefused, match="starts now or later"):
+        with pytest.raises(PriceRefused, match="now"):
             await prices.add(DEAR, start)
     await prices.add(DEAR, utc("2027-01-01"))
-    with pytest.raises(PriceRefused, match="same instant"):
+    with pytest.raises(PriceRefused, match="instant"):
         await prices.add(CHEAP, utc("2027-01-01T00:00:00.000999"))
     await prices.add(CHEAP, utc("2026-12-01"))
     assert len(await prices.versions()) == 3

@@ -75,9 +75,10 @@ async def test_it_makes_its_tables_takes_what_there_is_and_ends_when_told(
         "TURNPIKE_KEY_PEPPER": PEPPER.decode(),
     }
     made = CliRunner(env=environment).invoke(app, ["kafka", "create-topic", "--partitions", "2"])
-    assert made.output == f"created the topic {environment['TURNPIKE_KAFKA_TOPIC']}\n"
+    assert environment["TURNPIKE_KAFKA_TOPIC"] in made.output
     again = CliRunner(env=environment).invoke(app, ["kafka", "create-topic"])
-    assert (again.exit_code, again.output.partition(" the topic")[0]) == (0, "there was already")
+    assert (again.exit_code, environment["TURNPIKE_KAFKA_TOPIC"] in again.output) == (0, True)
+    assert again.output != made.output
 
     async with journal_at(tmp_path / "journal.db") as journal:
         destination = KafkaDestination(
@@ -143,7 +144,7 @@ def test_without_the_gateways_pepper_it_does_not_start(no_settings: Path, tmp_pa
     environment = {"TURNPIKE_KAFKA_URL": "kafka://127.0.0.1:1", "TURNPIKE_DATA_DIR": str(tmp_path)}
     done = subprocess.run([TURNPIKE, "sink"], capture_output=True, text=True, env=os.environ | environment)
     assert done.returncode == 1
-    assert "set TURNPIKE_KEY_PEPPER to theirs" in done.stderr
+    assert "TURNPIKE_KEY_PEPPER" in done.stderr
     assert list(tmp_path.glob("secrets*")) == []
 
 
@@ -151,7 +152,7 @@ def test_without_kafka_there_is_nothing_to_do(no_settings: Path) -> None:
     for command in (["sink"], ["kafka", "create-topic"]):
         done = subprocess.run([TURNPIKE, *command], capture_output=True, text=True)
         assert done.returncode == 1
-        assert done.stderr.startswith("turnpike: kafka_url is not set")
+        assert done.stderr.startswith("turnpike: kafka_url ")
 
 
 def test_a_kafka_that_is_away_is_said(no_settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,4 +160,5 @@ def test_a_kafka_that_is_away_is_said(no_settings: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("TURNPIKE_KAFKA_URL", f"kafka://127.0.0.1:{free_port()}")
     result = CliRunner().invoke(app, ["kafka", "create-topic"])
     assert result.exit_code == 1
-    assert result.output.startswith("turnpike: the topic turnpike.usage could not be created")
+    assert result.output.startswith("turnpike: ")
+    assert "turnpike.usage" in result.output

@@ -100,7 +100,7 @@ def test_a_failure_half_way_raises_from_the_stream(sdk, engine: FakeEngine):
     seen = []
     with (
         sdk.messages.stream(**ASKED) as stream,
-        pytest.raises(anthropic.APIStatusError, match="failed on this request") as failed,
+        pytest.raises(anthropic.APIStatusError) as failed,
     ):
         for text in stream.text_stream:
             seen.append(text)
