@@ -11,13 +11,15 @@ from typing import Any
 
 import orjson
 
+from gateway.http.errors import SHUTTING_DOWN, shutting_down
+
 MODEL = "tiny"
 CLIENTS = 12
 LONGEST_ANSWER = 100
 PAUSE_S = 0.05
 """After a refusal."""
 CONNECTION_S = 60.0
-DRAINING = "shutting_down"
+DRAINING = SHUTTING_DOWN
 UNREAD_S = 0.5
 """What is sent so shortly before the signal may lie unread when the listener closes."""
 
@@ -159,10 +161,10 @@ def _take_event(data: bytes, record: Seen) -> None:
 
 
 def _code(body: dict[str, Any]) -> str:
-    """Anthropic's errors have no code, and say in words what the code of the others says."""
+    """Anthropic's errors have no code: the message says what the code of the others says."""
     error = body["error"]
     code: str = error["type"] if "code" not in error else error["code"]
-    return DRAINING if "shutting down" in error["message"] else code
+    return DRAINING if shutting_down().message in error["message"] else code
 
 
 def _usage(usage: dict[str, Any]) -> tuple[int, int]:
