@@ -19,8 +19,8 @@ from gateway.admission.local_share import LocalShare
 from gateway.admission.model import HoldRequest, Use
 from gateway.admission.redis_store import RedisStore
 from gateway.tenancy import ScopeKind
-from tests.fault_proxy import Fault, fault_proxy
-from tests.servers import ServerMissing, running_redis
+from tests.support.fault_proxy import Fault, fault_proxy
+from tests.support.servers import ServerMissing, running_redis
 
 ROUNDS = 2_000
 CROWD = 1_000

@@ -35,9 +35,9 @@ from gateway.metering.signature import EventSigner, Verification
 from gateway.metering.sink.intake import Intake
 from gateway.metering.sink.kafka_source import KafkaSource
 from gateway.metering.sink.sink import Sink
-from tests.clickhouse_server import running_clickhouse
-from tests.kafka_server import running_kafka
-from tests.servers import ServerMissing
+from tests.support.clickhouse_server import running_clickhouse
+from tests.support.kafka_server import running_kafka
+from tests.support.servers import ServerMissing
 
 STREAMS = (1, 16, 64)
 SIGNER = EventSigner(b"a pepper of the benchmarks, 32 bytes")

@@ -38,7 +38,7 @@ from benchmarks.http_client import Client, Outcome, Question, completion
 from benchmarks.intervals import proportion, quantile
 from engine.catalog.catalog import fetch
 from gateway.config.settings import Settings
-from tests.e2e.program import Program, running
+from tests.support.program import Program, running
 
 SLOTS = 16
 MAX_WAIT_S = 10

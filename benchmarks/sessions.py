@@ -23,7 +23,7 @@ from benchmarks.intervals import bootstrap_quantile_ratio, quantile
 from benchmarks.limits import measured_limits, print_limits
 from engine.catalog.catalog import fetch
 from gateway.config.settings import Settings
-from tests.e2e.program import Program, running
+from tests.support.program import Program, running
 
 BOUND = 0.3
 TURNS = 10

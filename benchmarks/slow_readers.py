@@ -28,7 +28,7 @@ import uvloop
 from benchmarks import weightless
 from benchmarks.cores import Cores
 from benchmarks.intervals import quantile
-from tests.e2e.program import Program, running
+from tests.support.program import Program, running
 
 READERS = 100
 UNREAD = 1_000

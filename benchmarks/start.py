@@ -18,7 +18,7 @@ import httpx
 
 from engine.catalog.catalog import fetch
 from gateway.config.settings import Settings
-from tests.servers import free_port
+from tests.support.servers import free_port
 
 ROUNDS = 3
 PHASES = {"imports and opening": "loading model: ", "weights": " has KV memory for ", "services": '"ready"'}

@@ -16,9 +16,9 @@ from engine.catalog.catalog import DownloadError, fetch
 from gateway.config.settings import ENV_PREFIX, Settings, normalise_database_url
 from gateway.tenancy import open_database
 from gateway.tenancy.schema import upgrade
-from tests.clickhouse_server import ClickHouseServer, running_clickhouse
-from tests.kafka_server import KafkaServer, running_kafka
-from tests.servers import (
+from tests.support.clickhouse_server import ClickHouseServer, running_clickhouse
+from tests.support.kafka_server import KafkaServer, running_kafka
+from tests.support.servers import (
     PostgresServer,
     RedisServer,
     ServerMissing,

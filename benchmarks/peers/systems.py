@@ -14,7 +14,7 @@ from benchmarks.peers.server import Launch, Server
 from engine.checkpoints.checkpoint import open_checkpoint
 from engine.config import BLOCK_TOKENS
 from kernels.layout import int8_block_bytes
-from tests.servers import free_port
+from tests.support.servers import free_port
 
 MIB = 1 << 20
 _BF16_BYTES = 2

@@ -34,8 +34,8 @@ from benchmarks.cores import Cores
 from benchmarks.sse import litellm
 from benchmarks.sse.client import Asked, Target, ask
 from benchmarks.sse.upstream import EVENTS
-from tests.e2e.program import Program, running
-from tests.servers import free_port
+from tests.support.program import Program, running
+from tests.support.servers import free_port
 
 STREAMS = 128
 STREAM_TOKENS = 1_000

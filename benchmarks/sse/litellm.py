@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 
 from gateway.config.settings import Settings
-from tests.servers import free_port
+from tests.support.servers import free_port
 
 VERSION = "1.109.1"
 MASTER_KEY = "sk-benchmark"

@@ -27,7 +27,7 @@ from benchmarks.peers.systems import Contestant, Setting
 from engine.checkpoints.checkpoint import open_checkpoint
 from gateway.tools.bench.outcome import FINISHED, Outcome
 from kernels.arrays import FLOAT32
-from tests.servers import free_port
+from tests.support.servers import free_port
 
 FAKE = Path(__file__).with_name("fake_peer.py")
 LIMITS = Limits(2, 30.0, {32: 200.0, 1024: 400.0})

@@ -19,7 +19,7 @@ from gateway.tenancy.schema import upgrade
 from tests.console.browser import CHROMIUM, PHONE, Browsing, chromium, serving
 from tests.console.furnished import Furnished, furnish
 from tests.console.house import ACME, open_house
-from tests.servers import settle_sqlite
+from tests.support.servers import settle_sqlite
 
 FOLDER = Path(__file__).parents[2] / "docs" / "images"
 MAX_BYTES = 150_000

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.deploy.dockerfile import image_environment
-from tests.e2e.program import TURNPIKE
-from tests.kafka_server import KafkaServer
-from tests.servers import ServerMissing
+from tests.support.kafka_server import KafkaServer
+from tests.support.program import TURNPIKE
+from tests.support.servers import ServerMissing
 
 ROOT = Path(__file__).parents[2]
 STATE, CACHE = "/var/lib/turnpike", "/var/cache/turnpike"

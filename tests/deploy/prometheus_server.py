@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.servers import START_DEADLINE_S, ServerMissing, free_port
+from tests.support.servers import START_DEADLINE_S, ServerMissing, free_port
 
 MISSING = "Prometheus is not installed: apt-get install -y --no-install-recommends prometheus"
 

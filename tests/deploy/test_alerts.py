@@ -25,12 +25,12 @@ from gateway.metering.sink.intake import Intake
 from gateway.metering.sink.message_source import Partition
 from gateway.metering.sink.sink import Sink
 from gateway.telemetry.metrics import Metrics
-from tests.clickhouse_server import ClickHouseServer
 from tests.deploy.prometheus_server import prometheus_program
-from tests.e2e.program import Program, running
 from tests.gateway.metering.usage import SIGNER, finish, journal_at
 from tests.gateway.telemetry.test_metrics import stats
-from tests.servers import RedisServer, ServerMissing, running_redis
+from tests.support.clickhouse_server import ClickHouseServer
+from tests.support.program import Program, running
+from tests.support.servers import RedisServer, ServerMissing, running_redis
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "alerts.yml"

@@ -17,9 +17,9 @@ from gateway.analytics.sums import Grain
 from gateway.config.settings import normalise_database_url
 from gateway.tenancy import TenantStore, open_database
 from gateway.tenancy.schema import upgrade
-from tests.clickhouse_server import ClickHouseServer
 from tests.gateway.analytics.samples import MARCH, event, store
-from tests.servers import PostgresServer
+from tests.support.clickhouse_server import ClickHouseServer
+from tests.support.servers import PostgresServer
 
 pytestmark = pytest.mark.anyio
 

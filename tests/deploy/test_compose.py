@@ -19,7 +19,7 @@ from gateway.process.server import CUT_S
 from tests.deploy.compose import ROOT, MissingVariable, compose_text, load_compose, required_variables
 from tests.deploy.dockerfile import command_of, image_environment, last, stages
 from tests.deploy.prometheus_server import prometheus_program
-from tests.servers import ServerMissing
+from tests.support.servers import ServerMissing
 
 SECRETS = {name: f"value-of-{name.lower()}-{'x' * 32}" for name in required_variables()}
 COMPOSE: dict[str, Any] = load_compose(SECRETS)

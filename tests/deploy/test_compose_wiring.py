@@ -16,11 +16,11 @@ import pytest
 import yaml
 
 from gateway.config.settings import Settings
-from tests.clickhouse_server import ClickHouseServer
 from tests.deploy.compose import ROOT, load_compose, required_variables
 from tests.deploy.composed import ComposedKafka, Host, can_make_containers, composed_redis, replaced
 from tests.deploy.prometheus_server import prometheus_program, running_prometheus
-from tests.servers import PostgresServer, ServerMissing, free_port
+from tests.support.clickhouse_server import ClickHouseServer
+from tests.support.servers import PostgresServer, ServerMissing, free_port
 
 SECRETS = {name: f"{index:064x}" for index, name in enumerate(sorted(required_variables()))} | {
     "CLICKHOUSE_PASSWORD": quote(ClickHouseServer.password, safe="")

@@ -9,11 +9,11 @@ import pytest
 
 from deploy.grafana.generate.dashboards import DASHBOARDS
 from deploy.grafana.generate.grafana_json import dashboard_json
-from tests.clickhouse_server import ClickHouseServer
 from tests.deploy.grafana_macros import Page
 from tests.deploy.watched_gateway import Answered, WatchedGateway, running_watched_gateway
-from tests.kafka_server import KafkaServer
-from tests.servers import ServerMissing
+from tests.support.clickhouse_server import ClickHouseServer
+from tests.support.kafka_server import KafkaServer
+from tests.support.servers import ServerMissing
 
 PAGES = {dashboard.slug: dashboard_json(dashboard) for dashboard in DASHBOARDS}
 INTERVAL_S = 60

@@ -7,7 +7,7 @@ import urllib.request
 import pytest
 
 from tests.deploy.prometheus_server import running_prometheus
-from tests.servers import ServerMissing
+from tests.support.servers import ServerMissing
 
 
 def test_it_answers_while_it_is_wanted() -> None:

@@ -17,12 +17,12 @@ import clickhouse_connect
 import httpx
 from kafka import KafkaProducer
 
-from tests.clickhouse_server import ClickHouseServer
 from tests.deploy.prometheus_server import prometheus_program, running_prometheus
-from tests.e2e.program import TURNPIKE, Program, running, turnpike
 from tests.engine.models.tiny import make_checkpoint
-from tests.kafka_server import KafkaServer
-from tests.servers import free_port
+from tests.support.clickhouse_server import ClickHouseServer
+from tests.support.kafka_server import KafkaServer
+from tests.support.program import TURNPIKE, Program, running, turnpike
+from tests.support.servers import free_port
 
 NANODOLLARS = {"big": (1000, 500, 4000), "small": (100, 50, 400)}
 """A token of a prompt, of a cached one, of an answer, for standard; premium pays three times as much."""

@@ -7,7 +7,7 @@ import httpx
 import jsonschema
 import pytest
 
-from tests.e2e.program import Program
+from tests.support.program import Program
 
 pytestmark = pytest.mark.anyio
 

@@ -5,7 +5,7 @@ import time
 import httpx
 import pytest
 
-from tests.e2e.program import Program
+from tests.support.program import Program
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from tests.e2e.drain.books import Books
 from tests.e2e.drain.cycles import Run
 from tests.engine.models.tiny import make_checkpoint
-from tests.servers import ServerMissing, running_redis
+from tests.support.servers import ServerMissing, running_redis
 
 CYCLES = 3
 SEED = 1

@@ -7,7 +7,7 @@ import pytest
 
 from kernels.cpu.native_ops import computes_natively
 from kernels.dispatch import has_cuda_driver
-from tests.e2e.program import Program
+from tests.support.program import Program
 
 MESSAGES = [{"role": "user", "content": "What is the capital of France?"}]
 NUMBER = {"type": "json_schema", "json_schema": {"name": "number", "schema": {"type": "integer"}}}

@@ -6,8 +6,8 @@ import pytest
 
 from tests.e2e.kill.books import Books
 from tests.e2e.kill.cycles import Run
-from tests.kafka_server import running_kafka
-from tests.servers import ServerMissing
+from tests.support.kafka_server import running_kafka
+from tests.support.servers import ServerMissing
 
 CYCLES = 25
 SEED = 1

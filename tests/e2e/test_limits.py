@@ -5,7 +5,7 @@ import asyncio
 import openai
 import pytest
 
-from tests.e2e.program import Program
+from tests.support.program import Program
 
 pytestmark = pytest.mark.anyio
 

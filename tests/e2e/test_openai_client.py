@@ -10,7 +10,7 @@ import jsonschema
 import openai
 import pytest
 
-from tests.e2e.program import Program
+from tests.support.program import Program
 
 pytestmark = pytest.mark.anyio
 

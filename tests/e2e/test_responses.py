@@ -6,7 +6,7 @@ import openai
 import pytest
 from pydantic import BaseModel, Field
 
-from tests.e2e.program import Program
+from tests.support.program import Program
 
 QUESTION = "What is the capital of France?"
 GREEDY = {"model": "smollm2", "temperature": 0, "max_output_tokens": 24}

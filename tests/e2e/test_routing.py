@@ -9,8 +9,8 @@ import pytest
 
 from gateway.metering.event import UsageEvent
 from gateway.metering.journal.journal_file import JournalFile
-from tests.e2e.program import Program, running
 from tests.engine.models.tiny import make_checkpoint
+from tests.support.program import Program, running
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,7 @@ import httpx
 import openai
 import pytest
 
-from tests.e2e.program import Program
+from tests.support.program import Program
 
 GREEDY = {"temperature": 0, "max_tokens": 24}
 BLOCK_TOKENS = 16

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli import app
-from tests.e2e.program import Program, running
+from tests.support.program import Program, running
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import pytest
 
 from gateway.config.safety import UnsafeSettings, is_placeholder, readable_secrets, refuse_unsafe, stores_without_tls
 from gateway.config.settings import SettingsError, load_settings
-from tests.e2e.program import TURNPIKE
-from tests.servers import free_port
+from tests.support.program import TURNPIKE
+from tests.support.servers import free_port
 
 GOOD = b"1b5f0c6e2a9d4837b0c1f2e3d4a59687f0e1d2c3b4a5968778695a4b3c2d1e0f"
 PASSWORD = "hunter2hunter2"

@@ -20,7 +20,7 @@ import pytest
 
 from gateway.process.listener import bind, local_url
 from gateway.process.serving import demo_invitation
-from tests.servers import free_port
+from tests.support.servers import free_port
 
 
 class Gateway:

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 
 from tests.e2e.clients.environments import ENVIRONMENTS, Environment
-from tests.e2e.program import Program
+from tests.support.program import Program
 
 PLACE = {
     "type": "object",

@@ -8,11 +8,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.clickhouse_server import running_clickhouse
 from tests.e2e.drain.books import Books
 from tests.e2e.drain.cycles import Run
 from tests.engine.models.tiny import make_checkpoint
-from tests.servers import running_redis
+from tests.support.clickhouse_server import running_clickhouse
+from tests.support.servers import running_redis
 
 REPORT_EVERY = 10
 

@@ -9,10 +9,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.clickhouse_server import running_clickhouse
 from tests.e2e.kill.books import Books
 from tests.e2e.kill.cycles import Run
-from tests.kafka_server import running_kafka
+from tests.support.clickhouse_server import running_clickhouse
+from tests.support.kafka_server import running_kafka
 
 REPORT_EVERY = 50
 

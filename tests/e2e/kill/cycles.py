@@ -22,7 +22,7 @@ from tests.e2e.kill.books import JOURNAL_MS, PRICES, Books, compare, compare_sto
 from tests.e2e.kill.clients import Keys, Received, load
 from tests.e2e.kill.zygote import MODEL, Gateway, Zygote
 from tests.gateway.metering.usage import analytics_at, journalled, until
-from tests.kafka_server import KafkaServer
+from tests.support.kafka_server import KafkaServer
 
 LONGEST_LOAD_S = 0.9
 LONGEST_START_S = 0.5

@@ -83,7 +83,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     if request.param == "sqlite":
         url = normalise_database_url(f"sqlite:///{folder / 'turnpike.db'}")
     else:
-        from tests.servers import new_postgres_database
+        from tests.support.servers import new_postgres_database
 
         url = normalise_database_url(new_postgres_database(request.getfixturevalue("postgres").url))
     asyncio.run(upgrade(url))

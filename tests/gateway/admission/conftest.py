@@ -6,7 +6,7 @@ from redis.asyncio import Redis
 from gateway.admission import LimitStore, MemoryStore
 from gateway.admission.redis_store import RedisStore
 from tests.gateway.admission.stores import Clock
-from tests.servers import RedisServer
+from tests.support.servers import RedisServer
 
 
 @pytest.fixture

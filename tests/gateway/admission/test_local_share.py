@@ -10,9 +10,9 @@ from gateway.admission import Hold, Measure, Outcome, Quota, StoreAway, breaker,
 from gateway.admission.local_share import LocalShare
 from gateway.admission.model import HoldRequest, Refusal, Use
 from gateway.admission.redis_store import RedisStore
-from tests.fault_proxy import Fault, FaultProxy, fault_proxy
 from tests.gateway.admission.stores import each, hold, refusal, tokens
-from tests.servers import RedisServer
+from tests.support.fault_proxy import Fault, FaultProxy, fault_proxy
+from tests.support.servers import RedisServer
 
 pytestmark = pytest.mark.anyio
 

@@ -6,7 +6,7 @@ from gateway.admission import Demand, Measure, Quota, QuotaExceeded
 from gateway.config.settings import load_settings
 from gateway.process.open_limiter import open_limiter
 from tests.gateway.admission.stores import each, scope, tokens
-from tests.servers import RedisServer, free_port
+from tests.support.servers import RedisServer, free_port
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("no_settings")]
 

@@ -17,7 +17,7 @@ from gateway.admission.store import FINISHED_MS
 from gateway.admission.windows import MINUTE_MS, Window, bucket_at, still_counts
 from gateway.tenancy import ScopeKind
 from tests.gateway.admission.stores import NOON_MS, Clock, scope, tokens
-from tests.servers import RedisServer
+from tests.support.servers import RedisServer
 
 QUOTAS = (
     Quota(scope(Measure.REQUESTS_PER_MINUTE), 6),

@@ -16,9 +16,9 @@ from gateway.analytics import AnalyticsAway, AnalyticsError, migrate, open_analy
 from gateway.analytics.clickhouse import ClickHouse, Server
 from gateway.analytics.sums import Grain
 from gateway.analytics.usage import series
-from tests.clickhouse_server import ClickHouseServer, running_clickhouse
-from tests.fault_proxy import SLOW_S, Fault, fault_proxy
 from tests.gateway.analytics.samples import MARCH, MARCH_MS, event, store
+from tests.support.clickhouse_server import ClickHouseServer, running_clickhouse
+from tests.support.fault_proxy import SLOW_S, Fault, fault_proxy
 
 pytestmark = pytest.mark.anyio
 

@@ -25,7 +25,7 @@ from gateway.tenancy.errors import InvalidKey, StoreUnavailable
 from gateway.tenancy.records import Principal
 from tests.gateway.api.fake_engine import FakeEngine
 from tests.gateway.api.services import services_with
-from tests.servers import RedisServer, ServerMissing, running_redis
+from tests.support.servers import RedisServer, ServerMissing, running_redis
 
 KEY = "tp-standard"
 PREMIUM_KEY = "tp-premium"

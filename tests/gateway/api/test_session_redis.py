@@ -14,7 +14,7 @@ from tests.gateway.api.conftest import AUTHORISED, until
 from tests.gateway.api.envelope import error_of
 from tests.gateway.api.services import services_with
 from tests.gateway.api.test_sessions import CHAT, body, contents, shown, user
-from tests.servers import RedisServer
+from tests.support.servers import RedisServer
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.servers import free_port
+from tests.support.servers import free_port
 
 
 def sse(*events: Any, end: str = "\n\n") -> bytes:

@@ -14,7 +14,7 @@ from gateway.tools.bench.outcome import FINISHED, UNFINISHED, Outcome
 from gateway.tools.bench.prompts import Prompt, PromptsUnreadable, from_file
 from gateway.tools.bench.recorder import Recorder
 from tests.gateway.bench.fake_server import Script, delta, finish, serving, sse, usage
-from tests.servers import free_port
+from tests.support.servers import free_port
 
 PROMPT = Prompt("Hello", None, 16)
 ROLE, ONE, TWO = delta(role="assistant", content=""), delta(content="one"), delta(content=" two")

@@ -28,7 +28,7 @@ from gateway.tenancy.database import open_database
 from tests.gateway.admission.stores import Clock
 from tests.gateway.billing.fakes import RecordedUsage
 from tests.gateway.metering.usage import an_opening
-from tests.servers import RedisServer
+from tests.support.servers import RedisServer
 
 PRICE = Price("m@v", 3, 1, 7)
 PROMPT_TOKENS = 4

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 from gateway.cli import app
 from gateway.config.settings import load_settings
 from gateway.doctor import State, examine
-from tests.servers import free_port
+from tests.support.servers import free_port
 
 
 def test_a_fresh_machine_can_serve_and_is_left_as_it_was(no_settings: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from gateway.config.settings import Settings, load_settings
 from gateway.doctor import Finding, State, files, machine
 from gateway.doctor.finding import Check
 from kernels.cpu.native import Level
-from tests.servers import free_port
+from tests.support.servers import free_port
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 

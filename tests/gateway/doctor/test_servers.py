@@ -15,8 +15,8 @@ from gateway.config.settings import load_settings
 from gateway.doctor import Finding, State, clickhouse, kafka, redis
 from gateway.doctor.clock import skew_s, with_skew
 from gateway.doctor.finding import ok
-from tests.kafka_server import KafkaServer
-from tests.servers import RedisServer, running_redis
+from tests.support.kafka_server import KafkaServer
+from tests.support.servers import RedisServer, running_redis
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 

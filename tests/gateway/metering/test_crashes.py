@@ -38,7 +38,7 @@ from tests.gateway.metering.usage import (
     journalled,
     until,
 )
-from tests.kafka_server import KafkaServer
+from tests.support.kafka_server import KafkaServer
 
 pytestmark = pytest.mark.anyio
 

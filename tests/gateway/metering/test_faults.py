@@ -28,8 +28,6 @@ from gateway.metering.signature import Verification
 from gateway.metering.sink.intake import Intake
 from gateway.metering.sink.kafka_source import KafkaSource
 from gateway.metering.sink.sink import Sink
-from tests.clickhouse_server import ClickHouseServer
-from tests.fault_proxy import Fault, fault_proxy
 from tests.gateway.metering.usage import (
     NOW_MS,
     SIGNER,
@@ -41,8 +39,10 @@ from tests.gateway.metering.usage import (
     journalled,
     until,
 )
-from tests.kafka_server import KafkaServer, running_kafka
-from tests.servers import ServerMissing
+from tests.support.clickhouse_server import ClickHouseServer
+from tests.support.fault_proxy import Fault, fault_proxy
+from tests.support.kafka_server import KafkaServer, running_kafka
+from tests.support.servers import ServerMissing
 
 pytestmark = pytest.mark.anyio
 

@@ -24,7 +24,6 @@ from gateway.metering.reconciliation.stored_signatures import UnsignedSource
 from gateway.metering.relay.analytics_destination import AnalyticsDestination
 from gateway.metering.signature import SignaturePolicy
 from gateway.metering.sink.intake import EVENTS_TABLE, STORED_COLUMNS, row_of
-from tests.clickhouse_server import ClickHouseServer
 from tests.gateway.metering.usage import (
     NOW_MS,
     SIGNATURES,
@@ -36,6 +35,7 @@ from tests.gateway.metering.usage import (
     journalled,
     rows_of,
 )
+from tests.support.clickhouse_server import ClickHouseServer
 
 pytestmark = pytest.mark.anyio
 

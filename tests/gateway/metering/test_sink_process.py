@@ -23,7 +23,6 @@ from gateway.metering.relay.destination import Backoff
 from gateway.metering.relay.kafka_destination import KafkaDestination
 from gateway.metering.relay.relay import Relay
 from gateway.metering.sink.intake import EVENTS_TABLE, row_of
-from tests.clickhouse_server import ClickHouseServer
 from tests.gateway.metering.usage import (
     PEPPER,
     SIGNER,
@@ -36,8 +35,9 @@ from tests.gateway.metering.usage import (
     journalled,
     until,
 )
-from tests.kafka_server import KafkaServer
-from tests.servers import free_port
+from tests.support.clickhouse_server import ClickHouseServer
+from tests.support.kafka_server import KafkaServer
+from tests.support.servers import free_port
 
 TURNPIKE = Path(sys.executable).with_name("turnpike")
 

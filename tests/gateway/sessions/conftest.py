@@ -7,7 +7,7 @@ from gateway.sessions import SessionStore
 from gateway.sessions.memory import MemorySessionStore
 from gateway.sessions.redis_store import RedisSessionStore
 from tests.gateway.admission.stores import Clock
-from tests.servers import RedisServer
+from tests.support.servers import RedisServer
 
 SMALL = {"per_tenant": 3, "bytes_per_tenant": 100}
 

@@ -15,7 +15,7 @@ from gateway.sessions.redis_store import RedisSessionStore
 from gateway.sessions.store import SESSION_TTL_MS, TURN_TTL_MS
 from tests.gateway.admission.stores import Clock
 from tests.gateway.sessions.conftest import SMALL
-from tests.servers import RedisServer
+from tests.support.servers import RedisServer
 
 KEYS = (SessionKey("acme", "a"), SessionKey("globex", "a"))
 MANY_KEYS = (*(SessionKey("acme", each) for each in "abcde"), *(SessionKey("globex", each) for each in "ab"))

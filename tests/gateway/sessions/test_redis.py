@@ -13,7 +13,7 @@ from gateway.sessions.errors import SessionStoreFull
 from gateway.sessions.records import Records
 from gateway.sessions.redis_store import RESERVED_SHARE, RedisSessionStore
 from gateway.sessions.store import SESSION_TTL_MS, TURN_TTL_MS
-from tests.servers import RedisServer, free_port
+from tests.support.servers import RedisServer, free_port
 
 pytestmark = pytest.mark.anyio
 

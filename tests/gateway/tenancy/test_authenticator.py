@@ -13,7 +13,7 @@ from gateway.tenancy.keys import ApiKey, new_key
 from gateway.tenancy.records import ActiveKey
 from gateway.tenancy.schema import upgrade
 from tests.gateway.tenancy.conftest import PEPPER
-from tests.servers import PostgresServer, ServerMissing, new_postgres_database, running_postgres
+from tests.support.servers import PostgresServer, ServerMissing, new_postgres_database, running_postgres
 
 pytestmark = pytest.mark.anyio
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from gateway.cli import app
 from tests.gateway.top.served import Served, serving
-from tests.servers import free_port
+from tests.support.servers import free_port
 
 TURNPIKE = Path(sys.executable).with_name("turnpike")
 

@@ -11,7 +11,7 @@ from tests.gateway.api.conftest import AUTHORISED
 from tests.gateway.api.envelope import error_of
 from tests.gateway.api.responses_api.conftest import PATH, body, shown
 from tests.gateway.api.services import services_with
-from tests.servers import RedisServer
+from tests.support.servers import RedisServer
 
 
 @pytest.fixture

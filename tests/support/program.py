@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.servers import free_port
+from tests.support.servers import free_port
 
 TURNPIKE = Path(sys.executable).with_name("turnpike")
 _START_SECONDS = 90.0

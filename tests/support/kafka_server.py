@@ -12,7 +12,7 @@ from pathlib import Path
 from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError
 
-from tests.servers import ServerMissing, free_port
+from tests.support.servers import ServerMissing, free_port
 
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 START_DEADLINE_S = 60

@@ -11,10 +11,10 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.admin import KafkaAdminClient
 
-from tests.clickhouse_server import ClickHouseServer, running_clickhouse
-from tests.fault_proxy import fault_proxy
-from tests.kafka_server import KafkaServer, running_kafka
-from tests.servers import ServerMissing
+from tests.support.clickhouse_server import ClickHouseServer, running_clickhouse
+from tests.support.fault_proxy import fault_proxy
+from tests.support.kafka_server import KafkaServer, running_kafka
+from tests.support.servers import ServerMissing
 
 ROWS = [(UUID(int=number), f"it's {number}\t\\" + "x" * 1000, None if number % 2 else number) for number in range(5000)]
 """So many that the client sends them in several blocks."""

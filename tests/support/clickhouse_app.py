@@ -1,6 +1,6 @@
 """ClickHouse's HTTP interface over chDB, as far as clickhouse-connect uses it; run by `ClickHouseServer`.
 
-    python -m tests.clickhouse_app FOLDER PORT USER PASSWORD
+    python -m tests.support.clickhouse_app FOLDER PORT USER PASSWORD
 
 It has the engine, and so the SQL, of a server of the same version. It has no roles, quotas, sessions, query ids or
 progress, and answers uncompressed.

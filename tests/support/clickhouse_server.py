@@ -14,10 +14,10 @@ from urllib.parse import quote
 
 import clickhouse_connect
 
-from tests.servers import free_port
+from tests.support.servers import free_port
 
 START_DEADLINE_S = 60
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 class ClickHouseServer:
@@ -51,7 +51,10 @@ class ClickHouseServer:
         arguments = [str(self._folder / "data"), str(self.port), self.user, self.password]
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.clickhouse_app", *arguments], stdout=output, stderr=output, cwd=ROOT
+                [sys.executable, "-m", "tests.support.clickhouse_app", *arguments],
+                stdout=output,
+                stderr=output,
+                cwd=ROOT,
             )
         deadline = time.monotonic() + START_DEADLINE_S
         while time.monotonic() < deadline and self._process.poll() is None:
