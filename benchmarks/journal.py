@@ -41,8 +41,8 @@ from gateway.process.listener import bind
 from gateway.process.server import Server as TurnpikeServer
 from gateway.telemetry.logs import configure_logging
 from gateway.tenancy.records import Principal
-from tests.gateway.api.fake_engine import FakeEngine, FakeModel
-from tests.gateway.api.services import services_with
+from tests.support.fake_engine import FakeEngine, FakeModel
+from tests.support.services import services_with
 
 MODEL = "smollm2"
 PROMPT = "The journal of a ship tells what it carried, from where, and what"

@@ -46,7 +46,7 @@ _TOGGLES = (
 
 
 def run(stage: Stage, families: Sequence[str] | None = None) -> None:
-    from tests.engine.models.tiny import FAMILIES
+    from tests.support.tiny_models import FAMILIES
 
     with tempfile.TemporaryDirectory() as root:
         for family in families or FAMILIES:
@@ -54,7 +54,7 @@ def run(stage: Stage, families: Sequence[str] | None = None) -> None:
 
 
 def _check_family(stage: Stage, family: str, folder: Path) -> None:
-    from tests.engine.models.tiny import make_checkpoint, reference_model
+    from tests.support.tiny_models import make_checkpoint, reference_model
 
     make_checkpoint(folder, family)  # type: ignore[arg-type]
     oracle = reference_model(folder).to(stage.device)
@@ -148,7 +148,7 @@ def _check_engine(stage: Stage, name: str, folder: Path, prompts: list[list[int]
 
 def _check_logits(stage: Stage, name: str, folder: Path, oracle: Any, prompt: list[int], dtype: torch.dtype) -> None:
     """Hardly further from transformers in float32 than transformers in the same dtype is."""
-    from tests.engine.models.tiny import reference_model
+    from tests.support.tiny_models import reference_model
 
     ids = torch.tensor([prompt], device=stage.device)
     with torch.inference_mode():

@@ -22,7 +22,7 @@ from gateway.console.sessions import ConsoleSessions, KeyKind
 from gateway.generation.services import Services
 from gateway.process.opening import open_services
 from gateway.tenancy import Tenant, TenantStore, open_database
-from tests.gateway.api.fake_engine import FakeEngine
+from tests.support.fake_engine import FakeEngine
 
 PEPPER = b"a pepper for tests, of 32 bytes."
 ORIGIN = "http://localhost"

@@ -12,7 +12,7 @@ from gateway.metering.event import COLUMNS
 from gateway.metering.sink.intake import EVENTS_TABLE, row_of
 from tests.console.browser import Browsing
 from tests.console.house import House
-from tests.gateway.billing.fakes import an_event
+from tests.support.billing import an_event
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ from gateway.common.ids import new_event_id
 from gateway.metering.event import COLUMNS, UsageEvent
 from gateway.metering.sink.intake import EVENTS_TABLE, row_of
 from tests.console.house import House
-from tests.gateway.metering.usage import finish, journalled, until
+from tests.support.usage_requests import finish, journalled, until
 
 pytestmark = pytest.mark.anyio
 

@@ -26,11 +26,11 @@ from gateway.metering.sink.message_source import Partition
 from gateway.metering.sink.sink import Sink
 from gateway.telemetry.metrics import Metrics
 from tests.deploy.prometheus_server import prometheus_program
-from tests.gateway.metering.usage import SIGNER, finish, journal_at
 from tests.gateway.telemetry.test_metrics import stats
 from tests.support.clickhouse_server import ClickHouseServer
 from tests.support.program import Program, running
 from tests.support.servers import RedisServer, ServerMissing, running_redis
+from tests.support.usage_requests import SIGNER, finish, journal_at
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "alerts.yml"
@@ -146,7 +146,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
                 "TURNPIKE_ANALYTICS_URL": clickhouse.url(),
                 "TURNPIKE_PRICES": json.dumps({"tiny": ["0.1", "0.4"], "org/tiny-2": ["0.1", "0.4"]}),
             }
-            serving = (sys.executable, "-m", "tests.gateway.serving")
+            serving = (sys.executable, "-m", "tests.support.fake_engine_program")
             with running(folder / "data", program=serving, environment=environment) as program:
                 program.command("limit", "set", "--tenant", "acme", "--requests-per-minute", "1000")
                 yield Site(program, redis, clickhouse)

@@ -18,11 +18,11 @@ import httpx
 from kafka import KafkaProducer
 
 from tests.deploy.prometheus_server import prometheus_program, running_prometheus
-from tests.engine.models.tiny import make_checkpoint
 from tests.support.clickhouse_server import ClickHouseServer
 from tests.support.kafka_server import KafkaServer
 from tests.support.program import TURNPIKE, Program, running, turnpike
 from tests.support.servers import free_port
+from tests.support.tiny_models import make_checkpoint
 
 NANODOLLARS = {"big": (1000, 500, 4000), "small": (100, 50, 400)}
 """A token of a prompt, of a cached one, of an answer, for standard; premium pays three times as much."""

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from kernels.cpu import native
-from tests.engine.models.tiny import make_checkpoint
 from tests.support.program import Program, running
+from tests.support.tiny_models import make_checkpoint
 
 # The default classes, except that a burst of 64 requests waits instead of being shed, however slow the machine is.
 _CONFIGURATION = """

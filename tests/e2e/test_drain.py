@@ -7,8 +7,8 @@ import pytest
 
 from tests.e2e.drain.books import Books
 from tests.e2e.drain.cycles import Run
-from tests.engine.models.tiny import make_checkpoint
 from tests.support.servers import ServerMissing, running_redis
+from tests.support.tiny_models import make_checkpoint
 
 CYCLES = 3
 SEED = 1

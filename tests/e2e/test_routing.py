@@ -9,8 +9,8 @@ import pytest
 
 from gateway.metering.event import UsageEvent
 from gateway.metering.journal.journal_file import JournalFile
-from tests.engine.models.tiny import make_checkpoint
 from tests.support.program import Program, running
+from tests.support.tiny_models import make_checkpoint
 
 pytestmark = pytest.mark.anyio
 

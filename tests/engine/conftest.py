@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.models.tiny import FAMILIES, make_checkpoint
+from tests.support.tiny_models import FAMILIES, make_checkpoint
 
 
 @pytest.fixture(scope="session")

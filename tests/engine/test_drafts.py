@@ -9,7 +9,7 @@ import pytest
 from engine import Engine, EngineConfig, SamplingParams, SchedulerConfig
 from engine.speculation.policy import FixedDepth
 from engine.speculation.vocabulary import Vocabulary, VocabularyMismatch, check_same_vocabulary
-from tests.engine.models.tiny import make_checkpoint
+from tests.support.tiny_models import make_checkpoint
 
 PROMPTS = [list(range(10, 60)), list(range(10, 45)), [7, 8, 9] * 10]
 GREEDY = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)

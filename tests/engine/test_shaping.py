@@ -8,7 +8,7 @@ import pytest
 
 from engine import Engine, EngineConfig, FinishReason, InvalidParameter, SamplingParams, TextDelta
 from engine.grammar import GrammarSpec
-from tests.engine.models.tiny import IM_END, IM_START
+from tests.support.tiny_models import IM_END, IM_START
 
 pytestmark = pytest.mark.anyio
 

@@ -27,8 +27,8 @@ from gateway.sessions import Sessions
 from gateway.sessions.memory import MemorySessionStore
 from gateway.tenancy.limits import Limits, ScopedLimits, ScopeKind
 from gateway.tenancy.records import Principal
-from tests.engine.models.tiny import make_checkpoint
-from tests.gateway.api.services import services_with
+from tests.support.services import services_with
+from tests.support.tiny_models import make_checkpoint
 
 KEY = "tp-standard"
 WINDOW = 192

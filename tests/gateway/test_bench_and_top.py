@@ -15,7 +15,7 @@ from tests.support.program import Program, running
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
     prices = {"TURNPIKE_PRICES": json.dumps({"tiny": ["0.1", "0.4"], "org/tiny-2": ["0.1", "0.4"]})}
-    serve = (sys.executable, "-m", "tests.gateway.serving")
+    serve = (sys.executable, "-m", "tests.support.fake_engine_program")
     with running(tmp_path_factory.mktemp("gateway") / "data", program=serve, environment=prices) as program:
         yield program
 

@@ -10,7 +10,7 @@ from engine.checkpoints.checkpoint import open_checkpoint
 from engine.distillation import answers
 from engine.distillation.prompts import read_prompts
 from gateway.cli import app
-from tests.engine.models.tiny import make_checkpoint
+from tests.support.tiny_models import make_checkpoint
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 

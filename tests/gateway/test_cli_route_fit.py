@@ -12,7 +12,7 @@ from gateway.routing.fitting.outcomes import read_outcomes
 from gateway.routing.fitting.questions import read_questions
 from gateway.routing.question import Question
 from gateway.routing.score import ComplexityScore
-from tests.engine.models.tiny import make_checkpoint
+from tests.support.tiny_models import make_checkpoint
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 

@@ -22,9 +22,9 @@ import pytest
 from gateway.metering.event import Ending, UsageEvent
 from gateway.metering.journal.journal_file import JournalFile
 from tests.e2e.kill.zygote import MODEL, Gateway, Zygote
-from tests.gateway.metering.usage import journalled
 from tests.support.program import turnpike
 from tests.support.servers import free_port
+from tests.support.usage_requests import journalled
 
 FOREVER = 600
 """Seconds: longer than any test."""

@@ -34,7 +34,7 @@ class Gateway:
             "TURNPIKE_LOG_FORMAT": "json",
             "TURNPIKE_PRICES": json.dumps({"tiny": ["0.1", "0.4"], "org/tiny-2": ["0.1", "0.4"]}),
         }
-        command = [sys.executable, "-m", "tests.gateway.serving", "serve", "--demo", "--port", str(port)]
+        command = [sys.executable, "-m", "tests.support.fake_engine_program", "serve", "--demo", "--port", str(port)]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 command, env=self.environment, stdout=subprocess.PIPE, stderr=log, text=True

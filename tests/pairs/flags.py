@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.engine.models.tiny import IM_END
 from tests.pairs.promises import (
     ALLOWED,
     BANNED,
@@ -52,6 +51,7 @@ from tests.pairs.promises import (
     without,
     without_stop_tokens,
 )
+from tests.support.tiny_models import IM_END
 
 
 @dataclass(frozen=True, slots=True)

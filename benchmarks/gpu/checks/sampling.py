@@ -11,7 +11,7 @@ from kernels import reference
 from kernels.ops import SlotSampling
 from kernels.triton.logprobs import token_logprobs
 from kernels.triton.sampling import sample_slots
-from tests.kernels.triton.sampling_cases import MARGIN, by_rows, every_kind, margins, random_bitmask
+from tests.support.sampling_cases import MARGIN, by_rows, every_kind, margins, random_bitmask
 
 
 def run(stage: Stage) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from tests.e2e.drain.books import Books
 from tests.e2e.drain.cycles import Run
-from tests.engine.models.tiny import make_checkpoint
 from tests.support.clickhouse_server import running_clickhouse
 from tests.support.servers import running_redis
+from tests.support.tiny_models import make_checkpoint
 
 REPORT_EVERY = 10
 

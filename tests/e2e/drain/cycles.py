@@ -25,7 +25,7 @@ from tests.e2e.drain.clients import MODEL, Crowd, Seen
 from tests.e2e.kill.books import compare_store
 from tests.e2e.kill.cycles import listens
 from tests.e2e.kill.zygote import Zygote
-from tests.gateway.metering.usage import analytics_at, journalled, until
+from tests.support.usage_requests import analytics_at, journalled, until
 
 LONGEST_LOAD_S = 2.5
 LONGEST_DEADLINE_S = 2.0

@@ -21,8 +21,8 @@ from gateway.tenancy.schema import upgrade
 from tests.e2e.kill.books import JOURNAL_MS, PRICES, Books, compare, compare_store
 from tests.e2e.kill.clients import Keys, Received, load
 from tests.e2e.kill.zygote import MODEL, Gateway, Zygote
-from tests.gateway.metering.usage import analytics_at, journalled, until
 from tests.support.kafka_server import KafkaServer
+from tests.support.usage_requests import analytics_at, journalled, until
 
 LONGEST_LOAD_S = 0.9
 LONGEST_START_S = 0.5

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.models.tiny import make_checkpoint
+from tests.support.tiny_models import make_checkpoint
 
 
 @pytest.fixture(scope="session")

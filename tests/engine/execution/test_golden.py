@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from engine.models.host_model import HostModel
 from engine.request import SamplingParams
 from tests.engine.execution.harness import GREEDY, Harness, forward_logits, load_tiny
-from tests.engine.models.tiny import FAMILIES, VOCAB_SIZE, make_checkpoint, reference_model
+from tests.support.tiny_models import FAMILIES, VOCAB_SIZE, make_checkpoint, reference_model
 
 PROMPT_LENGTHS = (1, 5, 16, 17, 40, 70)
 NEW_TOKENS = 24

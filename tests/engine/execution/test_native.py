@@ -15,7 +15,7 @@ from kernels.cpu.native.library import load
 from kernels.cpu.native_ops import NativeOps
 from tests.engine.execution.harness import GREEDY, Harness, forward_logits
 from tests.engine.execution.test_golden import prompt
-from tests.engine.models.tiny import FAMILIES, make_checkpoint, reference_model
+from tests.support.tiny_models import FAMILIES, make_checkpoint, reference_model
 
 if load() is None:
     pytest.skip("the native library is not built: make install, with a C++ compiler", allow_module_level=True)

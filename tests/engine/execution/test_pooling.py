@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from engine.models.host_model import HostModel
 from engine.request import FinishReason, Pooling, SamplingParams, TokenDelta
 from tests.engine.execution.harness import GREEDY, Generated, Harness, load_tiny
-from tests.engine.models.tiny import FAMILIES, VOCAB_SIZE, reference_model
+from tests.support.tiny_models import FAMILIES, VOCAB_SIZE, reference_model
 
 LENGTHS = (1, 5, 16, 17, 40, 70)
 

@@ -11,7 +11,7 @@ from engine.request import Fault, FinishReason, SamplingParams
 from kernels.arrays import Array, Floats
 from tests.engine.execution.harness import Harness, load_tiny
 from tests.engine.execution.test_golden import prompt
-from tests.engine.models.tiny import VOCAB_SIZE
+from tests.support.tiny_models import VOCAB_SIZE
 
 EOS = 2
 

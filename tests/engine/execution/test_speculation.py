@@ -16,7 +16,7 @@ from engine.speculation.policy import FixedDepth
 from engine.speculation.proposer import DraftWant, Proposer
 from engine.speculation.speculator import Speculator
 from tests.engine.execution.harness import GREEDY, Generated, Harness, load_tiny
-from tests.engine.models.tiny import VOCAB_SIZE
+from tests.support.tiny_models import VOCAB_SIZE
 
 SEEDED = SamplingParams(temperature=0.9, top_p=0.9, top_k=100, ignore_eos=True)
 EVERYTHING = SamplingParams(

@@ -16,7 +16,7 @@ from engine.request import TextDelta
 from tests.engine.grammar.corpus import ENFORCED, PERSON
 from tests.engine.grammar.test_compiler import BOMB
 from tests.engine.grammar.test_schemas import require_valid
-from tests.engine.models.tiny import IM_END
+from tests.support.tiny_models import IM_END
 
 pytestmark = pytest.mark.anyio
 

@@ -15,7 +15,7 @@ from engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from engine.grammar.trial import TrialProcess, TrialProcessIdle
 from engine.grammar.vocabulary import LibraryVocabulary
 from engine.text.tokenizer import Tokenizer
-from tests.engine.models.tiny import IM_END, VOCAB_SIZE
+from tests.support.tiny_models import IM_END, VOCAB_SIZE
 
 BOMB = GrammarSpec.json_schema(
     {"allOf": [{"type": "string", "pattern": f"(a|b)*a(a|b){{{i}}}$"} for i in range(8, 22)]}

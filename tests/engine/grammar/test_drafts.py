@@ -22,7 +22,7 @@ from engine.text.tokenizer import Tokenizer
 from tests.engine.execution.harness import Generated, Harness, load_tiny
 from tests.engine.execution.test_speculation import assert_same, proposer_of
 from tests.engine.grammar.corpus import PERSON
-from tests.engine.models.tiny import IM_END, VOCAB_SIZE
+from tests.support.tiny_models import IM_END, VOCAB_SIZE
 
 SAMPLED = SamplingParams(temperature=1.0, logprobs=2)
 GREEDY = SamplingParams(temperature=0)

@@ -21,7 +21,7 @@ from engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from engine.grammar.vocabulary import LibraryVocabulary
 from engine.text.tokenizer import Tokenizer
 from tests.engine.grammar.corpus import ENFORCED, REFUSED
-from tests.engine.models.tiny import IM_END, VOCAB_SIZE
+from tests.support.tiny_models import IM_END, VOCAB_SIZE
 
 WALKS = 12
 MOST_TOKENS = 160

@@ -21,7 +21,7 @@ from engine.grammar.turns import QueueFull, TenantTurns
 from engine.grammar.vocabulary import LibraryVocabulary
 from engine.grammar.worker import translate
 from engine.text.tokenizer import Tokenizer
-from tests.engine.models.tiny import IM_END, VOCAB_SIZE
+from tests.support.tiny_models import IM_END, VOCAB_SIZE
 
 
 @settings(max_examples=200, deadline=None)

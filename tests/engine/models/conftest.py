@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.models.tiny import TinyFamily, make_checkpoint
+from tests.support.tiny_models import TinyFamily, make_checkpoint
 
 TinyFolder = Callable[..., Path]
 

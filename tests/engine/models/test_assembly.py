@@ -18,8 +18,8 @@ from engine.checkpoints.huggingface.writer import write_folder
 from engine.models.config import UnsupportedCheckpoint
 from engine.models.layout import EMBEDDING
 from kernels.arrays import BFLOAT16, FLOAT32
-from tests.engine.models.tiny import make_checkpoint
 from tests.engine.models.tiny_gguf import make_gguf
+from tests.support.tiny_models import make_checkpoint
 
 LAYERS = (0, 2)
 ROOT = Path(__file__).parents[3]

@@ -23,9 +23,9 @@ from engine.text.processor import TextProcessor
 from kernels.arrays import FLOAT32
 from kernels.exchange import array_of, tensor_of
 from tests.engine.execution.harness import forward_logits, load_tiny
-from tests.engine.models.tiny import FAMILIES, TinyFamily, make_checkpoint
 from tests.engine.models.tiny_gguf import make_gguf
 from tests.engine.text.corpus import CORPUS
+from tests.support.tiny_models import FAMILIES, TinyFamily, make_checkpoint
 
 CHAT = [{"role": "system", "content": "Be brief.\n"}, {"role": "user", "content": "1234 <|im_end|> a?"}]
 

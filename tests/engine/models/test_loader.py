@@ -10,7 +10,7 @@ import torch
 from engine.checkpoints.checkpoint import open_checkpoint
 from engine.models.loader import load_model
 from kernels.reference import ReferenceEmbedding, ReferenceLinear, ReferenceOps
-from tests.engine.models.tiny import TinyFamily, make_checkpoint
+from tests.support.tiny_models import TinyFamily, make_checkpoint
 
 
 def tensors_of(value: object) -> Iterator[torch.Tensor]:

@@ -36,7 +36,7 @@ from tests.engine.execution.test_speculation import (
     usage_of,
     without,
 )
-from tests.engine.models.tiny import VOCAB_SIZE, make_checkpoint
+from tests.support.tiny_models import VOCAB_SIZE, make_checkpoint
 
 FREQUENT = list(range(1, VOCAB_SIZE, 2))
 

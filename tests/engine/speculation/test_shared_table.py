@@ -21,7 +21,7 @@ from kernels.cpu.ops import CpuOps
 from kernels.cpu.probe import CpuProfile
 from kernels.host import StepRows
 from kernels.weights import ModelWeights
-from tests.engine.models.tiny import make_checkpoint
+from tests.support.tiny_models import make_checkpoint
 
 TIED = {"tie_word_embeddings": True, "num_hidden_layers": 1}
 

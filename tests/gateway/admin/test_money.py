@@ -14,7 +14,7 @@ from gateway.billing.prices import Price
 from gateway.metering.event import COLUMNS, Ending, UsageEvent
 from gateway.metering.journal.journal import Journal
 from tests.gateway.admin.conftest import NOON, Admin, AwayAnalytics, Clock
-from tests.gateway.billing.fakes import an_event
+from tests.support.billing import an_event
 
 pytestmark = pytest.mark.anyio
 DECEMBER = datetime(2025, 12, 15, 12, 30, tzinfo=UTC)

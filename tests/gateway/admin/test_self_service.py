@@ -22,10 +22,10 @@ from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import KeyScope, Limits, ScopedLimits, ScopeKind
 from tests.gateway.admin.conftest import AwayAnalytics
 from tests.gateway.api.conftest import KEY, PREMIUM_KEY, FakeAuthenticator
-from tests.gateway.api.envelope import error_of
-from tests.gateway.api.fake_engine import FakeEngine
-from tests.gateway.api.services import services_with
-from tests.gateway.billing.fakes import an_event
+from tests.support.billing import an_event
+from tests.support.error_envelope import error_of
+from tests.support.fake_engine import FakeEngine
+from tests.support.services import services_with
 
 MINE = {"authorization": f"Bearer {KEY}"}
 THEIRS = {"authorization": f"Bearer {PREMIUM_KEY}"}

@@ -23,9 +23,9 @@ from gateway.sessions.memory import MemorySessionStore
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy.errors import InvalidKey, StoreUnavailable
 from gateway.tenancy.records import Principal
-from tests.gateway.api.fake_engine import FakeEngine
-from tests.gateway.api.services import services_with
+from tests.support.fake_engine import FakeEngine
 from tests.support.servers import RedisServer, ServerMissing, running_redis
+from tests.support.services import services_with
 
 KEY = "tp-standard"
 PREMIUM_KEY = "tp-premium"

@@ -5,7 +5,7 @@ import structlog
 from starlette.testclient import TestClient
 
 from tests.gateway.api.conftest import AUTHORISED, KEY, MAX_BODY_BYTES
-from tests.gateway.api.envelope import error_of
+from tests.support.error_envelope import error_of
 
 CHAT = "/v1/chat/completions"
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "a secret question"}]}

@@ -7,8 +7,8 @@ import pytest
 
 from engine.request import STANDARD
 from tests.gateway.api.conftest import PREMIUM_KEY
-from tests.gateway.api.envelope import error_of
-from tests.gateway.api.fake_engine import BOS
+from tests.support.error_envelope import error_of
+from tests.support.fake_engine import BOS
 
 URL = "/v1/chat/completions"
 USER = {"role": "user", "content": "hi"}

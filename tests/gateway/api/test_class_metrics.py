@@ -15,10 +15,10 @@ from gateway.app import create_app
 from gateway.config.engine_classes import engine_classes_of
 from gateway.config.settings import Settings
 from gateway.tenancy import Limits, Principal, ScopedLimits, ScopeKind
-from tests.engine.models.tiny import make_checkpoint
 from tests.gateway.api.conftest import FakeAuthenticator
-from tests.gateway.api.envelope import error_of
-from tests.gateway.api.services import services_with
+from tests.support.error_envelope import error_of
+from tests.support.services import services_with
+from tests.support.tiny_models import make_checkpoint
 
 CLASSES = {
     "gold": {"priority": 1, "reserved_fraction": 0.25, "ttft_target_ms": 300},

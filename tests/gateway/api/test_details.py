@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.gateway.api.envelope import error_of
-from tests.gateway.api.fake_engine import BOS
 from tests.gateway.api.test_chat import USER, chunks
+from tests.support.error_envelope import error_of
+from tests.support.fake_engine import BOS
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"

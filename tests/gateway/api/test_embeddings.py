@@ -15,10 +15,10 @@ from gateway.formats.openai.embeddings import INPUTS_AT_A_TIME
 from gateway.metering.event import Ending
 from gateway.tenancy.grants import KeyScope
 from tests.gateway.api.conftest import AUTHORISED, KEY, PREMIUM_KEY, until
-from tests.gateway.api.envelope import error_of
-from tests.gateway.api.fake_engine import BOS, VOCAB_SIZE, embedding_of
 from tests.gateway.api.test_limits import limit
 from tests.gateway.api.test_metering import cost, event_of, events_of
+from tests.support.error_envelope import error_of
+from tests.support.fake_engine import BOS, VOCAB_SIZE, embedding_of
 
 URL = "/v1/embeddings"
 BODY = {"model": "tiny", "input": "abc"}

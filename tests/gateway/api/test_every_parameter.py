@@ -11,7 +11,7 @@ import pytest
 from openai.types.chat import completion_create_params as chat_params
 from openai.types.completion_create_params import CompletionCreateParamsNonStreaming, CompletionCreateParamsStreaming
 
-from tests.gateway.api.envelope import error_of
+from tests.support.error_envelope import error_of
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"

@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 
 from tests.fuzz.campaign import Campaign
 from tests.fuzz.serving import serving
-from tests.gateway.api.envelope import error_of
+from tests.support.error_envelope import error_of
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"

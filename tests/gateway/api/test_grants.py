@@ -9,7 +9,7 @@ from gateway.http.errors import APIError
 from gateway.http.middleware import OPEN_PATHS
 from gateway.tenancy import KeyScope
 from tests.gateway.api.conftest import KEY
-from tests.gateway.api.envelope import error_of
+from tests.support.error_envelope import error_of
 
 CHAT = "/v1/chat/completions"
 CHAT_BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}

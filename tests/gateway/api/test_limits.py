@@ -14,8 +14,8 @@ from gateway.config.settings import Settings
 from gateway.http.rate_headers import duration
 from gateway.tenancy.limits import Limits, ScopedLimits, ScopeKind
 from tests.gateway.api.conftest import AUTHORISED, KEY, PREMIUM_KEY
-from tests.gateway.api.envelope import error_of
-from tests.gateway.api.services import services_with
+from tests.support.error_envelope import error_of
+from tests.support.services import services_with
 
 CHAT = "/v1/chat/completions"
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}

@@ -10,7 +10,7 @@ from gateway.admission.model import Measure
 from gateway.http.bounds import MIN_TOKENIZED_BYTES
 from gateway.tenancy.limits import Limits, ScopedLimits, ScopeKind
 from tests.gateway.api.conftest import KEY
-from tests.gateway.api.envelope import error_of
+from tests.support.error_envelope import error_of
 
 MESSAGE = {"role": "user", "content": "hi"}
 COUNTING = [

@@ -17,9 +17,9 @@ from gateway.metering.event import Ending, UsageEvent
 from gateway.metering.journal.journal import Journal
 from gateway.metering.journal.journal_file import JournalFile
 from tests.gateway.api.conftest import AUTHORISED, KEY, PREMIUM_KEY, until
-from tests.gateway.api.envelope import error_of
-from tests.gateway.api.services import services_with
 from tests.gateway.api.test_limits import limit
+from tests.support.error_envelope import error_of
+from tests.support.services import services_with
 
 CHAT = "/v1/chat/completions"
 HEADERS = AUTHORISED | {"content-type": "application/json"}

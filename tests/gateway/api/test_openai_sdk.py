@@ -5,7 +5,7 @@ import pydantic
 import pytest
 
 from tests.gateway.api.conftest import KEY
-from tests.gateway.api.fake_engine import FakeEngine
+from tests.support.fake_engine import FakeEngine
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.gateway.api.envelope import error_of
-from tests.gateway.api.fake_engine import BOS
+from tests.support.error_envelope import error_of
+from tests.support.fake_engine import BOS
 
 USER = {"role": "user", "content": "hi"}
 

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.generation.request import Conversation
 from gateway.http.bounds import MAX_MESSAGES, MAX_PROMPTS
-from tests.gateway.api.envelope import error_of
+from tests.support.error_envelope import error_of
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"

@@ -16,11 +16,11 @@ from gateway.routing.score import ComplexityScore, Head
 from gateway.tenancy.limits import ScopeKind
 from gateway.tenancy.routing_policy import Preference, RoutingPolicy
 from tests.gateway.api.conftest import AUTHORISED, KEY, PREMIUM_KEY, until
-from tests.gateway.api.envelope import error_of
-from tests.gateway.api.fake_engine import FakeEngine
-from tests.gateway.api.services import price_book, services_with
 from tests.gateway.api.test_limits import limit
 from tests.gateway.api.test_metering import event_of, events_of
+from tests.support.error_envelope import error_of
+from tests.support.fake_engine import FakeEngine
+from tests.support.services import price_book, services_with
 
 CHAT = "/v1/chat/completions"
 WINDOWS = {"big": 512, "small": 128, "big-2": 512}

@@ -13,8 +13,8 @@ from gateway.config.settings import Settings
 from gateway.generation.service_classes import TierClasses, echoed
 from gateway.http.errors import APIError
 from gateway.tenancy import Principal
-from tests.gateway.api.envelope import error_of
-from tests.gateway.api.services import services_with
+from tests.support.error_envelope import error_of
+from tests.support.services import services_with
 
 THREE = {
     "batch": {"priority": 30, "context_tokens": 100},

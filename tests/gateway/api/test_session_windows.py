@@ -16,12 +16,12 @@ from gateway.sessions.policy import SessionWindow
 from gateway.tenancy.limits import ScopeKind
 from gateway.tenancy.routing_policy import Preference
 from tests.gateway.api.conftest import AUTHORISED, KEY, until
-from tests.gateway.api.envelope import error_of
-from tests.gateway.api.fake_engine import FakeEngine
-from tests.gateway.api.services import price_book, services_with
 from tests.gateway.api.test_limits import limit
 from tests.gateway.api.test_metering import events_of
 from tests.gateway.api.test_sessions import CHAT, body, contents, shown, system, user
+from tests.support.error_envelope import error_of
+from tests.support.fake_engine import FakeEngine
+from tests.support.services import price_book, services_with
 
 WINDOW = 1024
 PRICES = {

@@ -12,8 +12,8 @@ import pytest
 from gateway.sessions import SessionKey, SessionStoreAway
 from gateway.sessions.memory import MemorySessionStore
 from tests.gateway.api.conftest import AUTHORISED, KEY, PREMIUM_KEY, until
-from tests.gateway.api.envelope import error_of
 from tests.gateway.api.test_metering import events_of
+from tests.support.error_envelope import error_of
 
 CHAT = "/v1/chat/completions"
 HEADERS = AUTHORISED | {"content-type": "application/json"}

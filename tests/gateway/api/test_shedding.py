@@ -3,7 +3,7 @@
 import pytest
 
 from tests.gateway.api.conftest import KEY, PREMIUM_KEY
-from tests.gateway.api.envelope import error_of
+from tests.support.error_envelope import error_of
 
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 

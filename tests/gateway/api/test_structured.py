@@ -15,11 +15,11 @@ from gateway.app import create_app
 from gateway.config.settings import Settings
 from gateway.http.bounds import MAX_GRAMMAR_BYTES, MAX_GUIDED_CHOICES, MAX_REGEX_CHARS, MAX_SCHEMA_NESTING
 from tests.engine.grammar.test_compiler import BOMB
-from tests.engine.models.tiny import make_checkpoint
 from tests.gateway.api.conftest import AUTHORISED, FakeAuthenticator
-from tests.gateway.api.envelope import error_of
-from tests.gateway.api.services import services_with
 from tests.gateway.api.test_chat import chunks
+from tests.support.error_envelope import error_of
+from tests.support.services import services_with
+from tests.support.tiny_models import make_checkpoint
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 PERSON = {

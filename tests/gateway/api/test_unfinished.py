@@ -20,12 +20,12 @@ from gateway.generation.usage import UsageTotal
 from gateway.metering.event import Ending, UsageEvent
 from gateway.tenancy.limits import ScopeKind
 from tests.gateway.api.conftest import AUTHORISED, serving, until
-from tests.gateway.api.envelope import error_of
-from tests.gateway.api.fake_engine import FakeEngine
-from tests.gateway.api.services import price_book, services_with
 from tests.gateway.api.test_limits import BODY, CHAT, PROMPT_TOKENS, limit
 from tests.gateway.api.test_metering import event_of
 from tests.gateway.api.test_routing import EASY, allow
+from tests.support.error_envelope import error_of
+from tests.support.fake_engine import FakeEngine
+from tests.support.services import price_book, services_with
 
 HEADERS = AUTHORISED | {"content-type": "application/json"}
 LIMITS = {"requests_per_minute": 100, "tokens_per_minute": 10_000, "tokens_per_day": 10_000}

@@ -18,7 +18,7 @@ from gateway.billing.month import Month
 from gateway.billing.price_store import PriceStore
 from gateway.billing.prices import Price, PriceTerms
 from gateway.metering.event import COLUMNS, UsageEvent
-from tests.gateway.billing.fakes import Clock, RecordedUsage, an_event
+from tests.support.billing import Clock, RecordedUsage, an_event
 
 pytestmark = pytest.mark.anyio
 

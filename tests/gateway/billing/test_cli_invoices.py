@@ -14,9 +14,9 @@ from gateway.billing.prices import Price
 from gateway.config.settings import load_settings
 from gateway.metering.event import UsageEvent
 from gateway.tenancy import open_database
-from tests.gateway.billing.fakes import an_event
 from tests.gateway.billing.test_analytics_usage import insert
 from tests.gateway.test_cli import failure, ok, turnpike
+from tests.support.billing import an_event
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 

@@ -11,7 +11,7 @@ from gateway.billing.cost_view import NS_PER_HOUR, CostRow, cost_view, reckon_co
 from gateway.billing.errors import InvalidAmount
 from gateway.billing.prices import Price
 from gateway.billing.usage import EngineTime
-from tests.gateway.billing.fakes import RecordedUsage, an_event, utc
+from tests.support.billing import RecordedUsage, an_event, utc
 
 HOUR = NS_PER_HOUR
 TIERS = st.sampled_from(["premium", "standard", "batch"])

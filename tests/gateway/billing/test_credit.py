@@ -11,7 +11,7 @@ from gateway.billing.errors import IdempotencyConflict, InvalidAmount, InvalidRe
 from gateway.billing.money import MAX_NANODOLLARS
 from gateway.billing.prices import Price
 from gateway.tenancy import UnknownTenant
-from tests.gateway.billing.fakes import Clock, RecordedUsage, an_event, utc
+from tests.support.billing import Clock, RecordedUsage, an_event, utc
 
 pytestmark = pytest.mark.anyio
 

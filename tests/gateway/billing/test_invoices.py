@@ -13,7 +13,7 @@ from gateway.billing.invoices import Draft, Statement, add_up, reckon, select_mo
 from gateway.billing.month import Month
 from gateway.billing.prices import PriceTerms, PriceVersion, version_id
 from gateway.billing.usage import DIGEST_MODULUS, NOTHING, LineKey, UsageSum
-from tests.gateway.billing.fakes import an_event, sum_of, utc
+from tests.support.billing import an_event, sum_of, utc
 
 MONTHS = [Month(2026, number) for number in (9, 10, 11)]
 VERSIONS = [

@@ -23,7 +23,7 @@ from gateway.billing.month import Month
 from gateway.billing.price_store import PriceStore
 from gateway.billing.prices import Price, PriceTerms
 from gateway.tenancy import TenantStore, UnknownTenant
-from tests.gateway.billing.fakes import Clock, RecordedUsage, an_event, utc
+from tests.support.billing import Clock, RecordedUsage, an_event, utc
 
 pytestmark = pytest.mark.anyio
 

@@ -26,9 +26,9 @@ from gateway.metering.journal.opening import Opening, Progress, Work, event_of
 from gateway.tenancy import Limits, TenantStore
 from gateway.tenancy.database import open_database
 from tests.gateway.admission.stores import Clock
-from tests.gateway.billing.fakes import RecordedUsage
-from tests.gateway.metering.usage import an_opening
+from tests.support.billing import RecordedUsage
 from tests.support.servers import RedisServer
+from tests.support.usage_requests import an_opening
 
 PRICE = Price("m@v", 3, 1, 7)
 PROMPT_TOKENS = 4

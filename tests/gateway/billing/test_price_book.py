@@ -14,7 +14,7 @@ from gateway.billing.errors import NoPrice
 from gateway.billing.price_book import PriceBook
 from gateway.billing.prices import PriceTerms, PriceVersion, version_id
 from gateway.tenancy import StoreUnavailable
-from tests.gateway.billing.fakes import utc
+from tests.support.billing import utc
 
 START = utc("2026-11-21")
 OFFSETS = st.integers(-100, 100)

@@ -11,7 +11,7 @@ from gateway.billing.errors import InvalidPrice, PriceRefused
 from gateway.billing.price_book import PriceBook
 from gateway.billing.price_store import PriceStore
 from gateway.billing.prices import PriceTerms
-from tests.gateway.billing.fakes import Clock, utc
+from tests.support.billing import Clock, utc
 
 pytestmark = pytest.mark.anyio
 

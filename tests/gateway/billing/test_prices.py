@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.billing.errors import InvalidPrice
 from gateway.billing.prices import Price, PriceTerms, PriceVersion, declared_terms
-from tests.gateway.billing.fakes import utc
+from tests.support.billing import utc
 
 START = utc("2026-11-01")
 TOKENS = st.integers(0, 10**7)

@@ -13,7 +13,7 @@ from gateway.billing.month import Month
 from gateway.billing.prices import Price
 from gateway.billing.render import as_csv, as_html, as_json
 from gateway.billing.usage import LineKey, UsageSum
-from tests.gateway.billing.fakes import utc
+from tests.support.billing import utc
 
 OCTOBER, NOVEMBER = Month(2026, 10), Month(2026, 11)
 NAME = "<script>alert(1)</script>&'\""

@@ -12,7 +12,7 @@ from gateway.billing.invoicing import Invoices, Invoicing
 from gateway.billing.month import Month
 from gateway.billing.price_store import PriceStore
 from gateway.billing.prices import PriceTerms
-from tests.gateway.billing.fakes import Clock, RecordedUsage, an_event, utc
+from tests.support.billing import Clock, RecordedUsage, an_event, utc
 
 pytestmark = pytest.mark.anyio
 

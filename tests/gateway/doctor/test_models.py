@@ -6,7 +6,7 @@ import pytest
 
 from gateway.config.settings import load_settings
 from gateway.doctor import Finding, State, models
-from tests.engine.models.tiny import make_checkpoint
+from tests.support.tiny_models import make_checkpoint
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 

@@ -32,7 +32,7 @@ from gateway.metering.sink.intake import EVENTS_TABLE, Intake
 from gateway.metering.sink.kafka_source import KafkaSource
 from gateway.metering.sink.message_source import Fetched, Partition
 from gateway.metering.sink.sink import Sink
-from tests.gateway.metering.usage import NOW_MS, SIGNER, an_opening, sent
+from tests.support.usage_requests import NOW_MS, SIGNER, an_opening, sent
 
 STREAMS = 6
 TOKENS = 6

@@ -18,7 +18,7 @@ from gateway.metering.journal import journal as journal_module
 from gateway.metering.journal.journal import Journal, JournalUnavailable
 from gateway.metering.journal.opening import Opening, Work, event_of
 from tests.gateway.metering.crashing import Record
-from tests.gateway.metering.usage import NOW_MS, an_opening, sent, until
+from tests.support.usage_requests import NOW_MS, an_opening, sent, until
 
 REQUESTS = 4
 TOKENS = 6

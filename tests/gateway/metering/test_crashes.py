@@ -26,7 +26,8 @@ from gateway.metering.sink.intake import Intake
 from gateway.metering.sink.kafka_source import KafkaSource
 from gateway.metering.sink.sink import Sink
 from tests.gateway.metering.crashing import TOKENS, Death, Record, Step, run_gateway, run_sink
-from tests.gateway.metering.usage import (
+from tests.support.kafka_server import KafkaServer
+from tests.support.usage_requests import (
     NOW_MS,
     SIGNATURES,
     SIGNER,
@@ -38,7 +39,6 @@ from tests.gateway.metering.usage import (
     journalled,
     until,
 )
-from tests.support.kafka_server import KafkaServer
 
 pytestmark = pytest.mark.anyio
 

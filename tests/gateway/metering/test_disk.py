@@ -11,7 +11,7 @@ import pytest
 from gateway.metering.journal.journal import Journal
 from tests.gateway.metering.crashing import Record
 from tests.gateway.metering.on_faulty_disk import SENT_BEFORE, TOKENS
-from tests.gateway.metering.usage import journalled
+from tests.support.usage_requests import journalled
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]

@@ -14,7 +14,7 @@ from gateway.common.ids import new_event_id
 from gateway.common.timestamps import unix_ms, utc_from_ms
 from gateway.metering.event import Ending, InvalidEvent, UsageEvent
 from gateway.metering.journal.opening import Opening
-from tests.gateway.metering.usage import an_opening
+from tests.support.usage_requests import an_opening
 
 COUNTS = st.integers(0, 2**63 - 1)
 NAMES = st.text(max_size=20).filter(lambda text: not any("\ud800" <= char <= "\udfff" for char in text))

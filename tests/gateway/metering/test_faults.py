@@ -28,7 +28,11 @@ from gateway.metering.signature import Verification
 from gateway.metering.sink.intake import Intake
 from gateway.metering.sink.kafka_source import KafkaSource
 from gateway.metering.sink.sink import Sink
-from tests.gateway.metering.usage import (
+from tests.support.clickhouse_server import ClickHouseServer
+from tests.support.fault_proxy import Fault, fault_proxy
+from tests.support.kafka_server import KafkaServer, running_kafka
+from tests.support.servers import ServerMissing
+from tests.support.usage_requests import (
     NOW_MS,
     SIGNER,
     analytics_at,
@@ -39,10 +43,6 @@ from tests.gateway.metering.usage import (
     journalled,
     until,
 )
-from tests.support.clickhouse_server import ClickHouseServer
-from tests.support.fault_proxy import Fault, fault_proxy
-from tests.support.kafka_server import KafkaServer, running_kafka
-from tests.support.servers import ServerMissing
 
 pytestmark = pytest.mark.anyio
 

@@ -24,7 +24,8 @@ from gateway.metering.reconciliation.stored_signatures import UnsignedSource
 from gateway.metering.relay.analytics_destination import AnalyticsDestination
 from gateway.metering.signature import SignaturePolicy
 from gateway.metering.sink.intake import EVENTS_TABLE, STORED_COLUMNS, row_of
-from tests.gateway.metering.usage import (
+from tests.support.clickhouse_server import ClickHouseServer
+from tests.support.usage_requests import (
     NOW_MS,
     SIGNATURES,
     SIGNER,
@@ -35,7 +36,6 @@ from tests.gateway.metering.usage import (
     journalled,
     rows_of,
 )
-from tests.support.clickhouse_server import ClickHouseServer
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,7 @@ from gateway.metering.journal.journal_file import JournalFile, JournalRow
 from gateway.metering.metrics import RelayCollector
 from gateway.metering.relay.destination import Backoff, DestinationAway, DestinationRefused
 from gateway.metering.relay.relay import Relay
-from tests.gateway.metering.usage import finish, journal_at, until
+from tests.support.usage_requests import finish, journal_at, until
 
 QUICK = {"backoff": Backoff(0.001, 0.005)}
 

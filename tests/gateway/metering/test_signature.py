@@ -13,7 +13,7 @@ from gateway.analytics import migrate
 from gateway.metering.event import COLUMNS, Ending, UsageEvent
 from gateway.metering.signature import UPGRADE_GRACE_MS, EventSigner, SignaturePolicy, UnauthenticatedEvent
 from gateway.metering.sink.intake import EVENTS_TABLE, Intake, event_of, row_of
-from tests.gateway.metering.usage import SIGNER, a_message, an_event, analytics_at
+from tests.support.usage_requests import SIGNER, a_message, an_event, analytics_at
 
 _COUNTS = st.integers(0, 2**63 - 1)
 _FIELDS: dict[str, st.SearchStrategy[Any]] = {

@@ -21,7 +21,7 @@ from gateway.metering.signature import EventSigner, Verification
 from gateway.metering.sink.intake import DEAD_LETTERS_TABLE, EVENTS_TABLE, Intake, Message
 from gateway.metering.sink.message_source import Fetched, Partition, SourceAway
 from gateway.metering.sink.sink import Sink
-from tests.gateway.metering.usage import SIGNER, a_message, an_event, until
+from tests.support.usage_requests import SIGNER, a_message, an_event, until
 
 Script = Sequence[str]
 PARTITIONS = (Partition("usage", 0), Partition("usage", 1))

@@ -23,7 +23,10 @@ from gateway.metering.relay.destination import Backoff
 from gateway.metering.relay.kafka_destination import KafkaDestination
 from gateway.metering.relay.relay import Relay
 from gateway.metering.sink.intake import EVENTS_TABLE, row_of
-from tests.gateway.metering.usage import (
+from tests.support.clickhouse_server import ClickHouseServer
+from tests.support.kafka_server import KafkaServer
+from tests.support.servers import free_port
+from tests.support.usage_requests import (
     PEPPER,
     SIGNER,
     an_event,
@@ -35,9 +38,6 @@ from tests.gateway.metering.usage import (
     journalled,
     until,
 )
-from tests.support.clickhouse_server import ClickHouseServer
-from tests.support.kafka_server import KafkaServer
-from tests.support.servers import free_port
 
 TURNPIKE = Path(sys.executable).with_name("turnpike")
 

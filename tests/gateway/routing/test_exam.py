@@ -11,7 +11,7 @@ from gateway.routing.fitting.curve import Graded
 from gateway.routing.fitting.exam import Answer, AnswerBook, ExamFailed, examine, fingerprint
 from gateway.routing.fitting.outcomes import Outcome, UnusableOutcomes, mark, read_outcomes, samples, write_outcomes
 from gateway.routing.fitting.questions import CheckedQuestion
-from tests.engine.models.tiny import make_checkpoint
+from tests.support.tiny_models import make_checkpoint
 
 QUESTIONS = tuple(
     CheckedQuestion(({"role": "user", "content": f"Say {word}"},), Check("says", word), 4) for word in ("one", "two")

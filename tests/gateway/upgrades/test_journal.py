@@ -13,8 +13,8 @@ from gateway.metering.journal.journal import Journal
 from gateway.metering.relay.analytics_destination import AnalyticsDestination
 from gateway.metering.relay.relay import Relay
 from gateway.metering.sink.intake import STORED_COLUMNS, event_of
-from tests.gateway.metering.usage import SIGNER, an_event, an_opening, journalled, until
 from tests.gateway.upgrades.former_usage import SOURCE, former_event, occurred_ms, opening
+from tests.support.usage_requests import SIGNER, an_event, an_opening, journalled, until
 
 pytestmark = pytest.mark.anyio
 

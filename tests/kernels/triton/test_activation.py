@@ -5,7 +5,7 @@ import torch
 
 from kernels import reference
 from kernels.triton import activation
-from tests.kernels.triton.tensors import DTYPES, assert_close, random
+from tests.support.kernel_tensors import DTYPES, assert_close, random
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

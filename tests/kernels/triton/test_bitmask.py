@@ -5,8 +5,8 @@ import torch
 
 from kernels import reference
 from kernels.triton.bitmask import mask_logits
-from tests.kernels.triton.sampling_cases import VOCABULARIES, random_bitmask, random_logits
-from tests.kernels.triton.tensors import DTYPES
+from tests.support.kernel_tensors import DTYPES
+from tests.support.sampling_cases import VOCABULARIES, random_bitmask, random_logits
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

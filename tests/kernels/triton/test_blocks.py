@@ -6,7 +6,7 @@ import torch
 from kernels import reference
 from kernels.layout import BLOCK_TOKENS
 from kernels.triton import blocks
-from tests.kernels.triton.tensors import DEVICE
+from tests.support.kernel_tensors import DEVICE
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn]
 """All of them: a block is moved as words, whatever its numbers are."""

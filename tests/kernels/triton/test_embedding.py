@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kernels.triton.embedding import embed
-from tests.kernels.triton.tensors import DEVICE, DTYPES, random
+from tests.support.kernel_tensors import DEVICE, DTYPES, random
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

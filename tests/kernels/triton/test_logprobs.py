@@ -7,8 +7,8 @@ import torch
 
 from kernels import reference
 from kernels.triton.logprobs import token_logprobs
-from tests.kernels.triton.sampling_cases import VOCABULARIES, random_logits
-from tests.kernels.triton.tensors import DEVICE, DTYPES
+from tests.support.kernel_tensors import DEVICE, DTYPES
+from tests.support.sampling_cases import VOCABULARIES, random_logits
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -9,7 +9,7 @@ from kernels import reference
 from kernels.noise import noise_key
 from kernels.triton.noise import gumbel_noise, gumbel_of_hash
 from kernels.triton.noise import noise_key as device_noise_key
-from tests.kernels.triton.tensors import DEVICE
+from tests.support.kernel_tensors import DEVICE
 
 
 @triton.jit

@@ -5,7 +5,7 @@ import torch
 
 from kernels import reference
 from kernels.triton import norms
-from tests.kernels.triton.tensors import DEVICE, DTYPES, assert_close, random
+from tests.support.kernel_tensors import DEVICE, DTYPES, assert_close, random
 
 SHAPES = [(1, 64), (7, 96), (3, 1), (5, 3, 80), (2, 2048), (1, 5000), (2, 16_384)]
 

@@ -13,9 +13,9 @@ from kernels.layout import BLOCK_TOKENS
 from kernels.ops import AttentionMetadata, KVScales, Ops, SamplingColumns
 from kernels.reference import ReferenceOps
 from kernels.triton.ops import TritonOps
-from tests.engine.models.tiny import VOCAB_SIZE, TinyFamily, make_checkpoint
 from tests.kernels.triton.interpreter import round_to_fp8_as_a_gpu
-from tests.kernels.triton.tensors import DEVICE, random
+from tests.support.kernel_tensors import DEVICE, random
+from tests.support.tiny_models import VOCAB_SIZE, TinyFamily, make_checkpoint
 
 NUM_BLOCKS = 9
 

@@ -7,8 +7,8 @@ import torch
 
 from kernels import reference
 from kernels.triton.penalties import penalise
-from tests.kernels.triton.sampling_cases import every_kind, random_logits
-from tests.kernels.triton.tensors import DEVICE, DTYPES, assert_close
+from tests.support.kernel_tensors import DEVICE, DTYPES, assert_close
+from tests.support.sampling_cases import every_kind, random_logits
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -11,7 +11,7 @@ from kernels.layout import BLOCK_TOKENS
 from kernels.ops import HeadNorms, KVScales, RopeRows
 from kernels.triton.rotary import rotate_and_store
 from tests.kernels.triton.interpreter import round_to_fp8_as_a_gpu
-from tests.kernels.triton.tensors import DEVICE, DTYPES, assert_close, random
+from tests.support.kernel_tensors import DEVICE, DTYPES, assert_close, random
 
 NUM_BLOCKS = 3
 

@@ -8,7 +8,8 @@ import torch
 from kernels import reference
 from kernels.ops import SamplingColumns
 from kernels.triton.sampling import sample, sample_slots
-from tests.kernels.triton.sampling_cases import (
+from tests.support.kernel_tensors import DEVICE, DTYPES
+from tests.support.sampling_cases import (
     MARGIN,
     VOCABULARIES,
     by_rows,
@@ -18,7 +19,6 @@ from tests.kernels.triton.sampling_cases import (
     random_logits,
     slot_columns,
 )
-from tests.kernels.triton.tensors import DEVICE, DTYPES
 
 ROW_SLOTS = torch.tensor([3, 0, 6, 1, 7, 2, 2, 5, 4], dtype=torch.int32, device=DEVICE)
 POSITIONS = torch.tensor([1, 2, 3, 40, 131_072, 8, 9, 2**33, 77], device=DEVICE)

@@ -8,8 +8,8 @@ import torch
 from kernels import reference
 from kernels.ops import SlotSampling
 from kernels.triton.thresholds import find_thresholds
-from tests.kernels.triton.sampling_cases import VOCABULARIES, by_rows, random_logits, slot_columns
-from tests.kernels.triton.tensors import DEVICE, DTYPES
+from tests.support.kernel_tensors import DEVICE, DTYPES
+from tests.support.sampling_cases import VOCABULARIES, by_rows, random_logits, slot_columns
 
 
 def filters(vocab_size: int) -> SlotSampling:

@@ -30,7 +30,7 @@ from tests.engine.execution.test_speculation import (
     usage_of,
     without,
 )
-from tests.engine.models.tiny import make_checkpoint
+from tests.support.tiny_models import make_checkpoint
 
 LADEN = SamplingParams(
     temperature=0.8,

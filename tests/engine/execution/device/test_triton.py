@@ -11,7 +11,7 @@ from kernels.triton.step_ops import TritonStepOps
 from tests.engine.execution.device.harness import DEVICE, TRITON, TRITON_GRAPHS, load_triton
 from tests.engine.execution.harness import GREEDY, Harness, MakeRunner, Runner, load_tiny
 from tests.engine.execution.test_golden import prompt
-from tests.engine.models.tiny import TinyFamily, make_checkpoint
+from tests.support.tiny_models import TinyFamily, make_checkpoint
 
 LADEN = SamplingParams(
     temperature=0.8,

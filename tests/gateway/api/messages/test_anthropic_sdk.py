@@ -4,7 +4,7 @@ import anthropic
 import pytest
 
 from tests.gateway.api.conftest import KEY
-from tests.gateway.api.fake_engine import FakeEngine
+from tests.support.fake_engine import FakeEngine
 
 ASKED = {"model": "tiny", "max_tokens": 100, "messages": [{"role": "user", "content": "hi"}]}
 

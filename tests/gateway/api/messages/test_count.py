@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.gateway.api.messages.envelope import error_of
 from tests.gateway.api.test_metering import events_of
+from tests.support.anthropic_error_envelope import error_of
 
 PATH = "/v1/messages/count_tokens"
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}

@@ -4,9 +4,9 @@ import pytest
 
 from gateway.http.anthropic_errors import anthropic_error
 from gateway.http.errors import APIError, invalid
-from tests.gateway.api import envelope
 from tests.gateway.api.conftest import MAX_BODY_BYTES
-from tests.gateway.api.messages.envelope import error_of
+from tests.support import error_envelope as envelope
+from tests.support.anthropic_error_envelope import error_of
 
 MESSAGES = "/v1/messages"
 

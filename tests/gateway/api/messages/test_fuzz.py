@@ -3,9 +3,9 @@
 import pytest
 from hypothesis import given
 
-from tests.gateway.api.messages.envelope import error_of
 from tests.gateway.api.messages.test_messages import events
 from tests.gateway.api.test_fuzz import JSON_HEADERS, QUICK, as_sent, mutated
+from tests.support.anthropic_error_envelope import error_of
 
 HINT = {"cache_control": {"type": "ephemeral"}}
 PROMPT = {

@@ -8,10 +8,10 @@ from starlette.testclient import TestClient
 
 from gateway.tenancy import KeyScope
 from tests.gateway.api.conftest import KEY, PREMIUM_KEY
-from tests.gateway.api.fake_engine import FakeEngine
-from tests.gateway.api.messages.envelope import error_of
 from tests.gateway.api.test_limits import limit
 from tests.gateway.api.test_metering import events_of
+from tests.support.anthropic_error_envelope import error_of
+from tests.support.fake_engine import FakeEngine
 
 PATH = "/v1/messages"
 USER = {"role": "user", "content": "hi"}

@@ -11,9 +11,9 @@ from engine.config import EngineConfig
 from engine.engine import Engine
 from gateway.app import create_app
 from gateway.config.settings import Settings
-from tests.engine.models.tiny import make_checkpoint
 from tests.gateway.api.conftest import KEY, FakeAuthenticator
-from tests.gateway.api.services import services_with
+from tests.support.services import services_with
+from tests.support.tiny_models import make_checkpoint
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 GREEDY = {"model": "tiny", "messages": QUESTION, "max_tokens": 12, "extra_body": {"temperature": 0}}

@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from tests.gateway.api.fake_engine import FakeEngine
+from tests.support.fake_engine import FakeEngine
 
 PATH = "/v1/responses"
 OPENING = "<assistant>"

@@ -3,9 +3,9 @@
 import openai.types.responses as sdk
 import pytest
 
-from tests.gateway.api.envelope import error_of
 from tests.gateway.api.responses_api.conftest import PATH, body, events_of, shown
 from tests.gateway.api.test_metering import events_of as usage_events_of
+from tests.support.error_envelope import error_of
 
 WHOLE = {
     "background": False,

@@ -3,9 +3,9 @@
 import pytest
 from hypothesis import given
 
-from tests.gateway.api.envelope import error_of
 from tests.gateway.api.responses_api.conftest import PATH, events_of
 from tests.gateway.api.test_fuzz import JSON_HEADERS, QUICK, as_sent, mutated, values
+from tests.support.error_envelope import error_of
 
 CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": '{"a":1}', "status": "completed"}
 FULL = {

@@ -5,8 +5,8 @@ import pytest
 from pydantic import BaseModel
 
 from tests.gateway.api.conftest import KEY
-from tests.gateway.api.fake_engine import FakeEngine
 from tests.gateway.api.responses_api.conftest import shown
+from tests.support.fake_engine import FakeEngine
 
 TOOL = {
     "type": "function",

@@ -3,7 +3,7 @@
 import pytest
 
 from engine.text.dialect import Dialect, Markers
-from tests.gateway.api.fake_engine import FakeEngine
+from tests.support.fake_engine import FakeEngine
 
 THOUGHT = "<think>\nso\n</think>\n\n"
 

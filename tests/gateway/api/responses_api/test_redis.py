@@ -8,10 +8,10 @@ from gateway.config.settings import Settings
 from gateway.sessions import Sessions
 from gateway.sessions.redis_store import RedisSessionStore
 from tests.gateway.api.conftest import AUTHORISED
-from tests.gateway.api.envelope import error_of
 from tests.gateway.api.responses_api.conftest import PATH, body, shown
-from tests.gateway.api.services import services_with
+from tests.support.error_envelope import error_of
 from tests.support.servers import RedisServer
+from tests.support.services import services_with
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from gateway.sessions import Sessions, SessionStoreAway
 from gateway.sessions.memory import MemorySessionStore
 from gateway.tenancy.grants import KeyScope
 from tests.gateway.api.conftest import AUTHORISED, KEY, PREMIUM_KEY
-from tests.gateway.api.envelope import error_of
 from tests.gateway.api.responses_api.conftest import PATH, body, shown
 from tests.gateway.api.test_metering import events_of
+from tests.support.error_envelope import error_of
 
 OTHER_TENANT = {"authorization": f"Bearer {PREMIUM_KEY}"}
 

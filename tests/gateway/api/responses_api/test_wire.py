@@ -21,8 +21,8 @@ from gateway.generation.usage import UsageTotal
 from gateway.http.fields import Fields
 from gateway.speech.output_parser import ParsedDelta
 from gateway.speech.pieces import CallArguments, CallBegun, Piece, Reasoning, Text
-from tests.gateway.api.fake_engine import FakeTokenizer
 from tests.gateway.api.responses_api.conftest import events_of
+from tests.support.fake_engine import FakeTokenizer
 
 EVENT = TypeAdapter(ResponseStreamEvent)
 META = ResponseMeta("resp_" + "0" * 32, "tiny", created=int(datetime.now(UTC).timestamp()))

@@ -11,9 +11,9 @@ from engine.config import EngineConfig
 from engine.engine import Engine
 from gateway.app import create_app
 from gateway.config.settings import Settings
-from tests.engine.models.tiny import make_checkpoint
 from tests.gateway.api.conftest import KEY, FakeAuthenticator, serving
-from tests.gateway.api.services import services_with
+from tests.support.services import services_with
+from tests.support.tiny_models import make_checkpoint
 
 GREEDY = {"model": "tiny", "temperature": 0, "max_output_tokens": 24}
 BLOCK_TOKENS = 16

@@ -7,7 +7,7 @@ import torch
 from kernels import reference
 from kernels.noise import noise_key
 from kernels.ops import SamplingColumns, SlotSampling
-from tests.kernels.triton.tensors import DEVICE
+from tests.support.kernel_tensors import DEVICE
 
 VOCABULARIES = [1, 31, 1000, 1025, 5003]
 """None but the third is a multiple of anything; the last is wider than a tile."""

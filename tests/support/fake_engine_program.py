@@ -6,7 +6,7 @@ from typing import Any
 import gateway.process.serve
 from engine.scheduling.stats import SchedulerStats
 from gateway.cli import main
-from tests.gateway.api.fake_engine import FakeEngine
+from tests.support.fake_engine import FakeEngine
 
 
 class PacedEngine(FakeEngine):
