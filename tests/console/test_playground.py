@@ -10,7 +10,7 @@ from playwright.async_api import Page, expect
 from gateway.metering.event import Ending, UsageEvent
 from tests.console.browser import Browsing
 from tests.console.house import ACME, House
-from tests.gateway.api.test_metering import events_of
+from tests.support.usage_events import events_of
 
 pytestmark = pytest.mark.anyio
 PASSAGE = "/console/playground/completions"

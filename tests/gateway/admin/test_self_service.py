@@ -21,10 +21,10 @@ from gateway.metering.journal.journal import Journal
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import KeyScope, Limits, ScopedLimits, ScopeKind
 from tests.gateway.admin.conftest import AwayAnalytics
-from tests.gateway.api.conftest import KEY, PREMIUM_KEY, FakeAuthenticator
 from tests.support.billing import an_event
 from tests.support.error_envelope import error_of
 from tests.support.fake_engine import FakeEngine
+from tests.support.gateway import KEY, PREMIUM_KEY, FakeAuthenticator
 from tests.support.services import services_with
 
 MINE = {"authorization": f"Bearer {KEY}"}

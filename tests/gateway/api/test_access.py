@@ -4,10 +4,9 @@ import pytest
 import structlog
 from starlette.testclient import TestClient
 
-from tests.gateway.api.conftest import AUTHORISED, KEY, MAX_BODY_BYTES
 from tests.support.error_envelope import error_of
+from tests.support.gateway import AUTHORISED, CHAT, KEY, MAX_BODY_BYTES
 
-CHAT = "/v1/chat/completions"
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "a secret question"}]}
 
 

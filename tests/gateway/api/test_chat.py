@@ -2,31 +2,19 @@
 
 import base64
 
-import orjson
 import pytest
 
 from engine.request import STANDARD
-from tests.gateway.api.conftest import PREMIUM_KEY
 from tests.support.error_envelope import error_of
 from tests.support.fake_engine import BOS
+from tests.support.gateway import PREMIUM_KEY, USER
+from tests.support.sse import chunks
 
 URL = "/v1/chat/completions"
-USER = {"role": "user", "content": "hi"}
 
 
 def chat(client, **fields):
     return client.post(URL, json={"model": "tiny", "messages": [USER]} | fields)
-
-
-def chunks(response) -> list:
-    """The chunks of a stream, after a check of its frame."""
-    assert response.status_code == 200
-    assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
-    assert response.headers["cache-control"] == "no-cache"
-    assert response.headers["x-accel-buffering"] == "no"
-    events = response.text.split("\n\n")
-    assert events[-2:] == ["data: [DONE]", ""]
-    return [orjson.loads(event.removeprefix("data: ")) for event in events[:-2]]
 
 
 def test_whole_answer(client):

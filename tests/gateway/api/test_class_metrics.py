@@ -15,8 +15,8 @@ from gateway.app import create_app
 from gateway.config.engine_classes import engine_classes_of
 from gateway.config.settings import Settings
 from gateway.tenancy import Limits, Principal, ScopedLimits, ScopeKind
-from tests.gateway.api.conftest import FakeAuthenticator
 from tests.support.error_envelope import error_of
+from tests.support.gateway import FakeAuthenticator
 from tests.support.services import services_with
 from tests.support.tiny_models import make_checkpoint
 

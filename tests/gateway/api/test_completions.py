@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from tests.gateway.api.test_chat import chunks
-from tests.gateway.api.test_metering import events_of
 from tests.support.error_envelope import error_of
 from tests.support.fake_engine import BOS, FakeInfilling
+from tests.support.sse import chunks
+from tests.support.usage_events import events_of
 
 
 def complete(client, **fields):

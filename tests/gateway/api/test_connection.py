@@ -14,10 +14,8 @@ from gateway.http.drain import Drain
 from gateway.metering.event import Ending
 from gateway.process.connection import WRITE_BUFFER_BYTES, Connection, server_config
 from gateway.process.listener import SEND_BUFFER_BYTES
-from tests.gateway.api.conftest import KEY, Server, serving, until
-from tests.gateway.api.test_metering import event_of
-
-BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+from tests.support.gateway import BODY, KEY, Server, serving, until
+from tests.support.usage_events import event_of
 
 
 @pytest.fixture

@@ -2,11 +2,11 @@
 
 import pytest
 
-from tests.gateway.api.test_chat import USER, chunks
 from tests.support.error_envelope import error_of
 from tests.support.fake_engine import BOS
+from tests.support.gateway import CHAT, USER
+from tests.support.sse import chunks
 
-CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 RENDERED = [BOS, *b"<user>hi\n<assistant>"]

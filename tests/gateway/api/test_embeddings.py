@@ -14,11 +14,10 @@ from engine.request import PREMIUM, STANDARD, Pooling
 from gateway.formats.openai.embeddings import INPUTS_AT_A_TIME
 from gateway.metering.event import Ending
 from gateway.tenancy.grants import KeyScope
-from tests.gateway.api.conftest import AUTHORISED, KEY, PREMIUM_KEY, until
-from tests.gateway.api.test_limits import limit
-from tests.gateway.api.test_metering import cost, event_of, events_of
 from tests.support.error_envelope import error_of
 from tests.support.fake_engine import BOS, VOCAB_SIZE, embedding_of
+from tests.support.gateway import AUTHORISED, KEY, PREMIUM_KEY, limit, until
+from tests.support.usage_events import cost, event_of, events_of
 
 URL = "/v1/embeddings"
 BODY = {"model": "tiny", "input": "abc"}

@@ -11,11 +11,11 @@ from engine.engine import Engine
 from gateway.app import create_app
 from gateway.config.settings import Settings
 from gateway.metering.journal.journal import Journal
-from tests.gateway.api.conftest import AUTHORISED, FakeAuthenticator
-from tests.gateway.api.test_metering import cost, events_of
 from tests.support.error_envelope import error_of
+from tests.support.gateway import AUTHORISED, FakeAuthenticator
 from tests.support.services import services_with
 from tests.support.tiny_models import make_checkpoint
+from tests.support.usage_events import cost, events_of
 
 TEXTS = ["The quick brown fox", "A queue is a data structure", "x"]
 LONG = "The quick brown fox jumps over the lazy dog. " * 10

@@ -12,10 +12,9 @@ from openai.types.chat import completion_create_params as chat_params
 from openai.types.completion_create_params import CompletionCreateParamsNonStreaming, CompletionCreateParamsStreaming
 
 from tests.support.error_envelope import error_of
+from tests.support.gateway import CHAT, USER
 
-CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
-USER = {"role": "user", "content": "hi"}
 BASE = {
     CHAT: {"model": "tiny", "messages": [USER], "max_tokens": 8},
     COMPLETIONS: {"model": "tiny", "prompt": "ab", "max_tokens": 8},

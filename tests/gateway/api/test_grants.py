@@ -8,10 +8,9 @@ from gateway.http.access import SCOPES_BY_PATH, require_scope
 from gateway.http.errors import APIError
 from gateway.http.middleware import OPEN_PATHS
 from gateway.tenancy import KeyScope
-from tests.gateway.api.conftest import KEY
 from tests.support.error_envelope import error_of
+from tests.support.gateway import CHAT, KEY
 
-CHAT = "/v1/chat/completions"
 CHAT_BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.http.bounds import MAX_HEAD_BYTES, MAX_PIPELINED_REQUESTS
 from gateway.process import connection as connection_module
-from tests.gateway.api.conftest import KEY, MAX_BODY_BYTES, Server, until
+from tests.support.gateway import KEY, MAX_BODY_BYTES, Server, until
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 GREETING = "Hello, world!"

@@ -1,7 +1,6 @@
 """Limits as a client meets them: headers, refusals, and answers that end where a limit does."""
 
 import asyncio
-from dataclasses import replace
 
 import httpx
 import orjson
@@ -12,21 +11,10 @@ from engine.request import PREMIUM, STANDARD
 from gateway.app import create_app
 from gateway.config.settings import Settings
 from gateway.http.rate_headers import duration
-from gateway.tenancy.limits import Limits, ScopedLimits, ScopeKind
-from tests.gateway.api.conftest import AUTHORISED, KEY, PREMIUM_KEY
+from gateway.tenancy.limits import ScopeKind
 from tests.support.error_envelope import error_of
+from tests.support.gateway import AUTHORISED, BODY, CHAT, KEY, PREMIUM_KEY, PROMPT_TOKENS, limit
 from tests.support.services import services_with
-
-CHAT = "/v1/chat/completions"
-BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
-PROMPT_TOKENS = 21
-"""Of `BODY`, with the fake template."""
-
-
-def limit(authenticator, kind=ScopeKind.TENANT, scope_id="", **limits):
-    principal = authenticator.principals[KEY]
-    stated = (*principal.limits, ScopedLimits(kind, scope_id, Limits(**limits)))
-    authenticator.principals[KEY] = replace(principal, limits=stated)
 
 
 def ask(client, **fields):

@@ -9,8 +9,8 @@ from gateway.admission.book import limits_for
 from gateway.admission.model import Measure
 from gateway.http.bounds import MIN_TOKENIZED_BYTES
 from gateway.tenancy.limits import Limits, ScopedLimits, ScopeKind
-from tests.gateway.api.conftest import KEY
 from tests.support.error_envelope import error_of
+from tests.support.gateway import KEY
 
 MESSAGE = {"role": "user", "content": "hi"}
 COUNTING = [

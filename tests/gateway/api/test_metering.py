@@ -13,44 +13,18 @@ from starlette.testclient import TestClient
 from gateway.admission.restoring import restore_spending
 from gateway.app import create_app
 from gateway.config.settings import Settings
-from gateway.metering.event import Ending, UsageEvent
+from gateway.metering.event import Ending
 from gateway.metering.journal.journal import Journal
-from gateway.metering.journal.journal_file import JournalFile
-from tests.gateway.api.conftest import AUTHORISED, KEY, PREMIUM_KEY, until
-from tests.gateway.api.test_limits import limit
 from tests.support.error_envelope import error_of
+from tests.support.gateway import AUTHORISED, BODY, CHAT, HEADERS, KEY, PREMIUM_KEY, limit, until
 from tests.support.services import services_with
-
-CHAT = "/v1/chat/completions"
-HEADERS = AUTHORISED | {"content-type": "application/json"}
-BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
-INPUT, CACHED, OUTPUT = 100, 50, 400
-
-
-def events_of(journal) -> list[UsageEvent]:
-    file = JournalFile(journal.path, read_only=True)
-    try:
-        return [UsageEvent.from_json(row.body) for row in file.events_after(0, 1000)]
-    finally:
-        file.close()
-
-
-def event_of(journal) -> UsageEvent:
-    """Of a request that may have ended early: nobody waits then for its event."""
-    until(lambda: len(events_of(journal)) == 1)
-    (event,) = events_of(journal)
-    return event
+from tests.support.usage_events import cost, event_of, events_of
 
 
 def usage_of(text: str) -> dict:
     """The usage chunk of a stream."""
     chunks = [orjson.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
     return chunks[-1]["usage"]
-
-
-def cost(event: UsageEvent) -> int:
-    fresh = event.prompt_tokens - event.cached_tokens
-    return fresh * INPUT + event.cached_tokens * CACHED + event.completion_tokens * OUTPUT
 
 
 @pytest.mark.parametrize("stream", [False, True])

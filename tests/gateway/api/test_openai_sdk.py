@@ -4,8 +4,8 @@ import openai
 import pydantic
 import pytest
 
-from tests.gateway.api.conftest import KEY
 from tests.support.fake_engine import FakeEngine
+from tests.support.gateway import KEY
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 

@@ -4,8 +4,7 @@ import pytest
 
 from tests.support.error_envelope import error_of
 from tests.support.fake_engine import BOS
-
-USER = {"role": "user", "content": "hi"}
+from tests.support.gateway import USER
 
 
 def test_models_state_their_window(client):

@@ -11,7 +11,7 @@ from gateway.http.exchange import Exchange
 from gateway.http.middleware import CLIENT_GONE, outcome_of
 from gateway.telemetry.outcomes import Outcome
 from gateway.tenancy import ScopeKind
-from tests.gateway.api.conftest import AUTHORISED, until
+from tests.support.gateway import AUTHORISED, until
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
 

@@ -13,11 +13,11 @@ from gateway.app import create_app
 from gateway.config.settings import Settings
 from gateway.metering.event import UsageEvent
 from gateway.metering.journal.journal import Journal
-from tests.gateway.api.conftest import AUTHORISED, FakeAuthenticator
-from tests.gateway.api.test_chat import chunks
-from tests.gateway.api.test_metering import events_of
+from tests.support.gateway import AUTHORISED, FakeAuthenticator
 from tests.support.services import services_with
+from tests.support.sse import chunks
 from tests.support.tiny_models import IM_END, IM_START, make_checkpoint
+from tests.support.usage_events import events_of
 
 PROMPT = "The quick brown fox"
 MESSAGES = [{"role": "user", "content": PROMPT}]

@@ -3,8 +3,8 @@
 import pytest
 
 from engine.text.dialect import Dialect, Markers
-from tests.gateway.api.test_chat import chunks
 from tests.support.fake_engine import FakeEngine
+from tests.support.sse import chunks
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 TOOLS = [{"type": "function", "function": {"name": "now"}}]

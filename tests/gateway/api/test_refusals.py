@@ -8,10 +8,9 @@ import pytest
 from gateway.generation.request import Conversation
 from gateway.http.bounds import MAX_MESSAGES, MAX_PROMPTS
 from tests.support.error_envelope import error_of
+from tests.support.gateway import CHAT, USER
 
-CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
-USER = {"role": "user", "content": "hi"}
 VALID = {CHAT: {"model": "tiny", "messages": [USER]}, COMPLETIONS: {"model": "tiny", "prompt": "ab"}}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 

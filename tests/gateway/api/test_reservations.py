@@ -18,15 +18,12 @@ from gateway.app import create_app
 from gateway.config.settings import Settings
 from gateway.http.bounds import MAX_INLINE_CHARS
 from gateway.metering.journal.journal import Journal, JournalUnavailable
-from tests.gateway.api.conftest import AUTHORISED, FakeAuthenticator, serving, until
-from tests.gateway.api.test_limits import limit
-from tests.gateway.api.test_metering import events_of
-from tests.gateway.api.test_routing import HARD, allow
 from tests.support.fake_engine import FakeEngine
+from tests.support.gateway import AUTHORISED, CHAT, HARD, FakeAuthenticator, allow, limit, serving, until
 from tests.support.services import price_book, services_with
 from tests.support.tiny_models import make_checkpoint
+from tests.support.usage_events import events_of
 
-CHAT = "/v1/chat/completions"
 CLIENTS = 64
 JSON = AUTHORISED | {"content-type": "application/json"}
 

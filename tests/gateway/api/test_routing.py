@@ -15,17 +15,14 @@ from gateway.routing.features import NUMBERS
 from gateway.routing.score import ComplexityScore, Head
 from gateway.tenancy.limits import ScopeKind
 from gateway.tenancy.routing_policy import Preference, RoutingPolicy
-from tests.gateway.api.conftest import AUTHORISED, KEY, PREMIUM_KEY, until
-from tests.gateway.api.test_limits import limit
-from tests.gateway.api.test_metering import event_of, events_of
 from tests.support.error_envelope import error_of
 from tests.support.fake_engine import FakeEngine
+from tests.support.gateway import AUTHORISED, CHAT, EASY, HARD, KEY, PREMIUM_KEY, allow, limit, until
 from tests.support.services import price_book, services_with
+from tests.support.usage_events import event_of, events_of
 
-CHAT = "/v1/chat/completions"
 WINDOWS = {"big": 512, "small": 128, "big-2": 512}
 PRICES = {"big": ("1", "0.5", "4"), "small": ("0.1", "0.05", "0.4"), "big-2": ("2", "1", "8")}
-EASY, HARD = "easy", "a hard one"
 ROUTED = ("requested-model", "served-model", "route-reason")
 
 
@@ -58,10 +55,6 @@ def app(engine, authenticator, metrics, limiter, journal, tmp_path):
     )
     given = {"metrics": metrics, "limiter": limiter, "journal": journal, "prices": price_book(PRICES)}
     return create_app(settings, services_with(tmp_path, engine, authenticator, **given))
-
-
-def allow(authenticator, key=KEY, **policy) -> None:
-    authenticator.principals[key] = replace(authenticator.principals[key], routing=RoutingPolicy(**policy))
 
 
 def ask(client, model: str = "auto", text: str = EASY, **fields):
@@ -426,3 +419,14 @@ def test_what_routing_did_is_counted(client, engine, metrics):
     prompt_tokens, cached_tokens = 1 + len("<user>easy\n<assistant>"), 1
     as_large = (prompt_tokens - cached_tokens * 0.5 + len("from small") * 4) / 1e6
     assert saved == pytest.approx(0.9 * as_large)
+
+
+@pytest.mark.parametrize(("text", "served"), [(EASY, "small"), (HARD, "big")])
+def test_messages_and_their_count_are_of_the_model_that_auto_takes(client, text, served):
+    body = {"model": "auto", "messages": [{"role": "user", "content": text}]}
+    response = client.post("/v1/messages", json=body | {"max_tokens": 50})
+    assert response.headers["x-turnpike-requested-model"] == "auto"
+    assert response.headers["x-turnpike-served-model"] == response.json()["model"] == served
+    assert response.json()["content"] == [{"type": "text", "text": f"from {served}"}]
+    count = client.post("/v1/messages/count_tokens", json=body)
+    assert count.json() == {"input_tokens": len(f"B<user>{text}\n<assistant>")}

@@ -10,11 +10,11 @@ from gateway.app import create_app
 from gateway.config.settings import Settings
 from gateway.sessions import Sessions
 from gateway.sessions.redis_store import RedisSessionStore
-from tests.gateway.api.conftest import AUTHORISED, until
-from tests.gateway.api.test_sessions import CHAT, body, contents, shown, user
 from tests.support.error_envelope import error_of
+from tests.support.gateway import AUTHORISED, CHAT, until
 from tests.support.servers import RedisServer
 from tests.support.services import services_with
+from tests.support.session_turns import body, contents, shown, user
 
 
 @pytest.fixture

@@ -15,13 +15,12 @@ from gateway.routing.question import Question
 from gateway.sessions.policy import SessionWindow
 from gateway.tenancy.limits import ScopeKind
 from gateway.tenancy.routing_policy import Preference
-from tests.gateway.api.conftest import AUTHORISED, KEY, until
-from tests.gateway.api.test_limits import limit
-from tests.gateway.api.test_metering import events_of
-from tests.gateway.api.test_sessions import CHAT, body, contents, shown, system, user
 from tests.support.error_envelope import error_of
 from tests.support.fake_engine import FakeEngine
+from tests.support.gateway import AUTHORISED, CHAT, KEY, limit, until
 from tests.support.services import price_book, services_with
+from tests.support.session_turns import body, contents, shown, system, user
+from tests.support.usage_events import events_of
 
 WINDOW = 1024
 PRICES = {

@@ -11,25 +11,12 @@ import pytest
 
 from gateway.sessions import SessionKey, SessionStoreAway
 from gateway.sessions.memory import MemorySessionStore
-from tests.gateway.api.conftest import AUTHORISED, KEY, PREMIUM_KEY, until
-from tests.gateway.api.test_metering import events_of
 from tests.support.error_envelope import error_of
+from tests.support.gateway import AUTHORISED, CHAT, HEADERS, KEY, PREMIUM_KEY, until
+from tests.support.session_turns import body, contents, shown, system, user
+from tests.support.usage_events import events_of
 
-CHAT = "/v1/chat/completions"
-HEADERS = AUTHORISED | {"content-type": "application/json"}
 OTHER_TENANT = {"authorization": f"Bearer {PREMIUM_KEY}"}
-
-
-def user(text: str) -> dict:
-    return {"role": "user", "content": text}
-
-
-def system(text: str) -> dict:
-    return {"role": "system", "content": text}
-
-
-def body(*messages: dict, session: str = "trip", **fields) -> dict:
-    return {"model": "tiny", "messages": list(messages), "session_id": session} | fields
 
 
 @pytest.fixture
@@ -42,14 +29,6 @@ def say(client, engine):
         return shown(engine), response
 
     return say
-
-
-def shown(engine) -> str:
-    return bytes(engine.calls[-1].prompt[1:]).decode()
-
-
-def contents(client, session: str = "trip") -> list:
-    return [each["content"] for each in client.get(f"/v1/sessions/{session}").json()["messages"]]
 
 
 @pytest.mark.parametrize("stream", [False, True])

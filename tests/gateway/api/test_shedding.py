@@ -2,10 +2,8 @@
 
 import pytest
 
-from tests.gateway.api.conftest import KEY, PREMIUM_KEY
 from tests.support.error_envelope import error_of
-
-BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+from tests.support.gateway import BODY, KEY, PREMIUM_KEY
 
 
 def ask(client, key=KEY):

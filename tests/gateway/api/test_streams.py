@@ -12,11 +12,7 @@ import orjson
 import pytest
 
 from gateway.http import json_body as json_body_module
-from tests.gateway.api.conftest import AUTHORISED, until
-
-CHAT = "/v1/chat/completions"
-HEADERS = AUTHORISED | {"content-type": "application/json"}
-BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+from tests.support.gateway import BODY, CHAT, HEADERS, until
 
 
 @pytest.fixture

@@ -15,10 +15,11 @@ from gateway.app import create_app
 from gateway.config.settings import Settings
 from gateway.http.bounds import MAX_GRAMMAR_BYTES, MAX_GUIDED_CHOICES, MAX_REGEX_CHARS, MAX_SCHEMA_NESTING
 from tests.engine.grammar.test_compiler import BOMB
-from tests.gateway.api.conftest import AUTHORISED, FakeAuthenticator
-from tests.gateway.api.test_chat import chunks
 from tests.support.error_envelope import error_of
+from tests.support.gateway import AUTHORISED, FakeAuthenticator
+from tests.support.schemas import nested
 from tests.support.services import services_with
+from tests.support.sse import chunks
 from tests.support.tiny_models import make_checkpoint
 
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -28,13 +29,6 @@ PERSON = {
     "required": ["name", "age"],
     "additionalProperties": False,
 }
-
-
-def nested(levels: int) -> dict[str, object]:
-    schema: dict[str, object] = {"type": "null"}
-    for _ in range(levels - 1):
-        schema = {"items": schema}
-    return schema
 
 
 def wrapped(**fields: object) -> dict[str, object]:

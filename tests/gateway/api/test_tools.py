@@ -10,10 +10,10 @@ from engine.grammar import GrammarSpec
 from engine.text.dialect import CallForm, Dialect
 from gateway.formats.openai.tool_schema import MAX_DESCRIPTION_CHARS, MAX_TOOLS
 from gateway.http.bounds import MAX_GRAMMAR_BYTES, MAX_SCHEMA_NESTING
-from tests.gateway.api.test_chat import chunks
-from tests.gateway.api.test_structured import nested
 from tests.support.error_envelope import error_of
 from tests.support.fake_engine import FakeEngine
+from tests.support.schemas import nested
+from tests.support.sse import chunks
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 WEATHER = {

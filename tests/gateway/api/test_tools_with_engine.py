@@ -13,10 +13,10 @@ from engine.config import EngineConfig
 from engine.engine import Engine
 from gateway.app import create_app
 from gateway.config.settings import Settings
-from tests.gateway.api.conftest import AUTHORISED, FakeAuthenticator
-from tests.gateway.api.test_chat import chunks
 from tests.support.error_envelope import error_of
+from tests.support.gateway import AUTHORISED, FakeAuthenticator
 from tests.support.services import services_with
+from tests.support.sse import chunks
 from tests.support.tiny_models import IM_END, make_checkpoint
 
 MESSAGES = [{"role": "user", "content": "What is the capital of France?"}]

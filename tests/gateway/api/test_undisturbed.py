@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from gateway.http.undisturbed import undisturbed
-from tests.gateway.api.test_streams import BODY, CHAT
+from tests.support.gateway import BODY, CHAT
 
 pytestmark = pytest.mark.anyio
 

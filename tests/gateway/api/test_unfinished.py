@@ -19,15 +19,12 @@ from gateway.formats.openai.embeddings import INPUTS_AT_A_TIME
 from gateway.generation.usage import UsageTotal
 from gateway.metering.event import Ending, UsageEvent
 from gateway.tenancy.limits import ScopeKind
-from tests.gateway.api.conftest import AUTHORISED, serving, until
-from tests.gateway.api.test_limits import BODY, CHAT, PROMPT_TOKENS, limit
-from tests.gateway.api.test_metering import event_of
-from tests.gateway.api.test_routing import EASY, allow
 from tests.support.error_envelope import error_of
 from tests.support.fake_engine import FakeEngine
+from tests.support.gateway import AUTHORISED, BODY, CHAT, EASY, HEADERS, PROMPT_TOKENS, allow, limit, serving, until
 from tests.support.services import price_book, services_with
+from tests.support.usage_events import event_of
 
-HEADERS = AUTHORISED | {"content-type": "application/json"}
 LIMITS = {"requests_per_minute": 100, "tokens_per_minute": 10_000, "tokens_per_day": 10_000}
 
 

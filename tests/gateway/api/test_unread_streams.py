@@ -17,10 +17,10 @@ from gateway.config.settings import Settings
 from gateway.generation import deltas as deltas_module
 from gateway.metering.event import Ending
 from gateway.metering.journal.journal import Journal
-from tests.gateway.api.conftest import KEY, FakeAuthenticator, serving, until
-from tests.gateway.api.test_metering import event_of
+from tests.support.gateway import KEY, FakeAuthenticator, serving, until
 from tests.support.services import services_with
 from tests.support.tiny_models import make_checkpoint
+from tests.support.usage_events import event_of
 
 ANSWER_TOKENS = 400
 UNREAD, FEW, PENDING = 24, 8, 16

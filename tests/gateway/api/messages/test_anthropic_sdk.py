@@ -3,8 +3,8 @@
 import anthropic
 import pytest
 
-from tests.gateway.api.conftest import KEY
 from tests.support.fake_engine import FakeEngine
+from tests.support.gateway import KEY
 
 ASKED = {"model": "tiny", "max_tokens": 100, "messages": [{"role": "user", "content": "hi"}]}
 

@@ -5,8 +5,8 @@ import pytest
 from gateway.formats.anthropic.blocks import take_conversation
 from gateway.http.errors import APIError
 from gateway.http.fields import Fields
+from tests.support.gateway import USER
 
-USER = {"role": "user", "content": "hi"}
 CALL = {"type": "tool_use", "id": "t1", "name": "add", "input": {"a": [1]}}
 CALLED = {"id": "t1", "type": "function", "function": {"name": "add", "arguments": {"a": [1]}}}
 HINT = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}

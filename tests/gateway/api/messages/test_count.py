@@ -2,11 +2,11 @@
 
 import pytest
 
-from tests.gateway.api.test_metering import events_of
 from tests.support.anthropic_error_envelope import error_of
+from tests.support.gateway import BODY
+from tests.support.usage_events import events_of
 
 PATH = "/v1/messages/count_tokens"
-BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 
 
 @pytest.mark.parametrize(

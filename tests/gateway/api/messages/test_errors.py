@@ -4,9 +4,9 @@ import pytest
 
 from gateway.http.anthropic_errors import anthropic_error
 from gateway.http.errors import APIError, invalid
-from tests.gateway.api.conftest import MAX_BODY_BYTES
 from tests.support import error_envelope as envelope
 from tests.support.anthropic_error_envelope import error_of
+from tests.support.gateway import MAX_BODY_BYTES
 
 MESSAGES = "/v1/messages"
 

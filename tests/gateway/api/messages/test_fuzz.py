@@ -3,9 +3,9 @@
 import pytest
 from hypothesis import given
 
-from tests.gateway.api.messages.test_messages import events
-from tests.gateway.api.test_fuzz import JSON_HEADERS, QUICK, as_sent, mutated
 from tests.support.anthropic_error_envelope import error_of
+from tests.support.mutated_bodies import JSON_HEADERS, QUICK, as_sent, mutated
+from tests.support.sse import events
 
 HINT = {"cache_control": {"type": "ephemeral"}}
 PROMPT = {

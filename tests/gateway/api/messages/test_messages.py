@@ -2,30 +2,18 @@
 
 from dataclasses import replace
 
-import orjson
 import pytest
 from starlette.testclient import TestClient
 
 from gateway.tenancy import KeyScope
-from tests.gateway.api.conftest import KEY, PREMIUM_KEY
-from tests.gateway.api.test_limits import limit
-from tests.gateway.api.test_metering import events_of
 from tests.support.anthropic_error_envelope import error_of
 from tests.support.fake_engine import FakeEngine
+from tests.support.gateway import KEY, PREMIUM_KEY, USER, limit
+from tests.support.sse import events
+from tests.support.usage_events import events_of
 
 PATH = "/v1/messages"
-USER = {"role": "user", "content": "hi"}
 BODY = {"model": "tiny", "max_tokens": 100, "messages": [USER]}
-
-
-def events(text: str) -> list[dict]:
-    """The data of each event, after a check that its name is its type."""
-    seen = []
-    for block in text.removesuffix("\n\n").split("\n\n"):
-        name, data = block.split("\n")
-        seen.append(orjson.loads(data.removeprefix("data: ")))
-        assert name == f"event: {seen[-1]['type']}"
-    return seen
 
 
 def shown(engine: FakeEngine) -> str:

@@ -7,8 +7,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from engine.text.dialect import CallForm, Dialect, Markers
-from tests.gateway.api.conftest import KEY
 from tests.support.fake_engine import FakeEngine
+from tests.support.gateway import KEY
 
 TOOL = {
     "name": "weather",

@@ -18,7 +18,7 @@ from gateway.generation.usage import UsageTotal
 from gateway.http.errors import APIError
 from gateway.speech.output_parser import ParsedDelta
 from gateway.speech.pieces import CallArguments, CallBegun, Piece, Reasoning, Text
-from tests.gateway.api.messages.test_messages import events
+from tests.support.sse import events
 
 META = ResponseMeta("msg_1", "tiny", "default")
 

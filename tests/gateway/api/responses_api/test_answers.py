@@ -3,9 +3,10 @@
 import openai.types.responses as sdk
 import pytest
 
-from tests.gateway.api.responses_api.conftest import PATH, body, events_of, shown
-from tests.gateway.api.test_metering import events_of as usage_events_of
+from tests.support import sse
 from tests.support.error_envelope import error_of
+from tests.support.responses_bodies import PATH, body, shown
+from tests.support.usage_events import events_of as usage_events_of
 
 WHOLE = {
     "background": False,
@@ -175,7 +176,7 @@ def test_every_event_is_one_of_the_clients(watch):
 
 def test_no_done_marker_ends_a_stream(client):
     text = client.post(PATH, json=body(stream=True)).text
-    assert events_of(text)[-1]["type"] == "response.completed"
+    assert sse.events(text)[-1]["type"] == "response.completed"
 
 
 def test_grammars_are_asked_for_by_text_format(ask, engine):

@@ -3,9 +3,10 @@
 import pytest
 from hypothesis import given
 
-from tests.gateway.api.responses_api.conftest import PATH, events_of
-from tests.gateway.api.test_fuzz import JSON_HEADERS, QUICK, as_sent, mutated, values
+from tests.support import sse
 from tests.support.error_envelope import error_of
+from tests.support.mutated_bodies import JSON_HEADERS, QUICK, as_sent, mutated, values
+from tests.support.responses_bodies import PATH
 
 CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": '{"a":1}', "status": "completed"}
 FULL = {
@@ -58,7 +59,7 @@ def check(client, engine, content: bytes) -> None:
         error = error_of(response)
         assert error["param"] is None or isinstance(error["param"], str)
     elif response.headers["content-type"].startswith("text/event-stream"):
-        assert events_of(response.text)[-1]["type"] in ("response.completed", "response.incomplete")
+        assert sse.events(response.text)[-1]["type"] in ("response.completed", "response.incomplete")
     assert engine.live == set()
 
 

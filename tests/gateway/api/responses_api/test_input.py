@@ -6,8 +6,8 @@ from gateway.formats.openai_responses.conversation import conversation_of, unsho
 from gateway.formats.openai_responses.items import take_items
 from gateway.formats.openai_responses.turn import MAX_UNSHOWN_CHARS
 from gateway.http.fields import Fields
-from tests.gateway.api.responses_api.conftest import PATH, body, shown
 from tests.support.error_envelope import error_of
+from tests.support.responses_bodies import PATH, body, shown
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "add", "arguments": '{"a":1}'}
 RESULT = {"type": "function_call_output", "call_id": "c1", "output": "3"}

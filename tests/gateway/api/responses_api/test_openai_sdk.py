@@ -4,9 +4,9 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from tests.gateway.api.conftest import KEY
-from tests.gateway.api.responses_api.conftest import shown
 from tests.support.fake_engine import FakeEngine
+from tests.support.gateway import KEY
+from tests.support.responses_bodies import shown
 
 TOOL = {
     "type": "function",

@@ -7,9 +7,9 @@ from gateway.app import create_app
 from gateway.config.settings import Settings
 from gateway.sessions import Sessions
 from gateway.sessions.redis_store import RedisSessionStore
-from tests.gateway.api.conftest import AUTHORISED
-from tests.gateway.api.responses_api.conftest import PATH, body, shown
 from tests.support.error_envelope import error_of
+from tests.support.gateway import AUTHORISED
+from tests.support.responses_bodies import PATH, body, shown
 from tests.support.servers import RedisServer
 from tests.support.services import services_with
 

@@ -8,10 +8,10 @@ from starlette.testclient import TestClient
 from gateway.sessions import Sessions, SessionStoreAway
 from gateway.sessions.memory import MemorySessionStore
 from gateway.tenancy.grants import KeyScope
-from tests.gateway.api.conftest import AUTHORISED, KEY, PREMIUM_KEY
-from tests.gateway.api.responses_api.conftest import PATH, body, shown
-from tests.gateway.api.test_metering import events_of
 from tests.support.error_envelope import error_of
+from tests.support.gateway import AUTHORISED, KEY, PREMIUM_KEY
+from tests.support.responses_bodies import PATH, body, shown
+from tests.support.usage_events import events_of
 
 OTHER_TENANT = {"authorization": f"Bearer {PREMIUM_KEY}"}
 

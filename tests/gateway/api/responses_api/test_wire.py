@@ -21,7 +21,7 @@ from gateway.generation.usage import UsageTotal
 from gateway.http.fields import Fields
 from gateway.speech.output_parser import ParsedDelta
 from gateway.speech.pieces import CallArguments, CallBegun, Piece, Reasoning, Text
-from tests.gateway.api.responses_api.conftest import events_of
+from tests.support import sse
 from tests.support.fake_engine import FakeTokenizer
 
 EVENT = TypeAdapter(ResponseStreamEvent)
@@ -53,7 +53,7 @@ def streamed(portions: Sequence[Sequence[Piece]], reason: FinishReason = FinishR
     data = wire.start()
     for number, pieces in enumerate(portions):
         data += wire.events(output(pieces, number == len(portions) - 1, reason))
-    return events_of((data + wire.end(usage())).decode())
+    return sse.events((data + wire.end(usage())).decode())
 
 
 def whole(portions: Sequence[Sequence[Piece]], reason: FinishReason = FinishReason.STOP) -> dict:

@@ -11,7 +11,7 @@ from engine.config import EngineConfig
 from engine.engine import Engine
 from gateway.app import create_app
 from gateway.config.settings import Settings
-from tests.gateway.api.conftest import KEY, FakeAuthenticator, serving
+from tests.support.gateway import KEY, FakeAuthenticator, serving
 from tests.support.services import services_with
 from tests.support.tiny_models import make_checkpoint
 
