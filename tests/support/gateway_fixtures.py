@@ -1,6 +1,6 @@
 """Fixtures: the application with a fake engine and fake keys, in-process and on a loopback port.
 
-A conftest of tests that want them has `from tests.support.gateway_fixtures import *`.
+A conftest of tests that want them imports all of this module.
 """
 
 from collections.abc import Iterator
