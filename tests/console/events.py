@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.console.house import House
-from tests.gateway.analytics.samples import Event, event, store
+from tests.support.usage_samples import Event, event, store
 
 
 def ago_ms(**span: float) -> int:

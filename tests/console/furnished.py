@@ -9,9 +9,11 @@ from typing import Any
 from engine.scheduling.stats import ClassStats, SchedulerStats
 from gateway.admin.acting import Operations
 from gateway.admin.roles import Administrator, Role
+from gateway.console.app import ConsoleApp
+from gateway.console.screens import Screen
 from tests.console.events import of_tenant, used
 from tests.console.house import ACME, TENANTS, House
-from tests.gateway.analytics.samples import Event
+from tests.support.usage_samples import Event
 
 PROMPT, CACHED, COMPLETION = 100, 50, 400
 """Nanodollars a token, as the house's prices have it."""
@@ -141,3 +143,16 @@ def class_stats(name: str, running: int, waiting: int, held_blocks: int) -> Clas
         wasted_ns=4_000_000,
         itl_limited_steps=7,
     )
+
+
+def console_of(furnished: Furnished) -> ConsoleApp:
+    """The application behind the door."""
+    for middleware in furnished.house.app.user_middleware:
+        if isinstance(within := middleware.kwargs.get("within"), ConsoleApp):
+            return within
+    raise AssertionError("the application has no console")
+
+
+def address(screen: Screen, furnished: Furnished) -> str:
+    """Below /console. A screen with a new name in its path wants a sample of it in `furnished.py`."""
+    return screen.path.format(**furnished.parts)

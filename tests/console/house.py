@@ -23,8 +23,8 @@ from gateway.generation.services import Services
 from gateway.process.opening import open_services
 from gateway.tenancy import Tenant, TenantStore, open_database
 from tests.support.fake_engine import FakeEngine
+from tests.support.tenants import PEPPER
 
-PEPPER = b"a pepper for tests, of 32 bytes."
 ORIGIN = "http://localhost"
 ACME = "acme"
 GLOBEX = "globex"

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, Page
 
-from gateway.console.app import ConsoleApp
 from gateway.console.headers import CONTENT_SECURITY_POLICY
 from gateway.console.screens import Screen
 from gateway.console.visitors import AdministratorVisitor, TenantVisitor
 from tests.console.browser import PHONE, Browsing, serving
-from tests.console.furnished import Furnished, furnish
+from tests.console.furnished import Furnished, address, console_of, furnish
 from tests.console.house import ACME, open_house
 
 pytestmark = pytest.mark.anyio
@@ -35,19 +34,6 @@ async def furnished(
 async def walking(furnished: Furnished, browser: Browser) -> AsyncIterator[Browsing]:
     async with serving(furnished.house) as url:
         yield Browsing(furnished.house, url, browser)
-
-
-def console_of(furnished: Furnished) -> ConsoleApp:
-    """The application behind the door."""
-    for middleware in furnished.house.app.user_middleware:
-        if isinstance(within := middleware.kwargs.get("within"), ConsoleApp):
-            return within
-    raise AssertionError("the application has no console")
-
-
-def address(screen: Screen, furnished: Furnished) -> str:
-    """Below /console. A screen with a new name in its path wants a sample of it in `furnished.py`."""
-    return screen.path.format(**furnished.parts)
 
 
 async def admitted(furnished: Furnished, who: str) -> list[Screen]:

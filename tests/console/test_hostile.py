@@ -6,9 +6,8 @@ import re
 import pytest
 
 from gateway.console.screens import Screen
-from tests.console.furnished import Furnished, furnish
+from tests.console.furnished import Furnished, address, console_of, furnish
 from tests.console.house import House
-from tests.console.test_every_screen import address, console_of
 
 pytestmark = pytest.mark.anyio
 VALUES = ("\x00", "é\u202e", "9" * 400, "-1", "2026-13-45T99:99", "' OR 1=1 --", '"><script>alert(1)</script>', "[]")

@@ -6,8 +6,8 @@ import pytest
 
 from gateway.console.sessions import LIFETIME, ConsoleSessions, KeyKind, Session
 from gateway.console.throttle import MAX_ADDRESSES, MAX_FAILURES, WINDOW_S, LoginThrottle
+from tests.support.tenants import PEPPER
 
-PEPPER = b"a pepper for tests, of 32 bytes."
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 
 

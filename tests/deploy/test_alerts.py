@@ -26,9 +26,9 @@ from gateway.metering.sink.message_source import Partition
 from gateway.metering.sink.sink import Sink
 from gateway.telemetry.metrics import Metrics
 from tests.deploy.prometheus_server import prometheus_program
-from tests.gateway.telemetry.test_metrics import stats
 from tests.support.clickhouse_server import ClickHouseServer
 from tests.support.program import Program, running
+from tests.support.scheduler_stats import stats
 from tests.support.servers import RedisServer, ServerMissing, running_redis
 from tests.support.usage_requests import SIGNER, finish, journal_at
 

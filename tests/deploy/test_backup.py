@@ -17,14 +17,14 @@ from gateway.analytics.sums import Grain
 from gateway.config.settings import normalise_database_url
 from gateway.tenancy import TenantStore, open_database
 from gateway.tenancy.schema import upgrade
-from tests.gateway.analytics.samples import MARCH, event, store
 from tests.support.clickhouse_server import ClickHouseServer
 from tests.support.servers import PostgresServer
+from tests.support.tenants import PEPPER
+from tests.support.usage_samples import MARCH, event, store
 
 pytestmark = pytest.mark.anyio
 
 DEPLOYMENT = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text(encoding="utf-8")
-PEPPER = b"a pepper for tests, of 32 bytes."
 GONE = ("DROP DATABASE IF EXISTS turnpike WITH (FORCE)", "DROP ROLE IF EXISTS turnpike")
 """Other tests have a database of that name, too."""
 

@@ -7,7 +7,7 @@ import pytest
 from gateway.admin.roles import Role
 from gateway.cli.admin_keys import RoleName
 from gateway.tenancy.keys import ADMIN_PREFIX, parse_key
-from tests.gateway.test_cli import failure, ok
+from tests.support.command_line import failure, ok
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway.tenancy.keys import parse_key
-from tests.gateway.test_cli import failure, ok
+from tests.support.command_line import failure, ok
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.gateway.test_cli import failure, ok
+from tests.support.command_line import failure, ok
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 

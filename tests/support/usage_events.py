@@ -1,6 +1,10 @@
 """Usage events of tests: those in a journal, and made ones."""
 
-from gateway.metering.event import UsageEvent
+from dataclasses import replace
+
+from gateway.common.ids import new_event_id
+from gateway.common.timestamps import utc_from_ms
+from gateway.metering.event import Ending, UsageEvent
 from gateway.metering.journal.journal_file import JournalFile
 from tests.support.gateway import until
 
@@ -28,3 +32,29 @@ def cost(event: UsageEvent) -> int:
     """The nanodollars that an event's tokens cost in the standard class."""
     fresh = event.prompt_tokens - event.cached_tokens
     return fresh * INPUT + event.cached_tokens * CACHED + event.completion_tokens * OUTPUT
+
+
+def an_event(**changes: object) -> UsageEvent:
+    event = UsageEvent(
+        event_id=new_event_id(),
+        source="s",
+        sequence=1,
+        request_id="chatcmpl-1",
+        tenant_id="t",
+        key_id="k",
+        tier="premium",
+        tier_served="standard",
+        requested_model="auto",
+        routed_model="m",
+        served_model="m-2",
+        model_version="v",
+        route_reason="complexity_large",
+        prompt_tokens=3,
+        completion_tokens=5,
+        total_latency_ms=9,
+        finish_reason=Ending.STOP,
+        price_version="p",
+        cost_nanodollars=11,
+        occurred_at=utc_from_ms(1_790_000_000_123),
+    )
+    return replace(event, **changes)

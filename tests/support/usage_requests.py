@@ -11,16 +11,16 @@ from uuid import uuid4
 from gateway.analytics import Analytics, migrate, open_analytics
 from gateway.billing.prices import Price
 from gateway.common.ids import new_event_id
-from gateway.metering.event import Ending, UsageEvent
+from gateway.metering.event import COLUMNS, Ending, UsageEvent
 from gateway.metering.journal.journal import Journal
 from gateway.metering.journal.journal_file import JournalFile, JournalRow
 from gateway.metering.journal.opening import Opening, Progress, Work, event_of
 from gateway.metering.signature import EventSigner, SignaturePolicy
-from gateway.metering.sink.intake import Message
+from gateway.metering.sink.intake import EVENTS_TABLE, Message, row_of
+from tests.support.tenants import PEPPER
 
 NOW_MS = 1_790_000_000_000
 PROMPT_TOKENS = 10
-PEPPER = b"a pepper for tests, of 32 bytes."
 SIGNER = EventSigner(PEPPER)
 SIGNATURES = SignaturePolicy(SIGNER)
 
@@ -129,3 +129,20 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], within_s: float
             return
         assert time.monotonic() < deadline, "it did not come to pass"
         await asyncio.sleep(every_s)
+
+
+async def insert(analytics: Analytics, events: Sequence[UsageEvent]) -> None:
+    rows = [[getattr(event, name) for name in COLUMNS] for event in events]
+    column = COLUMNS.index("recompute_ns")
+    for row in rows:
+        row[column] = dict(row[column])
+    await analytics.insert("usage_events", COLUMNS, rows)
+
+
+async def delete(analytics: Analytics, *events: UsageEvent) -> None:
+    for event in events:
+        await analytics.command("DELETE FROM usage_events WHERE event_id = {id:UUID}", {"id": event.event_id})
+
+
+async def put(analytics: Analytics, event: UsageEvent) -> None:
+    await analytics.insert(EVENTS_TABLE, COLUMNS, [row_of(event)])

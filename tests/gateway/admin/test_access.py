@@ -14,7 +14,8 @@ from gateway.admin.roles import Role
 from gateway.admin.routes import PREFIX, Route
 from gateway.tenancy import TenantStore
 from gateway.tenancy.keys import ADMIN_PREFIX, new_key
-from tests.gateway.admin.conftest import PEPPER, TIERS, Admin
+from tests.gateway.admin.harness import TIERS, Admin
+from tests.support.tenants import PEPPER
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.admin.roles import Administrator, Role
 from gateway.http.errors import APIError
-from tests.gateway.admin.conftest import Admin
+from tests.gateway.admin.harness import Admin
 
 pytestmark = pytest.mark.anyio
 ACME = {"name": "acme", "tier": "premium"}

@@ -6,7 +6,7 @@ from sqlalchemy.exc import DBAPIError
 
 from gateway.admin.change import COMMAND_LINE
 from gateway.admin.context import AdminContext
-from tests.gateway.admin.conftest import Admin
+from tests.gateway.admin.harness import Admin
 
 pytestmark = pytest.mark.anyio
 

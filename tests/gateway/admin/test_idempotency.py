@@ -14,7 +14,8 @@ from gateway.admin.routes import PREFIX
 from gateway.http.middleware import Door, Envelope
 from gateway.telemetry.outcomes import RequestOutcomes
 from gateway.tenancy import open_database
-from tests.gateway.admin.conftest import PEPPER, Admin, Clock, elsewhere
+from tests.gateway.admin.harness import Admin, Clock, elsewhere
+from tests.support.tenants import PEPPER
 
 pytestmark = pytest.mark.anyio
 ACME = {"name": "acme", "tier": "premium"}

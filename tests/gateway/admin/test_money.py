@@ -13,7 +13,7 @@ from gateway.analytics.prepared import PreparedAnalytics
 from gateway.billing.prices import Price
 from gateway.metering.event import COLUMNS, Ending, UsageEvent
 from gateway.metering.journal.journal import Journal
-from tests.gateway.admin.conftest import NOON, Admin, AwayAnalytics, Clock
+from tests.gateway.admin.harness import NOON, Admin, AwayAnalytics, Clock
 from tests.support.billing import an_event
 
 pytestmark = pytest.mark.anyio

@@ -40,7 +40,8 @@ from gateway.metering.journal.journal import Journal
 from gateway.telemetry.outcomes import RequestOutcomes
 from gateway.tenancy import TenantStore, open_database
 from gateway.tenancy.schema import upgrade
-from tests.gateway.admin.conftest import PEPPER, TIERS
+from tests.gateway.admin.harness import TIERS
+from tests.support.tenants import PEPPER
 
 _NOTHING: Any = None
 ROUTES = with_description(

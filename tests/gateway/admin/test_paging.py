@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from gateway.admin.paging import Cursors
 from gateway.http.errors import APIError
 from gateway.tenancy import TenantStore
-from tests.gateway.admin.conftest import PEPPER, Admin
+from tests.gateway.admin.harness import Admin
+from tests.support.tenants import PEPPER
 
 pytestmark = pytest.mark.anyio
 

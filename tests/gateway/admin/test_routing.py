@@ -4,8 +4,7 @@ import pytest
 
 from gateway.tenancy import TenantStore
 from gateway.tenancy.routing_policy import MAX_ALIASES, Preference, RoutingPolicy
-from tests.gateway.admin.conftest import Admin
-from tests.gateway.admin.test_tenants import NOBODY, new_tenant
+from tests.gateway.admin.harness import NOBODY, Admin, new_tenant
 
 pytestmark = pytest.mark.anyio
 DEFAULT = {

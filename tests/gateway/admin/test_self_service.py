@@ -20,7 +20,7 @@ from gateway.metering.event import COLUMNS, UsageEvent
 from gateway.metering.journal.journal import Journal
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import KeyScope, Limits, ScopedLimits, ScopeKind
-from tests.gateway.admin.conftest import AwayAnalytics
+from tests.gateway.admin.harness import AwayAnalytics
 from tests.support.billing import an_event
 from tests.support.error_envelope import error_of
 from tests.support.fake_engine import FakeEngine

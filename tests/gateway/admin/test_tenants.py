@@ -6,14 +6,10 @@ import pytest
 
 from gateway.tenancy import TenantStore
 from gateway.tenancy.keys import parse_key
-from tests.gateway.admin.conftest import PEPPER, Admin, Clock
+from tests.gateway.admin.harness import NOBODY, Admin, Clock, new_tenant
+from tests.support.tenants import PEPPER
 
 pytestmark = pytest.mark.anyio
-NOBODY = "00000000-0000-0000-0000-000000000000"
-
-
-async def new_tenant(admin: Admin, name: str = "acme", tier: str = "premium") -> dict:
-    return await admin.post("/tenants", {"name": name, "tier": tier})
 
 
 async def test_a_tenant_is_created_read_moved_suspended_and_resumed(admin: Admin, store: TenantStore) -> None:

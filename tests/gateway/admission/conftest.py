@@ -5,7 +5,7 @@ from redis.asyncio import Redis
 
 from gateway.admission import LimitStore, MemoryStore
 from gateway.admission.redis_store import RedisStore
-from tests.gateway.admission.stores import Clock
+from tests.support.limit_stores import Clock
 from tests.support.servers import RedisServer
 
 

@@ -8,7 +8,7 @@ import pytest
 from gateway.admission import StoreAway, breaker
 from gateway.admission.breaker import CircuitBreaker
 from gateway.admission.deadlines import CEILING_S, FLOOR_S
-from tests.gateway.bench.virtual_time import in_virtual_time, virtual_loop
+from tests.support.virtual_time import in_virtual_time, virtual_loop
 
 
 class Store:

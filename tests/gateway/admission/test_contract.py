@@ -7,7 +7,7 @@ import pytest
 from gateway.admission.model import Committed, Demand, LimitState, Measure, Outcome, Quota, Use
 from gateway.admission.store import HOLD_TTL_MS, LimitStore
 from gateway.tenancy import ScopeKind
-from tests.gateway.admission.stores import Clock, each, hold, refusal, scope, tokens
+from tests.support.limit_stores import Clock, each, hold, refusal, scope, tokens
 
 pytestmark = pytest.mark.anyio
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gateway.admission.deadlines import CEILING_S, FLOOR_S, TICK_S, AnswerDeadline, wait_responsively
-from tests.gateway.bench.virtual_time import in_virtual_time, virtual_loop
+from tests.support.virtual_time import in_virtual_time, virtual_loop
 
 
 def test_a_deadline_follows_the_latency_as_rfc_6298_says() -> None:

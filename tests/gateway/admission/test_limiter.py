@@ -22,7 +22,7 @@ from gateway.admission import (
 from gateway.admission.model import MAX_AMOUNT, Hold, HoldRequest, Refusal
 from gateway.admission.store import HOLD_TTL_MS
 from gateway.billing.prices import MAX_NANODOLLARS_PER_TOKEN, PriceTerms, PriceVersion
-from tests.gateway.admission.stores import Clock, each, scope, tokens
+from tests.support.limit_stores import Clock, each, scope, tokens
 
 pytestmark = pytest.mark.anyio
 

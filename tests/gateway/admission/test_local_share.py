@@ -10,8 +10,8 @@ from gateway.admission import Hold, Measure, Outcome, Quota, StoreAway, breaker,
 from gateway.admission.local_share import LocalShare
 from gateway.admission.model import HoldRequest, Refusal, Use
 from gateway.admission.redis_store import RedisStore
-from tests.gateway.admission.stores import each, hold, refusal, tokens
 from tests.support.fault_proxy import Fault, FaultProxy, fault_proxy
+from tests.support.limit_stores import each, hold, refusal, tokens
 from tests.support.servers import RedisServer
 
 pytestmark = pytest.mark.anyio

@@ -7,7 +7,7 @@ import pytest
 from gateway.admission import Measure, MemoryStore, Outcome, memory
 from gateway.admission.model import Use
 from gateway.admission.store import FINISHED_MS, HOLD_TTL_MS
-from tests.gateway.admission.stores import Clock, each, hold, tokens
+from tests.support.limit_stores import Clock, each, hold, tokens
 
 pytestmark = pytest.mark.anyio
 

@@ -5,7 +5,7 @@ import pytest
 from gateway.admission import Demand, Measure, Quota, QuotaExceeded
 from gateway.config.settings import load_settings
 from gateway.process.open_limiter import open_limiter
-from tests.gateway.admission.stores import each, scope, tokens
+from tests.support.limit_stores import each, scope, tokens
 from tests.support.servers import RedisServer, free_port
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("no_settings")]

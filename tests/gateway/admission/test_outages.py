@@ -14,8 +14,8 @@ from gateway.admission.local_share import MERGE_S, LocalShare
 from gateway.admission.model import Committed, HoldRequest, Refusal, Use
 from gateway.admission.store import HOLD_TTL_MS
 from tests.gateway.admission.flaky_store import FlakyStore
-from tests.gateway.admission.stores import each, hold, scope, tokens
-from tests.gateway.bench.virtual_time import in_virtual_time, virtual_loop
+from tests.support.limit_stores import each, hold, scope, tokens
+from tests.support.virtual_time import in_virtual_time, virtual_loop
 
 TPD = Measure.TOKENS_PER_DAY
 MONEY = Measure.NANODOLLARS_PER_MONTH

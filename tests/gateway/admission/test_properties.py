@@ -16,7 +16,7 @@ from gateway.admission.redis_store import RedisStore
 from gateway.admission.store import FINISHED_MS
 from gateway.admission.windows import MINUTE_MS, Window, bucket_at, still_counts
 from gateway.tenancy import ScopeKind
-from tests.gateway.admission.stores import NOON_MS, Clock, scope, tokens
+from tests.support.limit_stores import NOON_MS, Clock, scope, tokens
 from tests.support.servers import RedisServer
 
 QUOTAS = (

@@ -10,7 +10,7 @@ from gateway.admission import Measure, Outcome, StoreAway
 from gateway.admission.model import Use
 from gateway.admission.redis_store import RedisStore, _source
 from gateway.admission.windows import Window, bucket_at
-from tests.gateway.admission.stores import each, hold, tokens
+from tests.support.limit_stores import each, hold, tokens
 from tests.support.servers import RedisServer, free_port
 
 pytestmark = pytest.mark.anyio

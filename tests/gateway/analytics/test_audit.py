@@ -18,7 +18,7 @@ from gateway.analytics.audit import (
     stored_events,
 )
 from gateway.analytics.sums import Window
-from tests.gateway.analytics.samples import DAY_MS, HOUR_MS, MARCH, MARCH_MS, event, store
+from tests.support.usage_samples import DAY_MS, HOUR_MS, MARCH, MARCH_MS, event, store
 
 pytestmark = pytest.mark.anyio
 

@@ -16,9 +16,9 @@ from gateway.analytics import AnalyticsAway, AnalyticsError, migrate, open_analy
 from gateway.analytics.clickhouse import ClickHouse, Server
 from gateway.analytics.sums import Grain
 from gateway.analytics.usage import series
-from tests.gateway.analytics.samples import MARCH, MARCH_MS, event, store
 from tests.support.clickhouse_server import ClickHouseServer, running_clickhouse
 from tests.support.fault_proxy import SLOW_S, Fault, fault_proxy
+from tests.support.usage_samples import MARCH, MARCH_MS, event, store
 
 pytestmark = pytest.mark.anyio
 
@@ -132,7 +132,7 @@ async def test_a_folder_survives_the_death_of_its_owner(embedded_url: str) -> No
     program = f"""
 import asyncio, os, signal
 from gateway.analytics import migrate, open_analytics
-from tests.gateway.analytics.samples import event, store
+from tests.support.usage_samples import event, store
 
 async def main():
     analytics = open_analytics({embedded_url!r})

@@ -14,7 +14,7 @@ from gateway.analytics.rollups import drifted, rebuild
 from gateway.analytics.schema import shipped_migrations
 from gateway.analytics.sums import Dimension, Grain, Window
 from gateway.analytics.usage import series, totals
-from tests.gateway.analytics.samples import DAY_MS, HOUR_MS, MARCH, MARCH_MS, Event, event, store
+from tests.support.usage_samples import DAY_MS, HOUR_MS, MARCH, MARCH_MS, Event, event, store
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ from gateway.analytics.schema import Migration, shipped_migrations
 from gateway.analytics.usage import EVENT_COLUMNS
 from gateway.metering.event import COLUMNS, UsageEvent, unrouted
 from gateway.metering.sink.intake import STORED_COLUMNS, row_of
-from tests.gateway.analytics.samples import event, store
+from tests.support.usage_samples import event, store
 
 pytestmark = pytest.mark.anyio
 

@@ -13,8 +13,8 @@ from gateway.analytics.schema import shipped_migrations
 from gateway.analytics.sums import Grain
 from gateway.metering.event import COLUMNS, UsageEvent
 from gateway.metering.sink.intake import row_of
-from tests.gateway.analytics.samples import MARCH, event, store
 from tests.gateway.upgrades.former_usage import former_event
+from tests.support.usage_samples import MARCH, event, store
 
 NEWEST = max(each.version for each in shipped_migrations())
 EVENT_VERSIONS = {1: 1, 2: 1, 3: 2, 4: 3, 5: 3}

@@ -12,7 +12,7 @@ from gateway.analytics import Analytics
 from gateway.analytics.store import Parameters, Row
 from gateway.analytics.sums import Dimension, Grain, Sums, Window
 from gateway.analytics.usage import EventCursor, Mark, Point, Total, events, series, totals
-from tests.gateway.analytics.samples import DAY_MS, HOUR_MS, MARCH, MARCH_MS, Event, event, store
+from tests.support.usage_samples import DAY_MS, HOUR_MS, MARCH, MARCH_MS, Event, event, store
 
 pytestmark = pytest.mark.anyio
 

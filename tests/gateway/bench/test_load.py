@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from gateway.tools.bench.load import ClosedLoop, OpenLoop, poisson_arrivals
-from tests.gateway.bench.virtual_time import in_virtual_time, virtual_clock
+from tests.support.virtual_time import in_virtual_time, virtual_clock
 
 
 def due_times(

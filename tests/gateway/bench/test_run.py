@@ -16,7 +16,7 @@ from gateway.tools.bench.prompts import Prompt
 from gateway.tools.bench.recorder import Recorder
 from gateway.tools.bench.report import Objective, Report
 from gateway.tools.bench.run import Plan, run_plan
-from tests.gateway.bench.virtual_time import in_virtual_time, virtual_clock
+from tests.support.virtual_time import in_virtual_time, virtual_clock
 
 
 class Answering:

@@ -1,7 +1,7 @@
 """Usage in ClickHouse is what the same events are in memory, however often and in whatever order they came."""
 
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -17,8 +17,9 @@ from gateway.billing.invoicing import Invoicing
 from gateway.billing.month import Month
 from gateway.billing.price_store import PriceStore
 from gateway.billing.prices import Price, PriceTerms
-from gateway.metering.event import COLUMNS, UsageEvent
+from gateway.metering.event import UsageEvent
 from tests.support.billing import Clock, RecordedUsage, an_event
+from tests.support.usage_requests import insert
 
 pytestmark = pytest.mark.anyio
 
@@ -36,14 +37,6 @@ async def analytics(request: pytest.FixtureRequest, tmp_path: Path, anyio_backen
     await migrate(store)
     yield store
     await store.aclose()
-
-
-async def insert(analytics: Analytics, events: Sequence[UsageEvent]) -> None:
-    rows = [[getattr(event, name) for name in COLUMNS] for event in events]
-    column = COLUMNS.index("recompute_ns")
-    for row in rows:
-        row[column] = dict(row[column])
-    await analytics.insert("usage_events", COLUMNS, rows)
 
 
 def some_events(count: int) -> list[UsageEvent]:

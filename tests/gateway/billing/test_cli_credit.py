@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.gateway.test_cli import failure, ok
+from tests.support.command_line import failure, ok
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 

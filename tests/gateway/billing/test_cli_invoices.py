@@ -14,9 +14,9 @@ from gateway.billing.prices import Price
 from gateway.config.settings import load_settings
 from gateway.metering.event import UsageEvent
 from gateway.tenancy import open_database
-from tests.gateway.billing.test_analytics_usage import insert
-from tests.gateway.test_cli import failure, ok, turnpike
 from tests.support.billing import an_event
+from tests.support.command_line import failure, ok, turnpike
+from tests.support.usage_requests import insert
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 

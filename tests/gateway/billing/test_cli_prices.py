@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tests.gateway.test_cli import failure, ok
+from tests.support.command_line import failure, ok
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 

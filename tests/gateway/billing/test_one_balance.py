@@ -25,8 +25,8 @@ from gateway.metering.journal.journal import Journal
 from gateway.metering.journal.opening import Opening, Progress, Work, event_of
 from gateway.tenancy import Limits, TenantStore
 from gateway.tenancy.database import open_database
-from tests.gateway.admission.stores import Clock
 from tests.support.billing import RecordedUsage
+from tests.support.limit_stores import Clock
 from tests.support.servers import RedisServer
 from tests.support.usage_requests import an_opening
 

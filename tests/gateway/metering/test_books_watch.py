@@ -19,7 +19,6 @@ from gateway.metering.metrics import BooksCollector
 from gateway.metering.reconciliation.books_watch import BooksWatch, Drift
 from gateway.metering.relay.analytics_destination import AnalyticsDestination
 from gateway.process.opening import open_books
-from tests.gateway.metering.test_reconciliation import delete, put
 from tests.support.fake_engine import FakeEngine
 from tests.support.gateway import FakeAuthenticator
 from tests.support.services import services_with
@@ -28,9 +27,11 @@ from tests.support.usage_requests import (
     SIGNATURES,
     SIGNER,
     analytics_at,
+    delete,
     finish,
     journal_at,
     journalled,
+    put,
     rows_of,
     until,
 )

@@ -1,7 +1,7 @@
 """The usage event keeps its meaning on every way that it travels."""
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields
 from datetime import datetime, timedelta, timezone
 from types import MappingProxyType
 
@@ -14,36 +14,11 @@ from gateway.common.ids import new_event_id
 from gateway.common.timestamps import unix_ms, utc_from_ms
 from gateway.metering.event import Ending, InvalidEvent, UsageEvent
 from gateway.metering.journal.opening import Opening
+from tests.support.usage_events import an_event
 from tests.support.usage_requests import an_opening
 
 COUNTS = st.integers(0, 2**63 - 1)
 NAMES = st.text(max_size=20).filter(lambda text: not any("\ud800" <= char <= "\udfff" for char in text))
-
-
-def an_event(**changes: object) -> UsageEvent:
-    event = UsageEvent(
-        event_id=new_event_id(),
-        source="s",
-        sequence=1,
-        request_id="chatcmpl-1",
-        tenant_id="t",
-        key_id="k",
-        tier="premium",
-        tier_served="standard",
-        requested_model="auto",
-        routed_model="m",
-        served_model="m-2",
-        model_version="v",
-        route_reason="complexity_large",
-        prompt_tokens=3,
-        completion_tokens=5,
-        total_latency_ms=9,
-        finish_reason=Ending.STOP,
-        price_version="p",
-        cost_nanodollars=11,
-        occurred_at=utc_from_ms(1_790_000_000_123),
-    )
-    return replace(event, **changes)
 
 
 EVENTS = st.builds(

@@ -25,8 +25,8 @@ from gateway.metering.signature import HEADER, Verification
 from gateway.metering.sink.intake import Intake, Message, row_of
 from gateway.metering.sink.kafka_source import KafkaSource
 from gateway.metering.sink.sink import Sink
-from tests.gateway.metering.test_event import an_event
 from tests.support.kafka_server import PARTITIONS, KafkaServer
+from tests.support.usage_events import an_event
 from tests.support.usage_requests import SIGNER, analytics_at, as_billed, billed, finish, journal_at, journalled, until
 
 

@@ -16,7 +16,7 @@ from gateway.analytics.sums import Window
 from gateway.cli import app
 from gateway.common.ids import new_event_id
 from gateway.common.timestamps import utc_from_ms
-from gateway.metering.event import COLUMNS, UsageEvent
+from gateway.metering.event import UsageEvent
 from gateway.metering.journal.journal_file import HOUR_MS, JournalFile
 from gateway.metering.reconciliation.gaps import MissingRange, missing_ranges, ranges_without
 from gateway.metering.reconciliation.reconciliation import Reconciliation, reconcile
@@ -31,9 +31,11 @@ from tests.support.usage_requests import (
     SIGNER,
     an_event,
     analytics_at,
+    delete,
     finish,
     journal_at,
     journalled,
+    put,
     rows_of,
 )
 
@@ -64,15 +66,6 @@ async def path(tmp_path: Path, analytics: Analytics) -> Path:
 
 async def found_in(path: Path, analytics: Analytics, now_ms: int = LATER_MS) -> Reconciliation:
     return await reconcile(path, analytics, WINDOW, SIGNATURES, now_ms=now_ms)
-
-
-async def delete(analytics: Analytics, *events: UsageEvent) -> None:
-    for event in events:
-        await analytics.command("DELETE FROM usage_events WHERE event_id = {id:UUID}", {"id": event.event_id})
-
-
-async def put(analytics: Analytics, event: UsageEvent) -> None:
-    await analytics.insert(EVENTS_TABLE, COLUMNS, [row_of(event)])
 
 
 async def test_what_arrived_agrees(path: Path, analytics: Analytics) -> None:

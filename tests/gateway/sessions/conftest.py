@@ -6,10 +6,9 @@ from redis.asyncio import Redis
 from gateway.sessions import SessionStore
 from gateway.sessions.memory import MemorySessionStore
 from gateway.sessions.redis_store import RedisSessionStore
-from tests.gateway.admission.stores import Clock
+from tests.gateway.sessions.bounds import SMALL
+from tests.support.limit_stores import Clock
 from tests.support.servers import RedisServer
-
-SMALL = {"per_tenant": 3, "bytes_per_tenant": 100}
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from gateway.sessions import SessionKey, SessionStore
 from gateway.sessions.memory import MemorySessionStore
 from gateway.sessions.redis_store import RedisSessionStore
 from gateway.sessions.store import SESSION_TTL_MS, TURN_TTL_MS
-from tests.gateway.admission.stores import Clock
-from tests.gateway.sessions.conftest import SMALL
+from tests.gateway.sessions.bounds import SMALL
+from tests.support.limit_stores import Clock
 from tests.support.servers import RedisServer
 
 KEYS = (SessionKey("acme", "a"), SessionKey("globex", "a"))

@@ -1,20 +1,14 @@
-from dataclasses import fields, replace
+from dataclasses import replace
 from importlib.metadata import version
 
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine.runtime.core import EngineHealth
-from engine.scheduling.stats import ClassStats, DraftStats, SchedulerStats, SpeculationStats
+from engine.scheduling.stats import DraftStats, SpeculationStats
 from gateway.telemetry.health import HealthCollector
-from gateway.telemetry.metrics import Metrics, ModelStats
-
-
-def stats() -> dict[str, ModelStats]:
-    counts = {field.name: number for number, field in enumerate(fields(SchedulerStats), start=1)}
-    classes = {field.name: number for number, field in enumerate(fields(ClassStats), start=100)}
-    own = {"classes": (ClassStats(**classes | {"name": "premium"}),), "speculation": None}
-    return {"tiny": SchedulerStats(**counts | own)}
+from gateway.telemetry.metrics import Metrics
+from tests.support.scheduler_stats import stats
 
 
 def samples(metrics: Metrics) -> dict[str, float]:

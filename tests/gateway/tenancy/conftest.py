@@ -4,8 +4,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.tenancy import TenantStore
-
-PEPPER = b"a pepper for tests, of 32 bytes."
+from tests.support.tenants import PEPPER
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from gateway.tenancy import authenticator as module
 from gateway.tenancy.keys import ApiKey, new_key
 from gateway.tenancy.records import ActiveKey
 from gateway.tenancy.schema import upgrade
-from tests.gateway.tenancy.conftest import PEPPER
 from tests.support.servers import PostgresServer, ServerMissing, new_postgres_database, running_postgres
+from tests.support.tenants import PEPPER
 
 pytestmark = pytest.mark.anyio
 

@@ -20,7 +20,7 @@ from gateway.tenancy.changes import MAX_OVERLAP, KeyGrant, TenantChanges
 from gateway.tenancy.database import writing
 from gateway.tenancy.errors import InvalidExpiry, InvalidGrant, KeyNotInUse, UnknownKey
 from gateway.tenancy.grants import MAX_MODELS, KeyScope
-from tests.gateway.tenancy.conftest import PEPPER
+from tests.support.tenants import PEPPER
 
 pytestmark = pytest.mark.anyio
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)

@@ -18,7 +18,7 @@ from gateway.tenancy import (
 )
 from gateway.tenancy.keys import parse_key
 from gateway.tenancy.tables import KeyRow, TenantRow
-from tests.gateway.tenancy.conftest import PEPPER
+from tests.support.tenants import PEPPER
 
 pytestmark = pytest.mark.anyio
 

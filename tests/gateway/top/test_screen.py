@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.tools.top.screen import SMALLEST, Frame, lines
-from tests.gateway.top.test_view import busy
+from tests.gateway.top.served import busy
 
 FRAME = Frame("http://127.0.0.1:8080", 1.0, busy())
 

@@ -4,53 +4,10 @@ from dataclasses import fields
 
 import pytest
 
-from engine.scheduling.stats import DraftStats
 from gateway.tools.top.history import OF_LATE_S, History
 from gateway.tools.top.sample import Between, Sample
 from gateway.tools.top.view import View, view_of
-from tests.gateway.top.served import CLASSES, Served, class_stats, model_stats
-
-
-def parsed(served: Served, at_s: float) -> Sample:
-    return Sample.parse(served.text, at_s)
-
-
-def busy() -> View:
-    """Two seconds in which something of everything has happened."""
-    served = Served()
-    before = parsed(served, 10.0)
-    for _ in range(4):
-        served.answer("large", "premium", ttft_s=0.05, tpot_s=0.02)
-    served.metrics.sheds.labels("large", "premium", "overloaded").inc(6)
-    premium = class_stats(
-        "premium",
-        running=3,
-        waiting=2,
-        queue_age_ns=1_500_000_000,
-        held_blocks=30,
-        reserved_blocks=10,
-        cached_blocks=5,
-        preemptions_suffered=2,
-    )
-    drafts = (DraftStats("ngram", "premium", 2.5, 80, 60, 0.9), DraftStats("ngram", "standard", 1.0, 20, 5, 0.2))
-    served.stats = {
-        "large": model_stats(
-            premium,
-            class_stats("standard"),
-            drafts=drafts,
-            running=3,
-            waiting=2,
-            paused=1,
-            free_blocks=70,
-            steps_total=50,
-            scheduled_tokens_total=300,
-            cached_tokens_total=100,
-            preemptions_total=2,
-        ),
-        "small": model_stats(*map(class_stats, CLASSES)),
-    }
-    after = parsed(served, 12.0)
-    return view_of(Between(before, after), Between(before, after))
+from tests.gateway.top.served import Served, busy, parsed
 
 
 def test_a_model() -> None:

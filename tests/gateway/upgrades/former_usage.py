@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tests.gateway.analytics.samples import MARCH_MS
+from tests.support.usage_samples import MARCH_MS
 
 SOURCE = "44444444-4444-4444-8444-444444444444"
 VERSIONS = (1, 2)
