@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from engine.config import SchedulerConfig
 from engine.memory import BlockPool, KVCacheManager
 from engine.request import STANDARD, SamplingParams, ServiceClass
-from engine.runtime.forecast import Forecast, PredictedWait
+from engine.runtime.wait_prediction import PredictedWait, WaitPredictor
 from engine.scheduling import Scheduler
 from engine.scheduling.pace import Pace
 from engine.simulation import make_request
@@ -35,20 +35,20 @@ class Queues:
     """Models with as many requests waiting as `WAITING`."""
 
     def __init__(self, models: tuple[str, ...]) -> None:
-        self._forecasts = {model: _forecast() for model in models}
+        self._predictors = {model: _predictor() for model in models}
 
     def queue_depth(self, model: str) -> int:
-        return self._forecasts[model].queue_depth
+        return self._predictors[model].queue_depth
 
     def predicted_wait(self, model: str, service_class: ServiceClass, prompt_tokens: int) -> PredictedWait:
-        return self._forecasts[model].predicted_wait(service_class.name, prompt_tokens)
+        return self._predictors[model].predicted_wait(service_class.name, prompt_tokens)
 
 
-def _forecast() -> Forecast:
+def _predictor() -> WaitPredictor:
     scheduler = Scheduler(SchedulerConfig(), KVCacheManager(BlockPool(1024)), 4096)
     for number in range(WAITING):
         scheduler.add(make_request(str(number), [1] * 200, arrival=number, params=SamplingParams(max_tokens=64)))
-    return Forecast(scheduler, Pace())
+    return WaitPredictor(scheduler, Pace())
 
 
 def chat(model: str, *texts: str) -> GenerationRequest:

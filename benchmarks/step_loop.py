@@ -28,8 +28,8 @@ from engine.execution.runner import ModelRunner
 from engine.memory.block_pool import BlockPool
 from engine.memory.kv_cache import KVCacheManager
 from engine.request import SamplingParams
+from engine.runtime.model_loading import LoadedModel, ServedModel
 from engine.runtime.thread import EngineThread
-from engine.runtime.worker import LoadedModel, ServedModel
 from engine.scheduling.scheduler import Scheduler
 from gateway.config.settings import Settings
 from kernels.arrays import BFLOAT16, FLOAT32, Array, Floats, Ints
@@ -136,9 +136,9 @@ def watch_parts(engine: Engine, loaded: LoadedModel) -> _Watch:
     watch.on(loaded.scheduler, "step_guard", "plan")
     watch.on(loaded.scheduler, "commit", "commit")
     core = cast(Any, engine)._core
-    watch.on(core, "_note_step", "forecast")
-    watch.on(core._workers[MODEL].steps, "_before_launch", "hand-over")
-    watch.on(core, "_hand_over", "hand-over")
+    watch.on(core, "_record_step", "wait prediction")
+    watch.on(core._runtimes[MODEL].step_loop, "_before_launch", "hand-over")
+    watch.on(core, "_dispatch", "hand-over")
     watch.on(core, "_take_in", "inbox")
     return watch
 

@@ -14,7 +14,7 @@ from benchmarks.checkpoints import half_billion
 from benchmarks.traffic import make_jobs
 from engine import EngineConfig, SamplingParams
 from engine.request import STANDARD, Request
-from engine.runtime.worker import LoadedModel, load
+from engine.runtime.model_loading import LoadedModel, load
 from kernels.dispatch import select_ops
 
 CONCURRENCIES = (1, 8, 32)

@@ -20,8 +20,8 @@ from engine.config import SchedulerConfig
 from engine.engine import Engine
 from engine.memory.block_pool import BlockPool
 from engine.memory.kv_cache import KVCacheManager
+from engine.runtime.model_loading import LoadedModel, ServedModel
 from engine.runtime.thread import EngineThread
-from engine.runtime.worker import LoadedModel, ServedModel
 from engine.scheduling.plan import RowResult, StepPlan, StepResult
 from engine.scheduling.scheduler import Scheduler
 from gateway.cli import main
@@ -53,7 +53,7 @@ class _Step:
 class WeightlessExecutor:
     """Draws `token` for whoever is to have one."""
 
-    ahead = 0
+    async_depth = 0
     takes_drafts = False
 
     def __init__(self, token: int, step_s: float) -> None:

@@ -17,14 +17,14 @@ from engine.errors import InvalidParameter, UnservableRequest
 from engine.grammar.allowed import AllowedTokens
 from engine.memory.request_hashes import hash_prompts
 from engine.request import STANDARD, Request, SamplingParams, ServiceClass, TextDelta
-from engine.runtime.control import CallControl
 from engine.runtime.core import EngineCore, EngineHealth
-from engine.runtime.forecast import PredictedWait
 from engine.runtime.matchers import give_matchers
+from engine.runtime.model_loading import LoadedModel, LoadProgress, ServedModel, load
+from engine.runtime.request_handle import RequestHandle
 from engine.runtime.reservation import Reservation
-from engine.runtime.streams import AbortListener, Choice, ChoiceStreams, Mailbox
+from engine.runtime.streams import AbortListener, Choice, ChoiceStreams, OutputDispatcher
 from engine.runtime.thread import EngineThread
-from engine.runtime.worker import LoadedModel, LoadProgress, ServedModel, load
+from engine.runtime.wait_prediction import PredictedWait
 from engine.scheduling.stats import SchedulerStats
 from engine.text.detokenizer import Detokenizer
 from kernels.dispatch import select_ops
@@ -53,7 +53,7 @@ class Engine:
         )
         self._arrivals = itertools.count()
         self._salt_key = salt_key
-        self._mailboxes: WeakKeyDictionary[asyncio.AbstractEventLoop, Mailbox] = WeakKeyDictionary()
+        self._dispatchers: WeakKeyDictionary[asyncio.AbstractEventLoop, OutputDispatcher] = WeakKeyDictionary()
         self._started = self._closed = False
 
     @classmethod
@@ -202,29 +202,29 @@ class Engine:
             Choice(index, request, _detokenizer(served, request.params, continues_text))
             for index, request in enumerate(requests)
         ]
-        mailbox = self._mailbox()
-        control = CallControl(self._core, served.name, mailbox)
+        dispatcher = self._dispatcher()
+        control = RequestHandle(self._core, served.name, dispatcher)
         streams = ChoiceStreams(choices, control)
         for request in requests:
-            mailbox.register(request.id, streams)
+            dispatcher.register(request.id, streams)
         try:
             if (grammar := requests[0].params.grammar) is not None:
                 await give_matchers(served, grammar, requests)
             if served.prefix_cache:
                 await hash_prompts(requests)
-            self._core.submit(served.name, requests, mailbox.post, reservation)
+            self._core.submit(served.name, requests, dispatcher.post, reservation)
             while (delta := await streams.next()) is not None:
                 yield delta
         finally:
-            mailbox.forget([request.id for request in requests])
+            dispatcher.forget([request.id for request in requests])
             control.abort(streams.unread, on_abort)
 
-    def _mailbox(self) -> Mailbox:
+    def _dispatcher(self) -> OutputDispatcher:
         loop = asyncio.get_running_loop()
-        mailbox = self._mailboxes.get(loop)
-        if mailbox is None:
-            mailbox = self._mailboxes[loop] = Mailbox(loop)
-        return mailbox
+        dispatcher = self._dispatchers.get(loop)
+        if dispatcher is None:
+            dispatcher = self._dispatchers[loop] = OutputDispatcher(loop)
+        return dispatcher
 
     def _requests(
         self,

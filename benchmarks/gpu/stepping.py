@@ -103,7 +103,7 @@ class Stepper:
         if capture is not None:
             self.runner.capture_graphs(capture)
         self.scheduler = Scheduler(config, KVCacheManager(self.pool), window)
-        self.scheduler.ahead = self.runner.ahead
+        self.scheduler.async_depth = self.runner.async_depth
         self.clock: DeviceClock | None = None
         self._flights: deque[_Flight] = deque()
         self._arrivals = 0
@@ -135,7 +135,7 @@ class Stepper:
         deltas: list[TokenDelta] = []
         if plan is None and not self._flights:
             return None
-        if plan is None or len(self._flights) > self.scheduler.ahead:
+        if plan is None or len(self._flights) > self.scheduler.async_depth:
             flight = self._flights.popleft()
             result = flight.step.result()
             landed = time.perf_counter_ns()

@@ -103,7 +103,7 @@ class Bench:
             speculate_below=10**6,  # where it pays is for the controller to find
         )
         self.engine = Engine.load(models, config)
-        speculator = self.engine._core._workers[MODEL].steps._speculator
+        speculator = self.engine._core._runtimes[MODEL].step_loop._speculator
         assert speculator is not None
         self._policy = SwitchedPolicy(speculator._policy)
         speculator._policy = self._policy

@@ -55,7 +55,7 @@ class ModelRunner:
         self._pooler = Pooler(HostSums())
 
     @property
-    def ahead(self) -> int:
+    def async_depth(self) -> int:
         return 0
 
     @property

@@ -14,11 +14,11 @@ from functools import partial
 
 from engine.errors import DeviceLost, EngineError, UnservableRequest
 from engine.request import FinishReason, Request, TokenDelta
-from engine.runtime.forecast import Forecast, PredictedWait
-from engine.runtime.hand_over import HandOver, Sink
+from engine.runtime.delta_dispatcher import DeltaDispatcher, Sink
 from engine.runtime.reservation import Reservation
-from engine.runtime.stepping import DeviceClock, ModelSteps
+from engine.runtime.step_loop import DeviceClock, StepLoop
 from engine.runtime.thread import EngineThread
+from engine.runtime.wait_prediction import PredictedWait, WaitPredictor
 from engine.runtime.watchdog import StepHung, Watchdog
 from engine.scheduling.plan import Executor
 from engine.scheduling.scheduler import Scheduler
@@ -39,7 +39,7 @@ class EngineHealth:
 
 
 @dataclass(slots=True)
-class ModelWorker:
+class ModelRuntime:
     """A model's scheduler, executor and steps, and the way of its requests' deltas. Used on the engine thread alone.
 
     `unplanned`: the scheduler has requests that it did not have when the last step was planned.
@@ -47,9 +47,9 @@ class ModelWorker:
 
     scheduler: Scheduler
     executor: Executor
-    steps: ModelSteps
-    hand_over: HandOver
-    forecast: Forecast
+    step_loop: StepLoop
+    dispatcher: DeltaDispatcher
+    wait_predictor: WaitPredictor
     unplanned: bool = False
 
 
@@ -95,11 +95,12 @@ class EngineCore:
     ) -> None:
         clock = DeviceClock()
         self._watchdog = Watchdog(step_timeout_seconds, self._give_up)
-        self._workers: dict[str, ModelWorker] = {}
+        self._runtimes: dict[str, ModelRuntime] = {}
         for name, (scheduler, executor, speculator) in models.items():
             before_launch = partial(self._before_launch, name)
-            steps = ModelSteps(scheduler, executor, clock, self._watchdog, speculator, before_launch=before_launch)
-            self._workers[name] = ModelWorker(scheduler, executor, steps, HandOver(), Forecast(scheduler, steps.pace))
+            step_loop = StepLoop(scheduler, executor, clock, self._watchdog, speculator, before_launch=before_launch)
+            predictor = WaitPredictor(scheduler, step_loop.pace)
+            self._runtimes[name] = ModelRuntime(scheduler, executor, step_loop, DeltaDispatcher(), predictor)
         self._inbox: deque[_Message] = deque()
         self._wake = threading.Condition()
         self._closing = False
@@ -172,46 +173,46 @@ class EngineCore:
 
     def stats(self, model: str) -> SchedulerStats:
         """A snapshot for dashboards; a step may be under way. What it keeps from being let in waits, too."""
-        worker = self._workers[model]
+        runtime = self._runtimes[model]
         with self._wake:
             posted = [each for each in self._inbox if isinstance(each, _Submit) and each.model == model]
         now_ns = time.monotonic_ns()
-        return _with_posted(worker, worker.steps.stats(now_ns), posted, now_ns)
+        return _with_posted(runtime, runtime.step_loop.stats(now_ns), posted, now_ns)
 
     def reserve(self, model: str, service_class: str) -> Reservation:
         """Count a request of which nothing is known but its class among those that wait, until it is submitted or the
         reservation is released."""
-        return self._workers[model].forecast.reserve(service_class)
+        return self._runtimes[model].wait_predictor.reserve(service_class)
 
     def reservations(self, model: str) -> int:
         """Reservations that are neither submitted nor released: none where no request is under way."""
-        return self._workers[model].forecast.reservations
+        return self._runtimes[model].wait_predictor.reservations
 
     def predicted_wait(self, model: str, service_class: str, prompt_tokens: int) -> PredictedWait:
         """How long a request that came now would wait. Cheap: O(classes)."""
-        return self._workers[model].forecast.predicted_wait(service_class, prompt_tokens)
+        return self._runtimes[model].wait_predictor.predicted_wait(service_class, prompt_tokens)
 
     def queue_depth(self, model: str) -> int:
         """Requests that wait, of all classes, and those that were let in and will. As cheap."""
-        return self._workers[model].forecast.queue_depth
+        return self._runtimes[model].wait_predictor.queue_depth
 
     def _post(self, message: _Message, reservation: Reservation | None = None) -> None:
         with self._wake:
             if self._closing:
                 raise EngineError("the engine is closed")
             self._inbox.append(message)
-            forecast = self._workers[message.model].forecast
+            wait_predictor = self._runtimes[message.model].wait_predictor
             if isinstance(message, _Submit):
-                forecast.submitted(message.requests, reservation)
+                wait_predictor.on_submit(message.requests, reservation)
             elif isinstance(message, _Abort):
-                forecast.withdrawn(message.request_ids)
+                wait_predictor.on_abort(message.request_ids)
             self._wake.notify()
 
     def _run(self) -> None:
         try:
             while self._take_in():
-                for worker in self._workers.values():
-                    self._step(worker)
+                for runtime in self._runtimes.values():
+                    self._step(runtime)
         except StepHung:
             return  # all that is left to do was done by the watchdog
         except DeviceLost:
@@ -230,7 +231,7 @@ class EngineCore:
     def _end_all(self, reason: FinishReason, error: str | None = None) -> None:
         """Nobody may wait for ever, whether the thread was closed, died, or hangs."""
         self._over.set()
-        self._hand_over()
+        self._dispatch()
         with self._wake:
             self._closing = True
             unread = list(self._inbox)
@@ -238,18 +239,18 @@ class EngineCore:
         for message in unread:
             match message:
                 case _Submit():
-                    sinks = self._workers[message.model].hand_over.sinks
+                    sinks = self._runtimes[message.model].dispatcher.sinks
                     sinks.update((request.id, message.sink) for request in message.requests)
                 case _Abort():
                     for request_id in message.request_ids:
-                        self._workers[message.model].hand_over.sinks.pop(request_id, None)
+                        self._runtimes[message.model].dispatcher.sinks.pop(request_id, None)
                     message.done()
                 case _Pause() | _Resume():
                     pass  # whether it was to go on or not, it ends now
-        for worker in self._workers.values():
-            worker.forecast.ended()
-            left = [*worker.hand_over.sinks]
-            worker.hand_over.deliver([TokenDelta(each, finish_reason=reason, error=error) for each in left])
+        for runtime in self._runtimes.values():
+            runtime.wait_predictor.on_stop()
+            left = [*runtime.dispatcher.sinks]
+            runtime.dispatcher.deliver([TokenDelta(each, finish_reason=reason, error=error) for each in left])
 
     def _take_in(self) -> bool:
         """Handle the inbox, waiting for it where there is nothing else to do. False: closing."""
@@ -259,56 +260,58 @@ class EngineCore:
             messages = list(self._inbox)
             self._inbox.clear()
         if messages:
-            self._hand_over()  # what is asked for comes behind what was brought
+            self._dispatch()  # what is asked for comes behind what was brought
         for message in messages:
-            _obey(self._workers[message.model], message)
+            _obey(self._runtimes[message.model], message)
         for model in {message.model for message in messages}:
             mine = [message for message in messages if isinstance(message, _Submit) and message.model == model]
             taken_in = [request.id for message in mine for request in message.requests]
-            self._workers[model].unplanned |= bool(taken_in)
-            self._workers[model].forecast.refresh(time.monotonic_ns(), taken_in)
+            self._runtimes[model].unplanned |= bool(taken_in)
+            self._runtimes[model].wait_predictor.refresh(time.monotonic_ns(), taken_in)
         for message in messages:
             if isinstance(message, _Abort):
                 message.done()
         return not self._closing
 
     def _has_work(self) -> bool:
-        return any(worker.steps.has_work for worker in self._workers.values())
+        return any(runtime.step_loop.has_work for runtime in self._runtimes.values())
 
-    def _step(self, worker: ModelWorker) -> None:
-        if not worker.steps.has_work:
+    def _step(self, runtime: ModelRuntime) -> None:
+        if not runtime.step_loop.has_work:
             return
-        deltas = worker.steps.turn()
-        self._note_step(worker)
-        self._hand_over()  # where there was a launch, that is done
-        worker.hand_over.hold(deltas)
-        if worker.scheduler.ahead or not self._has_work():
-            self._hand_over()
+        deltas = runtime.step_loop.step()
+        self._record_step(runtime)
+        self._dispatch()  # where there was a launch, that is done
+        runtime.dispatcher.hold(deltas)
+        if runtime.scheduler.async_depth or not self._has_work():
+            self._dispatch()
 
-    def _hand_over(self) -> None:
+    def _dispatch(self) -> None:
         """Hand out what is held of all models."""
-        for worker in self._workers.values():
-            worker.hand_over.release()
+        for runtime in self._runtimes.values():
+            runtime.dispatcher.release()
 
     def _before_launch(self, model: str) -> None:
         """A step of a model has been planned: those that it starts wait no more, however long it takes."""
-        self._hand_over()
-        worker = self._workers[model]
-        if worker.unplanned:
-            worker.unplanned = False
-            worker.forecast.refresh(time.monotonic_ns())
+        self._dispatch()
+        runtime = self._runtimes[model]
+        if runtime.unplanned:
+            runtime.unplanned = False
+            runtime.wait_predictor.refresh(time.monotonic_ns())
 
-    def _note_step(self, worker: ModelWorker) -> None:
+    def _record_step(self, runtime: ModelRuntime) -> None:
         now_ns = time.monotonic_ns()
-        if not worker.forecast.is_fresh(now_ns):
-            worker.forecast.refresh(now_ns, stepped=True)
+        if not runtime.wait_predictor.is_fresh(now_ns):
+            runtime.wait_predictor.refresh(now_ns, stepped=True)
 
 
-def _with_posted(worker: ModelWorker, stats: SchedulerStats, posted: Sequence[_Submit], now_ns: int) -> SchedulerStats:
+def _with_posted(
+    runtime: ModelRuntime, stats: SchedulerStats, posted: Sequence[_Submit], now_ns: int
+) -> SchedulerStats:
     """The same with what is still in the inbox: a step that never ends must show as a queue that grows older."""
     classes = list(stats.classes)
     for message in posted:
-        rank = worker.scheduler.rank_of(message.requests[0].service_class.name)
+        rank = runtime.scheduler.rank_of(message.requests[0].service_class.name)
         each = classes[rank]
         age_ns = max(each.queue_age_ns, now_ns - message.posted_ns)
         classes[rank] = replace(each, waiting=each.waiting + len(message.requests), queue_age_ns=age_ns)
@@ -316,32 +319,32 @@ def _with_posted(worker: ModelWorker, stats: SchedulerStats, posted: Sequence[_S
     return replace(stats, waiting=waiting, classes=tuple(classes))
 
 
-def _obey(worker: ModelWorker, message: _Message) -> None:
+def _obey(runtime: ModelRuntime, message: _Message) -> None:
     now_ns = time.monotonic_ns()
     match message:
         case _Submit():
             for request in message.requests:
-                _admit(worker, request, message.sink, message.posted_ns)
+                _admit(runtime, request, message.sink, message.posted_ns)
         case _Pause():
-            with worker.forecast.displacing(message.request_ids):
+            with runtime.wait_predictor.displacing(message.request_ids):
                 for request_id in message.request_ids:
-                    worker.scheduler.pause(request_id, now_ns)
+                    runtime.scheduler.pause(request_id, now_ns)
         case _Resume():
-            with worker.forecast.displacing(message.request_ids):
+            with runtime.wait_predictor.displacing(message.request_ids):
                 for request_id in message.request_ids:
-                    worker.scheduler.resume(request_id, now_ns)
+                    runtime.scheduler.resume(request_id, now_ns)
         case _Abort():
-            with worker.forecast.displacing(message.request_ids):
+            with runtime.wait_predictor.displacing(message.request_ids):
                 for request_id in message.request_ids:
-                    worker.scheduler.abort(request_id, now_ns)
-                    worker.hand_over.sinks.pop(request_id, None)
+                    runtime.scheduler.abort(request_id, now_ns)
+                    runtime.dispatcher.sinks.pop(request_id, None)
 
 
-def _admit(worker: ModelWorker, request: Request, sink: Sink, posted_ns: int) -> None:
-    worker.hand_over.sinks[request.id] = sink
+def _admit(runtime: ModelRuntime, request: Request, sink: Sink, posted_ns: int) -> None:
+    runtime.dispatcher.sinks[request.id] = sink
     try:
-        worker.scheduler.add(request, posted_ns)
+        runtime.scheduler.add(request, posted_ns)
     except UnservableRequest as error:
-        worker.hand_over.deliver([TokenDelta(request.id, finish_reason=FinishReason.ERROR, error=str(error))])
+        runtime.dispatcher.deliver([TokenDelta(request.id, finish_reason=FinishReason.ERROR, error=str(error))])
     else:
-        worker.forecast.entered(request, time.monotonic_ns())
+        runtime.wait_predictor.on_enqueue(request, time.monotonic_ns())

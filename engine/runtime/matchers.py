@@ -10,8 +10,8 @@ from engine.grammar.spec import GrammarRefused, GrammarSpec
 from engine.grammar.trial import TrialProcessFailed
 from engine.grammar.turns import QueueFull
 from engine.request import Request
-from engine.runtime.awaiting import outcome_of
-from engine.runtime.worker import ServedModel
+from engine.runtime.futures import outcome_of
+from engine.runtime.model_loading import ServedModel
 
 
 async def give_matchers(served: ServedModel, grammar: GrammarSpec, requests: Sequence[Request]) -> None:

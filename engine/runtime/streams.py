@@ -10,7 +10,7 @@ from typing import Protocol
 
 from engine.errors import EngineError, GrammarGaveUp
 from engine.request import Fault, FinishReason, Request, SamplingParams, TextDelta, TokenDelta, Usage, joined_delta
-from engine.runtime.wakeup import Wakeup
+from engine.runtime.notify import Wakeup
 from engine.text.detokenizer import Detokenizer
 
 MAX_UNREAD_DELTAS = 128
@@ -21,11 +21,11 @@ MAX_JOINED_TOKENS = 64
 """What a reader that lags behind gets at a time, and one delta more."""
 
 
-class Mailbox:
+class OutputDispatcher:
     """The way from the engine thread into one event loop: one call into the loop a step, whatever it carries."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = weakref.ref(loop)  # who has a mailbox for each loop forgets it with the loop
+        self._loop = weakref.ref(loop)  # who has a dispatcher for each loop forgets it with the loop
         self._streams: dict[str, ChoiceStreams] = {}
 
     def register(self, request_id: str, streams: "ChoiceStreams") -> None:

@@ -56,7 +56,7 @@ class EngineThread:
             self._thread.join()
 
     def _run(self) -> None:
-        give_way()
+        lower_priority()
         while (item := self._calls.get()) is not None:
             call, future = item
             try:
@@ -65,7 +65,7 @@ class EngineThread:
                 future.set_exception(error)
 
 
-def give_way() -> None:
+def lower_priority() -> None:
     """Lower the calling thread's priority; threads that it starts from now on inherit that. Linux alone has it so.
 
     Whatever computes for long has to, and by as much: the engine thread holds the interpreter at times, and the event

@@ -106,7 +106,7 @@ class Executor(Protocol):
     """
 
     @property
-    def ahead(self) -> int:
+    def async_depth(self) -> int:
         """How many steps it takes beyond the one whose result is waited for: 0, or 1 where it works beside its
         caller and keeps the tokens that it draws."""
         ...

@@ -33,8 +33,8 @@ class Scheduler:
     Classes are ranks here, 0 the highest; there is a queue of each kind for each. `Roster` holds the requests and
     moves them, `Planner` makes a step's plan of them, `Committer` takes in what came of it.
 
-    Beside the plan whose result is waited for, `ahead` more may be in flight: none, or one, as a plan has to know all
-    tokens of a request but the last. They land in the order of their launch.
+    Beyond the plan whose result is waited for, `async_depth` more may be in flight: none, or one, as a plan has to know
+    all tokens of a request but the last. They land in the order of their launch.
 
     It reads no clock, draws no random number and iterates ordered containers only: equal calls give equal plans.
     """
@@ -66,7 +66,7 @@ class Scheduler:
         self._planner = Planner(config, classes, cache, self._roster, limit, self.cost_model)
         self._committer = Committer(self._roster, cache, self._ledger, self._windows, limit)
         self._targets = TargetWatch(classes, config.step_tokens, longest_step_ns, self.cost_model, self._presence)
-        self.ahead = 0
+        self.async_depth = 0
         """How many plans may be in flight beside the one whose result is waited for: as many as the executor takes."""
 
     @property
@@ -216,12 +216,12 @@ class Scheduler:
     ) -> StepPlan | None:
         """The next step, or None where there is nothing to compute, or not before a step in flight has landed.
 
-        `commit`, `fail` or `give_back` it before the next; with `ahead`, before the one after that.
+        `commit`, `fail` or `give_back` it before the next; with `async_depth` 1, before the one after that.
 
         `budget` lowers the tokens of this step; each running request gets one in any case. `guard` bounds prefill.
         `draft` guesses what comes next in running requests, when all rows are made: see `drafting`.
         """
-        assert self.in_flight <= self.ahead, "the last plan is neither committed nor failed"
+        assert self.in_flight <= self.async_depth, "the last plan is neither committed nor failed"
         self._roster.now_ns = now_ns
         plan = self._planner.plan(budget, guard, draft)
         if plan is not None:

@@ -111,7 +111,7 @@ def run_to_completion(
         elif not in_flight:
             assert not scheduler.has_work, "requests are left and nothing is scheduled"
             return transcripts
-        if plan is None or len(in_flight) > scheduler.ahead:
+        if plan is None or len(in_flight) > scheduler.async_depth:
             landed, pending = in_flight.popleft()
             for delta in scheduler.commit(landed, pending.result()):
                 transcripts.setdefault(delta.request_id, Transcript()).add(delta)

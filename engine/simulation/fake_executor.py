@@ -88,8 +88,8 @@ class FakeExecutor:
     missing, stale, overwritten or another's ends in an AssertionError at the step that reads it. Slots are
     checked the same way: no two requests of a step share one.
 
-    With `ahead=1` a row may end one past its request's tokens, as it may on a device. The token is then that which
-    was drawn last in the row's slot, and has to be this request's, for that place.
+    With `async_depth=1` a row may end one past its request's tokens, as it may on a device. The token is then that
+    which was drawn last in the row's slot, and has to be this request's, for that place.
 
     A row with drafts writes them as if they were tokens, and is given what would have come one at a time.
 
@@ -105,11 +105,11 @@ class FakeExecutor:
         num_blocks: int,
         vocab_size: int = 1000,
         *,
-        ahead: int = 0,
+        async_depth: int = 0,
         is_poisoned: Callable[[ScheduledRow], bool] | None = None,
     ) -> None:
         self.vocab_size = vocab_size
-        self.ahead = ahead
+        self.async_depth = async_depth
         self.takes_drafts = True
         self._memory = [[_UNWRITTEN] * BLOCK_TOKENS for _ in range(num_blocks)]
         self._is_poisoned = is_poisoned or (lambda row: False)
@@ -135,7 +135,7 @@ class FakeExecutor:
             return self._give_up(plan)
         while self._launched and self._launched[0].seen:
             self._launched.popleft()
-        assert len(self._launched) <= self.ahead, "a step is launched too early"
+        assert len(self._launched) <= self.async_depth, "a step is launched too early"
         for source, target in plan.copies:
             self._memory[target] = self._memory[source].copy()
         slots = [row.request.slot for row in plan.rows]

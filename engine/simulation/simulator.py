@@ -95,10 +95,10 @@ class _Simulation:
         self._scheduler = Scheduler(
             traffic.config, cache, traffic.max_model_len, longest_step_ns=traffic.longest_step_ns
         )
-        self._scheduler.ahead = traffic.ahead
+        self._scheduler.async_depth = traffic.ahead
         self._poisoned_at = {arrival.id: arrival.poisoned_at for arrival in traffic.arrivals}
         self._executor = FakeExecutor(
-            traffic.num_blocks, VOCAB_SIZE, ahead=traffic.ahead, is_poisoned=self._is_poisoned
+            traffic.num_blocks, VOCAB_SIZE, async_depth=traffic.ahead, is_poisoned=self._is_poisoned
         )
         self._launched: deque[_Launched] = deque()
         self._device = Device(traffic.seed, traffic.device_speed, traffic.token_factor)

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from engine.runtime.awaiting import outcome_of
+from engine.runtime.futures import outcome_of
 from gateway.admission.limiter import Limiter
 from gateway.admission.model import MAX_AMOUNT, Committed, Measure, Scope
 from gateway.admission.store import StoreAway

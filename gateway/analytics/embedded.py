@@ -11,7 +11,7 @@ import clickhouse_connect
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ProgrammingError
 
-from engine.runtime.thread import give_way
+from engine.runtime.thread import lower_priority
 from gateway.analytics.answers import answering
 from gateway.analytics.errors import AnalyticsAway, AnalyticsInUse
 from gateway.analytics.store import Parameters, Row, check_batch, insert_settings
@@ -31,7 +31,9 @@ class EmbeddedClickHouse:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="turnpike-analytics", initializer=give_way)
+        self._thread = ThreadPoolExecutor(
+            max_workers=1, thread_name_prefix="turnpike-analytics", initializer=lower_priority
+        )
         self._client: Client | None = None
 
     async def command(self, sql: str, parameters: Parameters | None = None) -> None:

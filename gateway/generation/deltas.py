@@ -8,7 +8,7 @@ from typing import NamedTuple
 from starlette.types import Receive
 
 from engine.request import TextDelta
-from engine.runtime.wakeup import Wakeup
+from engine.runtime.notify import Wakeup
 from gateway.http.bounds import MAX_PENDING_TOKENS, MAX_WRITTEN_TOKENS
 from gateway.http.errors import ClientGone
 

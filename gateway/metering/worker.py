@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from engine.runtime.awaiting import outcome_of
+from engine.runtime.futures import outcome_of
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ import pytest
 from engine.config import SchedulerConfig
 from engine.memory import BlockPool, KVCacheManager
 from engine.request import STANDARD, Request, SamplingParams
-from engine.runtime.forecast import Forecast
 from engine.runtime.reservation import ExpectedPrompt, Reservation
+from engine.runtime.wait_prediction import WaitPredictor
 from engine.scheduling import RowResult, Scheduler, StepResult
 from engine.scheduling.cost import CostCoefficients, StepCostModel, row_work, total
 from engine.scheduling.pace import Pace
@@ -28,13 +28,13 @@ class LetIn:
 
 
 class Machine:
-    """A scheduler whose steps take the time that they take, and the forecast that its core keeps of it."""
+    """A scheduler whose steps take the time that they take, and the predictor that its core keeps of it."""
 
     def __init__(self) -> None:
         config = SchedulerConfig(max_running=SLOTS, step_tokens=512, chunk_tokens=512, classes=(STANDARD,))
         truth = StepCostModel.from_coefficients(TRUTH)
         self.scheduler = Scheduler(config, KVCacheManager(BlockPool(5_000)), 2048, truth)
-        self.forecast = Forecast(self.scheduler, Pace())
+        self.predictor = WaitPredictor(self.scheduler, Pace())
         self.rng = Random(1)
         self.now_ns = 0
         self.arrivals = 0
@@ -46,7 +46,7 @@ class Machine:
         """Let in, or turned away, as the gateway does it."""
         self.arrivals += 1
         tokens, answer = self.rng.randint(20, 200), self.rng.randint(60, 100)
-        wait = self.forecast.predicted_wait("standard", tokens)
+        wait = self.predictor.predicted_wait("standard", tokens)
         if wait.drain_ns and MARGIN * wait.first_token_ns > BOUND_NS:
             return
         params = SamplingParams(max_tokens=answer, ignore_eos=True)
@@ -54,25 +54,25 @@ class Machine:
         request = make_request(
             str(self.arrivals), prompt, arrival=self.arrivals, params=params, salt=bytes([self.arrivals])
         )
-        reservation = self.forecast.reserve("standard")
+        reservation = self.predictor.reserve("standard")
         reservation.expect([ExpectedPrompt(tokens, 1, answer)])
         self.reserved.append(LetIn(self.now_ns, request, reservation))
 
     def submit(self) -> None:
         """All that were let in."""
         for each in self.reserved:
-            self.forecast.submitted([each.request], each.reservation)
+            self.predictor.on_submit([each.request], each.reservation)
             self.scheduler.add(each.request, each.at_ns)
             self._at_ns[each.request] = each.at_ns
-            self.forecast.entered(each.request, self.now_ns)
-        self.forecast.refresh(self.now_ns, [each.request.id for each in self.reserved])
+            self.predictor.on_enqueue(each.request, self.now_ns)
+        self.predictor.refresh(self.now_ns, [each.request.id for each in self.reserved])
         self.reserved.clear()
-        assert self.forecast.reservations == 0
+        assert self.predictor.reservations == 0
 
     def step(self) -> None:
         plan = self.scheduler.schedule(self.now_ns)
         assert plan is not None
-        self.forecast.refresh(self.now_ns)
+        self.predictor.refresh(self.now_ns)
         elapsed_ns = self.scheduler.cost_model.predict_ns(total(row_work(row.start, row.tokens) for row in plan.rows))
         self.now_ns += elapsed_ns
         for row in plan.rows:
@@ -80,7 +80,7 @@ class Machine:
                 self.waits_ns.append(self.now_ns - self._at_ns.pop(row.request))
         rows = tuple(RowResult(1 if row.samples else None) for row in plan.rows)
         self.scheduler.commit(plan, StepResult(rows), elapsed_ns=elapsed_ns)
-        self.forecast.refresh(self.now_ns, stepped=True)
+        self.predictor.refresh(self.now_ns, stepped=True)
 
     def run(self, until_ns: int | None = None) -> None:
         while self.scheduler.has_work and (until_ns is None or self.now_ns < until_ns):

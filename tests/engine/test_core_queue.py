@@ -33,7 +33,7 @@ class Step:
 
 @dataclass
 class Device:
-    ahead: int = 0
+    async_depth: int = 0
     takes_drafts: bool = False
     fails: bool = False
 
@@ -87,7 +87,7 @@ class Machine:
 
     def step(self, model: str) -> None:
         self.take_in()
-        self.core._step(self.core._workers[model])
+        self.core._step(self.core._runtimes[model])
         self.check()
 
     def run(self) -> None:
@@ -97,15 +97,15 @@ class Machine:
                 self.step(model)
 
     def scheduler(self, model: str) -> Scheduler:
-        return self.core._workers[model].scheduler
+        return self.core._runtimes[model].scheduler
 
     def check(self) -> None:
-        """Where nothing is on its way, the forecast is what the scheduler would be asked for now."""
+        """Where nothing is on its way, the wait_predictor is what the scheduler would be asked for now."""
         for model in MODELS:
-            worker = self.core._workers[model]
-            worker.forecast.check()
+            runtime = self.core._runtimes[model]
+            runtime.wait_predictor.check()
             if not self.core._inbox and not self.core.reservations(model):
-                assert self.core.queue_depth(model) == worker.scheduler.waiting
+                assert self.core.queue_depth(model) == runtime.scheduler.waiting
 
     def assert_idle(self) -> None:
         """A lone request is let in."""
@@ -116,8 +116,8 @@ class Machine:
                 assert self.core.predicted_wait(model, name, 8).drain_ns == 0
 
 
-def make_machine(thread: EngineThread, ahead: int = 0) -> Machine:
-    devices = {name: Device(ahead) for name in MODELS}
+def make_machine(thread: EngineThread, async_depth: int = 0) -> Machine:
+    devices = {name: Device(async_depth) for name in MODELS}
     config = SchedulerConfig(max_running=2, classes=(PREMIUM, STANDARD))
     models = {
         name: (Scheduler(config, KVCacheManager(BlockPool(64)), 512), device, None) for name, device in devices.items()
@@ -234,9 +234,9 @@ actions = st.lists(
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(actions, st.sampled_from([0, 1]))
 def test_whatever_happens_the_queue_is_what_is_left_of_it(
-    thread: EngineThread, todo: list[tuple[str, int]], ahead: int
+    thread: EngineThread, todo: list[tuple[str, int]], async_depth: int
 ) -> None:
-    machine = make_machine(thread, ahead)
+    machine = make_machine(thread, async_depth)
     core = machine.core
     reserved = [(model, core.reserve(model, "premium")) for model in MODELS]
     for action, number in todo:
@@ -271,7 +271,7 @@ def test_whatever_happens_the_queue_is_what_is_left_of_it(
                 machine.devices[model].fails = True
                 machine.step(model)
         for each in MODELS:
-            core._workers[each].forecast.check()
+            core._runtimes[each].wait_predictor.check()
     for device in machine.devices.values():
         device.fails = False
     for _, reservation in reserved:

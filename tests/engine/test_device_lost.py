@@ -43,7 +43,7 @@ async def test_all_requests_fail_and_the_engine_is_not_ready(
     config = EngineConfig(dtype="float32", kv_cache_bytes=8 << 20)
     with Engine.load({"llama": tiny_folders["llama"], "qwen3": tiny_folders["qwen3"]}, config) as engine:
         assert engine.ready
-        monkeypatch.setattr(engine._core._workers["llama"].executor, "execute", execute)
+        monkeypatch.setattr(engine._core._runtimes["llama"].executor, "execute", execute)
         async with asyncio.timeout(PATIENCE_SECONDS):
             errors = await asyncio.gather(*(error_of(engine, model) for model in ("llama", "llama", "qwen3")))
             assert errors[0] == "the engine lost its device"

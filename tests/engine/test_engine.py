@@ -41,11 +41,11 @@ def engine(tiny_folders: dict[str, Path]) -> Iterator[Engine]:
 
 def test_a_model_is_loaded_with_what_its_steps_take(engine: Engine) -> None:
     """The first customer's prompt is planned by the times of the warm-up, which is in nobody's bill."""
-    for worker in engine._core._workers.values():
-        measured = worker.scheduler.cost_model.measured
+    for runtime in engine._core._runtimes.values():
+        measured = runtime.scheduler.cost_model.measured
         assert measured.max_tokens >= 32
         assert measured.max_pairs > 0
-        assert worker.scheduler.stats().steps_total == 0
+        assert runtime.scheduler.stats().steps_total == 0
 
 
 async def collect(stream: AsyncIterator[TextDelta]) -> list[TextDelta]:
@@ -273,7 +273,7 @@ def test_offline_batch(engine: Engine) -> None:
 
 async def test_a_failing_step_fails_its_requests_and_no_others(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = tokens_of(await collect(engine.stream("qwen3", PROMPT, GREEDY)))
-    runner = engine._core._workers["llama"].executor
+    runner = engine._core._runtimes["llama"].executor
 
     def explode(plan: StepPlan) -> None:
         raise MemoryError("no room for this step")
@@ -290,7 +290,7 @@ async def test_a_failing_step_fails_its_requests_and_no_others(engine: Engine, m
 
 async def test_a_nan_fails_its_request_alone(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = tokens_of(await collect(engine.stream("llama", PROMPT, GREEDY)))
-    ops = engine._core._workers["llama"].executor._model._transformer.ops  # type: ignore[attr-defined]
+    ops = engine._core._runtimes["llama"].executor._model._transformer.ops  # type: ignore[attr-defined]
     embed = ops.embed
 
     def poisoned(table, token_ids):  # type: ignore[no-untyped-def]
@@ -331,7 +331,7 @@ def test_closing_ends_streams_with_an_error(tiny_folders: dict[str, Path]) -> No
 async def test_a_dead_engine_thread_leaves_nobody_waiting(tiny_folders: dict[str, Path]) -> None:
     engine = Engine.load({"llama": tiny_folders["llama"]}, EngineConfig(dtype="float32", kv_cache_bytes=8 << 20))
     with engine:
-        scheduler = engine._core._workers["llama"].scheduler
+        scheduler = engine._core._runtimes["llama"].scheduler
 
         def broken() -> None:
             raise AssertionError("a bug in the scheduler")
@@ -345,7 +345,7 @@ async def test_a_dead_engine_thread_leaves_nobody_waiting(tiny_folders: dict[str
 
 
 async def test_what_a_long_step_keeps_out_is_seen_to_wait(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = engine._core._workers["llama"].executor
+    runner = engine._core._runtimes["llama"].executor
     execute, entered, leave = runner.execute, threading.Event(), threading.Event()
 
     def stuck(plan: StepPlan) -> PendingStep:

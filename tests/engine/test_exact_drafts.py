@@ -47,7 +47,7 @@ def drafting(smollm2_file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[En
         small = fetch("smollm2-small", Settings().models_dir)
     except DownloadError as error:
         pytest.skip(f"the small model cannot be fetched: {error}")
-    monkeypatch.setattr("engine.runtime.worker.DepthController", lambda *_, most, below: FixedDepth(most))
+    monkeypatch.setattr("engine.runtime.model_loading.DepthController", lambda *_, most, below: FixedDepth(most))
     config = EngineConfig(
         dtype="bfloat16",
         kv_cache_bytes=9 << 20,

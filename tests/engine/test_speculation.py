@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from engine import Engine, EngineConfig, SamplingParams, SchedulerConfig, TextDelta
-from engine.runtime import worker
+from engine.runtime import model_loading
 from engine.speculation import FixedDepth
 
 pytestmark = pytest.mark.anyio
@@ -41,7 +41,7 @@ def plain(tiny_folders: dict[str, Path]) -> Iterator[Engine]:
 def drafting(tiny_folders: dict[str, Path]) -> Iterator[Engine]:
     """Always four deep, be it worth it or not."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(worker, "DepthController", lambda *_, **__: FixedDepth(4))
+        monkeypatch.setattr(model_loading, "DepthController", lambda *_, **__: FixedDepth(4))
         engine = load(tiny_folders["llama"], ngram=True)
     with engine:
         yield engine

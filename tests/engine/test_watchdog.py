@@ -95,7 +95,7 @@ class Stuck:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, engine: Engine, model: str, *, at_result: bool) -> None:
         self.entered, self.leave, self.left = threading.Event(), threading.Event(), threading.Event()
-        runner = engine._core._workers[model].executor
+        runner = engine._core._runtimes[model].executor
         execute = runner.execute
 
         def result_of(pending: PendingStep) -> StepResult:
@@ -166,7 +166,7 @@ async def test_who_comes_back_after_all_touches_nothing(engine: Engine, monkeypa
     stuck = Stuck(monkeypatch, engine, "llama", at_result=True)
     async with asyncio.timeout(PATIENCE_SECONDS):
         await error_of(engine, "llama")
-    scheduler, running = engine._core._workers["llama"].scheduler, engine._core._running
+    scheduler, running = engine._core._runtimes["llama"].scheduler, engine._core._running
     assert scheduler.in_flight == 1
     stuck.leave.set()
     assert running is not None

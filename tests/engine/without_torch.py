@@ -5,7 +5,7 @@ import sys
 
 from engine import Engine, EngineConfig, SamplingParams, SchedulerConfig
 from engine.request import Pooling
-from engine.runtime import worker
+from engine.runtime import model_loading
 from engine.speculation.policy import FixedDepth
 from kernels.cpu.native.library import load
 
@@ -36,7 +36,7 @@ async def embed(engine: Engine, pooling: Pooling) -> bytes:
 
 def main(folder: str) -> None:
     # On a tiny model drafts never pay, and which are tried at all depends on how long steps take.
-    worker.DepthController = lambda *_, most, below: FixedDepth(most)  # type: ignore
+    model_loading.DepthController = lambda *_, most, below: FixedDepth(most)  # type: ignore
     config = EngineConfig(
         device="cpu",
         threads=2,

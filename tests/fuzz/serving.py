@@ -15,7 +15,7 @@ import structlog
 
 from engine.config import EngineConfig
 from engine.engine import Engine
-from engine.runtime import worker
+from engine.runtime import model_loading
 from engine.speculation.policy import FixedDepth
 from gateway.admission import Limiter, MemoryStore
 from gateway.app import create_app
@@ -115,7 +115,7 @@ def serving(folder: Path, *, window: int = WINDOW) -> Iterator[Served]:
         max_model_len=window,
         drafts={"tiny": "twin"},
     )
-    with mock.patch.object(worker, "DepthController", return_value=FixedDepth(DRAFT_DEPTH)):
+    with mock.patch.object(model_loading, "DepthController", return_value=FixedDepth(DRAFT_DEPTH)):
         engine = Engine.load({"tiny": checkpoint, "twin": checkpoint}, config)
     limits, sessions = MemoryStore(), MemorySessionStore()
     journal = Journal(folder / "journal.db", interval_ms=5, min_free_bytes=0)

@@ -25,9 +25,9 @@ from engine.request import (
     Usage,
 )
 from engine.runtime.core import EngineHealth
-from engine.runtime.forecast import PredictedWait
 from engine.runtime.reservation import UNKNOWN_PROMPT, ArrivalBook, Reservation
 from engine.runtime.streams import AbortListener
+from engine.runtime.wait_prediction import PredictedWait
 from engine.text.chat_template import ChatTemplateError
 from engine.text.dialect import Dialect
 from engine.text.least_tokens import TooManyTokens

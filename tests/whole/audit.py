@@ -105,22 +105,22 @@ class Auditor:
         core = gateway.engine._core
         if not core._wake._waiters or core._inbox:  # type: ignore[attr-defined]
             return
-        for name, worker in core._workers.items():
-            assert not worker.steps.has_work, f"the engine waits, and {name} has work"
-            worker.forecast.check()
+        for name, runtime in core._runtimes.items():
+            assert not runtime.step_loop.has_work, f"the engine waits, and {name} has work"
+            runtime.wait_predictor.check()
             depth = core.queue_depth(name)
             assert not depth or core.reservations(name), f"an idle engine has a queue of {depth} for {name}"
 
     def _check_streams(self, gateway: Gateway) -> None:
         """What nobody reads is bounded, and what nobody reads any more is not computed for long."""
         now_s, read = self.world.clock.elapsed_s, set[str]()
-        for mailbox in gateway.engine._mailboxes.values():
-            read |= mailbox._streams.keys()
-            for streams in mailbox._streams.values():
+        for dispatcher in gateway.engine._dispatchers.values():
+            read |= dispatcher._streams.keys()
+            for streams in dispatcher._streams.values():
                 most = streams._most + UNREAD_SLACK * len(streams._choices)
                 assert len(streams._ready) <= most, f"{len(streams._ready)} deltas lie unread"
         bound_s = ORPHAN_S + 3 * max(device.longest_ns for device in gateway.devices.values()) / 1e9
-        here = {each for worker in gateway.engine._core._workers.values() for each in worker.hand_over.sinks}
+        here = {each for runtime in gateway.engine._core._runtimes.values() for each in runtime.dispatcher.sinks}
         self._orphans = {each: self._orphans.get(each, now_s) for each in here - read}
         for request, since_s in self._orphans.items():
             assert now_s - since_s < bound_s, f"{request} is computed for {now_s - since_s:.1f} s for nobody"
@@ -313,14 +313,14 @@ class Auditor:
 def _left_in(gateway: Gateway) -> list[str]:
     left: list[str] = []
     core, services = gateway.engine._core, gateway.services
-    for name, worker in core._workers.items():
-        scheduler = worker.scheduler
-        if worker.steps.has_work or scheduler.waiting or scheduler.running:
+    for name, runtime in core._runtimes.items():
+        scheduler = runtime.scheduler
+        if runtime.step_loop.has_work or scheduler.waiting or scheduler.running:
             left.append(f"{name} has work")
         if scheduler._cache.free_blocks != scheduler._cache.num_blocks:
             left.append(f"{name} holds {scheduler._cache.num_blocks - scheduler._cache.free_blocks} blocks")
-        if worker.hand_over.sinks:
-            left.append(f"{name} has {len(worker.hand_over.sinks)} sinks")
+        if runtime.dispatcher.sinks:
+            left.append(f"{name} has {len(runtime.dispatcher.sinks)} sinks")
 
         if core.queue_depth(name):
             left.append(f"{name} has a queue of {core.queue_depth(name)}")
@@ -328,7 +328,11 @@ def _left_in(gateway: Gateway) -> list[str]:
             left.append(f"{name} has {core.reservations(name)} reservations")
     if core._inbox:
         left.append("the engine's inbox")
-    left += [f"{len(mailbox._streams)} streams" for mailbox in gateway.engine._mailboxes.values() if mailbox._streams]
+    left += [
+        f"{len(dispatcher._streams)} streams"
+        for dispatcher in gateway.engine._dispatchers.values()
+        if dispatcher._streams
+    ]
     counts = services.limiter.counts()
     left += [f"limiter: {counts[name]} {name}" for name in ("open", "unmerged", "breaker_open") if counts.get(name)]
     journal, relay, sessions = services.journal, services.relay, services.sessions

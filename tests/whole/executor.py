@@ -36,9 +36,9 @@ class Faults:
 
 
 class SimulatedDevice:
-    """An `Executor`. With `ahead=1` a step begins when the one before it ends, as on a GPU."""
+    """An `Executor`. With `async_depth=1` a step begins when the one before it ends, as on a GPU."""
 
-    def __init__(self, clock: VirtualClock, num_blocks: int, vocab_size: int, *, ahead: int = 0) -> None:
+    def __init__(self, clock: VirtualClock, num_blocks: int, vocab_size: int, *, async_depth: int = 0) -> None:
         self.speed = Speed()
         self.faults = Faults()
         self.busy_ns = 0
@@ -47,12 +47,12 @@ class SimulatedDevice:
         self.num_blocks = num_blocks
         self._salts: dict[str, bytes] = {}
         self._clock = clock
-        self._inner = FakeExecutor(num_blocks, vocab_size, ahead=ahead, is_poisoned=self._is_poisoned)
+        self._inner = FakeExecutor(num_blocks, vocab_size, async_depth=async_depth, is_poisoned=self._is_poisoned)
         self._ends_ns: deque[int] = deque([0], maxlen=1)
 
     @property
-    def ahead(self) -> int:
-        return self._inner.ahead
+    def async_depth(self) -> int:
+        return self._inner.async_depth
 
     @property
     def takes_drafts(self) -> bool:

@@ -24,11 +24,13 @@ PLANTS = [
     Plant("the inbox is read twice", "engine.runtime.core:EngineCore._take_in", drop("clear")),
     Plant("an abort is not obeyed", "engine.runtime.core:_obey", drop("abort")),
     Plant("the last step's deltas stay", "engine.runtime.core:EngineCore._step", without_if(1, taken=False)),
-    Plant("a sink outlives its request", "engine.runtime.hand_over:HandOver.deliver", drop_deletion("sinks")),
+    Plant(
+        "a sink outlives its request", "engine.runtime.delta_dispatcher:DeltaDispatcher.deliver", drop_deletion("sinks")
+    ),
     Plant("what is read wakes nobody", "engine.runtime.streams:ChoiceStreams.push", drop("wake")),
     Plant("a paused request is not resumed", "engine.runtime.streams:ChoiceStreams.next", drop("resume")),
     Plant("nobody is paused", "engine.runtime.streams:ChoiceStreams.push", drop("pause")),
-    Plant("a stream stays registered", "engine.runtime.streams:Mailbox.forget", drop("pop")),
+    Plant("a stream stays registered", "engine.runtime.streams:OutputDispatcher.forget", drop("pop")),
     Plant("a closed stream goes on", "engine.engine:Engine._read", drop("abort")),
     Plant("all tenants have one salt", "engine.engine:Engine._requests", replace("tenant.encode()", "b''")),
     # Between the streams and the socket
@@ -78,10 +80,14 @@ PLANTS = [
     # What is on its way to a queue
     Plant("an abort shows only after a step", "engine.runtime.core:EngineCore._take_in", drop("refresh")),
     Plant("a reservation is not given up", "engine.runtime.reservation:Reservation.__exit__", drop("release")),
-    Plant("what is taken in stays on its way", "engine.runtime.forecast:Forecast.refresh", drop("drop")),
-    Plant("what has been reserved is still to come", "engine.runtime.forecast:Forecast.submitted", drop("take")),
+    Plant("what is taken in stays on its way", "engine.runtime.wait_prediction:WaitPredictor.refresh", drop("drop")),
+    Plant(
+        "what has been reserved is still to come",
+        "engine.runtime.wait_prediction:WaitPredictor.on_submit",
+        drop("take"),
+    ),
     Plant("the refusing model's place is kept", "gateway.generation.candidates:Candidates._fall_back", drop("release")),
-    Plant("what is asked for comes first", "engine.runtime.core:EngineCore._take_in", drop("_hand_over")),
+    Plant("what is asked for comes first", "engine.runtime.core:EngineCore._take_in", drop("_dispatch")),
     Plant(
         "what a dead engine has not read is lost",
         "engine.runtime.core:EngineCore._end_all",

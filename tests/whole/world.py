@@ -24,12 +24,12 @@ from engine.memory.block_pool import BlockPool
 from engine.memory.kv_cache import KVCacheManager
 from engine.memory.kv_memory import KVBudget, KVPool
 from engine.runtime import core as engine_core
-from engine.runtime import forecast as engine_forecast
 from engine.runtime import streams
 from engine.runtime import thread as engine_thread
+from engine.runtime import wait_prediction as engine_wait_prediction
 from engine.runtime import watchdog as engine_watchdog
+from engine.runtime.model_loading import LoadedModel, ServedModel
 from engine.runtime.thread import EngineThread
-from engine.runtime.worker import LoadedModel, ServedModel
 from engine.scheduling.scheduler import Scheduler
 from engine.text.chat_template import ChatTemplate
 from engine.text.processor import TextProcessor
@@ -64,7 +64,7 @@ THREADED_MODULES = (
     engine_core,
     engine_thread,
     engine_watchdog,
-    engine_forecast,
+    engine_wait_prediction,
     journal_module,
     worker_module,
     text_pool,
@@ -105,7 +105,7 @@ class Gateway:
 
     @property
     def schedulers(self) -> dict[str, Scheduler]:
-        return {name: worker.scheduler for name, worker in self.engine._core._workers.items()}
+        return {name: runtime.scheduler for name, runtime in self.engine._core._runtimes.items()}
 
 
 class World:
@@ -260,7 +260,7 @@ def quiet() -> Iterator[None]:
     structlog.configure(
         processors=[lambda *_: ""], logger_factory=structlog.ReturnLoggerFactory(), cache_logger_on_first_use=False
     )
-    with patch.object(engine_thread, "give_way", lambda: None):
+    with patch.object(engine_thread, "lower_priority", lambda: None):
         yield
 
 
@@ -287,7 +287,7 @@ def _models(
             classes=engine_classes_of(settings),
         )
         scheduler = Scheduler(scheduling, KVCacheManager(BlockPool(config.blocks)), config.window)
-        device = SimulatedDevice(clock, config.blocks, BYTES, ahead=config.ahead)
+        device = SimulatedDevice(clock, config.blocks, BYTES, async_depth=config.ahead)
         device.speed.step_ns = config.step_us * (1000 if name == "large" else 300)
         device.speed.token_ns = config.token_us * (1000 if name == "large" else 300)
         windows = {each.name: scheduler.window_tokens_of(each.name) for each in scheduling.classes}

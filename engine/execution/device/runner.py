@@ -78,7 +78,7 @@ class DeviceRunner:
         self._graphs: dict[GraphKey, ReplayedStep] = {}
 
     @property
-    def ahead(self) -> int:
+    def async_depth(self) -> int:
         return 1
 
     @property

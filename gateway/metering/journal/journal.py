@@ -20,7 +20,7 @@ from typing import IO
 
 import structlog
 
-from engine.runtime.awaiting import outcome_of
+from engine.runtime.futures import outcome_of
 from gateway.errors import OperatorError
 from gateway.metering.event import Ending, UsageEvent
 from gateway.metering.journal.batch import Batch, Ended

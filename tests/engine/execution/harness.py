@@ -84,7 +84,7 @@ class Harness:
         )
         if poison:
             fill_with_nan(self.runner._kv)  # what no request has written must never reach a result
-        self.scheduler.ahead = self.runner.ahead
+        self.scheduler.async_depth = self.runner.async_depth
         self.launched: deque[tuple[StepPlan, PendingStep]] = deque()
         self.most_in_flight = 0
         self.arrivals = 0
@@ -128,7 +128,7 @@ class Harness:
             self.most_in_flight = max(self.most_in_flight, len(self.launched))
         elif not self.launched:
             return False
-        if plan is None or len(self.launched) > self.scheduler.ahead:
+        if plan is None or len(self.launched) > self.scheduler.async_depth:
             landed, pending = self.launched.popleft()
             for delta in self.scheduler.commit(landed, pending.result()):
                 self.results[delta.request_id].tokens += delta.token_ids

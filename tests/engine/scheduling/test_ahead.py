@@ -15,7 +15,7 @@ STEP_NS = 1_000_003
 
 def make_ahead(num_blocks: int = 64, **limits: int) -> Scheduler:
     scheduler = make_scheduler(num_blocks, **limits)
-    scheduler.ahead = 1
+    scheduler.async_depth = 1
     return scheduler
 
 
@@ -71,7 +71,7 @@ class TestPlans:
 
     @pytest.mark.parametrize("max_tokens", [0, 1, 2, 5])
     def test_nothing_is_planned_beyond_the_last_token(self, max_tokens: int) -> None:
-        scheduler, executor = make_ahead(chunk_tokens=16), FakeExecutor(64, ahead=1)
+        scheduler, executor = make_ahead(chunk_tokens=16), FakeExecutor(64, async_depth=1)
         request = make_request("r", range(20), params=answer_of(max_tokens))
         ended = run_to_completion(scheduler, executor, [request])["r"]
         assert len(ended.token_ids) == max_tokens
@@ -82,7 +82,7 @@ class TestPlans:
     def test_nor_beyond_the_window(self) -> None:
         scheduler = make_ahead(2)
         request = make_request("r", range(30), params=FOREVER)
-        ended = run_to_completion(scheduler, FakeExecutor(2, ahead=1), [request])["r"]
+        ended = run_to_completion(scheduler, FakeExecutor(2, async_depth=1), [request])["r"]
         assert len(ended.token_ids) == 2
         assert scheduler.stats().scheduled_tokens_total == 31
 
@@ -289,10 +289,10 @@ class TestAnswers:
     @pytest.mark.parametrize("num_blocks", [4, 7, 40])
     def test_also_in_a_pool_that_is_too_small(self, num_blocks: int) -> None:
         given: list[dict[str, Transcript]] = []
-        for ahead in (0, 1):
+        for async_depth in (0, 1):
             scheduler = make_scheduler(num_blocks, max_running=6, chunk_tokens=9)
-            scheduler.ahead = ahead
-            executor = FakeExecutor(num_blocks, 12, ahead=ahead)
+            scheduler.async_depth = async_depth
+            executor = FakeExecutor(num_blocks, 12, async_depth=async_depth)
             given.append(run_to_completion(scheduler, executor, self.requests()))
             assert scheduler.stats().free_blocks == num_blocks
         waited, ahead_of_it = given

@@ -226,7 +226,7 @@ class TestRoom:
 class TestInFlight:
     def test_nothing_is_planned_until_drafts_have_landed(self) -> None:
         scheduler = make_scheduler()
-        scheduler.ahead = 1
+        scheduler.async_depth = 1
         request = running(scheduler)
         plan = plan_with(scheduler, request, (5, 6))
         scheduler.add(make_request("late", range(20), arrival=3))
@@ -236,7 +236,7 @@ class TestInFlight:
 
     def test_who_has_a_token_in_flight_has_no_drafts(self) -> None:
         scheduler = make_scheduler()
-        scheduler.ahead = 1
+        scheduler.async_depth = 1
         running(scheduler)
         assert scheduler.schedule() is not None
         assert room_in(scheduler) is None

@@ -98,7 +98,7 @@ def test_its_slot_and_its_blocks_are_there_for_others() -> None:
     assert planned(scheduler.schedule())[0][0] == unread.id
     scheduler.pause(unread.id)
     scheduler.check()
-    scheduler.ahead = 1
+    scheduler.async_depth = 1
     assert planned(scheduler.schedule())[0][0] == large.id
     assert scheduler.stats().preemptions_total == 0
 

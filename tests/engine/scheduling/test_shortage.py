@@ -154,7 +154,7 @@ def test_a_fork_whose_block_may_not_have_been_copied_starts_again() -> None:
 
 def test_what_was_launched_behind_it_comes_to_nothing_but_for_others() -> None:
     scheduler = make_scheduler(chunk_tokens=16)
-    scheduler.ahead = 1
+    scheduler.async_depth = 1
     scheduler.add(prompts(1, 40)[0])
     plans = [plan_of(scheduler)]
     scheduler.add(make_request("other", range(900, 910), arrival=1, params=FOREVER))

@@ -16,7 +16,7 @@ from engine.config import SchedulerConfig
 from engine.memory import KVCacheManager
 from engine.memory.block_pool import BlockPool
 from engine.request import Request, SamplingParams
-from engine.runtime.stepping import DeviceClock, ModelSteps
+from engine.runtime.step_loop import DeviceClock, StepLoop
 from engine.runtime.watchdog import Watchdog
 from engine.scheduling import RowResult, Scheduler, StepPlan, StepResult
 from engine.scheduling.cost import StepCostModel
@@ -84,7 +84,7 @@ class Target:
     """An executor whose model says, at each position of a request, what the request's seed says."""
 
     clock: Clock
-    ahead: int = 0
+    async_depth: int = 0
     takes_drafts: bool = True
 
     def execute(self, plan: StepPlan) -> Landed:
@@ -164,7 +164,7 @@ class Server:
         self.drafter = Drafter(clock, acceptance)
         speculator = Speculator([self.drafter], policy_of(self._scheduler.cost_model), clock.monotonic_ns)
         watchdog = Watchdog(60.0, lambda: None)
-        self._steps = ModelSteps(self._scheduler, Target(clock), DeviceClock(), watchdog, speculator)
+        self._steps = StepLoop(self._scheduler, Target(clock), DeviceClock(), watchdog, speculator)
         self._served = 0
         self.verified = 0
         """Drafts so far, of requests that have ended."""

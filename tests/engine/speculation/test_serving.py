@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from engine.runtime import stepping
+from engine.runtime import step_loop
 from engine.speculation import FixedDepth
 from tests.engine.speculation.serving import Clock, Policy, Server, controller
 
@@ -22,7 +22,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
 
     def begin(policy: Policy, seed: int) -> Server:
         clock = Clock(random.Random(seed))
-        monkeypatch.setattr(stepping.time, "monotonic_ns", clock.monotonic_ns)
+        monkeypatch.setattr(step_loop.time, "monotonic_ns", clock.monotonic_ns)
         return Server(clock, policy)
 
     return begin

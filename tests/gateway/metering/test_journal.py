@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.runtime.awaiting import outcome_of
+from engine.runtime.futures import outcome_of
 from gateway.billing.prices import Price
 from gateway.common.timestamps import unix_ms
 from gateway.metering.event import Ending, UsageEvent

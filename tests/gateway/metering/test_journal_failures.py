@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.runtime.awaiting import outcome_of
+from engine.runtime.futures import outcome_of
 from gateway.metering.event import Ending
 from gateway.metering.journal.journal import Journal, JournalUnavailable
 from gateway.metering.journal.journal_file import JournalFile

@@ -41,7 +41,7 @@ def placed(monkeypatch: pytest.MonkeyPatch) -> list[Transformer]:
 
     memory = DeviceMemory(total_bytes=100 << 20, taken_bytes=60 << 20, step_bytes=30 << 20)
     monkeypatch.setattr("engine.engine.select_ops", lambda *_: GpuOps(torch.device("cpu"), torch.float32))
-    monkeypatch.setattr("engine.runtime.worker.select_step_ops", lambda ops: ReferenceStepOps())
+    monkeypatch.setattr("engine.runtime.model_loading.select_step_ops", lambda ops: ReferenceStepOps())
     monkeypatch.setattr(placement, "measure_memory", lambda *_: memory)
     monkeypatch.setattr(placement, "place", place)
     return models
@@ -56,7 +56,7 @@ def test_it_says_what_it_says_on_a_cpu(tiny_folders: dict[str, Path], placed: li
     config = EngineConfig(drafts={"large": "small"}, scheduler=SLOTS)
     with Engine.load({"large": folder, "small": folder}, config) as engine:
         assert [list(choice.token_ids) for [choice] in engine.generate("large", PROMPTS, GREEDY)] == expected
-        assert [type(worker.executor) for worker in engine._core._workers.values()] == [DeviceRunner] * 2
+        assert [type(runtime.executor) for runtime in engine._core._runtimes.values()] == [DeviceRunner] * 2
         assert len(placed) == 2
         assert "of the GPU's" in str(engine.hardware["kv memory of large"])
         assert engine.stats()["large"].speculation is None, "on a GPU no model drafts"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.runtime.awaiting import outcome_of
+from engine.runtime.futures import outcome_of
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ Sink = Callable[[list[TokenDelta]], None]
 watchdog's where that hangs; must not block."""
 
 
-class HandOver:
+class DeltaDispatcher:
     """Where the deltas of one model's requests go, and what has yet to go there.
 
     Whoever gets deltas makes text of them, on another thread, and needs the interpreter for that. The engine thread

@@ -5,16 +5,16 @@ from contextlib import suppress
 
 from engine.errors import EngineError
 from engine.runtime.core import EngineCore
-from engine.runtime.streams import AbortListener, Choice, Mailbox
+from engine.runtime.streams import AbortListener, Choice, OutputDispatcher
 
 
-class CallControl:
+class RequestHandle:
     """From an event loop to the engine thread, for one model. Once the engine is closed there is nothing to do."""
 
-    def __init__(self, core: EngineCore, model: str, mailbox: Mailbox) -> None:
+    def __init__(self, core: EngineCore, model: str, dispatcher: OutputDispatcher) -> None:
         self._core = core
         self._model = model
-        self._mailbox = mailbox
+        self._dispatcher = dispatcher
 
     def abort(self, choices: Sequence[Choice], on_abort: AbortListener | None = None) -> None:
         """End choices that the engine would go on with. `on_abort` is told of each on the event loop, when the engine
@@ -28,7 +28,7 @@ class CallControl:
         if not choices:
             return
         try:
-            self._core.abort(self._model, _ids(choices), lambda: self._mailbox.call(tell))
+            self._core.abort(self._model, _ids(choices), lambda: self._dispatcher.call(tell))
         except EngineError:
             tell()  # it is closed, and has let go of all
 

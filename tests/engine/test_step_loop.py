@@ -7,8 +7,8 @@ import pytest
 
 from engine.errors import OutOfDeviceMemory
 from engine.request import FinishReason, Request, SamplingParams, TokenDelta
-from engine.runtime import stepping
-from engine.runtime.stepping import DeviceClock, ModelSteps
+from engine.runtime import step_loop
+from engine.runtime.step_loop import DeviceClock, StepLoop
 from engine.runtime.watchdog import Watchdog
 from engine.scheduling import RowResult, StepPlan, StepResult
 from engine.simulation import FakeExecutor, make_request
@@ -47,7 +47,7 @@ class Device:
     """Runs steps of 100 ns one after another, and keeps a diary. `broken` says which steps raise, and where."""
 
     clock: Clock
-    ahead: int
+    async_depth: int
     takes_drafts: bool = False
     diary: list[str] = field(default_factory=list)
     broken: dict[str, Exception] = field(default_factory=dict)
@@ -81,16 +81,16 @@ class Running:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(stepping.time, "monotonic_ns", clock.monotonic_ns)
+    monkeypatch.setattr(step_loop.time, "monotonic_ns", clock.monotonic_ns)
     return clock
 
 
 class Machine:
-    def __init__(self, clock: Clock, ahead: int, requests: int = 1) -> None:
+    def __init__(self, clock: Clock, async_depth: int, requests: int = 1) -> None:
         self.clock = clock
-        self.device = Device(clock, ahead)
+        self.device = Device(clock, async_depth)
         self.scheduler = make_scheduler()
-        self.steps = ModelSteps(self.scheduler, self.device, DeviceClock(), never_late())
+        self.steps = StepLoop(self.scheduler, self.device, DeviceClock(), never_late())
         for request in prompts(requests, 20, TEN):
             self.scheduler.add(request)
 
@@ -99,7 +99,7 @@ class Machine:
         for _ in range(most):
             if not self.steps.has_work:
                 break
-            deltas += self.steps.turn()
+            deltas += self.steps.step()
             self.scheduler.check()
         return deltas
 
@@ -109,20 +109,20 @@ class Machine:
 
 
 def test_an_executor_that_computes_at_once_is_waited_for(clock: Clock) -> None:
-    machine = Machine(clock, ahead=0)
+    machine = Machine(clock, async_depth=0)
     machine.turns(2)
     assert machine.device.diary == ["launch 1", "result 1", "launch 2", "result 2"]
 
 
 def test_a_device_has_its_next_step_before_it_has_finished_one(clock: Clock) -> None:
-    machine = Machine(clock, ahead=1)
+    machine = Machine(clock, async_depth=1)
     deltas = machine.turns(3)
     assert machine.device.diary == ["launch 1", "launch 2", "result 1", "launch 3", "result 2"]
     assert [delta.token_ids for delta in deltas] == [(1,), (1,)]
 
 
 def test_what_is_in_flight_lands_when_nothing_is_left_to_launch(clock: Clock) -> None:
-    machine = Machine(clock, ahead=1, requests=2)
+    machine = Machine(clock, async_depth=1, requests=2)
     deltas = machine.turns()
     assert [delta.finish_reason for delta in deltas].count(FinishReason.LENGTH) == 2
     assert machine.scheduler.in_flight == 0
@@ -131,7 +131,7 @@ def test_what_is_in_flight_lands_when_nothing_is_left_to_launch(clock: Clock) ->
 
 
 def test_rows_of_those_that_have_left_are_waited_for_too(clock: Clock) -> None:
-    machine = Machine(clock, ahead=1)
+    machine = Machine(clock, async_depth=1)
     machine.turns(3)
     assert machine.scheduler.abort("r0")
     assert not machine.scheduler.has_work
@@ -141,35 +141,35 @@ def test_rows_of_those_that_have_left_are_waited_for_too(clock: Clock) -> None:
     assert machine.scheduler.in_flight == 0
 
 
-@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("async_depth", [0, 1])
 def test_steps_are_charged_for_the_time_from_their_launch_or_the_end_of_the_one_before(
-    clock: Clock, ahead: int
+    clock: Clock, async_depth: int
 ) -> None:
     """So they add up to the time of the device, also when they were launched while others ran."""
-    machine = Machine(clock, ahead)
+    machine = Machine(clock, async_depth)
     machine.turns()
     assert machine.charged_ns == 10 * 100
     assert clock.now_ns == 1_000 + 10 * 100
 
 
 def test_models_that_share_a_device_are_not_charged_for_one_another(clock: Clock) -> None:
-    device, shared = Device(clock, ahead=1), DeviceClock()
+    device, shared = Device(clock, async_depth=1), DeviceClock()
     schedulers = [make_scheduler(), make_scheduler()]
-    both = [ModelSteps(scheduler, device, shared, never_late()) for scheduler in schedulers]
+    both = [StepLoop(scheduler, device, shared, never_late()) for scheduler in schedulers]
     for number, scheduler in enumerate(schedulers):
         scheduler.add(make_request("r", range(20), params=SamplingParams(max_tokens=5 + 5 * number, ignore_eos=True)))
     while any(steps.has_work for steps in both):
         for steps in both:
             if steps.has_work:
-                steps.turn()
+                steps.step()
     charged = [sum(each.attributed_ns for each in scheduler.stats().classes) for scheduler in schedulers]
     assert charged == [500, 1000]
 
 
 @pytest.mark.parametrize("when", ["launch", "result"])
-@pytest.mark.parametrize("ahead", [0, 1])
-def test_a_step_that_fails_ends_its_requests_and_the_model_goes_on(clock: Clock, ahead: int, when: str) -> None:
-    machine = Machine(clock, ahead)
+@pytest.mark.parametrize("async_depth", [0, 1])
+def test_a_step_that_fails_ends_its_requests_and_the_model_goes_on(clock: Clock, async_depth: int, when: str) -> None:
+    machine = Machine(clock, async_depth)
     machine.device.broken[f"{when} 3"] = RuntimeError("no such kernel")
     ended = machine.turns()
     assert [delta.finish_reason for delta in ended] == [None, None, FinishReason.ERROR]
@@ -178,41 +178,43 @@ def test_a_step_that_fails_ends_its_requests_and_the_model_goes_on(clock: Clock,
 
 
 def test_nothing_is_launched_behind_a_step_that_never_was(clock: Clock) -> None:
-    machine = Machine(clock, ahead=1)
+    machine = Machine(clock, async_depth=1)
     machine.device.broken["launch 3"] = RuntimeError("no such kernel")
     machine.turns()
     assert machine.device.diary == ["launch 1", "launch 2", "result 1", "launch 3", "result 2"]
 
 
 @pytest.mark.parametrize("when", ["launch", "result"])
-@pytest.mark.parametrize("ahead", [0, 1])
-def test_a_step_for_which_there_is_no_room_comes_again_in_smaller_pieces(clock: Clock, ahead: int, when: str) -> None:
-    machine = Machine(clock, ahead)
+@pytest.mark.parametrize("async_depth", [0, 1])
+def test_a_step_without_device_memory_is_planned_again_in_smaller_pieces(
+    clock: Clock, async_depth: int, when: str
+) -> None:
+    machine = Machine(clock, async_depth)
     machine.device.broken[f"{when} 1"] = OutOfDeviceMemory("no room for 3 GiB")
     deltas = machine.turns()
     assert [delta.finish_reason for delta in deltas] == [None] * 9 + [FinishReason.LENGTH]
     stats = machine.scheduler.stats()
-    assert (stats.failures_total, stats.wasted_rows_total) == (0, 2 if (when, ahead) == ("result", 1) else 1)
+    assert (stats.failures_total, stats.wasted_rows_total) == (0, 2 if (when, async_depth) == ("result", 1) else 1)
     assert machine.scheduler.in_flight == 0
 
 
 def given_by(executor: FakeExecutor) -> dict[str, list[int]]:
     """What each of a few requests gets, some of which are forks, in a pool that is too small for all."""
     scheduler, given = make_scheduler(6, max_running=4, chunk_tokens=9), dict[str, list[int]]()
-    steps = ModelSteps(scheduler, executor, DeviceClock(), never_late())
+    steps = StepLoop(scheduler, executor, DeviceClock(), never_late())
     for request in (*family(3, 30, TEN), *prompts(5, 30, TEN)[3:]):
         scheduler.add(request)
     while steps.has_work:
-        for delta in steps.turn():
+        for delta in steps.step():
             given.setdefault(delta.request_id, []).extend(delta.token_ids)
         scheduler.check()
     return given
 
 
 @pytest.mark.parametrize("at_result", [False, True])
-@pytest.mark.parametrize("ahead", [0, 1])
-def test_answers_are_the_same_on_any_device(ahead: int, at_result: bool) -> None:
-    executor = FakeExecutor(6, ahead=ahead)
+@pytest.mark.parametrize("async_depth", [0, 1])
+def test_answers_are_the_same_on_any_device(async_depth: int, at_result: bool) -> None:
+    executor = FakeExecutor(6, async_depth=async_depth)
     executor.run_short(5, 30, at_result=at_result)
     assert given_by(executor) == given_by(FakeExecutor(6))
 
@@ -258,16 +260,16 @@ class Listener(FixedDepth):
 
 
 class TestDrafting:
-    def machine(self, clock: Clock, parrot: Parrot, policy: DepthPolicy, ahead: int = 0) -> Machine:
-        machine = Machine(clock, ahead)
+    def machine(self, clock: Clock, parrot: Parrot, policy: DepthPolicy, async_depth: int = 0) -> Machine:
+        machine = Machine(clock, async_depth)
         machine.device.takes_drafts = True
         speculator = Speculator([parrot], policy, clock.monotonic_ns)
-        machine.steps = ModelSteps(machine.scheduler, machine.device, DeviceClock(), never_late(), speculator)
+        machine.steps = StepLoop(machine.scheduler, machine.device, DeviceClock(), never_late(), speculator)
         return machine
 
-    @pytest.mark.parametrize("ahead", [0, 1])
-    def test_what_is_right_comes_at_once(self, clock: Clock, ahead: int) -> None:
-        machine = self.machine(clock, Parrot(clock), FixedDepth(3), ahead)
+    @pytest.mark.parametrize("async_depth", [0, 1])
+    def test_what_is_right_comes_at_once(self, clock: Clock, async_depth: int) -> None:
+        machine = self.machine(clock, Parrot(clock), FixedDepth(3), async_depth)
         deltas = machine.turns()
         assert [len(delta.token_ids) for delta in deltas] == [1, 3, 3, 3]
         assert deltas[-1].finish_reason is FinishReason.LENGTH
@@ -276,13 +278,13 @@ class TestDrafting:
         assert (usage.draft_tokens, usage.accepted_draft_tokens) == (3 + 3 + 2, 6)
 
     def test_a_device_is_not_ahead_of_what_is_drafted_for(self, clock: Clock) -> None:
-        machine = self.machine(clock, Parrot(clock), FixedDepth(3), ahead=1)
+        machine = self.machine(clock, Parrot(clock), FixedDepth(3), async_depth=1)
         machine.turns()
         assert machine.device.diary == [f"{what} {step}" for step in (1, 2, 3, 4) for what in ("launch", "result")]
 
     def test_a_device_is_ahead_while_nothing_is_to_be_drafted(self, clock: Clock) -> None:
         parrot = Parrot(clock)
-        machine = self.machine(clock, parrot, FixedDepth(0), ahead=1)
+        machine = self.machine(clock, parrot, FixedDepth(0), async_depth=1)
         machine.turns(3)
         assert machine.device.diary == ["launch 1", "launch 2", "result 1", "launch 3", "result 2"]
         assert not parrot.asked
@@ -303,11 +305,11 @@ class TestDrafting:
         ]
         assert policy.heard[1].verified == (Verified("parrot", 1, 3, 2),)
 
-    @pytest.mark.parametrize(("ahead", "taken_ns"), [(0, 100), (1, 103)])
-    def test_that_a_device_stands_still_for_drafts_is_their_cost(self, clock: Clock, ahead: int, taken_ns: int) -> None:
+    @pytest.mark.parametrize(("async_depth", "taken_ns"), [(0, 100), (1, 103)])
+    def test_idle_device_time_is_charged_to_drafts(self, clock: Clock, async_depth: int, taken_ns: int) -> None:
         """Where it could have had the next step meanwhile. The books are of what it computed."""
         policy = Listener(3, clock)
-        machine = self.machine(clock, Parrot(clock), policy, ahead)
+        machine = self.machine(clock, Parrot(clock), policy, async_depth)
         machine.turns()
         assert [each.elapsed_ns for each in policy.heard] == [100, *[taken_ns] * 3]
         assert machine.charged_ns == 4 * 100 + 3 * 7
@@ -328,19 +330,19 @@ class TestDrafting:
         parrot = Parrot(clock)
         machine = Machine(clock, 0)
         speculator = Speculator([parrot], FixedDepth(3), clock.monotonic_ns)
-        machine.steps = ModelSteps(machine.scheduler, machine.device, DeviceClock(), never_late(), speculator)
+        machine.steps = StepLoop(machine.scheduler, machine.device, DeviceClock(), never_late(), speculator)
         assert [len(delta.token_ids) for delta in machine.turns()] == [1] * 10
         assert not parrot.asked
 
 
-@pytest.mark.parametrize("ahead", [0, 1])
-def test_what_is_to_be_done_before_a_launch_is_done_before_each(clock: Clock, ahead: int) -> None:
-    machine = Machine(clock, ahead, requests=0)
+@pytest.mark.parametrize("async_depth", [0, 1])
+def test_what_is_to_be_done_before_a_launch_is_done_before_each(clock: Clock, async_depth: int) -> None:
+    machine = Machine(clock, async_depth, requests=0)
     diary = machine.device.diary
-    machine.steps = ModelSteps(
+    machine.steps = StepLoop(
         machine.scheduler, machine.device, DeviceClock(), never_late(), before_launch=lambda: diary.append("before")
     )
-    machine.steps.turn()
+    machine.steps.step()
     assert diary == [], "nothing is launched"
     for request in prompts(1, 20, TEN):
         machine.scheduler.add(request)

@@ -32,17 +32,17 @@ class _View(NamedTuple):
     queue_depth: int
 
 
-class Forecast:
+class WaitPredictor:
     """A model's queue as it is now: what the scheduler holds, and what was let in and is not there yet.
 
     Three kinds of requests are counted, and each in one of them at a time: those that are reserved (`reserve`), those
-    that are submitted and lie in the engine's inbox (`submitted`), and those in the scheduler, by a snapshot that
+    that are submitted and lie in the engine's inbox (`on_submit`), and those in the scheduler, by a snapshot that
     `refresh` takes whenever its queues may have changed: it is after messages were obeyed, when a step that starts some
     of them is planned, and after each step. So there is nothing to be told of when requests leave.
 
     Steps that the load takes are each as long as the cost model says, stretched by the pace of the latest, and all of
     it corrected by how fast the class's queue has moved of late. `predicted_wait` and `queue_depth` may be asked at any
-    time and on any thread; `reserve`, `submitted` and `withdrawn` called on any; the others are the engine thread's.
+    time and on any thread; `reserve`, `on_submit` and `on_abort` called on any; the others are the engine thread's.
     """
 
     def __init__(self, scheduler: Scheduler, pace: Pace) -> None:
@@ -80,7 +80,7 @@ class Forecast:
         reservation.expect([UNKNOWN_PROMPT])
         return reservation
 
-    def submitted(self, requests: Sequence[Request], reservation: Reservation | None = None) -> None:
+    def on_submit(self, requests: Sequence[Request], reservation: Reservation | None = None) -> None:
         """The choices of one prompt go to the inbox; what is reserved for them is theirs. One change of the queue."""
         first = requests[0]
         rank = self._scheduler.rank_of(first.service_class.name)
@@ -92,14 +92,14 @@ class Forecast:
                 self._book.submit(request.id, rank, prompt if request is first else fork_of(prompt))
             self._view = self._seen()
 
-    def withdrawn(self, request_ids: Iterable[str]) -> None:
+    def on_abort(self, request_ids: Iterable[str]) -> None:
         """Requests are to be aborted. Those that still lie in the inbox are waited for no more."""
         with self._lock:
             for request_id in request_ids:
                 self._book.drop(request_id)
             self._view = self._seen()
 
-    def entered(self, request: Request, now_ns: int) -> None:
+    def on_enqueue(self, request: Request, now_ns: int) -> None:
         """The scheduler has got a request; `refresh` follows."""
 
         def queue_ahead() -> QueueSnapshot:
@@ -153,7 +153,7 @@ class Forecast:
             for hindsight in self._hindsights:
                 hindsight.moved(taken, now_ns)
 
-    def ended(self) -> None:
+    def on_stop(self) -> None:
         """The engine has stopped, and nobody waits for it any more."""
         with self._lock:
             self._taken = replace(self._taken, classes=tuple(ClassLoad() for _ in self._taken.classes))

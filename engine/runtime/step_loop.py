@@ -31,17 +31,17 @@ class DeviceClock:
 
 @dataclass(frozen=True, slots=True)
 class _Launched:
-    """A step in flight. `stood_still_ns` is how long a device that could have had it earlier had nothing to do."""
+    """A step in flight. `device_idle_ns` is how long a device that could have had it earlier had nothing to do."""
 
     plan: StepPlan
     pending: PendingStep
     launched_ns: int
     proposals: Proposals | None
-    stood_still_ns: int
+    device_idle_ns: int
 
 
 @dataclass(frozen=True, slots=True)
-class _NeverLaunched:
+class _FailedLaunch:
     """A `PendingStep` that did not come that far. It fails in its turn, behind those launched before it."""
 
     error: Exception
@@ -50,7 +50,7 @@ class _NeverLaunched:
         raise self.error
 
 
-class ModelSteps:
+class StepLoop:
     """One model's steps, in turns that a caller takes. Used on the engine thread alone.
 
     The watchdog watches the executor and the drafting: nothing else here takes long.
@@ -71,7 +71,7 @@ class ModelSteps:
         before_launch: Callable[[], None] = lambda: None,
     ) -> None:
         """`before_launch` is called when a step is about to be launched, outside of the watchdog."""
-        scheduler.ahead = executor.ahead
+        scheduler.async_depth = executor.async_depth
         self.pace = Pace()
         self._scheduler = scheduler
         self._executor = executor
@@ -80,14 +80,14 @@ class ModelSteps:
         self._speculator = speculator if executor.takes_drafts else None
         self._before_launch = before_launch
         self._in_flight: deque[_Launched] = deque()
-        self._goes_on = False
+        self._has_more = False
         """There was more to do when the last step had landed."""
 
     @property
     def has_work(self) -> bool:
         return bool(self._in_flight) or self._scheduler.has_work
 
-    def turn(self) -> list[TokenDelta]:
+    def step(self) -> list[TokenDelta]:
         """Launch the next step; wait for the oldest in flight, unless there is room for one more; what it brought.
 
         Behind a step that could not be launched nothing else is, before it has failed.
@@ -97,13 +97,13 @@ class ModelSteps:
             DeviceLost: no step will be computed any more.
         """
         if self._in_flight and self._speculator is not None and self._speculator.wants(self._load(), self._ranks):
-            return self._land()
+            return self._complete()
         launched = self._launch()
         if launched is None:
-            return self._land() if self._in_flight else []
-        if isinstance(launched.pending, _NeverLaunched):
-            return [delta for _ in range(len(self._in_flight)) for delta in self._land()]
-        return self._land() if len(self._in_flight) > self._scheduler.ahead else []
+            return self._complete() if self._in_flight else []
+        if isinstance(launched.pending, _FailedLaunch):
+            return [delta for _ in range(len(self._in_flight)) for delta in self._complete()]
+        return self._complete() if len(self._in_flight) > self._scheduler.async_depth else []
 
     def _launch(self) -> _Launched | None:
         plan, proposals = self._plan()
@@ -111,7 +111,7 @@ class ModelSteps:
             return None
         self._before_launch()
         launched_ns = time.monotonic_ns()
-        stood_still_ns = self._stood_still_ns(launched_ns, proposals)
+        device_idle_ns = self._device_idle_ns(launched_ns, proposals)
         pending: PendingStep
         try:
             with self._watchdog:
@@ -119,8 +119,8 @@ class ModelSteps:
         except (StepHung, DeviceLost):
             raise
         except Exception as error:
-            pending = _NeverLaunched(error)
-        launched = _Launched(plan, pending, launched_ns, proposals, stood_still_ns)
+            pending = _FailedLaunch(error)
+        launched = _Launched(plan, pending, launched_ns, proposals, device_idle_ns)
         self._in_flight.append(launched)
         return launched
 
@@ -170,10 +170,10 @@ class ModelSteps:
             self._scheduler.charge_drafting(asked.requests, asked.elapsed_ns)
         return proposals
 
-    def _stood_still_ns(self, launched_ns: int, proposals: Proposals | None) -> int:
+    def _device_idle_ns(self, launched_ns: int, proposals: Proposals | None) -> int:
         """What a step costs beyond its own time where the device is not ahead, though it could be. Without drafts it
         would not wait for the host, so this is for whoever weighs drafts against none."""
-        if proposals is None or not self._scheduler.ahead or self._in_flight or not self._goes_on:
+        if proposals is None or not self._scheduler.async_depth or self._in_flight or not self._has_more:
             return 0
         drafting_ns = sum(each.elapsed_ns for each in proposals.asked)
         return max(0, launched_ns - self._clock.last_end_ns - drafting_ns)
@@ -186,7 +186,7 @@ class ModelSteps:
     def _ranks(self) -> int:
         return len(self._scheduler.ranks)
 
-    def _land(self) -> list[TokenDelta]:
+    def _complete(self) -> list[TokenDelta]:
         """Wait for the oldest step in flight and take in what came of it."""
         step = self._in_flight.popleft()
         try:
@@ -208,10 +208,10 @@ class ModelSteps:
             elapsed_ns = self._elapsed_ns(step)
             deltas = self._scheduler.commit(step.plan, result, elapsed_ns=elapsed_ns)
             if self._speculator is not None and step.proposals is not None:
-                taken_ns = elapsed_ns + step.stood_still_ns
+                taken_ns = elapsed_ns + step.device_idle_ns
                 self._speculator.observe(step.proposals, step.plan, result, _work_of(step.plan), taken_ns)
-        self._note_pace(step)
-        self._goes_on = self.has_work
+        self._record_pace(step)
+        self._has_more = self.has_work
         return deltas
 
     def _elapsed_ns(self, step: _Launched) -> int:
@@ -220,7 +220,7 @@ class ModelSteps:
         self._clock.last_end_ns = time.monotonic_ns()
         return self._clock.last_end_ns - begun_ns
 
-    def _note_pace(self, step: _Launched) -> None:
+    def _record_pace(self, step: _Launched) -> None:
         """After the cost model has learnt from the step: before its first, it knows nothing of this machine."""
         predicted_ns = self._scheduler.cost_model.predict_ns(_work_of(step.plan))
         self.pace.observe(predicted_ns, step.launched_ns, time.monotonic_ns(), more=self.has_work)
