@@ -73,7 +73,7 @@ def _mask_times_us(engine: Engine, schema: dict[str, Any]) -> list[float]:
     matcher = grammar.matcher()
     while len(times_us) < MASKED_TOKENS:
         begun = time.perf_counter()
-        matcher.allow(words)
+        matcher.fill_bitmask(words)
         sampling.mask_logits(logits, bitmask)
         ended = time.perf_counter()
         allowed = np.flatnonzero(np.isfinite(logits[0]))

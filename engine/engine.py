@@ -18,7 +18,7 @@ from engine.grammar.allowed import AllowedTokens
 from engine.memory.request_hashes import hash_prompts
 from engine.request import STANDARD, Request, SamplingParams, ServiceClass, TextDelta
 from engine.runtime.core import EngineCore, EngineHealth
-from engine.runtime.matchers import give_matchers
+from engine.runtime.matchers import assign_matchers
 from engine.runtime.model_loading import LoadedModel, LoadProgress, ServedModel, load
 from engine.runtime.request_handle import RequestHandle
 from engine.runtime.reservation import Reservation
@@ -209,7 +209,7 @@ class Engine:
             dispatcher.register(request.id, streams)
         try:
             if (grammar := requests[0].params.grammar) is not None:
-                await give_matchers(served, grammar, requests)
+                await assign_matchers(served, grammar, requests)
             if served.prefix_cache:
                 await hash_prompts(requests)
             self._core.submit(served.name, requests, dispatcher.post, reservation)

@@ -54,7 +54,7 @@ class TokenMasks:
                     if drafts[-1] in request.eos_token_ids or not matcher.accept(drafts[-1:]):
                         return
                     ahead += 1
-                matcher.allow(self._words)
+                matcher.fill_bitmask(self._words)
                 self._ops.mask_logits(logits[row : row + 1], self._bitmask)
         finally:
             matcher.rollback(ahead)

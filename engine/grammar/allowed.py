@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from engine.grammar.matcher import Words
+from engine.grammar.matcher import Bitmask
 
 
 class AllowedTokens:
@@ -25,5 +25,5 @@ class AllowedTokens:
     def rollback(self, tokens: int) -> None:
         self.taken -= tokens
 
-    def allow(self, words: Words) -> None:
-        words[:] = self._words
+    def fill_bitmask(self, bitmask: Bitmask) -> None:
+        bitmask[:] = self._words

@@ -10,27 +10,27 @@ from functools import partial
 from llguidance import LLMatcher, LLTokenizer
 
 from engine.errors import EngineError
-from engine.grammar import worker
-from engine.grammar.kept import KeptGrammars
-from engine.grammar.matcher import GrammarFailed, GrammarMatcher, Words
-from engine.grammar.refusals import reason_of
+from engine.grammar import sandbox_program
+from engine.grammar.error_messages import message_for_author
+from engine.grammar.grammar_cache import GrammarCache
+from engine.grammar.matcher import Bitmask, GrammarFailed, GrammarMatcher
+from engine.grammar.sandbox import CheckedGrammar, CompileSandbox, SandboxExited
+from engine.grammar.sandbox_pool import SandboxPool, StartSandbox
 from engine.grammar.spec import GrammarKind, GrammarRefused, GrammarSpec
-from engine.grammar.trial import TrialProcess, TrialProcessIdle, Tried
-from engine.grammar.trials import StartTrial, Trials
-from engine.grammar.turns import TenantTurns
-from engine.grammar.unsound import unsound_keyword
+from engine.grammar.tenant_queues import TenantQueues
+from engine.grammar.unsupported_schema import unsupported_keyword
 from engine.grammar.vocabulary import LibraryVocabulary
 
 COMPILE_SECONDS = 5.0
 """What a grammar may take to compile. Those in use take milliseconds."""
 
-AT_ONCE = 2
+MAX_CONCURRENT = 2
 """Grammars that are compiled at a time: one that takes its whole time holds up no other."""
 
-MOST_WAITING = 64
+MAX_WAITING = 64
 """Grammars of one tenant that wait to be compiled. Ordinary ones take a second together."""
 
-KEPT_BYTES = 256 << 20
+MAX_CACHE_BYTES = 256 << 20
 """What remembered grammars may take of memory, of each model."""
 
 
@@ -60,11 +60,11 @@ class _Job:
 
 
 class GrammarCompiler:
-    """Compiles grammars for one model, away from whoever asks: each is tried out in another process first, and only
+    """Compiles grammars for one model, away from whoever asks: each is checked out in another process first, and only
     what has proved harmless there is compiled here, on a thread, without the interpreter's lock.
 
-    Tenants take turns: see `TenantTurns`. What was compiled or refused lately is remembered. Processes and threads come
-    with the first grammar.
+    Tenants take turns: see `TenantQueues`. Recent results and refusals are cached. Processes and threads start with the
+    first grammar.
     """
 
     def __init__(
@@ -72,27 +72,27 @@ class GrammarCompiler:
         vocabulary: Callable[[], LibraryVocabulary],
         *,
         seconds: float = COMPILE_SECONDS,
-        kept_bytes: int = KEPT_BYTES,
+        cached_bytes: int = MAX_CACHE_BYTES,
         executor: Executor | None = None,
-        start_trial: StartTrial = TrialProcess,
+        start_sandbox: StartSandbox = CompileSandbox,
     ) -> None:
-        """`executor` has `AT_ONCE` threads, or whatever stands in for them; it is closed with the compiler."""
+        """`executor` has `MAX_CONCURRENT` threads, or whatever stands in for them; it is closed with the compiler."""
         self._vocabulary = vocabulary
         self._lock = threading.Lock()
-        self._kept = KeptGrammars(kept_bytes)
+        self._cache = GrammarCache(cached_bytes)
         self._jobs: dict[Future[CompiledGrammar], _Job] = {}
         """Those that have not ended."""
-        self._turns: TenantTurns[_Job] = TenantTurns(MOST_WAITING)
-        self._trials = Trials(seconds, start_trial)
+        self._queues: TenantQueues[_Job] = TenantQueues(MAX_WAITING)
+        self._sandboxes = SandboxPool(seconds, start_sandbox)
         self._opened: tuple[LibraryVocabulary, LLTokenizer] | None = None
         self._opening = threading.Lock()
-        self._executor = executor or ThreadPoolExecutor(AT_ONCE, thread_name_prefix="turnpike-grammar")
+        self._executor = executor or ThreadPoolExecutor(MAX_CONCURRENT, thread_name_prefix="turnpike-grammar")
         self._closed = False
 
     @property
-    def kept_bytes(self) -> int:
+    def cached_bytes(self) -> int:
         """What remembered grammars take."""
-        return self._kept.total_bytes
+        return self._cache.total_bytes
 
     def compile(self, spec: GrammarSpec, tenant: str = "") -> "Future[CompiledGrammar]":
         """A grammar, at once where it is known. Not to be cancelled: others may wait for the same.
@@ -101,22 +101,22 @@ class GrammarCompiler:
             QueueFull: too many of the tenant's wait.
         Raises, from the result:
             GrammarRefused: it cannot be enforced.
-            TrialProcessFailed: nothing can be compiled at the moment.
+            SandboxFailed: nothing can be compiled at the moment.
         """
         with self._lock:
             if self._closed:
                 raise EngineError("the engine is closed")
-            known = self._kept.find(spec)
+            known = self._cache.find(spec)
             job = _Job(spec) if known is None else self._jobs.get(known)
             if job is not None and not job.started and tenant not in job.tenants:
-                self._turns.add(tenant, job)
+                self._queues.add(tenant, job)
                 job.tenants.add(tenant)
             if job is None:
                 assert known is not None
                 return known
             if known is None:
                 self._jobs[job.outcome] = job
-                self._kept.put(spec, job.outcome)
+                self._cache.put(spec, job.outcome)
             started = self._start_jobs()
         self._submit(started)
         return job.outcome
@@ -125,19 +125,19 @@ class GrammarCompiler:
         """End its processes and threads; who still waits for a grammar is cancelled. Idempotent."""
         with self._lock:
             self._closed = True
-            waiting = self._turns.clear()
+            waiting = self._queues.clear()
         for job in waiting:
             job.outcome.cancel()
         self._executor.shutdown(wait=False, cancel_futures=True)
-        self._trials.close()
+        self._sandboxes.close()
 
     def _start_jobs(self) -> list[tuple[str, _Job]]:
         """Those whose turn it is, marked as started. Called with the lock."""
         started: list[tuple[str, _Job]] = []
-        while self._turns.running < AT_ONCE and (turn := self._turns.start()) is not None:
+        while self._queues.running < MAX_CONCURRENT and (turn := self._queues.start()) is not None:
             tenant, job = turn
             if job.started:
-                self._turns.end(tenant)  # it came up in another tenant's turn
+                self._queues.end(tenant)  # it came up in another tenant's turn
             else:
                 job.started = True
                 started.append(turn)
@@ -163,10 +163,10 @@ class GrammarCompiler:
         except BaseException as raised:
             error = raised
         with self._lock:
-            self._turns.end(tenant)
+            self._queues.end(tenant)
             del self._jobs[job.outcome]
             if compiled is not None:
-                self._kept.note_size(job.spec, job.outcome, compiled.size_bytes)
+                self._cache.record_size(job.spec, job.outcome, compiled.size_bytes)
             started = [] if self._closed else self._start_jobs()
         if compiled is not None:
             job.outcome.set_result(compiled)
@@ -175,22 +175,22 @@ class GrammarCompiler:
         self._submit(started)
 
     def _compile(self, spec: GrammarSpec) -> CompiledGrammar:
-        if spec.kind is GrammarKind.JSON_SCHEMA and (keyword := unsound_keyword(json.loads(spec.source))):
+        if spec.kind is GrammarKind.JSON_SCHEMA and (keyword := unsupported_keyword(json.loads(spec.source))):
             raise GrammarRefused(f'unsupported keyword: "{keyword}", where it asks for more than "required" names')
         vocabulary, tokenizer = self._open()
-        tried = self._try_out(spec, vocabulary)
-        matcher = LLMatcher(tokenizer, tried.grammar, log_level=0, limits=worker.limits())
-        fault = worker.fault_of(matcher)
+        checked = self._check_in_sandbox(spec, vocabulary)
+        matcher = LLMatcher(tokenizer, checked.grammar, log_level=0, limits=sandbox_program.limits())
+        fault = sandbox_program.fault_of(matcher)
         if fault is not None:
-            raise GrammarRefused(reason_of(fault))
-        return CompiledGrammar(matcher, tried.size_bytes)
+            raise GrammarRefused(message_for_author(fault))
+        return CompiledGrammar(matcher, checked.size_bytes)
 
-    def _try_out(self, spec: GrammarSpec, vocabulary: LibraryVocabulary) -> Tried:
+    def _check_in_sandbox(self, spec: GrammarSpec, vocabulary: LibraryVocabulary) -> CheckedGrammar:
         while True:
-            with self._trials.borrowed(vocabulary) as process:
+            with self._sandboxes.borrow(vocabulary) as process:
                 try:
-                    return process.tried(spec)
-                except TrialProcessIdle:
+                    return process.check(spec)
+                except SandboxExited:
                     continue  # it ended just before it was asked: the next one is another
 
     def _open(self) -> tuple[LibraryVocabulary, LLTokenizer]:
@@ -198,7 +198,9 @@ class GrammarCompiler:
             if self._opened is None:
                 vocabulary = self._vocabulary()
                 eos_token_ids = list(vocabulary.eos_token_ids)
-                tokenizer = worker.open_tokenizer(vocabulary.tokenizer_json, vocabulary.vocab_size, eos_token_ids)
+                tokenizer = sandbox_program.open_tokenizer(
+                    vocabulary.tokenizer_json, vocabulary.vocab_size, eos_token_ids
+                )
                 self._opened = vocabulary, tokenizer
             return self._opened
 
@@ -226,7 +228,7 @@ class _LibraryMatcher:
             self._matcher.rollback(tokens)
             self.taken -= tokens
 
-    def allow(self, words: Words) -> None:
-        self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+    def fill_bitmask(self, bitmask: Bitmask) -> None:
+        self._matcher.unsafe_compute_mask_ptr(bitmask.ctypes.data, bitmask.nbytes)
         if self._matcher.is_error():
             raise GrammarFailed(self._matcher.get_error())

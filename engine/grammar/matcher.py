@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-Words = npt.NDArray[np.int32]
+Bitmask = npt.NDArray[np.int32]
 
 
 class GrammarFailed(RuntimeError):
@@ -33,7 +33,7 @@ class GrammarMatcher(Protocol):
         """Go back by so many tokens."""
         ...
 
-    def allow(self, words: Words) -> None:
+    def fill_bitmask(self, bitmask: Bitmask) -> None:
         """Say which tokens may come next: bit i % 32 of word i // 32 of int32 [ceil(V / 32)], for all V tokens. End
         tokens may come where the text may end.
 

@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 
 from engine.errors import EngineError, InvalidParameter, TooManyGrammars
-from engine.grammar.after_span import AfterSpan
+from engine.grammar.after_reasoning import AfterReasoning
 from engine.grammar.compiler import GrammarCompiler
 from engine.grammar.matcher import GrammarMatcher
+from engine.grammar.sandbox import SandboxFailed
 from engine.grammar.spec import GrammarRefused, GrammarSpec
-from engine.grammar.trial import TrialProcessFailed
-from engine.grammar.turns import QueueFull
+from engine.grammar.tenant_queues import QueueFull
 from engine.request import Request
 from engine.runtime.futures import outcome_of
 from engine.runtime.model_loading import ServedModel
 
 
-async def give_matchers(served: ServedModel, grammar: GrammarSpec, requests: Sequence[Request]) -> None:
+async def assign_matchers(served: ServedModel, grammar: GrammarSpec, requests: Sequence[Request]) -> None:
     """Each choice gets a matcher of its own.
 
     Raises:
@@ -30,13 +30,13 @@ async def give_matchers(served: ServedModel, grammar: GrammarSpec, requests: Seq
         raise await _refusal(served.grammars, grammar, requests[0].tenant, error) from None
     except QueueFull as error:
         raise TooManyGrammars(f"{grammar.param}: {error}. Retry in a few seconds.") from None
-    except TrialProcessFailed as error:
+    except SandboxFailed as error:
         raise EngineError(f"no grammar can be compiled: {error}") from error
     for request in requests:
-        request.matcher = _behind_reasoning(served, request, compiled.matcher(), grammar)
+        request.matcher = _after_reasoning(served, request, compiled.matcher(), grammar)
 
 
-def _behind_reasoning(
+def _after_reasoning(
     served: ServedModel, request: Request, matcher: GrammarMatcher, grammar: GrammarSpec
 ) -> GrammarMatcher:
     """A model that reasons may do so first: a grammar would have it answer in the middle of its thoughts.
@@ -55,7 +55,7 @@ def _behind_reasoning(
             )
         return matcher
     begin_id, end_id = dialect.reasoning_ids
-    return AfterSpan(matcher, begin_id=begin_id, end_id=end_id, begun=begun, eos_token_ids=request.eos_token_ids)
+    return AfterReasoning(matcher, begin_id=begin_id, end_id=end_id, begun=begun, eos_token_ids=request.eos_token_ids)
 
 
 async def _refusal(

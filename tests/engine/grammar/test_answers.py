@@ -11,7 +11,7 @@ from llguidance import LLParserLimits
 
 from engine import Engine, EngineConfig, FinishReason, InvalidParameter, SamplingParams, SchedulerConfig
 from engine.errors import GrammarGaveUp
-from engine.grammar import GrammarSpec, worker
+from engine.grammar import GrammarSpec, sandbox_program
 from engine.request import TextDelta
 from tests.engine.grammar.corpus import ENFORCED, PERSON
 from tests.engine.grammar.test_compiler import BOMB
@@ -155,7 +155,7 @@ async def test_a_refused_grammar_computes_nothing_and_is_reported(engine: Engine
 async def test_a_grammar_that_gives_up_on_the_way_is_named(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """It compiles, and no answer can be followed to its end: it names its field, and the engine goes on."""
     few = LLParserLimits(max_lexer_states=200, verbose_errors=False)
-    monkeypatch.setattr(worker, "limits", lambda: few)
+    monkeypatch.setattr(sandbox_program, "limits", lambda: few)
     told: list[int] = []
     grammar = GrammarSpec.regex(r"(\w+\s?){1,100}z{900}", "guided_regex")
     params = SamplingParams(grammar=grammar, temperature=1.5, seed=1, max_tokens=400)

@@ -12,7 +12,7 @@ from engine.checkpoints.text import text_processor_from_folder
 from engine.errors import EngineError
 from engine.grammar import GrammarFailed, GrammarRefused, GrammarSpec
 from engine.grammar.compiler import CompiledGrammar, GrammarCompiler
-from engine.grammar.trial import TrialProcess, TrialProcessIdle
+from engine.grammar.sandbox import CompileSandbox, SandboxExited
 from engine.grammar.vocabulary import LibraryVocabulary
 from engine.text.tokenizer import Tokenizer
 from tests.support.tiny_models import IM_END, VOCAB_SIZE
@@ -39,7 +39,7 @@ def compiler(tokenizer: Tokenizer) -> Iterator[GrammarCompiler]:
 def allowed(grammar: CompiledGrammar, tokens: list[int]) -> set[int]:
     matcher, words = grammar.matcher(), np.zeros(VOCAB_SIZE // 32, dtype=np.int32)
     assert matcher.accept(tokens) == len(tokens)
-    matcher.allow(words)
+    matcher.fill_bitmask(words)
     return set(np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little")).tolist())
 
 
@@ -78,14 +78,14 @@ def test_what_was_compiled_or_refused_is_remembered(compiler: GrammarCompiler) -
 def test_a_process_that_was_killed_from_outside_is_replaced(
     compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started: list[TrialProcess] = []
-    starts = TrialProcess.__init__
+    started: list[CompileSandbox] = []
+    starts = CompileSandbox.__init__
 
-    def noted(process: TrialProcess, vocabulary: LibraryVocabulary, seconds: float) -> None:
+    def noted(process: CompileSandbox, vocabulary: LibraryVocabulary, seconds: float) -> None:
         starts(process, vocabulary, seconds)
         started.append(process)
 
-    monkeypatch.setattr(TrialProcess, "__init__", noted)
+    monkeypatch.setattr(CompileSandbox, "__init__", noted)
     compiler.compile(GrammarSpec.regex("a")).result()
     started[0].kill()
     while started[0].alive:
@@ -97,18 +97,18 @@ def test_a_process_that_was_killed_from_outside_is_replaced(
 
 
 def test_a_process_without_work_ends_and_the_next_grammar_has_another(tokenizer: Tokenizer) -> None:
-    started: list[TrialProcess] = []
+    started: list[CompileSandbox] = []
 
-    def start(vocabulary: LibraryVocabulary, seconds: float) -> TrialProcess:
-        started.append(TrialProcess(vocabulary, seconds, idle_seconds=0.1))
+    def start(vocabulary: LibraryVocabulary, seconds: float) -> CompileSandbox:
+        started.append(CompileSandbox(vocabulary, seconds, idle_seconds=0.1))
         return started[-1]
 
     vocabulary = LibraryVocabulary.of(tokenizer, VOCAB_SIZE, (IM_END,))
-    compiler = GrammarCompiler(lambda: vocabulary, seconds=30.0, start_trial=start)
+    compiler = GrammarCompiler(lambda: vocabulary, seconds=30.0, start_sandbox=start)
     compiler.compile(GrammarSpec.regex("a")).result()
     while started[0].alive:
         time.sleep(0.001)
-    with pytest.raises(TrialProcessIdle):
+    with pytest.raises(SandboxExited):
         started[0].tried(GrammarSpec.regex("b"))
     compiler.compile(GrammarSpec.regex("b")).result()
     assert len(started) >= 2
@@ -119,7 +119,7 @@ def test_a_grammar_says_what_memory_it_takes(compiler: GrammarCompiler) -> None:
     small = compiler.compile(GrammarSpec.regex("a")).result()
     large = compiler.compile(GrammarSpec.json_schema({"properties": {f"p{i}": {} for i in range(300)}})).result()
     assert 1_000 < small.size_bytes < large.size_bytes
-    assert compiler.kept_bytes >= small.size_bytes + large.size_bytes
+    assert compiler.cached_bytes >= small.size_bytes + large.size_bytes
 
 
 def test_a_schema_of_many_optional_properties_can_be_followed(tokenizer: Tokenizer) -> None:
@@ -132,7 +132,7 @@ def test_a_schema_of_many_optional_properties_can_be_followed(tokenizer: Tokeniz
     )
     compiler.close()
     for token in tokenizer.encode('{"p7":null,"p1999":null}', add_special_tokens=False):
-        matcher.allow(words)
+        matcher.fill_bitmask(words)
         assert matcher.accept([token]) == 1
 
 
@@ -178,10 +178,10 @@ def test_a_matcher_goes_back_to_where_it_was(compiler: GrammarCompiler, tokenize
         matcher.rollback(back)
         assert matcher.taken == len(tokens) - back
         words, fresh = np.zeros((2, VOCAB_SIZE // 32), dtype=np.int32)
-        matcher.allow(words)
+        matcher.fill_bitmask(words)
         other = grammar.matcher()
         other.accept(tokens[: matcher.taken])
-        other.allow(fresh)
+        other.fill_bitmask(fresh)
         assert (words == fresh).all()
 
 
@@ -193,7 +193,7 @@ def test_a_grammar_that_grows_too_complex_on_the_way_says_so(compiler: GrammarCo
     bits = np.random.default_rng(0).integers(0, 2, 100_000)
     with pytest.raises(GrammarFailed):
         for bit in bits.tolist():
-            matcher.allow(words)
+            matcher.fill_bitmask(words)
             if not matcher.accept([ids[bit]]):
-                matcher.allow(words)
+                matcher.fill_bitmask(words)
                 pytest.fail("it neither goes on nor says why")

@@ -12,7 +12,7 @@ from engine.execution.masks import TokenMasks
 from engine.execution.sampler import Draw
 from engine.grammar import GrammarFailed, GrammarSpec
 from engine.grammar.compiler import GrammarCompiler
-from engine.grammar.matcher import Words
+from engine.grammar.matcher import Bitmask
 from engine.grammar.vocabulary import LibraryVocabulary
 from engine.models.host_model import HostModel
 from engine.request import FinishReason, SamplingParams
@@ -107,7 +107,7 @@ class Failing:
     def rollback(self, tokens: int) -> None:
         self.taken -= tokens
 
-    def allow(self, words: Words) -> None:
+    def fill_bitmask(self, words: Bitmask) -> None:
         if self.taken >= self._after:
             raise GrammarFailed("too complex")
         words.fill(-1)
@@ -140,7 +140,7 @@ class Even:
     def rollback(self, tokens: int) -> None:
         self.taken -= tokens
 
-    def allow(self, words: Words) -> None:
+    def fill_bitmask(self, words: Bitmask) -> None:
         self.asked += 1
         words.fill(0x55555555)
 

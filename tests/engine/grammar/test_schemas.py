@@ -44,7 +44,7 @@ def walk(grammar: CompiledGrammar, tokenizer: Tokenizer, rng: random.Random) -> 
     matcher, words = grammar.matcher(), np.zeros(VOCAB_SIZE // 32, dtype=np.int32)
     tokens: list[int] = []
     while len(tokens) < MOST_TOKENS:
-        matcher.allow(words)
+        matcher.fill_bitmask(words)
         allowed = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little")).tolist()
         assert allowed, f"nothing may follow {tokenizer.decode(tokens)!r}"
         ending = [

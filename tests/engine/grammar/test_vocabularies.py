@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from engine.checkpoints.text import text_processor_from_folder, text_processor_from_gguf
-from engine.grammar import GrammarSpec, worker
+from engine.grammar import GrammarSpec, sandbox_program
 from engine.grammar.compiler import GrammarCompiler
 from engine.grammar.vocabulary import LibraryVocabulary
 from engine.text.tokenizer import Tokenizer
@@ -31,7 +31,9 @@ def tokenizer(request: pytest.FixtureRequest, tmp_path: Path) -> Tokenizer:
 
 def test_tokens_stand_for_the_same_bytes(tokenizer: Tokenizer) -> None:
     vocabulary = LibraryVocabulary.of(tokenizer, tokenizer.vocab_size + 3, tokenizer.eos_token_ids)
-    library = worker.open_tokenizer(vocabulary.tokenizer_json, vocabulary.vocab_size, list(vocabulary.eos_token_ids))
+    library = sandbox_program.open_tokenizer(
+        vocabulary.tokenizer_json, vocabulary.vocab_size, list(vocabulary.eos_token_ids)
+    )
     assert library.vocab_size == tokenizer.vocab_size + 3
     for token in range(library.vocab_size):
         assert library.is_special_token(token) >= (token in tokenizer.special_ids), token
@@ -45,7 +47,7 @@ def test_json_can_be_written(tokenizer: Tokenizer) -> None:
     matcher = compiler.compile(GrammarSpec.json_schema({"const": {"a": "ü 🙂"}})).result().matcher()
     words, text = np.zeros((vocab_size + 31) // 32, dtype=np.int32), b""
     while True:
-        matcher.allow(words)
+        matcher.fill_bitmask(words)
         allowed = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little")).tolist()
         assert allowed
         if allowed[0] in ends:

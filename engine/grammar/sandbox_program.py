@@ -1,4 +1,4 @@
-"""Tries a grammar out, in a process of its own that can be killed: the program that `engine.grammar.trial` starts.
+"""Tries a grammar out, in a process of its own that can be killed: the program that `engine.grammar.sandbox` starts.
 
 It is run by its path and imports nothing of the engine, so that it starts fast and stays small. A message is four bytes
 of length, big-endian, and JSON. The first says how to work: `tokenizer` (as `tokenizer.json`), `vocab_size`,

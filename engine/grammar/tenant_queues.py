@@ -10,15 +10,15 @@ class QueueFull(RuntimeError):
     """A tenant has as many jobs waiting as it may have."""
 
 
-class TenantTurns(Generic[J]):
+class TenantQueues(Generic[J]):
     """Jobs that wait, by tenant, and how many of each tenant run. For one thread at a time.
 
     Tenants are served round robin. One that has a job running gets another only where no other tenant waits.
     """
 
-    def __init__(self, most_waiting: int) -> None:
-        """`most_waiting`: jobs of one tenant."""
-        self._most_waiting = most_waiting
+    def __init__(self, max_waiting: int) -> None:
+        """`max_waiting`: jobs of one tenant."""
+        self._max_waiting = max_waiting
         self._waiting: OrderedDict[str, deque[J]] = OrderedDict()
         self._running: Counter[str] = Counter()
 
@@ -32,7 +32,7 @@ class TenantTurns(Generic[J]):
             QueueFull: the tenant has too many waiting.
         """
         queue = self._waiting.setdefault(tenant, deque())
-        if len(queue) >= self._most_waiting:
+        if len(queue) >= self._max_waiting:
             raise QueueFull(f"{len(queue)} grammars wait to be compiled already")
         queue.append(job)
 

@@ -5,45 +5,45 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from engine.grammar.sandbox import CheckedGrammar, CompileSandbox
 from engine.grammar.spec import GrammarSpec
-from engine.grammar.trial import TrialProcess, Tried
 from engine.grammar.vocabulary import LibraryVocabulary
 
 
-class Trial(Protocol):
-    """A `TrialProcess`, or what stands in for one."""
+class Sandbox(Protocol):
+    """A `CompileSandbox`, or what stands in for one."""
 
     @property
     def alive(self) -> bool: ...
 
-    def tried(self, spec: GrammarSpec) -> Tried: ...
+    def check(self, spec: GrammarSpec) -> CheckedGrammar: ...
 
     def kill(self) -> None: ...
 
     def close(self) -> None: ...
 
 
-class StartTrial(Protocol):
-    def __call__(self, vocabulary: LibraryVocabulary, seconds: float) -> Trial: ...
+class StartSandbox(Protocol):
+    def __call__(self, vocabulary: LibraryVocabulary, seconds: float) -> Sandbox: ...
 
 
-class Trials:
+class SandboxPool:
     """A process is lent to one thread at a time. One that is not lent ends by itself after a while."""
 
-    def __init__(self, seconds: float, start: StartTrial = TrialProcess) -> None:
+    def __init__(self, seconds: float, start: StartSandbox = CompileSandbox) -> None:
         """`seconds`: what one grammar may take."""
         self._seconds, self._start = seconds, start
         self._lock = threading.Lock()
-        self._idle: list[Trial] = []
-        self._busy: list[Trial] = []
+        self._idle: list[Sandbox] = []
+        self._busy: list[Sandbox] = []
         self._closed = False
 
     @contextmanager
-    def borrowed(self, vocabulary: LibraryVocabulary) -> Iterator[Trial]:
+    def borrow(self, vocabulary: LibraryVocabulary) -> Iterator[Sandbox]:
         """A process for the time of the block. One that ended in it does not come back.
 
         Raises:
-            TrialProcessFailed: none comes up.
+            SandboxFailed: none comes up.
         """
         process = self._take_idle() or self._start(vocabulary, self._seconds)
         with self._lock:
@@ -71,7 +71,7 @@ class Trials:
         for process in idle:
             process.close()
 
-    def _take_idle(self) -> Trial | None:
+    def _take_idle(self) -> Sandbox | None:
         """The one that was used last, so that others end."""
         with self._lock:
             while self._idle:

@@ -8,7 +8,7 @@ _KEYWORDS = re.compile(r"Unimplemented keys: \[(.*)\]")
 _FORMAT = re.compile(r"Unknown format: (.*)")
 
 
-def reason_of(message: str) -> str:
+def message_for_author(message: str) -> str:
     """In our words where it is about a keyword, else in the library's own, in one line."""
     if keywords := _KEYWORDS.search(message):
         return f"unsupported keywords: {keywords[1]}"

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from engine.checkpoints.text import text_processor_from_folder
 from engine.grammar import GrammarRefused, GrammarSpec
-from engine.grammar.compiler import AT_ONCE, MOST_WAITING, GrammarCompiler
-from engine.grammar.kept import KeptGrammars
-from engine.grammar.trial import Tried
-from engine.grammar.turns import QueueFull, TenantTurns
+from engine.grammar.compiler import MAX_CONCURRENT, MAX_WAITING, GrammarCompiler
+from engine.grammar.grammar_cache import GrammarCache
+from engine.grammar.sandbox import CheckedGrammar
+from engine.grammar.sandbox_program import translate
+from engine.grammar.tenant_queues import QueueFull, TenantQueues
 from engine.grammar.vocabulary import LibraryVocabulary
-from engine.grammar.worker import translate
 from engine.text.tokenizer import Tokenizer
 from tests.support.tiny_models import IM_END, VOCAB_SIZE
 
@@ -29,7 +29,7 @@ from tests.support.tiny_models import IM_END, VOCAB_SIZE
 def test_turns(seed: int, tenants: int) -> None:
     """Any coming and going on two workers: nothing is lost, none waits while a worker is free, none has two workers
     while another waits, and one that waits with no worker is passed once by each other."""
-    rng, turns = Random(seed), TenantTurns[int](5)
+    rng, turns = Random(seed), TenantQueues[int](5)
     waiting: dict[str, deque[int]] = {}
     running: list[str] = []
     passed_over: dict[str, Counter[str]] = {}
@@ -87,18 +87,18 @@ class ByHand(Executor):
 
 
 @dataclass
-class FakeTrial:
+class FakeSandbox:
     """Finds everything harmless but what is refused."""
 
     log: list[str]
     size_bytes: int
     alive: bool = True
 
-    def tried(self, spec: GrammarSpec) -> Tried:
+    def check(self, spec: GrammarSpec) -> CheckedGrammar:
         self.log.append(spec.source)
         if spec.source.startswith("bad"):
             raise GrammarRefused("bad")
-        return Tried(translate(spec.kind.value, spec.source), self.size_bytes)
+        return CheckedGrammar(translate(spec.kind.value, spec.source), self.size_bytes)
 
     def kill(self) -> None:
         self.alive = False
@@ -108,16 +108,16 @@ class FakeTrial:
 
 
 class Pool:
-    """A compiler over a hand-driven executor; `log` has what was tried, in order."""
+    """A compiler over a hand-driven executor; `log` has what was check, in order."""
 
-    def __init__(self, tokenizer: Tokenizer, *, size_bytes: int = 1000, kept_bytes: int = 1 << 20) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, size_bytes: int = 1000, cached_bytes: int = 1 << 20) -> None:
         self.log: list[str] = []
         self.executor = ByHand()
         self.compiler = GrammarCompiler(
             lambda: LibraryVocabulary.of(tokenizer, VOCAB_SIZE, (IM_END,)),
-            kept_bytes=kept_bytes,
+            cached_bytes=cached_bytes,
             executor=self.executor,
-            start_trial=lambda *_: FakeTrial(self.log, size_bytes),
+            start_sandbox=lambda *_: FakeSandbox(self.log, size_bytes),
         )
 
     def ask(self, source: str, tenant: str) -> Future[Any]:
@@ -143,7 +143,7 @@ def test_a_tenant_with_many_grammars_holds_up_no_other(pool: Pool) -> None:
         pool.ask(f"a{number}", "greedy")
     mine = pool.ask("mine", "modest")
     pool.run()
-    assert pool.log[: AT_ONCE + 1] == ["a0", "a1", "mine"]
+    assert pool.log[: MAX_CONCURRENT + 1] == ["a0", "a1", "mine"]
     assert mine.result()
 
 
@@ -156,7 +156,7 @@ def test_a_grammar_that_two_tenants_want_is_compiled_once_and_in_the_earlier_tur
 
 
 def test_a_queue_has_an_end_and_what_is_known_needs_none(pool: Pool) -> None:
-    for number in range(AT_ONCE + MOST_WAITING):
+    for number in range(MAX_CONCURRENT + MAX_WAITING):
         pool.ask(f"a{number}", "greedy")
     for _ in range(3):
         pool.ask("a9", "greedy")
@@ -164,7 +164,7 @@ def test_a_queue_has_an_end_and_what_is_known_needs_none(pool: Pool) -> None:
         pool.ask("one more", "greedy")
     pool.ask("mine", "modest")
     pool.run()
-    assert len(pool.log) == AT_ONCE + MOST_WAITING + 1
+    assert len(pool.log) == MAX_CONCURRENT + MAX_WAITING + 1
     pool.ask("one more", "greedy")
 
 
@@ -178,19 +178,19 @@ def test_closing_ends_all_waiting(pool: Pool) -> None:
     outcomes = [pool.ask(f"a{number}", "t") for number in range(5)]
     pool.compiler.close()
     assert pool.executor.closed
-    assert [each.cancelled() for each in outcomes] == [False] * AT_ONCE + [True] * 3
+    assert [each.cancelled() for each in outcomes] == [False] * MAX_CONCURRENT + [True] * 3
 
 
 def test_grammars_are_forgotten_by_their_bytes(tokenizer: Tokenizer) -> None:
     """The ones used last stay, as far as there is room; a refusal takes little of it."""
-    pool = Pool(tokenizer, size_bytes=100_000, kept_bytes=350_000)
+    pool = Pool(tokenizer, size_bytes=100_000, cached_bytes=350_000)
     for source in ("a", "b", "c", "bad"):
         pool.ask(source, "t")
     pool.run()
     pool.ask("a", "t")
     pool.ask("d", "t")
     pool.run()
-    assert pool.compiler.kept_bytes <= 350_000
+    assert pool.compiler.cached_bytes <= 350_000
     for source in ("a", "c", "d", "bad"):
         pool.ask(source, "t")
     pool.run()
@@ -201,10 +201,10 @@ def test_grammars_are_forgotten_by_their_bytes(tokenizer: Tokenizer) -> None:
 
 
 def test_what_is_larger_than_all_room_is_served_and_not_kept() -> None:
-    kept = KeptGrammars(10_000)
+    kept = GrammarCache(10_000)
     outcome: Future[Any] = Future()
     kept.put(GrammarSpec.regex("a"), outcome)
-    kept.note_size(GrammarSpec.regex("a"), outcome, 20_000)
+    kept.record_size(GrammarSpec.regex("a"), outcome, 20_000)
     assert (len(kept), kept.total_bytes) == (0, 0)
-    kept.note_size(GrammarSpec.regex("a"), outcome, 20_000)
+    kept.record_size(GrammarSpec.regex("a"), outcome, 20_000)
     assert kept.total_bytes == 0

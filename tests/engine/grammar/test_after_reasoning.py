@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.grammar.after_span import AfterSpan
+from engine.grammar.after_reasoning import AfterReasoning
 from engine.grammar.matcher import GrammarMatcher
 
 VOCAB_SIZE = 64
@@ -28,19 +28,19 @@ class InTurn:
         assert tokens <= self.taken
         self.taken -= tokens
 
-    def allow(self, words) -> None:
+    def fill_bitmask(self, words) -> None:
         bits = np.zeros(VOCAB_SIZE, dtype=np.uint8)
         bits[self.taken + 1 if self.taken < 3 else EOS] = 1
         words[:] = np.packbits(bits, bitorder="little").view(np.int32)
 
 
-def matcher(begun: bool) -> AfterSpan:
-    return AfterSpan(InTurn(), begin_id=BEGIN, end_id=END, begun=begun, eos_token_ids=(EOS,))
+def matcher(begun: bool) -> AfterReasoning:
+    return AfterReasoning(InTurn(), begin_id=BEGIN, end_id=END, begun=begun, eos_token_ids=(EOS,))
 
 
 def allowed(by: GrammarMatcher) -> set[int]:
     words = np.zeros(VOCAB_SIZE // 32, dtype=np.int32)
-    by.allow(words)
+    by.fill_bitmask(words)
     return set(np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little")).tolist())
 
 

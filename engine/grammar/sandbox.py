@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from engine.grammar import worker
-from engine.grammar.refusals import reason_of
+from engine.grammar import sandbox_program
+from engine.grammar.error_messages import message_for_author
 from engine.grammar.spec import GrammarRefused, GrammarSpec
 from engine.grammar.vocabulary import LibraryVocabulary
 
@@ -18,7 +18,7 @@ MEMORY_BYTES = 1 << 30
 _END_SECONDS = 1.0
 """For what has closed its output to be gone."""
 
-MOST_GRAMMAR_BYTES = 60 << 20
+MAX_GRAMMAR_BYTES = 60 << 20
 """What a grammar counts for where its memory cannot be measured: as many lexer states as it may have."""
 
 IDLE_SECONDS = 60
@@ -28,33 +28,33 @@ _START_SECONDS = 60.0
 """For importing the library and opening the tokenizer: half a second, if the machine has nothing else to do."""
 
 
-class TrialProcessFailed(RuntimeError):
+class SandboxFailed(RuntimeError):
     """The process could not be started: no grammar can be compiled at the moment."""
 
 
-class TrialProcessIdle(RuntimeError):
+class SandboxExited(RuntimeError):
     """The process had nothing to do for so long that it ended."""
 
 
-class Tried(NamedTuple):
+class CheckedGrammar(NamedTuple):
     """A grammar in the library's own form, which is known to be harmless, and the memory that it takes compiled."""
 
     grammar: str
     size_bytes: int
 
 
-class TrialProcess:
+class CompileSandbox:
     """Tries one grammar after another, each within a limit of time and memory. One thread at a time uses it."""
 
     def __init__(self, vocabulary: LibraryVocabulary, seconds: float, *, idle_seconds: float = IDLE_SECONDS) -> None:
         """
         Raises:
-            TrialProcessFailed: it does not come up.
+            SandboxFailed: it does not come up.
         """
         self._seconds = seconds
         # Not `-m`: that would import the engine. One thread: no pool of them counts against the memory.
         self._process = subprocess.Popen(
-            [sys.executable, "-I", str(Path(worker.__file__))],
+            [sys.executable, "-I", str(Path(sandbox_program.__file__))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={"RAYON_NUM_THREADS": "1"},
@@ -68,28 +68,28 @@ class TrialProcess:
             "idle_seconds": idle_seconds,
         }
         if self._ask(setup, _START_SECONDS) is None:
-            raise TrialProcessFailed("the process that tries grammars out does not come up")
+            raise SandboxFailed("the process that tries grammars out does not come up")
 
     @property
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def tried(self, spec: GrammarSpec) -> Tried:
+    def check(self, spec: GrammarSpec) -> CheckedGrammar:
         """Ends the process where the grammar takes too much.
 
         Raises:
             GrammarRefused: it is malformed, cannot be enforced, matches nothing or takes too much.
-            TrialProcessIdle: there is another process to be asked.
+            SandboxExited: there is another process to be asked.
         """
         answer = self._ask({"kind": spec.kind.value, "source": spec.source}, self._seconds)
         if answer is None and self._process.returncode == 0:
-            raise TrialProcessIdle
+            raise SandboxExited
         if answer is None:
             raise GrammarRefused(f"it takes over {self._seconds:g} s or {MEMORY_BYTES >> 20} MiB to compile")
         if "refused" in answer:
-            raise GrammarRefused(reason_of(answer["refused"]))
+            raise GrammarRefused(message_for_author(answer["refused"]))
         size_bytes = answer["bytes"]
-        return Tried(str(answer["grammar"]), MOST_GRAMMAR_BYTES if size_bytes is None else size_bytes)
+        return CheckedGrammar(str(answer["grammar"]), MAX_GRAMMAR_BYTES if size_bytes is None else size_bytes)
 
     def kill(self) -> None:
         """End it, whatever it is at; whoever waits for its answer has none. Idempotent; any thread may call."""
@@ -113,9 +113,9 @@ class TrialProcess:
         timer.daemon = True
         timer.start()
         try:
-            sink.write(worker.encode(message))
+            sink.write(sandbox_program.encode(message))
             sink.flush()
-            answer = worker.receive(source)
+            answer = sandbox_program.receive(source)
         except (OSError, ValueError):
             answer = None
         finally:

@@ -10,7 +10,7 @@ _LITERAL = ("const", "enum", "default", "examples")
 """Keywords whose value is no schema."""
 
 
-def unsound_keyword(schema: Any) -> str | None:
+def unsupported_keyword(schema: Any) -> str | None:
     """A keyword that would be counted wrong: `minProperties`, where members may be made up to reach it.
 
     A member that is made up may have the name of one before it. Parsers keep one of the two, which validates against

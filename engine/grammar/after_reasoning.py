@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from engine.grammar.matcher import GrammarMatcher, Words
+from engine.grammar.matcher import Bitmask, GrammarMatcher
 
 
-class AfterSpan:
+class AfterReasoning:
     """A `GrammarMatcher` that lets pass what it likes up to the token that ends a span, and from then on what `matcher`
     allows. `begun`: the prompt has begun the span; else the token that begins it may come first.
 
@@ -48,15 +48,15 @@ class AfterSpan:
             self._span_tokens -= tokens - behind
             self._ended = False
 
-    def allow(self, words: Words) -> None:
+    def fill_bitmask(self, bitmask: Bitmask) -> None:
         if self._inside:
-            words.fill(-1)
+            bitmask.fill(-1)
             for token_id in self._eos_token_ids:
-                words[token_id // 32] &= ~_bit(token_id)
+                bitmask[token_id // 32] &= ~_bit(token_id)
             return
-        self._matcher.allow(words)
+        self._matcher.fill_bitmask(bitmask)
         if not self.taken:
-            words[self._begin_id // 32] |= _bit(self._begin_id)
+            bitmask[self._begin_id // 32] |= _bit(self._begin_id)
 
 
 def _bit(token_id: int) -> np.int32:

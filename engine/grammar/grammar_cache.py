@@ -8,16 +8,16 @@ from engine.grammar.spec import GrammarRefused, GrammarSpec
 
 Outcome = Future[Any]
 
-MOST_ENTRIES = 4096
+MAX_ENTRIES = 4096
 _ENTRY_BYTES = 2048
 """Of a refusal, and of what is kept beside a grammar."""
 
 
-class KeptGrammars:
+class GrammarCache:
     """For one thread at a time. What is being compiled is there, too, and weighs what its text does."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._outcomes: OrderedDict[GrammarSpec, Outcome] = OrderedDict()
         self._bytes: dict[GrammarSpec, int] = {}
         self.total_bytes = 0
@@ -38,7 +38,7 @@ class KeptGrammars:
         self._outcomes[spec] = outcome
         self._weigh(spec, 0)
 
-    def note_size(self, spec: GrammarSpec, outcome: Outcome, size_bytes: int) -> None:
+    def record_size(self, spec: GrammarSpec, outcome: Outcome, size_bytes: int) -> None:
         """That is what the grammar takes. Nothing where the outcome was forgotten since."""
         if self._outcomes.get(spec) is outcome:
             self._weigh(spec, size_bytes)
@@ -52,7 +52,7 @@ class KeptGrammars:
         weight = size_bytes + 4 * texts + _ENTRY_BYTES
         self.total_bytes += weight - self._bytes.get(spec, 0)
         self._bytes[spec] = weight
-        while self.total_bytes > self._most_bytes or len(self._outcomes) > MOST_ENTRIES:
+        while self.total_bytes > self._max_bytes or len(self._outcomes) > MAX_ENTRIES:
             self.discard(next(iter(self._outcomes)))
 
 
