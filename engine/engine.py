@@ -294,9 +294,9 @@ def _max_tokens(served: ServedModel, prompt: Sequence[int], params: SamplingPara
     """Tokens that the answer may have; checks what only the model can tell."""
     window = served.windows.get(service_class.name)
     if window is None:
-        raise UnservableRequest(f"there is no service class {service_class.name!r} here")
+        raise UnservableRequest(f"service class {service_class.name!r} does not exist")
     if not prompt:
-        raise UnservableRequest("the prompt has no tokens")
+        raise UnservableRequest("the prompt must contain at least one token")
     for name, ids in (
         ("prompt", prompt),
         ("logit_bias", params.logit_bias),
@@ -304,19 +304,24 @@ def _max_tokens(served: ServedModel, prompt: Sequence[int], params: SamplingPara
         ("allowed_token_ids", params.allowed_token_ids or ()),
     ):
         if min(ids, default=0) < 0 or max(ids, default=0) >= served.vocab_size:
-            raise InvalidParameter(name, f"{name} has a token id outside the vocabulary of {served.vocab_size}")
+            raise InvalidParameter(
+                name, f"{name} contains out-of-vocabulary token ids; vocabulary size: {served.vocab_size}"
+            )
     if params.grammar is not None and served.grammars is None:
-        raise InvalidParameter(params.grammar.param, f"{params.grammar.param} is not supported by {served.name}")
+        raise InvalidParameter(params.grammar.param, f"{params.grammar.param} is not supported with {served.name}")
     if params.allowed_token_ids is not None:
         _check_allowed(served, params, params.allowed_token_ids)
     room = window - len(prompt)
     if room < min(1, 1 if params.max_tokens is None else params.max_tokens):
-        raise UnservableRequest(f"the prompt has {len(prompt)} tokens; prompt and answer together can have {window}")
+        raise UnservableRequest(
+            f"this model's maximum context length is {window} tokens, but the prompt has {len(prompt)}; "
+            "please reduce the length of the prompt"
+        )
     return room if params.max_tokens is None else min(params.max_tokens, room)
 
 
 def _check_allowed(served: ServedModel, params: SamplingParams, allowed: frozenset[int]) -> None:
     if served.grammars is None:
-        raise InvalidParameter("allowed_token_ids", f"allowed_token_ids is not supported by {served.name}")
+        raise InvalidParameter("allowed_token_ids", f"allowed_token_ids is not supported with {served.name}")
     if params.min_tokens and allowed <= {*params.stop_token_ids, *served.eos_token_ids}:
-        raise InvalidParameter("min_tokens", "min_tokens forbids all tokens that allowed_token_ids allows")
+        raise InvalidParameter("min_tokens", "min_tokens must be 0 if allowed_token_ids has end and stop tokens only")

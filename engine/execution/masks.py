@@ -1,4 +1,4 @@
-"""Keeps the tokens that a grammar does not allow from being drawn."""
+"""Masks the logits of tokens that a grammar does not allow."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class TokenMasks:
-    """Masks the logits of draws whose requests have a grammar. One line of memory does for all of them."""
+    """Masks the logits of draws whose requests have a grammar. One bitmask buffer serves all of them."""
 
     def __init__(self, ops: HostOps, vocab_size: int) -> None:
         self._ops = ops
@@ -25,9 +25,9 @@ class TokenMasks:
 
     def apply(self, logits: Floats, draws: "Sequence[Draw]") -> frozenset[int]:
         """Set logits float32 [R, V] to -inf where a grammar forbids the token. Returns the rows of requests whose
-        grammar has failed: what is drawn for those means nothing.
+        grammar failed; their draws are to be discarded.
 
-        The draws of one request follow one another, each with one draft more.
+        The draws of one request are adjacent, each with one draft more than the one before it.
         """
         failed: set[int] = set()
         for request, group in groupby(enumerate(draws), key=lambda each: each[1].request):
@@ -44,8 +44,8 @@ class TokenMasks:
     def _mask(
         self, logits: Floats, request: Request, matcher: GrammarMatcher, rows: "Iterable[tuple[int, Draw]]"
     ) -> None:
-        """Rows behind a draft that the grammar forbids, or that ends the text, stay as they are: nothing comes of them,
-        as such a draft is not drawn in its place, or is the last that is."""
+        """Mask the rows of one request. Rows after a draft that is an end token or that the grammar rejects stay
+        unmasked: that draft is rejected or ends the answer, so later rows are never used."""
         _catch_up(matcher, request)
         ahead = 0
         try:
@@ -61,7 +61,7 @@ class TokenMasks:
 
 
 def _catch_up(matcher: GrammarMatcher, request: Request) -> None:
-    """Move past all tokens that the answer has by now."""
+    """Advance the matcher over all tokens generated so far."""
     news = request.tokens[request.prompt_tokens + matcher.taken :]
     if matcher.accept(news) < len(news):
         raise GrammarFailed("a token stands in the answer that its grammar does not allow")

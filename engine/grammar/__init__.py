@@ -1,8 +1,10 @@
-"""Structured outputs: what an answer has to look like, and which tokens it may go on with.
+"""Structured output: constrained decoding of an answer to a JSON schema, regular expression, choice or context-free
+grammar.
 
-A `GrammarSpec` says what is wanted. `engine.grammar.compiler` makes of it, for one model's vocabulary, something that
-deals out matchers; each choice has a matcher of its own, which follows the choice's tokens and tells the sampler which
-may come next. All that the rest of the engine knows of a grammar is `GrammarMatcher`.
+A `GrammarSpec` is the constraint as the client states it. `engine.grammar.compiler` compiles it for one model's
+vocabulary with llguidance. Each choice of a request gets a `GrammarMatcher` of its own, which follows the tokens of the
+choice and gives the sampler a bitmask of the tokens that may come next. The rest of the engine sees `GrammarMatcher`
+only.
 """
 
 from engine.grammar.matcher import GrammarFailed, GrammarMatcher

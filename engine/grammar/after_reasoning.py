@@ -1,4 +1,4 @@
-"""A grammar that begins behind what a model says to itself."""
+"""Delays a grammar until the model has finished its reasoning."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,11 @@ from engine.grammar.matcher import Bitmask, GrammarMatcher
 
 
 class AfterReasoning:
-    """A `GrammarMatcher` that lets pass what it likes up to the token that ends a span, and from then on what `matcher`
-    allows. `begun`: the prompt has begun the span; else the token that begins it may come first.
+    """A `GrammarMatcher` that allows any token but end tokens until the reasoning ends, then delegates to `matcher`.
 
-    In the span no token may end the answer: what the grammar asks for is still to come.
+    `begin_id` and `end_id` are the tokens that open and close the reasoning. `begun` says that the prompt already ends
+    inside the reasoning; otherwise `begin_id` is allowed as the first token, and any other first token skips the
+    reasoning.
     """
 
     def __init__(
@@ -22,7 +23,7 @@ class AfterReasoning:
         self._begun = begun
         self._eos_token_ids = tuple(eos_token_ids)
         self._span_tokens = 0
-        """Taken of the span, with its markers."""
+        """Tokens of the reasoning accepted so far, with its markers."""
         self._ended = False
 
     @property
@@ -60,5 +61,5 @@ class AfterReasoning:
 
 
 def _bit(token_id: int) -> np.int32:
-    """Of its word: the highest is the sign."""
+    """The bit of a token id in its int32 word of a bitmask. Bit 31 is the sign bit."""
     return np.uint32(1 << token_id % 32).view(np.int32)

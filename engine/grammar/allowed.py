@@ -1,4 +1,4 @@
-"""The plainest of grammars: any text of certain tokens."""
+"""A grammar that is a fixed set of tokens (`allowed_token_ids`)."""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,7 +8,8 @@ from engine.grammar.matcher import Bitmask
 
 
 class AllowedTokens:
-    """A `GrammarMatcher` that allows the same tokens everywhere. An end token may come if it is one of them."""
+    """A `GrammarMatcher` that allows the same token ids at every position. An end token is allowed only if it is
+    listed."""
 
     def __init__(self, token_ids: Iterable[int], vocab_size: int) -> None:
         self._token_ids = frozenset(token_ids)

@@ -1,4 +1,4 @@
-"""From what a caller asks for to matchers over one model's vocabulary."""
+"""Compiles grammar specs to matchers over one model's vocabulary."""
 
 import json
 import threading
@@ -22,22 +22,22 @@ from engine.grammar.unsupported_schema import unsupported_keyword
 from engine.grammar.vocabulary import LibraryVocabulary
 
 COMPILE_SECONDS = 5.0
-"""What a grammar may take to compile. Those in use take milliseconds."""
+"""Timeout of one compilation, in seconds. Grammars in practical use take milliseconds."""
 
 MAX_CONCURRENT = 2
-"""Grammars that are compiled at a time: one that takes its whole time holds up no other."""
+"""Grammars compiled at a time. With two, one that runs into its timeout does not block all others."""
 
 MAX_WAITING = 64
-"""Grammars of one tenant that wait to be compiled. Ordinary ones take a second together."""
+"""Grammars of one tenant that may be queued. Ordinary ones take about a second together."""
 
 MAX_CACHE_BYTES = 256 << 20
-"""What remembered grammars may take of memory, of each model."""
+"""Memory bound of the grammar cache of each model, in bytes."""
 
 
 class CompiledGrammar:
-    """A grammar over a vocabulary. It deals out matchers; it is no matcher itself. Safe to use from threads.
+    """A grammar compiled for a vocabulary; creates matchers. Safe to use from several threads.
 
-    `size_bytes` of memory it takes.
+    `size_bytes`: memory of the compiled grammar.
     """
 
     def __init__(self, matcher: LLMatcher, size_bytes: int) -> None:
@@ -45,13 +45,13 @@ class CompiledGrammar:
         self.size_bytes = size_bytes
 
     def matcher(self) -> GrammarMatcher:
-        """One that stands at the beginning."""
+        """A new matcher at the start of the text."""
         return _LibraryMatcher(self._pristine.deep_copy())
 
 
 @dataclass(eq=False, slots=True)
 class _Job:
-    """A grammar to compile. It waits in the queue of each tenant that asks for it, and is compiled once."""
+    """A grammar to compile. It is queued for each tenant that asks for it, and compiled once."""
 
     spec: GrammarSpec
     outcome: Future[CompiledGrammar] = field(default_factory=Future)
@@ -60,8 +60,8 @@ class _Job:
 
 
 class GrammarCompiler:
-    """Compiles grammars for one model, away from whoever asks: each is checked out in another process first, and only
-    what has proved harmless there is compiled here, on a thread, without the interpreter's lock.
+    """Compiles grammars for one model off the calling thread. Each grammar is compiled in a sandbox process first; only
+    one that stayed within its limits there is compiled in this process, on a pool thread without the GIL.
 
     Tenants take turns: see `TenantQueues`. Recent results and refusals are cached. Processes and threads start with the
     first grammar.
@@ -76,12 +76,14 @@ class GrammarCompiler:
         executor: Executor | None = None,
         start_sandbox: StartSandbox = CompileSandbox,
     ) -> None:
-        """`executor` has `MAX_CONCURRENT` threads, or whatever stands in for them; it is closed with the compiler."""
+        """`vocabulary` is called once, with the first grammar. `seconds` is the timeout of one compilation,
+        `cached_bytes` the memory bound of the cache. `executor` has `MAX_CONCURRENT` threads and is closed with the
+        compiler."""
         self._vocabulary = vocabulary
         self._lock = threading.Lock()
         self._cache = GrammarCache(cached_bytes)
         self._jobs: dict[Future[CompiledGrammar], _Job] = {}
-        """Those that have not ended."""
+        """Jobs that have not finished."""
         self._queues: TenantQueues[_Job] = TenantQueues(MAX_WAITING)
         self._sandboxes = SandboxPool(seconds, start_sandbox)
         self._opened: tuple[LibraryVocabulary, LLTokenizer] | None = None
@@ -91,17 +93,18 @@ class GrammarCompiler:
 
     @property
     def cached_bytes(self) -> int:
-        """What remembered grammars take."""
+        """Memory of the cached grammars, in bytes."""
         return self._cache.total_bytes
 
     def compile(self, spec: GrammarSpec, tenant: str = "") -> "Future[CompiledGrammar]":
-        """A grammar, at once where it is known. Not to be cancelled: others may wait for the same.
+        """The compiled grammar, from the cache where possible. The future may be shared by several callers, so none of
+        them may cancel it.
 
         Raises:
-            QueueFull: too many of the tenant's wait.
+            QueueFull: too many grammars of the tenant are queued.
         Raises, from the result:
-            GrammarRefused: it cannot be enforced.
-            SandboxFailed: nothing can be compiled at the moment.
+            GrammarRefused: the grammar cannot be enforced.
+            SandboxFailed: no sandbox process can be started.
         """
         with self._lock:
             if self._closed:
@@ -122,7 +125,7 @@ class GrammarCompiler:
         return job.outcome
 
     def close(self) -> None:
-        """End its processes and threads; who still waits for a grammar is cancelled. Idempotent."""
+        """Stop the processes and threads, and cancel queued compilations. Idempotent."""
         with self._lock:
             self._closed = True
             waiting = self._queues.clear()
@@ -132,29 +135,29 @@ class GrammarCompiler:
         self._sandboxes.close()
 
     def _start_jobs(self) -> list[tuple[str, _Job]]:
-        """Those whose turn it is, marked as started. Called with the lock."""
+        """The jobs whose turn it is, marked as started. Called with the lock held."""
         started: list[tuple[str, _Job]] = []
         while self._queues.running < MAX_CONCURRENT and (turn := self._queues.start()) is not None:
             tenant, job = turn
             if job.started:
-                self._queues.end(tenant)  # it came up in another tenant's turn
+                self._queues.end(tenant)  # it was started in another tenant's turn
             else:
                 job.started = True
                 started.append(turn)
         return started
 
     def _submit(self, started: Sequence[tuple[str, _Job]]) -> None:
-        """Without the lock: an executor may run a job where it is submitted."""
+        """Hand jobs to the executor. Called without the lock, since an executor may run a job inside `submit`."""
         for tenant, job in started:
             try:
                 submitted = self._executor.submit(self._run, tenant, job)
-            except RuntimeError:  # closed meanwhile
+            except RuntimeError:  # the executor is closed
                 job.outcome.cancel()
             else:
                 submitted.add_done_callback(partial(_give_up_with, job.outcome))
 
     def _run(self, tenant: str, job: _Job) -> None:
-        """Compile a grammar, and have the next ones started."""
+        """Compile a grammar and start the jobs that follow it."""
         compiled: CompiledGrammar | None = None
         error: BaseException | None = None
         is_wanted = job.outcome.set_running_or_notify_cancel()
@@ -176,7 +179,7 @@ class GrammarCompiler:
 
     def _compile(self, spec: GrammarSpec) -> CompiledGrammar:
         if spec.kind is GrammarKind.JSON_SCHEMA and (keyword := unsupported_keyword(json.loads(spec.source))):
-            raise GrammarRefused(f'unsupported keyword: "{keyword}", where it asks for more than "required" names')
+            raise GrammarRefused(f'unsupported keyword: "{keyword}" above the number of "required" properties')
         vocabulary, tokenizer = self._open()
         checked = self._check_in_sandbox(spec, vocabulary)
         matcher = LLMatcher(tokenizer, checked.grammar, log_level=0, limits=sandbox_program.limits())
@@ -191,7 +194,7 @@ class GrammarCompiler:
                 try:
                     return process.check(spec)
                 except SandboxExited:
-                    continue  # it ended just before it was asked: the next one is another
+                    continue  # the process exited when idle: take another one
 
     def _open(self) -> tuple[LibraryVocabulary, LLTokenizer]:
         with self._opening:
@@ -206,13 +209,13 @@ class GrammarCompiler:
 
 
 def _give_up_with(outcome: Future[CompiledGrammar], submitted: Future[None]) -> None:
-    """Whoever waits for a job that will not be run waits no more."""
+    """Cancel the waiters of a job that the executor cancelled."""
     if submitted.cancelled():
         outcome.cancel()
 
 
 class _LibraryMatcher:
-    """A `GrammarMatcher`."""
+    """A `GrammarMatcher` over llguidance's `LLMatcher`."""
 
     def __init__(self, matcher: LLMatcher) -> None:
         self._matcher = matcher

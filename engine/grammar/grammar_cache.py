@@ -1,4 +1,4 @@
-"""Grammars, and refusals, that are remembered: those used last, as far as their memory goes."""
+"""An LRU cache of compiled grammars and of refusals, bounded in bytes."""
 
 from collections import OrderedDict
 from concurrent.futures import Future
@@ -9,12 +9,14 @@ from engine.grammar.spec import GrammarRefused, GrammarSpec
 Outcome = Future[Any]
 
 MAX_ENTRIES = 4096
+"""Entries of one cache. Bounds the number of refusals, which take little memory each."""
 _ENTRY_BYTES = 2048
-"""Of a refusal, and of what is kept beside a grammar."""
+"""Estimated memory of a refusal, and of the bookkeeping of a compiled grammar."""
 
 
 class GrammarCache:
-    """For one thread at a time. What is being compiled is there, too, and weighs what its text does."""
+    """Maps grammar specs to the futures of their compilation. A pending entry counts with the size of its text. Callers
+    synchronise."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -26,7 +28,8 @@ class GrammarCache:
         return len(self._outcomes)
 
     def find(self, spec: GrammarSpec) -> Outcome | None:
-        """What is known of the grammar. None, too, where it ended in a way that says nothing about the grammar."""
+        """The entry of a grammar, marked as used. None if there is none, or if it ended with an error that is not the
+        grammar's (a failed sandbox, a cancellation)."""
         outcome = self._outcomes.get(spec)
         if outcome is None or _says_nothing(outcome):
             return None
@@ -34,16 +37,18 @@ class GrammarCache:
         return outcome
 
     def put(self, spec: GrammarSpec, outcome: Outcome) -> None:
+        """Insert or replace an entry, evicting the least recently used ones beyond the bound."""
         self.discard(spec)
         self._outcomes[spec] = outcome
         self._weigh(spec, 0)
 
     def record_size(self, spec: GrammarSpec, outcome: Outcome, size_bytes: int) -> None:
-        """That is what the grammar takes. Nothing where the outcome was forgotten since."""
+        """Record the memory of a compiled grammar. No effect if `outcome` was evicted or replaced since."""
         if self._outcomes.get(spec) is outcome:
             self._weigh(spec, size_bytes)
 
     def discard(self, spec: GrammarSpec) -> None:
+        """Remove an entry, if there is one."""
         if self._outcomes.pop(spec, None) is not None:
             self.total_bytes -= self._bytes.pop(spec)
 

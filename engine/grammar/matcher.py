@@ -1,4 +1,4 @@
-"""Follows one answer through its grammar."""
+"""The interface between grammars and the sampler."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -10,34 +10,35 @@ Bitmask = npt.NDArray[np.int32]
 
 
 class GrammarFailed(RuntimeError):
-    """A grammar that cannot be followed any further: it has grown too complex, or allows no token at all."""
+    """The grammar cannot be followed further: its parser state exceeds the limits, or it allows no token at all."""
 
 
 class GrammarMatcher(Protocol):
-    """Where an answer stands in its grammar. It depends on the answer's tokens alone, so a preemption is nothing to it.
+    """The position of one answer in its grammar. The state depends on the answer's tokens alone, so it survives
+    preemption.
 
     Used by one thread at a time.
     """
 
     @property
     def taken(self) -> int:
-        """How many tokens it has moved past."""
+        """Number of tokens accepted so far."""
         ...
 
     def accept(self, tokens: Sequence[int]) -> int:
-        """Move past these, up to the first that the grammar does not allow; how many they were. No end token may be
-        among them."""
+        """Advance over the longest prefix of `tokens` that the grammar allows, and return its length. `tokens` must not
+        contain an end token."""
         ...
 
     def rollback(self, tokens: int) -> None:
-        """Go back by so many tokens."""
+        """Undo the last `tokens` accepted tokens."""
         ...
 
     def fill_bitmask(self, bitmask: Bitmask) -> None:
-        """Say which tokens may come next: bit i % 32 of word i // 32 of int32 [ceil(V / 32)], for all V tokens. End
-        tokens may come where the text may end.
+        """Write which tokens may come next: bit i % 32 of word i // 32 of int32 [ceil(V / 32)], for all V tokens. End
+        tokens are allowed where the text may end.
 
         Raises:
-            GrammarFailed: it cannot tell.
+            GrammarFailed: the state cannot be computed.
         """
         ...

@@ -1,4 +1,4 @@
-"""A process in which grammars are tried out first: whatever one of them takes, it can be killed."""
+"""Compiles grammars in a child process that can be killed, to bound their time and memory."""
 
 import subprocess
 import sys
@@ -13,46 +13,48 @@ from engine.grammar.spec import GrammarRefused, GrammarSpec
 from engine.grammar.vocabulary import LibraryVocabulary
 
 MEMORY_BYTES = 1 << 30
-"""Address space of the process, which has a fifth of that before its first grammar."""
+"""Address space of the sandbox process, in bytes. About a fifth of it is used before the first grammar."""
 
 _END_SECONDS = 1.0
-"""For what has closed its output to be gone."""
+"""Time for a process that has closed its output to exit."""
 
 MAX_GRAMMAR_BYTES = 60 << 20
-"""What a grammar counts for where its memory cannot be measured: as many lexer states as it may have."""
+"""Assumed size of a grammar where memory cannot be measured: the maximum number of lexer states."""
 
 IDLE_SECONDS = 60
-"""How long a process waits for its next grammar before it ends."""
+"""Time without a request after which a sandbox process exits."""
 
 _START_SECONDS = 60.0
-"""For importing the library and opening the tokenizer: half a second, if the machine has nothing else to do."""
+"""Timeout of the start: importing the library and opening the tokenizer, about half a second on an idle machine."""
 
 
 class SandboxFailed(RuntimeError):
-    """The process could not be started: no grammar can be compiled at the moment."""
+    """The sandbox process could not be started; no grammar can be compiled at the moment."""
 
 
 class SandboxExited(RuntimeError):
-    """The process had nothing to do for so long that it ended."""
+    """The sandbox process had been idle and exited before it took the request."""
 
 
 class CheckedGrammar(NamedTuple):
-    """A grammar in the library's own form, which is known to be harmless, and the memory that it takes compiled."""
+    """A grammar in llguidance's own format that compiled within the limits, and its memory once compiled."""
 
     grammar: str
     size_bytes: int
 
 
 class CompileSandbox:
-    """Tries one grammar after another, each within a limit of time and memory. One thread at a time uses it."""
+    """A process that compiles one grammar after another, each within a time and a memory limit. Used by one thread at a
+    time."""
 
     def __init__(self, vocabulary: LibraryVocabulary, seconds: float, *, idle_seconds: float = IDLE_SECONDS) -> None:
-        """
+        """`seconds` bounds one compilation; the process exits after `idle_seconds` without a request.
+
         Raises:
-            SandboxFailed: it does not come up.
+            SandboxFailed: the process does not start.
         """
         self._seconds = seconds
-        # Not `-m`: that would import the engine. One thread: no pool of them counts against the memory.
+        # Not `-m`, which would import the engine. One rayon thread, as thread stacks count as address space.
         self._process = subprocess.Popen(
             [sys.executable, "-I", str(Path(sandbox_program.__file__))],
             stdin=subprocess.PIPE,
@@ -68,48 +70,51 @@ class CompileSandbox:
             "idle_seconds": idle_seconds,
         }
         if self._ask(setup, _START_SECONDS) is None:
-            raise SandboxFailed("the process that tries grammars out does not come up")
+            raise SandboxFailed("the sandbox process for grammars does not start")
 
     @property
     def alive(self) -> bool:
+        """Whether the process is running."""
         return self._process.poll() is None
 
     def check(self, spec: GrammarSpec) -> CheckedGrammar:
-        """Ends the process where the grammar takes too much.
+        """Compile a grammar in the process. One that exceeds a limit ends the process.
 
         Raises:
-            GrammarRefused: it is malformed, cannot be enforced, matches nothing or takes too much.
-            SandboxExited: there is another process to be asked.
+            GrammarRefused: the grammar is malformed, cannot be enforced, matches nothing or exceeds a limit.
+            SandboxExited: the process was idle and has exited; ask another one.
         """
         answer = self._ask({"kind": spec.kind.value, "source": spec.source}, self._seconds)
         if answer is None and self._process.returncode == 0:
             raise SandboxExited
         if answer is None:
-            raise GrammarRefused(f"it takes over {self._seconds:g} s or {MEMORY_BYTES >> 20} MiB to compile")
+            raise GrammarRefused(
+                f"the grammar is too complex: compiling it takes over {self._seconds:g} s or {MEMORY_BYTES >> 20} MiB"
+            )
         if "refused" in answer:
             raise GrammarRefused(message_for_author(answer["refused"]))
         size_bytes = answer["bytes"]
         return CheckedGrammar(str(answer["grammar"]), MAX_GRAMMAR_BYTES if size_bytes is None else size_bytes)
 
     def kill(self) -> None:
-        """End it, whatever it is at; whoever waits for its answer has none. Idempotent; any thread may call."""
+        """Kill the process; a pending `check` gets no answer. Idempotent, callable from any thread."""
         self._process.kill()
 
     def close(self) -> None:
-        """Kill it and leave nothing of it. Idempotent; for the thread that uses it."""
+        """Kill the process, reap it and close its pipes. Idempotent; called by the thread that uses it."""
         self.kill()
         self._process.wait()
         for pipe in (self._process.stdout, self._process.stdin):
             assert pipe is not None
-            with suppress(OSError):  # what was not written yet
+            with suppress(OSError):  # unwritten data cannot be flushed
                 pipe.close()
 
     def _ask(self, message: object, seconds: float) -> Any:
-        """Its answer; None where there is none in time, and the process has ended."""
+        """The answer to a message; None if it did not arrive in time, in which case the process has ended."""
         source, sink = self._process.stdout, self._process.stdin
         assert source is not None
         assert sink is not None
-        timer = threading.Timer(seconds, self._process.kill)  # ends a read that would wait, and a write
+        timer = threading.Timer(seconds, self._process.kill)  # unblocks the read or write below
         timer.daemon = True
         timer.start()
         try:
@@ -126,6 +131,7 @@ class CompileSandbox:
         return answer
 
     def _wait_for_end(self) -> None:
-        """One that ended by itself has its own status, which a kill would take the place of."""
+        """Wait briefly for a process that exits by itself, so that its own exit status is not replaced by that of a
+        kill."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_SECONDS)

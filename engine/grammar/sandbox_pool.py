@@ -1,4 +1,4 @@
-"""Processes in which grammars are tried out, kept for the next one while there is one soon."""
+"""A pool of sandbox processes, reused while grammars keep coming."""
 
 import threading
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from engine.grammar.vocabulary import LibraryVocabulary
 
 
 class Sandbox(Protocol):
-    """A `CompileSandbox`, or what stands in for one."""
+    """A `CompileSandbox`, or a fake of it."""
 
     @property
     def alive(self) -> bool: ...
@@ -24,14 +24,16 @@ class Sandbox(Protocol):
 
 
 class StartSandbox(Protocol):
+    """Starts a sandbox; raises `SandboxFailed`."""
+
     def __call__(self, vocabulary: LibraryVocabulary, seconds: float) -> Sandbox: ...
 
 
 class SandboxPool:
-    """A process is lent to one thread at a time. One that is not lent ends by itself after a while."""
+    """Lends each sandbox process to one thread at a time. An idle process exits by itself after `IDLE_SECONDS`."""
 
     def __init__(self, seconds: float, start: StartSandbox = CompileSandbox) -> None:
-        """`seconds`: what one grammar may take."""
+        """`seconds`: timeout of one compilation."""
         self._seconds, self._start = seconds, start
         self._lock = threading.Lock()
         self._idle: list[Sandbox] = []
@@ -40,10 +42,10 @@ class SandboxPool:
 
     @contextmanager
     def borrow(self, vocabulary: LibraryVocabulary) -> Iterator[Sandbox]:
-        """A process for the time of the block. One that ended in it does not come back.
+        """A process for the duration of the block. A process that ended in the block is not returned to the pool.
 
         Raises:
-            SandboxFailed: none comes up.
+            SandboxFailed: no process can be started.
         """
         process = self._take_idle() or self._start(vocabulary, self._seconds)
         with self._lock:
@@ -62,7 +64,7 @@ class SandboxPool:
                 process.close()
 
     def close(self) -> None:
-        """End all of them; who still waits for an answer has none. Idempotent."""
+        """Kill all processes; pending calls get no answer. Idempotent."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -72,7 +74,7 @@ class SandboxPool:
             process.close()
 
     def _take_idle(self) -> Sandbox | None:
-        """The one that was used last, so that others end."""
+        """The most recently used idle process, so that surplus ones reach their idle timeout."""
         with self._lock:
             while self._idle:
                 process = self._idle.pop()

@@ -1,11 +1,12 @@
-"""Tries a grammar out, in a process of its own that can be killed: the program that `engine.grammar.sandbox` starts.
+"""The program of the sandbox process that `engine.grammar.sandbox` starts: compiles grammars to find out what they
+take.
 
-It is run by its path and imports nothing of the engine, so that it starts fast and stays small. A message is four bytes
-of length, big-endian, and JSON. The first says how to work: `tokenizer` (as `tokenizer.json`), `vocab_size`,
-`eos_token_ids`, `memory_bytes`, `seconds`, `idle_seconds`; the answer is `{}`. Each one after is a grammar, `kind` and
-`source`; the answer is `{"grammar": text, "bytes": n}` in the library's own form, with the memory that it takes
-compiled (null where that cannot be told), or `{"refused": why}`. The program ends with its input, or after
-`idle_seconds` without.
+It is run by its path and imports nothing of the engine, so that it starts fast and stays small. A message is its length
+in four bytes, big-endian, and JSON. The first message is the setup: `tokenizer` (the content of `tokenizer.json`),
+`vocab_size`, `eos_token_ids`, `memory_bytes`, `seconds`, `idle_seconds`; the answer is `{}`. Each later one is a
+grammar, `kind` and `source`; the answer is `{"grammar": text, "bytes": n}` with the grammar in llguidance's own format
+and its memory once compiled (null where that cannot be measured), or `{"refused": reason}`. The program exits when its
+input ends, or after `idle_seconds` without a message.
 """
 
 import ctypes
@@ -28,32 +29,33 @@ COMPACT = {
     "coerce_one_of": False,
     "lenient": False,
 }
-"""JSON is written without optional white space: a model can fill any number of tokens with that."""
+"""Options of llguidance's JSON schemas. No optional white space, with which a model could fill any number of tokens."""
 
 _OPTIONS_KEY = "x-guidance"
-"""By which a schema would set the library's options itself."""
+"""The keyword by which a schema could set llguidance's options itself; refused."""
 
 _PUNCTUATION = frozenset(r"\.+*?()|[]{}^$#&-~/")
 _HEADER = struct.Struct(">I")
 
 
 def limits() -> LLParserLimits:
-    """What a grammar may take: about 60 MB of states, as many symbols as a schema of the largest size has, and at one
-    place as many ways on as 4,000 optional properties leave, of which each has four."""
+    """Limits of a compiled grammar: about 60 MB of lexer states; as many symbols as the largest accepted schema needs;
+    at one position as many parser items as 4,000 optional properties need, at four each."""
     return LLParserLimits(
         max_lexer_states=30_000, max_grammar_size=200_000, max_items_in_row=16_384, verbose_errors=False
     )
 
 
 def open_tokenizer(tokenizer: str, vocab_size: int, eos_token_ids: list[int]) -> LLTokenizer:
+    """llguidance's tokenizer. `n_vocab` is the width of the logits, which may exceed the number of tokens."""
     return LLTokenizer(tokenizer, n_vocab=vocab_size, eos_token=eos_token_ids)
 
 
 def translate(kind: str, source: str) -> str:
-    """A grammar in the library's own form.
+    """A grammar in llguidance's own format. `kind` is a `GrammarKind`.
 
     Raises:
-        ValueError: it cannot be; the message is for its author.
+        ValueError: the grammar cannot be translated; the message is for its author.
     """
     match kind:
         case "json_schema":
@@ -79,7 +81,7 @@ def _literally(text: str) -> str:
 
 
 def fault_of(matcher: LLMatcher) -> str | None:
-    """Why a grammar that has just been compiled is of no use, if so: it is refused, or no text matches it."""
+    """The error of a freshly compiled grammar: it was rejected, or no text matches it. None if it is usable."""
     if not matcher.is_error():
         matcher.compute_bitmask()
     return matcher.get_error() if matcher.is_error() else None
@@ -88,7 +90,7 @@ def fault_of(matcher: LLMatcher) -> str | None:
 def _answer(tokenizer: LLTokenizer, kind: str, source: str) -> dict[str, str | int | None]:
     try:
         grammar = translate(kind, source)
-    except Exception as error:  # the library's translators raise whatever they like
+    except Exception as error:  # the translators raise any type
         return {"refused": str(error) or type(error).__name__}
     before = allocated_bytes()
     matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits())
@@ -110,6 +112,7 @@ def receive(stream: IO[bytes]) -> Any:
 
 
 def encode(message: object) -> bytes:
+    """A message with its length."""
     body = json.dumps(message).encode()
     return _HEADER.pack(len(body)) + body
 
@@ -127,8 +130,8 @@ class _MallocInfo(ctypes.Structure):
 
 
 def allocated_bytes() -> int | None:
-    """Of memory that this process has from the C library's allocator, which the grammar library's is; None where that
-    keeps no count."""
+    """Bytes that this process has allocated with malloc, which llguidance uses; None where the C library keeps no
+    count."""
     info = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if info is None:
         return None
@@ -138,7 +141,7 @@ def allocated_bytes() -> int | None:
 
 
 def _main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the end of the input is enough
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # sent to the whole process group by a terminal
     os.nice(5)
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     setup = receive(source)
@@ -155,7 +158,7 @@ def _main() -> None:
         task = receive(source)
         if task is None:
             return
-        signal.alarm(setup["seconds"])  # ends this process, should nobody be left to kill it
+        signal.alarm(setup["seconds"])  # ends this process if its parent is gone
         answer = _answer(tokenizer, task["kind"], task["source"])
         signal.alarm(0)
 

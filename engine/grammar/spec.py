@@ -1,4 +1,4 @@
-"""What an answer has to look like, as its caller says it."""
+"""A constraint on the answer, as the client states it."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class GrammarKind(StrEnum):
-    """How a grammar is written."""
+    """The notation of a grammar."""
 
     JSON_SCHEMA = "json_schema"
     REGEX = "regex"
@@ -17,15 +17,15 @@ class GrammarKind(StrEnum):
 
 
 class GrammarRefused(ValueError):
-    """A grammar that cannot be enforced: the message says which part of it, or what it takes too much of."""
+    """A grammar that cannot be enforced. The message names the unsupported part or the exceeded limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class GrammarSpec:
-    """`source` is JSON for a schema, a JSON array of strings for a choice, else the text as it was written.
+    """`source` is JSON for a schema, a JSON array of strings for a choice, else the text as the client wrote it.
 
-    `param` names the field that it came from, `parts` are the grammars that it is made of, each from a field of its
-    own; two specs that differ in nothing else are the same.
+    `param` names the request field that holds the grammar, for error messages. `parts` are the grammars it was
+    assembled from, each with its own field. Neither takes part in equality.
     """
 
     kind: GrammarKind
@@ -37,10 +37,10 @@ class GrammarSpec:
     def json_schema(
         cls, schema: Mapping[str, Any] | bool, param: str = "grammar", parts: "tuple[GrammarSpec, ...]" = ()
     ) -> "GrammarSpec":
-        """JSON that validates against the schema, without any white space outside strings.
+        """JSON that validates against the schema, without white space outside strings.
 
         Raises:
-            ValueError: the schema is no JSON.
+            ValueError: the schema is not JSON.
         """
         return cls(GrammarKind.JSON_SCHEMA, _compact(schema), param, parts)
 
@@ -51,27 +51,27 @@ class GrammarSpec:
 
     @classmethod
     def regex(cls, pattern: str, param: str = "grammar") -> "GrammarSpec":
-        """Text that the pattern (of Rust's `regex`: no look-around, no back references) matches from end to end."""
+        """Text that the pattern matches from start to end. Rust `regex` syntax: no look-around, no back references."""
         return cls(GrammarKind.REGEX, pattern, param)
 
     @classmethod
     def choice(cls, choices: Sequence[str], param: str = "grammar") -> "GrammarSpec":
-        """One of these texts."""
+        """Exactly one of these texts."""
         return cls(GrammarKind.CHOICE, _compact(list(choices)), param)
 
     @classmethod
     def without(cls, words: Sequence[str], param: str = "grammar") -> "GrammarSpec":
-        """Any text in which none of these words stands, alone or as a part of another."""
+        """Any text that contains none of these words as a substring."""
         listed = " | ".join(_compact(word) for word in words)
         lines = ("start: TEXT", "ANY: /(?s:.*)/", f"WORD: {listed}", "WITH: ANY WORD ANY", "TEXT: ANY & ~WITH")
         return cls.ebnf("\n".join(lines), param)
 
     @classmethod
     def ebnf(cls, grammar: str, param: str = "grammar") -> "GrammarSpec":
-        """A context-free grammar: GBNF, with a rule `root`, or Lark, with a rule `start`."""
+        """A context-free grammar: GBNF with a rule `root`, or Lark with a rule `start`."""
         return cls(GrammarKind.EBNF, grammar, param)
 
 
 def _compact(value: object) -> str:
-    """Raises ValueError for a number that JSON does not have."""
+    """Raises ValueError for a number that JSON cannot represent."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

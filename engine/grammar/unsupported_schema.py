@@ -1,20 +1,20 @@
-"""What a context-free grammar of JSON cannot see, so that the grammar library must not be asked for it."""
+"""JSON schema keywords that llguidance accepts but a context-free grammar cannot enforce."""
 
 from collections.abc import Iterator
 from typing import Any
 
 _BY_NAME = ("properties", "patternProperties", "$defs", "definitions")
-"""Keywords whose value has a schema for each name, whatever the name is."""
+"""Keywords whose value maps arbitrary names to schemas."""
 
 _LITERAL = ("const", "enum", "default", "examples")
-"""Keywords whose value is no schema."""
+"""Keywords whose value is data, not a schema."""
 
 
 def unsupported_keyword(schema: Any) -> str | None:
-    """A keyword that would be counted wrong: `minProperties`, where members may be made up to reach it.
+    """`minProperties`, where a schema requires more members than it names; None if the schema has no such keyword.
 
-    A member that is made up may have the name of one before it. Parsers keep one of the two, which validates against
-    the same schema, but does not count twice.
+    A generated member may repeat the name of an earlier one. Parsers keep one of the two, so the object still validates
+    otherwise but has fewer members than the grammar counted.
     """
     for each in _schemas(schema):
         least = each.get("minProperties")
@@ -28,7 +28,7 @@ def _length(value: Any) -> int:
 
 
 def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
-    """It and all those in it."""
+    """The schema and all schemas nested in it."""
     waiting = [schema]
     while waiting:
         each = waiting.pop()

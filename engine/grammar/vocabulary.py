@@ -1,4 +1,4 @@
-"""A model's vocabulary as the grammar library takes it."""
+"""A model's vocabulary in the form that llguidance takes."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from engine.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class LibraryVocabulary:
-    """`vocab_size` is the width of the model's logits, which may be more than there are tokens."""
+    """`vocab_size` is the width of the model's logits, which may exceed the number of tokens."""
 
     tokenizer_json: str
     vocab_size: int

@@ -1,4 +1,4 @@
-"""The matchers of a request's choices, from its grammar."""
+"""Compiles the grammar of a request and assigns a matcher to each of its choices."""
 
 from collections.abc import Sequence
 
@@ -15,23 +15,23 @@ from engine.runtime.model_loading import ServedModel
 
 
 async def assign_matchers(served: ServedModel, grammar: GrammarSpec, requests: Sequence[Request]) -> None:
-    """Each choice gets a matcher of its own.
+    """Compile `grammar` and give each request a matcher of its own.
 
     Raises:
         InvalidParameter: the grammar cannot be enforced.
         EngineError: no grammar can be compiled at the moment.
-        TooManyGrammars: too many of the tenant's wait to be compiled.
+        TooManyGrammars: too many grammars of the tenant are queued.
     """
     assert served.grammars is not None
     try:
-        # Shielded: others may wait for the same.
+        # Shielded: other requests may share the future.
         compiled = await outcome_of(served.grammars.compile(grammar, requests[0].tenant))
     except GrammarRefused as error:
         raise await _refusal(served.grammars, grammar, requests[0].tenant, error) from None
     except QueueFull as error:
-        raise TooManyGrammars(f"{grammar.param}: {error}. Retry in a few seconds.") from None
+        raise TooManyGrammars(f"{grammar.param}: {error}. Please try again in a few seconds.") from None
     except SandboxFailed as error:
-        raise EngineError(f"no grammar can be compiled: {error}") from error
+        raise EngineError(f"grammars cannot be compiled: {error}") from error
     for request in requests:
         request.matcher = _after_reasoning(served, request, compiled.matcher(), grammar)
 
@@ -39,10 +39,11 @@ async def assign_matchers(served: ServedModel, grammar: GrammarSpec, requests: S
 def _after_reasoning(
     served: ServedModel, request: Request, matcher: GrammarMatcher, grammar: GrammarSpec
 ) -> GrammarMatcher:
-    """A model that reasons may do so first: a grammar would have it answer in the middle of its thoughts.
+    """The matcher, delayed until after the reasoning for a model that reasons: applied from the first token, it would
+    cut the reasoning off.
 
     Raises:
-        InvalidParameter: it is in the middle of them, and has no token that ends them.
+        InvalidParameter: the prompt ends inside the reasoning, and no single token ends it.
     """
     dialect = served.text.dialect
     if not request.params.conversational or dialect.reasoning is None:
@@ -51,7 +52,7 @@ def _after_reasoning(
     if dialect.reasoning_ids is None:
         if begun:
             raise InvalidParameter(
-                grammar.param, f"{grammar.param} is not supported by {served.name} when it reasons first"
+                grammar.param, f"{grammar.param} is not supported with {served.name} while it is reasoning"
             )
         return matcher
     begin_id, end_id = dialect.reasoning_ids
@@ -61,10 +62,10 @@ def _after_reasoning(
 async def _refusal(
     grammars: GrammarCompiler, grammar: GrammarSpec, tenant: str, error: GrammarRefused
 ) -> InvalidParameter:
-    """What to say of a grammar that cannot be enforced: by the first of its parts that cannot, if there is one."""
+    """The error of a grammar that cannot be enforced. It names the first part that fails on its own, if there is one."""
     for part in grammar.parts:
         try:
             await outcome_of(grammars.compile(part, tenant))
         except GrammarRefused as refused:
-            return InvalidParameter(part.param, f"{part.param} cannot be enforced: {refused}")
-    return InvalidParameter(grammar.param, f"{grammar.param} cannot be enforced: {error}")
+            return InvalidParameter(part.param, f"Invalid {part.param}: {refused}")
+    return InvalidParameter(grammar.param, f"Invalid {grammar.param}: {error}")

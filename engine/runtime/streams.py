@@ -189,6 +189,6 @@ def _failure(params: SamplingParams, error: str | None) -> EngineError:
     param = "allowed_token_ids" if params.grammar is None else params.grammar.param
     return GrammarGaveUp(
         param,
-        f"{param} cannot be followed to the end of the answer: it takes more states than a grammar may have, or "
-        "allows no token. Make it simpler: fewer alternatives, and smaller bounds of repetitions.",
+        f"Invalid {param}: the grammar is too complex to complete the answer, or allows no further token. Please use "
+        "fewer alternatives and smaller repetition bounds.",
     )

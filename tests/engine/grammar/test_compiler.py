@@ -45,7 +45,7 @@ def allowed(grammar: CompiledGrammar, tokens: list[int]) -> set[int]:
 
 def test_a_bomb_is_killed_and_the_next_grammar_is_not(compiler: GrammarCompiler) -> None:
     begun = time.monotonic()
-    with pytest.raises(GrammarRefused, match=r"takes (over 1 s or 1024 MiB|too many states) to compile"):
+    with pytest.raises(GrammarRefused, match=r"too complex"):
         compiler.compile(BOMB).result(timeout=30)
     assert time.monotonic() - begun < 30
     assert allowed(compiler.compile(GrammarSpec.regex("a")).result(), [])
@@ -54,7 +54,7 @@ def test_a_bomb_is_killed_and_the_next_grammar_is_not(compiler: GrammarCompiler)
 def test_a_bomb_that_runs_out_of_states_before_its_time_says_so(tokenizer: Tokenizer) -> None:
     compiler = GrammarCompiler(lambda: LibraryVocabulary.of(tokenizer, VOCAB_SIZE, (IM_END,)), seconds=120.0)
     try:
-        with pytest.raises(GrammarRefused, match=r"^it takes too many states to compile$"):
+        with pytest.raises(GrammarRefused, match=r"too many states"):
             compiler.compile(BOMB).result()
     finally:
         compiler.close()
@@ -109,7 +109,7 @@ def test_a_process_without_work_ends_and_the_next_grammar_has_another(tokenizer:
     while started[0].alive:
         time.sleep(0.001)
     with pytest.raises(SandboxExited):
-        started[0].tried(GrammarSpec.regex("b"))
+        started[0].check(GrammarSpec.regex("b"))
     compiler.compile(GrammarSpec.regex("b")).result()
     assert len(started) >= 2
     compiler.close()
