@@ -1,4 +1,4 @@
-"""Prompts as a caller of Python has them, and the whole answers that streams come to."""
+"""Prompts as Python callers pass them, and whole answers collected from a stream."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +25,7 @@ class Completion:
 
 
 def is_chat(prompt: Prompt) -> bool:
+    """Whether the prompt is a list of messages."""
     return not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
 
 
@@ -38,7 +39,7 @@ def token_ids_of(text: TextProcessor, prompt: Prompt) -> Sequence[int]:
 
 
 async def collect(stream: AsyncIterator[TextDelta], choices: int) -> list[Completion]:
-    """Read a stream of so many choices to its end."""
+    """Read a stream of `choices` choices to its end."""
     parts: list[list[TextDelta]] = [[] for _ in range(choices)]
     async for delta in stream:
         parts[delta.index].append(delta)

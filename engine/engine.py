@@ -1,4 +1,4 @@
-"""The engine's public face: load models, generate text, stream it."""
+"""The engine's public API: load models, stream and generate text."""
 
 import asyncio
 import hmac
@@ -60,12 +60,12 @@ class Engine:
     def load(
         cls, models: Mapping[str, Path | str], config: EngineConfig | None = None, progress: LoadProgress | None = None
     ) -> Self:
-        """Load models from Hugging Face folders and GGUF files, by the names they will be served under.
+        """Load models from Hugging Face folders and GGUF files, keyed by the names that they are served under.
 
         Raises:
             UnsupportedCheckpoint: a checkpoint cannot be served; the message names the key or the tensor.
             InsufficientMemory: there is not enough KV memory.
-            DeviceUnavailable: the device that the config asks for cannot be used.
+            DeviceUnavailable: the device that the config names cannot be used.
         """
         config = config or EngineConfig()
         thread = EngineThread()
@@ -84,7 +84,7 @@ class Engine:
             self._core.start()
 
     def close(self) -> None:
-        """Abort what runs and stop the thread. Idempotent."""
+        """Abort running requests and stop the thread. Idempotent."""
         if not self._closed:
             self._closed = True
             self._core.close()
@@ -103,33 +103,34 @@ class Engine:
 
     @property
     def ready(self) -> bool:
-        """Started and able to serve: models are warm from loading, the engine thread is alive and no step hangs."""
+        """Whether requests can be served: started, models warmed up while loading, the engine thread alive and no step
+        hanging."""
         return self._started and not self._closed and self._core.alive
 
     @property
     def health(self) -> EngineHealth:
-        """For metrics: whether the engine thread does its work, whoever may use it."""
+        """The state of the engine thread, for metrics."""
         return self._core.health
 
     def stats(self) -> Mapping[str, SchedulerStats]:
-        """What each model's scheduler holds now and has done so far."""
+        """The current state and the counters of each model's scheduler."""
         return {name: self._core.stats(name) for name in self.models}
 
     def predicted_wait(self, model: str, service_class: ServiceClass, prompt_tokens: int) -> PredictedWait:
-        """How long a request of this class would wait if it came now, from the queue and the cost model."""
+        """Predicted wait of a request of this class if it were submitted now, from the queue and the cost model."""
         return self._core.predicted_wait(model, service_class.name, prompt_tokens)
 
     def queue_depth(self, model: str) -> int:
-        """How many requests wait for a model, of all classes, or were let in and will find no room."""
+        """Requests that wait for the model, of all classes, including reserved ones that will not fit at once."""
         return self._core.queue_depth(model)
 
     def reserve(self, model: str, service_class: ServiceClass) -> Reservation:
-        """Count a request that is let in now among those that wait, until `stream` submits it. Nothing is known of it
-        but its class, until `Reservation.expect` says more. To be used as a context manager."""
+        """Reserve a place in the model's queue for a request that is let in now, until `stream` submits it. Only its
+        class is known until `Reservation.expect` is called. Use as a context manager."""
         return self._core.reserve(model, service_class.name)
 
     def reservations(self) -> Mapping[str, int]:
-        """By model: reservations that are neither submitted nor released. None where no request is under way."""
+        """Open reservations by model: neither submitted nor released. 0 if no request is in progress."""
         return {name: self._core.reservations(name) for name in self.models}
 
     def stream(
@@ -145,26 +146,28 @@ class Engine:
         on_abort: AbortListener | None = None,
         reservation: Reservation | None = None,
     ) -> AsyncGenerator[TextDelta]:
-        """Generate from prompt token ids; deltas of all `n` choices, interleaved, in the order they are ready.
+        """Generate from prompt token ids; yields the deltas of all `n` choices interleaved, in the order in which they
+        are ready.
 
-        What is wrong with the arguments is raised here, before anything is computed. Closing the iterator, or
-        cancelling the task that iterates, aborts the request and frees its blocks before the next step. While one is
-        not read, a bounded number of deltas is kept, and nothing is computed beyond them.
-        `continues_text`: the answer goes behind the prompt's text, so a space that starts it is kept.
-        `on_abort` is called on the event loop for each choice whose last delta was not read, whether it was aborted or
-        failed, as soon as the engine has let go of it, with what it had consumed.
-        `reservation` was made for it: its place in the queue is the request's from when that is submitted, which is at
-        the first step of the iterator, once a grammar is compiled.
+        Closing the iterator, or cancelling the task that iterates, aborts the request and frees its blocks before the
+        next step. Unread deltas are bounded: beyond the bound the request is paused. A grammar is compiled first, at
+        the first step of the iterator.
 
-        Raises:
+        `prompt`: token ids. `tenant`: opaque name that separates prefix caches and shares capacity. `continues_text`:
+        the answer is appended to the prompt's text, so a leading space is kept. `on_abort`: called on the event loop
+        for each choice whose last delta was not read, aborted or failed, with its usage, as soon as the engine has
+        released it. `reservation`: made for this request; consumed when the request is submitted, at the first step of
+        the iterator after its grammar is compiled.
+
+        Raises, at the call:
             KeyError: the model is not loaded.
-            UnservableRequest: the prompt is empty or does not fit the window with one token to answer.
-            InvalidParameter: a token id outside the vocabulary.
-            EngineError: from the iterator, where the request fails inside the engine.
-            GrammarGaveUp: from the iterator, where its grammar cannot be followed to the end of the answer.
-
-        A grammar is compiled first, before anything is computed; where it is refused, InvalidParameter comes from the
-        iterator.
+            UnservableRequest: the prompt is empty, or leaves no room for one token in the context window.
+            InvalidParameter: a token id is outside the vocabulary, or a parameter is not supported with the model.
+        Raises, from the iterator:
+            InvalidParameter: the grammar cannot be enforced.
+            TooManyGrammars: too many grammars of the tenant are queued for compilation.
+            GrammarGaveUp: the grammar cannot be followed to the end of the answer.
+            EngineError: the request fails inside the engine.
         """
         served = self.models[model]
         requests = self._requests(served, prompt, params, request_id or uuid.uuid4().hex, tenant, service_class)
@@ -235,7 +238,7 @@ class Engine:
         tenant: str,
         service_class: ServiceClass,
     ) -> list[Request]:
-        """One request a choice; those after the first fork its prompt."""
+        """One request for each choice. All but the first are forks of the first one's prompt."""
         max_tokens = _max_tokens(served, prompt, params, service_class)
         seed = params.seed if params.seed is not None else secrets.randbits(63)
         allowed = params.allowed_token_ids
@@ -245,7 +248,7 @@ class Engine:
             arrival = next(self._arrivals)
             requests.append(
                 Request(
-                    id=f"{request_id}#{arrival}",  # a caller's id may come twice
+                    id=f"{request_id}#{arrival}",  # callers may reuse ids
                     tokens=list(prompt),
                     prompt_tokens=len(prompt),
                     params=params,
@@ -266,14 +269,14 @@ class Engine:
 def _load_all(
     models: Mapping[str, Path | str], config: EngineConfig, progress: LoadProgress | None
 ) -> tuple[list[LoadedModel], dict[str, str | int | float]]:
-    """Runs on the engine thread."""
+    """Load all models. Runs on the engine thread."""
     dtype = None if config.dtype == "auto" else config.dtype
     ops = select_ops(dtype, config.threads, config.device, config.kv_dtype)
     loaded: dict[str, LoadedModel] = {}
-    for name in sorted(models, key=lambda name: name in config.drafts):  # what drafts comes before what it drafts for
+    for name in sorted(models, key=lambda name: name in config.drafts):  # draft models first
         draft = config.drafts.get(name)
         if draft is not None and draft not in models:
-            raise ValueError(f"{draft} is to draft for {name} and is not among the models")
+            raise ValueError(f"draft model {draft} of {name} is not among the models")
         of_name = None if draft is None else loaded[draft]
         loaded[name] = load(name, Path(models[name]), ops, config, 1 / len(models), progress, of_name)
     in_order = [loaded[name] for name in models]
@@ -291,7 +294,7 @@ def _detokenizer(served: ServedModel, params: SamplingParams, continues_text: bo
 
 
 def _max_tokens(served: ServedModel, prompt: Sequence[int], params: SamplingParams, service_class: ServiceClass) -> int:
-    """Tokens that the answer may have; checks what only the model can tell."""
+    """Maximum number of answer tokens. Checks the parameters that depend on the model."""
     window = served.windows.get(service_class.name)
     if window is None:
         raise UnservableRequest(f"service class {service_class.name!r} does not exist")

@@ -62,7 +62,7 @@ def _after_reasoning(
 async def _refusal(
     grammars: GrammarCompiler, grammar: GrammarSpec, tenant: str, error: GrammarRefused
 ) -> InvalidParameter:
-    """The error of a grammar that cannot be enforced. It names the first part that fails on its own, if there is one."""
+    """The error of a grammar that cannot be enforced; names the first part that fails on its own, if any."""
     for part in grammar.parts:
         try:
             await outcome_of(grammars.compile(part, tenant))

@@ -14,36 +14,40 @@ from engine.runtime.notify import Wakeup
 from engine.text.detokenizer import Detokenizer
 
 MAX_UNREAD_DELTAS = 128
-"""Of each choice, what lies unread before its engine stands still."""
+"""Unread deltas of one choice at which its requests are paused."""
 FEW_UNREAD_DELTAS = 32
-"""Of each choice, what is left of them when it goes on: enough to read from until there is more."""
+"""Unread deltas of one choice at which paused requests resume, so that there is something to read until the next step.
+"""
 MAX_JOINED_TOKENS = 64
-"""What a reader that lags behind gets at a time, and one delta more."""
+"""Tokens up to which unread deltas of a choice are joined into one for a reader that lags behind."""
 
 
 class OutputDispatcher:
-    """The way from the engine thread into one event loop: one call into the loop a step, whatever it carries."""
+    """Passes token deltas from the engine thread to the streams of one event loop, with one call into the loop for each
+    step."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)  # who has a dispatcher for each loop forgets it with the loop
         self._streams: dict[str, ChoiceStreams] = {}
 
     def register(self, request_id: str, streams: "ChoiceStreams") -> None:
+        """Route the deltas of a request to `streams`."""
         self._streams[request_id] = streams
 
     def forget(self, request_ids: Sequence[str]) -> None:
+        """Drop the deltas of these requests from now on."""
         for request_id in request_ids:
             self._streams.pop(request_id, None)
 
     def post(self, deltas: list[TokenDelta]) -> None:
-        """Called on the engine thread."""
+        """Deliver the deltas of a step. Called on the engine thread."""
         self.call(lambda: self._receive(deltas))
 
     def call(self, action: Callable[[], None]) -> None:
-        """Have the event loop do something, if there still is one. Called on any thread."""
+        """Run `action` on the event loop; no effect once the loop is closed. Called on any thread."""
         loop = self._loop()
         if loop is not None:
-            with suppress(RuntimeError):  # it was closed
+            with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(action)
 
     def _receive(self, deltas: list[TokenDelta]) -> None:
@@ -54,11 +58,11 @@ class OutputDispatcher:
 
 
 AbortListener = Callable[[int, Usage], None]
-"""Told of a choice, by its index, what it had consumed when the engine let go of it."""
+"""Callback with the index of a choice and what it had consumed when the engine released it."""
 
 
 class Choice:
-    """Turns one request's token ids into text, and ends it where a stop string does."""
+    """Converts one request's token ids to text, and ends it at a stop string."""
 
     def __init__(self, index: int, request: Request, detokenizer: Detokenizer) -> None:
         self.index = index
@@ -67,8 +71,12 @@ class Choice:
         self._detokenizer = detokenizer
 
     def read(self, delta: TokenDelta) -> TextDelta:
-        """What the reader sees of a delta. Raises EngineError where the engine says that the request failed,
-        GrammarGaveUp where its grammar is why."""
+        """The text delta of a token delta.
+
+        Raises:
+            GrammarGaveUp: the request failed because its grammar cannot be followed.
+            EngineError: the request failed otherwise, or was aborted.
+        """
         if delta.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
             raise _failure(self.request.params, delta.error)
         before = self._detokenizer.consumed_tokens
@@ -98,31 +106,31 @@ class Choice:
         return seen
 
     def _usage_so_far(self) -> Usage:
-        """Up to the token that completed the stop string; what the engine computed past it is nobody's."""
+        """The usage up to the token that completed the stop string. Tokens computed past it are not billed."""
         return replace(self.request.usage, completion_tokens=self._detokenizer.consumed_tokens)
 
 
 class EngineControl(Protocol):
-    """What a reader has the engine do with choices that it has not ended."""
+    """What a reader can request from the engine for choices that it has not finished."""
 
     def abort(self, choices: Sequence[Choice]) -> None:
-        """End what the engine would go on with."""
+        """End the choices' requests."""
         ...
 
     def pause(self, choices: Sequence[Choice]) -> None:
-        """Stand still, as nobody reads."""
+        """Stop computing the choices' requests."""
         ...
 
     def resume(self, choices: Sequence[Choice]) -> None:
-        """Go on."""
+        """Compute the choices' requests again."""
         ...
 
 
 class ChoiceStreams:
-    """The choices of one call, read together. Lives on one event loop.
+    """The output of the choices of one call, read together on one event loop.
 
-    What nobody reads is bounded: at `MAX_UNREAD_DELTAS` a choice the engine is told to pause, and at
-    `FEW_UNREAD_DELTAS` to go on. Beyond that there is at most what it was computing when it was told.
+    Unread deltas are bounded: at `MAX_UNREAD_DELTAS` a choice the requests are paused, and at `FEW_UNREAD_DELTAS` they
+    resume. Only the steps already in flight when the pause was sent can exceed the bound.
     """
 
     def __init__(self, choices: Sequence[Choice], engine: EngineControl) -> None:
@@ -136,6 +144,7 @@ class ChoiceStreams:
         self._most, self._few = MAX_UNREAD_DELTAS * len(choices), FEW_UNREAD_DELTAS * len(choices)
 
     def push(self, delta: TokenDelta) -> None:
+        """Take in a token delta. Called on the event loop."""
         choice = self._choices[delta.request_id]
         if choice.finished:
             return
@@ -145,7 +154,7 @@ class ChoiceStreams:
             self._error = error
         else:
             if seen.finish_reason is not None and delta.finish_reason is None:
-                self._engine.abort([choice])  # a stop string: the engine would go on
+                self._engine.abort([choice])  # ended by a stop string that the engine does not see
             if seen.text or seen.token_ids or seen.prompt_logprobs or seen.finish_reason is not None:
                 self._ready.append(seen)
                 if not self._paused and len(self._ready) >= self._most:
@@ -155,11 +164,16 @@ class ChoiceStreams:
 
     @property
     def unread(self) -> list[Choice]:
-        """Choices of which the reader has not had the last delta."""
+        """Choices whose last delta has not been read."""
         return list(self._unread.values())
 
     async def next(self) -> TextDelta | None:
-        """The next delta; what waits for the same choice comes with it. None when all choices have ended."""
+        """The next delta, joined with those of the same choice that are already there; None once all choices have
+        ended.
+
+        Raises:
+            EngineError: a request failed; raised after the deltas before it.
+        """
         while not self._ready:
             if self._error is not None:
                 raise self._error

@@ -116,7 +116,7 @@ def test_the_first_token_that_differs_is_named() -> None:
 
 
 def test_drafts_of_a_model_that_is_not_loaded(folders: dict[str, Path]) -> None:
-    with pytest.raises(ValueError, match="tiny is to draft for large and is not among the models"):
+    with pytest.raises(ValueError, match="draft model tiny of large"):
         Engine.load(folders, EngineConfig(drafts={"large": "tiny"}, **MEMORY))  # type: ignore[arg-type]
 
 
