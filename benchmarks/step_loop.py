@@ -139,7 +139,7 @@ def watch_parts(engine: Engine, loaded: LoadedModel) -> _Watch:
     watch.on(core, "_record_step", "wait prediction")
     watch.on(core._runtimes[MODEL].step_loop, "_before_launch", "hand-over")
     watch.on(core, "_dispatch", "hand-over")
-    watch.on(core, "_take_in", "inbox")
+    watch.on(core, "_receive", "inbox")
     return watch
 
 

@@ -1,4 +1,4 @@
-"""Settings of the engine. Frozen, validated on construction, no behaviour."""
+"""Settings of the engine: frozen, validated on construction, without behaviour."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,11 +10,11 @@ from engine.request import MAX_RESERVED_FRACTION, PREMIUM, STANDARD, ServiceClas
 from kernels.layout import BLOCK_TOKENS as BLOCK_TOKENS
 
 MOST_DRAFTS = BLOCK_TOKENS
-"""Of one request in one step."""
+"""Maximum draft tokens of one request in one step."""
 
 STEP_TIMEOUT_SECONDS = 60.0
 STEPS_IN_TIMEOUT = 4
-"""No step is planned to take more than one of so many parts of the time after which it is taken for a hang."""
+"""A step is planned to take at most this fraction (1/n) of the timeout after which the watchdog gives it up."""
 LONGEST_STEP_NS = int(1e9 * STEP_TIMEOUT_SECONDS / STEPS_IN_TIMEOUT)
 
 DType = Literal["auto", "bfloat16", "float32"]
@@ -25,12 +25,15 @@ Quantize = Literal["none", "int8", "int4"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
-    """`max_running` sequence slots; `step_tokens` computed at most a step, of which one request gets at most
-    `chunk_tokens` of prefill. A request names one of `classes`.
+    """`max_running`: sequence slots. `step_tokens`: tokens computed in a step at most, of which one request gets at
+    most `chunk_tokens` of prefill. `classes`: the service classes that requests name.
 
-    A tenant with more than `tenant_cache_fraction` of the KV blocks evicts cached ones of its own before another's.
-    Waiting requests of one tenant may cause `tenant_preemptions` preemptions at once, and as many again in
+    A tenant with more than `tenant_cache_fraction` of the KV blocks evicts its own cached ones before those of others.
+    Waiting requests of one tenant may cause a burst of `tenant_preemptions` preemptions, refilled over
     `preemption_window_steps` steps.
+
+    Raises:
+        ValueError: a value is out of its range, or two classes share a name or priority.
     """
 
     max_running: int = 64
@@ -48,10 +51,11 @@ class SchedulerConfig:
             raise ValueError("step_tokens must be at least max_running, or a decode could starve")
         if not self.classes:
             raise ValueError("there must be a service class")
-        for values in ([each.name for each in self.classes], [each.priority for each in self.classes]):
+        names, priorities = [cls.name for cls in self.classes], [cls.priority for cls in self.classes]
+        for values in (names, priorities):
             if len(set(values)) < len(values):
                 raise ValueError(f"service classes must differ in name and in priority, got {values}")
-        reserved = sum(each.reserved_fraction for each in self.classes)
+        reserved = sum(cls.reserved_fraction for cls in self.classes)
         if reserved > MAX_RESERVED_FRACTION + 1e-9:
             raise ValueError(f"all classes together may reserve {MAX_RESERVED_FRACTION}, got {reserved}")
         if not 0.0 < self.tenant_cache_fraction <= 1.0:
@@ -62,10 +66,14 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """`kv_cache_bytes` of KV memory a model (None: a share of what is free). `max_model_len` bounds prompt and
-    answer together (None: the model's own window). `device` auto is a GPU where one can be used, else the CPU, whose
-    `threads` (None) and `dtype` (auto) the start-up probe then chooses. `kv_dtype` fp8 is for GPUs, int8 and `quantize`
-    for CPUs: what matrices are kept as that are not in blocks of fewer bits already."""
+    """`kv_cache_bytes`: KV memory of each model in bytes (None: a share of the free memory). `max_model_len`: bound on
+    prompt plus answer in tokens (None: the model's own). `device` auto: a GPU if one can be used, else the CPU, for
+    which the start-up probe then chooses `threads` (None) and `dtype` (auto). `kv_dtype` fp8 is for GPUs, int8 for
+    CPUs. `quantize`: format of weight matrices on CPUs, for those not already stored in fewer bits.
+
+    Raises:
+        ValueError: a value is out of its range.
+    """
 
     scheduler: SchedulerConfig = SchedulerConfig()
     device: Device = "auto"
@@ -77,21 +85,21 @@ class EngineConfig:
     prefix_cache: bool = True
     threads: int | None = None
     weight_cache: Path | None = None
-    """A folder that keeps expanded weights of quantised files, so that the next start maps them; None keeps nothing."""
+    """Folder for expanded weights of quantised files, memory-mapped at the next start; None disables the cache."""
     salt_key: bytes | None = None
-    """Key of the HMAC that turns a tenant into its prefix-cache salt; None draws one at start."""
+    """HMAC key that derives a tenant's prefix-cache salt; None: random at each start."""
     step_timeout_seconds: float = STEP_TIMEOUT_SECONDS
-    """A step that takes longer hangs: its requests fail, and the engine is not ready any more."""
+    """Time after which a step counts as hung: its requests fail and the engine is no longer ready."""
     ngram: bool = False
-    """Draft what followed the same tokens before, in the request's own text."""
+    """Enable drafts by n-gram lookup in the request's own text (prompt lookup decoding)."""
     drafts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Model -> the small one that drafts for it; both are loaded. On a GPU none does."""
+    """Maps a model to its draft model; both are loaded. Not supported on a GPU."""
     require_drafts: bool = True
-    """Whether a model is refused where the one named in `drafts` cannot draft for it, or served without."""
+    """Whether a model whose draft model does not fit is refused; otherwise it is served without drafts."""
     draft_depth: int = 8
-    """Most drafts of a request in a step. How many there are is decided from step to step, by what they bring."""
+    """Maximum draft tokens of a request in a step. The actual number is chosen for each step by its measured gain."""
     speculate_below: int = 33
-    """There are no drafts where a model has so many running requests, or more."""
+    """Drafting is disabled while a model has this many running requests or more."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.draft_depth <= MOST_DRAFTS:
@@ -106,5 +114,5 @@ class EngineConfig:
 
     @property
     def longest_step_ns(self) -> int:
-        """The longest that a step is planned to take."""
+        """Longest planned step, in nanoseconds."""
         return int(1e9 * self.step_timeout_seconds / STEPS_IN_TIMEOUT)

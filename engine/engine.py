@@ -280,7 +280,7 @@ def _load_all(
         of_name = None if draft is None else loaded[draft]
         loaded[name] = load(name, Path(models[name]), ops, config, 1 / len(models), progress, of_name)
     in_order = [loaded[name] for name in models]
-    return in_order, ops.describe() | {f"kv memory of {each.served.name}": str(each.pool) for each in in_order}
+    return in_order, ops.describe() | {f"kv memory of {model.served.name}": str(model.pool) for model in in_order}
 
 
 def _detokenizer(served: ServedModel, params: SamplingParams, continues_text: bool) -> Detokenizer:

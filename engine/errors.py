@@ -2,7 +2,7 @@
 
 
 class InvalidParameter(ValueError):
-    """A sampling parameter out of its range. `param` names the field as the OpenAI API spells it."""
+    """A request parameter is invalid. `param` is the field's name in the OpenAI API."""
 
     def __init__(self, param: str, message: str) -> None:
         super().__init__(message)
@@ -10,16 +10,16 @@ class InvalidParameter(ValueError):
 
 
 class UnservableRequest(ValueError):
-    """A request that no amount of waiting would make servable: empty, or longer than the model's window."""
+    """A request that can never be served: empty, or longer than the model's context window."""
 
 
 class EngineError(RuntimeError):
-    """A request failed inside the engine, or the engine went away under it."""
+    """A request failed inside the engine, or the engine stopped."""
 
 
 class GrammarGaveUp(EngineError):
-    """What a caller asked an answer to look like cannot be followed to its end: it takes more states than a grammar may
-    have, or allows no token. It will again, however often it is tried. `param` names the field that it came from."""
+    """The answer's grammar cannot be followed to its end: it exceeds the parser's limits, or allows no token. A retry
+    fails again. `param`: the field that holds the grammar."""
 
     def __init__(self, param: str, message: str) -> None:
         super().__init__(message)
@@ -27,12 +27,12 @@ class GrammarGaveUp(EngineError):
 
 
 class TooManyGrammars(RuntimeError):
-    """A tenant asks for more grammars than are compiled for it soon. It may ask again."""
+    """A tenant has too many grammars queued for compilation. A later retry may succeed."""
 
 
 class OutOfDeviceMemory(EngineError):
-    """There was no room on the device for what a step needs. Nothing came of the step, and a smaller one may."""
+    """The device has no memory for a step. The step had no effect, and a smaller one may succeed."""
 
 
 class DeviceLost(EngineError):
-    """The device failed, and will fail every step from now on: this process has lost it."""
+    """The device failed and every later step will fail; the process has to be replaced."""

@@ -1,6 +1,6 @@
-"""The engine thread: takes requests in, steps each model in turn, hands a step's outputs out in one call.
+"""The engine thread: receives requests, steps each model in turn, and passes on each step's output in one call.
 
-The border between the event loop and the engine: token ids and `TokenDelta`s cross it, nothing else.
+The boundary between the event loop and the engine. Only token ids and `TokenDelta`s cross it.
 """
 
 import logging
@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class EngineHealth:
-    """Whether the engine thread does its work. `stuck_steps_total` were given up by the watchdog, since the start;
-    `step_age_seconds` is how long the step under way has taken so far, 0 between steps."""
+    """State of the engine thread. `stuck_steps_total`: steps given up by the watchdog since the start.
+    `step_age_seconds`: how long the current step has been running, 0 between steps."""
 
     alive: bool
     stuck_steps_total: int
@@ -40,9 +40,9 @@ class EngineHealth:
 
 @dataclass(slots=True)
 class ModelRuntime:
-    """A model's scheduler, executor and steps, and the way of its requests' deltas. Used on the engine thread alone.
+    """A model's scheduler, executor, step loop, delta dispatcher and wait predictor. Used on the engine thread alone.
 
-    `unplanned`: the scheduler has requests that it did not have when the last step was planned.
+    `unplanned`: requests were added to the scheduler since the last step was planned.
     """
 
     scheduler: Scheduler
@@ -84,7 +84,7 @@ _Message = _Submit | _Pause | _Resume | _Abort
 
 
 class EngineCore:
-    """Steps its models on a thread of its own, in turn, as long as there is work; sleeps when there is none."""
+    """Steps its models round robin on the engine thread while there is work, and sleeps otherwise."""
 
     def __init__(
         self,
@@ -107,23 +107,25 @@ class EngineCore:
         self._thread = thread
         self._running: Future[None] | None = None
         self._over = threading.Event()
-        """Nobody waits for the engine thread any more: it has ended, or was given up."""
+        """Set once the engine thread has ended or was given up: waiting for it is pointless."""
 
     def start(self) -> None:
+        """Start the watchdog and the loop on the engine thread."""
         self._watchdog.start()
         self._running = self._thread.submit(self._run)
 
     @property
     def alive(self) -> bool:
+        """Whether the loop runs: started, not ended, not given up."""
         return self._running is not None and not self._over.is_set()
 
     @property
     def health(self) -> EngineHealth:
-        """Of this moment, whatever the engine thread does."""
+        """The current state. Does not block on the engine thread."""
         return EngineHealth(self.alive, int(self._watchdog.hung), self._watchdog.age_seconds)
 
     def close(self) -> None:
-        """End what runs with `abort` and stop the thread; returns when it has stopped, or was given up. Idempotent."""
+        """Abort running requests and stop the thread; returns when it has stopped or was given up. Idempotent."""
         with self._wake:
             self._closing = True
             self._wake.notify()
@@ -135,17 +137,17 @@ class EngineCore:
     def submit(
         self, model: str, requests: Sequence[Request], sink: Sink, reservation: Reservation | None = None
     ) -> None:
-        """Let the choices of one prompt in. All that happens to them reaches `sink`, down to their last delta. What
-        `reservation` stands for of them is theirs from now on.
+        """Submit the choices of one prompt. All their deltas go to `sink`, up to and including the last. They consume
+        their part of `reservation`.
 
         Raises:
-            EngineError: the engine is closed; the reservation is as it was.
+            EngineError: the engine is closed; the reservation is unchanged.
         """
         self._post(_Submit(model, requests, sink, time.monotonic_ns()), reservation)
 
     def pause(self, model: str, request_ids: Sequence[str]) -> None:
-        """Nobody reads these requests: compute nothing for them from the next step on, until they are resumed. What is
-        in flight of them is dropped, and drawn again later. An id that has left already is no error.
+        """Stop computing these requests from the next step on, until they are resumed. Results in flight are dropped
+        and sampled again later. Unknown ids are ignored.
 
         Raises:
             EngineError: the engine is closed.
@@ -153,7 +155,7 @@ class EngineCore:
         self._post(_Pause(model, request_ids))
 
     def resume(self, model: str, request_ids: Sequence[str]) -> None:
-        """These are read again, and wait for their turns. An id that has left already is no error.
+        """Return paused requests to the queue. Unknown ids are ignored.
 
         Raises:
             EngineError: the engine is closed.
@@ -161,39 +163,38 @@ class EngineCore:
         self._post(_Resume(model, request_ids))
 
     def abort(self, model: str, request_ids: Sequence[str], done: Callable[[], None]) -> None:
-        """End requests before the next step. No delta follows; an id that has left already is no error.
+        """End requests before the next step. No delta follows. Unknown ids are ignored.
 
-        `done` is called when nothing touches these requests any more, on the thread that sinks are called on. It must
-        not block.
+        `done` is called when the engine no longer uses these requests, on the thread that calls sinks. It must not
+        block.
 
         Raises:
-            EngineError: the engine is closed, so nothing touches them.
+            EngineError: the engine is closed and no longer uses them.
         """
         self._post(_Abort(model, request_ids, done))
 
     def stats(self, model: str) -> SchedulerStats:
-        """A snapshot for dashboards; a step may be under way. What it keeps from being let in waits, too."""
+        """A snapshot for metrics, possibly during a step. Requests in the inbox count as waiting."""
         runtime = self._runtimes[model]
         with self._wake:
-            posted = [each for each in self._inbox if isinstance(each, _Submit) and each.model == model]
+            posted = [message for message in self._inbox if isinstance(message, _Submit) and message.model == model]
         now_ns = time.monotonic_ns()
         return _with_posted(runtime, runtime.step_loop.stats(now_ns), posted, now_ns)
 
     def reserve(self, model: str, service_class: str) -> Reservation:
-        """Count a request of which nothing is known but its class among those that wait, until it is submitted or the
-        reservation is released."""
+        """Count a request of this class as waiting until it is submitted or the reservation is released."""
         return self._runtimes[model].wait_predictor.reserve(service_class)
 
     def reservations(self, model: str) -> int:
-        """Reservations that are neither submitted nor released: none where no request is under way."""
+        """Reservations neither submitted nor released; 0 if no request is in progress."""
         return self._runtimes[model].wait_predictor.reservations
 
     def predicted_wait(self, model: str, service_class: str, prompt_tokens: int) -> PredictedWait:
-        """How long a request that came now would wait. Cheap: O(classes)."""
+        """Predicted wait of a request submitted now. O(classes)."""
         return self._runtimes[model].wait_predictor.predicted_wait(service_class, prompt_tokens)
 
     def queue_depth(self, model: str) -> int:
-        """Requests that wait, of all classes, and those that were let in and will. As cheap."""
+        """Requests of all classes that wait, or are reserved and will have to. O(1)."""
         return self._runtimes[model].wait_predictor.queue_depth
 
     def _post(self, message: _Message, reservation: Reservation | None = None) -> None:
@@ -210,26 +211,27 @@ class EngineCore:
 
     def _run(self) -> None:
         try:
-            while self._take_in():
+            while self._receive():
                 for runtime in self._runtimes.values():
                     self._step(runtime)
         except StepHung:
-            return  # all that is left to do was done by the watchdog
+            return  # the watchdog has ended all requests
         except DeviceLost:
             logger.critical("the device is lost", exc_info=True)
             self._end_all(FinishReason.ERROR, "the engine lost its device")
             return
         except Exception:
-            logger.critical("the engine thread died", exc_info=True)
+            logger.critical("the engine thread crashed", exc_info=True)
         self._end_all(FinishReason.ABORT)
 
     def _give_up(self) -> None:
-        """A step hangs. Its requests fail, and those that wait behind it. Called on the watchdog's thread, while the
-        engine thread is where it touches nothing."""
-        self._end_all(FinishReason.ERROR, "a step of the engine takes too long, and was given up")
+        """End all requests with an error because a step hangs. Called on the watchdog's thread; the engine thread is
+        inside the step and touches no shared state."""
+        self._end_all(FinishReason.ERROR, "a step of the engine timed out")
 
     def _end_all(self, reason: FinishReason, error: str | None = None) -> None:
-        """Nobody may wait for ever, whether the thread was closed, died, or hangs."""
+        """Deliver a last delta to every request, so that no reader waits forever, whether the thread was closed,
+        crashed or hangs."""
         self._over.set()
         self._dispatch()
         with self._wake:
@@ -246,23 +248,23 @@ class EngineCore:
                         self._runtimes[message.model].dispatcher.sinks.pop(request_id, None)
                     message.done()
                 case _Pause() | _Resume():
-                    pass  # whether it was to go on or not, it ends now
+                    pass  # the request ends with all others below
         for runtime in self._runtimes.values():
             runtime.wait_predictor.on_stop()
-            left = [*runtime.dispatcher.sinks]
-            runtime.dispatcher.deliver([TokenDelta(each, finish_reason=reason, error=error) for each in left])
+            request_ids = [*runtime.dispatcher.sinks]
+            runtime.dispatcher.deliver([TokenDelta(id_, finish_reason=reason, error=error) for id_ in request_ids])
 
-    def _take_in(self) -> bool:
-        """Handle the inbox, waiting for it where there is nothing else to do. False: closing."""
+    def _receive(self) -> bool:
+        """Handle the inbox, blocking on it while there is no other work. Returns False when closing."""
         with self._wake:
             while not (self._closing or self._inbox or self._has_work()):
                 self._wake.wait()
             messages = list(self._inbox)
             self._inbox.clear()
         if messages:
-            self._dispatch()  # what is asked for comes behind what was brought
+            self._dispatch()  # held deltas precede the effects of messages
         for message in messages:
-            _obey(self._runtimes[message.model], message)
+            _apply(self._runtimes[message.model], message)
         for model in {message.model for message in messages}:
             mine = [message for message in messages if isinstance(message, _Submit) and message.model == model]
             taken_in = [request.id for message in mine for request in message.requests]
@@ -281,18 +283,19 @@ class EngineCore:
             return
         deltas = runtime.step_loop.step()
         self._record_step(runtime)
-        self._dispatch()  # where there was a launch, that is done
+        self._dispatch()  # a no-op if `_before_launch` has done it
         runtime.dispatcher.hold(deltas)
         if runtime.scheduler.async_depth or not self._has_work():
             self._dispatch()
 
     def _dispatch(self) -> None:
-        """Hand out what is held of all models."""
+        """Deliver the deltas held for all models."""
         for runtime in self._runtimes.values():
             runtime.dispatcher.release()
 
     def _before_launch(self, model: str) -> None:
-        """A step of a model has been planned: those that it starts wait no more, however long it takes."""
+        """A step of `model` has been planned. The requests that it starts no longer wait, so the wait prediction is
+        refreshed now rather than after the step."""
         self._dispatch()
         runtime = self._runtimes[model]
         if runtime.unplanned:
@@ -308,18 +311,20 @@ class EngineCore:
 def _with_posted(
     runtime: ModelRuntime, stats: SchedulerStats, posted: Sequence[_Submit], now_ns: int
 ) -> SchedulerStats:
-    """The same with what is still in the inbox: a step that never ends must show as a queue that grows older."""
+    """The same stats with the submissions still in the inbox, so that a hanging step shows as a growing queue age."""
     classes = list(stats.classes)
     for message in posted:
         rank = runtime.scheduler.rank_of(message.requests[0].service_class.name)
-        each = classes[rank]
-        age_ns = max(each.queue_age_ns, now_ns - message.posted_ns)
-        classes[rank] = replace(each, waiting=each.waiting + len(message.requests), queue_age_ns=age_ns)
+        stats_of_class = classes[rank]
+        age_ns = max(stats_of_class.queue_age_ns, now_ns - message.posted_ns)
+        waiting_in_class = stats_of_class.waiting + len(message.requests)
+        classes[rank] = replace(stats_of_class, waiting=waiting_in_class, queue_age_ns=age_ns)
     waiting = stats.waiting + sum(len(message.requests) for message in posted)
     return replace(stats, waiting=waiting, classes=tuple(classes))
 
 
-def _obey(runtime: ModelRuntime, message: _Message) -> None:
+def _apply(runtime: ModelRuntime, message: _Message) -> None:
+    """Apply one message of the inbox."""
     now_ns = time.monotonic_ns()
     match message:
         case _Submit():

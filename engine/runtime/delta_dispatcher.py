@@ -1,39 +1,39 @@
-"""From the engine thread to those who submitted requests: what a step brought, in one call to each."""
+"""Passes token deltas from the engine thread to the callers, in one call for each caller and step."""
 
 from collections.abc import Callable
 
 from engine.request import TokenDelta
 
 Sink = Callable[[list[TokenDelta]], None]
-"""Takes what one step brought to the requests that were submitted with it. Called on the engine thread, or on the
-watchdog's where that hangs; must not block."""
+"""Receives the deltas of one step for the requests submitted with it. Called on the engine thread, or on the watchdog's
+thread if the engine thread hangs. Must not block."""
 
 
 class DeltaDispatcher:
-    """Where the deltas of one model's requests go, and what has yet to go there.
+    """Holds the deltas of one model's requests and delivers them to their sinks.
 
-    Whoever gets deltas makes text of them, on another thread, and needs the interpreter for that. The engine thread
-    needs it as much between two steps, and not while one is computed. So what a step brought is held until the next is
-    about to be: nothing waits for it then, and it is late by the time that it takes to plan a step.
+    Sinks convert deltas to text on another thread, which needs the GIL. The engine thread needs the GIL between two
+    steps, but not during one. So the deltas of a step are held until the next step is about to be launched: delivery
+    then costs no step time, and delays the deltas by the time of planning a step.
     """
 
     def __init__(self) -> None:
         self.sinks: dict[str, Sink] = {}
-        """Of each request that is here, by its id."""
+        """Sink of each live request, by request id."""
         self._held: list[TokenDelta] = []
 
     def hold(self, deltas: list[TokenDelta]) -> None:
-        """Keep what a step brought until `release`."""
+        """Keep the deltas of a step until `release`."""
         self._held += deltas
 
     def release(self) -> None:
-        """Hand each sink what is held for it, in one call."""
+        """Deliver the held deltas, with one call for each sink."""
         if self._held:
             held, self._held = self._held, []
             self.deliver(held)
 
     def deliver(self, deltas: list[TokenDelta]) -> None:
-        """Hand each sink its share, in one call. The last delta of a request takes it from here."""
+        """Deliver deltas now, with one call for each sink. The last delta of a request removes its sink."""
         shares: dict[Sink, list[TokenDelta]] = {}
         for delta in deltas:
             sink = self.sinks[delta.request_id]

@@ -1,4 +1,4 @@
-"""Waiting on the event loop for what another thread makes."""
+"""Awaiting futures of other threads on the event loop."""
 
 import asyncio
 from concurrent.futures import Future
@@ -8,9 +8,8 @@ T = TypeVar("T")
 
 
 async def outcome_of(future: "Future[T]") -> T:
-    """Its result or its exception, without a hand on it: a waiter that is cancelled cancels nothing, and what becomes
-    of the future then is nobody's error. (`asyncio.shield` alone has the loop report that as never fetched.)
-    """
+    """The result or exception of `future`. Cancelling the waiter does not cancel the future, and an exception that
+    nothing awaits any more is not reported. (With `asyncio.shield` alone the loop reports it as never retrieved.)"""
     waiting = asyncio.wrap_future(future)
     waiting.add_done_callback(_fetched)
     return await asyncio.shield(waiting)

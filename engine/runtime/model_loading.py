@@ -1,4 +1,4 @@
-"""Makes a model ready to serve: opens its checkpoint, loads its weights, sizes its KV pool, warms it up."""
+"""Loads a model: opens its checkpoint, loads its weights, sizes its KV pool and warms it up."""
 
 import logging
 import os
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LoadProgress = Callable[[str, int, int], None]
-"""Called with (model name, bytes of weights ready, bytes in all)."""
+"""Called with (model name, bytes of weights loaded, bytes in total)."""
 
 _WARM_UP_PROMPT_TOKENS = 24
 _WARM_UP_TOKENS = 4
@@ -61,10 +61,10 @@ _WARM_UP_TOKENS = 4
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A loaded model as callers see it. `max_model_len` bounds prompt and answer together, in tokens.
+    """A loaded model as callers see it. `max_model_len`: bound on prompt plus answer, in tokens.
 
-    `windows` has the same bound for each class of service by name: a class has less where KV memory is reserved above
-    it and the pool is small. `version` names the checkpoint's content.
+    `windows`: the same bound by name of service class. A class has less where KV memory is reserved above it and the
+    pool is small. `version` identifies the checkpoint's content.
     """
 
     name: str
@@ -76,13 +76,13 @@ class ServedModel:
     created: int
     version: str
     grammars: GrammarCompiler | None = None
-    """None: the model's answers cannot be held to a grammar."""
+    """None: structured output is not supported with this model."""
     prefix_cache: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model with all that steps it. `path` is where its checkpoint lies; `model` is None where a GPU computes it."""
+    """A model with all that is needed to step it. `path`: its checkpoint. `model` is None if a GPU computes it."""
 
     served: ServedModel
     path: Path
@@ -94,6 +94,7 @@ class LoadedModel:
 
     @property
     def on_host(self) -> HostModel:
+        """The model; it must be on the CPU."""
         assert self.model is not None, f"{self.served.name} is on a GPU"
         return self.model
 
@@ -107,11 +108,11 @@ def load(
     progress: LoadProgress | None,
     draft: LoadedModel | None = None,
 ) -> LoadedModel:
-    """Load one model; `share` of the default KV memory is its. Where there are drafts, `draft` makes them.
+    """Load one model. `share`: its fraction of the default KV memory. `draft`: the model that drafts for it, if any.
 
     Raises:
         UnsupportedCheckpoint: the checkpoint cannot be served, or `draft` cannot draft for it.
-        InsufficientMemory: the KV memory holds less than two blocks, or there is not as much as configured.
+        InsufficientMemory: the KV memory holds fewer than two blocks, or less is available than configured.
     """
     checkpoint = open_checkpoint(path, config.weight_cache)
     model_config = checkpoint.config
@@ -120,7 +121,7 @@ def load(
     if draft is not None:
         text = text.sharing(draft.served.text)
     if draft is not None and ops.on_gpu:
-        logger.warning("%s does not draft for %s: on a GPU no model does", draft.served.name, name)
+        logger.warning("%s does not draft for %s: draft models are not supported on a GPU", draft.served.name, name)
         draft = None
     if draft is not None:
         draft = _fitting(draft, name, model_config, text, config)
@@ -144,7 +145,10 @@ def load(
         name,
         text,
         scheduler.window_tokens,
-        {each.name: scheduler.window_tokens_of(each.name) for each in config.scheduler.classes},
+        {
+            service_class.name: scheduler.window_tokens_of(service_class.name)
+            for service_class in config.scheduler.classes
+        },
         model_config.vocab_size,
         eos_token_ids,
         int(time.time()),
@@ -158,7 +162,7 @@ def load(
 def _fitting(
     draft: LoadedModel, name: str, model_config: ModelConfig, text: TextProcessor, config: EngineConfig
 ) -> LoadedModel | None:
-    """The draft model where it can draft for the model; None where it cannot and need not."""
+    """The draft model if it can draft for this model; None if it cannot and is not required."""
     served = draft.served
     try:
         check_same_vocabulary(
@@ -175,11 +179,11 @@ def _fitting(
 
 def _share_table(model: HostModel, name: str, draft: LoadedModel, config: EngineConfig) -> None:
     if share_table(model, draft.on_host, open_checkpoint(draft.path, config.weight_cache)):
-        logger.info("%s uses the table of tokens of %s", draft.served.name, name)
+        logger.info("%s shares the embedding table of %s", draft.served.name, name)
 
 
 def _proposers(pool: KVPool, config: EngineConfig, draft: LoadedModel | None) -> list[Proposer]:
-    """Who drafts for a model, first who is asked first: a lookup costs nothing."""
+    """The proposers of draft tokens in the order in which they are asked: a lookup is free, so it comes first."""
     slots = config.scheduler.max_running
     proposers: list[Proposer] = [NgramProposer(slots)] if config.ngram else []
     if draft is not None:
@@ -197,7 +201,7 @@ def _host_pool(
     ops: "NativeOps | Ops",
     share: float,
 ) -> KVPool:
-    """KV memory on the host, which is known before the model is loaded."""
+    """KV memory on the host. Its size is known before the model is loaded."""
     limit = host_budget(_available_bytes(), share)
     budget = limit if config.kv_cache_bytes is None else chosen_budget(config.kv_cache_bytes)
     return size_pool(
@@ -216,7 +220,7 @@ def _on_gpu(model: "NativeModel | Transformer") -> "Transformer":
 
 def _device_pool(config: EngineConfig, model: "Transformer", share: float) -> KVPool:
     """KV memory on a GPU: what the loaded model and its largest steps leave."""
-    from engine.execution.device.placement import measure_memory  # torch, like all that computes there
+    from engine.execution.device.placement import measure_memory  # imports torch
 
     window = _window(config, model.config)
     try:
@@ -229,7 +233,7 @@ def _device_pool(config: EngineConfig, model: "Transformer", share: float) -> KV
 
 
 def _block_bytes(ops: "NativeOps | Ops", config: ModelConfig) -> int:
-    """Bytes of KV in one block: K and V of 16 tokens in every layer, as the backend keeps them."""
+    """Bytes of KV in one block: K and V of 16 tokens in every layer, in the backend's format."""
     return ops.allocate_kv(config.num_layers, 1, config.num_kv_heads, config.head_dim).nbytes
 
 
@@ -247,7 +251,7 @@ def _runner(
 
 
 def _grammars(text: TextProcessor, vocab_size: int, eos_token_ids: tuple[int, ...]) -> GrammarCompiler | None:
-    """None for a model without an end token: it could not say that a text is complete."""
+    """None for a model without an end token: it could not signal that the text is complete."""
     if not eos_token_ids:
         return None
     return GrammarCompiler(lambda: LibraryVocabulary.of(text.tokenizer, vocab_size, eos_token_ids))
@@ -264,9 +268,10 @@ def _available_bytes() -> int:
 def _warm_up(
     runner: Executor, proposers: Sequence[Proposer], num_blocks: int, config: EngineConfig, served: Scheduler
 ) -> None:
-    """Run two short requests through schedulers of their own, so that the first customer pays for no first times.
+    """Run two short requests through schedulers of their own, so that the first client does not pay for lazy
+    initialisation.
 
-    The first warms up; from the steps of the second the `served` scheduler learns what steps take on this machine.
+    The first one warms up; the `served` scheduler's cost model learns this machine's step times from the second one.
     """
     pool = BlockPool(num_blocks)
     for cost_model in (StepCostModel(), served.cost_model):

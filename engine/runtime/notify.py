@@ -1,18 +1,19 @@
-"""Waking one task, a token at a time."""
+"""A minimal notification primitive for one waiting task."""
 
 import asyncio
 
 
 class Wakeup:
-    """Wakes the one task that waits, and remembers nothing: whoever waits has just looked whether there is anything.
+    """Wakes the one task that waits. It keeps no state: the waiter checks its condition before it waits.
 
-    As `asyncio.Event` for a single waiter, at less than half of its cost; it is paid for every token.
+    Like `asyncio.Event` for a single waiter, at less than half the cost; it is used once a token.
     """
 
     def __init__(self) -> None:
         self._waiter: asyncio.Future[None] | None = None
 
     async def wait(self) -> None:
+        """Wait for the next `wake`. One waiter at a time."""
         assert self._waiter is None, "somebody waits already"
         self._waiter = asyncio.get_running_loop().create_future()
         try:
@@ -21,6 +22,6 @@ class Wakeup:
             self._waiter = None
 
     def wake(self) -> None:
-        """On the event loop of the task that waits, if one does."""
+        """Wake the waiter, if there is one. Called on its event loop."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)

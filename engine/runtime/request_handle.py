@@ -1,4 +1,4 @@
-"""What the reader of one call has the engine thread do with its requests."""
+"""Sends a reader's commands for its requests to the engine thread."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -9,7 +9,7 @@ from engine.runtime.streams import AbortListener, Choice, OutputDispatcher
 
 
 class RequestHandle:
-    """From an event loop to the engine thread, for one model. Once the engine is closed there is nothing to do."""
+    """Aborts, pauses and resumes choices of one call on one model. All calls are no-ops once the engine is closed."""
 
     def __init__(self, core: EngineCore, model: str, dispatcher: OutputDispatcher) -> None:
         self._core = core
@@ -17,10 +17,10 @@ class RequestHandle:
         self._dispatcher = dispatcher
 
     def abort(self, choices: Sequence[Choice], on_abort: AbortListener | None = None) -> None:
-        """End choices that the engine would go on with. `on_abort` is told of each on the event loop, when the engine
-        has let go of them all."""
+        """End choices that are still running. `on_abort` is called for each on the event loop once the engine has
+        released all."""
 
-        def tell() -> None:
+        def notify() -> None:
             if on_abort is not None:
                 for choice in choices:
                     on_abort(choice.index, choice.request.usage)
@@ -28,17 +28,17 @@ class RequestHandle:
         if not choices:
             return
         try:
-            self._core.abort(self._model, _ids(choices), lambda: self._dispatcher.call(tell))
+            self._core.abort(self._model, _ids(choices), lambda: self._dispatcher.call(notify))
         except EngineError:
-            tell()  # it is closed, and has let go of all
+            notify()  # a closed engine uses no request
 
     def pause(self, choices: Sequence[Choice]) -> None:
-        """Have nothing computed for choices that nobody reads."""
+        """Stop computing choices whose deltas are not read."""
         with suppress(EngineError):
             self._core.pause(self._model, _ids(choices))
 
     def resume(self, choices: Sequence[Choice]) -> None:
-        """They are read again."""
+        """Compute the choices again."""
         with suppress(EngineError):
             self._core.resume(self._model, _ids(choices))
 

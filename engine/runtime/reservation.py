@@ -1,4 +1,4 @@
-"""Requests that were let in and are not in the scheduler yet: reserved by whoever let them in, or submitted."""
+"""Requests that are let in and not yet in the scheduler: reserved, or submitted to the inbox."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from engine.scheduling.wait import Arrivals
 
 @dataclass(frozen=True, slots=True)
 class ExpectedPrompt:
-    """A prompt that will be submitted with `choices` answers of `max_tokens` at most each, 0 while that is unknown."""
+    """A prompt that will be submitted with `choices` answers of at most `max_tokens` tokens each (0: not known yet)."""
 
     prompt_tokens: int = 1
     choices: int = 1
@@ -19,7 +19,7 @@ class ExpectedPrompt:
 
     @property
     def arrivals(self) -> Arrivals:
-        """The choices share the prompt: all but the first compute its last token alone."""
+        """The work of this prompt. The choices share it: all but the first compute its last token alone."""
         forks = self.choices - 1
         return Arrivals(
             requests=self.choices,
@@ -30,14 +30,14 @@ class ExpectedPrompt:
 
 
 UNKNOWN_PROMPT = ExpectedPrompt()
-"""A prompt that has not been tokenised."""
+"""A prompt that is not tokenised yet."""
 
 
 class Reservation:
     """A request's place in a model's predicted queue, from the decision to let it in until it is submitted.
 
-    A context manager: what has not been submitted by its end is released. `expect` and `release` may be called at any
-    time, from any thread; each is one change of the queue.
+    A context manager: what has not been submitted on exit is released. `expect` and `release` may be called at any time
+    from any thread; each changes the queue atomically.
     """
 
     __slots__ = ("_rebook", "rank")
@@ -47,11 +47,11 @@ class Reservation:
         self._rebook = rebook
 
     def expect(self, prompts: Sequence[ExpectedPrompt]) -> None:
-        """Stand for these prompts in place of those before."""
+        """Replace the prompts that the reservation stands for."""
         self._rebook(self, prompts)
 
     def release(self) -> None:
-        """Give the place up. Idempotent."""
+        """Give up the place. Idempotent."""
         self._rebook(self, ())
 
     def __enter__(self) -> Self:
@@ -64,9 +64,9 @@ class Reservation:
 
 
 class ArrivalBook:
-    """What is reserved of one model and what is submitted and not in the scheduler yet, with its sums by class.
+    """Reserved requests of one model, and submitted ones not yet in the scheduler, with their sums by class.
 
-    Each entry is removed with the values that it was added with, so an empty book has sums of zero. Callers take turns.
+    An entry is removed with the values it was added with, so an empty book has sums of zero. Callers synchronise.
     """
 
     def __init__(self, classes: int) -> None:
@@ -76,33 +76,34 @@ class ArrivalBook:
 
     @property
     def by_class(self) -> Sequence[Arrivals]:
+        """The sums by rank of the class."""
         return self._sums
 
     @property
     def reserved(self) -> int:
-        """How many reservations stand for something that has not been submitted."""
+        """Number of open reservations."""
         return len(self._reserved)
 
     def submit(self, request_id: str, rank: int, prompt: ExpectedPrompt) -> None:
-        """A request was submitted. `drop` removes it."""
+        """Add a submitted request; `drop` removes it."""
         arrivals = prompt.arrivals
         self._submitted[request_id] = rank, arrivals
         self._sums[rank] = self._sums[rank].plus(arrivals)
 
     def drop(self, request_id: str) -> None:
-        """It is in the scheduler, or has left before. One that is not here is no error."""
+        """Remove a submitted request that has reached the scheduler or was aborted. Unknown ids are ignored."""
         entry = self._submitted.pop(request_id, None)
         if entry is not None:
             rank, arrivals = entry
             self._sums[rank] = self._sums[rank].minus(arrivals)
 
     def drop_all(self) -> None:
-        """Of those that were submitted."""
+        """Remove all submitted requests."""
         for request_id in list(self._submitted):
             self.drop(request_id)
 
     def rebook(self, reservation: Reservation, prompts: Sequence[ExpectedPrompt]) -> None:
-        """The reservation stands for these prompts from now on."""
+        """Replace the prompts of a reservation."""
         for prompt in self._reserved.pop(reservation, ()):
             self._sums[reservation.rank] = self._sums[reservation.rank].minus(prompt.arrivals)
         if prompts:
@@ -111,7 +112,7 @@ class ArrivalBook:
             self._sums[reservation.rank] = self._sums[reservation.rank].plus(prompt.arrivals)
 
     def take(self, reservation: Reservation, prompt_tokens: int) -> None:
-        """One of the reservation's prompts is submitted: the one of this length, if there is one."""
+        """Remove the prompt that is being submitted from its reservation: the one of this length, or else the first."""
         prompts = self._reserved.get(reservation)
         if not prompts:
             return
@@ -121,19 +122,19 @@ class ArrivalBook:
             del self._reserved[reservation]
 
     def check(self) -> None:
-        """The sums are those of the entries."""
+        """Assert that the sums are those of the entries."""
         sums = [Arrivals()] * len(self._sums)
         for rank, arrivals in self._submitted.values():
             sums[rank] = sums[rank].plus(arrivals)
         for reservation, prompts in self._reserved.items():
-            assert prompts, "a reservation of nothing is kept"
+            assert prompts, "an empty reservation is kept"
             for prompt in prompts:
                 sums[reservation.rank] = sums[reservation.rank].plus(prompt.arrivals)
-        assert sums == self._sums, "what is on its way is miscounted"
+        assert sums == self._sums, "the sums differ from the entries"
 
 
 def fork_of(prompt: ExpectedPrompt) -> ExpectedPrompt:
-    """What a choice after the first has to compute of it."""
+    """The prompt as a choice after the first computes it: one token."""
     return replace(prompt, prompt_tokens=1)
 
 

@@ -1,4 +1,5 @@
-"""Steps one model: plans, launches, waits, takes in what came; with a step in flight beyond that where there can be."""
+"""Steps one model: plans, launches, awaits and commits steps, with `async_depth` of them in flight beyond the awaited
+one."""
 
 import logging
 import time
@@ -23,15 +24,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class DeviceClock:
-    """When the latest step of any model ended. They run one after another on a device: one that was launched while
-    another ran has begun when that ended, so that the times of all of them never overlap."""
+    """End of the latest step of any model on a device. Steps run one after another, so a step launched during another
+    one begins when that ends; step times never overlap."""
 
     last_end_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Launched:
-    """A step in flight. `device_idle_ns` is how long a device that could have had it earlier had nothing to do."""
+    """A step in flight. `device_idle_ns`: time before it in which the device had no work though it could have had this
+    step."""
 
     plan: StepPlan
     pending: PendingStep
@@ -42,7 +44,7 @@ class _Launched:
 
 @dataclass(frozen=True, slots=True)
 class _FailedLaunch:
-    """A `PendingStep` that did not come that far. It fails in its turn, behind those launched before it."""
+    """A `PendingStep` whose launch failed. It fails in its turn, after the steps launched before it."""
 
     error: Exception
 
@@ -51,13 +53,13 @@ class _FailedLaunch:
 
 
 class StepLoop:
-    """One model's steps, in turns that a caller takes. Used on the engine thread alone.
+    """The steps of one model; the caller calls `step` repeatedly. Used on the engine thread alone.
 
-    The watchdog watches the executor and the drafting: nothing else here takes long.
-    `pace` says how fast they follow one another, for predicted waits.
+    The watchdog covers the executor and drafting; all else is fast. `pace` says how fast steps follow one another, for
+    predicted waits.
 
-    Drafts follow a request's last token, so nothing may be in flight of those that they are for: while the speculator
-    wants to draft, a step is launched when the one before it has landed, and not earlier.
+    Drafts continue a request's last token, so no step with these requests may be in flight. While the speculator wants
+    to draft, a step is launched only after the one before it has completed.
     """
 
     def __init__(
@@ -70,7 +72,7 @@ class StepLoop:
         *,
         before_launch: Callable[[], None] = lambda: None,
     ) -> None:
-        """`before_launch` is called when a step is about to be launched, outside of the watchdog."""
+        """`before_launch` is called before each launch, outside the watchdog."""
         scheduler.async_depth = executor.async_depth
         self.pace = Pace()
         self._scheduler = scheduler
@@ -81,20 +83,22 @@ class StepLoop:
         self._before_launch = before_launch
         self._in_flight: deque[_Launched] = deque()
         self._has_more = False
-        """There was more to do when the last step had landed."""
+        """Whether there was work left when the last step had completed."""
 
     @property
     def has_work(self) -> bool:
+        """Whether a step is in flight, or can be planned."""
         return bool(self._in_flight) or self._scheduler.has_work
 
     def step(self) -> list[TokenDelta]:
-        """Launch the next step; wait for the oldest in flight, unless there is room for one more; what it brought.
+        """Launch the next step, then wait for the oldest one in flight unless there is room for another. Returns its
+        deltas.
 
-        Behind a step that could not be launched nothing else is, before it has failed.
+        After a failed launch nothing is launched until that step has failed in its turn.
 
         Raises:
-            StepHung: the executor took so long that it was given up.
-            DeviceLost: no step will be computed any more.
+            StepHung: the executor took so long that the watchdog gave it up.
+            DeviceLost: no further step can be computed.
         """
         if self._in_flight and self._speculator is not None and self._speculator.wants(self._load(), self._ranks):
             return self._complete()
@@ -125,7 +129,7 @@ class StepLoop:
         return launched
 
     def _plan(self) -> tuple[StepPlan | None, Proposals | None]:
-        """The next step, and what was proposed for it; None in place of that where nobody drafts."""
+        """The next step and the proposals for it; None for the proposals if there is no speculator."""
         now_ns = time.monotonic_ns()
         guard = self._scheduler.step_guard(now_ns)
         speculator = self._speculator
@@ -145,25 +149,25 @@ class StepLoop:
         return plan, proposals
 
     def stats(self, now_ns: int) -> SchedulerStats:
-        """The scheduler's, with what became of drafts. Any thread may ask."""
+        """The scheduler's stats with those of speculation. Callable from any thread."""
         stats, speculator = self._scheduler.stats(now_ns), self._speculator
         if speculator is None:
             return stats
         return replace(stats, speculation=speculator.stats(self._scheduler.class_names))
 
     def _propose(self, speculator: Speculator, room: DraftRoom, load: SpeculationLoad) -> Proposals | None:
-        """Drafts for the step that is being planned, their time charged. Without them it is as good a step: where
-        drafting fails, it is over."""
+        """Drafts for the step being planned, with their time charged. Drafting is optional: if it fails, it is switched
+        off."""
         try:
             with self._watchdog:
                 proposals = speculator.propose(room, load)
         except (StepHung, DeviceLost):
             raise
         except OutOfDeviceMemory as error:
-            logger.warning("there was no room to draft: %s", error)
+            logger.warning("out of device memory while drafting: %s", error)
             return Proposals(load)
         except Exception:
-            logger.exception("drafting failed; the model goes on without")
+            logger.exception("drafting failed and is switched off for this model")
             self._speculator = None
             return None
         for asked in proposals.asked:
@@ -171,11 +175,11 @@ class StepLoop:
         return proposals
 
     def _device_idle_ns(self, launched_ns: int, proposals: Proposals | None) -> int:
-        """What a step costs beyond its own time where the device is not ahead, though it could be. Without drafts it
-        would not wait for the host, so this is for whoever weighs drafts against none."""
+        """Idle time of a device that could have had its next step in flight already. A step without drafts would not
+        wait for the host, so this time is a cost of drafting."""
         if proposals is None or not self._scheduler.async_depth or self._in_flight or not self._has_more:
             return 0
-        drafting_ns = sum(each.elapsed_ns for each in proposals.asked)
+        drafting_ns = sum(asked.elapsed_ns for asked in proposals.asked)
         return max(0, launched_ns - self._clock.last_end_ns - drafting_ns)
 
     def _load(self) -> SpeculationLoad:
@@ -187,7 +191,7 @@ class StepLoop:
         return len(self._scheduler.ranks)
 
     def _complete(self) -> list[TokenDelta]:
-        """Wait for the oldest step in flight and take in what came of it."""
+        """Wait for the oldest step in flight and commit its result."""
         step = self._in_flight.popleft()
         try:
             with self._watchdog:
@@ -195,9 +199,9 @@ class StepLoop:
         except (StepHung, DeviceLost):
             raise
         except OutOfDeviceMemory as error:
-            logger.warning("there was no room for a step of %d tokens: %s", step.plan.total_tokens, error)
+            logger.warning("out of device memory for a step of %d tokens: %s", step.plan.total_tokens, error)
             deltas = self._scheduler.give_back(
-                step.plan, "there was no room on the device for this request", elapsed_ns=self._elapsed_ns(step)
+                step.plan, "the device has no memory for this request", elapsed_ns=self._elapsed_ns(step)
             )
         except Exception:
             logger.exception("a step of %d rows failed", len(step.plan.rows))
@@ -215,13 +219,14 @@ class StepLoop:
         return deltas
 
     def _elapsed_ns(self, step: _Launched) -> int:
-        """How long the device was at it. Asked once, when it has ended."""
+        """The device time of a completed step. Called once for each step."""
         begun_ns = max(step.launched_ns, self._clock.last_end_ns)
         self._clock.last_end_ns = time.monotonic_ns()
         return self._clock.last_end_ns - begun_ns
 
     def _record_pace(self, step: _Launched) -> None:
-        """After the cost model has learnt from the step: before its first, it knows nothing of this machine."""
+        """Record predicted against actual time. Called after the cost model has learnt from the step, as an untrained
+        model knows nothing of this machine."""
         predicted_ns = self._scheduler.cost_model.predict_ns(_work_of(step.plan))
         self.pace.observe(predicted_ns, step.launched_ns, time.monotonic_ns(), more=self.has_work)
 

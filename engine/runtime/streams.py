@@ -27,7 +27,7 @@ class OutputDispatcher:
     step."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = weakref.ref(loop)  # who has a dispatcher for each loop forgets it with the loop
+        self._loop = weakref.ref(loop)  # the owner's table of dispatchers is weak in the loop
         self._streams: dict[str, ChoiceStreams] = {}
 
     def register(self, request_id: str, streams: "ChoiceStreams") -> None:

@@ -1,4 +1,4 @@
-"""What waits of a model's requests are predicted, at any moment."""
+"""Predicts the wait of a new request from the model's current queue."""
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,35 +14,37 @@ from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.wait import ClassLoad, QueueSnapshot, predict_drain_ns, predict_first_token_ns
 
 FRESH_NS = 50_000_000
-"""So long a load is as good as the next, while nobody waits and as many run. Prompts that run get shorter meanwhile."""
+"""Age up to which a snapshot of the load is reused, while no request waits and the number of running ones is unchanged.
+Only the remaining prompts of running requests change in that time."""
 
 
 @dataclass(frozen=True, slots=True)
 class PredictedWait:
-    """Nanoseconds until a new request's first token, and until all that wait now in its class have theirs."""
+    """Nanoseconds until a new request's first token (`first_token_ns`), and until all requests now waiting in its class
+    have theirs (`drain_ns`)."""
 
     first_token_ns: int
     drain_ns: int
 
 
 class _View(NamedTuple):
-    """What is read without a lock: replaced as a whole."""
+    """The state that readers see without a lock; replaced as a whole."""
 
     load: QueueSnapshot
     queue_depth: int
 
 
 class WaitPredictor:
-    """A model's queue as it is now: what the scheduler holds, and what was let in and is not there yet.
+    """The current queue of a model: what the scheduler holds, plus requests that are let in and not in it yet.
 
-    Three kinds of requests are counted, and each in one of them at a time: those that are reserved (`reserve`), those
-    that are submitted and lie in the engine's inbox (`on_submit`), and those in the scheduler, by a snapshot that
-    `refresh` takes whenever its queues may have changed: it is after messages were obeyed, when a step that starts some
-    of them is planned, and after each step. So there is nothing to be told of when requests leave.
+    A request is counted in one of three places at a time: reserved (`reserve`), in the engine's inbox (`on_submit`), or
+    in the scheduler, as of a snapshot. `refresh` takes the snapshot whenever the queues may have changed: after
+    messages of the inbox, when a step that starts requests is planned, and after each step. Departures need no event of
+    their own.
 
-    Steps that the load takes are each as long as the cost model says, stretched by the pace of the latest, and all of
-    it corrected by how fast the class's queue has moved of late. `predicted_wait` and `queue_depth` may be asked at any
-    time and on any thread; `reserve`, `on_submit` and `on_abort` called on any; the others are the engine thread's.
+    The predicted steps take the cost model's time, times the slowdown of recent steps, times a correction by how fast
+    the class's queue has moved recently. `predicted_wait`, `queue_depth`, `reserve`, `on_submit` and `on_abort` may be
+    called on any thread; the other methods belong to the engine thread.
     """
 
     def __init__(self, scheduler: Scheduler, pace: Pace) -> None:
@@ -51,37 +53,38 @@ class WaitPredictor:
         self._lock = threading.Lock()
         self._taken = scheduler.snapshot()
         self._book = ArrivalBook(len(scheduler.ranks))
-        self._view = self._seen()
+        self._view = self._current_view()
         self._fresh_ns: int | None = None
-        """When the snapshot was taken, where nobody waited then."""
+        """Time of the snapshot, if no request waited in it."""
         self._running = 0
         self._hindsights = [Hindsight(rank, self._first_token_ns) for rank in scheduler.ranks]
 
     @property
     def queue_depth(self) -> int:
-        """Requests that wait, of all classes, with those that were let in and will find no slot and blocks free."""
+        """Requests of all classes that wait, including reserved and submitted ones that will find no free slot or
+        blocks."""
         return self._view.queue_depth
 
     @property
     def reservations(self) -> int:
-        """How many stand for something that has not been submitted; none where nothing is under way."""
+        """Open reservations; 0 if no request is in progress."""
         return self._book.reserved
 
     def predicted_wait(self, service_class: str, prompt_tokens: int) -> PredictedWait:
-        """Of a request that came now. O(classes)."""
+        """The predicted wait of a request submitted now. O(classes)."""
         load, rank = self._view.load, self._scheduler.rank_of(service_class)
         factor = self._hindsights[rank].factor
         drain_ns = self._pace.stretch * predict_drain_ns(load, rank, self._scheduler.cost_model)
         return PredictedWait(int(factor * self._first_token_ns(load, rank, prompt_tokens)), int(factor * drain_ns))
 
     def reserve(self, service_class: str) -> Reservation:
-        """Whoever comes next waits behind this one, which is not submitted yet. To be used as a context manager."""
+        """Count a request that is not submitted yet: later ones wait behind it. Use as a context manager."""
         reservation = Reservation(self._scheduler.rank_of(service_class), self._rebook)
         reservation.expect([UNKNOWN_PROMPT])
         return reservation
 
     def on_submit(self, requests: Sequence[Request], reservation: Reservation | None = None) -> None:
-        """The choices of one prompt go to the inbox; what is reserved for them is theirs. One change of the queue."""
+        """The choices of one prompt enter the inbox and consume their part of the reservation, in one atomic change."""
         first = requests[0]
         rank = self._scheduler.rank_of(first.service_class.name)
         prompt = ExpectedPrompt(first.prompt_tokens, 1, first.max_tokens)
@@ -90,17 +93,17 @@ class WaitPredictor:
                 self._book.take(reservation, first.prompt_tokens)
             for request in requests:
                 self._book.submit(request.id, rank, prompt if request is first else fork_of(prompt))
-            self._view = self._seen()
+            self._view = self._current_view()
 
     def on_abort(self, request_ids: Iterable[str]) -> None:
-        """Requests are to be aborted. Those that still lie in the inbox are waited for no more."""
+        """Requests are to be aborted: those still in the inbox no longer count."""
         with self._lock:
             for request_id in request_ids:
                 self._book.drop(request_id)
-            self._view = self._seen()
+            self._view = self._current_view()
 
     def on_enqueue(self, request: Request, now_ns: int) -> None:
-        """The scheduler has got a request; `refresh` follows."""
+        """The scheduler has received a request. `refresh` follows."""
 
         def queue_ahead() -> QueueSnapshot:
             own = ExpectedPrompt(len(request.tokens)).arrivals
@@ -112,23 +115,23 @@ class WaitPredictor:
 
     @contextmanager
     def displacing(self, request_ids: Sequence[str]) -> Iterator[None]:
-        """Within the block these requests are aborted, paused or resumed: a queue that shortens by that is not fast.
-        `refresh` follows."""
-        watching = [each for each in self._hindsights if each.watches]
+        """Requests are aborted, paused or resumed within the block. The resulting change of the queue is not counted as
+        progress. `refresh` follows."""
+        watching = [hindsight for hindsight in self._hindsights if hindsight.watches]
         if not watching:
             yield
             return
         scheduler = self._scheduler
-        before, waited = scheduler.snapshot(), {each for each in request_ids if scheduler.waits(each)}
+        before, waited = scheduler.snapshot(), {id_ for id_ in request_ids if scheduler.waits(id_)}
         yield
         after = scheduler.snapshot()
-        displaced = waited.symmetric_difference(each for each in request_ids if scheduler.waits(each))
+        displaced = waited.symmetric_difference(id_ for id_ in request_ids if scheduler.waits(id_))
         if displaced:
             for hindsight in watching:
                 hindsight.displaced(displaced, before, after)
 
     def is_fresh(self, now_ns: int) -> bool:
-        """Is there no need to refresh after a step?"""
+        """Whether a refresh after a step can be skipped."""
         taken_ns, scheduler = self._fresh_ns, self._scheduler
         return (
             taken_ns is not None
@@ -138,14 +141,14 @@ class WaitPredictor:
         )
 
     def refresh(self, now_ns: int, taken_in: Iterable[str] = (), *, stepped: bool = False) -> None:
-        """See what the scheduler holds now. `taken_in` were in the inbox before, whatever the scheduler said to them.
-        `stepped`: a step has moved its queues."""
-        taken = self._scheduler.snapshot()  # not under the lock: the event loop would wait for a thread below it
+        """Take a snapshot of the scheduler. `taken_in`: ids that were in the inbox before, accepted by the scheduler or
+        not. `stepped`: a step has moved the queues."""
+        taken = self._scheduler.snapshot()  # outside the lock, for which the event loop may wait
         with self._lock:
             self._taken = taken
             for request_id in taken_in:
                 self._book.drop(request_id)
-            self._view = self._seen()
+            self._view = self._current_view()
         waits = any(load.waiting_requests for load in taken.classes)
         self._running = sum(load.running_requests for load in taken.classes)
         self._fresh_ns = None if waits else now_ns
@@ -154,28 +157,28 @@ class WaitPredictor:
                 hindsight.moved(taken, now_ns)
 
     def on_stop(self) -> None:
-        """The engine has stopped, and nobody waits for it any more."""
+        """The engine has stopped; the queue is empty."""
         with self._lock:
             self._taken = replace(self._taken, classes=tuple(ClassLoad() for _ in self._taken.classes))
             self._book.drop_all()
-            self._view = self._seen()
+            self._view = self._current_view()
 
     def check(self) -> None:
-        """State what holds between any two calls, while the engine thread stands still."""
+        """Assert the invariants. The engine thread must be idle."""
         with self._lock:
             self._book.check()
-            assert self._view == self._seen(), "what is read is not what is"
+            assert self._view == self._current_view(), "the published view is outdated"
 
     def _rebook(self, reservation: Reservation, prompts: Sequence[ExpectedPrompt]) -> None:
         with self._lock:
             self._book.rebook(reservation, prompts)
-            self._view = self._seen()
+            self._view = self._current_view()
 
-    def _seen(self) -> _View:
+    def _current_view(self) -> _View:
         arrivals = self._book.by_class
         return _View(self._taken.with_arrivals(arrivals), self._taken.queue_depth(arrivals))
 
     def _first_token_ns(self, load: QueueSnapshot, rank: int, prompt_tokens: int) -> int:
-        """Without what hindsight makes of it."""
+        """The prediction before the correction by the queue's recent speed."""
         cost_model = self._scheduler.cost_model
         return int(self._pace.stretch * predict_first_token_ns(load, rank, prompt_tokens, cost_model))

@@ -1,4 +1,4 @@
-"""Notices when a step of the engine does not come back."""
+"""Detects a step of the engine that does not return."""
 
 import faulthandler
 import logging
@@ -13,21 +13,21 @@ from engine.errors import EngineError
 logger = logging.getLogger(__name__)
 
 _LOOKS_A_LIMIT = 8
-"""How often it looks within the time that a step may take: a hang is noticed an eighth of the limit late at most."""
+"""Checks within the time limit of a step: a hang is detected at most an eighth of the limit late."""
 
 
 class StepHung(EngineError):
-    """What was waited for came back after it had been given up: others have answered for it."""
+    """The watched block returned after the watchdog had given it up; its requests have been answered already."""
 
 
 class Watchdog:
-    """Watches the blocks of code that run under it, one at a time, as a context manager, on one thread.
+    """Watches blocks of code, one at a time on one thread, as a context manager.
 
-    When one takes longer than `limit_seconds`, the stacks of all threads go to the log, and `on_hang` is called, once,
-    on the watchdog's own thread. From then on the watched thread is taken for lost: should it come back, it leaves the
-    block with `StepHung` and must touch nothing that `on_hang` took care of. A lock decides which of the two happens.
+    When a block takes longer than `limit_seconds`, the stacks of all threads are logged and `on_hang` is called once,
+    on the watchdog's thread. From then on the watched thread counts as lost: if the block returns after all, it raises
+    `StepHung` and must not touch anything that `on_hang` handled. A lock decides which of the two comes first.
 
-    A thread that hangs and keeps the interpreter's lock stops this one, too; what waits for a device lets go of it.
+    A thread that hangs while it holds the GIL stops the watchdog, too; waiting for a device releases the GIL.
     """
 
     def __init__(self, limit_seconds: float, on_hang: Callable[[], None]) -> None:
@@ -41,20 +41,21 @@ class Watchdog:
 
     @property
     def hung(self) -> bool:
-        """Has a block been given up?"""
+        """Whether a block was given up."""
         return self._hung
 
     @property
     def age_seconds(self) -> float:
-        """How long the block under way has been running; 0 between blocks."""
+        """How long the current block has been running; 0 between blocks."""
         since = self._since
         return 0.0 if since is None else time.monotonic() - since
 
     def start(self) -> None:
+        """Start the watchdog's thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Watch no more. Idempotent."""
+        """Stop watching. Idempotent."""
         self._closed.set()
 
     def __enter__(self) -> None:
@@ -85,7 +86,8 @@ class Watchdog:
 
 
 def _stacks() -> str:
-    """Where all threads are. By way of a file: what writes them needs a descriptor, so as to work at any time."""
+    """The stacks of all threads. Written by way of a file, since `faulthandler` needs a descriptor so as to work at any
+    time."""
     try:
         with tempfile.TemporaryFile("w+") as file:
             faulthandler.dump_traceback(file=file, all_threads=True)

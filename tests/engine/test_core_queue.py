@@ -82,7 +82,7 @@ class Machine:
     def take_in(self) -> None:
         """Only where there is something: the engine thread sleeps where there is not."""
         if self.core._inbox:
-            self.core._take_in()
+            self.core._receive()
         self.check()
 
     def step(self, model: str) -> None:

@@ -21,8 +21,8 @@ from tests.whole.scenario import draw
 PLANTS = [
     # Between the event loop and the engine thread
     Plant("a submit wakes nobody", "engine.runtime.core:EngineCore._post", drop("notify")),
-    Plant("the inbox is read twice", "engine.runtime.core:EngineCore._take_in", drop("clear")),
-    Plant("an abort is not obeyed", "engine.runtime.core:_obey", drop("abort")),
+    Plant("the inbox is read twice", "engine.runtime.core:EngineCore._receive", drop("clear")),
+    Plant("an abort is not obeyed", "engine.runtime.core:_apply", drop("abort")),
     Plant("the last step's deltas stay", "engine.runtime.core:EngineCore._step", without_if(1, taken=False)),
     Plant(
         "a sink outlives its request", "engine.runtime.delta_dispatcher:DeltaDispatcher.deliver", drop_deletion("sinks")
@@ -78,7 +78,7 @@ PLANTS = [
         return_before("_clock", "0.0"),
     ),
     # What is on its way to a queue
-    Plant("an abort shows only after a step", "engine.runtime.core:EngineCore._take_in", drop("refresh")),
+    Plant("an abort shows only after a step", "engine.runtime.core:EngineCore._receive", drop("refresh")),
     Plant("a reservation is not given up", "engine.runtime.reservation:Reservation.__exit__", drop("release")),
     Plant("what is taken in stays on its way", "engine.runtime.wait_prediction:WaitPredictor.refresh", drop("drop")),
     Plant(
@@ -87,14 +87,14 @@ PLANTS = [
         drop("take"),
     ),
     Plant("the refusing model's place is kept", "gateway.generation.candidates:Candidates._fall_back", drop("release")),
-    Plant("what is asked for comes first", "engine.runtime.core:EngineCore._take_in", drop("_dispatch")),
+    Plant("what is asked for comes first", "engine.runtime.core:EngineCore._receive", drop("_dispatch")),
     Plant(
         "what a dead engine has not read is lost",
         "engine.runtime.core:EngineCore._end_all",
         replace("list(self._inbox)", "[]"),
     ),
     Plant("a dead engine answers no abort", "engine.runtime.core:EngineCore._end_all", drop("done")),
-    Plant("no engine takes an abort's word back", "engine.runtime.core:EngineCore._take_in", drop("done")),
+    Plant("no engine takes an abort's word back", "engine.runtime.core:EngineCore._receive", drop("done")),
     # Limits while Redis is away
     Plant(
         "a hold that nobody heard of is kept",
