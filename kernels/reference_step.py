@@ -31,13 +31,13 @@ def derive(rows: Tensor, sequences: Sequences, out: StepTensors) -> None:
         end = row.first + row.tokens
         out.query_starts[index], out.query_starts[index + 1] = row.first, end
         out.ends[index] = end - 1
-        filling = row.slot < 0
-        context = 0 if filling else row.start + row.tokens
+        padding = row.slot < 0
+        context = 0 if padding else row.start + row.tokens
         out.context_lens[index] = out.draw_positions[index] = context
-        out.row_slots[index] = 0 if filling else row.slot
+        out.row_slots[index] = 0 if padding else row.slot
         for offset in range(row.tokens):
             position, at = row.start + offset, row.first + offset
-            if filling:
+            if padding:
                 out.token_ids[at], out.positions[at], out.slot_mapping[at] = 0, 0, -1
                 continue
             draft = offset - (row.tokens - row.drafts)

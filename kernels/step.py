@@ -85,7 +85,7 @@ class StepTensors:
     """What is derived of a step's rows.
 
     token_ids, positions, slot_mapping: int64 [T]; a slot in KV memory is block id x 16 + offset, -1: nowhere.
-    query_starts: int32 [R + 1]. context_lens, row_slots: int32 [R]; a filling row's slot is 0 here.
+    query_starts: int32 [R + 1]. context_lens, row_slots: int32 [R]; a padding row's slot is 0 here.
     ends: int64 [R], index of each row's last token. draw_positions: int64 [R], index in its sequence of the token that
     is drawn from it.
     """

@@ -1,6 +1,6 @@
-"""What changes a step's logits before its tokens are drawn: biases and stops that come too early, then penalties.
+"""Changes to a step's logits before sampling: biases and suppressed stop tokens, then penalties.
 
-The order is vLLM V1's: a penalty scales what a bias has changed.
+The order is vLLM V1's: penalties apply to the biased logits.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LogitChanges(NamedTuple):
-    """Both by token id; None where there are none."""
+    """Edits and penalties by token id; None where there are none."""
 
     edits: HostEdits | None = None
     penalties: HostPenalties | None = None
@@ -35,14 +35,15 @@ NO_CHANGES = LogitChanges()
 
 
 def changes_anything(request: Request) -> bool:
+    """Whether the request's sampling parameters change logits."""
     params = request.params
     return bool(params.min_tokens or params.logit_bias or uses_counts(params))
 
 
-class ChangesOf:
-    """The changes of some draws, whenever they are made: what is the same each time is gathered once.
+class BatchChanges:
+    """The logit changes of a batch of draws. What is the same at every step is gathered once.
 
-    Each time costs O(rows + drafts) and what the arrays' lengths take in native code.
+    A step costs O(rows + drafts) in Python, and the lengths of the arrays in native code.
     """
 
     def __init__(self, draws: "Sequence[Draw]", slots: SlotTable) -> None:
@@ -61,11 +62,11 @@ class ChangesOf:
             (row, draw) for row, draw in enumerate(draws) if draw.drafts and uses_counts(draw.request.params)
         ]
 
-    def now(self) -> LogitChanges:
-        """For what each of them draws next."""
-        return LogitChanges(self._edits_now(), self._penalties_now())
+    def current(self) -> LogitChanges:
+        """The changes for the next token of each draw."""
+        return LogitChanges(self._current_edits(), self._current_penalties())
 
-    def _edits_now(self) -> HostEdits | None:
+    def _current_edits(self) -> HostEdits | None:
         if not self._early:
             return self._biases
         forbidden = []
@@ -84,7 +85,7 @@ class ChangesOf:
             np.concatenate([each.values for each in both]),
         )
 
-    def _penalties_now(self) -> HostPenalties | None:
+    def _current_penalties(self) -> HostPenalties | None:
         if self._lines is None:
             return None
         seen = self._slots.seen
@@ -114,7 +115,7 @@ class ChangesOf:
 
 
 def _joined(parts: Sequence[tuple[int, Ints, Floats]]) -> HostEdits | None:
-    """Of rows, each with its tokens and values."""
+    """The edits of several rows, each with its tokens and values, as one."""
     if not parts:
         return None
     rows, tokens, values = zip(*parts, strict=True)

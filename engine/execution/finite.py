@@ -1,16 +1,16 @@
-"""Which rows of a step came out as numbers."""
+"""Detects rows of a step whose hidden states are not finite."""
 
 import numpy as np
 
 from kernels.arrays import BFLOAT16, Array, Ints
 
 _EXPONENT = np.uint16(0x7F80)
-"""A bf16 number's exponent bits, all of which are set where it is not finite."""
+"""The exponent bits of a bf16 number. All are set in an infinity or NaN."""
 
 
 def finite_rows(hidden: Array, ends: Ints) -> list[bool]:
-    """Whether all hidden states [T, H] of each row are finite, in bf16 or float32; the last of row i is at `ends[i]`,
-    int64 [R], and those of the next come right behind it."""
+    """Whether all hidden states [T, H] of each row are finite, in bf16 or float32. `ends`, int64 [R]: index of each
+    row's last state; rows are adjacent."""
     if hidden.dtype == BFLOAT16:
         exponents = hidden.view(np.uint16) & _EXPONENT
         if exponents.max() < _EXPONENT:

@@ -1,4 +1,4 @@
-"""The arrays of one step, made from its plan."""
+"""The input arrays of one step, built from its plan."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,20 +16,19 @@ from kernels.host import StepRows
 _NONE = np.empty(0, dtype=np.int64)
 
 _SPARE_BLOCKS = 16
-"""Columns of the tables that are kept from step to step, for the blocks that come meanwhile: 256 tokens for the
-longest."""
+"""Spare columns of a cached block table, for blocks allocated in later steps: 256 tokens for the longest request."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """A step as the model takes it. Its rows are in the order that kernels want: first those that decode, which compute
-    one token and draw the next, by context; then all others by token count and context.
+    """A step as the model takes it. Rows are in the order that kernels want: first decode rows (one token, sampled), by
+    context length; then all others by token count and context length.
 
-    order: where each of them stands in the plan; None where they are as the plan has them.
-    token_ids: int64 [T]. wanted: int64 [W], those whose hidden states are read; None where all are. ends: int64 [R],
-        where the last hidden state of each row lies among those.
-    decoding: what the rows that decode draw, in order. While the same requests decode in the same slots it is the same
-        list.
+    order: place of each row in the plan; None if the order is the plan's.
+    token_ids: int64 [T]. wanted: int64 [W], indices of the tokens whose hidden states are read; None if all are. ends:
+        int64 [R], index among those of each row's last hidden state.
+    decoding: the draws of the decode rows, in order. It is the same list object while the same requests decode in the
+        same slots.
     """
 
     order: Sequence[int] | None
@@ -40,11 +39,9 @@ class StepInputs:
     decoding: list[Draw]
 
     def entered_blocks(self) -> Ints:
-        """Blocks, int64, that a row starts to write in this step and leaves partly empty: of its last block no more is
-        filled than the row has tokens.
+        """Blocks, int64, that a row starts to write in this step and leaves partly empty.
 
-        What their last owner left past the row's context must not be read as keys and values, not even to be masked: a
-        NaN there would survive the mask.
+        Values that a former owner left past the row's context must be cleared: a NaN there survives the attention mask.
         """
         counts, contexts = self.rows.query_lens, self.rows.context_lens
         filled = contexts % BLOCK_TOKENS
@@ -55,16 +52,16 @@ class StepInputs:
 
 @dataclass(slots=True)
 class _Decoding:
-    """Rows of the last step that decoded: what is the same in the next one of the same requests.
+    """Decode rows of the last step: what stays the same while the same requests decode.
 
-    `stays` and `sizes` are their admissions and how many blocks they have, in the plan's order; `order` and what
-    follows it are in that of the kernels, which is the same as long as all contexts grow alike. `tables` is changed in
-    place, and only where a table has: a step is computed when the next one is placed. `rows`: of each place in the
-    plan, its row here; None, as `order`, where both are the same.
+    `admissions` and `sizes` are the requests' admission counts and block counts, in the plan's order; `order` and the
+    fields after it are in the order of the kernels, which is the same as long as all contexts grow alike. `tables` is
+    changed in place and only where a block table changed; the previous step has been computed by then. `rows`: for each
+    place in the plan its row here; None, like `order`, where both are the same.
     """
 
     requests: tuple[Request, ...]
-    stays: list[int]
+    admissions: list[int]
     sizes: list[int]
     order: Ints | None
     places: list[int] | None
@@ -77,19 +74,19 @@ class _Decoding:
 
 
 class RowPlacer:
-    """Makes the inputs of a plan's rows, and keeps their slots up to date.
+    """Builds the inputs of a plan's rows and keeps their slots up to date.
 
-    Most of a step's rows are those of the one before, each with one token more: for those there is nothing to be done
-    a row but to look up the token.
+    Most rows of a step are those of the step before with one more token. For those only the token is looked up.
     """
 
     def __init__(self, slots: SlotTable, window: int | None = None) -> None:
-        """`window`: how many tokens one sees in the model's last layer; None for all."""
+        """`window`: attention window of the model's last layer in tokens; None if unlimited."""
         self._slots = slots
         self._window = window
         self._last: _Decoding | None = None
 
     def place(self, plan: StepPlan) -> StepInputs:
+        """The inputs of a plan."""
         requests, starts, counts, samples, _ = zip(*plan.rows, strict=True)
         if counts.count(1) == len(counts) and False not in samples:
             last, contexts, token_ids = self._decoding(plan.rows, requests, starts)
@@ -98,7 +95,7 @@ class RowPlacer:
         return self._place_mixed(plan.rows)
 
     def _place_mixed(self, planned: Sequence[ScheduledRow]) -> StepInputs:
-        """Rows that decode, and behind them all others."""
+        """Decode rows first, then all others."""
         places = [place for place, row in enumerate(planned) if row.tokens == 1 and row.samples]
         keyed = [
             (row.tokens, row.start + row.tokens, place)
@@ -116,7 +113,7 @@ class RowPlacer:
             slots, draws = last.slots, last.draws
             places = places if last.places is None else [places[place] for place in last.places]
         else:
-            self._last = None  # blocks that drafts were given may be others by the next step, and as many
+            self._last = None  # blocks of drafts may be replaced by as many others until the next step
         for row in others:
             self._slots.update(row)
         contexts = np.append(contexts, [context for _, context, _ in keyed])
@@ -136,7 +133,7 @@ class RowPlacer:
     def _decoding(
         self, planned: Sequence[ScheduledRow], requests: tuple[Request, ...], starts: tuple[int, ...]
     ) -> tuple[_Decoding, Ints, Ints]:
-        """What is kept of rows that decode, their contexts and their tokens, in the order of the kernels."""
+        """The cached state of decode rows, their contexts and their token ids, in the order of the kernels."""
         last = self._kept(planned, requests, starts)
         self._slots.count_tokens(requests)
         contexts = np.array(starts)
@@ -149,18 +146,19 @@ class RowPlacer:
     def _kept(
         self, planned: Sequence[ScheduledRow], requests: tuple[Request, ...], starts: tuple[int, ...]
     ) -> _Decoding:
-        """What is kept of these rows, up to date. Blocks of a request that decodes come, and do not go or change."""
-        stays = [request.admissions for request in requests]
+        """The cached state of these rows, updated. A decoding request only gains blocks; it does not lose or replace
+        any."""
+        admissions = [request.admissions for request in requests]
         sizes = [len(request.block_table) for request in requests]
         last = self._last
-        if last is None or last.requests != requests or last.stays != stays:
-            self._last = last = self._begin(planned, requests, starts, stays, sizes)
+        if last is None or last.requests != requests or last.admissions != admissions:
+            self._last = last = self._begin(planned, requests, starts, admissions, sizes)
         elif last.sizes != sizes:
             self._grow_tables(last, planned, sizes)
         return last
 
     def _grow_tables(self, last: _Decoding, planned: Sequence[ScheduledRow], sizes: list[int]) -> None:
-        """Copy the blocks that came since the last step, and no others."""
+        """Copy only the blocks allocated since the last step."""
         changed: list[tuple[int, int, int]] = []
         for place, (size, before) in enumerate(zip(sizes, last.sizes, strict=True)):
             if size != before:
@@ -175,7 +173,7 @@ class RowPlacer:
             last.tables[row, before:size] = planned[place].request.block_table[before:size]
 
     def _tables_of(self, slots: Ints, order: Ints | None, sizes: list[int]) -> Ints:
-        """With room to grow. `slots` are in the order of the kernels, `sizes` in that of the plan."""
+        """Block tables with spare columns. `slots` are in the order of the kernels, `sizes` in that of the plan."""
         in_order = np.array(sizes) if order is None else np.array(sizes)[order]
         return self._slots.tables_of(slots, in_order * BLOCK_TOKENS, _SPARE_BLOCKS)
 
@@ -184,7 +182,7 @@ class RowPlacer:
         planned: Sequence[ScheduledRow],
         requests: tuple[Request, ...],
         starts: tuple[int, ...],
-        stays: list[int],
+        admissions: list[int],
         sizes: list[int],
     ) -> _Decoding:
         for row in planned:
@@ -198,25 +196,24 @@ class RowPlacer:
         tables = self._tables_of(slots, order, sizes)
         ends = np.arange(len(requests))
         if places == list(range(len(places))):
-            return _Decoding(requests, stays, sizes, None, None, None, slots, tables, ones, ends, draws)
+            return _Decoding(requests, admissions, sizes, None, None, None, slots, tables, ones, ends, draws)
         rows: Ints = np.argsort(order)
-        return _Decoding(requests, stays, sizes, order, places, rows, slots, tables, ones, ends, draws)
+        return _Decoding(requests, admissions, sizes, order, places, rows, slots, tables, ones, ends, draws)
 
 
 def _token_ids(rows: Sequence[ScheduledRow]) -> Ints:
-    """What the rows compute, one after another."""
+    """The token ids that the rows compute, concatenated."""
     token_ids: list[int] = []
     for request, start, tokens, _, drafts in rows:
-        token_ids += request.tokens[start : start + tokens]  # as many as there are: drafts come behind
+        token_ids += request.tokens[start : start + tokens]  # drafts are not in `tokens`
         token_ids += drafts
     return np.array(token_ids, dtype=np.int64)
 
 
 def wanted_tokens(row: ScheduledRow, window: int | None) -> int:
-    """How many of the row's hidden states, its last ones, are read: those that are drawn from, pooled or scored, and
-    one at least. That one stands for those before it, as attention carries a NaN forward, as far as the last layer's
-    window goes.
-    """
+    """How many of the row's last hidden states are read: those sampled from, pooled or scored, and at least one. The
+    last one also reveals a NaN in those before it, as attention carries a NaN forward within the window of the last
+    layer."""
     request, start, tokens, _, drafts = row
     params, least = request.params, len(drafts) + 1
     if tokens <= least or (window is not None and tokens - least >= window):
@@ -226,7 +223,7 @@ def wanted_tokens(row: ScheduledRow, window: int | None) -> int:
 
 
 def _last_of_rows(counts: Ints, wanted: Ints) -> Ints:
-    """Indices in the step of the last `wanted` of each row's `counts` tokens, int64 [R] both."""
+    """Indices in the step of the last `wanted` of each row's `counts` tokens, both int64 [R]."""
     left_out = (counts - wanted).cumsum()
     indices: Ints = np.arange(wanted.sum()) + np.repeat(left_out, wanted)
     return indices

@@ -1,4 +1,4 @@
-"""Log-probabilities of tokens: measured where the logits are, read where the text is."""
+"""Log-probabilities of tokens: computed on the host or the device, read on the host."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from kernels.arrays import Array, Floats, Ints
 from kernels.host import HostOps
 
 LOGPROB_ROWS = 64
-"""Prompt positions whose logits are held at a time: [64, V] float32."""
+"""Prompt positions whose logits are held in memory at a time: [64, V] float32."""
 
 
 class Listed(Protocol):
-    """An array of the host, or a tensor."""
+    """A numpy array or a tensor."""
 
     def tolist(self) -> Any: ...
 
@@ -26,7 +26,7 @@ A = TypeVar("A", bound=Listed)
 
 @dataclass(frozen=True, slots=True)
 class Scores(Generic[A]):
-    """One token a row with its log-probability, and the most likely ones in its place.
+    """One token for each row with its log-probability, and the most likely alternatives.
 
     tokens: int64 [R]; logprobs: float32 [R]. top_tokens: int64 [R, k], most likely first; top_logprobs: float32 [R, k].
     """
@@ -37,7 +37,7 @@ class Scores(Generic[A]):
     top_logprobs: A
 
     def entries(self, counts: Sequence[int]) -> list[TokenLogprob]:
-        """For each row its token and the `counts[i]` most likely ones. The scores are on the host."""
+        """For each row its token and its `counts[i]` most likely ones. The scores must be on the host."""
         rows = zip(
             self.tokens.tolist(),
             self.logprobs.tolist(),
@@ -53,26 +53,26 @@ class Scores(Generic[A]):
 
 
 def measure(ops: HostOps, logits: Floats, tokens: Ints, most: int) -> Scores[Array]:
-    """Scores of tokens int64 [R] under logits float32 [R, V], with the `most` most likely ones of each row; of such as
-    are as likely, those of the lowest ids, lowest first."""
+    """Scores of tokens int64 [R] under logits float32 [R, V], with the `most` most likely tokens of each row. Ties go
+    to the lowest id."""
     normalisers, logprobs, _ = ops.token_logprobs(logits, tokens)
     top = _most_likely(logits, most)
     return Scores(tokens, logprobs, top, np.take_along_axis(logits, top, axis=1) - normalisers[:, None])
 
 
 def _most_likely(logits: Floats, most: int) -> Ints:
-    """int64 [R, most]."""
+    """Token ids of the `most` largest logits, int64 [R, most]."""
     top: Ints = np.empty((len(logits), most), dtype=np.int64)
     if most:
         place = logits.shape[1] - most
         least = np.partition(logits, place, axis=1)[:, place]
         for row, bound, tokens in zip(logits, least, top, strict=True):
-            candidates = np.flatnonzero(~(row < bound))  # all of them where there are too many NaNs
+            candidates = np.flatnonzero(~(row < bound))  # all of them if there are more NaNs than that
             tokens[:] = candidates[np.argsort(-row[candidates], kind="stable")[:most]]
     return top
 
 
 def predicted_prompt_tokens(row: ScheduledRow) -> list[int]:
-    """The tokens of the prompt that the row's positions predict."""
+    """The prompt tokens that the row's positions predict."""
     last = min(row.start + row.tokens + 1, row.request.prompt_tokens)
     return row.request.tokens[row.start + 1 : last]

@@ -64,4 +64,4 @@ def _catch_up(matcher: GrammarMatcher, request: Request) -> None:
     """Advance the matcher over all tokens generated so far."""
     news = request.tokens[request.prompt_tokens + matcher.taken :]
     if matcher.accept(news) < len(news):
-        raise GrammarFailed("a token stands in the answer that its grammar does not allow")
+        raise GrammarFailed("the answer has a token that its grammar does not allow")

@@ -1,4 +1,4 @@
-"""Embeddings: the hidden states of a prompt, normed for the head, pooled to one vector of length 1."""
+"""Embeddings: a prompt's normed hidden states, pooled to one vector of L2 norm 1."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,38 +13,38 @@ from kernels.arrays import Array
 
 A = TypeVar("A")
 
-LEAST_LENGTH = 1e-12
-"""A vector is divided by so much at least: one of zeros stays as it is."""
+MIN_NORM = 1e-12
+"""Lower bound of the norm that a vector is divided by, so that a zero vector stays zero."""
 
 
 class Sums(Protocol[A]):
-    """Arithmetic on vectors, where the model's are."""
+    """Vector arithmetic in the memory of the model."""
 
     def total(self, hidden: A, rows: slice, before: A | None) -> A:
-        """float64 [H]: those rows of hidden states [T, H], added up, and what came before them."""
+        """float64 [H]: the sum of `rows` of the hidden states [T, H], added to `before`."""
         ...
 
-    def of_length_1(self, total: A) -> A:
-        """float32 [H]."""
+    def normalise(self, total: A) -> A:
+        """float32 [H]: the vector scaled to L2 norm 1."""
         ...
 
 
 class HostSums:
-    """On the host."""
+    """`Sums` of numpy arrays."""
 
     def total(self, hidden: Array, rows: slice, before: Array | None) -> Array:
         total: Array = hidden[rows].sum(axis=0, dtype=np.float64)
         return total if before is None else before + total
 
-    def of_length_1(self, total: Array) -> Array:
+    def normalise(self, total: Array) -> Array:
         length = np.sqrt(np.square(total).sum())
-        vector: Array = (total / max(length, LEAST_LENGTH)).astype(np.float32)
+        vector: Array = (total / max(length, MIN_NORM)).astype(np.float32)
         return vector
 
 
 @dataclass(frozen=True, slots=True)
 class _Sum(Generic[A]):
-    """Of the first `positions` hidden states of a request: float64 [H]."""
+    """The sum of the first `positions` hidden states of a request: float64 [H]."""
 
     request: Request
     positions: int
@@ -52,13 +52,13 @@ class _Sum(Generic[A]):
 
 
 class Pooler(Generic[A]):
-    """Pools prompts that are computed in rows, as many and as long as the scheduler likes, where the model is.
+    """Pools prompts whose rows are computed in pieces of any size.
 
-    A mean is kept by slot until its prompt is done; who begins in a slot takes the place of whoever was there, so there
-    are never more than slots. A preempted request comes back at its first position and begins again.
+    A running sum is kept by slot until the prompt is complete; the next request in a slot replaces it. A preempted
+    request starts at its first position again.
 
-    Sums are float64: what is added up there in another order differs by less than float32 can show, so that where the
-    rows are cut is no more to the mean than it is to the hidden states.
+    Sums are float64: summing in another order changes the result by less than float32 resolves, so the mean does not
+    depend on how the prompt was cut into rows.
     """
 
     def __init__(self, sums: Sums[A]) -> None:
@@ -66,11 +66,10 @@ class Pooler(Generic[A]):
         self._sums: dict[int, _Sum[A]] = {}
 
     def pool(self, rows: Sequence[ScheduledRow], ends: Sequence[int], hidden: A) -> Mapping[int, A]:
-        """Take in a step's hidden states [T, H]; the last of row i is at `ends[i]`, those before it right before it as
-        far as they are to be added up. Of each row, by its index, that computes the last position of a prompt that is
-        to be embedded: the embedding, float32 [H].
+        """Take in a step's hidden states [T, H]. `ends`: index of each row's last state; for a mean, all states of the
+        row are adjacent before it. Returns the embeddings, float32 [H], by index of the rows that complete a prompt.
 
-        Where the device has no room for that, the step may be run again, as nothing has changed.
+        If the device runs out of memory here, the step may be run again: the sums are unchanged.
         """
         embeddings, sums = {}, {}
         for index, (row, end) in enumerate(zip(rows, ends, strict=True)):
@@ -80,11 +79,11 @@ class Pooler(Generic[A]):
             done = row.start + row.tokens == row.request.prompt_tokens
             if pooling is Pooling.MEAN:
                 sums[slot_of(row.request)] = added = self._added(row, end, hidden)
-                pooled = added.total  # the length of 1 takes the place of the division
+                pooled = added.total  # normalising replaces the division by the count
             else:
                 pooled = self._arithmetic.total(hidden, slice(end, end + 1), None)
             if done:
-                embeddings[index] = self._arithmetic.of_length_1(pooled)
+                embeddings[index] = self._arithmetic.normalise(pooled)
         self._sums.update(sums)
         return embeddings
 
@@ -100,5 +99,5 @@ class Pooler(Generic[A]):
 
 
 def embedding_bytes(embedding: Array) -> bytes:
-    """An embedding that is on the host, as deltas have it: little-endian."""
+    """An embedding on the host as little-endian float32, as in `TokenDelta`."""
     return embedding.astype("<f4").tobytes()

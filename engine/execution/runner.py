@@ -1,4 +1,4 @@
-"""Runs a plan on the model: the executor behind the scheduler."""
+"""Executes a plan on the CPU: the executor behind the scheduler."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _NOTHING_DRAWN = RowResult()
 
 @dataclass(frozen=True, slots=True)
 class FinishedStep:
-    """A step whose result is there already: on a CPU, launching is computing."""
+    """A step that is complete: on a CPU, launching is computing."""
 
     _result: StepResult
 
@@ -32,7 +32,7 @@ class FinishedStep:
 
 
 class _Drawn(NamedTuple):
-    """What the sampler drew, and whether the logits of each draw were finite."""
+    """The sampled tokens, the rows whose grammar failed, and whether the logits of each draw were finite."""
 
     tokens: list[int]
     logprobs: list[TokenLogprob | None]
@@ -41,7 +41,7 @@ class _Drawn(NamedTuple):
 
 
 class ModelRunner:
-    """One model, its KV memory, and a slot for each running request."""
+    """A model, its KV memory and a slot for each running request."""
 
     def __init__(self, model: HostModel, *, num_blocks: int, num_slots: int, max_model_len: int) -> None:
         self._model = model
@@ -63,14 +63,14 @@ class ModelRunner:
         return True
 
     def keep_hidden_states(self) -> HiddenStateTable:
-        """From now on, keep what proposers read that guess from the model's own hidden states."""
+        """Start to keep the hidden states that some proposers draft from."""
         if self._hidden_states is None:
             states = np.zeros((self._num_slots, self._model.config.hidden_size), dtype=self._ops.dtype)
             self._hidden_states = HiddenStateTable(states)
         return self._hidden_states
 
     def execute(self, plan: StepPlan) -> FinishedStep:
-        """Compute the plan's rows and draw the tokens of those that sample."""
+        """Compute the plan's rows and sample the tokens of those that sample."""
         inputs = self._placer.place(plan)
         self._prepare_blocks(plan.copies, inputs)
         hidden = self._model.forward(inputs.token_ids, inputs.rows, self._kv, inputs.wanted)
@@ -88,21 +88,19 @@ class ModelRunner:
             self._ops.copy_blocks(self._kv, sources, int_array([copy.target for copy in copies]))
 
     def _results(self, rows: Sequence[ScheduledRow], inputs: StepInputs, hidden: Array) -> list[RowResult]:
-        """Of the step's rows; the hidden states of each are those up to its place in `inputs.ends`."""
+        """The results of the rows. `inputs.ends` has the index of each row's last hidden state."""
         finite = finite_rows(hidden, inputs.ends)
         decoding = len(inputs.decoding)
         others, ends = rows[decoding:], inputs.ends[decoding:].tolist()
         drawn = self._draw(inputs.decoding, others, ends, hidden)
         results = _decoded(drawn, finite[:decoding])
         if others:
-            results += self._others(others, ends, finite[decoding:], _behind_drafts(others, drawn, decoding), hidden)
+            results += self._others(others, ends, finite[decoding:], _after_drafts(others, drawn, decoding), hidden)
         return results
 
     def _draw(self, decoding: list[Draw], others: Sequence[ScheduledRow], ends: Sequence[int], hidden: Array) -> _Drawn:
-        """Draw for the rows that sample: those that decode, whose hidden states come first, and of the others behind
-        the last token of each and, where that has drafts behind it, behind each of them. `ends` are the others' last
-        indices.
-        """
+        """Sample for the rows that do: the decode rows, whose hidden states come first, and for each other row after
+        its last token and after each of its drafts. `ends`: last indices of the other rows."""
         draws, drawn_at = decoding, list[int]()
         for row, end in zip(others, ends, strict=True):
             if row.samples:
@@ -126,7 +124,7 @@ class ModelRunner:
         drawn: Iterator[RowResult],
         hidden: Array,
     ) -> list[RowResult]:
-        """Of rows that do more than decode, or less; `drawn` has those of the rows that sample."""
+        """The results of rows that are not plain decode rows. `drawn` yields those of the rows that sample."""
         embeddings = self._pooler.pool(rows, ends, hidden)
         results = []
         for index, (row, end) in enumerate(zip(rows, ends, strict=True)):
@@ -159,8 +157,8 @@ class ModelRunner:
             states.keep(requests, positions, hidden[int_array(indices)])
 
     def _prompt_logprobs(self, row: ScheduledRow, end: int, hidden: Array) -> tuple[TokenLogprob, ...]:
-        """Log-probabilities of the prompt tokens that this row's positions predict, where asked for. The row's hidden
-        states end at `end`."""
+        """Log-probabilities of the prompt tokens that the row's positions predict, if requested. `end`: index of the
+        row's last hidden state."""
         count = row.request.params.prompt_logprobs
         if count is None:
             return ()
@@ -175,7 +173,7 @@ class ModelRunner:
 
 
 def _decoded(drawn: _Drawn, finite: Sequence[bool]) -> list[RowResult]:
-    """Of rows that decode, whose draws come first; `finite` says whether the hidden state of each is."""
+    """The results of the decode rows, whose draws come first. `finite`: whether each one's hidden state is."""
     tokens, logprobs = drawn.tokens[: len(finite)], drawn.logprobs[: len(finite)]
     if not drawn.failed and False not in finite and False not in drawn.finite:
         return [_result(token, logprob) for token, logprob in zip(tokens, logprobs, strict=True)]
@@ -187,8 +185,9 @@ def _decoded(drawn: _Drawn, finite: Sequence[bool]) -> list[RowResult]:
     return results
 
 
-def _behind_drafts(rows: Sequence[ScheduledRow], drawn: _Drawn, first: int) -> Iterator[RowResult]:
-    """Of rows that sample, whose draws begin at `first`. What is drawn up to the first that is no draft stands."""
+def _after_drafts(rows: Sequence[ScheduledRow], drawn: _Drawn, first: int) -> Iterator[RowResult]:
+    """The results of rows with drafts, whose draws begin at `first`: the tokens up to the first one that differs from
+    its draft."""
     tokens, logprobs = drawn.tokens, drawn.logprobs
     for row in rows:
         if row.samples:
@@ -211,12 +210,12 @@ def _result(
     draft_logprobs: tuple[TokenLogprob, ...] = (),
     fault: Fault = Fault.NOT_FINITE,
 ) -> RowResult:
-    """What was drawn for a row. There is one for each row and step; the constructor takes twice as long."""
+    """A row's result. Bypasses the constructor, which takes twice as long and runs once for each row and step."""
     return tuple.__new__(RowResult, (token, logprob, (), finite, accepted, draft_logprobs, fault, b""))
 
 
 def _in_plan_order(results: list[RowResult], order: Sequence[int] | None) -> list[RowResult]:
-    """`order` says where in the plan each of them belongs; None: they are in its order."""
+    """Results in the plan's order. `order`: each result's place in the plan; None if they are in order."""
     if order is None:
         return results
     in_order = list(results)

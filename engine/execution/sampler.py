@@ -1,4 +1,8 @@
-"""From a step's logits to tokens and log-probabilities."""
+"""Samples tokens and log-probabilities from a step's logits.
+
+Sampling is argmax(logits / T + Gumbel noise), the Gumbel-max trick (Gumbel 1954; Maddison et al. 2014, A* Sampling).
+The noise is a hash of (seed, position, token id), so a token does not depend on the batch or on preemptions.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from engine.execution.changes import ChangesOf, changes_anything
+from engine.execution.changes import BatchChanges, changes_anything
 from engine.execution.logprobs import measure
 from engine.execution.masks import TokenMasks
 from engine.execution.slots import SlotTable, slot_of
@@ -18,24 +22,23 @@ from kernels.noise import mixed_seeds, noise_keys
 
 
 class Draw(NamedTuple):
-    """One token to draw for a request: that which follows its tokens and these drafts."""
+    """One token to sample for a request, at the position after its tokens and these drafts."""
 
     request: Request
     drafts: tuple[int, ...] = ()
 
     @property
     def position(self) -> int:
-        """Of the token, in its sequence."""
+        """Index of the token in its sequence."""
         return len(self.request.tokens) + len(self.drafts)
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """What is the same of these draws whenever they are made, which they are from step to step.
+    """What stays the same for a list of draws from step to step.
 
-    columns: without keys. mixed: uint64 [R], of the seeds; None where no draw has noise. wanted: draws whose
-    log-probabilities are asked for. masked: whether any may have a grammar. changes: other changes to their logits;
-    None where no draw has any.
+    columns: without keys. mixed: uint64 [R], the mixed seeds; None if no draw has noise. wanted: indices of draws with
+    log-probabilities. masked: whether any has a grammar. changes: other changes to the logits, or None.
     """
 
     draws: Sequence[Draw]
@@ -43,12 +46,12 @@ class _Batch:
     mixed: npt.NDArray[np.uint64] | None
     wanted: list[int]
     masked: bool
-    changes: ChangesOf | None
+    changes: BatchChanges | None
 
 
 class Drawn(NamedTuple):
-    """What was drawn, a row of logits each. `failed` rows mean nothing: their request's grammar has failed, or what it
-    allows is forbidden otherwise."""
+    """The sampled token of each row of logits. `failed`: rows whose token is to be discarded, because the grammar
+    failed or no token is allowed."""
 
     tokens: list[int]
     logprobs: list[TokenLogprob | None]
@@ -56,8 +59,8 @@ class Drawn(NamedTuple):
 
 
 class Sampler:
-    """Draws the next token of requests, each from its row of logits. What penalties and noise are depends on what came
-    before it, drafts included, and on nothing else."""
+    """Samples the next token of each request from its row of logits. Penalties and noise depend on the preceding tokens
+    alone, drafts included."""
 
     def __init__(self, ops: HostOps, slots: SlotTable, vocab_size: int) -> None:
         self._ops, self._slots = ops, slots
@@ -65,9 +68,9 @@ class Sampler:
         self._batch: _Batch | None = None
 
     def sample(self, logits: Floats, draws: Sequence[Draw]) -> Drawn:
-        """One token a row of float32 [R, V], and its log-probability where the request asks. Overwrites logits.
+        """One token for each row of float32 [R, V], with its log-probability where requested. Overwrites `logits`.
 
-        Least is to be done for the very list of draws that the last call had, of requests in the same slots.
+        Fastest when `draws` is the same list object as in the last call, of requests in the same slots.
         Log-probabilities are the model's own: before grammars, penalties, biases, temperature and thresholds.
         """
         batch = self._batch
@@ -77,7 +80,7 @@ class Sampler:
         raw = logits[wanted] if wanted else None
         failed = self._masks.apply(logits, draws) if batch.masked else frozenset()
         if batch.changes is not None:
-            batch.changes.now().apply(self._ops, logits)
+            batch.changes.current().apply(self._ops, logits)
         drawn = self._ops.sample(logits, _with_keys(batch))
         if batch.masked or batch.changes is not None:
             failed |= _forbidden(logits, drawn)
@@ -92,12 +95,12 @@ class Sampler:
 
 
 def _forbidden(logits: Floats, drawn: Ints) -> frozenset[int]:
-    """Rows of which nothing was left to draw: what was drawn is forbidden, too."""
+    """Rows in which every token was masked: the sampled one is, too."""
     return frozenset(np.flatnonzero(np.isneginf(logits[np.arange(len(drawn)), drawn])).tolist())
 
 
 def accepted_drafts(drafts: Sequence[int], drawn: Sequence[int]) -> int:
-    """How many drafts, from the first, are what was drawn in their places."""
+    """Length of the longest prefix of `drafts` that equals what was sampled in its place."""
     for index, (draft, token) in enumerate(zip(drafts, drawn, strict=True)):
         if draft != token:
             return index
@@ -105,7 +108,7 @@ def accepted_drafts(drafts: Sequence[int], drawn: Sequence[int]) -> int:
 
 
 def sampling_columns(draws: Sequence[Draw], slots: SlotTable) -> HostColumns:
-    """How each of them is sampled, and its noise."""
+    """The sampling parameters and noise keys of the draws."""
     return _with_keys(_batch_of(draws, slots))
 
 
@@ -127,12 +130,12 @@ def _batch_of(draws: Sequence[Draw], slots: SlotTable) -> _Batch:
         mixed_seeds([draw.request.seed for draw in draws]) if noisy else None,
         [i for i, each in enumerate(params) if each.logprobs is not None],
         masked=any(draw.request.matcher is not None for draw in draws),
-        changes=ChangesOf(draws, slots) if any(changes_anything(draw.request) for draw in draws) else None,
+        changes=BatchChanges(draws, slots) if any(changes_anything(draw.request) for draw in draws) else None,
     )
 
 
 def _with_keys(batch: _Batch) -> HostColumns:
-    """The columns of draws, for what comes next in their sequences now."""
+    """The columns with the noise keys of the next tokens."""
     if batch.mixed is None:
         return batch.columns
     # The position of a token is its index in the sequence, so that a replay draws the same noise.
@@ -141,5 +144,5 @@ def _with_keys(batch: _Batch) -> HostColumns:
 
 
 def token_logprobs(ops: HostOps, logits: Floats, tokens: Sequence[int], counts: Sequence[int]) -> list[TokenLogprob]:
-    """Log-probability of one token a row of float32 [R, V], and of the row's `counts[i]` most likely ones."""
+    """Log-probability of one token for each row of float32 [R, V], and of the row's `counts[i]` most likely tokens."""
     return measure(ops, logits, int_array(tokens), max(counts)).entries(counts)

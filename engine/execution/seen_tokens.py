@@ -1,4 +1,4 @@
-"""The tokens that penalties look at: those of running requests' prompts and outputs, kept from step to step."""
+"""Token counts for penalties, kept incrementally for running requests."""
 
 import numpy as np
 
@@ -10,12 +10,13 @@ _INT32 = np.dtype(np.int32)
 
 
 class SeenTokens:
-    """A line of distinct tokens for each slot whose request has a penalty, and how often each came in the output.
+    """For each slot whose request has a penalty, the distinct tokens of prompt and output, and how often each occurs in
+    the output.
 
-    tokens, times: int32 [slots, most distinct tokens of a sequence]; pages of them become resident when they are used.
-    lengths: int64 [slots], the entries of each line; 0 where the request has no penalty.
+    tokens, times: int32 [slots, maximum distinct tokens of a sequence]; memory pages become resident on first use.
+    lengths: int64 [slots], entries of each row; 0 if the request has no penalty.
 
-    A step costs what is new since the last: a line grows by the tokens that were not in it.
+    A step costs O(new tokens).
     """
 
     def __init__(self, num_slots: int, max_model_len: int, vocab_size: int) -> None:
@@ -24,12 +25,12 @@ class SeenTokens:
         self.times: Words = lazy_zeros(shape, _INT32)
         self.lengths: Ints = np.zeros(num_slots, dtype=np.int64)
         self._places: dict[int, dict[int, int]] = {}
-        """For each slot that counts, the place of each token in its line."""
+        """For each counting slot, the index of each token in its row."""
         self._taken: dict[int, int] = {}
-        """For each of them, how many of its request's tokens are counted."""
+        """For each counting slot, how many of its request's tokens are counted."""
 
     def begin(self, slot: int, request: Request) -> None:
-        """The slot counts the tokens of this request from now on: those of the prompt are counted now."""
+        """Start to count a request's tokens in a slot, with those of the prompt."""
         prompt = request.tokens[: request.prompt_tokens]
         places = {token: place for place, token in enumerate(dict.fromkeys(prompt))}
         count = len(places)
@@ -39,12 +40,13 @@ class SeenTokens:
         self._places[slot], self._taken[slot] = places, request.prompt_tokens
 
     def end(self, slot: int) -> None:
-        """The slot counts nothing any more. Idempotent."""
+        """Stop counting in a slot. Idempotent."""
         if self._places.pop(slot, None) is not None:
             del self._taken[slot]
             self.lengths[slot] = 0
 
     def counts_in(self, slot: int) -> bool:
+        """Whether the slot counts."""
         return slot in self._places
 
     @property
@@ -53,7 +55,7 @@ class SeenTokens:
         return bool(self._places)
 
     def catch_up(self, slot: int, request: Request) -> None:
-        """Count the tokens that the request has got since."""
+        """Count the request's tokens generated since the last call."""
         taken = self._taken[slot]
         if taken == len(request.tokens):
             return
@@ -67,6 +69,6 @@ class SeenTokens:
         self._taken[slot] = len(request.tokens)
 
     def times_of(self, slot: int, token: int) -> int:
-        """How often the token came in the output of the slot's request."""
+        """How often the token occurs in the output of the slot's request."""
         place = self._places[slot].get(token)
         return 0 if place is None else int(self.times[slot, place])

@@ -1,7 +1,7 @@
-"""Per-request state on the executor's side: one row for each running request, changed only by what is new.
+"""Per-request state of the executor: one row for each running request, updated incrementally.
 
-A step names requests; what the kernels need of each (its block table, its sampling columns) stays here between
-steps, so that a step carries over only the differences.
+A step names requests; what the kernels need of each (block table, sampling columns) is kept here between steps, so that
+a step carries over only the differences.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,12 +16,14 @@ from engine.scheduling.plan import ScheduledRow
 from kernels.arrays import Floats, Ints
 
 _LOWEST_TEMPERATURE = 1e-6
-"""Noise is nothing beside a difference of logits here already, and the inverse of the lowest number is no number."""
+"""Lower bound of the temperature: at this value noise is negligible beside any difference of logits, and the inverse is
+still finite."""
 
 
 @dataclass(slots=True)
 class Slot:
-    """Who holds a slot. `admissions` tells a request from itself before it came back, when it had other blocks."""
+    """The holder of a slot. `admissions` distinguishes a request from the same request before it was preempted, when it
+    had other blocks."""
 
     request: Request | None = None
     admissions: int = 0
@@ -29,6 +31,7 @@ class Slot:
     biases: tuple[Ints, Floats] | None = None
 
     def belongs_to(self, request: Request) -> bool:
+        """Whether the slot's state is that of the request's current admission."""
         return self.request is request and self.admissions == request.admissions
 
 
@@ -37,7 +40,7 @@ class SlotTable:
 
     tables: int64 [slots, blocks of the longest sequence], block tables.
     inverse_temperature, noise_scale, top_p, min_p: float32 [slots]; top_k: int64 [slots].
-    repetition_penalty, presence_penalty, frequency_penalty: float32 [slots]. seen: the tokens that those look at.
+    repetition_penalty, presence_penalty, frequency_penalty: float32 [slots]. seen: token counts for penalties.
     """
 
     def __init__(self, num_slots: int, max_model_len: int, vocab_size: int) -> None:
@@ -70,17 +73,17 @@ class SlotTable:
             self._count(request.slot, request)
 
     def count_tokens(self, requests: Iterable[Request]) -> None:
-        """Bring the counts of requests up to date, whose slots are but for their latest tokens."""
+        """Update the token counts of requests whose slots are otherwise up to date."""
         if self.seen.any:
             for request in requests:
                 if uses_counts(request.params):
                     self._count(slot_of(request), request)
 
     def tables_of(self, slots: Ints, contexts: Ints, spare: int = 0) -> Ints:
-        """Block tables int64 [R, B] of slots int64 [R], each as far as its context, int64 [R], goes; past that they
-        hold anything. B is that of the longest context, and `spare` more where the slots have as many.
+        """Block tables int64 [R, B] of slots int64 [R], valid up to each context int64 [R] and arbitrary past it. B is
+        the blocks of the longest context plus up to `spare` columns.
 
-        Copies O(blocks of all contexts), and not O(R * B): a long table beside short ones costs its own length.
+        Copies O(blocks of all contexts) rather than O(R * B): one long table does not widen the copies of short ones.
         """
         sizes = -(-contexts // BLOCK_TOKENS)
         longest = int(sizes.max())
@@ -97,7 +100,7 @@ class SlotTable:
         return tables
 
     def biases(self, slot: int) -> tuple[Ints, Floats]:
-        """Tokens int64 [E] and what is added to their logits, float32 [E], of the slot's request, which has some."""
+        """Token ids int64 [E] and their logit biases float32 [E]. The slot's request must have some."""
         biases = self._slots[slot].biases
         assert biases is not None, f"the request of slot {slot} has no bias"
         return biases
@@ -118,7 +121,7 @@ class SlotTable:
         self.frequency_penalty[index] = params.frequency_penalty
 
     def _load_blocks(self, index: int, slot: Slot, row: ScheduledRow) -> None:
-        """Copy what changed: blocks that hold computed tokens stay, those after them may come, go and be replaced."""
+        """Copy what changed: blocks of computed tokens stay, those after them may be added, removed and replaced."""
         table = row.request.block_table
         first = min(row.start // BLOCK_TOKENS, len(slot.blocks))
         tail = table[first:]
@@ -128,7 +131,7 @@ class SlotTable:
 
 
 def inverse_temperature(params: SamplingParams) -> float:
-    """What logits are multiplied with before noise is added; 1 for a greedy request, which has no noise."""
+    """Factor of the logits before noise is added; 1 for a greedy request, which has no noise."""
     return 1.0 / max(params.temperature, _LOWEST_TEMPERATURE) if params.temperature else 1.0
 
 
@@ -139,10 +142,11 @@ def _arrays_of(biases: Mapping[int, float]) -> tuple[Ints, Floats] | None:
 
 
 def uses_counts(params: SamplingParams) -> bool:
-    """Whether a penalty looks at how often tokens came."""
+    """Whether a penalty needs token counts."""
     return bool(params.frequency_penalty or params.presence_penalty or params.repetition_penalty != 1.0)
 
 
 def slot_of(request: Request) -> int:
+    """The request's slot; it must have one."""
     assert request.slot is not None, f"{request.id} has no slot"
     return request.slot

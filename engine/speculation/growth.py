@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from engine.execution.changes import NO_CHANGES, ChangesOf, LogitChanges, changes_anything
+from engine.execution.changes import NO_CHANGES, BatchChanges, LogitChanges, changes_anything
 from engine.execution.sampler import Draw, sampling_columns
 from engine.execution.slots import SlotTable, slot_of
 from engine.speculation.draft_memory import DraftRow
@@ -44,7 +44,7 @@ class Growth:
         if not self._changed:
             return NO_CHANGES
         draws = [Draw(row.request, drafts) for row, drafts in zip(self._rows, self._drafts, strict=True)]
-        return ChangesOf(draws, self._slots).now()
+        return BatchChanges(draws, self._slots).current()
 
     def step_rows(self) -> StepRows:
         """Of the pass that computes the latest token of each."""

@@ -67,9 +67,9 @@ def derive_kernel(
     line = rows + index * ROW
     slot, start, count = tl.load(line), tl.load(line + 1), tl.load(line + 2)
     drafted, first = tl.load(line + 3), tl.load(line + 5)
-    filling = slot < 0
+    padding = slot < 0
     slot_index = tl.maximum(slot, 0)
-    context = tl.where(filling, 0, start + count)
+    context = tl.where(padding, 0, start + count)
     if tile == 0:
         # Rows lie one after another: each writes its start, and its end where the next one starts.
         tl.store(query_starts + index + 1, first + count)
@@ -90,8 +90,8 @@ def derive_kernel(
     block = tl.load(block_tables + sequence * blocks_stride + position // BLOCK, mask=real, other=0)
     place = block.to(tl.int64) * BLOCK + position % BLOCK
     tl.store(token_ids + first + offset, (known + drawn_ahead).to(tl.int64), mask=live)
-    tl.store(positions + first + offset, tl.where(filling, 0, position).to(tl.int64), mask=live)
-    tl.store(slot_mapping + first + offset, tl.where(filling, -1, place), mask=live)
+    tl.store(positions + first + offset, tl.where(padding, 0, position).to(tl.int64), mask=live)
+    tl.store(slot_mapping + first + offset, tl.where(padding, -1, place), mask=live)
 
 
 @triton.jit(do_not_specialize=["count"])

@@ -42,16 +42,16 @@ def _sequences(stage: Stage) -> tuple[Sequences, Sequences]:
 
 
 def _rows(stage: Stage, rng: random.Random) -> list[Row]:
-    """Single tokens, tokens with drafts, filling rows and chunks, each row in a slot of its own."""
+    """Single tokens, tokens with drafts, padding rows and chunks, each row in a slot of its own."""
     length, chunk = _length(stage), stage.scale.chunk
     slots = rng.sample(range(_SLOTS), _SLOTS)
     shapes = [(1, 0)] * 40 + [(1 + _DRAFTS, _DRAFTS), (3, 2)] * 3 + [(chunk, 0), (129, 0), (length, 0)]
     rows: list[Row] = []
     first = 0
     for slot, (tokens, drafts) in zip(slots, shapes, strict=False):
-        filling = tokens == 1 and rng.random() < 0.2
-        start = 0 if filling else rng.randrange(length - tokens + 1)
-        rows.append(Row(-1 if filling else slot, start, tokens, drafts, int(not filling and rng.random() < 0.8), first))
+        padding = tokens == 1 and rng.random() < 0.2
+        start = 0 if padding else rng.randrange(length - tokens + 1)
+        rows.append(Row(-1 if padding else slot, start, tokens, drafts, int(not padding and rng.random() < 0.8), first))
         first += tokens
     return rows
 

@@ -1,1 +1,1 @@
-"""Running steps on a GPU: what is known of a request stays on the device, and a step carries over what is new."""
+"""Executes steps on a GPU: request state stays on the device, and a step uploads only what changed."""

@@ -1,4 +1,4 @@
-"""The state that uploads change, as one memory of words, so that one kernel applies whatever changed."""
+"""All state that uploads change, in one int32 tensor, so that one kernel applies any set of changes."""
 
 import struct
 from collections.abc import Sequence
@@ -12,13 +12,15 @@ _ALIGNMENT_WORDS = 64
 
 @dataclass(slots=True)
 class Changes:
-    """Runs of words and where in the arena each goes. No two may overlap: they are written in no order."""
+    """Runs of words, each with its target offset in the arena. Runs must not overlap: they are written in no particular
+    order."""
 
     starts: list[int] = field(default_factory=list)
     targets: list[int] = field(default_factory=list)
     payload: list[int] = field(default_factory=list)
 
     def put(self, target: int, words: Sequence[int]) -> None:
+        """Add a run."""
         if words:
             self.starts.append(len(self.payload))
             self.targets.append(target)
@@ -26,17 +28,18 @@ class Changes:
 
     @property
     def runs(self) -> int:
+        """Number of runs."""
         return len(self.starts)
 
     def words(self) -> list[int]:
-        """As `kernels.reference_step.scatter_runs` takes them."""
+        """The runs encoded for `kernels.reference_step.scatter_runs`."""
         return [*self.starts, *self.targets, *self.payload]
 
 
 class Arena:
-    """Tables of one int32 memory on the device; each begins where any kernel may load wide.
+    """Tables in one int32 tensor on the device, each aligned for vector loads.
 
-    `shapes` are lines and words a line of each.
+    `shapes`: rows and words of a row of each table.
     """
 
     def __init__(self, shapes: Sequence[tuple[int, int]], device: torch.device) -> None:
@@ -50,12 +53,12 @@ class Arena:
         self.words = torch.zeros(total, dtype=torch.int32, device=device)
 
     def table(self, index: int) -> Tensor:
-        """A view of a table, int32 [lines, words]."""
+        """A view of a table, int32 [rows, words]."""
         (lines, words), offset = self._shapes[index], self._offsets[index]
         return self.words[offset : offset + lines * words].view(lines, words)
 
     def place(self, index: int, line: int, word: int = 0) -> int:
-        """Where in the arena a word of a table is."""
+        """Offset in the arena of a word of a table."""
         return self._offsets[index] + line * self._shapes[index][1] + word
 
 

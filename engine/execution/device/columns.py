@@ -1,4 +1,4 @@
-"""How each slot is sampled, on the device: one column a parameter, see `kernels.ops.SlotSampling`."""
+"""Sampling parameters of each slot on the device, one column each; see `kernels.ops.SlotSampling`."""
 
 from collections.abc import Mapping
 
@@ -27,7 +27,8 @@ COLUMN_WORDS: Mapping[str, int] = {name: dtype.itemsize // 4 for name, dtype in 
 
 
 def view_columns(tables: Mapping[str, Tensor], counts: Tensor) -> SlotSampling:
-    """The columns in their tables int32 [S, words], beside counts int32 [S, V]; neutral, as filling rows read them."""
+    """The columns in their tables int32 [S, words], with counts int32 [S, V]. Initialised to neutral values, which
+    padding rows read."""
     columns = {name: table.view(_DTYPES[name]).squeeze(1) for name, table in tables.items()}
     for name in ("inverse_temperature", "top_p", "repetition_penalty"):
         columns[name].fill_(1.0)

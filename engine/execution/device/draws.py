@@ -1,4 +1,4 @@
-"""Where the tokens of a step are drawn: behind each row and, where a row has drafts, behind each of those too."""
+"""The positions at which a step samples: after each row, and after each draft of a row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -14,11 +14,11 @@ from kernels.step import Row, StepTensors
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """The draws of a step on the device, in the order of its rows; D = R where no row has drafts.
+    """The draws of a step on the device, in the order of its rows; D = R if no row has drafts.
 
-    ends: int64 [D], index in the step's tensors of the token that each is drawn behind. row_slots: int32 [D].
-    positions: int64 [D], index in its sequence of the token that is drawn.
-    rows, last: int64 [D] and [R], the row of each draw, and the last draw of each row; None where they are the same.
+    ends: int64 [D], index in the step's tensors of the token that each draw follows. row_slots: int32 [D].
+    positions: int64 [D], index in its sequence of the sampled token.
+    rows, last: int64 [D] and [R], the row of each draw and the last draw of each row; None where D = R.
     """
 
     ends: Tensor
@@ -28,13 +28,13 @@ class Draws:
     last: Tensor | None = None
 
     @classmethod
-    def behind_rows(cls, tensors: StepTensors) -> "Draws":
-        """One for each row."""
+    def after_rows(cls, tensors: StepTensors) -> "Draws":
+        """One draw for each row."""
         return cls(tensors.ends, tensors.row_slots, tensors.draw_positions)
 
     @classmethod
-    def behind_drafts(cls, rows: Sequence[ScheduledRow], lines: Sequence[Row], device: torch.device) -> "Draws":
-        """One for each row and each draft. All rows that have drafts are known to the host up to these."""
+    def after_drafts(cls, rows: Sequence[ScheduledRow], lines: Sequence[Row], device: torch.device) -> "Draws":
+        """One draw for each row and each draft. The host knows all tokens of rows with drafts."""
         owners, ends, slots, positions, last = list[int](), list[int](), list[int](), list[int](), list[int]()
         for index, (row, line) in enumerate(zip(rows, lines, strict=True)):
             count = len(row.drafts)
@@ -62,10 +62,10 @@ class Draws:
 
 
 def counting_drafts(columns: SlotSampling, draws: Draws, rows: Sequence[ScheduledRow]) -> tuple[SlotSampling, Tensor]:
-    """How draws are sampled where a penalty looks at what came, the drafts before each draw included: columns with a
-    line for each draw, and the number of that line, int32 [D].
+    """Sampling columns for penalties with drafts: one row for each draw, whose counts include the drafts before it, and
+    the index of that row, int32 [D].
 
-    Takes the memory of int32 [D, V], so it is for steps that have both.
+    Takes the memory of int32 [D, V], so it is used only for steps that have both.
     """
     device, slots = draws.row_slots.device, draws.row_slots.long()
     counts = columns.counts[slots]

@@ -1,6 +1,6 @@
-"""Steps that are recorded once and replayed: the launches of a decode step without their cost on the host.
+"""CUDA graphs: decode steps recorded once and replayed without the host's launch cost.
 
-A graph holds addresses and sizes. So a step that replays one is filled up with empty rows to the graph's size, and all
+A graph fixes addresses and sizes. So a step that replays one is padded with empty rows to the graph's size, and all
 that differs from step to step is read from memory that stays in place.
 """
 
@@ -14,11 +14,11 @@ _Output = TypeVar("_Output")
 
 _SMALL_SIZES = (1, 2, 4)
 _SIZE_STEP = 8
-_MOST_ROWS = 256
+_MAX_ROWS = 256
 
 
 class GraphKey(NamedTuple):
-    """A graph is for so many rows, filling ones among them, of so many tokens each."""
+    """Size of a graph: rows, padding included, and tokens of each."""
 
     rows: int
     tokens_each: int
@@ -26,7 +26,7 @@ class GraphKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GraphSizes:
-    """Which steps are replayed: `rows` ascending, rows of each of `tokens_each`, up to so much context together."""
+    """Which steps are replayed: `rows` in ascending order, each with `tokens_each`, up to `context_tokens` in total."""
 
     rows: tuple[int, ...]
     tokens_each: tuple[int, ...]
@@ -34,12 +34,12 @@ class GraphSizes:
 
     @property
     def keys(self) -> list[GraphKey]:
-        """From the largest to the smallest: later captures fit in what the first one's memory leaves."""
+        """From the largest to the smallest: later captures fit into the memory of the first one."""
         keys = [GraphKey(rows, tokens) for rows in self.rows for tokens in self.tokens_each]
         return sorted(keys, key=lambda key: (key.rows * key.tokens_each, key), reverse=True)
 
     def key_for(self, rows: int, tokens_each: int, context_tokens: int) -> GraphKey | None:
-        """The smallest graph that a step of such rows fits in, if there is one."""
+        """The smallest graph that the step fits into; None if there is none."""
         if tokens_each not in self.tokens_each or context_tokens > self.context_tokens:
             return None
         padded = next((size for size in self.rows if size >= rows), None)
@@ -51,25 +51,25 @@ NO_GRAPHS = GraphSizes((), (), 0)
 
 def row_sizes(num_slots: int) -> tuple[int, ...]:
     """Sizes 1, 2, 4, 8, 16, 24 ... 256, as far as a step can have rows."""
-    sizes = (*_SMALL_SIZES, *range(_SIZE_STEP, _MOST_ROWS + 1, _SIZE_STEP))
+    sizes = (*_SMALL_SIZES, *range(_SIZE_STEP, _MAX_ROWS + 1, _SIZE_STEP))
     needed = sum(size < num_slots for size in sizes) + 1
     return sizes[:needed]
 
 
 class Capture(Protocol):
-    """Records what a computation launches; what is returned replays it into the same results."""
+    """Records the launches of a computation; the returned callable replays them into the same results."""
 
     def __call__(self, compute: Callable[[], _Output]) -> Callable[[], _Output]: ...
 
 
 class CudaCapture:
-    """CUDA graphs that share one pool of memory: what one holds may be overwritten by the replay of another."""
+    """CUDA graphs that share one memory pool: the results of one may be overwritten by the replay of another."""
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, compute: Callable[[], _Output]) -> Callable[[], _Output]:
-        # Once beforehand, so that kernels are compiled and libraries have their workspaces.
+        # A first run outside the capture, for compilation of kernels and workspaces of libraries.
         aside: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):

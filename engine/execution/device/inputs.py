@@ -1,4 +1,4 @@
-"""A plan's rows as the kernels want them."""
+"""A plan's rows in the order that the kernels want."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +12,8 @@ from kernels.step import Row, StepShape
 class StepInputs:
     """A step as it is launched.
 
-    rows: the plan's rows in the order that the kernels want: those that decode, with drafts or without, by context
-        length, then chunks.
-    order: where each of them stands in the plan. lines: as the device knows them, filling rows behind.
+    rows: the plan's rows in kernel order: decode rows, with or without drafts, by context length, then prefill chunks.
+    order: place of each row in the plan. lines: the rows as encoded for the device, followed by padding rows.
     """
 
     rows: list[ScheduledRow]
@@ -25,7 +24,7 @@ class StepInputs:
 
 
 def arrange(planned: Sequence[ScheduledRow], graphs: GraphSizes) -> StepInputs:
-    """Put a plan's rows in order, and fill them up to a graph's size where they fit one."""
+    """Order a plan's rows, and pad them to a graph's size where they fit one."""
     keyed = sorted((not _decodes(row), row.start + row.tokens, place) for place, row in enumerate(planned))
     order = [place for _, _, place in keyed]
     rows = [planned[i] for i in order]
@@ -35,7 +34,7 @@ def arrange(planned: Sequence[ScheduledRow], graphs: GraphSizes) -> StepInputs:
     singles = len(decoding) == len(rows) and most_queries == 1
     key = graphs.key_for(len(rows), 1, context_tokens) if singles else None
     if key is not None:
-        return StepInputs(rows, order, _lines(rows) + filling(key)[len(rows) :], replayed_shape(key, graphs), key)
+        return StepInputs(rows, order, _lines(rows) + padding_rows(key)[len(rows) :], replayed_shape(key, graphs), key)
     shape = StepShape(
         rows=len(rows),
         tokens=sum(row.tokens for row in rows),
@@ -59,19 +58,19 @@ def replayed_shape(key: GraphKey, graphs: GraphSizes) -> StepShape:
     )
 
 
-def filling(key: GraphKey) -> list[Row]:
-    """Lines of a step with nothing but filling rows."""
+def padding_rows(key: GraphKey) -> list[Row]:
+    """The encoded rows of a step that consists of padding rows only."""
     each = key.tokens_each
     return [Row(slot=-1, start=0, tokens=each, drafts=0, draws=0, first=index * each) for index in range(key.rows)]
 
 
 def _decodes(row: ScheduledRow) -> bool:
-    """Is it of a request's last token, and drafts that follow it, alone?"""
+    """Whether the row consists of a request's last token and the drafts that follow it."""
     return row.tokens == 1 + len(row.drafts)
 
 
 def _lines(rows: Sequence[ScheduledRow]) -> list[Row]:
-    """What is drawn behind drafts is put into the sequence when it is known how many of them come before."""
+    """The encoded rows. Tokens sampled after drafts are stored later, once the number of accepted drafts is known."""
     lines, first = [], 0
     for request, start, tokens, samples, drafts in rows:
         assert request.slot is not None

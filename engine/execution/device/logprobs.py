@@ -1,4 +1,4 @@
-"""Log-probabilities of tokens, measured on the device and copied to the host behind it."""
+"""Log-probabilities of tokens, computed on the device and copied to the host asynchronously."""
 
 from torch import Tensor
 
@@ -7,17 +7,17 @@ from kernels.ops import Ops
 
 
 def measure(ops: Ops, logits: Tensor, tokens: Tensor, most: int) -> Scores[Tensor]:
-    """Scores of tokens int64 [R] under logits float32 [R, V], with the `most` most likely ones of each row."""
+    """Scores of tokens int64 [R] under logits float32 [R, V], with the `most` most likely tokens of each row."""
     normalisers, logprobs, _ = ops.token_logprobs(logits, tokens)
     top = logits.topk(most, dim=-1)
     return Scores(tokens, logprobs, top.indices, top.values - normalisers[:, None])
 
 
 def on_host(scores: Scores[Tensor]) -> Scores[Tensor]:
-    """A copy on the host, which may be under way still when this returns."""
+    """A copy on the host; the transfer may still be in progress on return."""
     return Scores(*map(to_host, (scores.tokens, scores.logprobs, scores.top_tokens, scores.top_logprobs)))
 
 
 def to_host(tensor: Tensor) -> Tensor:
-    """A copy of its own on the host, which may be under way still when this returns."""
+    """A separate copy on the host; the transfer may still be in progress on return."""
     return tensor.to("cpu", non_blocking=True, copy=True)

@@ -1,4 +1,4 @@
-"""A step on its way: what it brings is copied to the host behind it, and read when somebody asks."""
+"""A step in flight: its results are copied to the host asynchronously and read by `result`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from engine.scheduling.plan import RowResult, StepResult
 
 @dataclass(frozen=True, slots=True)
 class PromptScores:
-    """Scores of tokens of a row's prompt, with the `top` most likely ones in the place of each."""
+    """Scores of prompt tokens of a row, with the `top` most likely ones in the place of each."""
 
     row: int
     top: int
@@ -27,10 +27,10 @@ class PromptScores:
 
 @dataclass(frozen=True, slots=True)
 class DeviceStep:
-    """All tensors are on the host once the fence is passed, with lines for filling rows behind the others.
+    """All tensors are on the host once the fence is passed; rows of padding follow the others.
 
-    tokens: int64 [D]. finite: bool [D]. scores: of draws `scored`, each with its `tops[i]` most likely tokens.
-    embeddings: float32 [H], by the index of the row that they are of.
+    tokens: int64 [D]. finite: bool [D]. scores: of the draws `scored`, each with its `tops[i]` most likely tokens.
+    embeddings: float32 [H], by index of their row.
     """
 
     inputs: StepInputs
@@ -44,10 +44,10 @@ class DeviceStep:
     fence: Fence
 
     def result(self) -> StepResult:
-        """Wait for the step, and for none after it.
+        """Wait for this step only.
 
         Raises:
-            DeviceLost: the step, or one before it, broke the device.
+            DeviceLost: this step, or an earlier one, broke the device.
         """
         try:
             self.fence.synchronize()

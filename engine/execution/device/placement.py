@@ -1,4 +1,4 @@
-"""Puts a model on a GPU: measures what its largest steps take, and gives KV memory what is left."""
+"""Places a model on a GPU: measures the memory of its largest steps, which determines the KV memory."""
 
 from collections.abc import Callable
 
@@ -16,16 +16,16 @@ from kernels.step import StepOps
 _EVERYTHING = SamplingParams(
     top_p=0.5, presence_penalty=1.0, logprobs=MAX_TOP_LOGPROBS, prompt_logprobs=MAX_TOP_LOGPROBS
 )
-"""Asks for all that takes memory in sampling."""
+"""Sampling parameters that use every feature that takes memory."""
 
 
 def measure_memory(model: Transformer, step_ops: StepOps, config: SchedulerConfig, window: int) -> DeviceMemory:
-    """Run the largest steps of a model that is loaded, and see what they take beside its weights.
+    """Run the largest steps of a loaded model and measure the memory they take besides its weights.
 
-    Slots are counted in. A full decode step counts once more, as graphs have memory of their own.
+    Slots are included. A full decode step counts twice, as CUDA graphs have memory of their own.
 
     Raises:
-        OutOfDeviceMemory: there is no room for them.
+        OutOfDeviceMemory: the steps do not fit.
     """
     device = model.ops.device
 
@@ -43,9 +43,9 @@ def measure_memory(model: Transformer, step_ops: StepOps, config: SchedulerConfi
 def run_largest_step(
     model: Transformer, step_ops: StepOps, config: SchedulerConfig, window: int, *, decode: bool
 ) -> None:
-    """Run the step that takes most memory: all tokens that a step may have, drawn from for every slot.
+    """Run the step that takes most memory: the maximum of tokens, with a draw for every slot.
 
-    With `decode`, the largest step that can be a graph instead.
+    With `decode`, run the largest step that a graph can replay instead.
     """
     plan = largest_step(config, window, decode=decode)
     blocks = 1 + max(max(row.request.block_table) for row in plan.rows)
@@ -56,14 +56,14 @@ def run_largest_step(
 def place(
     model: Transformer, step_ops: StepOps, *, num_blocks: int, num_slots: int, max_model_len: int
 ) -> DeviceRunner:
-    """A runner on the model's GPU, with its graphs recorded."""
+    """A runner on the model's GPU, with its graphs captured."""
     runner = DeviceRunner(model, step_ops, num_blocks=num_blocks, num_slots=num_slots, max_model_len=max_model_len)
     runner.capture_graphs(CudaCapture())
     return runner
 
 
 def largest_step(config: SchedulerConfig, window: int, *, decode: bool) -> StepPlan:
-    """A plan with a row in every slot. All write to the same blocks, as nobody reads what they are about."""
+    """A plan with a row in every slot. All rows share dummy blocks; their KV is never read."""
     rows = min(config.max_running, row_sizes(config.max_running)[-1]) if decode else config.max_running
     most = min(config.chunk_tokens, window)
     spare = 0 if decode else config.step_tokens - rows
@@ -93,7 +93,7 @@ def _request(slot: int, tokens: int, blocks: list[int]) -> Request:
 
 
 def _peak_bytes(device: torch.device, run: Callable[[], None]) -> int:
-    """The most bytes that are taken during a call beyond what is before it."""
+    """Peak of the bytes allocated during a call, beyond those allocated before it."""
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
     run()

@@ -1,9 +1,9 @@
-"""The arithmetic of embeddings on the device."""
+"""The vector arithmetic of embeddings on the device."""
 
 import torch
 from torch import Tensor
 
-from engine.execution.pooling import LEAST_LENGTH
+from engine.execution.pooling import MIN_NORM
 
 
 class DeviceSums:
@@ -13,5 +13,5 @@ class DeviceSums:
         total = hidden[rows].sum(dim=0, dtype=torch.float64)
         return total if before is None else before + total
 
-    def of_length_1(self, total: Tensor) -> Tensor:
-        return torch.nn.functional.normalize(total, dim=0, eps=LEAST_LENGTH).float()
+    def normalise(self, total: Tensor) -> Tensor:
+        return torch.nn.functional.normalize(total, dim=0, eps=MIN_NORM).float()

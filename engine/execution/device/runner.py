@@ -1,4 +1,4 @@
-"""Runs a plan on a GPU, without waiting for it: the executor behind the scheduler."""
+"""Executes a plan on a GPU asynchronously: the executor behind the scheduler."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch import Tensor
 from engine.errors import DeviceLost, OutOfDeviceMemory
 from engine.execution.device.draws import Draws
 from engine.execution.device.graphs import NO_GRAPHS, Capture, GraphKey, GraphSizes, row_sizes
-from engine.execution.device.inputs import StepInputs, arrange, filling, replayed_shape
+from engine.execution.device.inputs import StepInputs, arrange, padding_rows, replayed_shape
 from engine.execution.device.logprobs import measure, on_host, to_host
 from engine.execution.device.pending import DeviceStep, PromptScores
 from engine.execution.device.pooling import DeviceSums
@@ -26,7 +26,7 @@ from kernels.step import StepOps, StepShape, StepTensors
 
 @dataclass(frozen=True, slots=True)
 class Forwarded:
-    """What the model made of a step.
+    """The outputs of the model for a step.
 
     hidden: [T, H]. finite: bool [D], whether the hidden states of each draw's row are. logits: float32 [D, V].
     """
@@ -39,19 +39,19 @@ class Forwarded:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedStep:
-    """The two halves of a recorded step; rows that ask for more than the second does are drawn from another way."""
+    """The two halves of a captured step. A step with other sampling needs replays the first half only."""
 
     forward: Callable[[], Forwarded]
     draw: Callable[[], Drawn]
 
 
 class DeviceRunner:
-    """One model, its KV memory, and a slot for each running request, all on one device.
+    """A model, its KV memory and a slot for each running request, all on one device.
 
-    A step may be launched before the result of the one before it is known: the token that a row starts from is then
-    on the device alone. Steps run one after another, so whatever a later one writes, earlier ones have read.
+    A step may be launched before the result of the one before it is known: the token that a row starts from is then on
+    the device only. Steps run in order, so earlier steps have read whatever a later one overwrites.
 
-    Unlike the CPU's, the device's attention reads nothing past a row's context: blocks are not cleared.
+    Unlike the CPU's, the device's attention reads nothing past a row's context, so blocks are not cleared.
     """
 
     def __init__(
@@ -87,12 +87,12 @@ class DeviceRunner:
 
     @torch.inference_mode()
     def capture_graphs(self, capture: Capture) -> None:
-        """Record decode steps of all sizes. Between steps only, and once."""
+        """Capture decode steps of all sizes. Called once, between steps."""
         sizes = GraphSizes(row_sizes(self._num_slots), (1,), self._context_tokens)
         tokens = max(key.rows * key.tokens_each for key in sizes.keys)
         tensors = StepTensors.empty(sizes.rows[-1], tokens, self._device)
         for key in sizes.keys:
-            self._slots.load((), filling(key))
+            self._slots.load((), padding_rows(key))
             self._graphs[key] = self._capture(capture, tensors, replayed_shape(key, sizes))
         self._graph_sizes = sizes
 
@@ -101,7 +101,7 @@ class DeviceRunner:
         """Launch the plan's rows and the draws of those that sample.
 
         Raises:
-            OutOfDeviceMemory: there was no room for what the step needs. A step of the same requests may follow.
+            OutOfDeviceMemory: the step does not fit. A step of the same requests may follow.
             DeviceLost: an earlier step broke the device, or this launch did.
         """
         try:
@@ -113,12 +113,12 @@ class DeviceRunner:
 
     def _launch(self, plan: StepPlan) -> DeviceStep:
         inputs = arrange(plan.rows, self._graph_sizes)
-        self._copy_blocks(plan.copies)  # first, as a step that fails leaves them to nobody
+        self._copy_blocks(plan.copies)  # before anything that may fail, as a copy is not repeated
         self._slots.load(inputs.rows, inputs.lines)
         needs = sampling_needs(inputs.rows)
         if inputs.key is None:
             tensors = StepTensors.empty(inputs.shape.rows, inputs.shape.tokens, self._device)
-            draws = Draws.behind_drafts(inputs.rows, inputs.lines, self._device) if plan.draft_tokens else None
+            draws = Draws.after_drafts(inputs.rows, inputs.lines, self._device) if plan.draft_tokens else None
             forwarded, draw = self._forward(tensors, inputs.shape, draws), None
         else:
             replayed = self._graphs[inputs.key]
@@ -126,8 +126,8 @@ class DeviceRunner:
         prompt_scores = self._prompt_scores(inputs, forwarded.hidden)
         drawn = self._draw(forwarded, inputs.shape, needs) if draw is None else draw()
         ends = [line.first + row.tokens - 1 for row, line in zip(inputs.rows, inputs.lines, strict=False)]
-        embeddings = self._pooler.pool(inputs.rows, ends, forwarded.hidden)  # the last that there may be no room for
-        self._slots.note_drawn(inputs.rows)
+        embeddings = self._pooler.pool(inputs.rows, ends, forwarded.hidden)  # the last allocation that may fail
+        self._slots.record_drawn(inputs.rows)
         fence = self._new_fence()
         step = DeviceStep(
             inputs=inputs,
@@ -144,7 +144,7 @@ class DeviceRunner:
         return step
 
     def _capture(self, capture: Capture, tensors: StepTensors, shape: StepShape) -> ReplayedStep:
-        """Record a step of that shape over `tensors`, drawn from by the columns of the slots alone."""
+        """Capture a step of `shape` over `tensors`, sampled by the slots' columns alone."""
         own = tensors.first(shape.rows, shape.tokens)
         forward = capture(lambda: self._forward(own, shape))
         forwarded = forward()
@@ -154,13 +154,13 @@ class DeviceRunner:
         return self._sampler.draw(self._slots.rows[: shape.rows], forwarded.logits, forwarded.draws, needs)
 
     def _forward(self, tensors: StepTensors, shape: StepShape, draws: Draws | None = None) -> Forwarded:
-        """Launch the model on the rows whose lines are in place, to draw behind each of them or, with `draws`, behind
-        drafts too. Only `shape` decides what is launched."""
+        """Launch the model on the rows that are loaded; samples after each row or, with `draws`, after drafts too. The
+        launches depend on `shape` only."""
         sequences = self._slots.sequences
         self._step_ops.derive(self._slots.rows[: shape.rows], sequences, tensors, shape.most_queries)
         plan = self._step_ops.plan_attention(tensors, sequences.block_tables, shape)
         hidden = self._model.forward(tensors.token_ids, plan, self._kv)
-        draws = draws or Draws.behind_rows(tensors)
+        draws = draws or Draws.after_rows(tensors)
         finite = draws.of_rows(_finite_rows(hidden, tensors))
         return Forwarded(draws, hidden, finite, self._model.logits(hidden[draws.ends]))
 
@@ -171,7 +171,7 @@ class DeviceRunner:
             self._ops.copy_blocks(self._kv, sources, targets)
 
     def _prompt_scores(self, inputs: StepInputs, hidden: Tensor) -> list[PromptScores]:
-        """Scores of the prompt tokens that the rows' positions predict, where asked for."""
+        """Scores of the prompt tokens that the rows' positions predict, where requested."""
         pieces = []
         for index, row in enumerate(inputs.rows):
             top = row.request.params.prompt_logprobs
@@ -187,7 +187,7 @@ class DeviceRunner:
 
 
 def _finite_rows(hidden: Tensor, tensors: StepTensors) -> Tensor:
-    """Whether all hidden states of each row are finite, bool [R]. A sum is not where any of its terms is not."""
+    """Whether all hidden states of each row are finite, bool [R]. A sum is not finite if a term is not."""
     broken = (~hidden.sum(dim=-1, dtype=torch.float32).isfinite()).cumsum(0)
     starts = tensors.query_starts[:-1].long()
     before = torch.where(starts > 0, broken[starts - 1], 0)

@@ -1,4 +1,4 @@
-"""From a step's logits to tokens, on the device: what the rows ask for decides what is launched."""
+"""Samples tokens from a step's logits on the device. Only the kernels that the rows need are launched."""
 
 import math
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ from kernels.step import StepOps
 
 @dataclass(frozen=True, slots=True)
 class SamplingNeeds:
-    """What the rows of a step that sample ask for beyond temperature. Numbers are of draws: see `Draws`.
+    """What the sampling rows of a step need beyond temperature. Indices are of draws: see `Draws`.
 
-    thresholds: whether any uses top-k, top-p or min-p. penalties: whether any looks at what came. additions: (draw,
-    token, value) to add to the logits. logprobs: the draws that want them, `tops` how many most likely tokens each.
-    penalised: the rows, where drafts come before some draws and penalties look at them.
+    thresholds: whether any uses top-k, top-p or min-p. penalties: whether any uses token counts. additions: (draw,
+    token, value) to add to the logits. logprobs: the draws with log-probabilities, `tops` the number of most likely
+    tokens of each. penalised: the rows, if there are drafts and penalties.
     """
 
     thresholds: bool
@@ -44,8 +44,8 @@ NO_NEEDS = SamplingNeeds(False, False, [], [], [])
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """tokens: int64 [D], of no meaning where a row does not sample. sound: bool [D], whether the logits were finite.
-    scores: of the draws that want log-probabilities, in their order."""
+    """tokens: int64 [D], arbitrary where a row does not sample. sound: bool [D], whether the logits were finite.
+    scores: of the draws with log-probabilities, in their order."""
 
     tokens: Tensor
     sound: Tensor
@@ -53,14 +53,14 @@ class Drawn:
 
 
 class DeviceSampler:
-    """Draws a token for each row and puts it into the row's sequence, where the next step finds it. Where a row has
-    drafts, draws one behind each of them too, and leaves the sequence to the host."""
+    """Samples a token for each row and stores it in the row's sequence, where the next step reads it. For a row with
+    drafts, also samples after each draft and leaves the sequence to the host."""
 
     def __init__(self, ops: Ops, step_ops: StepOps, slots: DeviceSlots) -> None:
         self._ops, self._step_ops, self._slots = ops, step_ops, slots
 
     def draw(self, lines: Tensor, logits: Tensor, draws: Draws, needs: SamplingNeeds) -> Drawn:
-        """From logits float32 [D, V], which are overwritten, for lines of rows int32 [R, 8].
+        """Sample from logits float32 [D, V], which are overwritten. `lines`: encoded rows int32 [R, 8].
 
         Log-probabilities are the model's own: before penalties, biases, temperature and thresholds.
         """
@@ -86,7 +86,7 @@ class DeviceSampler:
 
 
 def sampling_needs(rows: Sequence[ScheduledRow]) -> SamplingNeeds:
-    """What a step's rows, in its order, ask of the sampler."""
+    """What a step's rows, in order, need of the sampler."""
     thresholds = penalties = False
     additions: list[tuple[int, int, float]] = []
     logprobs: list[int] = []
@@ -101,7 +101,7 @@ def sampling_needs(rows: Sequence[ScheduledRow]) -> SamplingNeeds:
         thresholds |= bool(params.temperature) and (bool(params.top_k or params.min_p) or params.top_p < 1.0)
         penalties |= uses_counts(params)
         additions += [(draw, token, bias) for draw in draws for token, bias in params.logit_bias.items()]
-        # By where the row stands: the output may be a token longer than the host knows.
+        # From the row's position: the output may be one token longer than the host knows.
         made = row.start + row.tokens - len(row.drafts) - row.request.prompt_tokens
         if params.min_tokens > made:
             stops = dict.fromkeys((*params.stop_token_ids, *row.request.eos_token_ids))

@@ -1,4 +1,4 @@
-"""Slots of running requests on the device. The host keeps account of what a slot holds and uploads what is new."""
+"""Slots of running requests on the device. The host tracks what each slot holds and uploads the differences."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ from kernels.step import COUNTING_WORDS, ROW_WORDS, Counting, Row, Sequences, St
 
 
 class _Table(IntEnum):
-    """The tables of the arena, in their order. The columns are the last, one after another."""
+    """The tables of the arena, in order. The sampling columns come last, one table each."""
 
     ROWS = 0
     COUNTINGS = 1
@@ -33,8 +33,8 @@ class _Table(IntEnum):
 class SlotState(NamedTuple):
     """What a slot holds on the device.
 
-    `admissions` tells a request from itself before it came back, when it had other blocks. The first `tokens` tokens
-    of its sequence are there, and these blocks; the first `counted` tokens are in the counts.
+    `admissions` distinguishes a request from the same request before it was preempted, when it had other blocks. The
+    device has the first `tokens` tokens of its sequence, and `blocks`; the first `counted` tokens are in the counts.
     """
 
     request: Request
@@ -44,12 +44,13 @@ class SlotState(NamedTuple):
     counted: int = 0
 
     def belongs_to(self, request: Request) -> bool:
+        """Whether the state is that of the request's current admission."""
         return self.request is request and self.admissions == request.admissions
 
 
 @dataclass(slots=True)
 class _Update:
-    """What a step changes: words for the arena, states to note once they are on their way, slots to count in."""
+    """The changes of a step: words for the arena, states to record once the upload is launched, slots to count in."""
 
     changes: Changes = field(default_factory=Changes)
     states: dict[int, SlotState] = field(default_factory=dict)
@@ -60,11 +61,11 @@ class _Update:
 class DeviceSlots:
     """The slots of one model.
 
-    A slot's line holds its request's tokens up to the end of the rows computed so far and one more where that was
-    drawn; the last may be on the device before it is in `request.tokens`.
+    A slot's row holds its request's tokens up to the end of the rows computed so far, plus one if that was sampled; the
+    last one may be on the device before it is in `request.tokens`.
 
-    rows: int32 [row lines, 8], the lines of the step under way. sequences, columns: what the ops take; counts take
-    memory from the first request with a penalty on.
+    rows: int32 [encoded rows, 8], the rows of the current step. sequences, columns: as the ops take them. The counts
+    are allocated with the first request that has a penalty.
     """
 
     def __init__(
@@ -90,16 +91,16 @@ class DeviceSlots:
         )
         self._column_tables = {name: _Table.FIRST_COLUMN + index for index, name in enumerate(COLUMN_WORDS)}
         tables = {name: self._arena.table(table) for name, table in self._column_tables.items()}
-        # One line for all slots, until a request has a penalty.
+        # One row shared by all slots, until a request has a penalty.
         no_counts = torch.zeros((1, vocab_size), dtype=torch.int32, device=device).expand(num_slots, -1)
         self.columns = view_columns(tables, no_counts)
         self._counting = False
         self._staging = Staging(device, fences_of(device))
 
     def load(self, rows: Sequence[ScheduledRow], lines: Sequence[Row]) -> None:
-        """Bring the slots of a step's rows up to date, and put the step's lines in place.
+        """Bring the slots of a step's rows up to date, and load the encoded rows.
 
-        Where this fails for want of memory, all is as before.
+        If it runs out of memory, nothing has changed.
         """
         update = _Update()
         update.changes.put(self._arena.place(_Table.ROWS, 0), row_words(lines))
@@ -117,9 +118,9 @@ class DeviceSlots:
                 counts[slot].zero_()
             self._ops.count_tokens(counts, self.sequences.tokens, self._countings[: len(update.countings)])
 
-    def note_drawn(self, rows: Iterable[ScheduledRow]) -> None:
-        """The tokens drawn for these rows are on the device, or will be before whatever is launched next; those drawn
-        behind drafts are not, as which of them stand is for the host to say."""
+    def record_drawn(self, rows: Iterable[ScheduledRow]) -> None:
+        """Record that the tokens sampled for these rows are on the device before anything launched later. Not those of
+        rows with drafts: the host decides how many are accepted."""
         for row in rows:
             slot = row.request.slot
             assert slot is not None
@@ -140,7 +141,7 @@ class DeviceSlots:
                 update.changes.put(self._arena.place(self._column_tables[name], slot), words)
         end = row.start + row.tokens - len(row.drafts)
         if row.drafts:
-            assert len(row.drafts) <= MOST_DRAFTS, f"{request.id} has more drafts than there is room for"
+            assert len(row.drafts) <= MOST_DRAFTS, f"{request.id} exceeds {MOST_DRAFTS} drafts"
             update.changes.put(self._arena.place(_Table.DRAFTS, slot), row.drafts)
         state = self._load_tokens(slot, state, end, update.changes)
         state = self._load_blocks(slot, state, row.start, update.changes)
@@ -153,17 +154,17 @@ class DeviceSlots:
             update.states[slot] = state
 
     def _load_tokens(self, slot: int, state: SlotState, end: int, changes: Changes) -> SlotState:
-        """Copy those before `end`. One that was drawn in the step before may not be known here, but there."""
+        """Upload the tokens before `end`. One sampled in the step before may be known to the device only."""
         known = state.tokens
         if end <= known:
             return state
         words = state.request.tokens[known:end]
-        assert known + len(words) == end, f"{state.request.id} has tokens that are neither here nor on the device"
+        assert known + len(words) == end, f"{state.request.id} has tokens that neither the host nor the device knows"
         changes.put(self._arena.place(_Table.TOKENS, slot, known), words)
         return state._replace(tokens=end)
 
     def _load_blocks(self, slot: int, state: SlotState, start: int, changes: Changes) -> SlotState:
-        """Copy what changed: blocks that hold computed tokens stay, those after them may come, go and be replaced."""
+        """Upload what changed: blocks of computed tokens stay, those after them may be added, removed and replaced."""
         known = state.blocks
         first = min(start // BLOCK_TOKENS, len(known))
         tail, known_tail = tuple(state.request.block_table[first:]), known[first:]

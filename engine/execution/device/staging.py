@@ -1,4 +1,4 @@
-"""The way of a step's words from the host to the device."""
+"""Pinned staging buffers for uploads to the device."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -6,17 +6,17 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-_LEAST_WORDS = 4096
+_MIN_WORDS = 4096
 
 
 class Fence(Protocol):
     """A point in the device's queue of work."""
 
     def record(self) -> None:
-        """The point is behind all that has been launched so far."""
+        """Place the fence after everything launched so far."""
 
     def synchronize(self) -> None:
-        """Wait until the device has come past the point, where there is one."""
+        """Wait until the device has passed the fence, if it was recorded."""
 
 
 class NoFence:
@@ -30,35 +30,36 @@ class NoFence:
 
 
 def fences_of(device: torch.device) -> Callable[[], Fence]:
+    """The constructor of the device's fences."""
     return torch.cuda.Event if device.type == "cuda" else NoFence
 
 
 def on_device(values: Sequence[int] | Sequence[float], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A tensor [N] of a few values that a step needs once, without waiting for the device."""
+    """A tensor [N] of a few values that a step needs once, uploaded without waiting for the device."""
     host = torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda")
     return host.to(device, non_blocking=True)
 
 
 class Staging:
-    """Two buffers on the host that take turns, so that words on their way are never written over.
+    """Two host buffers used alternately, so that words in transfer are never overwritten.
 
-    The buffer on the device is one: what was uploaded is to be used by what is launched before the next upload.
+    There is one device buffer: what was uploaded must be used by launches before the next upload.
     """
 
     def __init__(self, device: torch.device, new_fence: Callable[[], Fence]) -> None:
         self._device = device
         self._pinned = device.type == "cuda"
-        self._hosts = [self._host(_LEAST_WORDS) for _ in range(2)]
+        self._hosts = [self._host(_MIN_WORDS) for _ in range(2)]
         self._fences = [new_fence() for _ in range(2)]
-        self._words = torch.empty(_LEAST_WORDS, dtype=torch.int32, device=device)
+        self._words = torch.empty(_MIN_WORDS, dtype=torch.int32, device=device)
         self._turn = 0
 
     def upload(self, words: Sequence[int]) -> Tensor:
-        """The words, each of 32 bits with a sign, as int32 [N] on the device."""
+        """Signed 32-bit words as int32 [N] on the device."""
         count = len(words)
         turn = self._turn
         self._fences[turn].synchronize()
-        # What can fail for want of memory comes first.
+        # Allocations that may fail come first.
         if count > len(self._words):
             self._words = torch.empty(_room_for(count), dtype=torch.int32, device=self._device)
         if count > len(self._hosts[turn]):
@@ -75,5 +76,5 @@ class Staging:
 
 
 def _room_for(words: int) -> int:
-    """The next power of two: a buffer grows seldom."""
+    """The next power of two, so that a buffer seldom grows."""
     return 1 << (words - 1).bit_length()

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.execution.changes import ChangesOf
+from engine.execution.changes import BatchChanges
 from engine.execution.sampler import Draw, Sampler
 from engine.execution.slots import SlotTable
 from engine.request import STANDARD, Request, SamplingParams
@@ -67,7 +67,7 @@ def by_definition(logits: Floats, draw: Draw) -> Floats:
 def assert_changes(slots: SlotTable, draws: list[Draw], seed: int = 0) -> None:
     logits = np.random.default_rng(seed).normal(0, 3, (len(draws), VOCAB)).astype(np.float32)
     changed = logits.copy()
-    ChangesOf(draws, slots).now().apply(OPS, changed)
+    BatchChanges(draws, slots).current().apply(OPS, changed)
     for row, draw in enumerate(draws):
         np.testing.assert_array_equal(changed[row], by_definition(logits[row], draw))
 
@@ -131,7 +131,7 @@ def test_a_penalty_scales_what_a_bias_has_changed() -> None:
     slots = SlotTable(1, WINDOW, VOCAB)
     slots.update(scheduled(request))
     logits = np.full((1, VOCAB), 2.0, dtype=np.float32)
-    ChangesOf([Draw(request)], slots).now().apply(OPS, logits)
+    BatchChanges([Draw(request)], slots).current().apply(OPS, logits)
     assert logits[0, 7] == 3.0
     assert logits[0, 8] == 2.0
 

@@ -3,7 +3,7 @@
 import pytest
 
 from engine.execution.device.graphs import GraphKey, GraphSizes, row_sizes
-from engine.execution.device.inputs import arrange, filling, replayed_shape
+from engine.execution.device.inputs import arrange, padding_rows, replayed_shape
 from engine.scheduling.plan import ScheduledRow
 from kernels.step import Row
 from tests.engine.execution.device.harness import running_request
@@ -72,5 +72,5 @@ def test_a_step_of_decode_rows_is_filled_up() -> None:
 
 
 def test_filling_lies_row_after_row() -> None:
-    assert [row.first for row in filling(GraphKey(3, 4))] == [0, 4, 8]
-    assert {row.tokens for row in filling(GraphKey(3, 4))} == {4}
+    assert [row.first for row in padding_rows(GraphKey(3, 4))] == [0, 4, 8]
+    assert {row.tokens for row in padding_rows(GraphKey(3, 4))} == {4}
