@@ -1,1 +1,1 @@
-"""Models: what a checkpoint says (`config`, `checkpoint`), the file formats it comes in, and the network."""
+"""Models: the configuration that every checkpoint format is read into, the network, and its loading."""

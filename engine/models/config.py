@@ -1,4 +1,4 @@
-"""The shape of a model: what every checkpoint format is read into, and all that the model code looks at."""
+"""The architecture of a model: the result of reading any checkpoint format, and all that the model code depends on."""
 
 import math
 from collections.abc import Sequence
@@ -12,23 +12,23 @@ MAX_LAYERS = 1024
 MAX_WIDTH = 1 << 24
 MAX_POSITION = 1 << 27
 MAX_ROPE_FACTOR = 65_536.0
-"""Bounds of what a file may claim about itself, far above any real model: no claim costs memory or time."""
+"""Bounds of the values in a checkpoint's config, far above any real model, so that no value costs memory or time."""
 
 MAX_HEAD_DIM = 512
-"""What attention kernels have room for; real models have 64 to 256."""
+"""Maximum head dimension of the attention kernels; real models have 64 to 256."""
 
 
 class UnsupportedCheckpoint(ValueError):
-    """A checkpoint that cannot be served; the message names the key or the tensor that is not understood."""
+    """A checkpoint that cannot be served. The message names the unsupported key or tensor."""
 
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """Rotary embedding (RoFormer, arXiv 2104.09864) and how it is stretched.
+    """Rotary embedding (RoFormer, Su et al., arXiv 2104.09864) and its scaling beyond the trained context.
 
-    `factor` applies to every kind but `default`. The frequency bounds belong to `llama3`; the betas, both
-    `mscale`s and `attention_factor` to `yarn` (arXiv 2309.00071). `original_max_position` is the trained
-    window that a scaling stretches; every kind but `default` has one.
+    `factor` applies to every kind but `default`. The frequency bounds belong to `llama3`; the betas, both `mscale`s and
+    `attention_factor` to `yarn` (Peng et al., arXiv 2309.00071). `original_max_position`: the trained context in
+    tokens; required by every kind but `default`.
     """
 
     theta: float = 10_000.0
@@ -44,22 +44,22 @@ class RopeConfig:
     mscale_all_dim: float | None = None
     truncate: bool = True
     rotary_dim: int | None = None
-    """Rotated leading dimensions of a head; None rotates all of it."""
+    """Rotated leading dimensions of a head; None: all of them."""
     frequency_divisors: tuple[float, ...] | None = None
-    """Frequency i is divided by the i-th of these rotary_dim / 2 numbers, after `kind` has had its say. GGUF
-    files write the `llama3` stretch this way (tensor `rope_freqs.weight`), with kind `default`."""
+    """Divisors of the rotary_dim / 2 frequencies, applied after `kind`. GGUF files encode `llama3` scaling this way
+    (tensor `rope_freqs.weight`), with kind `default`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A dense decoder-only transformer of the Llama shape.
+    """A dense decoder-only transformer of the Llama architecture.
 
-    `windows[i]` is layer i's sliding attention window in tokens (a token sees itself and window - 1 before
-    it), or None for full attention. `eos_token_ids` end a sequence unless the request ignores them.
-    `max_position` is the window in tokens that the model can serve: stretched where rope is.
+    `windows[i]`: sliding attention window of layer i in tokens (a token attends to itself and the window - 1 before
+    it), or None for full attention. `eos_token_ids` end a sequence unless the request ignores them. `max_position`:
+    context window in tokens that the model can serve, with rope scaling.
 
     Raises:
-        UnsupportedCheckpoint: the numbers contradict each other; the message names the field.
+        UnsupportedCheckpoint: the values contradict each other; the message names the field.
     """
 
     family: Family
@@ -113,7 +113,7 @@ class ModelConfig:
         self._check_rope()
 
     def of_layers(self, layers: Sequence[int]) -> "ModelConfig":
-        """The model that has only these of the layers, in this order."""
+        """The model reduced to these layers, in this order."""
         return replace(self, num_layers=len(layers), windows=tuple(self.windows[layer] for layer in layers))
 
     def _check_rope(self) -> None:

@@ -1,4 +1,4 @@
-"""A model that computes on the processor, as what runs steps sees it."""
+"""The interface of a model that computes on the CPU."""
 
 from typing import Protocol
 
@@ -8,7 +8,7 @@ from kernels.host import HostOps, StepRows
 
 
 class HostModel(Protocol):
-    """Numpy arrays in, numpy arrays out. Nothing here knows requests: a step is token ids and where they stand."""
+    """A model over numpy arrays. It does not know requests: a step is token ids and the rows they belong to."""
 
     @property
     def config(self) -> ModelConfig: ...
@@ -18,27 +18,28 @@ class HostModel(Protocol):
 
     @property
     def reads_past_context(self) -> bool:
-        """Whether slots of a row's last block that lie past its context have to hold finite numbers."""
+        """Whether KV slots past a row's context, in its last block, must hold finite numbers."""
         ...
 
     def allocate_kv(self, num_blocks: int) -> Array:
-        """KV memory [layers, blocks, ...], all finite, in whatever form the model keeps it."""
+        """KV memory [layers, blocks, ...] in the model's own format, all values finite."""
         ...
 
     def embed(self, token_ids: Ints) -> Array:
-        """The table's rows [T, H] of tokens int64 [T], in the compute dtype."""
+        """Embedding rows [T, H] of tokens int64 [T], in the compute dtype."""
         ...
 
     def use_table_of(self, other: "HostModel") -> None:
-        """From now on look tokens up in the table of another model, which has the same rows, and where the head is tied
-        compute logits with it; both models tie it or neither. What this one had instead is given back."""
+        """Replace the embedding table by that of another model with the same rows, and a tied head by the other's; both
+        models tie it or neither does. Frees the memory of the replaced table."""
         ...
 
     def forward(self, token_ids: Ints, rows: StepRows, kv: Array, wanted: Ints | None = None) -> Array:
         """Hidden states [T, H] of a step's tokens int64 [T], normed for the head, in the compute dtype. Writes their KV
         into `kv`.
 
-        `wanted`, int64 [W], ascending: of these tokens alone, [W, H]. Of each row they are the last, and at least one.
+        `wanted`, int64 [W], ascending: return the states of these tokens only, [W, H]. They are the last tokens of each
+        row, at least one of each.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Names and shapes of a model's weights: the one list that every checkpoint format is checked against."""
+"""Names and shapes of a model's weights, against which every checkpoint format is checked."""
 
 from collections.abc import Iterator, Mapping
 
@@ -11,14 +11,15 @@ HEAD = "lm_head.weight"
 FINAL_NORM = "model.norm.weight"
 
 DRAFT = "draft.safetensors"
-"""Beside the weights of a model that is made for drafting; in it, which tokens it draws from, int32 [F]."""
+"""File beside the weights of a model trained for drafting. It holds the token ids that the model samples from, int32
+[F]."""
 FREQUENT_TOKENS = "frequent_tokens"
 
 
 def expected_tensors(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
     """Every weight of a model by its Hugging Face name. Matrices are [out_features, in_features].
 
-    A tied head is the embedding and is not in the list.
+    A tied head is the embedding and is not listed.
     """
     yield EMBEDDING, (config.vocab_size, config.hidden_size)
     layer = _layer_tensors(config)
@@ -55,7 +56,7 @@ def _layer_tensors(config: ModelConfig) -> dict[str, Shape]:
 
 
 def check_tensors(config: ModelConfig, found: Mapping[str, Shape]) -> None:
-    """Compare what a file holds with what the model needs.
+    """Compare a file's tensors with those of the model.
 
     Raises:
         UnsupportedCheckpoint: a tensor is missing, unknown or of another shape; the message names it.

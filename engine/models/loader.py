@@ -1,4 +1,5 @@
-"""From a checkpoint's tensors to a model: fuse what is computed together, pack it for the backend, drop the rest."""
+"""Builds a model from a checkpoint's tensors: fuses projections that are computed together and packs them for the
+backend."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
     from kernels.ops import Ops
 
 Progress = Callable[[int, int], None]
-"""Called with (bytes read so far, bytes in all)."""
+"""Called with (bytes read so far, bytes in total)."""
 
 _ANY_FORMATS_WIDTH = 4096
-"""Inputs that every format can hold."""
+"""A matrix width that every quantised format supports."""
 _LAYER_PARTS = {
     "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "output": ("self_attn.o_proj",),
@@ -41,12 +42,12 @@ def load_model(
     progress: Progress | None = None,
     quantize: Quantize = "none",
 ) -> "NativeModel | Transformer":
-    """Read the weights in the dtype of `ops` and make the model ready to run positions below `max_positions`.
+    """Read the weights in the dtype of `ops` and build a model for positions below `max_positions`.
 
-    Matrices in blocks that the backend computes with stay as they are stored; others are kept as `quantize` says.
+    Matrices in a block format that the backend computes with are kept in it; others are converted as `quantize` says.
 
     Raises:
-        UnsupportedCheckpoint: a tensor is missing, or the model's matrices cannot be quantised here.
+        UnsupportedCheckpoint: a tensor is missing, or the model's matrices cannot be quantised on this machine.
     """
     config = source.config
     rope = rope_table(config.rope, config.head_dim, max_positions)
@@ -64,7 +65,7 @@ def load_model(
 
 
 def host_model(model: "NativeModel | Transformer") -> HostModel:
-    """The face of a model that computes on the processor."""
+    """The CPU interface of a model."""
     if isinstance(model, NativeModel):
         return model
     from engine.models.torch_model import TorchModel
@@ -94,7 +95,8 @@ def _packed(
 def _weights(
     source: WeightSource, ops: Packer[Any, Any, Any], dtype: Dtype
 ) -> Iterator[tuple[str, Array | StoredWeight]]:
-    """Every weight once: matrices in blocks that the backend takes as they are stored, the others in `dtype`."""
+    """Every weight once: matrices in block formats that the backend supports as they are stored, the others in
+    `dtype`."""
     if not isinstance(source, BlockSource):
         yield from source.tensors(dtype)
         return
@@ -105,10 +107,8 @@ def _weights(
 
 
 def _check_quantize(quantize: Quantize, config: ModelConfig, ops: Packer[Any, Any, Any]) -> None:
-    """
-    Raises:
-        UnsupportedCheckpoint: this machine, or this model, has no products with such weights.
-    """
+    """Raises:
+    UnsupportedCheckpoint: the backend, or the widths of the model, do not support the format."""
     if not ops.takes_blocks(quantize, _ANY_FORMATS_WIDTH):
         backend, dtype = ops.describe()["backend"], ops.describe()["dtype"]
         raise UnsupportedCheckpoint(
@@ -121,7 +121,7 @@ def _check_quantize(quantize: Quantize, config: ModelConfig, ops: Packer[Any, An
 
 
 class _Assembler(Generic[V, L, E]):
-    """Collects tensors in whatever order they come; packs a fused weight as soon as its parts are there."""
+    """Collects tensors in any order, and packs a fused weight once all its parts are there."""
 
     def __init__(self, config: ModelConfig, ops: Packer[V, L, E], quantize: Quantize) -> None:
         self._config, self._ops = config, ops

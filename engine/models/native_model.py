@@ -1,4 +1,4 @@
-"""The model where the native library computes: a step through all layers is one call, and nothing needs torch."""
+"""The model computed by the native library: a step through all layers is one call. Does not import torch."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from kernels.weights import ModelShape
 
 
 class NativeModel:
-    """See `engine.models.host_model.HostModel`."""
+    """A `HostModel` of the native library."""
 
     reads_past_context = False
 

@@ -1,7 +1,7 @@
-"""Rotary position factors and the ways to stretch them past the trained window.
+"""Rotary position factors (RoFormer, Su et al., arXiv 2104.09864) and their scaling beyond the trained context.
 
-Powers, sines and cosines are taken in float64 and rounded, so that every processor has the same factors. All else is
-float32, as models are trained.
+Powers, sines and cosines are computed in float64 and rounded, so that every processor gets the same factors. All else
+is float32, as in training.
 """
 
 import math
@@ -13,12 +13,12 @@ from engine.models.config import RopeConfig
 from kernels.arrays import FLOAT32, Floats
 
 _CHUNK = 1024
-"""Positions that are worked out at a time: what is float64 on the way takes no more memory than that."""
+"""Positions computed at a time; bounds the memory of float64 intermediates."""
 
 
 @dataclass(frozen=True, slots=True)
 class RopeTable:
-    """cos and sin for every position of the window, float32 [positions, D'/2]: shared by all layers."""
+    """cos and sin of every position, float32 [positions, D'/2]. Shared by all layers."""
 
     cos: Floats
     sin: Floats
@@ -40,14 +40,15 @@ def rope_table(config: RopeConfig, head_dim: int, max_positions: int) -> RopeTab
 
 
 def _angles(config: RopeConfig, dim: int, positions: Floats) -> Floats:
-    """float32 [positions, dim / 2]."""
+    """Rotation angles, float32 [positions, dim / 2]."""
     if config.kind == "dynamic":
         return positions[:, None] * _dynamic_frequencies(config, dim, positions)
     return np.outer(positions, frequencies(config, dim))
 
 
 def frequencies(config: RopeConfig, dim: int) -> Floats:
-    """Radians a position for each rotated pair, float32 [dim / 2]; one for all positions (not for `dynamic`)."""
+    """Radians per position of each rotated pair, float32 [dim / 2]. Not defined for `dynamic`, where they depend on the
+    position."""
     base = _inverse_powers(np.full(1, config.theta, FLOAT32), dim)
     match config.kind:
         case "linear":
@@ -64,7 +65,7 @@ def frequencies(config: RopeConfig, dim: int) -> Floats:
 
 
 def attention_factor(config: RopeConfig) -> float:
-    """What yarn multiplies cos and sin with (arXiv 2309.00071, section 3.4); 1 for every other kind."""
+    """YaRN's factor of cos and sin (arXiv 2309.00071, section 3.4); 1 for every other kind."""
     if config.kind != "yarn":
         return 1.0
     if config.attention_factor is not None:
@@ -79,7 +80,7 @@ def _magnitude(factor: float, mscale: float) -> float:
 
 
 def _inverse_powers(theta: Floats, dim: int) -> Floats:
-    """1 / theta^(2i / dim) of pair i: float32 [dim / 2] of one theta, [n, dim / 2] of theta [n, 1]."""
+    """1 / theta^(2i / dim) of pair i: float32 [dim / 2] for one theta, [n, dim / 2] for theta [n, 1]."""
     exponents = np.arange(0, dim, 2, dtype=FLOAT32) / np.float32(dim)
     powers: Floats = (theta.astype(np.float64) ** exponents).astype(FLOAT32)
     return np.float32(1) / powers
@@ -91,7 +92,7 @@ def _original_window(config: RopeConfig) -> int:
 
 
 def _llama3(config: RopeConfig, base: Floats) -> Floats:
-    """Long wavelengths are interpolated, short ones kept, those between blended (Llama 3.1's `apply_scaling`)."""
+    """Llama 3.1's `apply_scaling`: long wavelengths are interpolated, short ones unchanged, those between blended."""
     rotations = _original_window(config) * base / (2 * math.pi)
     blend: Floats = (rotations - config.low_freq_factor) / (config.high_freq_factor - config.low_freq_factor)
     blend = blend.clip(0, 1)
@@ -99,7 +100,8 @@ def _llama3(config: RopeConfig, base: Floats) -> Floats:
 
 
 def _yarn(config: RopeConfig, base: Floats, dim: int) -> Floats:
-    """NTK by parts (arXiv 2309.00071, section 3.2): a ramp over the dimensions between the two betas."""
+    """YaRN's NTK-by-parts interpolation (arXiv 2309.00071, section 3.2): a ramp over the dimensions between the two
+    betas."""
 
     def dimension_at(rotations: float) -> float:
         return dim * math.log(_original_window(config) / (rotations * 2 * math.pi)) / (2 * math.log(config.theta))
@@ -114,10 +116,11 @@ def _yarn(config: RopeConfig, base: Floats, dim: int) -> Floats:
 
 
 def _dynamic_frequencies(config: RopeConfig, dim: int, positions: Floats) -> Floats:
-    """NTK-aware scaling whose base grows with the length reached, float32 [positions, dim / 2].
+    """Dynamic NTK scaling: the base grows with the length reached. float32 [positions, dim / 2].
 
-    The base of a position past the trained window is that of a sequence ending there: what generating token by token
-    gives. It depends on the position alone, so a chunked prefill and a cached prefix mean the same as one pass.
+    The base of a position past the trained context is that of a sequence that ends there, as in token-by-token
+    generation. It depends on the position alone, so chunked prefill and cached prefixes give the same result as one
+    pass.
     """
     window = _original_window(config)
     length = (positions + 1).clip(min=window)

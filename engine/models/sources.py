@@ -1,7 +1,7 @@
-"""Where the loader takes a model's weights from: any checkpoint format, or a model in memory.
+"""Sources of a model's weights: any checkpoint format, or a model in memory.
 
-Tensors carry Hugging Face's names and layouts (`model.layers.0.self_attn.q_proj.weight` of shape
-[out_features, in_features], half-split rope).
+Tensors have Hugging Face's names and layouts (`model.layers.0.self_attn.q_proj.weight` of shape [out_features,
+in_features], half-split rope).
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -13,14 +13,14 @@ from kernels.weights import StoredWeight
 
 
 class WeightSource(Protocol):
-    """A model's weights, wherever they come from: all that loading it takes."""
+    """A model's weights and config: all that loading needs."""
 
     @property
     def config(self) -> ModelConfig: ...
 
     @property
     def weight_bytes(self) -> int:
-        """Size of the weights as stored, in bytes: the total of a progress bar over `tensors`."""
+        """Size of the stored weights in bytes: the total of a progress bar over `tensors`."""
         ...
 
     def tensors(self, dtype: Dtype) -> Iterator[tuple[str, Array]]:
@@ -30,17 +30,18 @@ class WeightSource(Protocol):
 
 @runtime_checkable
 class BlockSource(Protocol):
-    """A source that keeps matrices in blocks of few bits, and gives them as they are to who computes with them."""
+    """A source with matrices in quantised block formats, which backends that compute with these can take
+    unconverted."""
 
     @property
     def block_formats(self) -> Mapping[str, str]:
-        """The format, as `StoredWeight` names it, of each matrix in blocks."""
+        """The format, as in `StoredWeight`, of each matrix in blocks."""
         ...
 
     def stored(self, names: Collection[str]) -> Iterator[tuple[str, StoredWeight]]:
-        """These of the matrices in blocks. Memory-mapped, and soon read again: pack each before taking the next."""
+        """The named matrices in blocks. Memory-mapped, with pages released soon: pack each before taking the next."""
         ...
 
     def tensors(self, dtype: Dtype, without: Collection[str] = frozenset()) -> Iterator[tuple[str, Array]]:
-        """As a `WeightSource` does, without some of them."""
+        """Like `WeightSource.tensors`, except for `without`."""
         ...

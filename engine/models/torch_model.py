@@ -1,4 +1,4 @@
-"""The model where torch computes on the processor: numpy's arrays and torch's tensors share their memory."""
+"""The model computed by torch on the CPU: numpy arrays and torch tensors share their memory."""
 
 import torch
 
@@ -13,7 +13,7 @@ from kernels.ops import AttentionMetadata
 
 
 class TorchModel:
-    """See `engine.models.host_model.HostModel`. The transformer's ops are on the CPU."""
+    """A `HostModel` over a `Transformer` whose ops are on the CPU."""
 
     reads_past_context = True
 

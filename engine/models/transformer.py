@@ -1,8 +1,8 @@
-"""The model, layer by layer in torch: a dense decoder-only transformer of the Llama shape, over a paged KV cache.
+"""The model in torch: a dense decoder-only transformer of the Llama architecture over a paged KV cache.
 
-It computes on a GPU, and on a processor that the native library has no kernels for. What differs between families
-(biases, QK norm, windows, rope) is in the config and the weights, not in branches by family. Nothing here knows
-requests: a step is token ids and an `AttentionPlan`.
+Used on a GPU, and on CPUs without kernels in the native library. Differences between families (biases, QK norm,
+windows, rope) are in the config and the weights, not in branches. A step is token ids and an `AttentionPlan`; requests
+are not known here.
 """
 
 from dataclasses import replace
@@ -17,7 +17,7 @@ from kernels.ops import AttentionPlan, LayerWeights, ModelWeights, Ops, RopeRows
 
 
 class RopeFactors:
-    """A rope table where the model computes: on a CPU in float32, else in the compute dtype."""
+    """A rope table on the model's device: in float32 on a CPU, else in the compute dtype."""
 
     def __init__(self, table: RopeTable, dtype: torch.dtype, device: torch.device) -> None:
         kept = torch.float32 if device.type == "cpu" else dtype
@@ -45,21 +45,21 @@ class Transformer:
         return self.ops.allocate_kv(config.num_layers, num_blocks, config.num_kv_heads, config.head_dim)
 
     def embed(self, token_ids: Tensor) -> Tensor:
-        """The table's rows [T, H] of tokens int64 [T], in the compute dtype."""
+        """Embedding rows [T, H] of tokens int64 [T], in the compute dtype."""
         return self._weights.embedding(token_ids)
 
     def use_table_of(self, other: "Transformer") -> None:
-        """From now on look tokens up in the table of another model, which has the same rows, and where the head is tied
-        compute logits with it; both models tie it or neither. What this one had instead is given back."""
+        """Replace the embedding table by that of another model with the same rows, and a tied head by the other's; both
+        models tie it or neither does. Frees the memory of the replaced table."""
         theirs = other._weights
         head = theirs.head if self.config.tie_embeddings else self._weights.head
         self._weights = replace(self._weights, embedding=theirs.embedding, head=head)
 
     def forward(self, token_ids: Tensor, plan: AttentionPlan, kv: Tensor) -> Tensor:
-        """Hidden states [T, H] of a step's tokens, normed for the head. Writes their KV into `kv`, where slots of a
-        row's last block that lie past its context have to hold finite numbers.
+        """Hidden states [T, H] of a step's tokens, normed for the head. Writes their KV into `kv`, where slots past a
+        row's context, in its last block, must hold finite numbers.
 
-        `plan` is this backend's: `ops.plan_attention` of the step's metadata.
+        `plan`: made by `ops.plan_attention` from the step's metadata.
         """
         ops, eps = self.ops, self.config.rms_norm_eps
         rope = self._rope.rows(plan.positions)

@@ -1,6 +1,6 @@
-"""Text and token ids: tokenizers, chat templates, incremental detokenising with stop strings.
+"""Text and token ids: tokenizers, chat templates, incremental detokenisation with stop strings.
 
-One `TextProcessor` for each served model; `engine.checkpoints.text` makes it from a checkpoint.
+Each served model has one `TextProcessor`, made from its checkpoint by `engine.checkpoints.text`.
 """
 
 from engine.text.chat_template import ChatTemplate, ChatTemplateError

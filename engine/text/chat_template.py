@@ -1,7 +1,7 @@
-"""Chat templates: Jinja programs that come with a checkpoint and turn a conversation into text.
+"""Chat templates: Jinja programs in a checkpoint that render a conversation to text.
 
-They are foreign code: they run in Jinja's immutable sandbox, with what transformers gives them
-(`apply_chat_template`) and nothing else.
+They are untrusted code: they run in Jinja's immutable sandbox with the variables and filters of transformers'
+`apply_chat_template`, and nothing else.
 """
 
 import json
@@ -18,11 +18,11 @@ Message = Mapping[str, Any]
 
 
 class ChatTemplateError(ValueError):
-    """A conversation cannot be rendered: the template refuses it, or fails on it."""
+    """A conversation cannot be rendered: the template rejects it, or fails."""
 
 
 class _GenerationTag(Extension):
-    """`{% generation %}` marks an assistant's words for training; here it only stands aside."""
+    """`{% generation %}` marks the assistant's text for training; it has no effect here."""
 
     tags = {"generation"}  # noqa: RUF012 (Jinja reads a plain class attribute)
 
@@ -38,7 +38,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Jinja's own filter escapes for HTML, which models were not trained on."""
+    """Replaces Jinja's own filter, which escapes for HTML; models are trained on plain JSON."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
@@ -57,9 +57,9 @@ def _environment() -> ImmutableSandboxedEnvironment:
 
 
 class ChatTemplate:
-    """A compiled template, and a second one for conversations with tools where the checkpoint has it.
+    """A compiled template, and a second one for conversations with tools if the checkpoint has it.
 
-    `special_tokens` are the variables `bos_token`, `eos_token` and so on; a caller's variables cannot shadow them.
+    `special_tokens`: the variables `bos_token`, `eos_token` and so on; a caller's variables cannot shadow them.
 
     Raises:
         ChatTemplateError: the source is not a Jinja template.
@@ -77,14 +77,14 @@ class ChatTemplate:
         except Exception as error:  # Python compiles what Jinja generates, and may refuse it in its own way
             raise ChatTemplateError(f"not a template: {error}") from error
         self.variables = frozenset[str]().union(*map(meta.find_undeclared_variables, sources))
-        """The names that it reads without setting them."""
+        """Names that the template reads without setting them."""
         self._wants_parts = self._needs_content_parts()
         self.knows_tools = self._shows_tools()
-        """Whether it shows the model which tools there are."""
+        """Whether the rendered prompt contains the tools."""
         self.takes_system = self._shows_system()
-        """Whether it shows the model what a system message says."""
+        """Whether the rendered prompt contains a system message."""
         self.takes_parallel_calls = self._shows_parallel_calls()
-        """Whether one message may have several calls of tools."""
+        """Whether one message may have several tool calls."""
 
     def render(self, messages: Sequence[Message], **variables: Any) -> str:
         """The conversation as text: `prepare`, then `render_prepared` with its keyword arguments."""
@@ -93,10 +93,10 @@ class ChatTemplate:
     def prepare(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
         """Copies of messages in the form that the template reads.
 
-        As vLLM has it, content that is a list of parts becomes the text parts, one a line, and content that is
-        null or missing the empty string; arguments of tool calls that are a JSON object in a string become that
-        object. A `developer` is a `system` to a template that does not know developers. So every string that the
-        template will see is there, decoded, before it runs.
+        As in vLLM, a list of content parts becomes the text parts joined by newlines, and null or missing content the
+        empty string. Tool call arguments given as a JSON object in a string become that object. The role `developer`
+        becomes `system` for a template that does not know it. All strings that the template will read are thus decoded
+        before it runs.
 
         Raises:
             ChatTemplateError: a message is malformed, or a content part is not text.
@@ -117,9 +117,10 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         **variables: Any,
     ) -> str:
-        """
+        """The text of prepared messages.
+
         Raises:
-            ChatTemplateError: the template refuses these messages (`raise_exception`) or fails on them.
+            ChatTemplateError: the template rejects these messages (`raise_exception`) or fails on them.
         """
         context = {
             **variables,
@@ -135,7 +136,7 @@ class ChatTemplate:
             raise ChatTemplateError(str(error) or type(error).__name__) from error
 
     def _needs_content_parts(self) -> bool:
-        """True where a probe's text comes out only if its content is a list of parts."""
+        """Whether a probe's text is rendered only if its content is a list of parts."""
         return not self._shows_probe("probe") and self._shows_probe([{"type": "text", "text": "probe"}])
 
     def _shows_probe(self, content: str | list[dict[str, str]]) -> bool:
@@ -161,7 +162,7 @@ class ChatTemplate:
         return "probe" in self._tried(self.prepare(messages))
 
     def _tried(self, messages: Sequence[Message], **variables: Any) -> str:
-        """A rendering; "" where the template refuses."""
+        """A rendering; "" if the template rejects the messages."""
         try:
             return self.render_prepared(messages, **variables)
         except ChatTemplateError:
@@ -179,10 +180,10 @@ def _prepared(message: Message, content_form: Callable[[Any], Any]) -> dict[str,
 
 
 def ending_in(message: Mapping[str, Any], end: str) -> dict[str, Any]:
-    """A copy of a prepared message with `end` behind its text.
+    """A copy of a prepared message with `end` appended to its text.
 
     Raises:
-        ChatTemplateError: its last part is no text.
+        ChatTemplateError: its last part is not text.
     """
     content = message["content"]
     if isinstance(content, str):
@@ -218,7 +219,8 @@ def _text_of(part: Any) -> str:
 
 
 def _with_object_arguments(call: Any) -> Any:
-    """OpenAI's arguments are JSON in a string, and templates write them out as JSON: undo one of the two."""
+    """The call with its arguments as an object. OpenAI's API has them as a JSON string, and templates serialise them
+    again."""
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
         return call

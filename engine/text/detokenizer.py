@@ -1,4 +1,4 @@
-"""Text of a growing list of token ids, as early as it is final, with stop strings."""
+"""Incremental detokenisation with stop strings: each character is emitted as soon as it is final."""
 
 import codecs
 from collections.abc import Mapping, Sequence
@@ -8,17 +8,16 @@ from engine.text.tokenizer import Tokenizer
 
 
 class Detokenizer:
-    """Turns one choice's token ids into text while they arrive.
+    """Converts one choice's token ids to text as they arrive.
 
-    Everything pushed and flushed, put together, is `Tokenizer.decode` of all the ids, cut where the first stop
-    string begins, or with `include_stop` where it ends. A character is shown whole or not at all: bytes of an
-    unfinished one wait for the next token, and U+FFFD comes out only for bytes that no further byte can make valid.
-    Which stop string wins is `StopMatcher`'s rule and does not depend on how the ids were cut into pushes or the text
-    into tokens.
+    The concatenation of everything pushed and flushed is `Tokenizer.decode` of all ids, cut at the start of the first
+    stop string, or with `include_stop` at its end. Characters are emitted whole: the bytes of an incomplete one wait
+    for the next token, and U+FFFD is emitted only for bytes that no further byte can complete. Which stop string wins
+    is `StopMatcher`'s rule; it does not depend on how ids are grouped into pushes or text into tokens.
 
-    `continues_text`: the ids continue a text that the reader has in front of them, so the space that starts the
-    first token is kept (it is dropped by default where the tokenizer puts one in front of every text). `pieces`: what
-    each token says; special tokens say nothing by default.
+    `continues_text`: the ids continue a visible text, so the leading space of the first token is kept (dropped by
+    default if the tokenizer adds one to every text). `pieces`: bytes of each token; by default special tokens have
+    none.
     """
 
     def __init__(
@@ -35,14 +34,15 @@ class Detokenizer:
         self._strip_space = tokenizer.strips_space and not continues_text
         self._stops = StopMatcher(stop, include=include_stop) if stop else None
         self.consumed_tokens = 0
-        """Tokens that count: all that were pushed, up to and including the one that completed a stop string."""
+        """Tokens counted as output: all pushed ones, up to and including the one that completed a stop string."""
 
     @property
     def stopped(self) -> str | None:
-        """The stop string that ended the text, if one did. What is pushed after it is dropped."""
+        """The stop string that ended the text, or None. Tokens pushed after it are dropped."""
         return self._stops.matched if self._stops else None
 
     def push(self, token_ids: Sequence[int]) -> str:
+        """The text that these ids make final."""
         if self._stops is None:
             self.consumed_tokens += len(token_ids)
             return self._text(b"".join(map(self._pieces.__getitem__, token_ids)))
@@ -55,7 +55,7 @@ class Detokenizer:
         return "".join(shown)
 
     def flush(self) -> str:
-        """The rest, when no more tokens will follow: held text, and U+FFFD for an unfinished character."""
+        """The remaining text at the end of the ids: held text, and U+FFFD for an incomplete character."""
         rest = self._text(b"", final=True)
         if self._stops is None:
             return rest

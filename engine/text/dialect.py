@@ -1,7 +1,7 @@
-"""How a model writes what is not for its reader: calls of tools, and what it says to itself.
+"""The syntax in which a model writes tool calls and reasoning.
 
-A checkpoint does not say so in a field of its own. Its chat template shows it, which has to write earlier calls as the
-model would, and its vocabulary, where the markers are tokens.
+Checkpoints have no field for it. It is detected from the chat template, which has to render earlier calls in the
+model's own syntax, and from the vocabulary, where the markers are tokens.
 """
 
 from collections.abc import Sequence
@@ -14,19 +14,19 @@ from engine.text.tokenizer import Tokenizer
 
 
 class CallForm(StrEnum):
-    """Families by how they write calls."""
+    """Families of tool call syntax."""
 
     HERMES = "hermes"
-    """`<tool_call>{"name": .., "arguments": {..}}</tool_call>`, as Qwen does, too."""
+    """`<tool_call>{"name": .., "arguments": {..}}</tool_call>`; Qwen's, too."""
     LLAMA = "llama"
-    """`{"name": .., "parameters": {..}}`, with or without `<|python_tag|>` in front."""
+    """`{"name": .., "parameters": {..}}`, optionally after `<|python_tag|>`."""
     MISTRAL = "mistral"
     """`[TOOL_CALLS]` and an array of calls, or `[TOOL_CALLS]name[ARGS]{..}`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Markers:
-    """What a span begins and ends with."""
+    """The texts that open and close a span."""
 
     begin: str
     end: str
@@ -45,16 +45,15 @@ _MARKERS = {
     CallForm.MISTRAL: ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
 }
 _PROMPT_END_TOKENS = 16
-"""Where a prompt ends with a marker, it is among so many tokens, if the marker is none itself."""
+"""Tokens at the end of a prompt within which an opening marker is looked for, as it may be several tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """`knows_tools`: the chat template shows the model which tools there are. `takes_system`: it takes a system
-    message. `takes_parallel_calls`: it takes several calls in one message. `reasoning` marks what the model says to
-    itself, None: it does not; `reasoning_ids` are the tokens of these markers, where they are one each. `marker_ids`
-    are special tokens that are markers, to be kept in an answer's text.
-    """
+    """`knows_tools`: the chat template renders tools. `takes_system`: it accepts a system message.
+    `takes_parallel_calls`: it accepts several calls in one message. `reasoning`: the markers of reasoning, or None;
+    `reasoning_ids`: their token ids, if each is one token. `marker_ids`: special tokens that are markers, kept in an
+    answer's text."""
 
     knows_tools: bool = False
     takes_system: bool = True
@@ -66,6 +65,7 @@ class Dialect:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, template: ChatTemplate | None) -> "Dialect":
+        """The dialect of a tokenizer and its chat template."""
         source = "" if template is None else template.source + (template.tool_source or "")
         knows_tools = template is not None and template.knows_tools
         form = _call_form(tokenizer, source) if knows_tools else CallForm.HERMES
@@ -94,7 +94,7 @@ class Dialect:
         )
 
     def reasons_already(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> bool:
-        """Whether an answer to this prompt begins inside a span of reasoning: the template has opened it."""
+        """Whether the prompt ends inside reasoning that the template has opened."""
         if self.reasoning is None:
             return False
         end = b"".join(map(tokenizer.token_bytes, prompt[-_PROMPT_END_TOKENS:]))
@@ -102,7 +102,7 @@ class Dialect:
 
 
 def _call_form(tokenizer: Tokenizer, source: str) -> CallForm:
-    """By the template first: a vocabulary may come from a base model with another way."""
+    """The form by the template, else by the vocabulary, which may be a base model's with another form."""
     by_template = (form for sign, form in _SIGNS if sign in source)
     by_vocabulary = (form for sign, form in _SIGNS if tokenizer.token_of(sign) is not None)
     return next(by_template, None) or next(by_vocabulary, CallForm.HERMES)

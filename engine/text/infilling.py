@@ -1,7 +1,8 @@
-"""Filling in the middle: a model that was trained for it is given what stands before a gap and behind it.
+"""Fill-in-the-middle (FIM): generating the text between a prefix and a suffix.
 
-The prompt is prefix, suffix, middle, each behind a token of its own (Bavarian et al. 2022, "PSM"), and the answer is
-what stands in the gap. A vocabulary with these tokens is a model's that knows them.
+The prompt is prefix, suffix, middle, each after a token of its own ("PSM" of Bavarian et al. 2022, Efficient Training
+of Language Models to Fill in the Middle); the answer is the text of the gap. A model supports it if its vocabulary has
+these tokens.
 """
 
 from collections.abc import Sequence
@@ -21,15 +22,15 @@ _FAMILIES = (
     ),
     (("▁<PRE>", "▁<SUF>", "▁<MID>"), ("▁<EOT>",)),
 )
-"""Qwen-coder and CodeGemma, StarCoder, CodeLlama: the three tokens, and those with which something else begins."""
+"""Qwen-Coder and CodeGemma, StarCoder, CodeLlama: the three FIM tokens, and tokens that end the middle."""
 
 _LEAD = "☺"
-"""Takes the space that SentencePiece puts in front of a text, so that a suffix begins as it stands."""
+"""Absorbs the space that SentencePiece puts in front of a text, so that a suffix is encoded without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Infilling:
-    """How one model does it. `ends` are the tokens behind which nothing more belongs into the gap."""
+    """The FIM tokens of a model. `ends`: tokens that end the middle."""
 
     tokenizer: Tokenizer
     prefix: int
@@ -39,7 +40,7 @@ class Infilling:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Self | None:
-        """None: the vocabulary has no tokens for it."""
+        """The FIM tokens of a tokenizer; None if it has none."""
         for own, others in _FAMILIES:
             prefix, suffix, middle = map(tokenizer.token_of, own)
             if prefix is not None and suffix is not None and middle is not None:
@@ -51,10 +52,10 @@ class Infilling:
     def encode(
         self, before: str, behind: str, *, add_special_tokens: bool = True, most_tokens: int | None = None
     ) -> list[int]:
-        """Ids of a prompt that asks for what stands between two texts; BOS goes in front where the model has it so.
+        """Token ids of a prompt for the text between `before` and `behind`, with BOS in front where the model has it.
 
         Raises:
-            TooManyTokens: as `Tokenizer.encode`, of one of the texts.
+            TooManyTokens: as `Tokenizer.encode`, for one of the texts.
         """
         tokenizer = self.tokenizer
         around = tokenizer.encode("", add_special_tokens=add_special_tokens)

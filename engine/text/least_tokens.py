@@ -1,11 +1,12 @@
-"""How many tokens a text has at least, without tokenising it: that costs seconds for a text that fits no window.
+"""A lower bound of a text's token count without tokenising it, which takes seconds for a text far beyond the window.
 
-Every byte of a text that is tokenised belongs to one token. Give each byte value the weight 1 / (the length of the
-longest token that has this byte): then the bytes of no token weigh more than 1 together, so a text has at least as many
-tokens as its bytes weigh. (This is a feasible dual of the covering problem, and any such weights are a lower bound.)
+Each byte of a text belongs to one token. Let the weight of a byte value be 1 / (length of the longest token that
+contains it). Then the bytes of any one token weigh at most 1 in total, so a text has at least as many tokens as its
+bytes weigh. (The weights are a feasible solution of the dual of the covering problem; by weak duality any feasible one
+is a lower bound.)
 
-It holds where the tokenizer loses no text on the way. Of its parts, those that are known not to are listed here; where
-there is another one, nothing is said of any text.
+The bound holds if the tokenizer drops no text. Tokenizer components known not to are listed here; with any other
+component there is no bound.
 """
 
 import json
@@ -21,17 +22,17 @@ from tokenizers import AddedToken, models
 from tokenizers import Tokenizer as Backend
 
 NFC_SHRINKS_TO = 1 / 4
-"""What NFC leaves of a text's bytes at least. (Of the seven of U+1FBE U+0308 U+0301 it leaves two.)"""
+"""Smallest ratio of bytes after and before NFC. (The seven bytes of U+1FBE U+0308 U+0301 become two.)"""
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _SPACE_MARK = "▁"
 _FIRST_OF_FOUR = 0xF0
 _KEEPING = {"ByteLevel", "Digits", "Punctuation", "Split"}
-"""Pre-tokenizers that cut a text, and remove nothing unless they say so."""
+"""Pre-tokenizers that split a text and remove nothing unless configured to."""
 
 
 class TooManyTokens(ValueError):
-    """The text has more tokens than the caller takes. `at_least`: so many, maybe more."""
+    """The text exceeds the caller's maximum. `at_least`: lower bound of its tokens."""
 
     def __init__(self, at_least: int) -> None:
         super().__init__(f"the text has at least {at_least} tokens")
@@ -39,11 +40,11 @@ class TooManyTokens(ValueError):
 
 
 class LeastTokens:
-    """The lower bound of one tokenizer. Special tokens are not text: see `Tokenizer.least_tokens`."""
+    """The lower bound for one tokenizer. Special tokens are not text: see `Tokenizer.least_tokens`."""
 
     def __init__(self, pieces: Sequence[bytes], *, spaces_vanish: bool, marks_spaces: bool, composes: bool) -> None:
-        """`pieces` are the bytes of all tokens. `spaces_vanish`: white space around some tokens is lost.
-        `marks_spaces`: U+2581 is a space. `composes`: texts are brought to NFC."""
+        """`pieces`: the bytes of all tokens. `spaces_vanish`: white space around some tokens is dropped.
+        `marks_spaces`: U+2581 is a space. `composes`: texts are normalised to NFC."""
         self._weights, self._longest = _weights(pieces)
         self._spaces_vanish = spaces_vanish
         self._marks_spaces = marks_spaces
@@ -53,10 +54,10 @@ class LeastTokens:
     def of(
         cls, backend: Backend, to_bytes: Callable[[str], bytes], added: Iterable[AddedToken], special: Iterable[str]
     ) -> Self | None:
-        """`to_bytes`: what a vocabulary entry stands for. `added` are all added tokens, and `special` the texts of
-        those that no text becomes.
+        """The bound of a tokenizer; None if one of its components may drop text.
 
-        None: it may lose text in a way that is not known here.
+        `to_bytes`: bytes of a vocabulary entry. `added`: all added tokens. `special`: texts of the tokens that encoding
+        text never yields.
         """
         special_texts, added = list(special), list(added)
         typed = [token.content for token in added if token.content not in special_texts]
@@ -82,7 +83,7 @@ class LeastTokens:
         )
 
     def __call__(self, text: str) -> int:
-        """Of a text without special tokens."""
+        """The bound for a text without special tokens."""
         if self._spaces_vanish:
             text = "".join(text.split())
         if self._marks_spaces:
@@ -99,8 +100,8 @@ class LeastTokens:
 
 
 def _weights(pieces: Sequence[bytes]) -> tuple[NDArray[np.float64], int]:
-    """The weight of each byte value, and the length of the longest piece. A byte that has no token of its own may be
-    skipped, and weighs nothing."""
+    """The weight of each byte value, and the length of the longest piece. A byte without a token of its own may be
+    skipped by the tokenizer, so it weighs 0."""
     lengths = np.array([len(piece) for piece in pieces])
     data = np.frombuffer(b"".join(pieces), np.uint8)
     longest = np.zeros(256, np.int64)
@@ -119,7 +120,7 @@ def _byte_counts(text: str) -> NDArray[np.int64]:
 
 
 def _has_a_token_for_all(model: Any, byte_level: bool) -> bool:
-    """Whether nothing becomes an unknown token, many of which may be one."""
+    """Whether no text becomes an unknown token, which may stand for any number of bytes."""
     if not isinstance(model, models.BPE) or model.continuing_subword_prefix or model.end_of_word_suffix:
         return False
     return byte_level or (
@@ -128,7 +129,7 @@ def _has_a_token_for_all(model: Any, byte_level: bool) -> bool:
 
 
 def _steps(part: Any) -> list[dict[str, Any]]:
-    """The parts of a normalizer or pre-tokenizer, in order."""
+    """The components of a normalizer or pre-tokenizer, in order."""
     if part is None:
         return []
     return _flat(json.loads(part.__getstate__()))
@@ -153,8 +154,8 @@ def _keeps_text(step: dict[str, Any]) -> bool:
 
 
 def _overlap(texts: Sequence[str]) -> bool:
-    """Whether the end of one is the beginning of one, or one is a single character: then what is cut to keep a typed
-    special token from becoming one may be lost (`Tokenizer`)."""
+    """Whether a suffix of a special text is a prefix of one, or one is a single character. Then `Tokenizer` may drop
+    text when it splits typed special tokens."""
     beginnings = {text[:n] for text in texts for n in range(1, len(text))}
     ends = {text[n:] for text in texts for n in range(1, len(text))}
     return any(len(text) == 1 for text in texts) or not beginnings.isdisjoint(ends)

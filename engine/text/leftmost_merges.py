@@ -1,7 +1,7 @@
-"""SentencePiece's merging by scores, with equal scores merged from the left: as llama.cpp does (`llm_tokenizer_spm`).
+"""SentencePiece BPE by scores with ties merged from the left, as in llama.cpp's `llm_tokenizer_spm`.
 
-The library ranks pairs, and a rank says nothing of a place; for a vocabulary whose scores are all different that is the
-same. Where they are not, this takes a text apart before the library sees it, and it finds each piece in the vocabulary.
+The `tokenizers` library ranks merges regardless of their position. That is equivalent if all scores differ. If not,
+this pre-tokenizer splits a text into its final pieces, which the library then looks up.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,22 +11,22 @@ from itertools import pairwise
 from tokenizers import NormalizedString, PreTokenizedString
 
 _KEPT = 1 << 16
-"""Words whose pieces are remembered. All are forgotten where there are more."""
+"""Words whose pieces are cached. The cache is cleared when it is full."""
 _LONGEST_KEPT = 64
 
 
 class LeftmostMerges:
-    """A custom pre-tokenizer: each piece is a token, or a run of characters that are in no token.
+    """A custom pre-tokenizer: each piece is a token, or a run of characters that no token contains.
 
-    `scores` are of the tokens that come out of merging. Costs O(n log n) of a text's longest stretch without a place
-    that no token reaches across, and a lookup for each other character.
+    `scores`: scores of the tokens that result from merges. Costs O(n log n) of the longest stretch of text that tokens
+    may span, and one lookup for each other character.
     """
 
     def __init__(self, scores: Mapping[str, float], alphabet: frozenset[str]) -> None:
         self._scores = dict(scores)
         self._alphabet = alphabet
         self._neighbours = {pair for token in self._scores for pair in pairwise(token)}
-        """Characters that stand beside each other in some token: nothing is merged across any others."""
+        """Pairs of adjacent characters in some token: no merge spans any other pair."""
         self._words: dict[str, list[str]] = {}
 
     def __eq__(self, other: object) -> bool:
@@ -35,11 +35,11 @@ class LeftmostMerges:
     __hash__ = None  # type: ignore[assignment]
 
     def pre_tokenize(self, text: PreTokenizedString) -> None:
-        """What the library calls."""
+        """Called by the library."""
         text.split(self._split)
 
     def pieces(self, text: str) -> list[str]:
-        """They make up the text."""
+        """The pieces; their concatenation is the text."""
         found: list[str] = []
         unknown = ""
         for piece in self._merged(text):
@@ -77,7 +77,7 @@ class LeftmostMerges:
         return pieces
 
     def _merge(self, word: str) -> list[str]:
-        """Again and again the neighbours that make the token of the best score, the leftmost of equal ones."""
+        """Repeatedly merge the adjacent pair with the best score, the leftmost one of ties."""
         pieces, end = list(word), len(word)
         before, behind = [*range(-1, end - 1)], [*range(1, end + 1)]
         waiting: list[tuple[float, int, int, int]] = []
@@ -106,7 +106,7 @@ class LeftmostMerges:
 
 
 def _cut(text: NormalizedString, lengths: list[int]) -> Iterator[NormalizedString]:
-    """Pieces of these lengths. The library finds each place from the text's beginning, so halves are cut first."""
+    """Pieces of these lengths. The library seeks from the start of its text, so halves are cut first."""
     if len(lengths) <= 1:
         yield text
         return

@@ -1,18 +1,18 @@
-"""One regular expression for many literal texts, in time that does not grow with their number."""
+"""One regular expression for many literal texts, whose matching time does not grow with their number."""
 
 import re
 from collections.abc import Iterable
 from typing import Any
 
 MAX_LITERAL = 128
-"""Longest text that is accepted, in characters: the expression nests as deep as the texts branch."""
+"""Maximum length of a text in characters: the expression nests as deep as the texts branch."""
 
 
 def any_of(texts: Iterable[str]) -> str:
-    """Matches the longest of the texts that begin at a place; with no texts, nothing.
+    """A pattern that matches the longest text at a position; with no texts, nothing.
 
-    The texts share their beginnings (a trie), so that a place is given up at the first character that fits none
-    of them. A plain alternation would try hundreds of reserved tokens at each "[".
+    The texts form a trie, so that matching fails at the first character that fits none of them. A plain alternation
+    would try hundreds of reserved tokens at each "[".
 
     Raises:
         ValueError: a text is longer than `MAX_LITERAL`.

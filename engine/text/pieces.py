@@ -1,7 +1,7 @@
-"""From a vocabulary entry to the exact bytes it stands for.
+"""The exact bytes of a vocabulary entry.
 
-Two alphabets are in use. Byte-level BPE (GPT-2) writes each byte as one printable character; SentencePiece
-writes text, with U+2581 for a space and `<0xNN>` for a byte that is no character of its own.
+Two encodings are in use. Byte-level BPE (GPT-2) writes each byte as one printable character; SentencePiece writes text,
+with U+2581 for a space and `<0xNN>` for a byte that is not a character of its own.
 """
 
 import json
@@ -17,11 +17,11 @@ _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class UnsupportedTokenizer(ValueError):
-    """A tokenizer that this package cannot do exactly; the message names the part."""
+    """A tokenizer that cannot be reproduced exactly; the message names the component."""
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's `bytes_to_unicode`, inverted: printable bytes are themselves, the rest follow from U+0100 on."""
+    """The inverse of GPT-2's `bytes_to_unicode`: printable bytes map to themselves, the rest to U+0100 and up."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     alphabet = {chr(byte): byte for byte in printable}
     others = (byte for byte in range(256) if byte not in set(printable))
@@ -34,7 +34,7 @@ _TO_LATIN1 = {ord(char): byte for char, byte in BYTE_ALPHABET.items()}
 
 
 def byte_level_bytes(piece: str) -> bytes:
-    """A piece with a character outside the alphabet stands for itself."""
+    """Bytes of a byte-level piece. A piece with a character outside the alphabet is plain text."""
     if piece.isascii() and piece.isprintable() and " " not in piece:
         return piece.encode()
     if all(char in BYTE_ALPHABET for char in piece):
@@ -43,23 +43,24 @@ def byte_level_bytes(piece: str) -> bytes:
 
 
 def byte_fallback_bytes(piece: str) -> bytes:
+    """Bytes of a SentencePiece piece."""
     byte = _BYTE_PIECE.fullmatch(piece)
     return bytes([int(byte[1], 16)]) if byte else piece.replace(_SPACE_MARK, " ").encode()
 
 
 @dataclass(frozen=True, slots=True)
 class PieceAlphabet:
-    """How a vocabulary writes bytes. `strips_space`: one space at the very start of a text is no part of it."""
+    """How a vocabulary encodes bytes. `strips_space`: one space at the start of a text is dropped when decoding."""
 
     to_bytes: Callable[[str], bytes]
     strips_space: bool
 
 
 def alphabet_of(backend: Backend) -> PieceAlphabet:
-    """Read the alphabet off the tokenizer's decoder.
+    """The alphabet, from the tokenizer's decoder.
 
     Raises:
-        UnsupportedTokenizer: it has no decoder, or one that joins pieces in another way (WordPiece, CTC, ...).
+        UnsupportedTokenizer: there is no decoder, or one that joins pieces otherwise (WordPiece, CTC, ...).
     """
     if backend.decoder is None:
         raise UnsupportedTokenizer("decoder: there is none")
@@ -81,10 +82,10 @@ def _strips(step: dict[str, Any]) -> bool:
 
 
 class PieceTable(dict[int, bytes]):
-    """Bytes of a token id, worked out on first use; ids without a token, and the `silent` ones, have none. What the
-    backend has from `vocab_size` on is no token of the model's, and not to be seen.
+    """Bytes by token id, computed on first use. Ids without a token, `silent` ones and those from `vocab_size` on have
+    none.
 
-    A dict so that a hit costs no Python call: every generated token passes through here.
+    A dict, so that a hit costs no Python call: every generated token is looked up here.
     """
 
     def __init__(

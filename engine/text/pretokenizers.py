@@ -1,10 +1,10 @@
-"""How byte-level BPE cuts text into words before merging, by llama.cpp's names (`tokenizer.ggml.pre`).
+"""Word splitting of byte-level BPE by the pre-tokenizer names of llama.cpp (`tokenizer.ggml.pre` in GGUF).
 
-The expressions are those of llama.cpp's `llm_tokenizer_bpe` (src/llama-vocab.cpp), applied one after the other:
-each cuts every piece that the one before left, and what lies between two matches is a piece as well. Names that
-llama.cpp serves with hand-written splitters, or with expressions that its own engine reads differently from a
-Unicode one, are left out rather than approximated. Ids may differ for characters whose class the two libraries'
-Unicode tables do not agree on (newly assigned ones).
+The expressions are those of llama.cpp's `llm_tokenizer_bpe` (src/llama-vocab.cpp), applied in sequence: each splits
+every piece that the one before left, and the text between two matches is a piece as well. Names for which llama.cpp has
+hand-written splitters, or expressions that its engine reads differently from a Unicode one, are unsupported rather than
+approximated. Ids may differ for characters whose class differs between the two libraries' Unicode tables (newly
+assigned ones).
 """
 
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ _SEED_CODER = (rf"{_CONTRACTION}|{_WORD}|\p{{N}}{{1}}| ?[^\s\p{{L}}\p{{N}}\r\n]+
 
 @dataclass(frozen=True, slots=True)
 class PreTokenizerRule:
-    """`ignores_merges`: a word that is a token stays whole. `adds_bos`: unless the file says otherwise."""
+    """`ignores_merges`: a word that is a token is not merged. `adds_bos`: default where the file does not say."""
 
     expressions: tuple[str, ...]
     ignores_merges: bool = False
@@ -103,6 +103,6 @@ RULES = {name: rule for rule, names in _RULES.items() for name in names}
 
 
 def splitter(rule: PreTokenizerRule) -> PreTokenizer:
-    """The pre-tokenizer: cut by the expressions, then write each byte as one character of GPT-2's alphabet."""
+    """The pre-tokenizer of a rule: splits by the expressions, then maps bytes to GPT-2's alphabet."""
     cuts = [Split(Regex(expression), "isolated") for expression in rule.expressions]
     return Sequence([*cuts, ByteLevel(add_prefix_space=False, use_regex=False)])

@@ -1,6 +1,6 @@
-"""Text on one side, token ids on the other: all that a served model does with text.
+"""All conversions between text and token ids of a served model.
 
-Runs on the event-loop side; the engine thread sees token ids only.
+Used on the event loop's side; the engine thread sees token ids only.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,8 +19,8 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class TextProcessor:
-    """A model's tokenizer and chat template (None where the checkpoint has none). `infilling`: None where the model
-    cannot do it."""
+    """A model's tokenizer and chat template (None if the checkpoint has none). `infilling`: None if the model does not
+    support it."""
 
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
@@ -38,12 +38,13 @@ class TextProcessor:
         object.__setattr__(self, "_pieces", tokenizer.pieces_without(tokenizer.special_ids - dialect.marker_ids))
 
     def sharing(self, other: "TextProcessor") -> "TextProcessor":
-        """The same on the memory of the other's tokenizer, where that does the same."""
+        """The same processor on the memory of the other's tokenizer, if both are equal."""
         tokenizer = self.tokenizer.sharing(other.tokenizer)
         return self if tokenizer is None else replace(self, tokenizer=tokenizer)
 
     def encode(self, text: str, *, add_special_tokens: bool = True, most_tokens: int | None = None) -> list[int]:
-        """Ids of plain text. Special tokens typed in `text` are text; BOS goes in front where the model has it so.
+        """Token ids of plain text. Special tokens typed in `text` are encoded as text; BOS is added where the model has
+        it.
 
         Raises:
             TooManyTokens: as `Tokenizer.encode`.
@@ -59,16 +60,15 @@ class TextProcessor:
         most_tokens: int | None = None,
         **variables: Any,
     ) -> list[int]:
-        """Ids of a conversation rendered by the chat template. Message contents never become special tokens.
+        """Token ids of a conversation rendered by the chat template. Message contents never become special tokens.
 
-        `variables` are the template's own: `tools`, `documents`, `enable_thinking` and the like. They are data
-        as messages are. BOS is the template's business: nothing is added around what it renders.
-        `continue_final_message`: what is rendered ends where the last message's text ends, for the model to go on with
-        it; it does not go with `add_generation_prompt`.
+        `variables`: the template's own, such as `tools`, `documents` or `enable_thinking`; treated as data like
+        messages. BOS is up to the template; nothing is added. `continue_final_message`: the prompt ends at the end of
+        the last message's text, so that the model continues it; excludes `add_generation_prompt`.
 
         Raises:
-            ChatTemplateError: there is no template, or it refuses these messages.
-            TooManyTokens: as `Tokenizer.encode`, of what the template renders.
+            ChatTemplateError: there is no template, or it rejects these messages.
+            TooManyTokens: as `Tokenizer.encode`, for the rendered text.
         """
         if self.chat_template is None:
             raise ChatTemplateError("this model has no chat template")
@@ -89,10 +89,11 @@ class TextProcessor:
         return self.tokenizer.encode_template(rendered, mark=mark, most_tokens=most_tokens)
 
     def template_reads(self, variable: str) -> bool:
-        """Whether what the chat template renders may depend on a variable of this name."""
+        """Whether the rendered text may depend on a variable of this name."""
         return self.chat_template is not None and variable in self.chat_template.variables
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Text of token ids: see `Tokenizer.decode`."""
         return self.tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
     def detokenizer(
@@ -104,7 +105,8 @@ class TextProcessor:
         include_stop: bool = False,
         continues_text: bool = False,
     ) -> Detokenizer:
-        """For one choice. `continues_text`: its text goes behind the prompt's (a completion, not an answer)."""
+        """A detokenizer for one choice. `continues_text`: the output is appended to the prompt's text (a
+        completion)."""
         pieces = self.tokenizer.pieces
         if skip_special_tokens:
             pieces = self._pieces if keep_markers else self.tokenizer.visible_pieces

@@ -1,4 +1,4 @@
-"""Finding stop strings in text that arrives in pieces (Aho and Corasick, 1975)."""
+"""Finds stop strings in streamed text with an Aho-Corasick automaton (Aho and Corasick 1975)."""
 
 import re
 from collections import deque
@@ -6,18 +6,21 @@ from collections.abc import Sequence
 
 
 class StopMatcher:
-    """Lets text through until a stop string is complete; holds back only what could still become one.
+    """Passes text through until a stop string is complete, holding back only text that may become one.
 
-    Which stop wins does not depend on how the text was cut: the one that is complete first; of several that end
-    with the same character, the longest (it starts first). The held text is exactly the longest end of the text
-    that is a proper beginning of some stop string.
+    The result does not depend on how the text was split: the stop string that completes first wins; of several that end
+    at the same character, the longest. The held text is the longest suffix that is a proper prefix of some stop string.
 
-    A node of the automaton is such a beginning; `_depth` is its length, `_fallback` the node of its longest
-    proper end that is a beginning too, `_complete` the longest stop string that the node ends with.
+    A node of the automaton is such a prefix. `_depth`: its length. `_fallback`: the node of its longest proper suffix
+    that is also a prefix. `_complete`: the longest stop string that the node ends with.
     """
 
     def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
-        """`include`: the stop string that ends the text is let through, too."""
+        """`include`: the matched stop string is part of the output.
+
+        Raises:
+            ValueError: there is no stop string, or an empty one.
+        """
         if not stops or not all(stops):
             raise ValueError("stop strings must not be empty")
         self._next: list[dict[str, int]] = [{}]
@@ -62,7 +65,7 @@ class StopMatcher:
         return self._next[node][char]
 
     def feed(self, text: str) -> str:
-        """Text that is final to show. Once `matched` is set nothing more comes."""
+        """The text that is final. Returns nothing once `matched` is set."""
         if self.matched is not None:
             return ""
         position = len(self._held)
@@ -87,6 +90,6 @@ class StopMatcher:
         return text[:kept]
 
     def release(self) -> str:
-        """The held text, when no more text will follow."""
+        """The held text, at the end of input."""
         held, self._held, self._node = self._held, "", 0
         return held

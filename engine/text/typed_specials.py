@@ -1,4 +1,4 @@
-"""Keeps what a user typed from turning into special tokens when a chat template puts it into its text."""
+"""Prevents user text from becoming special tokens when a chat template inserts it."""
 
 import re
 from collections import defaultdict
@@ -12,12 +12,12 @@ _PRIVATE_USE = ((0xE010, 0xF900), (0xF0000, 0xFFFFE), (0x100000, 0x10FFFE))
 
 
 class TypedSpecials:
-    """Finds the texts of special tokens in a conversation's strings and breaks them up with a mark.
+    """Finds the texts of special tokens in a conversation's strings and splits them with a mark.
 
-    A mark is a private-use character that occurs nowhere in the conversation. It goes behind the first character
-    of everything that is the text of a special token, whatever its case, or that ends a string and could become
-    one if the template put more behind it. So every special token in the rendered text that holds no mark began
-    in the template itself. The mark leaves the text again before it is encoded.
+    The mark is a private-use character that occurs nowhere in the conversation. It is inserted after the first
+    character of each special token text, in any case, and of each string suffix that could become one with text that
+    the template appends. A special token in the rendered text without a mark therefore begins in the template itself.
+    The mark is removed before encoding.
     """
 
     def __init__(self, special_texts: Iterable[str]) -> None:
@@ -28,12 +28,12 @@ class TypedSpecials:
         self._longest = max(map(len, texts), default=0)
 
     def guard(self, value: Any, *, apart_from: str = "") -> tuple[Any, str]:
-        """A copy of nested data with marks, and the mark; the value itself and "" where none is needed.
+        """A copy of nested data with marks, and the mark; the value itself and "" if none is needed.
 
         The mark does not occur in `apart_from` either.
 
         Raises:
-            ValueError: every private-use character is taken.
+            ValueError: every private-use character is in use.
         """
         strings = list(strings_of(value))
         if not any(self._cuts(string) for string in strings):
@@ -42,7 +42,7 @@ class TypedSpecials:
         return self._marked(value, mark), mark
 
     def _cuts(self, text: str) -> list[int]:
-        """Positions behind the first characters that need a mark."""
+        """Positions after the first characters that need a mark."""
         cuts = [match.end() for match in self._pattern.finditer(text)]
         tail = text[-self._longest :]
         if not self._firsts.isdisjoint(tail.lower()):
@@ -62,10 +62,10 @@ class TypedSpecials:
 
 
 def unused_character(texts: Iterable[str]) -> str:
-    """A private-use character that is in none of them.
+    """A private-use character that occurs in none of the texts.
 
     Raises:
-        ValueError: every one is taken.
+        ValueError: all of them occur.
     """
     taken = set().union(*texts)
     free = (chr(code) for start, end in _PRIVATE_USE for code in range(start, end) if chr(code) not in taken)
@@ -89,7 +89,7 @@ def strings_of(value: Any) -> Iterator[str]:
 
 
 def _starts_of(texts: Sequence[str]) -> re.Pattern[str]:
-    """Matches the first character of each occurrence, overlapping ones too, whatever the case."""
+    """Matches the first character of each occurrence, overlapping ones too, in any case."""
     rests: dict[str, list[str]] = defaultdict(list)
     for text in texts:
         rests[text[0]].append(text[1:])

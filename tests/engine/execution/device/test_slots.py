@@ -70,7 +70,7 @@ def test_a_row_whose_token_was_just_drawn_finds_it_on_the_device(slots: DeviceSl
 def test_a_token_that_is_nowhere_is_a_mistake(slots: DeviceSlots) -> None:
     request = running_request([3, 4, 5], 1, [7])
     step(slots, (request, 0, 3, False))
-    with pytest.raises(AssertionError, match="neither here nor on the device"):
+    with pytest.raises(AssertionError, match="neither the host nor the device"):
         step(slots, (request, 3, 1, True))
 
 
