@@ -24,9 +24,9 @@ from engine.runtime.model_loading import LoadedModel, ServedModel
 from engine.runtime.thread import EngineThread
 from engine.scheduling.plan import RowResult, StepPlan, StepResult
 from engine.scheduling.scheduler import Scheduler
-from gateway.cli import main
 from gateway.config.settings import Settings
 from gateway.generation.service_classes import engine_classes_of
+from gateway.management.cli import main
 from gateway.process.connection import server_config
 
 MODEL = "weightless"

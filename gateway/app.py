@@ -12,12 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from gateway.admin.app import AdminApp
-from gateway.admin.routes import PREFIX as ADMIN_PREFIX
-from gateway.admin.self_service import OwnLimits, OwnUsage
 from gateway.config.settings import Settings
-from gateway.console.opening import open_console
-from gateway.console.screens import PREFIX as CONSOLE_PREFIX
 from gateway.formats.anthropic.count import CountTokens
 from gateway.formats.anthropic.endpoint import MESSAGES
 from gateway.formats.openai.chat import CHAT
@@ -35,6 +30,11 @@ from gateway.generation.stages import Stages
 from gateway.http.errors import as_api_error
 from gateway.http.middleware import Authorisation, BodyLimit, Door, Envelope
 from gateway.http.spelling import spelt
+from gateway.management.console.opening import open_console
+from gateway.management.console.screens import PREFIX as CONSOLE_PREFIX
+from gateway.management.http.app import AdminApp
+from gateway.management.http.self_service import OwnLimits, OwnUsage
+from gateway.management.operations.routes import PREFIX as ADMIN_PREFIX
 
 RELAY_DEADLINE_S = 2.0
 """How long the end of the process waits for usage to leave it. What has not left waits in the journal."""

@@ -6,9 +6,6 @@ import asyncio
 from alembic import context
 from sqlalchemy import Connection
 
-import gateway.admin.tables
-import gateway.billing.tables
-import gateway.console.tables  # noqa: F401
 from gateway.config.settings import load_settings
 from gateway.tenancy.schema import in_locked_transaction
 from gateway.tenancy.tables import Base

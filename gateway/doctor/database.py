@@ -10,7 +10,6 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 import migrations
-from gateway.admin.admin_keys import AdminKeyStore
 from gateway.billing.price_book import PriceBook
 from gateway.billing.price_store import PriceStore
 from gateway.config.pepper import UnusablePepper, load_pepper, pepper_path
@@ -20,6 +19,7 @@ from gateway.doctor.clock import skew_s, with_skew
 from gateway.doctor.finding import DEADLINE_S, Finding, failure, ok, warning
 from gateway.doctor.models import served
 from gateway.errors import OperatorError
+from gateway.management.operations.admin_keys import AdminKeyStore
 from gateway.process.catalog import DEFAULT_PRICES
 from gateway.tenancy import TenantStore, open_database
 from gateway.tenancy.database import answering

@@ -7,8 +7,6 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from engine.engine import Engine
-from gateway.admin.app import AdminApp
-from gateway.admin.context import AdminContext
 from gateway.admission.restoring import restore_spending
 from gateway.analytics import Analytics, open_analytics
 from gateway.analytics.opening import is_embedded
@@ -26,6 +24,8 @@ from gateway.generation.health import is_ready
 from gateway.generation.service_classes import TierClasses
 from gateway.generation.services import Services
 from gateway.http.drain import Drain
+from gateway.management.http.app import AdminApp
+from gateway.management.operations.context import AdminContext
 from gateway.metering.journal.journal import Journal
 from gateway.metering.kafka_cluster import KafkaCluster
 from gateway.metering.metrics import BooksCollector, RelayCollector

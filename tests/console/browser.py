@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import uvicorn
 from playwright.async_api import Browser, Page, async_playwright
 
-from gateway.console.login import SESSION_COOKIE
+from gateway.management.console.login import SESSION_COOKIE
 from gateway.process.connection import server_config
 from gateway.process.listener import bind
 from tests.console.house import House

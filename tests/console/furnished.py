@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from engine.scheduling.stats import ClassStats, SchedulerStats
-from gateway.admin.acting import Operations
-from gateway.admin.roles import Administrator, Role
-from gateway.console.app import ConsoleApp
-from gateway.console.screens import Screen
+from gateway.management.console.app import ConsoleApp
+from gateway.management.console.screens import Screen
+from gateway.management.operations.acting import Operations
+from gateway.management.operations.roles import Administrator, Role
 from tests.console.events import of_tenant, used
 from tests.console.house import ACME, TENANTS, House
 from tests.support.usage_samples import Event

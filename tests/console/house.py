@@ -12,14 +12,14 @@ import httpx
 from starlette.applications import Starlette
 
 from engine.scheduling.stats import SchedulerStats
-from gateway.admin.admin_keys import AdminKeyStore
-from gateway.admin.app import AdminApp
-from gateway.admin.roles import Role
 from gateway.app import create_app
 from gateway.config.settings import Settings
-from gateway.console.login import SESSION_COOKIE
-from gateway.console.sessions import ConsoleSessions, KeyKind
 from gateway.generation.services import Services
+from gateway.management.console.login import SESSION_COOKIE
+from gateway.management.console.sessions import ConsoleSessions, KeyKind
+from gateway.management.http.app import AdminApp
+from gateway.management.operations.admin_keys import AdminKeyStore
+from gateway.management.operations.roles import Role
 from gateway.process.opening import open_services
 from gateway.tenancy import Tenant, TenantStore, open_database
 from tests.support.fake_engine import FakeEngine

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.console.audit import Difference, differences
+from gateway.management.console.audit import Difference, differences
 from tests.console.house import House
 
 pytestmark = pytest.mark.anyio

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from gateway.console.charts import BOTTOM, HEIGHT, LEFT, TOP, WIDTH, Series, nice_step, shares, stacked_bars
+from gateway.management.console.charts import BOTTOM, HEIGHT, LEFT, TOP, WIDTH, Series, nice_step, shares, stacked_bars
 
 VALUES = st.lists(st.lists(st.integers(0, 10**15), min_size=3, max_size=3), min_size=1, max_size=10)
 PLACES = ("mon", "tue", "wed")
@@ -75,7 +75,9 @@ def test_shares_fill_the_bar_as_far_as_they_go() -> None:
 
 def test_names_are_written_out_as_text() -> None:
     """A tenant chooses its name, and a model's file its own."""
-    environment = Environment(loader=PackageLoader("gateway.console"), autoescape=True, undefined=StrictUndefined)
+    environment = Environment(
+        loader=PackageLoader("gateway.management.console"), autoescape=True, undefined=StrictUndefined
+    )
     template = environment.from_string('{% import "charts.html" as c %}{{ c.chart(a) }}{{ c.shares(b) }}')
     evil = "<script>&\"'"
     html = template.render(a=stacked_bars(evil, (evil,), [Series(evil, [1])], str), b=shares(evil, [(evil, 1)], str))

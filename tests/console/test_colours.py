@@ -10,7 +10,7 @@ PART_RATIO = 3.0
 """Of what shows where a control is, and of what has the focus."""
 THEMES = ("light", "dark")
 
-STATIC = files("gateway.console").joinpath("static")
+STATIC = files("gateway.management.console").joinpath("static")
 SCREEN_SHEETS = sorted(
     each.name for each in STATIC.iterdir() if each.name.endswith(".css") and not each.name.endswith("_print.css")
 )

@@ -7,10 +7,10 @@ from collections import Counter
 import pytest
 import structlog
 
-from gateway.console.app import MAX_BODY_BYTES
-from gateway.console.headers import CONTENT_SECURITY_POLICY
-from gateway.console.login import SESSION_COOKIE, own_address
-from gateway.console.throttle import MAX_FAILURES
+from gateway.management.console.app import MAX_BODY_BYTES
+from gateway.management.console.headers import CONTENT_SECURITY_POLICY
+from gateway.management.console.login import SESSION_COOKIE, own_address
+from gateway.management.console.throttle import MAX_FAILURES
 from tests.console.house import ACME, ORIGIN, House
 
 pytestmark = pytest.mark.anyio

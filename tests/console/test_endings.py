@@ -9,10 +9,10 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.app import create_app
-from gateway.console.endings import EndedSessions
-from gateway.console.login import SESSION_COOKIE
-from gateway.console.sessions import LIFETIME, KeyKind, Session
-from gateway.console.tables import EndedSessionRow
+from gateway.management.console.endings import EndedSessions
+from gateway.management.console.login import SESSION_COOKIE
+from gateway.management.console.sessions import LIFETIME, KeyKind, Session
+from gateway.management.console.tables import EndedSessionRow
 from gateway.tenancy import StoreUnavailable, open_database
 from gateway.tenancy.authenticator import MAX_OUTAGE_S
 from tests.console.house import ORIGIN, House

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, Page
 
-from gateway.console.headers import CONTENT_SECURITY_POLICY
-from gateway.console.screens import Screen
-from gateway.console.visitors import AdministratorVisitor, TenantVisitor
+from gateway.management.console.headers import CONTENT_SECURITY_POLICY
+from gateway.management.console.screens import Screen
+from gateway.management.console.visitors import AdministratorVisitor, TenantVisitor
 from tests.console.browser import PHONE, Browsing, serving
 from tests.console.furnished import Furnished, address, console_of, furnish
 from tests.console.house import ACME, open_house

@@ -4,10 +4,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gateway.console.figures import duration, money, percent, short, short_money, whole
-from gateway.console.forms import Form
-from gateway.console.observing import typed_fields, window_query
 from gateway.http.errors import APIError
+from gateway.management.console.figures import duration, money, percent, short, short_money, whole
+from gateway.management.console.forms import Form
+from gateway.management.console.observing import typed_fields, window_query
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 

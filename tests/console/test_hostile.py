@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from gateway.console.screens import Screen
+from gateway.management.console.screens import Screen
 from tests.console.furnished import Furnished, address, console_of, furnish
 from tests.console.house import House
 

@@ -3,7 +3,7 @@
 import pytest
 from playwright.async_api import Page, expect
 
-from gateway.console.login import SESSION_COOKIE
+from gateway.management.console.login import SESSION_COOKIE
 from tests.console.browser import Browsing
 from tests.console.furnished import busy
 

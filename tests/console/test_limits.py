@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.admission import Demand, Measure, Quota, Scope
-from gateway.console.limits import WORDS
+from gateway.management.console.limits import WORDS
 from gateway.tenancy import ScopeKind
 from tests.console.house import House
 

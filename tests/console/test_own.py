@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gateway.console.own import OwnRecords
 from gateway.http.errors import APIError
+from gateway.management.console.own import OwnRecords
 from tests.console.house import House
 
 pytestmark = pytest.mark.anyio

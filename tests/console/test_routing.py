@@ -8,7 +8,7 @@ import pytest
 
 from gateway.billing.errors import NoPrice
 from gateway.billing.prices import Price
-from gateway.console.routing_figures import Savings, routing_figures
+from gateway.management.console.routing_figures import Savings, routing_figures
 from gateway.routing.names import ModelNames
 from gateway.routing.question import Question
 from gateway.routing.score import ComplexityScore

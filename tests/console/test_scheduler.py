@@ -7,7 +7,14 @@ import pytest
 from playwright.async_api import expect
 
 from engine.scheduling.stats import ClassStats, DraftStats, SchedulerStats, SpeculationStats
-from gateway.console.scheduler_figures import LOOK_EVERY_NS, OLDEST_NS, Looks, ModelFigures, blocks_of, free_blocks_of
+from gateway.management.console.scheduler_figures import (
+    LOOK_EVERY_NS,
+    OLDEST_NS,
+    Looks,
+    ModelFigures,
+    blocks_of,
+    free_blocks_of,
+)
 from tests.console.browser import Browsing
 from tests.console.house import House
 from tests.console.html import text

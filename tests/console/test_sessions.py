@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gateway.console.sessions import LIFETIME, ConsoleSessions, KeyKind, Session
-from gateway.console.throttle import MAX_ADDRESSES, MAX_FAILURES, WINDOW_S, LoginThrottle
+from gateway.management.console.sessions import LIFETIME, ConsoleSessions, KeyKind, Session
+from gateway.management.console.throttle import MAX_ADDRESSES, MAX_FAILURES, WINDOW_S, LoginThrottle
 from tests.support.tenants import PEPPER
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)

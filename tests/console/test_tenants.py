@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from playwright.async_api import expect
 
-from gateway.admin.roles import Role
-from gateway.console import audit, credit, invoices, keys, limits, prices, reconciliation, tenants
-from gateway.console.screens import Screen
+from gateway.management.console import audit, credit, invoices, keys, limits, prices, reconciliation, tenants
+from gateway.management.console.screens import Screen
+from gateway.management.operations.roles import Role
 from tests.console.browser import Browsing
 from tests.console.house import House
 

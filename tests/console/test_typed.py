@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.console.typed import chosen, moment_of, naming, nanodollars_of, pairs_of, words_of
 from gateway.http.errors import APIError
+from gateway.management.console.typed import chosen, moment_of, naming, nanodollars_of, pairs_of, words_of
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import io
 import pytest
 
 from gateway.analytics.sums import SUM_COLUMNS
-from gateway.console.usage_figures import MAX_SERIES, OTHERS, figures_of
+from gateway.management.console.usage_figures import MAX_SERIES, OTHERS, figures_of
 from tests.console.events import ago_ms, of_tenant, used
 from tests.console.house import ACME, GLOBEX, House
 from tests.console.html import rows, stat

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gateway.cli import app
 from gateway.config.settings import Settings
+from gateway.management.cli import app
 from tests.deploy.dockerfile import DOCKERFILE, ROOT, command_of, image_environment, inherited, last, stages
 
 TARGETS = ("cpu", "gpu")

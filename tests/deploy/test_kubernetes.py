@@ -19,10 +19,10 @@ import yaml
 from typer.testing import CliRunner
 
 from gateway.app import RELAY_DEADLINE_S
-from gateway.cli import app
 from gateway.config.safety import stores_without_tls
 from gateway.config.settings import ENV_PREFIX, Settings
 from gateway.http.middleware import OPEN_PATHS
+from gateway.management.cli import app
 from gateway.process.server import CUT_S
 from gateway.telemetry.metrics import Metrics
 from tests.deploy.dockerfile import ROOT, command_of, image_environment, last

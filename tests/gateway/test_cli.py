@@ -225,7 +225,7 @@ class TestFrame:
         assert "No such command 'sreve'" in failure(2, "sreve")
 
     def test_a_bug_keeps_its_traceback(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("gateway.cli.tenants.with_store", lambda *_: 1 / 0)
+        monkeypatch.setattr("gateway.management.cli.tenants.with_store", lambda *_: 1 / 0)
         assert isinstance(turnpike("tenant", "list").exception, ZeroDivisionError)
 
 
@@ -255,7 +255,7 @@ def test_the_installed_command_works_from_any_folder(tmp_path: Path) -> None:
 def test_light_commands_import_nothing_heavy(arguments: list[str], unused: list[str], tmp_path: Path) -> None:
     run([TURNPIKE, "db", "upgrade"], tmp_path)
     script = (
-        "import sys\nfrom gateway.cli import app\n"
+        "import sys\nfrom gateway.management.cli import app\n"
         f"try: app({arguments})\n"
         f"finally: print([name for name in {unused} if name in sys.modules], file=sys.stderr)"
     )

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from gateway.admin.roles import Role
-from gateway.cli.admin_keys import RoleName
+from gateway.management.cli.admin_keys import RoleName
+from gateway.management.operations.roles import Role
 from gateway.tenancy.keys import ADMIN_PREFIX, parse_key
 from tests.support.command_line import failure, ok
 

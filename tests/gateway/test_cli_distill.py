@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 from engine.checkpoints.checkpoint import open_checkpoint
 from engine.distillation import answers
 from engine.distillation.prompts import read_prompts
-from gateway.cli import app
+from gateway.management.cli import app
 from tests.support.tiny_models import make_checkpoint
 
 pytestmark = pytest.mark.usefixtures("no_settings")

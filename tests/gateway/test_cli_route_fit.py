@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from gateway.cli import app
+from gateway.management.cli import app
 from gateway.routing.fitting.exam import Answer, AnswerBook, fingerprint
 from gateway.routing.fitting.outcomes import read_outcomes
 from gateway.routing.fitting.questions import read_questions

@@ -72,6 +72,6 @@ assert not [name for name in DATA_FRAMES if sys.modules[name] is not None]
 
 
 def test_what_serves_does_not_import_torch() -> None:
-    served = "gateway.cli.serve, gateway.process.serve, gateway.process.serving"
+    served = "gateway.management.cli.serve, gateway.process.serve, gateway.process.serving"
     program = f"import sys, {served}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)

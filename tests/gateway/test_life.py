@@ -274,7 +274,7 @@ def test_idle_connections_end_with_the_drain(start):
 def test_a_signal_while_it_starts_ends_it_at_once_without_a_trace(tmp_path):
     loading = "import time\nfrom gateway.process import serve\n"
     loading += "def load(*_):\n  print('loading', flush=True)\n  time.sleep(600)\n"
-    command = f"{loading}serve.load_engine = load\nfrom gateway.cli import main\nmain()"
+    command = f"{loading}serve.load_engine = load\nfrom gateway.management.cli import main\nmain()"
     environment = {**os.environ, "TURNPIKE_DATA_DIR": str(tmp_path)}
     arguments = [sys.executable, "-c", command, "serve", "--port", str(free_port())]
     process = subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -2,7 +2,7 @@
 
 from typer.testing import CliRunner, Result
 
-from gateway.cli import app
+from gateway.management.cli import app
 
 
 def turnpike(*arguments: str) -> Result:

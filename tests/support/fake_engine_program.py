@@ -5,7 +5,7 @@ from typing import Any
 
 import gateway.process.serve
 from engine.scheduling.stats import SchedulerStats
-from gateway.cli import main
+from gateway.management.cli import main
 from tests.support.fake_engine import FakeEngine
 
 

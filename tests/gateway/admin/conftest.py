@@ -9,14 +9,14 @@ import pytest
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.admin.admin_keys import AdminKeyStore
-from gateway.admin.app import AdminApp
-from gateway.admin.context import AdminContext
-from gateway.admin.roles import Role
-from gateway.admin.routes import PREFIX
 from gateway.admission import Limiter, MemoryStore
 from gateway.analytics import Analytics
 from gateway.http.middleware import Door, Envelope
+from gateway.management.http.app import AdminApp
+from gateway.management.operations.admin_keys import AdminKeyStore
+from gateway.management.operations.context import AdminContext
+from gateway.management.operations.roles import Role
+from gateway.management.operations.routes import PREFIX
 from gateway.telemetry.outcomes import RequestOutcomes
 from gateway.tenancy import TenantStore
 from tests.gateway.admin.harness import TIERS, Admin, AwayAnalytics, Clock, elsewhere

@@ -6,10 +6,10 @@ from typing import Any
 
 import httpx
 
-from gateway.admin.app import AdminApp
-from gateway.admin.routes import PREFIX
 from gateway.analytics import AnalyticsAway
 from gateway.http.errors import APIError
+from gateway.management.http.app import AdminApp
+from gateway.management.operations.routes import PREFIX
 from gateway.tenancy import Limits
 
 TIERS = {"premium": Limits(), "standard": Limits(concurrent=4)}

@@ -6,12 +6,12 @@ import httpx
 import pytest
 import structlog
 
-from gateway.admin.admin_keys import AdminKeyStore
-from gateway.admin.app import with_description
-from gateway.admin.context import AdminContext
-from gateway.admin.resources import admin_routes
-from gateway.admin.roles import Role
-from gateway.admin.routes import PREFIX, Route
+from gateway.management.http.app import with_description
+from gateway.management.operations.admin_keys import AdminKeyStore
+from gateway.management.operations.context import AdminContext
+from gateway.management.operations.resources import admin_routes
+from gateway.management.operations.roles import Role
+from gateway.management.operations.routes import PREFIX, Route
 from gateway.tenancy import TenantStore
 from gateway.tenancy.keys import ADMIN_PREFIX, new_key
 from tests.gateway.admin.harness import TIERS, Admin

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.admin.roles import Administrator, Role
 from gateway.http.errors import APIError
+from gateway.management.operations.roles import Administrator, Role
 from tests.gateway.admin.harness import Admin
 
 pytestmark = pytest.mark.anyio

@@ -4,8 +4,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from gateway.admin.change import COMMAND_LINE
-from gateway.admin.context import AdminContext
+from gateway.management.operations.change import COMMAND_LINE
+from gateway.management.operations.context import AdminContext
 from tests.gateway.admin.harness import Admin
 
 pytestmark = pytest.mark.anyio

@@ -8,10 +8,10 @@ import httpx
 import pytest
 from sqlalchemy import event, text
 
-from gateway.admin.app import AdminApp
-from gateway.admin.context import AdminContext
-from gateway.admin.routes import PREFIX
 from gateway.http.middleware import Door, Envelope
+from gateway.management.http.app import AdminApp
+from gateway.management.operations.context import AdminContext
+from gateway.management.operations.routes import PREFIX
 from gateway.telemetry.outcomes import RequestOutcomes
 from gateway.tenancy import open_database
 from tests.gateway.admin.harness import Admin, Clock, elsewhere
@@ -56,8 +56,8 @@ async def test_a_key_stands_for_one_request(admin: Admin) -> None:
 
 
 async def test_administrators_have_keys_of_their_own(admin: Admin, context: AdminContext) -> None:
-    from gateway.admin.admin_keys import AdminKeyStore
-    from gateway.admin.roles import Role
+    from gateway.management.operations.admin_keys import AdminKeyStore
+    from gateway.management.operations.roles import Role
 
     created = await AdminKeyStore(context.database, PEPPER, now=context.now).create("second", Role.ADMIN)
     admin.keys["second"] = created.plaintext

@@ -23,19 +23,19 @@ from schemathesis.specs.openapi.checks import (
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from gateway.admin.admin_keys import AdminKeyStore
-from gateway.admin.app import AdminApp, with_description
-from gateway.admin.context import AdminContext
-from gateway.admin.idempotency import HEADER
-from gateway.admin.openapi import openapi_document
-from gateway.admin.resources import admin_routes
-from gateway.admin.roles import Role
-from gateway.admin.routes import PREFIX
 from gateway.admission import Limiter, MemoryStore
 from gateway.analytics import open_analytics
 from gateway.analytics.prepared import PreparedAnalytics
 from gateway.config.settings import normalise_database_url
 from gateway.http.middleware import Door, Envelope
+from gateway.management.http.app import AdminApp, with_description
+from gateway.management.http.openapi import openapi_document
+from gateway.management.operations.admin_keys import AdminKeyStore
+from gateway.management.operations.context import AdminContext
+from gateway.management.operations.idempotency import HEADER
+from gateway.management.operations.resources import admin_routes
+from gateway.management.operations.roles import Role
+from gateway.management.operations.routes import PREFIX
 from gateway.metering.journal.journal import Journal
 from gateway.telemetry.outcomes import RequestOutcomes
 from gateway.tenancy import TenantStore, open_database

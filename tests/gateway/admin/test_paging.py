@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.admin.paging import Cursors
 from gateway.http.errors import APIError
+from gateway.management.operations.paging import Cursors
 from gateway.tenancy import TenantStore
 from tests.gateway.admin.harness import Admin
 from tests.support.tenants import PEPPER

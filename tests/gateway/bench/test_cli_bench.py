@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from gateway.cli import app
+from gateway.management.cli import app
 from tests.gateway.bench.fake_server import Script, delta, finish, serving, sse, usage
 
 ANSWER = [

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gateway.cli import app
 from gateway.config.settings import load_settings
 from gateway.doctor import State, examine
+from gateway.management.cli import app
 from tests.support.servers import free_port
 
 

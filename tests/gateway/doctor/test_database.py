@@ -8,12 +8,12 @@ import pytest
 from sqlalchemy import text
 
 import gateway.doctor.database
-from gateway.admin.admin_keys import AdminKeyStore
-from gateway.admin.roles import Role
 from gateway.billing.price_store import PriceStore
 from gateway.config.settings import load_settings
 from gateway.doctor import Finding, State
 from gateway.doctor.database import database
+from gateway.management.operations.admin_keys import AdminKeyStore
+from gateway.management.operations.roles import Role
 from gateway.tenancy import TenantStore, open_database
 from gateway.tenancy.schema import upgrade
 

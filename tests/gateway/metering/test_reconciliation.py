@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from gateway.analytics import Analytics
 from gateway.analytics.sums import Window
-from gateway.cli import app
 from gateway.common.ids import new_event_id
 from gateway.common.timestamps import utc_from_ms
+from gateway.management.cli import app
 from gateway.metering.event import UsageEvent
 from gateway.metering.journal.journal_file import HOUR_MS, JournalFile
 from gateway.metering.reconciliation.gaps import MissingRange, missing_ranges, ranges_without

@@ -16,7 +16,7 @@ from kafka import KafkaProducer
 from typer.testing import CliRunner
 
 from gateway.analytics import migrate, open_analytics, schema
-from gateway.cli import app
+from gateway.management.cli import app
 from gateway.metering.event import COLUMNS, UsageEvent
 from gateway.metering.kafka_cluster import KafkaCluster
 from gateway.metering.relay.destination import Backoff

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gateway.cli import app
+from gateway.management.cli import app
 from tests.gateway.top.served import Served, serving
 from tests.support.servers import free_port
 

@@ -10,13 +10,13 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 import migrations
-from gateway.admin.admin_keys import AdminKeyStore
-from gateway.admin.audit import AuditLog
-from gateway.admin.roles import Role
 from gateway.billing.credit import CreditStore
 from gateway.billing.invoice_rows import find_invoices
 from gateway.billing.price_store import PriceStore
 from gateway.billing.prices import Price
+from gateway.management.operations.admin_keys import AdminKeyStore
+from gateway.management.operations.audit import AuditLog
+from gateway.management.operations.roles import Role
 from gateway.sessions.policy import SessionWindow
 from gateway.tenancy import Authenticator, InvalidKey, TenantStore, open_database
 from gateway.tenancy.keys import ADMIN_PREFIX, parse_key

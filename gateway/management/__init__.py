@@ -1,0 +1,4 @@
+"""Management: tenants, keys, limits, prices, invoices and credit, and the three interfaces to them.
+
+`operations` declares and does what can be done; `http`, `console` and `cli` call it.
+"""

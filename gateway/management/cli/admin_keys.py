@@ -1,0 +1,81 @@
+"""turnpike admin-key"""
+
+import dataclasses
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gateway.management.cli.options import AsJson, DataDir, settings_from
+from gateway.management.cli.output import print_json, print_records
+from gateway.management.cli.store import with_database
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from gateway.config.settings import Settings
+    from gateway.management.operations.admin_keys import AdminKeyStore
+
+
+class RoleName(StrEnum):
+    """The roles again, as their home in `gateway.management.operations` takes a while to import."""
+
+    ADMIN = "admin"
+    BILLING = "billing"
+    VIEWER = "viewer"
+
+
+def create(
+    name: Annotated[str, typer.Argument(help="Whose it is, or what for.")],
+    role: Annotated[
+        RoleName,
+        typer.Option(
+            "--role",
+            help="admin: everything; billing: prices, invoices, credit, reads all but the audit log; viewer: reads.",
+        ),
+    ],
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Create a key for the admin API and print it. It is shown this once."""
+    from gateway.management.operations.roles import Role
+
+    settings = settings_from(data_dir=data_dir)
+    created = with_database(settings, lambda database: _store(database, settings).create(name, Role(role)))
+    if as_json:
+        print_json({**dataclasses.asdict(created.record), "key": created.plaintext})
+        return
+    typer.echo(created.plaintext)
+    if sys.stdout.isatty():
+        typer.echo("Keep it now: it is not shown again.", err=True)
+
+
+def list_all(as_json: AsJson = False, data_dir: DataDir = None) -> None:
+    """List the keys for the admin API, without their secrets."""
+    settings = settings_from(data_dir=data_dir)
+    keys = with_database(settings, lambda database: _store(database, settings).list_all())
+    columns = ("public_id", "name", "role", "last_four", "created_at", "last_used_at", "revoked_at")
+    print_records(keys, columns, as_json=as_json)
+
+
+def revoke(
+    public_id: Annotated[str, typer.Argument(help="The 12 characters between the dashes of the key.")],
+    data_dir: DataDir = None,
+) -> None:
+    """Revoke a key for the admin API, for good. Running gateways let it change nothing from now on, and refuse it
+    within 5 seconds."""
+    from gateway.tenancy.keys import is_public_id
+
+    if not is_public_id(public_id):  # perhaps a whole key: not repeated
+        raise typer.BadParameter("PUBLIC_ID is the 12 characters between the dashes of a key")
+    settings = settings_from(data_dir=data_dir)
+    record = with_database(settings, lambda database: _store(database, settings).revoke(public_id))
+    typer.echo(f"revoked the {record.role} key {record.public_id} ({record.name})")
+
+
+def _store(database: "AsyncEngine", settings: "Settings") -> "AdminKeyStore":
+    from gateway.config.pepper import load_pepper
+    from gateway.management.operations.admin_keys import AdminKeyStore
+
+    return AdminKeyStore(database, load_pepper(settings))

@@ -1,0 +1,63 @@
+"""turnpike credit"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from gateway.management.cli.options import AsJson, DataDir, settings_from
+from gateway.management.cli.output import print_records
+from gateway.management.cli.store import with_database
+
+TenantOption = Annotated[str, typer.Option("--tenant", help="Whose.")]
+
+
+@dataclass(frozen=True, slots=True)
+class EntryLine:
+    """A line of `turnpike credit list`, in dollars."""
+
+    created_at: str
+    amount: str
+    reason: str
+    once: str
+
+
+def grant(
+    amount: Annotated[str, typer.Argument(metavar="DOLLARS", help="As in 100 or 12.50; a correction is below 0.")],
+    tenant: TenantOption,
+    reason: Annotated[str, typer.Option("--reason", help="What it is for.")],
+    once: Annotated[
+        str | None,
+        typer.Option("--once", metavar="KEY", help="Your name for this grant: said again, it is not made again."),
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Note what a tenant has paid in advance. From its first grant on it is served up to what was granted."""
+    from gateway.billing.credit import CreditStore
+    from gateway.billing.money import dollars, parse_dollars
+    from gateway.common.ids import new_event_id
+
+    nanodollars = parse_dollars(amount)
+    key = once or str(new_event_id())
+    settings = settings_from(data_dir=data_dir)
+    entry = with_database(settings, lambda database: CreditStore(database).add(tenant, nanodollars, reason, key))
+    typer.echo(f"granted {dollars(entry.amount_nanodollars)} dollars to {tenant} ({entry.idempotency_key})")
+
+
+def list_all(tenant: TenantOption, as_json: AsJson = False, data_dir: DataDir = None) -> None:
+    """List what a tenant was granted. What is left of it, the admin API says."""
+    from gateway.billing.credit import CreditStore
+    from gateway.billing.money import dollars
+
+    settings = settings_from(data_dir=data_dir)
+    entries = with_database(settings, lambda database: CreditStore(database).entries(tenant))
+    lines = [
+        EntryLine(
+            entry.created_at.isoformat(timespec="seconds"),
+            dollars(entry.amount_nanodollars),
+            entry.reason,
+            entry.idempotency_key,
+        )
+        for entry in entries
+    ]
+    print_records(lines, ("created_at", "amount", "reason", "once"), as_json=as_json)

@@ -1,0 +1,16 @@
+"""turnpike db"""
+
+import asyncio
+
+import typer
+
+from gateway.management.cli.options import DataDir, settings_from
+
+
+def upgrade(data_dir: DataDir = None) -> None:
+    """Bring the database's schema up to date. Commands that use it do so themselves, one at a time."""
+    from gateway.tenancy import schema
+
+    settings = settings_from(data_dir=data_dir)
+    changed = asyncio.run(schema.upgrade(settings.database_url.get_secret_value()))
+    typer.echo("the database is up to date now" if changed else "the database was up to date")

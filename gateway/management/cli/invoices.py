@@ -1,0 +1,179 @@
+"""turnpike invoice"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from gateway.errors import OperatorError
+from gateway.management.cli.options import AsJson, DataDir, settings_from
+from gateway.management.cli.output import print_records
+from gateway.management.cli.store import with_database
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from gateway.billing.invoices import Draft, Invoice
+    from gateway.billing.invoicing import Invoicing
+    from gateway.config.settings import Settings
+
+T = TypeVar("T")
+
+
+class Format(StrEnum):
+    JSON = "json"
+    CSV = "csv"
+    HTML = "html"
+
+
+MonthArgument = Annotated[str, typer.Argument(metavar="MONTH", help="As in 2026-11. Months are UTC's.")]
+NumberArgument = Annotated[str, typer.Argument(metavar="NUMBER", help="As in INV-2026-11-000001.")]
+FormatOption = Annotated[Format, typer.Option("--format", help="html is a page to print.")]
+
+
+@dataclass(frozen=True, slots=True)
+class InvoiceSummary:
+    """A line of `turnpike invoice list`, in dollars."""
+
+    number: str
+    tenant: str
+    month: str
+    total: str
+    credited: str
+    due: str
+    finalised_at: str
+
+
+def draft(
+    tenant: Annotated[str, typer.Argument(metavar="TENANT")],
+    month: MonthArgument,
+    format: FormatOption = Format.JSON,
+    data_dir: DataDir = None,
+) -> None:
+    """Show what a tenant's invoice of a month would be now."""
+    from gateway.billing.month import Month
+
+    chosen = Month.parse(month)
+    made = _with_invoicing(settings_from(data_dir=data_dir), lambda invoicing: invoicing.draft(tenant, chosen))
+    _print(made, format)
+
+
+def finalise(
+    month: MonthArgument,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Only this one's. [default: all]")] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Make the invoices of a month that is over, for good, and list them. Making them again changes nothing.
+
+    Usage that comes later is on the next invoice. Where usage and its cost do not add up, no invoice is made.
+    """
+    from gateway.billing.errors import BooksDiffer
+    from gateway.billing.month import Month
+
+    chosen = Month.parse(month)
+
+    async def make(invoicing: "Invoicing") -> tuple[list["Invoice"], list[str]]:
+        made: list[Invoice] = []
+        failed: list[str] = []
+        for name in await invoicing.tenant_names() if tenant is None else [tenant]:
+            try:
+                invoice = await invoicing.finalise(name, chosen)
+            except BooksDiffer as error:
+                failed.append(f"{name}: {error}")
+            else:
+                made += [] if invoice is None else [invoice]
+        return made, failed
+
+    made, failed = _with_invoicing(settings_from(data_dir=data_dir), make)
+    if made or not failed:
+        _print_list(made, as_json=False)
+    if failed:
+        raise OperatorError("not invoiced: " + "; ".join(failed))
+
+
+def show(number: NumberArgument, format: FormatOption = Format.JSON, data_dir: DataDir = None) -> None:
+    """Show a final invoice, with its credit notes."""
+    from gateway.billing.invoicing import Invoices
+
+    invoice = with_database(settings_from(data_dir=data_dir), lambda database: Invoices(database).get(number))
+    _print(invoice, format)
+
+
+def list_all(
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Only this one's.")] = None,
+    month: Annotated[str | None, typer.Option("--month", help="Only this one's, as in 2026-11.")] = None,
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """List the final invoices."""
+    from gateway.billing.invoicing import Invoices
+    from gateway.billing.month import Month
+
+    chosen = None if month is None else Month.parse(month)
+    invoices = with_database(
+        settings_from(data_dir=data_dir), lambda database: Invoices(database).list(tenant_name=tenant, month=chosen)
+    )
+    _print_list(invoices, as_json=as_json)
+
+
+def credit(
+    number: NumberArgument,
+    amount: Annotated[str, typer.Option("--amount", metavar="D", help="Dollars, as in 12.50.")],
+    reason: Annotated[str, typer.Option("--reason", help="What the tenant is told.")],
+    line: Annotated[int | None, typer.Option("--line", help="Of this line alone, counted from 1.")] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Take back some of an invoice: make a credit note."""
+    from gateway.billing.invoicing import Invoices
+    from gateway.billing.money import dollars, parse_dollars
+
+    nanodollars = parse_dollars(amount)
+    note = with_database(
+        settings_from(data_dir=data_dir),
+        lambda database: Invoices(database).credit(number, nanodollars, reason, line=line),
+    )
+    typer.echo(f"made {note.number}: {dollars(note.amount_nanodollars)} dollars of {note.invoice_number}")
+
+
+def _with_invoicing(settings: "Settings", action: Callable[["Invoicing"], Awaitable[T]]) -> T:
+    """Run `action` on the books and the usage, the schemas of both brought up to date first."""
+    from gateway.analytics import migrate, open_analytics
+    from gateway.billing.analytics_usage import AnalyticsUsage
+    from gateway.billing.invoicing import Invoicing
+
+    async def run(database: "AsyncEngine") -> T:
+        analytics = open_analytics(settings.analytics_url.get_secret_value())
+        try:
+            await migrate(analytics)
+            return await action(Invoicing(database, AnalyticsUsage(analytics), grace_s=settings.invoice_grace_s))
+        finally:
+            await analytics.aclose()
+
+    return with_database(settings, run)
+
+
+def _print(document: "Draft | Invoice", format: Format) -> None:
+    from gateway.billing import render
+
+    text = {Format.JSON: render.as_json, Format.CSV: render.as_csv, Format.HTML: render.as_html}[format](document)
+    typer.echo(text, nl=not text.endswith("\n"))
+
+
+def _print_list(invoices: "list[Invoice] | tuple[Invoice, ...]", *, as_json: bool) -> None:
+    from gateway.billing.money import dollars
+
+    summaries = [
+        InvoiceSummary(
+            invoice.number,
+            invoice.statement.tenant_name,
+            str(invoice.statement.month),
+            dollars(invoice.statement.total_nanodollars),
+            dollars(invoice.credited_nanodollars),
+            dollars(invoice.due_nanodollars),
+            invoice.finalised_at.isoformat(timespec="seconds"),
+        )
+        for invoice in invoices
+    ]
+    print_records(summaries, ("number", "tenant", "month", "total", "credited", "due"), as_json=as_json)

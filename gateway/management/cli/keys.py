@@ -1,0 +1,51 @@
+"""turnpike key"""
+
+import dataclasses
+import sys
+from typing import Annotated
+
+import typer
+
+from gateway.management.cli.options import AsJson, DataDir, settings_from
+from gateway.management.cli.output import print_json, print_records
+from gateway.management.cli.store import with_store
+
+
+def create(
+    tenant: Annotated[str, typer.Option("--tenant", help="Whose key it is.")],
+    name: Annotated[str, typer.Option("--name", help="What it is for.")] = "",
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Create an API key and print it. It is shown this once."""
+    created = with_store(settings_from(data_dir=data_dir), lambda store: store.create_key(tenant, name))
+    if as_json:
+        print_json({**dataclasses.asdict(created.record), "key": created.plaintext})
+        return
+    typer.echo(created.plaintext)
+    if sys.stdout.isatty():
+        typer.echo("Keep it now: it is not shown again.", err=True)
+
+
+def list_all(
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Only this tenant's.")] = None,
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """List the keys, without their secrets."""
+    keys = with_store(settings_from(data_dir=data_dir), lambda store: store.list_keys(tenant))
+    columns = ("public_id", "tenant_name", "name", "last_four", "created_at", "revoked_at")
+    print_records(keys, columns, as_json=as_json)
+
+
+def revoke(
+    public_id: Annotated[str, typer.Argument(help="The 12 characters between the dashes of the key.")],
+    data_dir: DataDir = None,
+) -> None:
+    """Revoke a key, for good. Running gateways refuse it within 5 seconds."""
+    from gateway.tenancy.keys import is_public_id
+
+    if not is_public_id(public_id):  # perhaps a whole key: not repeated
+        raise typer.BadParameter("PUBLIC_ID is the 12 characters between the dashes of a key")
+    record = with_store(settings_from(data_dir=data_dir), lambda store: store.revoke_key(public_id))
+    typer.echo(f"revoked key {record.public_id} of tenant {record.tenant_name}")

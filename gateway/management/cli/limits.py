@@ -1,0 +1,112 @@
+"""turnpike limit"""
+
+import re
+from decimal import Decimal
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gateway.management.cli.options import AsJson, DataDir, settings_from
+from gateway.management.cli.output import print_records
+from gateway.management.cli.store import with_database
+
+if TYPE_CHECKING:
+    from gateway.tenancy import ScopeKind
+
+UNLIMITED = "none"
+_DOLLARS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
+
+
+def set_limits(
+    tenant: Annotated[str, typer.Option("--tenant", help="Whose limits they are.")],
+    key: Annotated[str | None, typer.Option("--key", metavar="ID", help="Of this key alone: its public id.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Of this model alone, as the tenant uses it.")] = None,
+    requests_per_minute: Annotated[str | None, typer.Option("--requests-per-minute", metavar="N")] = None,
+    tokens_per_minute: Annotated[
+        str | None, typer.Option("--tokens-per-minute", metavar="N", help="Prompts and answers together.")
+    ] = None,
+    tokens_per_day: Annotated[str | None, typer.Option("--tokens-per-day", metavar="N", help="A day of UTC.")] = None,
+    concurrent: Annotated[
+        str | None, typer.Option("--concurrent", metavar="N", help="Requests under way at a time.")
+    ] = None,
+    context_tokens: Annotated[
+        str | None, typer.Option("--context-tokens", metavar="N", help="Prompt and answer of one request together.")
+    ] = None,
+    dollars_per_month: Annotated[
+        str | None, typer.Option("--dollars-per-month", metavar="D", help="A calendar month of UTC, as in 12.50.")
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Change some limits of a tenant, of one of its keys, or of a model as it uses it. `none` takes a limit away.
+    Running gateways follow within 5 seconds."""
+    given = {
+        "requests_per_minute": requests_per_minute,
+        "tokens_per_minute": tokens_per_minute,
+        "tokens_per_day": tokens_per_day,
+        "concurrent": concurrent,
+        "context_tokens": context_tokens,
+    }
+    changes = {name: parse_count(name, text) for name, text in given.items() if text is not None}
+    if dollars_per_month is not None:
+        changes["nanodollars_per_month"] = parse_dollars(dollars_per_month)
+    if not changes:
+        raise typer.BadParameter("give at least one limit to change")
+
+    from gateway.tenancy import LimitTable
+
+    kind, scope_id = _scope(key, model)
+    record = with_database(
+        settings_from(data_dir=data_dir),
+        lambda database: LimitTable(database).set_limits(tenant, kind, scope_id, changes),
+    )
+    whose = f"{record.kind} {record.scope_id} of tenant {tenant}" if record.scope_id else f"tenant {tenant}"
+    typer.echo(f"changed the limits of {whose}")
+
+
+def list_all(as_json: AsJson = False, data_dir: DataDir = None) -> None:
+    """List the limits that are stated. What is not stated for a tenant is its tier's."""
+    from gateway.tenancy import LimitTable
+    from gateway.tenancy.limits import LIMIT_NAMES
+
+    records = with_database(settings_from(data_dir=data_dir), lambda database: LimitTable(database).list_limits())
+    print_records(records, ("tenant_name", "kind", "scope_id", *LIMIT_NAMES), as_json=as_json)
+
+
+def parse_count(name: str, text: str) -> int | None:
+    """
+    Raises:
+        typer.BadParameter: neither a whole number nor `none`.
+    """
+    if text == UNLIMITED:
+        return None
+    if not (text.isascii() and text.isdecimal()):
+        raise typer.BadParameter(f"--{name.replace('_', '-')} takes a whole number, or {UNLIMITED}")
+    return int(text)
+
+
+def parse_dollars(text: str) -> int | None:
+    """Nanodollars, exactly.
+
+    Raises:
+        typer.BadParameter: not an amount of whole nanodollars, nor `none`.
+    """
+    if text == UNLIMITED:
+        return None
+    if not _DOLLARS.fullmatch(text):
+        raise typer.BadParameter(
+            f"--dollars-per-month takes dollars with at most nine decimals, as in 12.50, or {UNLIMITED}"
+        )
+    return int(Decimal(text).scaleb(9))
+
+
+def _scope(key: str | None, model: str | None) -> tuple["ScopeKind", str]:
+    from gateway.tenancy import ScopeKind
+    from gateway.tenancy.keys import is_public_id
+
+    if key is not None and model is not None:
+        raise typer.BadParameter("--key and --model exclude each other")
+    if key is not None:
+        if not is_public_id(key):  # perhaps a whole key: not repeated
+            raise typer.BadParameter("--key takes the 12 characters between the dashes of a key")
+        return ScopeKind.KEY, key
+    return (ScopeKind.TENANT, "") if model is None else (ScopeKind.MODEL, model)

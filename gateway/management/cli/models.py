@@ -1,0 +1,31 @@
+"""turnpike models"""
+
+from typing import Annotated
+
+import typer
+
+from gateway.management.cli.options import AsJson, DataDir, settings_from
+from gateway.management.cli.output import print_records
+from gateway.process.progress import progress
+
+
+def fetch(
+    name: Annotated[str, typer.Argument(help="A name that `turnpike models list` shows.")],
+    data_dir: DataDir = None,
+) -> None:
+    """Download a model, unless it is there, and print its path."""
+    from gateway.process.catalog import fetch_model
+
+    settings = settings_from(data_dir=data_dir)
+    with progress() as report:
+        path = fetch_model(name, settings.models_dir, report)
+    typer.echo(path)
+
+
+def list_all(as_json: AsJson = False, data_dir: DataDir = None) -> None:
+    """List the models that can be fetched."""
+    from engine.catalog.catalog import available
+
+    settings = settings_from(data_dir=data_dir)
+    columns = ("name", "fetched", "size_bytes", "license", "description")
+    print_records(available(settings.models_dir), columns, as_json=as_json)

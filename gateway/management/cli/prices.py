@@ -1,0 +1,136 @@
+"""turnpike price"""
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gateway.errors import OperatorError
+from gateway.management.cli.options import AsJson, DataDir, settings_from
+from gateway.management.cli.output import print_records
+from gateway.management.cli.store import with_database
+
+if TYPE_CHECKING:
+    from gateway.billing.prices import PriceVersion
+
+_NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+
+
+@dataclass(frozen=True, slots=True)
+class PriceLine:
+    """A line of `turnpike price list`: dollars per million tokens, before the multiplier of a class."""
+
+    model: str
+    effective_from: str
+    input: str
+    cached_input: str
+    output: str
+    multipliers: str
+    version: str
+
+
+def set_price(
+    model: Annotated[str, typer.Argument(help="The name that it is served under.")],
+    input: Annotated[str, typer.Option("--input", metavar="D", help="Dollars per million tokens of prompts.")],
+    output: Annotated[str, typer.Option("--output", metavar="D", help="Dollars per million tokens of answers.")],
+    cached: Annotated[
+        str | None,
+        typer.Option("--cached", metavar="D", help="Of prompts, what the prefix cache had. [default: as --input]"),
+    ] = None,
+    effective_from: Annotated[
+        str | None,
+        typer.Option("--effective-from", metavar="TIME", help="ISO 8601, UTC unless it says otherwise. [default: now]"),
+    ] = None,
+    multiplier: Annotated[
+        list[str] | None,
+        typer.Option("--multiplier", metavar="CLASS=N", help="Repeatable. [default: premium=3, any other class 1]"),
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Have a model cost this from some time on. Running gateways follow within seconds. What was used before keeps its
+    price."""
+    from gateway.billing.price_store import PriceStore
+    from gateway.billing.prices import PriceTerms
+
+    terms = PriceTerms.stated(
+        model,
+        parse_number("--input", input),
+        parse_number("--output", output),
+        cached_input=None if cached is None else parse_number("--cached", cached),
+        multipliers=parse_multipliers(multiplier or []),
+    )
+    start = None if effective_from is None else parse_instant(effective_from)
+    settings = settings_from(data_dir=data_dir)
+    if model in settings.prices:  # the next start of a gateway would take this back
+        raise OperatorError(f"the settings state the price of {model}: change it there, under prices")
+    version = with_database(settings, lambda database: PriceStore(database).add(terms, start))
+    line = _line(version)
+    typer.echo(
+        f"{model} costs from {line.effective_from} on: input {line.input}, cached input {line.cached_input}, "
+        f"output {line.output} dollars per million tokens ({line.multipliers})"
+    )
+
+
+def list_all(as_json: AsJson = False, data_dir: DataDir = None) -> None:
+    """List all prices, past and to come."""
+    from gateway.billing.price_store import PriceStore
+
+    versions = with_database(settings_from(data_dir=data_dir), lambda database: PriceStore(database).versions())
+    columns = ("model", "effective_from", "input", "cached_input", "output", "multipliers")
+    print_records([_line(version) for version in versions], columns, as_json=as_json)
+
+
+def parse_number(option: str, text: str) -> Decimal:
+    """
+    Raises:
+        typer.BadParameter: not a number with at most nine decimals.
+    """
+    if not (text.isascii() and _NUMBER.fullmatch(text)):
+        raise typer.BadParameter(f"{option} takes a number with at most nine decimals, as in 0.15")
+    return Decimal(text)
+
+
+def parse_multipliers(options: list[str]) -> dict[str, Decimal]:
+    """
+    Raises:
+        typer.BadParameter: one that is not CLASS=N, or a class twice.
+    """
+    multipliers: dict[str, Decimal] = {}
+    for option in options:
+        tier, equals, number = option.partition("=")
+        if not (tier and equals):
+            raise typer.BadParameter(f"{option!r} is not CLASS=N, as in --multiplier premium=3")
+        if tier in multipliers:
+            raise typer.BadParameter(f"the class {tier!r} is given twice")
+        multipliers[tier] = parse_number("--multiplier", number)
+    return multipliers
+
+
+def parse_instant(text: str) -> datetime:
+    """
+    Raises:
+        typer.BadParameter: not ISO 8601.
+    """
+    try:
+        instant = datetime.fromisoformat(text)
+        return (instant if instant.tzinfo else instant.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise typer.BadParameter("--effective-from takes a time as in 2026-12-01T00:00:00Z") from None
+
+
+def _line(version: "PriceVersion") -> PriceLine:
+    from gateway.billing.money import dollars_per_million
+
+    terms = version.terms
+    return PriceLine(
+        terms.model,
+        version.effective_from.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        dollars_per_million(terms.input),
+        dollars_per_million(terms.cached_input),
+        dollars_per_million(terms.output),
+        ", ".join(f"{tier} x{multiplier:f}" for tier, multiplier in sorted(terms.multipliers.items())),
+        version.id,
+    )

@@ -1,0 +1,119 @@
+"""turnpike route show, set: tenants' routing policies."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gateway.management.cli.options import DataDir, settings_from
+from gateway.management.cli.output import print_json
+from gateway.management.cli.store import with_database
+
+if TYPE_CHECKING:
+    from gateway.tenancy.routing_policy import RoutingPolicy
+
+OFF = "off"
+
+
+def show(tenant: Annotated[str, typer.Argument(help="The tenant's name.")], data_dir: DataDir = None) -> None:
+    """Show how a tenant's requests find their model, as JSON."""
+    from gateway.tenancy.routing_policies import RoutingPolicyTable
+
+    policy = with_database(
+        settings_from(data_dir=data_dir), lambda database: RoutingPolicyTable(database).policy_of(tenant)
+    )
+    _print(policy)
+
+
+def set_policy(
+    tenant: Annotated[str, typer.Argument(help="The tenant's name.")],
+    preference: Annotated[
+        str | None, typer.Option("--preference", help="Of routed questions: quality, balanced or economy.")
+    ] = None,
+    degrade: Annotated[
+        bool | None,
+        typer.Option("--degrade/--no-degrade", help="Let the small model stand in for a large one with a long queue."),
+    ] = None,
+    near_budget: Annotated[
+        bool | None,
+        typer.Option("--near-budget/--no-near-budget", help="Let it where a budget has too little left."),
+    ] = None,
+    cascade: Annotated[
+        str | None,
+        typer.Option(
+            "--cascade",
+            metavar="PERCENT",
+            help="Let the small model answer first, and the large one where it was less sure than this; or off.",
+        ),
+    ] = None,
+    alias: Annotated[
+        list[str] | None, typer.Option("--alias", metavar="NAME=MODEL", help="A name of the tenant's own. Repeatable.")
+    ] = None,
+    no_alias: Annotated[
+        list[str] | None, typer.Option("--no-alias", metavar="NAME", help="Forget one. Repeatable.")
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Change how a tenant's requests find their model, and show it. Running gateways follow within 5 seconds."""
+    from gateway.tenancy.routing_policies import RoutingPolicyTable
+
+    given: dict[str, Any] = {"degrade": degrade, "degrade_near_budget": near_budget}
+    changes = {name: value for name, value in given.items() if value is not None}
+    if preference is not None:
+        changes["preference"] = _preference(preference)
+    if cascade is not None:
+        changes["cascade_percent"] = _percent(cascade)
+    added, dropped = _aliases(alias or []), no_alias or []
+    if not (changes or added or dropped):
+        raise typer.BadParameter("give at least one thing to change")
+
+    def alter(policy: "RoutingPolicy") -> "RoutingPolicy":
+        kept = {name: model for name, model in policy.aliases.items() if name not in dropped}
+        return replace(policy, **changes, aliases=kept | added)
+
+    policy = with_database(
+        settings_from(data_dir=data_dir), lambda database: RoutingPolicyTable(database).change(tenant, alter)
+    )
+    _print(policy)
+
+
+def _preference(text: str) -> Any:
+    from gateway.tenancy.routing_policy import Preference
+
+    if text not in set(Preference):
+        raise typer.BadParameter(f"--preference is one of {', '.join(Preference)}")
+    return Preference(text)
+
+
+def _percent(text: str) -> int | None:
+    """
+    Raises:
+        typer.BadParameter: neither a whole number nor `off`.
+    """
+    if text == OFF:
+        return None
+    if not (text.isascii() and text.isdecimal()):
+        raise typer.BadParameter(f"--cascade takes a whole number of percent, or {OFF}")
+    return int(text)
+
+
+def _aliases(options: list[str]) -> dict[str, str]:
+    aliases = {}
+    for option in options:
+        name, equals, model = option.partition("=")
+        if not (name and equals and model):
+            raise typer.BadParameter(f"{option!r} is not NAME=MODEL, as in --alias gpt-4o=auto")
+        aliases[name] = model
+    return aliases
+
+
+def _print(policy: "RoutingPolicy") -> None:
+    """As JSON: it is a small thing with parts."""
+    stated = {
+        "preference": policy.preference.value,
+        "degrade": policy.degrade,
+        "degrade_near_budget": policy.degrade_near_budget,
+        "cascade_percent": policy.cascade_percent,
+        "aliases": dict(sorted(policy.aliases.items())),
+    }
+    print_json(stated)

@@ -1,0 +1,50 @@
+"""turnpike sink, turnpike kafka"""
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from gateway.management.cli.options import DataDir, settings_from
+
+
+def sink(
+    member: Annotated[
+        str | None,
+        typer.Option(
+            "--member",
+            metavar="NAME",
+            help="A name of its own that it keeps over restarts: it then has its share back at once after a crash.",
+        ),
+    ] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option("--metrics-port", metavar="PORT", help="For Prometheus; 0: none. [default: 9464]")
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Take usage from Kafka to ClickHouse until SIGTERM or Ctrl-C. Any number of them share the work."""
+    from gateway.process.sink_service import run_sink
+    from gateway.telemetry.logs import configure_logging
+
+    settings = settings_from(data_dir=data_dir, sink_metrics_port=metrics_port)
+    configure_logging(settings.log_level, settings.log_format, settings.secret_values())
+    asyncio.run(run_sink(settings, member=member))
+
+
+def create_topic(
+    partitions: Annotated[
+        int, typer.Option("--partitions", min=1, help="As many sinks can share the work at most.")
+    ] = 8,
+    replication: Annotated[int, typer.Option("--replication", min=1, help="Brokers that hold each message.")] = 1,
+    data_dir: DataDir = None,
+) -> None:
+    """Make the topic that usage travels through, where there is none yet."""
+    from gateway.errors import OperatorError
+    from gateway.metering.kafka_cluster import KafkaCluster
+
+    settings = settings_from(data_dir=data_dir)
+    if settings.kafka_url is None:
+        raise OperatorError("kafka_url is not set")
+    cluster = KafkaCluster.from_url(settings.kafka_url.get_secret_value())
+    created = cluster.create_topic(settings.kafka_topic, partitions=partitions, replication=replication)
+    typer.echo(f"{'created' if created else 'there was already'} the topic {settings.kafka_topic}")

@@ -1,0 +1,36 @@
+"""turnpike tenant"""
+
+from typing import Annotated
+
+import typer
+
+from gateway.management.cli.options import AsJson, DataDir, settings_from
+from gateway.management.cli.output import print_records
+from gateway.management.cli.store import with_store
+
+
+def create(
+    name: Annotated[str, typer.Argument(help="Letters, digits and . _ -")],
+    tier: Annotated[
+        str,
+        typer.Option(
+            "--tier",
+            metavar="CLASS",
+            help="The service class of its requests: premium, standard, or what the settings state instead.",
+        ),
+    ],
+    data_dir: DataDir = None,
+) -> None:
+    """Create a tenant."""
+    from gateway.config.service_classes import require_class
+
+    settings = settings_from(data_dir=data_dir)
+    require_class(settings.service_classes, tier)
+    tenant = with_store(settings, lambda store: store.create_tenant(name, tier))
+    typer.echo(f"created tenant {tenant.name} ({tenant.tier})")
+
+
+def list_all(as_json: AsJson = False, data_dir: DataDir = None) -> None:
+    """List the tenants."""
+    tenants = with_store(settings_from(data_dir=data_dir), lambda store: store.list_tenants())
+    print_records(tenants, ("name", "tier", "created_at", "disabled_at"), as_json=as_json)

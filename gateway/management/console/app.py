@@ -1,0 +1,189 @@
+"""The console as an ASGI application."""
+
+from collections.abc import Sequence
+from urllib.parse import quote
+
+import structlog
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import compile_path
+from starlette.types import Message, Receive, Scope, Send
+
+from gateway.http.errors import APIError, ClientGone, as_api_error, internal_error, invalid
+from gateway.http.exchange import exchange_of
+from gateway.http.middleware import BodyLimit
+from gateway.management.console.entrance import Entrance
+from gateway.management.console.forms import NO_FORM, Form, read_form, read_pairs
+from gateway.management.console.headers import NEVER_STORED, SECURITY, is_own
+from gateway.management.console.login import SESSION_COOKIE, Gatekeeper
+from gateway.management.console.passages import Passages
+from gateway.management.console.rendering import Renderer
+from gateway.management.console.screens import PREFIX, Passage, Refusal, Screen, Visit, forbidden
+from gateway.management.console.shell import Guest, Shell
+from gateway.management.console.static_files import IMMUTABLE, StaticFiles
+from gateway.management.operations.acting import Operations, typed_errors
+from gateway.management.operations.errors import not_found
+from gateway.tenancy.errors import InvalidKey
+
+MAX_BODY_BYTES = 64 * 1024
+"""Of a form."""
+RETURNED = frozenset({400, 409, 413, 422})
+"""A form that is refused like this is shown again, with what was typed."""
+
+_GUEST = "turnpike.console_guest"
+
+_log = structlog.get_logger("turnpike.console")
+
+
+class ConsoleApp:
+    """An ASGI application for HTTP below the `Envelope`. Nothing but the login form, the stylesheet and the scripts is
+    answered without a session. Every answer has the headers of `SECURITY`."""
+
+    def __init__(
+        self,
+        operations: Operations,
+        gatekeeper: Gatekeeper,
+        screens: Sequence[Screen],
+        passages: Sequence[Passage] = (),
+    ) -> None:
+        self.screens = screens
+        self._operations = operations
+        self._gatekeeper = gatekeeper
+        self._static = StaticFiles()
+        self._shell = Shell(Renderer(self._static), gatekeeper.sessions, screens)
+        self._entrance = Entrance(gatekeeper, self._shell)
+        self._passages = Passages(gatekeeper, passages)
+        self._paths = [(compile_path(PREFIX + screen.path)[0], screen) for screen in screens]
+        self._pages = BodyLimit(self._serve_page, MAX_BODY_BYTES)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_secured(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in (*SECURITY.items(), *NEVER_STORED.items()):
+                    headers.setdefault(name, value)
+            await send(message)
+
+        passage = self._passages.find(scope["path"])
+        if passage is not None:
+            await passage(scope, receive, send_secured)
+            return
+        try:
+            await self._pages(scope, receive, send_secured)
+        except ClientGone:
+            raise
+        except Exception as error:
+            await self._refuse(Request(scope, receive), error)(scope, receive, send_secured)
+
+    async def _serve_page(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        with typed_errors():
+            response = await self._response(request)
+        await response(scope, receive, send)
+
+    async def _response(self, request: Request) -> Response:
+        path = request.scope["path"]
+        if path.startswith(f"{PREFIX}/static/"):
+            return self._file(path)
+        if request.method not in ("GET", "POST"):
+            allow = {"allow": "GET, POST"}
+            raise APIError(405, "This URL does not answer that method.", code="method_not_allowed", headers=allow)
+        if request.method == "POST" and not is_own(request.headers):
+            raise APIError(403, "This form was not sent from a page of this console.", code="cross_site")
+        guest = await self._guest(request)
+        if path == f"{PREFIX}/login":
+            return await self._entrance.login(request, guest)
+        if guest is None:
+            return self._to_login(request)
+        request.scope[_GUEST] = guest
+        return await self._answer(request, guest)
+
+    def _refuse(self, request: Request, error: Exception) -> Response:
+        """What a visitor sees of an error: a page that says it, or the login form if the key was revoked meanwhile."""
+        answer = as_api_error(error)
+        if answer is None:
+            _log.error("unexpected error", exc_info=error)
+            answer = internal_error()
+        if answer.status == 401:
+            return self._to_login(request)
+        exchange_of(request.scope).error = answer.code
+        return self._shell.error(request, request.scope.get(_GUEST), answer)
+
+    async def _guest(self, request: Request) -> Guest | None:
+        """Who comes with a session; None: nobody does, or its key is not in use any more."""
+        session = await self._gatekeeper.session(request.cookies.get(SESSION_COOKIE, ""))
+        if session is None:
+            return None
+        try:
+            visitor = await self._gatekeeper.visitor(session)
+        except InvalidKey:
+            return None
+        exchange_of(request.scope).key_id = visitor.key_id
+        structlog.contextvars.bind_contextvars(visitor=visitor.standing)
+        return Guest(session, visitor)
+
+    async def _answer(self, request: Request, guest: Guest) -> Response:
+        path = request.scope["path"].removeprefix(PREFIX)
+        if path == "/":
+            return RedirectResponse(PREFIX, 303)
+        form = NO_FORM
+        if request.method == "POST":
+            form = await read_form(request.scope, request.receive)
+            if not self._gatekeeper.sessions.is_csrf_token(guest.session, form.get("csrf")):
+                raise APIError(403, "This form is of another session. Go back and load its page again.", code="csrf")
+            if path == "/logout":
+                return await self._entrance.logout(guest)
+            if path == "/theme":
+                return self._entrance.theme(request, form)
+        return await self._screen(request, guest, form)
+
+    async def _screen(self, request: Request, guest: Guest, form: Form) -> Response:
+        screen, parts = self._find(request.scope["path"])
+        if not screen.admits(guest.visitor):
+            first = self._shell.first_address(guest.visitor)
+            if screen.path == "" and first is not None:
+                return RedirectResponse(first, 303)
+            raise forbidden()
+        request_id = exchange_of(request.scope).request_id
+        query = read_pairs(request.scope["query_string"])
+        visit = Visit(guest.visitor, self._operations, request_id, parts, query, form)
+        if request.method == "GET":
+            return self._shell.respond(request, guest, screen, await screen.get(visit))
+        act = form.get("act")
+        if act not in screen.post:
+            raise invalid("act", "This page has no such form.")
+        try:
+            with typed_errors():
+                answer = await screen.post[act](visit)
+        except APIError as error:
+            if error.status not in RETURNED:
+                raise
+            refused = Refusal(act, error, form)
+            again = Visit(guest.visitor, self._operations, request_id, parts, query, refused=refused)
+            return self._shell.respond(request, guest, screen, await screen.get(again), refused)
+        return self._shell.respond(request, guest, screen, answer)
+
+    def _find(self, path: str) -> tuple[Screen, dict[str, str]]:
+        for pattern, screen in self._paths:
+            if match := pattern.match(path):
+                return screen, match.groupdict()
+        raise not_found()
+
+    def _to_login(self, request: Request) -> Response:
+        query = request.url.query
+        address = request.url.path + (f"?{query}" if query else "")
+        target = f"{PREFIX}/login"
+        if request.method == "GET" and address != PREFIX:
+            target += f"?next={quote(address, safe='')}"
+        response = RedirectResponse(target, 303)
+        if SESSION_COOKIE in request.cookies:  # not there with a link from elsewhere: that ends no session
+            response.delete_cookie(SESSION_COOKIE, path=PREFIX)
+        return response
+
+    def _file(self, path: str) -> Response:
+        edition, _, name = path.removeprefix(f"{PREFIX}/static/").partition("/")
+        file = self._static.find(edition, name)
+        if file is None:
+            return Response("Not found", 404, media_type="text/plain")
+        return Response(file.content, headers={"cache-control": IMMUTABLE}, media_type=file.media_type)

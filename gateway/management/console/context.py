@@ -1,0 +1,39 @@
+"""What the console's pages work on."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from starlette.types import ASGIApp
+
+from gateway.admission import Limiter
+from gateway.analytics import Analytics
+from gateway.billing.price_book import PriceBook
+from gateway.generation.engine_client import EngineClient
+from gateway.generation.service_classes import TierClasses
+from gateway.management.operations.acting import Operations
+from gateway.management.operations.context import AdminContext
+from gateway.metering.journal.journal import Journal
+from gateway.routing.names import ModelNames
+from gateway.routing.score import ComplexityScore
+from gateway.sessions import Sessions
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleContext:
+    """`operations` are the admin API's, `admin` what those work on. `chat` is the endpoint of `/v1/chat/completions`,
+    for a `Passage` to lead to."""
+
+    operations: Operations
+    admin: AdminContext = field(repr=False)
+    engine: EngineClient
+    limiter: Limiter
+    classes: TierClasses
+    names: ModelNames
+    score: ComplexityScore
+    prices: PriceBook
+    journal: Journal
+    analytics: Analytics
+    sessions: Sessions
+    chat: ASGIApp
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)

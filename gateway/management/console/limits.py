@@ -1,0 +1,123 @@
+"""Limits: what is stated, what of it is used and held now, when it is reset."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gateway.management.console.addresses import next_page
+from gateway.management.console.context import ConsoleContext
+from gateway.management.console.own import OwnRecords
+from gateway.management.console.screens import Page, Redirect, Screen, Visit
+from gateway.management.console.typed import chosen, naming, nanodollars_of
+from gateway.management.operations.roles import READERS
+from gateway.tenancy.limits import LIMIT_NAMES, ScopeKind
+from gateway.tenancy.records import Principal
+
+_TENANTS = "20"
+"""On a page: each asks the store of limits."""
+_MONEY = "nanodollars_per_month"
+WORDS: Mapping[str, str] = {
+    "requests_per_minute": "Requests a minute",
+    "tokens_per_minute": "Tokens a minute",
+    "tokens_per_day": "Tokens a day (UTC)",
+    "concurrent": "Requests at once",
+    "context_tokens": "Tokens of a context",
+    "nanodollars_per_month": "Dollars a month (UTC)",
+    "credit_nanodollars": "Dollars paid in advance",
+}
+_SPELLING: Mapping[str, Any] = {"words": WORDS, "names": LIMIT_NAMES}
+_NUMBERS = tuple(name for name in LIMIT_NAMES if name != _MONEY)
+
+
+async def of_tenant(visit: Visit) -> Page:
+    """`?kind=` and `?scope_id=` choose what the form at the end starts with."""
+    acts = visit.acts
+    tenant = await acts.read("readTenant", visit.path)
+    stated = await acts.read("listLimits", visit.path, visit.query.given("cursor"))
+    values = {
+        "tenant": tenant,
+        "counters": (await acts.read("readLimitUse", visit.path))["data"],
+        "stated": stated["data"],
+        "next": next_page(f"/tenants/{tenant['id']}/limits", {}, stated["next_cursor"]),
+        **_SPELLING,
+        "numbers": _NUMBERS,
+        "kinds": tuple((each.value, each.value) for each in ScopeKind),
+        "start": _start(visit, stated["data"]),
+        "may_state": visit.may("replaceLimits"),
+    }
+    return Page("tenant_limits.html", values)
+
+
+def _start(visit: Visit, stated: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    kind, scope_id = visit.query.get("kind", ScopeKind.TENANT), visit.query.get("scope_id")
+    nothing = {"kind": kind, "scope_id": scope_id, **dict.fromkeys(LIMIT_NAMES)}
+    return next((each for each in stated if (each["kind"], each["scope_id"]) == (kind, scope_id)), nothing)
+
+
+async def state(visit: Visit) -> Redirect:
+    """What is left empty does not bind any more."""
+    budget = nanodollars_of("dollars_per_month", visit.form.get("dollars_per_month"))
+    with naming(nanodollars_per_month="dollars_per_month"), chosen("key_not_found", "scope_id"):
+        await visit.acts.submit("replaceLimits", visit.form, visit.path, {_MONEY: budget})
+    return Redirect(f"/tenants/{visit.path['tenant_id']}/limits", "Stated. Running gateways follow within 5 seconds.")
+
+
+async def page(visit: Visit) -> Page:
+    """An administrator's are of all tenants, a tenant's its own."""
+    return await of_all(visit) if visit.tenant is None else await own(visit, visit.tenant)
+
+
+async def of_all(visit: Visit) -> Page:
+    """Tenants by name, each with the counter that is nearest to its limit."""
+    filters = visit.query.given("search")
+    found = await visit.acts.read("listTenants", query={"limit": _TENANTS, **filters, **visit.query.given("cursor")})
+    rows = []
+    for tenant in found["data"]:
+        use = await visit.acts.read("readLimitUse", {"tenant_id": tenant["id"]})
+        rows.append((tenant, max(use["data"], key=_fullness, default=None)))
+    values = {"rows": rows, "filters": filters, "words": WORDS}
+    return Page("limits.html", values | {"next": next_page("/limits", filters, found["next_cursor"])})
+
+
+def _fullness(counter: Mapping[str, Any]) -> float:
+    used, limit = counter["used"], counter["limit"]
+    return float(used / limit) if limit else 1.0
+
+
+async def own(visit: Visit, principal: Principal) -> Page:
+    """As `/v1/limits` has it, with what is held."""
+    mine = OwnRecords(visit.operations, principal)
+    use = await mine.read("readLimitUse")
+    stated = [
+        {"kind": each.kind.value, "scope_id": each.scope_id}
+        | {name: getattr(each.limits, name) for name in LIMIT_NAMES}
+        for each in principal.limits
+    ]
+    values = {
+        "tier": use["tier"],
+        "counters": [each for each in use["data"] if mine.concerns(each)],
+        "stated": [each for each in stated if mine.concerns(each)],
+        **_SPELLING,
+    }
+    return Page("own_limits.html", values)
+
+
+def screens(context: ConsoleContext) -> list[Screen]:
+    return [
+        Screen(
+            path="/limits",
+            name="limits",
+            title="Limits",
+            section="Manage",
+            allowed=READERS,
+            tenants=True,
+            get=page,
+        ),
+        Screen(
+            path="/tenants/{tenant_id}/limits",
+            name="tenant_limits",
+            title="Limits of a tenant",
+            allowed=READERS,
+            get=of_tenant,
+            post={"state": state},
+        ),
+    ]

@@ -1,0 +1,106 @@
+"""What the pages share that show what happened: whose records a visitor reads, and of which time."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from gateway.analytics.sums import Grain
+from gateway.http.errors import APIError, invalid
+from gateway.management.console.forms import Form
+from gateway.management.console.own import OwnRecords
+from gateway.management.console.screens import Visit
+from gateway.management.console.typed import moment_of
+from gateway.management.operations.moments import instant
+
+MAX_NAMED_TENANTS = 200
+"""Of so many tenants a page knows the names; of others it shows the id."""
+
+LOCAL_CHARS = len("2026-01-02T12:00")
+"""Of a moment, as a field for it shows it."""
+
+Reading = Callable[..., Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of time up to now that can be chosen, and the bucket that suits it."""
+
+    word: str
+    name: str
+    length: timedelta
+    grain: Grain
+
+
+SPANS = (
+    Span("hour", "last hour", timedelta(hours=1), Grain.MINUTE),
+    Span("day", "last 24 hours", timedelta(days=1), Grain.HOUR),
+    Span("week", "last 7 days", timedelta(days=7), Grain.HOUR),
+    Span("month", "last 30 days", timedelta(days=30), Grain.DAY),
+    Span("quarter", "last 90 days", timedelta(days=90), Grain.DAY),
+    Span("year", "last 365 days", timedelta(days=365), Grain.DAY),
+)
+_BY_WORD: Mapping[str, Span] = {each.word: each for each in SPANS}
+
+
+def reading(visit: Visit) -> Reading:
+    """The admin API's reads: an administrator's by its role, a tenant's of its own records alone."""
+    if visit.tenant is not None:
+        return OwnRecords(visit.operations, visit.tenant).read
+    return visit.acts.read
+
+
+async def tenant_names(visit: Visit) -> Mapping[str, str]:
+    """By id."""
+    if visit.tenant is not None:
+        return {visit.tenant.tenant_id: visit.tenant.tenant_name}
+    page = await visit.acts.read("listTenants", query={"limit": str(MAX_NAMED_TENANTS)})
+    return {each["id"]: each["name"] for each in page["data"]}
+
+
+def window_query(query: Form, now: datetime, default: str) -> dict[str, str]:
+    """`start` and `end` as the API takes them: those that were typed, or else the `window` that was chosen.
+
+    Raises:
+        APIError: 400 naming `window`.
+    """
+    typed = {name: moment for name in ("start", "end") if (moment := moment_of(query.get(name)))}
+    if "start" in typed:
+        return typed
+    span = span_of(query, default)
+    if "end" in typed:
+        return {"start": _before(typed["end"], span), **typed}
+    return {"start": instant(now - span.length), "end": instant(now)}
+
+
+def span_of(query: Form, default: str) -> Span:
+    """
+    Raises:
+        APIError: 400 naming `window`.
+    """
+    word = query.get("window") or default
+    if word not in _BY_WORD:
+        raise invalid("window", f"window must be one of {', '.join(_BY_WORD)}.")
+    return _BY_WORD[word]
+
+
+def span_options(spans: Sequence[Span] = SPANS) -> list[tuple[str, str]]:
+    return [(each.word, each.name) for each in spans]
+
+
+def typed_fields(query: Form, *names: str) -> dict[str, str]:
+    """What a form of questions shows again: moments as its fields can show them."""
+    typed = query.given(*names)
+    return typed | {name: typed[name][:LOCAL_CHARS] for name in ("start", "end") if name in typed}
+
+
+def shown_again(error: APIError) -> bool:
+    """Whether a page's own questions were wrong, so that it is shown again with what was typed."""
+    return error.status == 400
+
+
+def _before(end: str, span: Span) -> str:
+    try:
+        return instant(datetime.fromisoformat(end) - span.length)
+    except (ValueError, OverflowError):
+        raise invalid("end", "end must be a moment, as in 2026-01-02T12:00.") from None

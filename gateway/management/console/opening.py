@@ -1,0 +1,33 @@
+"""From the gateway's services to the console."""
+
+from starlette.types import ASGIApp
+
+from gateway.generation.stages import Stages
+from gateway.management.console.app import ConsoleApp
+from gateway.management.console.context import ConsoleContext
+from gateway.management.console.endings import EndedSessions
+from gateway.management.console.login import Gatekeeper
+from gateway.management.console.pages import every_passage, every_screen
+from gateway.management.http.app import AdminApp
+
+
+def open_console(stages: Stages, admin: AdminApp, chat: ASGIApp) -> ConsoleApp:
+    services = stages.services
+    context = ConsoleContext(
+        operations=admin.operations,
+        admin=admin.context,
+        engine=services.engine,
+        limiter=services.limiter,
+        classes=stages.classes,
+        names=stages.names,
+        score=stages.routes.score,
+        prices=services.prices,
+        journal=services.journal,
+        analytics=services.analytics,
+        sessions=services.sessions,
+        chat=chat,
+        now=admin.context.now,
+    )
+    ended = EndedSessions(admin.context.database, admin.context.now)
+    gatekeeper = Gatekeeper(admin, services.authenticator, ended, admin.context.pepper, admin.context.now)
+    return ConsoleApp(admin.operations, gatekeeper, every_screen(context), every_passage(context))

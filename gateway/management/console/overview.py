@@ -1,0 +1,147 @@
+"""The first page: what runs now, what today has brought, and for a tenant where its limits stand."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from engine.scheduling.stats import SchedulerStats
+from gateway.analytics.sums import Grain
+from gateway.http.errors import APIError
+from gateway.management.console.context import ConsoleContext
+from gateway.management.console.figures import duration, percent
+from gateway.management.console.limits import WORDS
+from gateway.management.console.observing import reading, tenant_names
+from gateway.management.console.own import OwnRecords
+from gateway.management.console.screens import Fragment, Page, Screen, Visit
+from gateway.management.console.usage_figures import Group, grouped, summed
+from gateway.management.operations.moments import instant
+from gateway.management.operations.roles import READERS
+
+SHOWN_GROUPS = 8
+"""Models, and tenants, by what they cost today: of the rest there is the sum."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelNow:
+    """One model's line. `used_blocks` are held by requests; what is cached for later is not among them."""
+
+    name: str
+    running: int
+    waiting: int
+    paused: int
+    longest_wait: str
+    preemptions: int
+    used_blocks: int
+    num_blocks: int
+    used: str
+
+    @classmethod
+    def of(cls, name: str, stats: SchedulerStats) -> "ModelNow":
+        used_blocks = stats.num_blocks - stats.free_blocks
+        return cls(
+            name,
+            stats.running,
+            stats.waiting,
+            stats.paused,
+            duration(max((each.queue_age_ns for each in stats.classes), default=0) / 1e6),
+            stats.preemptions_total,
+            used_blocks,
+            stats.num_blocks,
+            percent(used_blocks, stats.num_blocks),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """What was used since midnight UTC, told apart by model and, for administrators, by tenant: the dearest first."""
+
+    total: Group
+    models: Sequence[Group]
+    tenants: Sequence[Group]
+
+
+class Overview:
+    """Handlers."""
+
+    def __init__(self, context: ConsoleContext) -> None:
+        self._context = context
+
+    async def page(self, visit: Visit) -> Page:
+        return Page("overview.html", {**await self._now(visit), **await self._today(visit)})
+
+    async def now(self, visit: Visit) -> Fragment:
+        return Fragment("overview_now.html", await self._now(visit))
+
+    async def today(self, visit: Visit) -> Fragment:
+        return Fragment("overview_today.html", await self._today(visit))
+
+    async def _now(self, visit: Visit) -> Mapping[str, Any]:
+        """The engine's state is for administrators: from others' queues a tenant could tell who is busy."""
+        if visit.tenant is not None:
+            mine = OwnRecords(visit.operations, visit.tenant)
+            use = await mine.read("readLimitUse")
+            return {"counters": [each for each in use["data"] if mine.concerns(each)], "words": WORDS}
+        journal = self._context.journal
+        return {
+            "ready": self._context.engine.ready,
+            "models": [ModelNow.of(name, stats) for name, stats in self._context.engine.stats().items()],
+            "backlog": journal.backlog_events,
+            "trouble": journal.trouble,
+        }
+
+    async def _today(self, visit: Visit) -> Mapping[str, Any]:
+        """None where the store of usage does not answer: the rest of the page is of use all the same."""
+        try:
+            return {"today": await self._day(visit)}
+        except APIError as error:
+            if error.status != 503:
+                raise
+            return {"today": None}
+
+    async def _day(self, visit: Visit) -> Day:
+        midnight = datetime.combine(self._context.now().astimezone(UTC), datetime.min.time(), UTC)
+        window = {
+            "start": instant(midnight),
+            "end": instant(midnight + timedelta(days=1)),
+            "bucket": Grain.DAY.value,
+        }
+        read = reading(visit)
+        by_model = (await read("readUsage", query={**window, "by": "model"}))["data"]
+        total = Group(None, "all", summed(by_model))
+        models = grouped(by_model, "model", {})[:SHOWN_GROUPS]
+        if visit.tenant is not None:
+            return Day(total, models, ())
+        by_tenant = (await read("readUsage", query={**window, "by": "tenant"}))["data"]
+        return Day(total, models, grouped(by_tenant, "tenant", await tenant_names(visit))[:SHOWN_GROUPS])
+
+
+def screens(context: ConsoleContext) -> list[Screen]:
+    overview = Overview(context)
+    return [
+        Screen(
+            path="",
+            name="overview",
+            title="Overview",
+            section="Observe",
+            allowed=READERS,
+            tenants=True,
+            get=overview.page,
+        ),
+        Screen(
+            path="/overview/now",
+            name="overview_now",
+            title="Now",
+            allowed=READERS,
+            tenants=True,
+            get=overview.now,
+        ),
+        Screen(
+            path="/overview/today",
+            name="overview_today",
+            title="Today",
+            allowed=READERS,
+            tenants=True,
+            get=overview.today,
+        ),
+    ]

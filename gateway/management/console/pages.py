@@ -1,0 +1,48 @@
+"""All screens of the console, in the order of the navigation."""
+
+from collections.abc import Sequence
+
+from gateway.management.console import (
+    audit,
+    credit,
+    invoices,
+    keys,
+    limits,
+    overview,
+    playground,
+    prices,
+    reconciliation,
+    requests,
+    routing,
+    scheduler,
+    tenants,
+    usage,
+)
+from gateway.management.console.context import ConsoleContext
+from gateway.management.console.screens import Passage, Screen
+
+_MODULES = (
+    overview,
+    usage,
+    requests,
+    scheduler,
+    routing,
+    playground,
+    tenants,
+    keys,
+    limits,
+    credit,
+    invoices,
+    prices,
+    reconciliation,
+    audit,
+)
+"""Each has `screens(context)`."""
+
+
+def every_screen(context: ConsoleContext) -> tuple[Screen, ...]:
+    return tuple(screen for module in _MODULES for screen in module.screens(context))
+
+
+def every_passage(context: ConsoleContext) -> Sequence[Passage]:
+    return playground.passages(context)

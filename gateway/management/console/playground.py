@@ -1,0 +1,85 @@
+"""A conversation with a model, as a client has it: the same endpoint, the same limits, the same bill.
+
+A tenant speaks as itself, through a passage that its session opens. An administrator's key is none that models answer:
+the page asks for a tenant's, keeps it in its memory, and sends it to the API as any client would.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import orjson
+
+from gateway.billing.errors import NoPrice
+from gateway.formats.openai.models import ModelCards
+from gateway.management.console.context import ConsoleContext
+from gateway.management.console.screens import PREFIX, Page, Passage, Screen, Visit
+from gateway.management.operations.roles import READERS
+from gateway.tenancy.grants import KeyScope
+
+API_PATH = "/v1/chat/completions"
+PASSAGE_PATH = "/playground/completions"
+
+
+class Playground:
+    """Handler."""
+
+    def __init__(self, context: ConsoleContext) -> None:
+        self._context = context
+        self._cards = ModelCards(context.engine, context.names)
+
+    async def page(self, visit: Visit) -> Page:
+        tiers = self._tiers(visit)
+        values = {
+            "models": self._models(visit),
+            "tiers": tiers,
+            "prices": orjson.dumps(self._prices(tiers)).decode(),
+            "target": API_PATH if visit.tenant is None else PREFIX + PASSAGE_PATH,
+            "needs_key": visit.tenant is None,
+        }
+        return Page("playground.html", values)
+
+    def _models(self, visit: Visit) -> Sequence[str]:
+        """The names that may be asked for."""
+        if visit.tenant is None:
+            return list(self._context.names.all_names(()))
+        return [card["id"] for card in self._cards.all(visit.tenant)]
+
+    def _tiers(self, visit: Visit) -> Sequence[str]:
+        """Classes from the highest that may be asked for. Who asks for a higher one than the key's gets the key's."""
+        names = self._context.classes.names
+        if visit.tenant is None:
+            return names
+        own = self._context.classes.of_tier(visit.tenant.tier).name
+        return names[names.index(own) :]
+
+    def _prices(self, tiers: Sequence[str]) -> Mapping[str, Mapping[str, Sequence[int]]]:
+        """By model and class: nanodollars of a token of the prompt, of one of it from the cache, and of the answer."""
+        now = self._context.now()
+        prices: dict[str, dict[str, Sequence[int]]] = {}
+        for model in self._context.engine.models:
+            for tier in tiers:
+                try:
+                    price = self._context.prices.price_of(model, tier, now)
+                except NoPrice:
+                    continue
+                prices.setdefault(model, {})[tier] = (price.prompt, price.cached_prompt, price.completion)
+        return prices
+
+
+def screens(context: ConsoleContext) -> list[Screen]:
+    playground = Playground(context)
+    return [
+        Screen(
+            path="/playground",
+            name="playground",
+            title="Playground",
+            section="Try",
+            allowed=READERS,
+            tenants=True,
+            scope=KeyScope.CHAT,
+            get=playground.page,
+        )
+    ]
+
+
+def passages(context: ConsoleContext) -> list[Passage]:
+    return [Passage(path=PASSAGE_PATH, to=API_PATH, app=context.chat)]

@@ -1,0 +1,57 @@
+"""Whether what the journal wrote is what the store counts and what invoices say."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.common.timestamps import utc_from_ms
+from gateway.management.console.context import ConsoleContext
+from gateway.management.console.screens import Page, Screen, Visit
+from gateway.management.console.typed import moment_of
+from gateway.management.operations.moments import instant
+from gateway.management.operations.roles import READERS
+
+MAX_SHOWN = 100
+"""Findings of each kind on the page; the rest is counted, and the API has them all."""
+_EVENTS: Mapping[str, str] = {
+    "missing": "In the journal, not in the store",
+    "doubled": "In the store under another's number, or in rows that differ",
+    "altered": "In the store, though not as the journal has it",
+    "unauthenticated": "In the store without a gateway's signature",
+    "copies": "In the store more than once, and counted once: no drift",
+}
+_MONTHS: Mapping[str, str] = {
+    "months": "Months whose invoice charges more than was used",
+    "late": "Months with usage after their invoice, which the next one has: no drift",
+}
+
+
+async def page(visit: Visit) -> Page:
+    """Compares only where a window is asked for: it reads much."""
+    asked = visit.query.given("start", "end")
+    found: Any = None
+    if "run" in visit.query.texts():
+        query = {name: moment for name, text in asked.items() if (moment := moment_of(text)) is not None}
+        found = await visit.acts.read("readReconciliation", query=query)
+    values = {
+        "asked": asked,
+        "found": found,
+        "events": _EVENTS,
+        "months": _MONTHS,
+        "most": MAX_SHOWN,
+        "hour": lambda hour_ms: instant(utc_from_ms(hour_ms)),
+        "sums": ("journal", "stored", "pending"),
+    }
+    return Page("reconciliation.html", values)
+
+
+def screens(context: ConsoleContext) -> list[Screen]:
+    return [
+        Screen(
+            path="/reconciliation",
+            name="reconciliation",
+            title="Reconciliation",
+            section="Money",
+            allowed=READERS,
+            get=page,
+        )
+    ]

@@ -1,0 +1,61 @@
+"""Templates: what a page's values become."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from gateway.billing.money import dollars
+from gateway.management.console.screens import Refusal, Screen
+from gateway.management.console.static_files import StaticFiles
+from gateway.management.console.visitors import Visitor
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a page has around its own values. `visitor` is None where nobody has logged in. `navigation`: the screens
+    by section; `here` is the name of the section's screen that is marked."""
+
+    visitor: Visitor | None
+    title: str
+    csrf: str
+    theme: str
+    navigation: Mapping[str, Sequence[Screen]]
+    here: str = ""
+    address: str = "/console"
+    said: str = ""
+    refused: Refusal | None = None
+
+
+class Renderer:
+    """All text is escaped, and a value that a template misses is an error."""
+
+    def __init__(self, static: StaticFiles) -> None:
+        self._environment = Environment(
+            loader=PackageLoader("gateway.management.console"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._environment.globals["static"] = static.url
+        self._environment.filters["dollars"] = dollars
+        self._environment.filters["count"] = lambda number: f"{number:,}"
+
+    def page(self, template: str, around: Surroundings, values: Mapping[str, Any]) -> str:
+        """`once` names this rendering: a form that is sent twice carries the same."""
+        return self._environment.get_template(template).render(
+            visitor=around.visitor,
+            title=around.title,
+            csrf=around.csrf,
+            theme=around.theme,
+            navigation=around.navigation,
+            here=around.here,
+            address=around.address,
+            said=around.said,
+            refused=around.refused,
+            once=secrets.token_urlsafe(16),
+            **values,
+        )

@@ -1,0 +1,174 @@
+"""Requests: the latest or those that are looked for, and all that is known of one."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import quote
+
+from gateway.billing.errors import NoPrice
+from gateway.billing.prices import Price
+from gateway.http.errors import APIError
+from gateway.management.console.addresses import address, next_page
+from gateway.management.console.charts import Chart, shares
+from gateway.management.console.context import ConsoleContext
+from gateway.management.console.figures import duration, money, percent
+from gateway.management.console.observing import (
+    reading,
+    shown_again,
+    span_options,
+    tenant_names,
+    typed_fields,
+    window_query,
+)
+from gateway.management.console.screens import Page, Screen, Visit
+from gateway.management.operations.moments import instant
+from gateway.management.operations.requests import RECENT
+from gateway.management.operations.roles import READERS
+from gateway.metering.event import Ending
+
+DEFAULT_SPAN = "day"
+FILTERS = ("tenant_id", "key_id", "model", "tier", "finish_reason")
+
+_ASKED = ("window", "start", "end", *FILTERS)
+_NS_PER_MS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """A line of what a request costs: so many tokens at so many nanodollars each."""
+
+    kind: str
+    tokens: int
+    each: int
+
+    @property
+    def nanodollars(self) -> int:
+        return self.tokens * self.each
+
+
+class RequestPages:
+    """Handlers."""
+
+    def __init__(self, context: ConsoleContext) -> None:
+        self._context = context
+
+    async def listing(self, visit: Visit) -> Page:
+        values: dict[str, Any] = {
+            "typed": typed_fields(visit.query, *_ASKED),
+            "spans": span_options(),
+            "default_span": DEFAULT_SPAN,
+            "endings": [(each.value, each.value) for each in Ending],
+            "names": await tenant_names(visit),
+            "everyone": visit.tenant is None,
+            "duration": duration,
+            "address_of": request_address,
+            "error": None,
+            "page": None,
+        }
+        try:
+            # A page after the first is of the same window: its address says when that begins and ends.
+            window = window_query(visit.query, self._context.now(), DEFAULT_SPAN)
+            asked = {**window, **visit.query.given(*FILTERS)}
+            page = await reading(visit)("listRequests", query={**asked, **visit.query.given("cursor")})
+        except APIError as error:
+            if not shown_again(error):
+                raise
+            return Page("requests.html", values | {"error": error}, 400)
+        further = next_page("/requests", asked, page["next_cursor"])
+        return Page("requests.html", values | {"page": page, "further": further, "window": window})
+
+    async def one(self, visit: Visit) -> Page:
+        path = {"request_id": visit.path["request_id"]}
+        try:
+            request = await reading(visit)("readRequest", path, visit.query.given("near"))
+        except APIError as error:
+            if error.code != "request_not_found":
+                raise
+            return Page("request_missing.html", {**path, "error": error, "days": RECENT.days}, 404)
+        price = self._price(request)
+        ended = datetime.fromisoformat(request["occurred_at"])
+        begun = ended - timedelta(milliseconds=request["total_latency_ms"])
+        ttft_ms = request["ttft_ms"]
+        values = {
+            "request": request,
+            "names": await tenant_names(visit),
+            "everyone": visit.tenant is None,
+            "times": time_line(request),
+            "begun": instant(begun),
+            "first": None if ttft_ms is None else instant(begun + timedelta(milliseconds=ttft_ms)),
+            "charges": None if price is None else charges_of(request, price),
+            "duration": duration,
+            "money": money,
+            "accepted": percent(request["accepted_draft_tokens"], request["draft_tokens"]),
+            "engine_ms": request["engine_ns"] / _NS_PER_MS,
+            "recomputed": [(each["tier"], each["engine_ns"] / _NS_PER_MS) for each in request["recomputed"]],
+            "invoices": address("/invoices", {"month": request["occurred_at"][:7], **_whose(visit, request)}),
+        }
+        return Page("request.html", values)
+
+    def _price(self, request: dict[str, Any]) -> Price | None:
+        """What it was charged at: the price of the moment when it was admitted. None where the book has another now."""
+        begun = datetime.fromisoformat(request["occurred_at"]) - timedelta(milliseconds=request["total_latency_ms"])
+        try:
+            price = self._context.prices.price_of(request["model"], request["tier_served"], begun)
+        except NoPrice:
+            return None
+        return price if price.version == request["price_version"] else None
+
+
+def request_address(request: dict[str, Any]) -> str:
+    """Of a request's page. With its time, it is found however old it is."""
+    return address(f"/requests/{quote(request['request_id'], safe='')}", {"near": request["occurred_at"]})
+
+
+def time_line(request: dict[str, Any]) -> Chart:
+    """Where the time went between the request and the end of its answer."""
+    total_ms, queue_ms, ttft_ms = request["total_latency_ms"], request["queue_ms"], request["ttft_ms"]
+    queued_ms = min(queue_ms, total_ms)
+    if ttft_ms is None:
+        parts = [("queued", queued_ms), ("without a token", total_ms - queued_ms)]
+    else:
+        first_ms = min(max(ttft_ms, queued_ms), total_ms)
+        paused_ms = min(request["paused_ms"], total_ms - first_ms)
+        parts = [
+            ("queued", queued_ms),
+            ("to the first token", first_ms - queued_ms),
+            ("answering", total_ms - first_ms - paused_ms),
+            ("paused, as its client did not read", paused_ms),
+        ]
+    return shares("Where the time went", parts, duration)
+
+
+def charges_of(request: dict[str, Any], price: Price) -> list[Charge]:
+    return [
+        Charge("Prompt, computed", request["prompt_tokens"] - request["cached_tokens"], price.prompt),
+        Charge("Prompt, from the prefix cache", request["cached_tokens"], price.cached_prompt),
+        Charge("Completion", request["completion_tokens"], price.completion),
+    ]
+
+
+def _whose(visit: Visit, request: dict[str, Any]) -> dict[str, str]:
+    return {} if visit.tenant is not None else {"tenant_id": request["tenant_id"]}
+
+
+def screens(context: ConsoleContext) -> list[Screen]:
+    pages = RequestPages(context)
+    return [
+        Screen(
+            path="/requests",
+            name="requests",
+            title="Requests",
+            section="Observe",
+            allowed=READERS,
+            tenants=True,
+            get=pages.listing,
+        ),
+        Screen(
+            path="/requests/{request_id}",
+            name="request",
+            title="Request",
+            allowed=READERS,
+            tenants=True,
+            get=pages.one,
+        ),
+    ]

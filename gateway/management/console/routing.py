@@ -1,0 +1,129 @@
+"""Routing: what it chose and saved, what each tenant wants of it, and what it would make of a question."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.http.errors import APIError, invalid
+from gateway.management.console.addresses import next_page
+from gateway.management.console.context import ConsoleContext
+from gateway.management.console.observing import (
+    SPANS,
+    reading,
+    shown_again,
+    span_of,
+    span_options,
+    tenant_names,
+    typed_fields,
+    window_query,
+)
+from gateway.management.console.routing_figures import Savings, routing_figures
+from gateway.management.console.screens import Page, Screen, Visit
+from gateway.management.operations.roles import READERS
+from gateway.routing.question import Question
+from gateway.routing.score import Expectation
+from gateway.tenancy.routing_policy import Preference
+
+DEFAULT_SPAN = "day"
+MAX_QUESTION_CHARS = 2000
+TENANTS_A_PAGE = 25
+"""Each one's policy is a read of its own."""
+
+_OFFERED = [span for span in SPANS if span.length.days <= 30]
+_ASKED = ("window", "tenant_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of a question under a preference: the large model's from `threshold` on."""
+
+    preference: str
+    threshold: float
+    is_large: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    expected: Expectation
+    verdicts: tuple[Verdict, ...]
+
+
+class RoutingPages:
+    """Handlers."""
+
+    def __init__(self, context: ConsoleContext) -> None:
+        self._context = context
+        self._savings = Savings(context.names, context.prices)
+
+    async def page(self, visit: Visit) -> Page:
+        question = visit.query.get("question")
+        typed = typed_fields(visit.query, *_ASKED)
+        values: dict[str, Any] = {
+            "typed": typed,
+            "spans": span_options(_OFFERED),
+            "default_span": DEFAULT_SPAN,
+            "everyone": visit.tenant is None,
+            "pairs": sorted(self._context.names.small_of.items()),
+            "question": question,
+            "most_chars": MAX_QUESTION_CHARS,
+            "judgement": None,
+            "error": None,
+            "figures": None,
+            "own": None if visit.tenant is None else visit.tenant.routing,
+            **await self._policies(visit),
+        }
+        try:
+            if question:
+                values["judgement"] = self.judged(question)
+            span = span_of(visit.query, DEFAULT_SPAN)
+            window = window_query(visit.query, self._context.now(), DEFAULT_SPAN)
+            asked = {**window, "bucket": span.grain.value, **visit.query.given("tenant_id")}
+            answer = await reading(visit)("readRouteShares", query=asked)
+        except APIError as error:
+            if not shown_again(error):
+                raise
+            return Page("routing.html", values | {"error": error}, 400)
+        return Page("routing.html", values | {"answer": answer, "figures": routing_figures(answer, self._savings)})
+
+    def judged(self, question: str) -> Judgement:
+        """What the score makes of a question that stands alone.
+
+        Raises:
+            APIError: 400 naming `question`, it is too long.
+        """
+        if len(question) > MAX_QUESTION_CHARS:
+            raise invalid("question", f"A question here has at most {MAX_QUESTION_CHARS} characters.")
+        expected = self._context.score.expect(Question(text=question))
+        thresholds = self._context.score.thresholds
+        return Judgement(
+            expected,
+            tuple(Verdict(each.value, thresholds[each], expected.score >= thresholds[each]) for each in Preference),
+        )
+
+    async def _policies(self, visit: Visit) -> dict[str, Any]:
+        """Of a page of tenants, by name; of none for a tenant, who has its own."""
+        if visit.tenant is not None:
+            return {"policies": (), "further": None, "names": await tenant_names(visit)}
+        query = {"limit": str(TENANTS_A_PAGE), **visit.query.given("cursor")}
+        listed = await visit.acts.read("listTenants", query=query)
+        tenants: Sequence[Any] = listed["data"]
+        policies = [
+            (tenant, await visit.acts.read("readRoutingPolicy", {"tenant_id": tenant["id"]})) for tenant in tenants
+        ]
+        further = next_page("/routing", visit.query.given(*_ASKED), listed["next_cursor"])
+        return {"policies": policies, "further": further, "names": await tenant_names(visit)}
+
+
+def screens(context: ConsoleContext) -> list[Screen]:
+    pages = RoutingPages(context)
+    return [
+        Screen(
+            path="/routing",
+            name="routing",
+            title="Routing",
+            section="Observe",
+            allowed=READERS,
+            tenants=True,
+            get=pages.page,
+        )
+    ]

@@ -1,0 +1,151 @@
+"""What a page of the console is, declared once: where, for whom, what it shows and what its forms do."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from starlette.types import ASGIApp
+
+from gateway.http.errors import APIError
+from gateway.management.console.acts import Acts
+from gateway.management.console.forms import NO_FORM, Form
+from gateway.management.console.visitors import AdministratorVisitor, TenantVisitor, Visitor
+from gateway.management.operations.acting import Operations
+from gateway.management.operations.roles import Role
+from gateway.tenancy.grants import KeyScope
+from gateway.tenancy.records import Principal
+
+PREFIX = "/console"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A form that was refused: the page is shown again with why, beside the field at fault, and what was typed."""
+
+    act: str
+    error: APIError
+    typed: Form
+
+    @property
+    def field(self) -> str:
+        """The name of the form's field at fault, or nothing: `scopes[1]` is of `scopes`."""
+        return (self.error.param or "").partition("[")[0].partition(".")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One request of one visitor. `path` has what stands in the braces of the screen's path.
+
+    `form` is what was sent with a POST. `refused` is there when a page is shown again because a form was refused.
+    """
+
+    visitor: Visitor
+    operations: Operations = field(repr=False)
+    request_id: str
+    path: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    query: Form = NO_FORM
+    form: Form = NO_FORM
+    refused: Refusal | None = None
+
+    @property
+    def acts(self) -> Acts:
+        """The admin API's operations in this administrator's name.
+
+        Raises:
+            APIError: 403, it is a tenant.
+        """
+        if not isinstance(self.visitor, AdministratorVisitor):
+            raise forbidden()
+        return Acts(self.operations, self.visitor.administrator, self.request_id, self.form.get("once") or None)
+
+    @property
+    def tenant(self) -> Principal | None:
+        """Whose key it is; None for an administrator."""
+        return self.visitor.principal if isinstance(self.visitor, TenantVisitor) else None
+
+    def may(self, operation: str) -> bool:
+        """Whether the visitor may do an operation of the admin API. No tenant may."""
+        if not isinstance(self.visitor, AdministratorVisitor):
+            return False
+        return self.operations.allows(operation, self.visitor.administrator)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A whole page: a template that extends `base.html`, and its values."""
+
+    template: str
+    values: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    status: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A part of a page alone, for `live.js` to put in the place of what is there."""
+
+    template: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Redirect:
+    """Where to go after a form was done: a path below `PREFIX`. `said` is shown there once."""
+
+    path: str
+    said: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """Something else than a page: JSON for a script, or a file to keep under `filename`."""
+
+    content: bytes
+    media_type: str
+    filename: str | None = None
+
+
+Answer = Page | Fragment | Redirect | Document
+Handler = Callable[[Visit], Awaitable[Answer]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screen:
+    """A path of the console. `get` reads. `post` does what a form's `act` says, by name; where it raises an `APIError`
+    of the visitor's making (400, 409, 422), the screen's `get` is shown again with `Visit.refused`.
+
+    `allowed` are the roles that may come here, and `tenants` whether tenants' keys may; one that is for some scopes
+    only must have `scope`. `section` is the group of the navigation it is listed in; None: another page leads to it.
+    """
+
+    path: str
+    """Below `PREFIX`, as in `/tenants/{tenant_id}`; empty for the first page."""
+    name: str
+    """Unique; also marks where one is in the navigation."""
+    title: str
+    section: str | None = None
+    allowed: frozenset[Role] = frozenset()
+    tenants: bool = False
+    scope: KeyScope = KeyScope.USAGE
+    get: Handler
+    post: Mapping[str, Handler] = field(default_factory=lambda: MappingProxyType({}))
+
+    def admits(self, visitor: Visitor) -> bool:
+        if isinstance(visitor, TenantVisitor):
+            return self.tenants and visitor.principal.may(self.scope)
+        return visitor.administrator.role in self.allowed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passage:
+    """A path at which a tenant's page speaks to the gateway's own endpoint `app` as that tenant: the request goes on
+    as if it had come to `to` with the tenant's key, with all that holds there (scopes, limits, billing). POST only,
+    from the console's own scripts: the token of the page is in the header `x-csrf-token`."""
+
+    path: str
+    to: str
+    app: ASGIApp
+
+
+def forbidden() -> APIError:
+    return APIError(403, "Your key may not see this page.", code="role_not_allowed")

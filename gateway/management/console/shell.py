@@ -1,0 +1,138 @@
+"""From what a handler answers to a response: pages in their frame, errors as pages, redirects, documents."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, unquote
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from gateway.http.errors import APIError
+from gateway.http.exchange import exchange_of
+from gateway.management.console.login import needs_mark
+from gateway.management.console.rendering import Renderer, Surroundings
+from gateway.management.console.screens import PREFIX, Answer, Document, Fragment, Page, Redirect, Refusal, Screen
+from gateway.management.console.sessions import ConsoleSessions, Session
+from gateway.management.console.visitors import Visitor
+
+SAID_COOKIE = "turnpike_said"
+"""What a form did, on its way to the page that comes after it."""
+SAID_SECONDS = 30
+THEME_COOKIE = "turnpike_theme"
+THEME_SECONDS = 400 * 24 * 3600
+THEMES = ("auto", "light", "dark")
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """Somebody with a session."""
+
+    session: Session
+    visitor: Visitor
+
+
+class Shell:
+    """Makes responses. `screens` are all there are: what of them a visitor may see is the navigation."""
+
+    def __init__(self, renderer: Renderer, sessions: ConsoleSessions, screens: Sequence[Screen]) -> None:
+        self._renderer = renderer
+        self._sessions = sessions
+        self._screens = screens
+
+    def respond(
+        self, request: Request, guest: Guest, screen: Screen, answer: Answer, refused: Refusal | None = None
+    ) -> Response:
+        match answer:
+            case Page():
+                around = self._around(request, guest, screen.title, screen.name, refused)
+                status = answer.status if refused is None else refused.error.status
+                return self._page(request, answer.template, around, answer.values, status)
+            case Fragment():
+                around = self._around(request, guest, screen.title, screen.name, None)
+                return HTMLResponse(self._renderer.page(answer.template, around, answer.values))
+            case Redirect():
+                return self._redirect(request, answer)
+            case Document():
+                headers = {}
+                if answer.filename is not None:
+                    headers["content-disposition"] = f"attachment; filename*=UTF-8''{quote(answer.filename)}"
+                return Response(answer.content, headers=headers, media_type=answer.media_type)
+
+    def error(self, request: Request, guest: Guest | None, error: APIError) -> Response:
+        """A page that says what an API's client would be told."""
+        title = _TITLES.get(error.status, "This did not work")
+        values = {"error": error, "request_id": exchange_of(request.scope).request_id}
+        response = self._page(request, "error.html", self._around(request, guest, title), values, error.status)
+        response.headers.update(error.headers)
+        return response
+
+    def login(self, request: Request, address: str, *, secure: bool, error: str = "", status: int = 200) -> Response:
+        """The form to log in, which leads to `address`."""
+        values = {"next": address, "error": error, "secure": secure}
+        return self._page(request, "login.html", self._around(request, None, "Log in"), values, status)
+
+    def first_address(self, visitor: Visitor) -> str | None:
+        """Of the first screen that a visitor may see; None: of none."""
+        return next((PREFIX + screens[0].path for screens in self._navigation(visitor).values()), None)
+
+    def _around(
+        self, request: Request, guest: Guest | None, title: str, here: str = "", refused: Refusal | None = None
+    ) -> Surroundings:
+        theme = request.cookies.get(THEME_COOKIE, "")
+        query = request.url.query
+        return Surroundings(
+            visitor=None if guest is None else guest.visitor,
+            title=title,
+            csrf="" if guest is None else self._sessions.csrf_token(guest.session),
+            theme=theme if theme in THEMES else THEMES[0],
+            navigation={} if guest is None else self._navigation(guest.visitor),
+            here=here,
+            address=request.url.path + (f"?{query}" if query else ""),
+            said=unquote(request.cookies.get(SAID_COOKIE, "")),
+            refused=refused,
+        )
+
+    def _page(
+        self, request: Request, template: str, around: Surroundings, values: Mapping[str, Any], status: int
+    ) -> Response:
+        response = HTMLResponse(self._renderer.page(template, around, values), status)
+        if around.said:
+            response.delete_cookie(SAID_COOKIE, path=PREFIX)
+        return response
+
+    def _redirect(self, request: Request, answer: Redirect) -> Response:
+        response = RedirectResponse(PREFIX + answer.path, 303)
+        if answer.said:
+            set_cookie(request, response, SAID_COOKIE, quote(answer.said), SAID_SECONDS)
+        return response
+
+    def _navigation(self, visitor: Visitor) -> Mapping[str, Sequence[Screen]]:
+        sections: dict[str, list[Screen]] = {}
+        for screen in self._screens:
+            if screen.section is not None and screen.admits(visitor):
+                sections.setdefault(screen.section, []).append(screen)
+        return sections
+
+
+def set_cookie(request: Request, response: Response, name: str, value: str, seconds: int) -> None:
+    """One that only pages of the console get, and no script."""
+    response.set_cookie(
+        name,
+        value,
+        max_age=seconds,
+        path=PREFIX,
+        secure=needs_mark(request.url.scheme, request.headers),
+        httponly=True,
+        samesite="strict",
+    )
+
+
+_TITLES = {
+    400: "This cannot be read",
+    403: "Not for this key",
+    404: "There is no such page",
+    409: "This is not possible now",
+    429: "Too often",
+    503: "Not available at the moment",
+}

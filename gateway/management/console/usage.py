@@ -1,0 +1,121 @@
+"""What was used over time, told apart by tenant, key, model or class."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.analytics.sums import SUM_COLUMNS, Grain
+from gateway.http.errors import APIError, invalid
+from gateway.management.console.addresses import address
+from gateway.management.console.context import ConsoleContext
+from gateway.management.console.figures import duration
+from gateway.management.console.observing import (
+    reading,
+    shown_again,
+    span_of,
+    span_options,
+    tenant_names,
+    typed_fields,
+    window_query,
+)
+from gateway.management.console.screens import Document, Page, Screen, Visit
+from gateway.management.console.usage_figures import bucket_starts, figures_of
+from gateway.management.operations.roles import READERS
+from gateway.management.operations.schema import Choice
+from gateway.spreadsheet import csv_text
+
+MAX_BUCKETS = 400
+"""In a chart: more bars than that cannot be told apart."""
+MAX_GROUPS = 100
+"""In the table; the file has all."""
+DEFAULT_SPAN = "day"
+WORDS = ("tenant", "key", "model", "tier")
+FILTERS = ("tenant_id", "key_id", "model", "tier")
+
+_ASKED = ("window", "start", "end", "bucket", "by", *FILTERS)
+_CSV_COLUMNS = ("start", *WORDS, *(name for name in SUM_COLUMNS if name != "cost_nanodollars"), "cost_dollars")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a form asked for, as `readUsage` takes it."""
+
+    query: Mapping[str, str]
+    by: str | None
+
+
+class UsagePages:
+    """Handlers."""
+
+    def __init__(self, context: ConsoleContext) -> None:
+        self._context = context
+
+    async def page(self, visit: Visit) -> Page:
+        typed = typed_fields(visit.query, *_ASKED)
+        names = await tenant_names(visit)
+        values: dict[str, Any] = {
+            "typed": typed,
+            "spans": span_options(),
+            "default_span": DEFAULT_SPAN,
+            "grains": [(each.value, each.value) for each in Grain],
+            "words": [(each, each) for each in (WORDS if visit.tenant is None else WORDS[1:])],
+            "names": names,
+            "everyone": visit.tenant is None,
+            "most": MAX_GROUPS,
+            "csv": address("/usage.csv", visit.query.given(*_ASKED)),
+            "duration": duration,
+            "error": None,
+            "figures": None,
+        }
+        try:
+            asked = self._asked(visit)
+            answer = await reading(visit)("readUsage", query=asked.query)
+            if len(bucket_starts(answer)) > MAX_BUCKETS:
+                raise invalid("bucket", f"Over {MAX_BUCKETS} buckets: choose a longer bucket or a shorter time.")
+        except APIError as error:
+            if not shown_again(error):
+                raise
+            return Page("usage.html", values | {"error": error}, 400)
+        return Page("usage.html", values | {"answer": answer, "figures": figures_of(answer, asked.by, names)})
+
+    async def as_csv(self, visit: Visit) -> Document:
+        """Every point, not only those that a chart has room for."""
+        answer = await reading(visit)("readUsage", query=self._asked(visit).query)
+        return Document(csv_text(_CSV_COLUMNS, answer["data"]).encode(), "text/csv; charset=utf-8", "usage.csv")
+
+    def _asked(self, visit: Visit) -> Asked:
+        """
+        Raises:
+            APIError: 400 naming the field.
+        """
+        query = visit.query
+        window = window_query(query, self._context.now(), DEFAULT_SPAN)
+        grain = query.get("bucket") or span_of(query, DEFAULT_SPAN).grain.value
+        by = query.get("by") or None
+        if by is not None:
+            Choice(WORDS).read(by, "by")
+        told = {"by": by} if by is not None else {}
+        return Asked({**window, "bucket": grain, **told, **query.given(*FILTERS)}, by)
+
+
+def screens(context: ConsoleContext) -> list[Screen]:
+    pages = UsagePages(context)
+    return [
+        Screen(
+            path="/usage",
+            name="usage",
+            title="Usage",
+            section="Observe",
+            allowed=READERS,
+            tenants=True,
+            get=pages.page,
+        ),
+        Screen(
+            path="/usage.csv",
+            name="usage-csv",
+            title="Usage as CSV",
+            allowed=READERS,
+            tenants=True,
+            get=pages.as_csv,
+        ),
+    ]

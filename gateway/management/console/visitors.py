@@ -1,0 +1,46 @@
+"""Who looks at the console."""
+
+from dataclasses import dataclass
+
+from gateway.management.operations.roles import Administrator
+from gateway.tenancy.records import Principal
+
+
+@dataclass(frozen=True, slots=True)
+class AdministratorVisitor:
+    administrator: Administrator
+
+    @property
+    def key_id(self) -> str:
+        return self.administrator.key_id
+
+    @property
+    def name(self) -> str:
+        return self.administrator.name
+
+    @property
+    def standing(self) -> str:
+        """What the visitor is, in a word."""
+        return self.administrator.role.value
+
+
+@dataclass(frozen=True, slots=True)
+class TenantVisitor:
+    """Sees what is its own: whoever reads for it reads for `principal.tenant_id`."""
+
+    principal: Principal
+
+    @property
+    def key_id(self) -> str:
+        return self.principal.key_id
+
+    @property
+    def name(self) -> str:
+        return self.principal.tenant_name
+
+    @property
+    def standing(self) -> str:
+        return "tenant"
+
+
+Visitor = AdministratorVisitor | TenantVisitor

@@ -1,0 +1,116 @@
+"""The admin API as an ASGI application."""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+import orjson
+import structlog
+from starlette.datastructures import Headers
+from starlette.routing import Route as PathRoute
+from starlette.routing import Router
+from starlette.types import Receive, Scope, Send
+
+from gateway.http.exchange import exchange_of
+from gateway.http.middleware import BodyLimit, presented_key
+from gateway.management.http.endpoint import Resource, set_administrator
+from gateway.management.http.openapi import openapi_document
+from gateway.management.operations.acting import Operations
+from gateway.management.operations.admin_keys import AdminKeyStore
+from gateway.management.operations.change import Changes
+from gateway.management.operations.context import AdminContext
+from gateway.management.operations.errors import not_found, unavailable
+from gateway.management.operations.resources import admin_routes
+from gateway.management.operations.roles import READERS, Administrator
+from gateway.management.operations.routes import PREFIX, Call, Route
+from gateway.management.operations.schema import Anything
+from gateway.tenancy.authenticator import Authenticator
+from gateway.tenancy.errors import StoreUnavailable
+from gateway.tenancy.keys import ADMIN_PREFIX
+
+MAX_BODY_BYTES = 64 * 1024
+
+
+class AdminApp:
+    """An ASGI application for HTTP below the `Envelope`. Nothing is answered without an administrator's key, whether
+    there is such a path or not; `aclose` ends what reads keys."""
+
+    def __init__(self, context: AdminContext) -> None:
+        routes = with_description(admin_routes(context))
+        self.routes = routes
+        self.context = context
+        self._keys = AdminKeyStore(context.database, context.pepper, now=context.now)
+        self._authenticator: Authenticator[Administrator] = Authenticator(
+            self._keys, context.pepper, prefix=ADMIN_PREFIX, now=context.now
+        )
+        changes = Changes(context.database, context.pepper, context.now)
+        self.operations = Operations(routes, changes)
+        """The same routes for the console: one lock for all changes of this process."""
+        by_path = sorted(routes, key=lambda route: route.path)
+        self._app = BodyLimit(
+            Router(
+                [
+                    PathRoute(PREFIX + path, Resource(tuple(same), changes))
+                    for path, same in groupby(by_path, key=lambda route: route.path)
+                ],
+                redirect_slashes=False,
+                default=_unknown_path,
+            ),
+            MAX_BODY_BYTES,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        administrator = await self.authenticate(presented_key(Headers(scope=scope)))
+        exchange_of(scope).key_id = administrator.key_id
+        structlog.contextvars.bind_contextvars(role=administrator.role.value)
+        set_administrator(scope, administrator)
+        await self._app(scope, receive, send)
+
+    async def authenticate(self, presented: str) -> Administrator:
+        """Who presents this key; that it was used is noted.
+
+        Raises:
+            InvalidKey: it is no administrator's key in use.
+            APIError: 503, the database does not answer.
+        """
+        try:
+            administrator = await self._authenticator.authenticate(presented)
+            await self._keys.note_use(administrator.key_id)
+        except StoreUnavailable:
+            raise unavailable("The database does not answer.") from None
+        return administrator
+
+    async def in_use(self, key_id: str) -> Administrator:
+        """Whose key it is that opened a session of the console.
+
+        Raises:
+            InvalidKey: it has been revoked.
+            StoreUnavailable: the database does not answer, and this key was not seen lately.
+        """
+        return await self._authenticator.in_use(key_id)
+
+    async def aclose(self) -> None:
+        await self._authenticator.aclose()
+
+
+def with_description(routes: Sequence[Route]) -> tuple[Route, ...]:
+    """The routes, and the one that describes them all."""
+
+    async def describe(call: Call) -> object:
+        return document
+
+    description = Route(
+        name="describe",
+        about="This document.",
+        method="GET",
+        path="/openapi.json",
+        allowed=READERS,
+        answer=Anything(),
+        read=describe,
+    )
+    every = (*routes, description)
+    document = orjson.Fragment(orjson.dumps(openapi_document(every)))
+    return every
+
+
+async def _unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
+    raise not_found()

@@ -1,0 +1,63 @@
+"""What the admin API works on."""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from gateway.admission import Limiter
+from gateway.analytics import Analytics
+from gateway.billing.analytics_usage import AnalyticsUsage
+from gateway.billing.invoicing import Invoicing
+from gateway.management.operations.change import Change
+from gateway.management.operations.paging import Cursors
+from gateway.metering.signature import EventSigner, SignaturePolicy
+from gateway.tenancy.changes import TenantChanges
+from gateway.tenancy.database import answering
+from gateway.tenancy.limits import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class AdminContext:
+    """`tiers` are the classes of service that a tenant can be in, each with what binds its tenants where nothing is
+    stated for them. `limiter` knows where counters stand. `declared_prices`: models whose price the settings
+    state. `journal_path`: of this gateway's usage. `invoice_grace_s`, `gpu_hour_dollars` and
+    `accept_unsigned_until` are settings."""
+
+    database: AsyncEngine
+    pepper: bytes = field(repr=False)
+    tiers: Mapping[str, Limits]
+    analytics: Analytics
+    journal_path: Path
+    limiter: Limiter
+    invoice_grace_s: int
+    gpu_hour_dollars: Decimal | None = None
+    declared_prices: frozenset[str] = frozenset()
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    accept_unsigned_until: datetime | None = None
+
+    @property
+    def signatures(self) -> SignaturePolicy:
+        """Of usage events."""
+        return SignaturePolicy(EventSigner(self.pepper), self.accept_unsigned_until)
+
+    @property
+    def invoicing(self) -> Invoicing:
+        return Invoicing(self.database, AnalyticsUsage(self.analytics), grace_s=self.invoice_grace_s, now=self.now)
+
+    @property
+    def cursors(self) -> Cursors:
+        return Cursors(self.pepper)
+
+    def tenants(self, change: Change) -> TenantChanges:
+        return TenantChanges(change.connection, self.pepper, lambda: change.at)
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[AsyncConnection]:
+        with answering():
+            async with self.database.connect() as connection:
+                yield connection

@@ -1,0 +1,151 @@
+"""What tenants pay in advance, what is left of it, and where the month's budget stands."""
+
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import select
+
+from gateway.billing.analytics_usage import AnalyticsUsage
+from gateway.billing.books import MAX_TEXT_CHARS, lock_books
+from gateway.billing.credit import CreditEntry, add_entry, balance_of, read_credit
+from gateway.billing.money import MAX_NANODOLLARS
+from gateway.billing.month import Month
+from gateway.billing.tables import CreditEntryRow
+from gateway.management.operations.change import Change
+from gateway.management.operations.context import AdminContext
+from gateway.management.operations.moments import instant
+from gateway.management.operations.paging import PAGE_QUERY, Listing, page_of
+from gateway.management.operations.roles import FINANCE, READERS
+from gateway.management.operations.routes import PATH_KINDS, Call, Route
+from gateway.management.operations.schema import Boolean, Instant, Integer, Kind, Member, Record, Text, answer
+from gateway.management.operations.wire import money, money_members
+from gateway.tenancy.limits import Limits, ScopeKind, read_limits
+from gateway.tenancy.queries import require_tenant
+
+_BY_AGE = Listing("credit", (CreditEntryRow.created_at, CreditEntryRow.id))
+_ENTRY_MEMBERS: dict[str, Member | Kind] = {"id": Text(36), "reason": Text(MAX_TEXT_CHARS), "created_at": Instant()}
+ENTRY = answer("CreditEntry", _ENTRY_MEMBERS | money_members("amount"))
+_BALANCE_MEMBERS: dict[str, Member | Kind] = {
+    "prepaid": Member(
+        Boolean(),
+        "Whether credit was ever granted. If not, credit is null. Spent is what came off it: the cost of requests "
+        "admitted since the first entry.",
+    ),
+    "month": PATH_KINDS["month"],
+}
+BALANCE = answer(
+    "Balance",
+    _BALANCE_MEMBERS
+    | money_members("granted", known=False)
+    | money_members("spent", known=False)
+    | money_members("left", known=False)
+    | money_members("month_spent")
+    | money_members("month_budget", known=False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    nanodollars: int
+    reason: str
+
+
+class CreditEntries:
+    """Handlers."""
+
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
+        self._usage = AnalyticsUsage(context.analytics)
+
+    async def balance(self, call: Call) -> Any:
+        tenant_id = call.path["tenant_id"]
+        month = Month.of(self._context.now())
+        async with self._context.reading() as connection:
+            await require_tenant(connection, tenant_id)
+            credit = (await read_credit(connection, [tenant_id])).get(tenant_id)
+            stated = (await read_limits(connection, [tenant_id])).get(tenant_id, {})
+        budget = stated.get(ScopeKind.TENANT, {}).get("", Limits()).nanodollars_per_month
+        left = None if credit is None else await balance_of(tenant_id, credit, self._usage)
+        sums = (await self._usage.totals(tenant_id, month.start, month.end)).values()
+        return {
+            "prepaid": left is not None,
+            "month": str(month),
+            **money("granted", None if left is None else left.granted_nanodollars),
+            **money("spent", None if left is None else left.spent_nanodollars),
+            **money("left", None if left is None else left.left_nanodollars),
+            **money("month_spent", sum(each.cost_nanodollars for each in sums)),
+            **money("month_budget", budget),
+        }
+
+    async def list_all(self, call: Call) -> Any:
+        tenant_id = call.path["tenant_id"]
+        statement = select(*CreditEntryRow.__table__.columns).where(CreditEntryRow.tenant_id == tenant_id)
+        query = {**call.query, "tenant_id": tenant_id}
+        async with self._context.reading() as connection:
+            await require_tenant(connection, tenant_id)
+            return await _BY_AGE.page(connection, statement, query, self._context.cursors, _wire)
+
+    async def grant(self, change: Change, call: Call) -> Any:
+        body: Grant = call.body
+        tenant = await self._context.tenants(change).tenant(call.path["tenant_id"])
+        await lock_books(change.connection)
+        entry = await add_entry(
+            change.connection, tenant.id, body.nanodollars, body.reason, f"admin-{uuid.uuid4()}", change.at
+        )
+        wire = _wire(entry)
+        change.record("grant", "credit", entry.id, tenant_id=tenant.id, after=wire)
+        return wire
+
+
+def _wire(entry: CreditEntry | Any) -> dict[str, Any]:
+    return {
+        "id": entry.id,
+        "reason": entry.reason,
+        "created_at": instant(entry.created_at),
+        **money("amount", entry.amount_nanodollars),
+    }
+
+
+def credit_routes(context: AdminContext) -> list[Route]:
+    credit = CreditEntries(context)
+    entries = "/tenants/{tenant_id}/credit"
+    return [
+        Route(
+            name="readBalance",
+            about="What is left of a tenant's credit, and what it has spent this month of its budget.",
+            method="GET",
+            path="/tenants/{tenant_id}/balance",
+            allowed=READERS,
+            answer=BALANCE,
+            read=credit.balance,
+        ),
+        Route(
+            name="listCredit",
+            about="List what a tenant was granted, and corrections, by age.",
+            method="GET",
+            path=entries,
+            allowed=READERS,
+            query=PAGE_QUERY,
+            answer=page_of("CreditPage", ENTRY),
+            read=credit.list_all,
+        ),
+        Route(
+            name="grantCredit",
+            about="Grant credit, or correct by an amount below 0. From its first entry on a tenant is prepaid.",
+            method="POST",
+            path=entries,
+            allowed=FINANCE,
+            body=Record(
+                "Grant",
+                Grant,
+                {
+                    "nanodollars": Member(Integer(-MAX_NANODOLLARS, MAX_NANODOLLARS), "Not 0."),
+                    "reason": Member(Text(MAX_TEXT_CHARS)),
+                },
+            ),
+            answer=ENTRY,
+            status=201,
+            write=credit.grant,
+        ),
+    ]

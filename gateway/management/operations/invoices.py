@@ -1,0 +1,256 @@
+"""What tenants owe for months: drafts, final invoices, credit notes."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import func, select
+
+from gateway.billing import render
+from gateway.billing.books import MAX_TEXT_CHARS, lock_books
+from gateway.billing.errors import InvalidMonth, UnknownInvoice
+from gateway.billing.invoices import Draft, Invoice
+from gateway.billing.invoicing import Invoices as StoredInvoices
+from gateway.billing.invoicing import credit_invoice, make_invoice
+from gateway.billing.money import MAX_NANODOLLARS
+from gateway.billing.month import Month
+from gateway.billing.tables import CreditNoteRow, InvoiceRow
+from gateway.management.operations.change import Change
+from gateway.management.operations.context import AdminContext
+from gateway.management.operations.moments import instant
+from gateway.management.operations.paging import PAGE_QUERY, Listing, page_of
+from gateway.management.operations.roles import FINANCE, READERS
+from gateway.management.operations.routes import PATH_KINDS, Call, Document, Documents, Route
+from gateway.management.operations.schema import (
+    Choice,
+    Instant,
+    Integer,
+    Kind,
+    Many,
+    Member,
+    Record,
+    Text,
+    answer,
+    nullable,
+    optional,
+)
+from gateway.management.operations.wire import MODEL_NAME, TENANT_ID, TENANT_NAME, money, money_members
+from gateway.tenancy.errors import UnknownTenant
+from gateway.tenancy.tables import TenantRow
+
+MONTH = PATH_KINDS["month"]
+NUMBER = PATH_KINDS["invoice_number"]
+MAX_LINES = 100_000
+_COUNT = Integer(0)
+_BY_NUMBER = Listing("invoices", (InvoiceRow.number,))
+_LINE_MEMBERS: dict[str, Member | Kind] = {
+    "line": Integer(1),
+    "usage_month": MONTH,
+    "model": MODEL_NAME,
+    "tier": Text(64),
+    "price_version": Text(255),
+    "events": _COUNT,
+    "input_tokens": _COUNT,
+    "cached_tokens": _COUNT,
+    "output_tokens": _COUNT,
+    "input_dollars_per_million": Text(32),
+    "cached_dollars_per_million": Text(32),
+    "output_dollars_per_million": Text(32),
+}
+_NOTE_MEMBERS: dict[str, Member | Kind] = {
+    "number": NUMBER,
+    "invoice": NUMBER,
+    "line": nullable(Integer(1), "Null: of the whole invoice."),
+    "reason": Text(MAX_TEXT_CHARS),
+    "created_at": Instant(),
+}
+CREDIT_NOTE = answer("CreditNote", _NOTE_MEMBERS | money_members("amount"))
+_INVOICE_MEMBERS: dict[str, Member | Kind] = {
+    "number": nullable(NUMBER, "Null: a draft, which still changes."),
+    "finalised_at": nullable(Instant()),
+    "tenant": TENANT_NAME,
+    "tenant_id": TENANT_ID,
+    "month": MONTH,
+    "lines": Many(answer("InvoiceLine", _LINE_MEMBERS | money_members("amount")), MAX_LINES),
+    "events": _COUNT,
+    "digest": Member(Text(32, 32), "Of all events."),
+    "credit_notes": Many(CREDIT_NOTE, MAX_LINES),
+    "discrepancies": Member(Many(Text(1000), MAX_LINES), "Lines of a draft that do not add up."),
+    "open_months": Member(Many(MONTH, 1000), "Earlier months with usage and without an invoice."),
+}
+INVOICE = answer("Invoice", _INVOICE_MEMBERS | money_members("total") | money_members("due"))
+_SUMMARY_MEMBERS: dict[str, Member | Kind] = {
+    "number": NUMBER,
+    "tenant": TENANT_NAME,
+    "tenant_id": TENANT_ID,
+    "month": MONTH,
+    "finalised_at": Instant(),
+}
+SUMMARY = answer("InvoiceSummary", _SUMMARY_MEMBERS | money_members("total") | money_members("due"))
+_MEDIA_TYPES = {"csv": "text/csv; charset=utf-8", "html": "text/html; charset=utf-8"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finalising:
+    month: str
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    nanodollars: int
+    reason: str
+    line: int | None
+
+
+class Invoices:
+    """Handlers."""
+
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
+        self._stored = StoredInvoices(context.database, now=context.now)
+
+    async def list_all(self, call: Call) -> Any:
+        credited = (
+            select(func.coalesce(func.sum(CreditNoteRow.amount_nanodollars), 0))
+            .where(CreditNoteRow.invoice_number == InvoiceRow.number)
+            .scalar_subquery()
+        )
+        statement = select(*InvoiceRow.__table__.columns, credited.label("credited"))
+        for name in ("tenant_id", "month"):
+            if call.query[name] is not None:
+                statement = statement.where(getattr(InvoiceRow, name) == call.query[name])
+        async with self._context.reading() as connection:
+            return await _BY_NUMBER.page(connection, statement, call.query, self._context.cursors, _summary)
+
+    async def read(self, call: Call) -> Any:
+        invoice = await self._stored.get(call.path["invoice_number"])
+        match call.query["format"]:
+            case "csv":
+                return Document(render.as_csv(invoice).encode(), _MEDIA_TYPES["csv"])
+            case "html":
+                return Document(render.as_html(invoice).encode(), _MEDIA_TYPES["html"])
+            case _:
+                return _wire(invoice)
+
+    async def draft(self, call: Call) -> Any:
+        name = await self._tenant_name(call)
+        return _wire(await self._context.invoicing.draft(name, _month_in_path(call)))
+
+    async def prepare(self, call: Call) -> Any:
+        body: Finalising = call.body
+        return await self._context.invoicing.prepare(await self._tenant_name(call), Month.parse(body.month))
+
+    async def finalise(self, change: Change, call: Call) -> Any:
+        invoice = call.prepared
+        if not isinstance(invoice, Invoice):
+            await lock_books(change.connection)
+            invoice = await make_invoice(change.connection, call.prepared, change.at)
+            if invoice is not None:
+                told = money("total", invoice.statement.total_nanodollars) | {"month": str(invoice.statement.month)}
+                change.record("finalise", "invoice", invoice.number, tenant_id=invoice.statement.tenant_id, after=told)
+        return {"invoice": None if invoice is None else _wire(invoice)}
+
+    async def credit(self, change: Change, call: Call) -> Any:
+        body: Credit = call.body
+        number = call.path["invoice_number"]
+        await lock_books(change.connection)
+        note = await credit_invoice(change.connection, number, body.nanodollars, body.reason, body.line, change.at)
+        tenant_id = await change.connection.scalar(select(InvoiceRow.tenant_id).where(InvoiceRow.number == number))
+        wire = render.note_fields(note)
+        change.record("credit", "invoice", number, tenant_id=tenant_id, after=wire)
+        return wire
+
+    async def _tenant_name(self, call: Call) -> str:
+        async with self._context.reading() as connection:
+            name = await connection.scalar(select(TenantRow.name).where(TenantRow.id == call.path["tenant_id"]))
+        if name is None:
+            raise UnknownTenant("there is no such tenant")
+        return name
+
+
+def _month_in_path(call: Call) -> Month:
+    try:
+        return Month.parse(call.path["month"])
+    except InvalidMonth:
+        raise UnknownInvoice("there is no such month") from None
+
+
+def _wire(document: Draft | Invoice) -> dict[str, Any]:
+    return render.fields(document)
+
+
+def _summary(row: Any) -> dict[str, Any]:
+    return {
+        "number": row.number,
+        "tenant": row.tenant_name,
+        "tenant_id": row.tenant_id,
+        "month": row.month,
+        "finalised_at": instant(row.finalised_at),
+        **money("total", row.total_nanodollars),
+        **money("due", row.total_nanodollars - int(row.credited)),
+    }
+
+
+def invoice_routes(context: AdminContext) -> list[Route]:
+    invoices = Invoices(context)
+    of_tenant = "/tenants/{tenant_id}/invoices"
+    return [
+        Route(
+            name="listInvoices",
+            about="List final invoices by number.",
+            method="GET",
+            path="/invoices",
+            allowed=READERS,
+            query={**PAGE_QUERY, "tenant_id": optional(TENANT_ID), "month": optional(MONTH)},
+            answer=page_of("InvoicePage", SUMMARY),
+            read=invoices.list_all,
+        ),
+        Route(
+            name="readInvoice",
+            about="Read a final invoice with its credit notes, as JSON, CSV or a page to print.",
+            method="GET",
+            path="/invoices/{invoice_number}",
+            allowed=READERS,
+            query={"format": optional(Choice(("json", "csv", "html")))},
+            answer=Documents(INVOICE, tuple(each.partition(";")[0] for each in _MEDIA_TYPES.values())),
+            read=invoices.read,
+        ),
+        Route(
+            name="draftInvoice",
+            about="What a tenant's invoice of a month would be now.",
+            method="GET",
+            path=f"{of_tenant}/{{month}}/draft",
+            allowed=READERS,
+            answer=INVOICE,
+            read=invoices.draft,
+        ),
+        Route(
+            name="finaliseInvoice",
+            about="Make a tenant's invoice of a month that is over, for good. Making it again changes nothing.",
+            method="POST",
+            path=of_tenant,
+            allowed=FINANCE,
+            body=Record("Finalising", Finalising, {"month": Member(MONTH)}),
+            answer=answer("FinalInvoice", {"invoice": nullable(INVOICE, "Null: nothing was used.")}),
+            prepare=invoices.prepare,
+            write=invoices.finalise,
+        ),
+        Route(
+            name="creditInvoice",
+            about="Take back some of an invoice, or of one of its lines.",
+            method="POST",
+            path="/invoices/{invoice_number}/credit-notes",
+            allowed=FINANCE,
+            body=Record(
+                "Credit",
+                Credit,
+                {
+                    "nanodollars": Member(Integer(1, MAX_NANODOLLARS)),
+                    "reason": Member(Text(MAX_TEXT_CHARS), "What the tenant is told."),
+                    "line": optional(Integer(1, MAX_LINES), "Of this line alone."),
+                },
+            ),
+            answer=CREDIT_NOTE,
+            status=201,
+            write=invoices.credit,
+        ),
+    ]

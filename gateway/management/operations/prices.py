@@ -1,0 +1,166 @@
+"""What models cost: versions that are added and never changed."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import select
+
+from gateway.billing.books import lock_books
+from gateway.billing.errors import InvalidPrice
+from gateway.billing.money import dollars_per_million
+from gateway.billing.price_store import add_version, read_versions
+from gateway.billing.prices import PRICED, PriceTerms, PriceVersion
+from gateway.billing.tables import PriceVersionRow
+from gateway.http.errors import APIError, invalid
+from gateway.management.operations.change import Change
+from gateway.management.operations.context import AdminContext
+from gateway.management.operations.moments import instant
+from gateway.management.operations.paging import PAGE_QUERY, Listing, page_of
+from gateway.management.operations.roles import FINANCE, READERS
+from gateway.management.operations.routes import Call, Route
+from gateway.management.operations.schema import Instant, Integer, Kind, Many, Member, Record, Text, answer, optional
+from gateway.management.operations.wire import MODEL_NAME
+
+MAX_MULTIPLIERS = 64
+
+_NUMBER = Text(19, pattern=r"[0-9]{1,9}(\.[0-9]{1,9})?")
+_CLASS = Text(64, pattern="[a-z0-9][a-z0-9_-]*")
+_NEWEST = Listing("prices", (PriceVersionRow.model, PriceVersionRow.effective_from))
+
+_MULTIPLIER = answer("Multiplier", {"tier": _CLASS, "multiplier": Text(32)})
+_PRICE_MEMBERS: dict[str, Member | Kind] = {
+    "id": Text(255),
+    "model": MODEL_NAME,
+    "effective_from": Instant(),
+}
+for _name in PRICED:
+    _PRICE_MEMBERS[f"{_name}_nanodollars_per_token"] = Integer(0)
+    _PRICE_MEMBERS[f"{_name}_dollars_per_million"] = Text(32)
+PRICE = answer(
+    "PriceVersion",
+    _PRICE_MEMBERS
+    | {"multipliers": Member(Many(_MULTIPLIER, MAX_MULTIPLIERS), "Of the classes that do not pay the plain price.")},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassMultiplier:
+    tier: str
+    multiplier: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewPrice:
+    model: str
+    input: str
+    cached_input: str | None
+    output: str
+    multipliers: list[ClassMultiplier] | None
+    effective_from: datetime | None
+
+
+class Prices:
+    """Handlers."""
+
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
+
+    async def list_all(self, call: Call) -> Any:
+        statement = select(PriceVersionRow.id, PriceVersionRow.model, PriceVersionRow.effective_from)
+        if call.query["model"] is not None:
+            statement = statement.where(PriceVersionRow.model == call.query["model"])
+        async with self._context.reading() as connection:
+            versions = {version.id: version for version in await read_versions(connection)}
+            return await _NEWEST.page(
+                connection, statement, call.query, self._context.cursors, lambda row: _wire(versions[row.id])
+            )
+
+    async def create(self, change: Change, call: Call) -> Any:
+        body: NewPrice = call.body
+        if body.model in self._context.declared_prices:
+            raise APIError(409, "The settings state this model's price: change it there.", code="price_is_declared")
+        terms = _terms(body)
+        await lock_books(change.connection)
+        version = _wire(await add_version(change.connection, terms, body.effective_from, change.at))
+        change.record("create", "price", version["id"][:128], after=version)
+        return version
+
+
+def _terms(body: NewPrice) -> PriceTerms:
+    """
+    Raises:
+        APIError: 400 naming the price that cannot be charged exactly.
+    """
+    multipliers = {each.tier: Decimal(each.multiplier) for each in body.multipliers or ()}
+    if len(multipliers) < len(body.multipliers or ()):
+        raise invalid("multipliers", "A class is given twice.")
+    try:
+        return PriceTerms.stated(
+            body.model,
+            Decimal(body.input),
+            Decimal(body.output),
+            cached_input=None if body.cached_input is None else Decimal(body.cached_input),
+            multipliers=multipliers,
+        )
+    except InvalidPrice as error:
+        named = str(error).partition(":")[0]
+        raise invalid(named if named in PRICED else "multipliers", f"{error}.") from None
+
+
+def _wire(version: PriceVersion) -> dict[str, Any]:
+    terms = version.terms
+    said: dict[str, Any] = {
+        "id": version.id,
+        "model": terms.model,
+        "effective_from": instant(version.effective_from),
+    }
+    for name in PRICED:
+        said[f"{name}_nanodollars_per_token"] = getattr(terms, name)
+        said[f"{name}_dollars_per_million"] = dollars_per_million(getattr(terms, name))
+    return said | {
+        "multipliers": [{"tier": tier, "multiplier": f"{each:f}"} for tier, each in sorted(terms.multipliers.items())]
+    }
+
+
+def price_routes(context: AdminContext) -> list[Route]:
+    prices = Prices(context)
+    multiplier = Record("NewMultiplier", ClassMultiplier, {"tier": Member(_CLASS), "multiplier": Member(_NUMBER)})
+    per_million = "Dollars per million tokens."
+    return [
+        Route(
+            name="listPrices",
+            about="List all prices, past and to come, by model and start.",
+            method="GET",
+            path="/prices",
+            allowed=READERS,
+            query={**PAGE_QUERY, "model": optional(MODEL_NAME)},
+            answer=page_of("PricePage", PRICE),
+            read=prices.list_all,
+        ),
+        Route(
+            name="createPrice",
+            about="Have a model cost this from an instant on. What was used before keeps its price.",
+            method="POST",
+            path="/prices",
+            allowed=FINANCE,
+            body=Record(
+                "NewPrice",
+                NewPrice,
+                {
+                    "model": Member(MODEL_NAME),
+                    "input": Member(_NUMBER, per_million),
+                    "cached_input": optional(_NUMBER, "Of prompts, what the prefix cache had; as input by default."),
+                    "output": Member(_NUMBER, per_million),
+                    "multipliers": optional(
+                        Many(multiplier, MAX_MULTIPLIERS), "By class; premium 3 and any other 1 by default."
+                    ),
+                    "effective_from": optional(Instant(), "Now by default."),
+                },
+            ),
+            answer=PRICE,
+            status=201,
+            write=prices.create,
+        ),
+    ]
