@@ -20,8 +20,8 @@ class ReasoningTracker:
     """Tracks the reasoning span of one answer, whose tokens it is given in order.
 
     Where each marker is a token of its own (`ids`: begin, end), that token alone is the marker, as in vLLM's reasoning
-    parsers and as for `AfterSpan`: the same characters spelled with other tokens are text. Elsewhere the marker is the
-    first occurrence of its bytes. `opened`: the prompt has begun the span. `token_bytes` maps a token id to its bytes.
+    parsers and for `AfterReasoning`: the same characters spelled with other tokens are text. Elsewhere the marker is
+    the first occurrence of its bytes. `opened`: the prompt has begun the span. `token_bytes` maps a token id to bytes.
     """
 
     def __init__(

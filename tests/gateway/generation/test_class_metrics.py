@@ -90,7 +90,7 @@ def test_every_class_is_there_before_the_first_request(client):
 
 def test_what_runs_waits_and_is_held(client, engine, monkeypatch):
     """Two run in a step that does not end; the two behind them grow old."""
-    runner = engine._core._workers["tiny"].executor
+    runner = engine._core._runtimes["tiny"].executor
     execute, entered, leave = runner.execute, threading.Event(), threading.Event()
 
     def stuck(plan):

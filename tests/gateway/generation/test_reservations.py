@@ -218,7 +218,7 @@ def test_clients_that_leave_while_they_wait_shut_nobody_out(tmp_path):
     scheduler = SchedulerConfig(max_running=2)
     config = EngineConfig(dtype="float32", kv_cache_bytes=4 * 2**20, threads=1, scheduler=scheduler)
     engine = Engine.load({"tiny": folder}, config)
-    worker = engine._core._workers["tiny"]
+    worker = engine._core._runtimes["tiny"]
     going, execute = threading.Event(), worker.executor.execute
 
     def execute_late(plan):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from engine.grammar.after_span import AfterSpan
+from engine.grammar.after_reasoning import AfterReasoning
 from engine.request import FinishReason, TextDelta
 from engine.text.reasoning_span import ReasoningTracker, SpanState
 from gateway.speech.output_parser import ChoiceParser, OutputParser, PlainReader
@@ -114,7 +114,7 @@ def test_text_count_and_grammar_agree_where_reasoning_ends(opened, tokens, data)
     if not opened and tokens and tokens[0] != BEGIN_ID and not WORDS[tokens[0]].strip():
         return  # a grammar has no span behind white space: its own first token is no marker
     grammar = Everything()
-    matcher = AfterSpan(grammar, begin_id=BEGIN_ID, end_id=END_ID, begun=opened, eos_token_ids=())
+    matcher = AfterReasoning(grammar, begin_id=BEGIN_ID, end_id=END_ID, begun=opened, eos_token_ids=())
     matcher.allow(np.zeros(1, np.int32))
     assert matcher.accept(tokens) == len(tokens)
 

@@ -88,7 +88,7 @@ def test_a_step_that_hangs_takes_the_server_out_of_service(tmp_path, monkeypatch
     config = EngineConfig(dtype="float32", kv_cache_bytes=4 * 2**20, threads=1, step_timeout_seconds=0.5)
     engine = Engine.load({"tiny": folder}, config)
     released = threading.Event()
-    runner = engine._core._workers["tiny"].executor
+    runner = engine._core._runtimes["tiny"].executor
     monkeypatch.setattr(runner, "execute", lambda plan: released.wait(20))
     app = create_app(Settings(data_dir=tmp_path / "data"), services_with(folder, engine, FakeAuthenticator()))
     body = {"model": "tiny", "messages": MESSAGES, "max_tokens": 4}
