@@ -15,14 +15,13 @@ from engine.completion import Completion, Prompt, collect, is_chat, token_ids_of
 from engine.config import EngineConfig
 from engine.errors import InvalidParameter, UnservableRequest
 from engine.grammar.allowed import AllowedTokens
-from engine.memory.request_hashes import hash_prompts
-from engine.request import STANDARD, Request, SamplingParams, ServiceClass, TextDelta
+from engine.request import STANDARD, PromptInput, Request, SamplingParams, ServiceClass, TextDelta
 from engine.runtime.core import EngineCore, EngineHealth
-from engine.runtime.matchers import assign_matchers
 from engine.runtime.model_loading import LoadedModel, LoadProgress, ServedModel, load
+from engine.runtime.output_stream import OutputStream
 from engine.runtime.request_handle import RequestHandle
 from engine.runtime.reservation import Reservation
-from engine.runtime.streams import AbortListener, Choice, ChoiceStreams, OutputDispatcher
+from engine.runtime.streams import AbortListener, Choice, OutputDispatcher
 from engine.runtime.thread import EngineThread
 from engine.runtime.wait_prediction import PredictedWait
 from engine.scheduling.stats import SchedulerStats
@@ -133,6 +132,48 @@ class Engine:
         """Open reservations by model: neither submitted nor released. 0 if no request is in progress."""
         return {name: self._core.reservations(name) for name in self.models}
 
+    def submit(
+        self,
+        model: str,
+        prompts: Sequence[PromptInput],
+        *,
+        tenant: str = "",
+        service_class: ServiceClass = STANDARD,
+        on_abort: AbortListener | None = None,
+        reservation: Reservation | None = None,
+    ) -> OutputStream:
+        """A call that generates from token ids, for each prompt `n` choices, numbered from those of the first prompt
+        on. It is submitted when the stream is entered; a grammar is compiled first.
+
+        Leaving the stream aborts what has not been read to its end and frees its blocks before the next step. Unread
+        deltas are bounded: beyond the bound the requests are paused.
+
+        `tenant`: opaque name that separates prefix caches and shares capacity. `on_abort`: called on the event loop for
+        each choice whose last delta was not read, aborted or failed, with its usage, as soon as the engine has released
+        it. `reservation`: made for these prompts; consumed as they are submitted.
+
+        Raises, at the call:
+            KeyError: the model is not loaded.
+            UnservableRequest: a prompt is empty, or leaves no room for one token in the context window.
+            InvalidParameter: a token id is outside the vocabulary, or a parameter is not supported with the model.
+        Raises, when the stream is read:
+            InvalidParameter: the grammar cannot be enforced.
+            TooManyGrammars: too many grammars of the tenant are queued for compilation.
+            GrammarGaveUp: the grammar cannot be followed to the end of the answer.
+            EngineError: a request fails inside the engine.
+        """
+        served = self.models[model]
+        choices: list[list[Choice]] = []
+        first = 0
+        for prompt in prompts:
+            params = prompt.params
+            request_id = prompt.request_id or uuid.uuid4().hex
+            requests = self._requests(served, prompt.token_ids, params, request_id, tenant, service_class)
+            detokenizers = [_detokenizer(served, params, prompt.continues_text) for _ in requests]
+            choices.append(list(map(Choice, itertools.count(first), requests, detokenizers)))
+            first += len(requests)
+        return OutputStream(choices, RequestHandle(self._core, served, self._dispatcher, reservation), on_abort)
+
     def stream(
         self,
         model: str,
@@ -146,32 +187,14 @@ class Engine:
         on_abort: AbortListener | None = None,
         reservation: Reservation | None = None,
     ) -> AsyncGenerator[TextDelta]:
-        """Generate from prompt token ids; yields the deltas of all `n` choices interleaved, in the order in which they
-        are ready.
-
-        Closing the iterator, or cancelling the task that iterates, aborts the request and frees its blocks before the
-        next step. Unread deltas are bounded: beyond the bound the request is paused. A grammar is compiled first, at
-        the first step of the iterator.
-
-        `prompt`: token ids. `tenant`: opaque name that separates prefix caches and shares capacity. `continues_text`:
-        the answer is appended to the prompt's text, so a leading space is kept. `on_abort`: called on the event loop
-        for each choice whose last delta was not read, aborted or failed, with its usage, as soon as the engine has
-        released it. `reservation`: made for this request; consumed when the request is submitted, at the first step of
-        the iterator after its grammar is compiled.
-
-        Raises, at the call:
-            KeyError: the model is not loaded.
-            UnservableRequest: the prompt is empty, or leaves no room for one token in the context window.
-            InvalidParameter: a token id is outside the vocabulary, or a parameter is not supported with the model.
-        Raises, from the iterator:
-            InvalidParameter: the grammar cannot be enforced.
-            TooManyGrammars: too many grammars of the tenant are queued for compilation.
-            GrammarGaveUp: the grammar cannot be followed to the end of the answer.
-            EngineError: the request fails inside the engine.
+        """As `submit` with one prompt; yields the deltas of all `n` choices, interleaved, in the order in which they
+        are ready. Closing the iterator, or cancelling the task that iterates, aborts the request.
         """
-        served = self.models[model]
-        requests = self._requests(served, prompt, params, request_id or uuid.uuid4().hex, tenant, service_class)
-        return self._read(served, requests, continues_text, on_abort, reservation)
+        prompts = [PromptInput(prompt, params, request_id, continues_text)]
+        stream = self.submit(
+            model, prompts, tenant=tenant, service_class=service_class, on_abort=on_abort, reservation=reservation
+        )
+        return _deltas(stream)
 
     def generate(
         self, model: str, prompts: Sequence[Prompt], params: SamplingParams | None = None
@@ -192,35 +215,6 @@ class Engine:
             self.stream(model, prompt, params, continues_text=continues_text) for prompt, continues_text in prompts
         ]
         return await asyncio.gather(*(collect(stream, params.n) for stream in streams))
-
-    async def _read(
-        self,
-        served: ServedModel,
-        requests: Sequence[Request],
-        continues_text: bool,
-        on_abort: AbortListener | None,
-        reservation: Reservation | None,
-    ) -> AsyncGenerator[TextDelta]:
-        choices = [
-            Choice(index, request, _detokenizer(served, request.params, continues_text))
-            for index, request in enumerate(requests)
-        ]
-        dispatcher = self._dispatcher()
-        control = RequestHandle(self._core, served.name, dispatcher)
-        streams = ChoiceStreams(choices, control)
-        for request in requests:
-            dispatcher.register(request.id, streams)
-        try:
-            if (grammar := requests[0].params.grammar) is not None:
-                await assign_matchers(served, grammar, requests)
-            if served.prefix_cache:
-                await hash_prompts(requests)
-            self._core.submit(served.name, requests, dispatcher.post, reservation)
-            while (delta := await streams.next()) is not None:
-                yield delta
-        finally:
-            dispatcher.forget([request.id for request in requests])
-            control.abort(streams.unread, on_abort)
 
     def _dispatcher(self) -> OutputDispatcher:
         loop = asyncio.get_running_loop()
@@ -264,6 +258,12 @@ class Engine:
                 )
             )
         return requests
+
+
+async def _deltas(stream: OutputStream) -> AsyncGenerator[TextDelta]:
+    async with stream:
+        while (delta := await stream.next()) is not None:
+            yield delta
 
 
 def _load_all(

@@ -274,6 +274,16 @@ class TextDelta:
     embedding: bytes = b""
 
 
+class PromptInput(NamedTuple):
+    """One prompt of a call. `token_ids`: its tokens. `continues_text`: the answer is appended to the prompt's text, so
+    that a leading space is kept. `request_id` need not be unique; None: a random one."""
+
+    token_ids: Sequence[int]
+    params: SamplingParams
+    request_id: str | None = None
+    continues_text: bool = False
+
+
 def joined_delta(parts: Sequence[TextDelta]) -> TextDelta:
     """Consecutive deltas of one choice as one. What only the last of them has, the joined one has."""
     if len(parts) == 1:

@@ -1,24 +1,57 @@
 """Sends a reader's commands for its requests to the engine thread."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from engine.errors import EngineError
+from engine.memory.request_hashes import hash_prompts
 from engine.runtime.core import EngineCore
-from engine.runtime.streams import AbortListener, Choice, OutputDispatcher
+from engine.runtime.matchers import assign_matchers
+from engine.runtime.model_loading import ServedModel
+from engine.runtime.reservation import Reservation
+from engine.runtime.streams import AbortListener, Choice, DeltaReceiver, OutputDispatcher
 
 
 class RequestHandle:
-    """Aborts, pauses and resumes choices of one call on one model. All calls are no-ops once the engine is closed."""
+    """The `RequestControl` of one call on one model. Its synchronous methods have no effect once the engine is closed.
 
-    def __init__(self, core: EngineCore, model: str, dispatcher: OutputDispatcher) -> None:
+    `dispatchers` returns the dispatcher of the running event loop. `reservation` is consumed prompt by prompt.
+    """
+
+    def __init__(
+        self,
+        core: EngineCore,
+        served: ServedModel,
+        dispatchers: Callable[[], OutputDispatcher],
+        reservation: Reservation | None,
+    ) -> None:
         self._core = core
-        self._model = model
-        self._dispatcher = dispatcher
+        self._served = served
+        self._dispatchers = dispatchers
+        self._reservation = reservation
+        self._dispatcher: OutputDispatcher
+
+    def register(self, choices: Sequence[Choice], receiver: DeltaReceiver) -> None:
+        self._dispatcher = self._dispatchers()
+        for choice in choices:
+            self._dispatcher.register(choice.request.id, receiver)
+
+    async def submit(self, prompts: Sequence[Sequence[Choice]]) -> None:
+        served = self._served
+        calls = [[choice.request for choice in choices] for choices in prompts]
+        for position, requests in enumerate(calls):
+            if position:
+                await asyncio.sleep(0)
+            if (grammar := requests[0].params.grammar) is not None:
+                await assign_matchers(served, grammar, requests)
+            if served.prefix_cache:
+                await hash_prompts(requests)
+        for requests in calls:  # together, so that they share a step
+            self._core.submit(served.name, requests, self._dispatcher.post, self._reservation)
 
     def abort(self, choices: Sequence[Choice], on_abort: AbortListener | None = None) -> None:
-        """End choices that are still running. `on_abort` is called for each on the event loop once the engine has
-        released all."""
+        """`on_abort` is called for each choice on the event loop once the engine has released all."""
 
         def notify() -> None:
             if on_abort is not None:
@@ -28,19 +61,20 @@ class RequestHandle:
         if not choices:
             return
         try:
-            self._core.abort(self._model, _ids(choices), lambda: self._dispatcher.call(notify))
+            self._core.abort(self._served.name, _ids(choices), lambda: self._dispatcher.call(notify))
         except EngineError:
             notify()  # a closed engine uses no request
 
     def pause(self, choices: Sequence[Choice]) -> None:
-        """Stop computing choices whose deltas are not read."""
         with suppress(EngineError):
-            self._core.pause(self._model, _ids(choices))
+            self._core.pause(self._served.name, _ids(choices))
 
     def resume(self, choices: Sequence[Choice]) -> None:
-        """Compute the choices again."""
         with suppress(EngineError):
-            self._core.resume(self._model, _ids(choices))
+            self._core.resume(self._served.name, _ids(choices))
+
+    def forget(self, choices: Sequence[Choice]) -> None:
+        self._dispatcher.forget(_ids(choices))
 
 
 def _ids(choices: Sequence[Choice]) -> list[str]:

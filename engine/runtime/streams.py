@@ -1,25 +1,23 @@
-"""From token deltas on the engine thread to text deltas on an event loop."""
+"""From token deltas on the engine thread to text deltas on an event loop: dispatch, and detokenising."""
 
 import asyncio
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
 from engine.errors import EngineError, GrammarGaveUp
-from engine.request import Fault, FinishReason, Request, SamplingParams, TextDelta, TokenDelta, Usage, joined_delta
-from engine.runtime.notify import Wakeup
+from engine.request import Fault, FinishReason, Request, SamplingParams, TextDelta, TokenDelta, Usage
 from engine.text.detokenizer import Detokenizer
 
-MAX_UNREAD_DELTAS = 128
-"""Unread deltas of one choice at which its requests are paused."""
-FEW_UNREAD_DELTAS = 32
-"""Unread deltas of one choice at which paused requests resume, so that there is something to read until the next step.
-"""
-MAX_JOINED_TOKENS = 64
-"""Tokens up to which unread deltas of a choice are joined into one for a reader that lags behind."""
+
+class DeltaReceiver(Protocol):
+    """Where the deltas of a request go."""
+
+    def push(self, delta: TokenDelta) -> None:
+        """Take in a token delta. Called on the event loop."""
+        ...
 
 
 class OutputDispatcher:
@@ -28,9 +26,9 @@ class OutputDispatcher:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)  # the owner's table of dispatchers is weak in the loop
-        self._streams: dict[str, ChoiceStreams] = {}
+        self._streams: dict[str, DeltaReceiver] = {}
 
-    def register(self, request_id: str, streams: "ChoiceStreams") -> None:
+    def register(self, request_id: str, streams: DeltaReceiver) -> None:
         """Route the deltas of a request to `streams`."""
         self._streams[request_id] = streams
 
@@ -108,93 +106,6 @@ class Choice:
     def _usage_so_far(self) -> Usage:
         """The usage up to the token that completed the stop string. Tokens computed past it are not billed."""
         return replace(self.request.usage, completion_tokens=self._detokenizer.consumed_tokens)
-
-
-class EngineControl(Protocol):
-    """What a reader can request from the engine for choices that it has not finished."""
-
-    def abort(self, choices: Sequence[Choice]) -> None:
-        """End the choices' requests."""
-        ...
-
-    def pause(self, choices: Sequence[Choice]) -> None:
-        """Stop computing the choices' requests."""
-        ...
-
-    def resume(self, choices: Sequence[Choice]) -> None:
-        """Compute the choices' requests again."""
-        ...
-
-
-class ChoiceStreams:
-    """The output of the choices of one call, read together on one event loop.
-
-    Unread deltas are bounded: at `MAX_UNREAD_DELTAS` a choice the requests are paused, and at `FEW_UNREAD_DELTAS` they
-    resume. Only the steps already in flight when the pause was sent can exceed the bound.
-    """
-
-    def __init__(self, choices: Sequence[Choice], engine: EngineControl) -> None:
-        self._choices = {choice.request.id: choice for choice in choices}
-        self._unread = {choice.index: choice for choice in choices}
-        self._ready: deque[TextDelta] = deque()
-        self._error: EngineError | None = None
-        self._changed = Wakeup()
-        self._engine = engine
-        self._paused = False
-        self._most, self._few = MAX_UNREAD_DELTAS * len(choices), FEW_UNREAD_DELTAS * len(choices)
-
-    def push(self, delta: TokenDelta) -> None:
-        """Take in a token delta. Called on the event loop."""
-        choice = self._choices[delta.request_id]
-        if choice.finished:
-            return
-        try:
-            seen = choice.read(delta)
-        except EngineError as error:
-            self._error = error
-        else:
-            if seen.finish_reason is not None and delta.finish_reason is None:
-                self._engine.abort([choice])  # ended by a stop string that the engine does not see
-            if seen.text or seen.token_ids or seen.prompt_logprobs or seen.finish_reason is not None:
-                self._ready.append(seen)
-                if not self._paused and len(self._ready) >= self._most:
-                    self._paused = True
-                    self._engine.pause(self._unfinished())
-        self._changed.wake()
-
-    @property
-    def unread(self) -> list[Choice]:
-        """Choices whose last delta has not been read."""
-        return list(self._unread.values())
-
-    async def next(self) -> TextDelta | None:
-        """The next delta, joined with those of the same choice that are already there; None once all choices have
-        ended.
-
-        Raises:
-            EngineError: a request failed; raised after the deltas before it.
-        """
-        while not self._ready:
-            if self._error is not None:
-                raise self._error
-            if not self._unread:
-                return None
-            await self._changed.wait()
-        parts = [self._ready.popleft()]
-        index, tokens = parts[0].index, len(parts[0].token_ids)
-        while self._ready and self._ready[0].index == index and tokens < MAX_JOINED_TOKENS:
-            parts.append(self._ready.popleft())
-            tokens += len(parts[-1].token_ids)
-        delta = joined_delta(parts)
-        if self._paused and len(self._ready) <= self._few:
-            self._paused = False
-            self._engine.resume(self._unfinished())
-        if delta.finish_reason is not None:
-            del self._unread[delta.index]
-        return delta
-
-    def _unfinished(self) -> list[Choice]:
-        return [choice for choice in self._choices.values() if not choice.finished]
 
 
 def _failure(params: SamplingParams, error: str | None) -> EngineError:

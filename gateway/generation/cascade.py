@@ -3,10 +3,13 @@
 What the trial consumed is recorded in the request's admission, however the request ends.
 """
 
-from collections import defaultdict
-from collections.abc import AsyncGenerator, Sequence
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Self
 
 from engine.errors import EngineError
 from engine.request import TextDelta
@@ -33,15 +36,43 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A whole answer that has not been sent: deltas by prompt, in the order in which they came."""
+    """A whole answer that has not been sent, in the batches in which it came."""
 
-    by_prompt: Sequence[Sequence[TextDelta]]
+    batches: Sequence[Sequence[TextDelta]]
     is_good: bool
     """Whether it may be sent."""
 
-    def streams(self) -> list[AsyncGenerator[TextDelta]]:
-        """The deltas again, as the engine's streams."""
-        return [_replayed(deltas) for deltas in self.by_prompt]
+    def replayed(self) -> "ReplayedStream":
+        """The deltas again."""
+        return ReplayedStream(self.batches)
+
+
+class ReplayedStream:
+    """An `OutputStream` of deltas that have been computed."""
+
+    def __init__(self, batches: Sequence[Sequence[TextDelta]]) -> None:
+        self._batches = deque(batches)
+        self._error: Exception | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    async def next_batch(self) -> Sequence[TextDelta]:
+        await asyncio.sleep(0)  # a disconnect is noticed between batches
+        self.check()
+        return self._batches.popleft() if self._batches else ()
+
+    def fail(self, error: Exception) -> None:
+        self._error = error
+
+    def check(self) -> None:
+        if self._error is not None:
+            raise self._error
 
 
 async def decide(
@@ -63,23 +94,21 @@ async def decide(
 
 async def _try(run: Run, engine: EngineClient, percent: int) -> Trial | None:
     """Compute an answer to its end. None: the engine failed on it."""
-    by_prompt: list[list[TextDelta]] = [[] for _ in run.prompts]
+    batches: list[Sequence[TextDelta]] = []
     by_choice: dict[int, list[TextDelta]] = defaultdict(list)
-    choices_each = run.context.choices_each
     prompts = [_on_trial(prompt) for prompt in run.prompts]
     try:
-        streams = run.submit(engine, prompts)
-        async with reading(streams, choices_each, run.context.client.receive) as deltas:
+        async with reading(run.submit(engine, prompts), run.context.client.receive) as deltas:
             while batch := await deltas.next_batch():
-                for choice, delta in batch:
-                    by_prompt[choice // choices_each].append(delta)
-                    by_choice[choice].append(delta)
+                batches.append(batch)
+                for delta in batch:
+                    by_choice[delta.index].append(delta)
                     if delta.usage is not None:
-                        run.admission.on_aborted(choice, delta.usage)
+                        run.admission.on_aborted(delta.index, delta.usage)
     except EngineError:
         return None
     shortened = any(mine.max_tokens < whole.max_tokens for mine, whole in zip(prompts, run.prompts, strict=True))
-    return Trial(by_prompt, is_good_enough(by_choice.values(), percent, shortened=shortened))
+    return Trial(batches, is_good_enough(by_choice.values(), percent, shortened=shortened))
 
 
 async def _escalate(
@@ -118,8 +147,3 @@ def _on_trial(prompt: PreparedPrompt) -> PreparedPrompt:
     logprobs = 0 if params.logprobs is None else params.logprobs
     max_tokens = min(prompt.max_tokens, max(MAX_TRIAL_TOKENS, params.min_tokens))
     return replace(prompt, params=replace(params, logprobs=logprobs, max_tokens=max_tokens))
-
-
-async def _replayed(deltas: Sequence[TextDelta]) -> AsyncGenerator[TextDelta]:
-    for delta in deltas:
-        yield delta

@@ -1,9 +1,10 @@
 """What the gateway needs of an engine. `engine.engine.Engine` has it, and so has a fake in the tests."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Protocol, Self
 
-from engine.request import STANDARD, SamplingParams, ServiceClass, TextDelta
+from engine.request import STANDARD, PromptInput, ServiceClass, TextDelta
 from engine.runtime.reservation import Reservation
 from engine.runtime.streams import AbortListener
 from engine.scheduling.stats import SchedulerStats
@@ -49,6 +50,28 @@ class PredictedWait(Protocol):
     def drain_ns(self) -> int: ...
 
 
+class OutputStream(Protocol):
+    """The deltas of one call. Leaving it aborts what has not been read to its end."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    async def next_batch(self) -> Sequence[TextDelta]:
+        """The deltas that are ready, at least one; empty once all choices have ended."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """End the call at once: abort it, drop unread deltas, and have `next_batch` raise `error`."""
+        ...
+
+    def check(self) -> None:
+        """Raise what `fail` was called with, if it was."""
+        ...
+
+
 class EngineClient(Protocol):
     """Loaded models and what steps them. `start` and `close` may take long; both are idempotent."""
 
@@ -78,26 +101,23 @@ class EngineClient(Protocol):
         """Count a request that is let in now among those that wait, until `stream` submits it or it is released."""
         ...
 
-    def stream(
+    def submit(
         self,
         model: str,
-        prompt: Sequence[int],
-        params: SamplingParams,
+        prompts: Sequence[PromptInput],
         *,
-        request_id: str | None = None,
         tenant: str = "",
         service_class: ServiceClass = STANDARD,
-        continues_text: bool = False,
         on_abort: AbortListener | None = None,
         reservation: Reservation | None = None,
-    ) -> AsyncGenerator[TextDelta]:
-        """Deltas of all choices. Closing it, or cancelling the task that iterates, aborts the request.
+    ) -> OutputStream:
+        """A call, submitted when its stream is entered. Choices are numbered from those of the first prompt on.
 
-        `on_abort` is told, on the event loop, what each choice had consumed whose last delta was not read.
-        `reservation` was made for it: it stands for this prompt no more once the request is submitted.
+        `on_abort` is called on the event loop with what each choice had consumed whose last delta was not read.
+        `reservation` was made for these prompts, and is consumed as they are submitted.
 
         Raises:
             UnservableRequest, InvalidParameter: at the call, before anything is computed.
-            EngineError: from the iterator, where the request fails inside the engine.
+            EngineError: when the stream is read, where a request fails inside the engine.
         """
         ...

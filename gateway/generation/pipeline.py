@@ -1,15 +1,15 @@
 """The way of every request through a model: shed, admit, submit, read, count, settle."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack
 
-from engine.request import TextDelta, Usage
+from engine.request import Usage
 from gateway.config.settings import Settings
 from gateway.generation.candidates import Candidates
 from gateway.generation.cascade import decide
 from gateway.generation.context import RequestContext
 from gateway.generation.deltas import reading
+from gateway.generation.engine_client import OutputStream
 from gateway.generation.measurement import measuring
 from gateway.generation.run import Run, Sink
 from gateway.generation.services import Services
@@ -50,7 +50,7 @@ class Pipeline:
                         if trial is None:
                             await self._compute(run, parser, sink)
                         else:
-                            await _read(run, trial.streams(), 0, parser, sink)
+                            await _read(run, trial.replayed(), 0, parser, sink)
                     await undisturbed(_end(run, sink))
                 except ClientGone:
                     raise
@@ -65,23 +65,21 @@ class Pipeline:
         try:
             while submitted < len(prompts):
                 first, submitted = submitted, min(submitted + at_a_time, len(prompts))
-                streams = run.submit(self._engine, prompts[first:submitted], first)
-                await _read(run, streams, first * each, parser, sink)
+                stream = run.submit(self._engine, prompts[first:submitted], first)
+                await _read(run, stream, first * each, parser, sink)
         except BaseException:
             for choice in range(submitted * each, run.choices):
                 run.admission.on_aborted(choice, Usage(len(prompts[choice // each].token_ids), 0))
             raise
 
 
-async def _read(
-    run: Run, streams: Sequence[AsyncGenerator[TextDelta]], first_choice: int, parser: OutputParser, sink: Sink
-) -> None:
-    async with reading(streams, run.context.choices_each, run.context.client.receive) as deltas:
+async def _read(run: Run, stream: OutputStream, first_choice: int, parser: OutputParser, sink: Sink) -> None:
+    async with reading(stream, run.context.client.receive) as deltas:
         while batch := await deltas.next_batch():
-            outputs = [parser.parse(first_choice + choice, delta) for choice, delta in batch]
+            outputs = [parser.parse(first_choice + delta.index, delta) for delta in batch]
             run.record(outputs)
             if await sink.on_outputs(outputs):
-                deltas.check_client()
+                deltas.check()
                 run.admission.record_sent()
 
 

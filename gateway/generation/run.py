@@ -1,14 +1,14 @@
 """A request that was admitted, on its way through the engine."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.request import TextDelta
+from engine.request import PromptInput
 from engine.runtime.streams import AbortListener
 from gateway.generation.admit import Admission
 from gateway.generation.context import Candidate, RequestContext
-from gateway.generation.engine_client import EngineClient
+from gateway.generation.engine_client import EngineClient, OutputStream
 from gateway.generation.measurement import Measurement
 from gateway.generation.prepare import PreparedPrompt
 from gateway.generation.usage import UsageTotal
@@ -37,27 +37,22 @@ class Run:
     def choices(self) -> int:
         return len(self.prompts) * self.context.choices_each
 
-    def submit(
-        self, engine: EngineClient, prompts: Sequence[PreparedPrompt], first: int = 0
-    ) -> list[AsyncGenerator[TextDelta]]:
-        """Submit prompts number `first` on to the engine: all of them, or none. One stream for each."""
+    def submit(self, engine: EngineClient, prompts: Sequence[PreparedPrompt], first: int = 0) -> OutputStream:
+        """The call of prompts number `first` on. Its choices are numbered from 0."""
         context, candidate = self.context, self.candidate
-        streams: list[AsyncGenerator[TextDelta]] = []
-        for position, prompt in enumerate(prompts, first):
-            stream = engine.stream(
-                candidate.model.name,
-                prompt.token_ids,
-                prompt.params,
-                request_id=f"{context.id}-{position}",
-                tenant=context.client.principal.tenant_id,
-                service_class=context.client.serving.engine_class,
-                continues_text=prompt.continues_text,
-                on_abort=_listener(self.admission, position * context.choices_each),
-                reservation=candidate.reservation,
-            )
-            streams.append(stream)
+        stream = engine.submit(
+            candidate.model.name,
+            [
+                PromptInput(prompt.token_ids, prompt.params, f"{context.id}-{position}", prompt.continues_text)
+                for position, prompt in enumerate(prompts, first)
+            ],
+            tenant=context.client.principal.tenant_id,
+            service_class=context.client.serving.engine_class,
+            on_abort=_listener(self.admission, first * context.choices_each),
+            reservation=candidate.reservation,
+        )
         self.admission.on_submitted()
-        return streams
+        return stream
 
     def record(self, outputs: Sequence[ParsedDelta]) -> None:
         """Count deltas on their way to the sink."""

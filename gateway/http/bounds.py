@@ -57,11 +57,5 @@ TOKENIZED_BYTES_PER_TOKEN = 16
 """What is tokenised though it may not fit the model's window, to be counted or cut to length: so many bytes for each
 token of the window, and in any case so many. Text has about four bytes to a token."""
 
-MAX_PENDING_TOKENS = 128
-"""Tokens held for one client that reads slowly; its streams are not read further until some are sent."""
-
-MAX_WRITTEN_TOKENS = 64
-"""Tokens that are written at a time: what was written counts as sent, whether or not it is taken."""
-
 MAX_STALLED_SECONDS = 30.0
 """A client that does not take what lies in its connection for so long is given up."""

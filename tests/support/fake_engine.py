@@ -11,13 +11,14 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import cos, log, sin
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 from engine.errors import EngineError, InvalidParameter, UnservableRequest
 from engine.request import (
     STANDARD,
     Alternative,
     FinishReason,
+    PromptInput,
     SamplingParams,
     ServiceClass,
     TextDelta,
@@ -25,6 +26,7 @@ from engine.request import (
     Usage,
 )
 from engine.runtime.core import EngineHealth
+from engine.runtime.output_stream import MAX_BATCH_TOKENS
 from engine.runtime.reservation import UNKNOWN_PROMPT, ArrivalBook, Reservation
 from engine.runtime.streams import AbortListener
 from engine.runtime.wait_prediction import PredictedWait
@@ -219,19 +221,33 @@ class FakeEngine:
     def _let_in(self, model: str) -> int:
         return self.books[model].by_class[0].requests + self.live_of[model]
 
-    def stream(
+    def submit(
         self,
         model: str,
-        prompt: Sequence[int],
-        params: SamplingParams,
+        prompts: Sequence[PromptInput],
         *,
-        request_id: str | None = None,
         tenant: str = "",
         service_class: ServiceClass = STANDARD,
-        continues_text: bool = False,
         on_abort: AbortListener | None = None,
         reservation: Reservation | None = None,
+    ) -> "FakeStream":
+        choices_each = prompts[0].params.n
+        streams = [
+            self._stream(model, prompt, tenant, service_class, _numbered(on_abort, i * choices_each), reservation)
+            for i, prompt in enumerate(prompts)
+        ]
+        return FakeStream(streams, choices_each)
+
+    def _stream(
+        self,
+        model: str,
+        input: PromptInput,
+        tenant: str,
+        service_class: ServiceClass,
+        on_abort: AbortListener | None,
+        reservation: Reservation | None,
     ) -> AsyncGenerator[TextDelta]:
+        prompt, params, request_id, continues_text = input
         served = self.models[model]
         if not prompt or len(prompt) + (params.max_tokens != 0) > served.max_model_len:
             raise UnservableRequest("does not fit")
@@ -278,6 +294,71 @@ class FakeEngine:
             for choice in choices:
                 if on_abort is not None and not choice.ended and self.tells:
                     on_abort(choice.index, choice.usage)
+
+
+def _numbered(on_abort: AbortListener | None, first: int) -> AbortListener | None:
+    return None if on_abort is None else lambda index, usage: on_abort(first + index, usage)
+
+
+class FakeStream:
+    """The streams of all prompts as one, which is not read further while `MAX_PENDING` deltas are unread."""
+
+    MAX_PENDING = 128
+
+    def __init__(self, streams: Sequence[AsyncGenerator[TextDelta]], choices_each: int) -> None:
+        self._streams = streams
+        self._choices_each = choices_each
+        self._pending: list[TextDelta] = []
+        self._changed = asyncio.Condition()
+        self._error: Exception | None = None
+        self._failed = False
+        self._pumps: list[asyncio.Task[None]] = []
+        self._live = len(streams)
+
+    async def __aenter__(self) -> Self:
+        self._pumps = [
+            asyncio.create_task(self._pump(stream, position * self._choices_each))
+            for position, stream in enumerate(self._streams)
+        ]
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for pump in self._pumps:
+            pump.cancel()
+        await asyncio.wait(self._pumps)
+
+    async def next_batch(self) -> list[TextDelta]:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._pending or self._error is not None or not self._live)
+            batch, self._pending = self._pending[:MAX_BATCH_TOKENS], self._pending[MAX_BATCH_TOKENS:]
+            self._changed.notify_all()
+        if not batch and self._error is not None:
+            raise self._error
+        return batch
+
+    def fail(self, error: Exception) -> None:
+        self._failed, self._error, self._pending = True, error, []
+        for pump in self._pumps:
+            pump.cancel()
+
+    def check(self) -> None:
+        if self._failed and self._error is not None:
+            raise self._error
+
+    async def _pump(self, stream: AsyncGenerator[TextDelta], first: int) -> None:
+        try:
+            async for delta in stream:
+                async with self._changed:
+                    await self._changed.wait_for(lambda: len(self._pending) < self.MAX_PENDING)
+                    self._pending.append(replace(delta, index=first + delta.index))
+                    self._changed.notify_all()
+        except Exception as error:
+            self._error = self._error or error
+        finally:
+            await stream.aclose()
+            self._live -= 1
+            async with self._changed:
+                self._changed.notify_all()
 
 
 class _Choice:

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from gateway.http.bounds import MAX_WRITTEN_TOKENS
+from engine.runtime.output_stream import MAX_BATCH_TOKENS
 from tests.whole.clients import Report
 from tests.whole.tenants import NAMES, id_of
 
@@ -66,7 +66,7 @@ def _check_cut(report: Report, events: dict[str, dict[str, Any]]) -> None:
     assert event is not None, f"what a client has of an answer, nobody is billed for: {report.call}"
     taken, billed = report.taken_tokens(), event["completion_tokens"]
     # The last write may have met a connection that had just closed, and each choice may have a token that ends it.
-    most = taken + MAX_WRITTEN_TOKENS + report.call.n * 2
+    most = taken + MAX_BATCH_TOKENS + report.call.n * 2
     assert billed <= most, f"{taken} tokens were taken and {billed} are billed: {report.call}"
     if not report.exchange.broken_off:
         assert billed >= taken, f"{taken} tokens were taken and {billed} are billed: {report.call}"

@@ -27,16 +27,16 @@ PLANTS = [
     Plant(
         "a sink outlives its request", "engine.runtime.delta_dispatcher:DeltaDispatcher.deliver", drop_deletion("sinks")
     ),
-    Plant("what is read wakes nobody", "engine.runtime.streams:ChoiceStreams.push", drop("wake")),
-    Plant("a paused request is not resumed", "engine.runtime.streams:ChoiceStreams.next", drop("resume")),
-    Plant("nobody is paused", "engine.runtime.streams:ChoiceStreams.push", drop("pause")),
+    Plant("what is read wakes nobody", "engine.runtime.output_stream:OutputStream.push", drop("wake")),
+    Plant("a paused request is not resumed", "engine.runtime.output_stream:OutputStream._pop", drop("resume")),
+    Plant("nobody is paused", "engine.runtime.output_stream:OutputStream.push", drop("pause")),
     Plant("a stream stays registered", "engine.runtime.streams:OutputDispatcher.forget", drop("pop")),
     Plant("a closed stream goes on", "engine.engine:Engine._read", drop("abort")),
     Plant("all tenants have one salt", "engine.engine:Engine._requests", replace("tenant.encode()", "b''")),
     # Between the streams and the socket
-    Plant("a pump that ends is still live", "gateway.generation.deltas:DeltaStream._pump", drop_assignment("_live")),
-    Plant("a full buffer is never emptied", "gateway.generation.deltas:DeltaStream.next_batch", drop("set")),
-    Plant("a hang-up is overheard", "gateway.generation.deltas:_watch", drop("abandon")),
+    Plant("a call that failed still runs", "engine.runtime.output_stream:OutputStream.fail", drop("_close")),
+    Plant("a reader that waits learns of no failure", "engine.runtime.output_stream:OutputStream.fail", drop("wake")),
+    Plant("a disconnect is not noticed", "gateway.generation.deltas:_watch", drop("fail")),
     Plant("the watcher outlives its request", "gateway.generation.deltas:reading", drop("cancel")),
     Plant("what was sent is not noted", "gateway.generation.pipeline:_read", drop("record_sent")),
     Plant("an answer ends before it is billed", "gateway.generation.pipeline:_end", drop("complete")),

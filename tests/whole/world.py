@@ -24,7 +24,7 @@ from engine.memory.block_pool import BlockPool
 from engine.memory.kv_cache import KVCacheManager
 from engine.memory.kv_memory import KVBudget, KVPool
 from engine.runtime import core as engine_core
-from engine.runtime import streams
+from engine.runtime import output_stream
 from engine.runtime import thread as engine_thread
 from engine.runtime import wait_prediction as engine_wait_prediction
 from engine.runtime import watchdog as engine_watchdog
@@ -38,7 +38,7 @@ from gateway.admission.redis_store import RedisStore
 from gateway.app import create_app
 from gateway.config.engine_classes import engine_classes_of
 from gateway.config.settings import Settings
-from gateway.generation import deltas, text_pool
+from gateway.generation import text_pool
 from gateway.generation.services import Services
 from gateway.metering import worker as worker_module
 from gateway.metering.journal import journal as journal_module
@@ -266,11 +266,10 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def unread(most: int) -> Iterator[None]:
-    """So many deltas and tokens of a choice lie unread at most."""
+    """`most`: the bound on unread deltas of a choice."""
     with (
-        patch.object(streams, "MAX_UNREAD_DELTAS", most),
-        patch.object(streams, "FEW_UNREAD_DELTAS", most // 4),
-        patch.object(deltas, "MAX_PENDING_TOKENS", most),
+        patch.object(output_stream, "MAX_UNREAD_DELTAS", most),
+        patch.object(output_stream, "FEW_UNREAD_DELTAS", most // 4),
     ):
         yield
 

@@ -1,169 +1,67 @@
-"""Reading engine streams: order, bounds, and that none outlives its reader."""
+"""Reading a call for a client: a disconnect ends it at once."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from engine.errors import EngineError
-from engine.request import TextDelta
-from gateway.generation import deltas as module
-from gateway.generation.deltas import DeltaStream, reading
+from engine.request import SamplingParams
+from gateway.generation.deltas import reading
 from gateway.http.errors import ClientGone
+from tests.support.fake_engine import FakeEngine, PromptInput
 
 pytestmark = pytest.mark.anyio
 
 
-class Source:
-    """An engine stream of `count` deltas that are all ready at once."""
-
-    def __init__(self, count: int, *, fails: bool = False, waits: bool = False) -> None:
-        self.produced = 0
-        self.closed = False
-        self._count = count
-        self._fails = fails
-        self._waits = waits
-
-    async def stream(self):
-        try:
-            while self.produced < self._count:
-                self.produced += 1
-                yield TextDelta(0, text=str(self.produced))
-            if self._waits:
-                await asyncio.sleep(60)
-            if self._fails:
-                raise EngineError("NaN")
-        finally:
-            self.closed = True
+async def never() -> dict[str, Any]:
+    await asyncio.Event().wait()
+    raise AssertionError
 
 
-async def never() -> dict:
-    await asyncio.sleep(60)
-    return {}
+def call(engine: FakeEngine, pace_s: float = 0.0):
+    engine.start()
+    engine.pace_s = pace_s
+    return engine.submit("tiny", [PromptInput([1, 2], SamplingParams(max_tokens=5))])
 
 
-async def everything(deltas: DeltaStream) -> list:
-    seen = []
-    while batch := await deltas.next_batch():
-        seen += batch
-    return seen
-
-
-async def test_all_that_is_ready_comes_at_once():
-    source = Source(5)
-    async with reading([source.stream()], 1, never) as deltas:
-        assert [delta.text for _, delta in await deltas.next_batch()] == ["1", "2", "3", "4", "5"]
-        assert await deltas.next_batch() == []
-        assert await deltas.next_batch() == []
-    assert source.closed
-
-
-async def test_choices_of_a_batch_are_numbered_after_their_prompt():
-    sources = [Source(2), Source(3), Source(1)]
-    async with reading([source.stream() for source in sources], 4, never) as deltas:
-        seen = await everything(deltas)
-    assert sorted({choice for choice, _ in seen}) == [0, 4, 8]
-    assert [delta.text for choice, delta in seen if choice == 4] == ["1", "2", "3"]
-    assert all(source.closed for source in sources)
-
-
-async def test_a_reader_that_is_slow_bounds_what_is_held(monkeypatch):
-    monkeypatch.setattr(module, "MAX_PENDING_TOKENS", 10)
-    source = Source(1000)
-    async with reading([source.stream()], 1, never) as deltas:
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert source.produced == 10
-        assert len(await everything(deltas)) == 1000
-
-
-async def test_what_is_held_is_bounded_with_many_streams_and_small_writes(monkeypatch):
-    monkeypatch.setattr(module, "MAX_PENDING_TOKENS", 10)
-    monkeypatch.setattr(module, "MAX_WRITTEN_TOKENS", 3)
-    sources = [Source(100) for _ in range(8)]
-    async with reading([source.stream() for source in sources], 1, never) as deltas:
-        read = 0
+async def test_a_call_is_read_to_its_end() -> None:
+    engine = FakeEngine()
+    text = ""
+    async with reading(call(engine), never) as deltas:
         while batch := await deltas.next_batch():
-            assert len(batch) <= 3
-            read += len(batch)
-            for _ in range(20):
-                await asyncio.sleep(0)
-            assert sum(source.produced for source in sources) - read <= 10 + len(sources)
-    assert read == 800
+            text += "".join(delta.text for delta in batch)
+    assert text == "Hello"
+    assert not engine.live
 
 
-async def test_a_stream_that_ends_while_there_is_no_room_does_not_end_the_others(monkeypatch):
-    monkeypatch.setattr(module, "MAX_PENDING_TOKENS", 3)
-    short, more = Source(3), asyncio.Event()
+async def test_a_disconnect_ends_the_call_at_once() -> None:
+    engine, gone = FakeEngine(), asyncio.Event()
 
-    async def late():
-        await more.wait()
-        yield TextDelta(0, text="late")
-
-    async with reading([short.stream(), late()], 1, never) as deltas:
-        assert len(await deltas.next_batch()) == 3
-        asyncio.get_running_loop().call_later(0.01, more.set)
-        assert [delta.text for _, delta in await deltas.next_batch()] == ["late"]
-        assert await deltas.next_batch() == []
-
-
-async def test_a_failure_comes_after_what_was_ready_and_ends_the_others():
-    waiting, failing = Source(1, waits=True), Source(2, fails=True)
-    async with reading([waiting.stream(), failing.stream()], 1, never) as deltas:
-        batch = await deltas.next_batch()
-        assert len(batch) == 3
-        with pytest.raises(EngineError):
-            await deltas.next_batch()
-        await asyncio.sleep(0)
-        assert waiting.closed
-    assert failing.closed
-
-
-async def test_a_reader_that_fails_leaves_nothing_open():
-    sources = [Source(1, waits=True), Source(1000)]
-    with pytest.raises(ZeroDivisionError):
-        async with reading([source.stream() for source in sources], 1, never) as deltas:
-            await deltas.next_batch()
-            raise ZeroDivisionError
-    assert all(source.closed for source in sources)
-
-
-async def test_cancelling_the_reader_leaves_nothing_open():
-    source = Source(1, waits=True)
-
-    async def read() -> None:
-        async with reading([source.stream()], 1, never) as deltas:
-            await everything(deltas)
-
-    task = asyncio.create_task(read())
-    await asyncio.sleep(0.01)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert source.closed
-
-
-async def test_hanging_up_ends_the_streams_at_once():
-    source = Source(3, waits=True)
-    gone = asyncio.Event()
-
-    async def receive() -> dict:
+    async def receive() -> dict[str, Any]:
         await gone.wait()
         return {"type": "http.disconnect"}
 
-    async with reading([source.stream()], 1, receive) as deltas:
-        assert len(await deltas.next_batch()) == 3
+    async with reading(call(engine, pace_s=60), receive) as deltas:
+        await asyncio.sleep(0.01)
+        deltas.check()
+        assert engine.live
         gone.set()
-        await asyncio.sleep(0.001)
-        assert source.closed
+        await asyncio.sleep(0.01)
+        assert not engine.live
+        with pytest.raises(ClientGone):
+            deltas.check()
         with pytest.raises(ClientGone):
             await deltas.next_batch()
 
 
-async def test_what_nobody_will_read_is_not_kept_after_hanging_up():
-    source = Source(3, waits=True)
-    async with reading([source.stream()], 1, never) as deltas:
-        await asyncio.sleep(0.001)
-        deltas.abandon()
-        with pytest.raises(ClientGone):
-            await deltas.next_batch()
-    assert source.closed
+async def test_nothing_is_left_after_the_block_however_it_ends() -> None:
+    engine = FakeEngine()
+    before = asyncio.all_tasks()
+    with pytest.raises(ZeroDivisionError):
+        async with reading(call(engine, pace_s=60), never) as deltas:
+            await asyncio.sleep(0.01)
+            assert engine.live
+            raise ZeroDivisionError
+    assert not engine.live
+    assert asyncio.all_tasks() == before
+    deltas.check()

@@ -10,11 +10,10 @@ import pytest
 
 from engine.config import EngineConfig
 from engine.engine import Engine
-from engine.runtime import streams as streams_module
+from engine.runtime import output_stream
 from engine.scheduling.stats import SchedulerStats
 from gateway.app import create_app
 from gateway.config.settings import Settings
-from gateway.generation import deltas as deltas_module
 from gateway.metering.event import Ending
 from gateway.metering.journal.journal import Journal
 from tests.support.gateway import KEY, FakeAuthenticator, serving, until
@@ -23,7 +22,7 @@ from tests.support.tiny_models import make_checkpoint
 from tests.support.usage_events import event_of
 
 ANSWER_TOKENS = 400
-UNREAD, FEW, PENDING = 24, 8, 16
+UNREAD, FEW = 24, 8
 """In place of the real bounds, so that short answers are long."""
 PART_BYTES = 40_000
 """What a client reads at a time that reads now and then."""
@@ -38,9 +37,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def engine(folder, monkeypatch):
-    monkeypatch.setattr(streams_module, "MAX_UNREAD_DELTAS", UNREAD)
-    monkeypatch.setattr(streams_module, "FEW_UNREAD_DELTAS", FEW)
-    monkeypatch.setattr(deltas_module, "MAX_PENDING_TOKENS", PENDING)
+    monkeypatch.setattr(output_stream, "MAX_UNREAD_DELTAS", UNREAD)
+    monkeypatch.setattr(output_stream, "FEW_UNREAD_DELTAS", FEW)
     return Engine.load({"tiny": folder}, EngineConfig(dtype="float32", kv_cache_bytes=4 * 2**20, threads=1))
 
 
@@ -122,7 +120,7 @@ def test_pauses_do_not_change_the_text(app, engine, monkeypatch, fields):
         with asking(server.port, **fields) as client:
             paused = read_now_and_then(client, engine, times=3)
         assert stats(engine).pauses_total >= 3
-        monkeypatch.setattr(streams_module, "MAX_UNREAD_DELTAS", 10_000)
+        monkeypatch.setattr(output_stream, "MAX_UNREAD_DELTAS", 10_000)
         pauses = stats(engine).pauses_total
         with asking(server.port, **fields) as client:
             assert read(client) == paused
@@ -132,13 +130,13 @@ def test_pauses_do_not_change_the_text(app, engine, monkeypatch, fields):
 def test_what_is_held_for_it_is_bounded(app, engine, monkeypatch):
     """Wherever a token is: with the engine, in a write that waits, in a buffer of this process or of the kernel."""
     held = []
-    push = streams_module.ChoiceStreams.push
+    push = output_stream.OutputStream.push
 
     def pushing(self, delta):
         push(self, delta)
         held.append(len(self._ready))
 
-    monkeypatch.setattr(streams_module.ChoiceStreams, "push", pushing)
+    monkeypatch.setattr(output_stream.OutputStream, "push", pushing)
     with serving(app) as server, asking(server.port) as client:
         read_now_and_then(client, engine, times=3)
     assert UNREAD <= max(held) <= UNREAD + STEPS_UNDER_WAY
@@ -154,4 +152,4 @@ def test_it_is_cancelled_when_it_has_not_read_for_long(app, engine, journal: Jou
         assert 0 < event.paused_ms <= stats(engine).paused_ns_total // 1_000_000
     assert event.finish_reason is Ending.CANCELLED
     assert 0 < event.completion_tokens < ANSWER_TOKENS
-    assert 0 < event.undelivered_tokens <= PENDING + UNREAD + 2 * streams_module.MAX_JOINED_TOKENS
+    assert 0 < event.undelivered_tokens <= UNREAD + 2 * output_stream.MAX_BATCH_TOKENS

@@ -9,7 +9,7 @@ import time
 import orjson
 import pytest
 
-from gateway.http.bounds import MAX_WRITTEN_TOKENS
+from engine.runtime.output_stream import MAX_BATCH_TOKENS
 from gateway.http.drain import Drain
 from gateway.metering.event import Ending
 from gateway.process.connection import WRITE_BUFFER_BYTES, Connection, server_config
@@ -62,7 +62,7 @@ def test_what_a_client_never_took_is_billed_up_to_a_bound(stalled, journal):
     event = event_of(journal)
     assert event.finish_reason is Ending.CANCELLED
     unreceived_bytes = (event.completion_tokens - received) * event_bytes
-    one_write = MAX_WRITTEN_TOKENS * event_bytes
+    one_write = MAX_BATCH_TOKENS * event_bytes
     assert unreceived_bytes <= 2 * SEND_BUFFER_BYTES + WRITE_BUFFER_BYTES + one_write
 
 

@@ -97,8 +97,8 @@ class Everything:
     def rollback(self, tokens):
         del self.accepted[len(self.accepted) - tokens :]
 
-    def allow(self, words):
-        words.fill(-1)
+    def fill_bitmask(self, bitmask):
+        bitmask.fill(-1)
 
 
 def text_of(tokens: list[int]) -> str:
@@ -115,7 +115,7 @@ def test_text_count_and_grammar_agree_where_reasoning_ends(opened, tokens, data)
         return  # a grammar has no span behind white space: its own first token is no marker
     grammar = Everything()
     matcher = AfterReasoning(grammar, begin_id=BEGIN_ID, end_id=END_ID, begun=opened, eos_token_ids=())
-    matcher.allow(np.zeros(1, np.int32))
+    matcher.fill_bitmask(np.zeros(1, np.int32))
     assert matcher.accept(tokens) == len(tokens)
 
     tracked = tracker(opened=opened, ids=(BEGIN_ID, END_ID))
