@@ -1,10 +1,13 @@
 """Limits in Redis, for replicas that share them: one Lua script, and so one atomic step, for each decision.
 
-The clock is Redis' own. Redis 7.0 is enough. What Redis forgets by a restart is forgotten: windows begin anew but for
-what `restore` knows, and holds from before are settled as `Outcome.UNKNOWN`. With eviction, counters can go as well:
-`maxmemory-policy noeviction`.
+The clock is Redis' own. Redis 7.0 is enough. Where Redis has lost its data, by a restart without persistence or a
+failover, each replica records again what it had there, before anything else of the tenant: its open holds, and what it
+committed in windows of a day or longer (`ReplicaLedger`). Lost are the minute's counts, and until another replica comes
+to speak of a tenant, within a heartbeat where it has open holds, that one's part. With eviction single counters can go,
+which is not noticed: `maxmemory-policy noeviction`.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
@@ -28,9 +31,12 @@ from gateway.admission.model import (
     Settlement,
     Use,
 )
+from gateway.admission.replica_ledger import ReplicaLedger
 from gateway.admission.store import FINISHED_MS, HOLD_TTL_MS, StoreAway
 
 _NEVER, _CLEAR = -2, -3
+_LOST = ([-1], -1, b"lost")
+"""How scripts say that Redis no longer has what this replica recorded."""
 _OUTCOMES = {
     b"open": Outcome.SETTLED,
     b"expired": Outcome.LATE,
@@ -39,29 +45,36 @@ _OUTCOMES = {
 }
 
 
+_log = logging.getLogger(__name__)
+
+
 class RedisStore:
     """A `LimitStore` in Redis. Every method raises `StoreAway` where Redis fails; none has a deadline of its own.
 
-    `clock` gives Unix milliseconds in tests; None: Redis' TIME.
+    `clock` gives Unix milliseconds in tests; None: Redis' TIME. `replica` is this process' lasting name among those
+    that share the store; "": what it loses is not recorded again.
     """
 
-    def __init__(self, client: Redis, clock: Callable[[], int] | None = None) -> None:
+    def __init__(self, client: Redis, clock: Callable[[], int] | None = None, replica: str = "") -> None:
         self._client = client
         self._clock = clock
+        self._replica = replica
+        self._ledger = ReplicaLedger()
         prelude = _source("prelude")
-        self._hold, self._settle, self._extend, self._usage, self._restore = (
-            client.register_script(prelude + _source(name)) for name in ("hold", "settle", "extend", "usage", "restore")
+        self._hold, self._settle, self._extend, self._usage, self._restore, self._recover = (
+            client.register_script(prelude + _source(name))
+            for name in ("hold", "settle", "extend", "usage", "restore", "recover")
         )
         self._probe = client.register_script(_source("probe"))
 
     @classmethod
-    def open(cls, url: str) -> "RedisStore":
+    def open(cls, url: str, replica: str = "") -> "RedisStore":
         """A store at a `redis://`, `rediss://` or `unix://` URL. Connects on first use.
 
         One retry, at once: a connection that was idle while Redis restarted is found dead by its next use, and all
         scripts can be repeated.
         """
-        return cls(Redis.from_url(url, retry=Retry(NoBackoff(), 1)))
+        return cls(Redis.from_url(url, retry=Retry(NoBackoff(), 1)), replica=replica)
 
     async def hold(self, request: HoldRequest) -> Hold | Refusal:
         quotas = [demand.quota for demand in request.demands]
@@ -70,7 +83,7 @@ class RedisStore:
             window = demand.quota.scope.measure.window.value
             arguments += [window, demand.quota.limit, demand.fixed, demand.per_token]
         keys = [*_request_keys(request.tenant_id, request.request_id), *(_counter_key(quota.scope) for quota in quotas)]
-        reply = cast(list[int], await self._call(self._hold, request.tenant_id, keys, arguments))
+        reply = cast(list[int], await self._recovering(self._hold, request.tenant_id, keys, arguments))
         taken, now, at, granted, bound = reply[:5]
         rows = list(zip(quotas, reply[5::4], reply[6::4], reply[7::4], reply[8::4], strict=True))
         states = tuple(
@@ -82,23 +95,24 @@ class RedisStore:
             ]
             return refusal_of(blocked, states, now)
         bound_by = quotas[bound - 1].scope if bound else None
-        return Hold(request.request_id, at, granted, bound_by, request.demands, states)
+        hold = Hold(request.request_id, at, granted, bound_by, request.demands, states)
+        self._ledger.on_hold(hold)
+        return hold
 
     async def extend(self, hold: Hold) -> bool:
         tenant_id = hold.demands[0].quota.scope.tenant_id
         keys = _request_keys(tenant_id, hold.request_id)
-        return bool(await self._call(self._extend, tenant_id, keys, [hold.request_id, HOLD_TTL_MS]))
+        return bool(await self._recovering(self._extend, tenant_id, keys, [hold.request_id, HOLD_TTL_MS]))
 
     async def settle(self, hold: Hold, use: Use) -> Settlement:
         scopes = [demand.quota.scope for demand in hold.demands]
-        bound = scopes.index(hold.bound_by) + 1 if hold.bound_by is not None else 0
-        arguments: list[str | int] = [hold.request_id, hold.at_ms, hold.granted_tokens, bound]
+        arguments: list[str | int] = [hold.request_id, hold.at_ms, hold.granted_tokens, _bound_of(hold)]
         for scope in scopes:
             arguments += [scope.measure.window.value, use.of(scope.measure)]
         tenant_id = scopes[0].tenant_id
         keys = [*_request_keys(tenant_id, hold.request_id), *map(_counter_key, scopes)]
-        before = cast(bytes, await self._call(self._settle, tenant_id, keys, arguments))
-        outcome = _OUTCOMES[before]
+        outcome = _OUTCOMES[cast(bytes, await self._recovering(self._settle, tenant_id, keys, arguments))]
+        self._ledger.on_settle(hold, use, outcome)
         return Settlement(outcome, outcome is not Outcome.REPEATED and exceeds(hold, use))
 
     async def usage(self, quotas: Sequence[Quota]) -> tuple[LimitState, ...]:
@@ -121,7 +135,8 @@ class RedisStore:
             for each in entries:
                 arguments += [each.scope.measure.window.value, each.at_ms, each.amount]
             keys = [_prefix(tenant_id) + "open", *(_counter_key(each.scope) for each in entries)]
-            await self._call(self._restore, tenant_id, keys, arguments)
+            await self._recovering(self._restore, tenant_id, keys, arguments)
+            self._ledger.on_restore(entries)
 
     async def probe(self) -> None:
         """Write a key that soon expires: a full Redis answers PING and takes no writes. Raises: StoreAway."""
@@ -134,10 +149,40 @@ class RedisStore:
     async def aclose(self) -> None:
         await self._client.aclose()
 
+    async def _recovering(
+        self, script: Any, tenant_id: str, keys: Sequence[str], arguments: Sequence[str | int]
+    ) -> object:
+        """Run a script. Where Redis has lost what this replica recorded of the tenant, record it again first."""
+        reply = await self._call(script, tenant_id, keys, arguments)
+        if reply in _LOST:
+            await self._record_again(tenant_id)
+            reply = await self._call(script, tenant_id, keys, arguments)
+        if reply in _LOST:
+            raise StoreAway("Redis has lost its data again")
+        return reply
+
+    async def _record_again(self, tenant_id: str) -> None:
+        committed, holds = self._ledger.committed(tenant_id), self._ledger.open_holds(tenant_id)
+        arguments: list[str | int] = [HOLD_TTL_MS, len(committed), len(holds)]
+        for entry in committed:
+            arguments += [entry.scope.measure.window.value, entry.at_ms, entry.amount]
+        keys = [_prefix(tenant_id) + "open", *(_counter_key(entry.scope) for entry in committed)]
+        for hold in holds:
+            demands = hold.demands
+            arguments += [hold.request_id, hold.at_ms, hold.granted_tokens, _bound_of(hold), len(demands)]
+            for demand in demands:
+                arguments += [demand.quota.scope.measure.window.value, demand.amount(hold.granted_tokens)]
+                keys.append(_counter_key(demand.quota.scope))
+        if await self._call(self._recover, tenant_id, keys, arguments):
+            _log.warning("the store of limits has lost its data: %d holds of a tenant are recorded again", len(holds))
+
     async def _call(self, script: Any, tenant_id: str, keys: Sequence[str], arguments: Sequence[str | int]) -> object:
         now = -1 if self._clock is None else self._clock()
+        expected = int(bool(self._replica) and self._ledger.has(tenant_id))
         with _answering():
-            return await script(keys=keys, args=[_prefix(tenant_id), now, FINISHED_MS, *arguments])
+            return await script(
+                keys=keys, args=[_prefix(tenant_id), now, FINISHED_MS, *arguments, self._replica, expected]
+            )
 
 
 @contextmanager
@@ -160,6 +205,12 @@ def _prefix(tenant_id: str) -> str:
 def _request_keys(tenant_id: str, request_id: str) -> list[str]:
     prefix = _prefix(tenant_id)
     return [f"{prefix}open", f"{prefix}request:{request_id}"]
+
+
+def _bound_of(hold: Hold) -> int:
+    """The index, from 1, of the demand that cut the grant; 0: none."""
+    scopes = [demand.quota.scope for demand in hold.demands]
+    return 0 if hold.bound_by is None else scopes.index(hold.bound_by) + 1
 
 
 def _counter_key(scope: Scope) -> str:

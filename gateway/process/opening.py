@@ -67,7 +67,7 @@ async def open_services(
     journal = open_journal(settings)
     signatures = SignaturePolicy(EventSigner(pepper), settings.usage_accept_unsigned_until)
     relay = Relay(journal, _destination(settings, analytics, signatures.signer))
-    limiter = open_limiter(settings)
+    limiter = open_limiter(settings, journal.source)
     sessions = open_sessions(settings)
     if share_a_redis(settings):
         _log.warning("limits and sessions share the memory of one Redis: set sessions_redis_url to another one")

@@ -103,6 +103,26 @@ SCENARIOS: list[Scenario] = [
             Fault(at_ms=4619, kind="grant", amount=1),
         ),
     ),
+    # Redis lost its data while a request held credit: others had all of it again.
+    Scenario(
+        4953,
+        Config(
+            start=datetime(2026, 3, 31, 12, 0, 0, 785000, tzinfo=UTC),
+            redis=True,
+            max_running=16,
+            window=1024,
+            small=False,
+            token_us=600,
+            max_wait_s=1,
+            saturated_queue=10,
+        ),
+        (
+            Call(at_ms=2032, tenant="prepaid", max_tokens=60, n=3),
+            Fault(at_ms=2477, kind="redis-empty"),
+            Call(at_ms=3007, tenant="prepaid", words=40, max_tokens=60, n=2),
+            Call(at_ms=3105, tenant="prepaid", words=40),
+        ),
+    ),
 ]
 """Reduced by `--shrink`."""
 

@@ -230,7 +230,11 @@ class World:
             patch.object(opening, "open_usage_store", lambda settings: linked(AnalyticsLink(self.analytics))),
             patch.object(opening, "_destination", destination),
             patch.object(opening, "open_books", lambda *_: None),
-            patch.object(RedisStore, "open", classmethod(lambda cls, url: cls(linked(self.redis.client())))),
+            patch.object(
+                RedisStore,
+                "open",
+                classmethod(lambda cls, url, replica: cls(linked(self.redis.client()), None, replica)),
+            ),
             patch.object(RedisSessionStore, "open", classmethod(lambda cls, url: cls(linked(self.redis.client())))),
         ):
             yield

@@ -4,11 +4,12 @@
 -- then for each demand: window, limit, fixed, per_token.
 -- Returns {held (1) or refused (0), now, at, granted, bound (index of the demand that cut it, or 0), then for each
 -- demand: used, held of it, newest mark or -1, and what blocks it: the mark of the bucket that must leave, NEVER, or
--- CLEAR}.
+-- CLEAR}; or {-1}: see `lost`.
 
 local NEVER, CLEAR = -2, -3
 local FIRST = 8
 
+if lost() then return {-1} end
 reap(tonumber(ARGV[3]))
 
 local request, id, ttl_ms = KEYS[2], ARGV[4], tonumber(ARGV[5])
@@ -67,26 +68,12 @@ for i, demand in ipairs(demands) do
 end
 if blocked then return answer(0, now, 0, 0) end
 
-local record = {'state', 'open', 'at', whole(now), 'granted', whole(granted), 'bound', bound, 'count', count}
-for i, demand in ipairs(demands) do
+for _, demand in ipairs(demands) do
   local bucket, amount = bucket_at(demand.window, now), demand.fixed + demand.per_token * granted
-  add(demand.key, demand.window, 'h' .. whole(bucket), amount)
+  demand.bucket, demand.amount = bucket, amount
   demand.used, demand.held = demand.used + amount, demand.held + amount
-  if amount > 0 then
-    local mark = bucket
-    if demand.window == 'minute' then
-      mark = now
-      set_last(demand.key, bucket, now)
-    end
-    demand.newest = math.max(demand.newest, mark)
-  end
-  for name, value in pairs({key = demand.key, bucket = whole(bucket), amount = whole(amount)}) do
-    table.insert(record, name .. i)
-    table.insert(record, value)
-  end
+  if amount > 0 then demand.newest = math.max(demand.newest, demand.window == 'minute' and now or bucket) end
 end
-redis.call('HSET', request, unpack(record))
-redis.call('PEXPIRE', request, OPEN_LIFE_MS)
-redis.call('ZADD', KEYS[1], whole(now + ttl_ms), id)
-redis.call('PEXPIRE', KEYS[1], OPEN_LIFE_MS)
+open(request, id, now, granted, bound, demands, ttl_ms)
+mark()
 return answer(1, now, granted, bound)

@@ -9,9 +9,11 @@
 --                             charge i: key<i>, bucket<i>, amount<i>
 --   <prefix>used:<scope>      hash: h<bucket> -> held, c<bucket> -> committed
 --   <prefix>used:<scope>:last of a minute: hash: bucket -> the last admission in it
+--   <prefix>replicas          hash: the replicas that have recorded anything here; it never expires
 --
--- Times are Unix milliseconds. ARGV[1] is the prefix, ARGV[2] the time, or -1 for that of Redis. Numbers are exact up to
--- 2^53. Buckets are those of gateway/admission/windows.py.
+-- Times are Unix milliseconds. ARGV[1] is the prefix, ARGV[2] the time, or -1 for that of Redis; the last two are the
+-- replica that calls, or '', and '1' where it is expected among the replicas. Numbers are exact up to 2^53. Buckets are
+-- those of gateway/admission/windows.py.
 
 local BUCKET_MS, MINUTE_MS, DAY_MS = 5000, 60000, 86400000
 -- How long keys outlive their last write: a window and more. What is open may be charged to any window; what counts
@@ -26,6 +28,18 @@ local now = tonumber(ARGV[2])
 if now < 0 then
   local time = redis.call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+local replica, expected = ARGV[#ARGV - 1], ARGV[#ARGV] == '1'
+
+-- Whether this store has lost what the replica had recorded in it: nothing is changed before that is recorded again.
+local function lost()
+  return expected and redis.call('HEXISTS', prefix .. 'replicas', replica) == 0
+end
+
+-- From now on the replica expects what it has recorded to be here.
+local function mark()
+  if replica ~= '' then redis.call('HSET', prefix .. 'replicas', replica, 1) end
 end
 
 local function whole(number)
@@ -171,4 +185,24 @@ local function reap(remembered_ms)
       redis.call('ZREM', prefix .. 'open', id)
     end
   end
+end
+
+-- Write a hold. Each demand has its key, window, bucket and amount.
+local function open(key, id, at, granted, bound, demands, ttl_ms)
+  local record = {'state', 'open', 'at', whole(at), 'granted', whole(granted), 'bound', bound, 'count', #demands}
+  for i, demand in ipairs(demands) do
+    add(demand.key, demand.window, 'h' .. whole(demand.bucket), demand.amount)
+    if demand.window == 'minute' and demand.amount > 0 then
+      local last = tonumber(redis.call('HGET', last_key(demand.key), whole(demand.bucket)) or nil)
+      set_last(demand.key, demand.bucket, math.max(last or at, at))
+    end
+    for name, value in pairs({key = demand.key, bucket = whole(demand.bucket), amount = whole(demand.amount)}) do
+      table.insert(record, name .. i)
+      table.insert(record, value)
+    end
+  end
+  redis.call('HSET', key, unpack(record))
+  redis.call('PEXPIRE', key, OPEN_LIFE_MS)
+  redis.call('ZADD', prefix .. 'open', whole(now + ttl_ms), id)
+  redis.call('PEXPIRE', prefix .. 'open', OPEN_LIFE_MS)
 end

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("no_settings")]
 
 
 async def test_without_redis_each_replica_counts_for_itself() -> None:
-    one, two = open_limiter(load_settings()), open_limiter(load_settings())
+    one, two = open_limiter(load_settings(), "a"), open_limiter(load_settings(), "b")
     for replica in (one, two):
         await replica.hold("a", [each(Measure.CONCURRENT, 1)], minimum_tokens=0, desired_tokens=0)
         await replica.aclose()
@@ -20,7 +20,7 @@ async def test_without_redis_each_replica_counts_for_itself() -> None:
 
 async def test_with_redis_replicas_count_together(redis_server: RedisServer) -> None:
     settings = load_settings(redis_url=redis_server.url)
-    one, two = open_limiter(settings), open_limiter(settings)
+    one, two = open_limiter(settings, "a"), open_limiter(settings, "b")
     demand = Demand(Quota(scope(Measure.TOKENS_PER_DAY, tenant="opening"), 100), 0, 1)
     hold = await one.hold("here", [demand], minimum_tokens=1, desired_tokens=100)
     with pytest.raises(QuotaExceeded):
@@ -33,7 +33,7 @@ async def test_with_redis_replicas_count_together(redis_server: RedisServer) -> 
 
 
 async def test_redis_need_not_be_there_at_the_start() -> None:
-    limiter = open_limiter(load_settings(redis_url=f"redis://127.0.0.1:{free_port()}/0", limits_local_share=0.5))
+    limiter = open_limiter(load_settings(redis_url=f"redis://127.0.0.1:{free_port()}/0", limits_local_share=0.5), "a")
     hold = await limiter.hold("a", [tokens(100)], minimum_tokens=1, desired_tokens=100)
     assert (hold.granted_tokens, hold.degraded) == (50, True)
     await limiter.settle(hold, 5)
