@@ -1,7 +1,7 @@
 """The inference engine: scheduling, paged KV memory, models, sampling.
 
-A library in its own right. `Engine` loads models and generates; the rest of the names here are what it takes and
-gives. The engine has never heard of HTTP, money or API keys.
+A library of its own. `Engine` loads models and generates; the other names here are its arguments and results. The
+engine knows nothing of HTTP, money or API keys.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`Engine` brings much with it that the scheduler and the allocator do without, so it is imported on first use."""
+    """Imports `Engine` on first use: it needs many modules that the scheduler and the allocator do not."""
     if name in ("Completion", "Engine"):
         from engine import engine
 

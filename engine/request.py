@@ -1,7 +1,6 @@
-"""What a caller asks of the engine, what it gets back, and the state of a request in between.
+"""Requests, their results, and the state of a request in between.
 
-A tenant is an opaque string here and a tier is a `ServiceClass`; the engine has never heard of HTTP, keys or
-money.
+A tenant is an opaque string and a tier is a `ServiceClass`; the engine knows nothing of HTTP, keys or money.
 """
 
 import math
@@ -25,11 +24,11 @@ MAX_TOP_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
 MAX_SEED = 2**63 - 1
 MAX_RESERVED_FRACTION = 0.9
-"""Of all classes together: something is left for the lowest."""
+"""Maximum sum of the classes' reserves, so that the lowest class has capacity."""
 
 
 class FinishReason(StrEnum):
-    """Why a choice ended. `stop` and `length` are OpenAI's; the others end it from outside."""
+    """Why a choice ended. `stop` and `length` are OpenAI's; `abort` and `error` end it from outside."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -38,14 +37,14 @@ class FinishReason(StrEnum):
 
 
 class Pooling(StrEnum):
-    """How the hidden states of a prompt become its embedding: the mean of all positions, or that of the last."""
+    """How a prompt's hidden states become its embedding: the mean over all positions, or the last one."""
 
     MEAN = "mean"
     LAST = "last"
 
 
 class Fault(StrEnum):
-    """Why a request fails of which nothing can come, in the words of its last delta's `error`."""
+    """Why a request failed in its own computation, as in the `error` of its last delta."""
 
     NOT_FINITE = "the model's output is not finite"
     GRAMMAR = "the grammar cannot be followed any further"
@@ -53,14 +52,14 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ServiceClass:
-    """A class of service. A smaller `priority` is served first (this is the one place that says so).
+    """A class of service. A smaller `priority` is served first.
 
-    `reserved_fraction` of the KV blocks and of the sequence slots are out of reach of the classes below, as far as
-    this class does not hold them itself. `weight` divides what a tenant is charged for service inside the class.
-    While a class above has requests, chunks of prefill of this one take at most `step_share` of a step's tokens.
-    `ttft_target_ms` is what the class aims at for the first token; the engine's token budget follows it.
-    `itl_target_ms` is what it aims at for the time between two tokens of an answer: while it has answers under way,
-    no step has so much prefill that it takes longer, at a loss of at most a tenth of prefill's throughput.
+    `reserved_fraction`: share of KV blocks and sequence slots that lower classes cannot take, as far as this class does
+    not use it. `weight`: divisor of a tenant's accounted service within the class. `step_share`: maximum share of a
+    step's tokens for this class's prefill while a higher class has requests. `ttft_target_ms`: target for the time to
+    first token, which the step's token budget follows. `itl_target_ms`: target for the inter-token latency; while the
+    class has running answers, prefill is limited so that steps meet it, at a loss of at most a tenth of prefill
+    throughput.
 
     Raises:
         ValueError: a number is out of its range.
@@ -87,7 +86,7 @@ class ServiceClass:
 
 
 def ranked(classes: Iterable[ServiceClass]) -> tuple[ServiceClass, ...]:
-    """From the one that is served first to the last."""
+    """The classes in the order in which they are served."""
     return tuple(sorted(classes, key=lambda each: each.priority))
 
 
@@ -97,21 +96,19 @@ STANDARD = ServiceClass("standard", priority=10, step_share=0.1, itl_target_ms=1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How one request is sampled. Each field's default is its neutral value.
+    """Sampling parameters of one request. Each default is neutral.
 
-    Names and ranges follow the OpenAI API, extensions follow vLLM, and the order is that of vLLM V1: a grammar's mask
-    and `logit_bias`, penalties, temperature, `min_p`, `top_k`, and `top_p` as a share of what those two leave.
-    `top_k=0` is off. `logprobs=k` asks for the chosen token's log-probability and the k most likely alternatives' (k
-    may be 0); None asks for nothing.
-    `prompt_logprobs` does the same for the prompt's own tokens. `max_tokens=None` means as many as fit the
-    window. `seed=None` means that the engine draws one. With `n` > 1, choice i samples from its own seed
-    derived from `seed` and i. `grammar` is what each choice has to look like; the text ends where that says, so that
-    it goes with neither `min_tokens` nor `ignore_eos`. `pooling` asks for the prompt's embedding, and then there is no
-    answer: `max_tokens` is 0 and `n` 1. `conversational`: the answer is a turn of a conversation, and its text has
-    the special tokens that mark calls and reasoning in its model's dialect.
+    Names and ranges follow the OpenAI API, extensions follow vLLM, and the order is that of vLLM V1: grammar mask and
+    `logit_bias`, penalties, temperature, `min_p`, `top_k`, and `top_p` of what those leave. `top_k=0` is off.
+    `logprobs=k`: log-probability of the sampled token and of the k most likely ones (k may be 0); None: no
+    log-probabilities. `prompt_logprobs`: the same for the prompt's tokens. `max_tokens=None`: up to the context window.
+    `seed=None`: random. With `n` > 1, choice i has a seed derived from `seed` and i. `grammar`: constraint on each
+    choice; the grammar determines the end, so it excludes `min_tokens` and `ignore_eos`. `pooling`: compute the
+    prompt's embedding instead of an answer, with `max_tokens` 0 and `n` 1. `conversational`: the answer is a turn of a
+    conversation; special tokens that mark tool calls and reasoning stay in its text.
 
-    `allowed_token_ids` are the only ones that may be drawn; None: all may. The text has what ended it, a stop string or
-    the text of a stop token, with `include_stop` alone, and special tokens only without `skip_special_tokens`.
+    `allowed_token_ids`: the only tokens that may be sampled; None: all. `include_stop`: the stop string or the text of
+    the stop token is part of the text. `skip_special_tokens`: special tokens are not.
 
     Raises:
         InvalidParameter: a value is out of its range; `param` names it.
@@ -181,7 +178,7 @@ class SamplingParams:
 
 
 def _require_range(name: str, value: float, low: float, high: float, *, low_open: bool = False) -> None:
-    """NaN fails every comparison, so it is refused here too."""
+    """Raises InvalidParameter unless the value is in the range. NaN fails every comparison, so it is rejected, too."""
     in_range = (low < value if low_open else low <= value) and value <= high and math.isfinite(value)
     if not in_range:
         bracket = "(" if low_open else "["
@@ -196,7 +193,7 @@ class Alternative(NamedTuple):
 
 
 class TokenLogprob(NamedTuple):
-    """The log-probability of a token that stands in the text, and of the most likely ones in its place."""
+    """The log-probability of a token of the text, and of the most likely tokens in its place."""
 
     token_id: int
     logprob: float
@@ -205,15 +202,15 @@ class TokenLogprob(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one choice consumed. `cached_tokens` of the prompt came from the prefix cache.
+    """What one choice consumed. `cached_tokens`: prompt tokens from the prefix cache.
 
-    `engine_ns` is its share of the time of the steps that it was in, without work that a preemption made it
-    repeat: that is `recompute_ns`, by the name of the class that it was preempted for. `queue_ns` is how long it waited
-    until it was first admitted. `draft_tokens` were guessed and computed, of which `accepted_draft_tokens` were right.
-    For `paused_ns` it stood still because nobody read it; that is in none of the others.
+    `engine_ns`: its share of the time of its steps, without work repeated after a preemption, which is in
+    `recompute_ns` by name of the class that it was preempted for. `queue_ns`: wait until the first admission.
+    `draft_tokens`: tokens proposed and verified, of which `accepted_draft_tokens` were accepted. `paused_ns`: time
+    paused because the output was not read; not included in the others.
 
-    `prefilled_tokens` of the prompt were found cached, or were in a step that was launched: none while it has only
-    waited, all of them from the first token of the answer on.
+    `prefilled_tokens`: prompt tokens found in the cache or in a launched step: 0 while the request waits for its first
+    step, all of them from the first answer token on.
     """
 
     prompt_tokens: int
@@ -230,16 +227,14 @@ class Usage:
 
 
 class TokenDelta(NamedTuple):
-    """What one step added to one request, as the engine thread hands it out: token ids, no text.
+    """What one step added to one request: token ids, no text.
 
-    There is one for each request and step, with several tokens where drafts were right. A tuple is made three times as
-    fast as a frozen dataclass.
+    One for each request and step, with several tokens where drafts were accepted. A tuple, as its construction takes a
+    third of a frozen dataclass's.
 
-    `finish_reason` is set on the last delta of a request and only there, together with `usage`.
-    `stop_token` is the end-of-text or stop token id that ended it; that token is counted in usage and is not
-    in `token_ids`.
-    `error` says why a request failed: a `Fault`, or what the engine met.
-    `embedding` comes with the last delta, where asked for: float32 [H], little-endian, of length 1.
+    `finish_reason` and `usage` are set on the last delta of a request only. `stop_token`: the end-of-text or stop token
+    that ended it, counted in usage and not in `token_ids`. `error`: why a request failed: a `Fault`, or the engine's
+    message. `embedding`: on the last delta, if requested: float32 [H], little-endian, of L2 norm 1.
     """
 
     request_id: str
@@ -255,11 +250,11 @@ class TokenDelta(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """What a reader of one choice sees next. The last one of a choice has `finish_reason` and `usage`.
+    """The next text of one choice. The last delta of a choice has `finish_reason` and `usage`.
 
-    `stop` is the stop string or stop token id that ended the choice, if one did. `prompt_logprobs` comes once,
-    on the first delta, when asked for; its first entry is None as nothing precedes the first token. `cached_tokens` of
-    the prompt came from the prefix cache; every delta says so. `embedding` is as in `TokenDelta`.
+    `stop`: the stop string or stop token id that ended the choice, or None. `prompt_logprobs`: on the first delta only,
+    if requested; its first entry is None. `cached_tokens`: prompt tokens from the prefix cache, on every delta.
+    `embedding`: as in `TokenDelta`.
     """
 
     index: int
@@ -298,7 +293,7 @@ def joined_delta(parts: Sequence[TextDelta]) -> TextDelta:
 
 
 class Phase(Enum):
-    """Where a request stands. There is no prefill or decode phase: that is `computed` against `tokens`."""
+    """The state of a request. Prefill and decode are not phases: compare `computed` with `tokens`."""
 
     WAITING = auto()
     RUNNING = auto()

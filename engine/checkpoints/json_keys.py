@@ -1,4 +1,4 @@
-"""Typed access to keys of parsed JSON that came from outside."""
+"""Typed access to the keys of untrusted JSON."""
 
 import json
 import math
@@ -11,10 +11,10 @@ from engine.models.config import MAX_WIDTH, UnsupportedCheckpoint
 
 
 def read_json_object(path: Path, most_bytes: int) -> dict[str, Any]:
-    """Parse a file of at most `most_bytes` that holds one JSON object.
+    """Parse a file of at most `most_bytes` bytes that holds one JSON object.
 
     Raises:
-        UnsupportedCheckpoint: the file is missing, unreadable, larger, or no JSON object.
+        UnsupportedCheckpoint: the file is missing, unreadable, larger, or not a JSON object.
     """
     try:
         size = path.stat().st_size
@@ -34,19 +34,20 @@ def read_json_object(path: Path, most_bytes: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Values from outside. A null is an absent key; each getter refuses what is not of its type.
+    """Untrusted values by key. A null counts as absent; each getter rejects a value of another type.
 
-    `prefix` stands before a key in messages: the file, and the object within it.
+    `prefix` precedes a key in error messages: the file, and the object within it.
     """
 
     values: Mapping[str, Any]
     prefix: str
 
     def refuse(self, key: str, why: str) -> UnsupportedCheckpoint:
+        """The error of a key."""
         return UnsupportedCheckpoint(f"{self.prefix}{shown(key)}: {why}")
 
     def size(self, key: str, default: int | None = None, *, least: int = 1, most: int = MAX_WIDTH) -> int:
-        """A whole number in least..most."""
+        """An integer in least..most."""
         value = self._present(key, default)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
@@ -55,7 +56,7 @@ class Keys:
         return value
 
     def optional_size(self, key: str, *, absent: int | None = None) -> int | None:
-        """A whole number, None where the file says null, or `absent` where it does not have the key."""
+        """An integer; None if the file has null, `absent` if it lacks the key."""
         if key not in self.values:
             return absent
         return None if self.values[key] is None else self.size(key)
@@ -68,25 +69,29 @@ class Keys:
         return float(value)
 
     def optional_number(self, key: str) -> float | None:
+        """A finite number, or None if absent."""
         return None if self.values.get(key) is None else self.number(key)
 
     def flag(self, key: str, default: bool = False) -> bool:
+        """A boolean."""
         value = self._present(key, default)
         if not isinstance(value, bool):
             raise self.refuse(key, f"{value!r:.80} is not true or false")
         return value
 
     def text(self, key: str, default: str | None = None) -> str:
+        """A string."""
         value = self._present(key, default)
         if not isinstance(value, str):
             raise self.refuse(key, f"{value!r:.80} is not a string")
         return value
 
     def token_id(self, key: str) -> int | None:
+        """A token id, or None if absent."""
         return None if self.values.get(key) is None else self.size(key, least=0)
 
     def token_ids(self, key: str) -> tuple[int, ...]:
-        """One token id or a list of them; empty where the key is absent."""
+        """One token id or a list of them; empty if absent."""
         value = self.values.get(key)
         many = value if isinstance(value, list) else [] if value is None else [value]
         return tuple(Keys({key: item}, self.prefix).size(key, least=0) for item in many)
@@ -101,7 +106,7 @@ class Keys:
 
 
 def shown(name: str) -> str:
-    """A name from outside as a message may show it: on one line, and short."""
+    """An untrusted name for an error message: on one line, and at most 200 characters."""
     return name if name.isprintable() and len(name) <= 200 else ascii(name)[:200]
 
 

@@ -1,7 +1,8 @@
-"""The numbers of a safetensors file, viewed where they are mapped: its own package copies them, which takes as long as
-packing them does.
+"""Tensors of a safetensors file as memory-mapped views. The format's own package copies them, which takes as long as
+packing does.
 
-The format: header length u64 | JSON of name to dtype, shape and data offsets | data.
+The format: header length u64 | JSON of name to dtype, shape and data offsets | data
+(https://huggingface.co/docs/safetensors).
 """
 
 import json
@@ -14,11 +15,11 @@ import numpy as np
 from kernels.arrays import BFLOAT16, FLOAT16, FLOAT32, Array, Dtype
 
 DTYPES: dict[str, Dtype] = {"F32": FLOAT32, "F16": FLOAT16, "BF16": BFLOAT16}
-"""The types of weights, by their names in a header."""
+"""The dtypes of weights by their names in a header."""
 
 
 def mapped_tensors(path: Path, names: Iterable[str]) -> Iterator[tuple[str, Array]]:
-    """Some tensors of a file whose header was found to be valid, not to be written to, each of a type in `DTYPES`."""
+    """Read-only views of the named tensors of a file with a validated header, each of a dtype in `DTYPES`."""
     with path.open("rb") as file:
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     start = 8 + int.from_bytes(data[:8], "little")

@@ -1,4 +1,4 @@
-"""A checkpoint's text processor, from a Hugging Face folder or from a GGUF file's metadata."""
+"""Builds the text processor of a checkpoint: a Hugging Face folder or a GGUF file's metadata."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +15,8 @@ _GGUF_TEMPLATE = "tokenizer.chat_template"
 
 
 def text_processor_from_folder(folder: Path) -> TextProcessor:
-    """
+    """The text processor of a Hugging Face folder.
+
     Raises:
         UnsupportedCheckpoint: a file or a key is missing, malformed or not supported; the message names it.
     """
@@ -27,7 +28,7 @@ def text_processor_from_folder(folder: Path) -> TextProcessor:
 
 
 def text_processor_from_gguf(metadata: Mapping[str, Any]) -> TextProcessor:
-    """`metadata` is the file's key-value section; arrays may be sequences or numpy arrays.
+    """The text processor of a GGUF file. `metadata`: its key-value section; arrays may be sequences or numpy arrays.
 
     Raises:
         UnsupportedCheckpoint: a key is missing, malformed or not supported; the message names it.

@@ -1,4 +1,4 @@
-"""A short name for the content of a checkpoint: equal on every machine that serves the same files."""
+"""A short identifier of a checkpoint's content, equal on every machine that serves the same files."""
 
 import hashlib
 from pathlib import Path
@@ -11,9 +11,9 @@ _DIGITS = 12
 def checkpoint_version(path: Path) -> str:
     """12 hexadecimal digits for a GGUF file or a Hugging Face folder.
 
-    Of each file the name within the folder, the size and 64 samples of 16 KiB are hashed, so that no start waits for
-    gigabytes to be read. Training changes every tensor, so other weights have another version; a file of the same size
-    that was tampered with between the samples has not.
+    Hashes each file's name within the folder, its size and 64 samples of 16 KiB, so that no start reads gigabytes.
+    Training changes every tensor, so different weights have different versions; a file of the same size that was
+    tampered with between the samples does not.
 
     Raises:
         OSError: a file cannot be read.

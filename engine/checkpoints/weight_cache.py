@@ -1,8 +1,9 @@
-"""Weights expanded once: kept as safetensors in a folder and memory-mapped on every later start.
+"""A cache of expanded weights: safetensors files in a folder, memory-mapped on later starts.
 
-A file's name holds everything it depends on (the source's path, size, time and inode, the dtype, the version of
-this format), so a changed source simply misses. Files appear whole (written aside, synced, renamed); one that is not
-is written again. Nothing here may fail a load: without a writable folder the weights are expanded each time.
+A file's name contains a hash of all that it depends on (the source's path, size, time and inode, the dtype, the version
+of this format), so a changed source misses. Files appear atomically (written to a temporary name, synced, renamed); an
+incomplete one is written again. The cache never fails a load: without a writable folder the weights are expanded each
+time.
 """
 
 import hashlib
@@ -29,7 +30,7 @@ from kernels.arrays import Array, Dtype
 from kernels.weights import StoredWeight
 
 FORMAT_VERSION = 1
-"""Raised when the same source would be expanded to other numbers."""
+"""Increased when the same source would be expanded to other values."""
 
 _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _LEFTOVER_AGE_S = 3600
@@ -38,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 class CachedCheckpoint:
-    """A GGUF file whose expanded weights are kept in `folder`; see `engine.checkpoints.checkpoint.Checkpoint`."""
+    """A `Checkpoint` of a GGUF file with its expanded weights cached in `folder`."""
 
     def __init__(self, source: GGUFCheckpoint, folder: Path) -> None:
         self._source = source
@@ -64,8 +65,8 @@ class CachedCheckpoint:
         return self._source.stored(names)
 
     def tensors(self, dtype: Dtype, without: Collection[str] = frozenset()) -> Iterator[tuple[str, Array]]:
-        """Every weight in `dtype`, but those: memory-mapped, or expanded and written for the next time while it is
-        read. Where nothing is left to be expanded, nothing is kept."""
+        """Every weight in `dtype` except for `without`: memory-mapped, or expanded and written to the cache on the way.
+        Nothing is cached if no quantised weight remains."""
         if without and not self.block_formats.keys() - set(without):
             yield from self._source.tensors(dtype, without)
             return
@@ -89,7 +90,7 @@ class CachedCheckpoint:
         return self._source.text_processor()
 
     def cache_file(self, dtype: Dtype, without: Collection[str] = frozenset()) -> Path:
-        """Where the weights expanded to `dtype` lie, or would lie."""
+        """Path of the cache file of the weights expanded to `dtype`, whether it exists or not."""
         path, stat = self._source.path.resolve(), self._source.stat
         state: tuple[object, ...] = (FORMAT_VERSION, stat.st_size, stat.st_mtime_ns, stat.st_ino)
         if without:
@@ -101,8 +102,8 @@ class CachedCheckpoint:
 class _Writer:
     """Writes a safetensors file tensor by tensor, so that the model is never in memory as a whole.
 
-    Layout: header length u64 | JSON of name to dtype, shape and data offsets | data without gaps. The first error
-    of the file system ends the writing, is logged, and leaves nothing behind.
+    Layout: header length u64 | JSON of name to dtype, shape and data offsets | data without gaps. The first file system
+    error is logged, stops the writing and removes the file.
     """
 
     def __init__(self, target: Path, shapes: Mapping[str, Shape], dtype: Dtype) -> None:
@@ -135,7 +136,7 @@ class _Writer:
             self._give_up(error)
 
     def publish(self) -> bool:
-        """Give the file its name, once its bytes are on the disk. False if it could not be written."""
+        """Rename the file to its final name once its bytes are synced. False if it could not be written."""
         if self._file is None:
             return False
         try:
@@ -148,7 +149,7 @@ class _Writer:
         return True
 
     def close(self) -> None:
-        """Remove what was not published."""
+        """Remove an unpublished file."""
         if self._file is not None:
             with suppress(OSError):  # a full disk is met again by the last buffered bytes
                 self._file.close()
@@ -186,7 +187,7 @@ def _is_whole(file: Path, shapes: Mapping[str, Shape], dtype: Dtype) -> bool:
 
 
 def _remove_outdated(file: Path) -> None:
-    """Remove what older states of the same source left behind, and what a killed writer did."""
+    """Remove files of older states of the same source, and leftovers of killed writers."""
     source = file.name.split(".")[-4:-2]
     for other in file.parent.iterdir():
         if other.suffix == ".tmp":

@@ -1,7 +1,8 @@
-"""Small models out of large ones: the teacher answers prompts, and a few of its layers learn to say what it says.
+"""Knowledge distillation of small draft models: a few of the teacher's layers are trained to match its distribution
+(Hinton et al. 2015).
 
-`distill` runs the stages: `answers.py` has the engine write the teacher's answers, `teacher.py` keeps its hidden states
-over them, and `trainer.py` trains a `decoder.py`. What comes of it is an ordinary model folder.
+`distill` runs the stages: `answers.py` generates the teacher's answers, `teacher.py` computes its hidden states over
+them, and `trainer.py` trains a `decoder.py`. The result is an ordinary model folder.
 """
 
 from engine.distillation.distill import Distillation, Result, distill

@@ -1,4 +1,4 @@
-"""The teacher's answers, written by the engine in large batches and kept in a file that grows line by line."""
+"""Generates the teacher's answers in large batches, into a file that grows line by line."""
 
 import asyncio
 import json
@@ -13,18 +13,18 @@ from engine.request import FinishReason, SamplingParams
 
 MAX_ANSWER_TOKENS = 144
 MAX_PROMPT_TOKENS = 512
-"""A prompt is answered with nothing in front of it cut off, so a longer one is passed over."""
+"""Prompts are not truncated; longer ones are skipped."""
 
 _RUNNING = 128
 _NAME = "teacher"
 
 AnswerProgress = Callable[[int, int], None]
-"""Called with (prompts answered, prompts in all)."""
+"""Called with (prompts answered, prompts in total)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A prompt's tokens, and the teacher's behind them; the end-of-text token is one of them if it came."""
+    """The token ids of a prompt and of the teacher's answer, including the end-of-text token if it was generated."""
 
     digest: str
     prompt_ids: tuple[int, ...]
@@ -39,13 +39,13 @@ def write_answers(
     seed: int,
     progress: AnswerProgress | None = None,
 ) -> None:
-    """Answer every prompt that `path` has no answer to yet. Stopped at any point, it goes on from there.
+    """Answer every prompt that `path` has no answer for. An interrupted run resumes from the file.
 
-    An answer depends on the teacher, the prompt and the seed. The file's order is that in which answers ended.
+    An answer depends on the teacher, the prompt and the seed. The file is in the order of completion.
 
     Raises:
         UnsupportedCheckpoint: the teacher cannot be served.
-        ChatTemplateError: its template refuses a prompt.
+        ChatTemplateError: its template rejects a prompt.
     """
     done = {answer.digest for answer in read_answers(path)} if path.exists() else set()
     waiting = [prompt for prompt in prompts if prompt.digest not in done]
@@ -59,7 +59,7 @@ def write_answers(
 
 
 def read_answers(path: Path) -> list[Answer]:
-    """Every whole line of the file; a last one that was cut short by a stop is not an answer."""
+    """Every complete line of the file; an incomplete last line is ignored."""
     answers = []
     with path.open("rb") as file:
         for line in file:
@@ -77,7 +77,7 @@ def _cut_torn_line(path: Path) -> None:
 
 
 class _Writer:
-    """Twice as many streams as the engine runs at once, so that it never waits for the next prompt."""
+    """Runs twice as many streams as the engine has slots, so that it never waits for a prompt."""
 
     def __init__(self, engine: Engine, path: Path, seed: int, total: int, progress: AnswerProgress | None) -> None:
         self._engine, self._path, self._seed = engine, path, seed

@@ -1,4 +1,4 @@
-"""Prompts with their answers as training sequences, and how they are put into batches."""
+"""Prompts with answers as training sequences, and their batches."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,8 +16,8 @@ _LENGTH_NOISE_TOKENS = 16
 class Corpus:
     """Sequences in order of length, so that neighbours can share a batch without padding.
 
-    The answer's tokens are what is to be predicted. Their positions, sequence after sequence, are numbered
-    0 .. `positions` - 1; those of sequence i start at `first_position[i]`.
+    The answers' tokens are the targets. Their positions, sequence after sequence, are numbered 0 .. `positions` - 1;
+    those of sequence i start at `first_position[i]`.
     """
 
     sequences: tuple[Answer, ...]
@@ -28,15 +28,15 @@ class Corpus:
         return len(self.sequences)
 
     def input_tokens(self, index: int) -> int:
-        """What a model reads of a sequence: all but the last token."""
+        """Input length of a sequence: all but its last token."""
         answer = self.sequences[index]
         return len(answer.prompt_ids) + len(answer.answer_ids) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """`inputs` int64 [B, L], padded with token 0 at the ends. `predicting` int64 [P] are indices into B x L of the
-    places that predict an answer's token, `positions` int64 [P] the numbers of those tokens in the corpus."""
+    """`inputs`: int64 [B, L], padded at the ends with token 0. `predicting`: int64 [P], indices into B x L of the
+    positions that predict answer tokens. `positions`: int64 [P], numbers of those tokens in the corpus."""
 
     inputs: Tensor
     predicting: Tensor
@@ -44,7 +44,7 @@ class Batch:
 
 
 def make_corpus(answers: Sequence[Answer]) -> Corpus:
-    """Answers of at least one token."""
+    """The corpus of all answers of at least one token."""
     kept = [answer for answer in answers if answer.answer_ids]
     kept.sort(key=lambda answer: (len(answer.prompt_ids) + len(answer.answer_ids), answer.digest))
     firsts, positions = [], 0
@@ -70,9 +70,9 @@ def make_batch(corpus: Corpus, members: Sequence[int]) -> Batch:
 
 
 def epoch(corpus: Corpus, batch_tokens: int, generator: torch.Generator) -> list[list[int]]:
-    """Every sequence once, in batches of similar length and of at most `batch_tokens` with padding, in random order.
+    """Every sequence once in random order, in batches of similar length and at most `batch_tokens` tokens with padding.
 
-    A little noise on the lengths gives each epoch other batches.
+    Noise on the lengths varies the batches from epoch to epoch.
     """
     noise = torch.rand(len(corpus), generator=generator) * _LENGTH_NOISE_TOKENS
     lengths = torch.tensor([corpus.input_tokens(index) for index in range(len(corpus))])
@@ -81,7 +81,7 @@ def epoch(corpus: Corpus, batch_tokens: int, generator: torch.Generator) -> list
 
 
 def grouped(corpus: Corpus, order: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Neighbours in `order` together while they fit `batch_tokens` with padding; at least one at a time."""
+    """Neighbours in `order` batched while they fit `batch_tokens` with padding; at least one sequence a batch."""
     members: list[int] = []
     longest = 0
     for index in order:
@@ -95,7 +95,7 @@ def grouped(corpus: Corpus, order: Sequence[int], batch_tokens: int) -> Iterator
 
 
 def frequent_tokens(corpus: Corpus, most: int) -> Tensor:
-    """The tokens that answers are made of, int32, by falling frequency; at most `most`."""
+    """The tokens of the answers, int32, by descending frequency; at most `most`."""
     counts: Counter[int] = Counter()
     for answer in corpus.sequences:
         counts.update(answer.answer_ids)

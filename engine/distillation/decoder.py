@@ -1,7 +1,7 @@
-"""A decoder in plain torch, for training: whole sequences, no paged memory, gradients.
+"""A decoder in plain torch for training: whole sequences, no paged KV, gradients.
 
-It computes what `engine.models.transformer` computes, from parameters that carry Hugging Face's names, so that a
-trained one is saved as it is. The embedding and the head are not in it: a student shares its teacher's, frozen.
+It computes what `engine.models.transformer` computes, from parameters with Hugging Face's names, so that a trained one
+is saved unchanged. The embedding and the head are not part of it: a student shares its teacher's, frozen.
 """
 
 from collections.abc import Mapping
@@ -18,10 +18,10 @@ from kernels.reference import apply_rope
 
 
 class Decoder(nn.Module):
-    """The layers of `config` and the final norm; parameters are `model.layers.0...` and `model.norm.weight`.
+    """The layers of `config` and the final norm. Parameters are `model.layers.0...` and `model.norm.weight`.
 
-    It takes the tensors of `weights` as they are, without a copy: in their type, on their device. `max_positions`
-    bounds the length of a sequence.
+    Uses the tensors of `weights` without a copy, in their dtype and on their device. `max_positions` bounds the
+    sequence length.
     """
 
     def __init__(self, config: ModelConfig, max_positions: int, weights: Mapping[str, Tensor]) -> None:
@@ -33,9 +33,9 @@ class Decoder(nn.Module):
         self.load_state_dict(weights, assign=True)
 
     def forward(self, embedded: Tensor) -> Tensor:
-        """Hidden states [B, L, H], normed for the head, of sequences embedded as [B, L, H] that all start at 0.
+        """Hidden states [B, L, H], normed for the head, of embedded sequences [B, L, H] that all start at position 0.
 
-        A token sees those before it in its row only, so rows may be padded at their ends.
+        Attention is causal, so rows may be padded at their ends.
         """
         rows = self._rope.rows(torch.arange(embedded.shape[1]))
         rope = RopeRows(rows.cos.to(embedded), rows.sin.to(embedded))
@@ -68,7 +68,7 @@ class _Layer(nn.Module):
 
 
 class _Norm(nn.Module):
-    """Root-mean-square norm, in the type of its input."""
+    """RMS norm (Zhang and Sennrich, arXiv 1910.07467) in the dtype of its input."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, window: int | None) -> Te
 
 
 def _window_mask(length: int, window: int | None, device: torch.device) -> Tensor | None:
-    """What a sliding layer sees, bool [L, L]; None where that is all before."""
+    """The attention mask of a sliding window, bool [L, L]; None if plain causal attention is equivalent."""
     if window is None or window >= length:
         return None
     at = torch.arange(length, device=device)

@@ -1,4 +1,4 @@
-"""From a teacher and prompts to a student: the stages, each of which goes on where it was stopped."""
+"""Distils a student from a teacher and prompts, in stages that can each be resumed."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ from kernels.exchange import array_of, tensor_of
 
 MAX_FREQUENT_TOKENS = 16_384
 HELD_OUT = "held_out.jsonl"
-"""In the student's folder: the prompts that it was judged by, for whoever measures it."""
+"""File in the student's folder with the held-out prompts of the evaluation."""
 
 _MAX_POSITIONS = MAX_PROMPT_TOKENS + MAX_ANSWER_TOKENS
 _GLANCE_SEQUENCES = 48
@@ -37,16 +37,16 @@ _GLANCE_S = 180.0
 _SAVE_S = 120.0
 
 Report = Callable[[str, float, float, str], None]
-"""Called with (what is going on, done, of how much, a note on how well it goes)."""
+"""Called with (stage, amount done, total, a note on quality)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distillation:
-    """What is asked for. `layers` are the teacher's that the student starts from, in their order.
+    """The parameters of a run. `layers`: the teacher's layers that the student is initialised from, in order.
 
-    Training lasts `minutes` of the clock or, where `steps` is given, exactly that many steps: then the same answers and
-    seed give the same student on the same machine. (The answers depend on the seed alone up to the engine's rounding,
-    which depends on what else is in a batch.) `work` keeps what a stopped run has done.
+    Training lasts `minutes` or, if `steps` is given, exactly that many steps: then equal answers and seeds give equal
+    students on the same machine. (Answers depend on the seed up to the engine's rounding, which depends on the batch.)
+    `work`: folder with the state of an interrupted run.
     """
 
     teacher: Path
@@ -61,7 +61,7 @@ class Distillation:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How near the student came on the held-out prompts, and what it took."""
+    """Agreement on the held-out prompts, and the effort of the run."""
 
     agreement: Agreement
     steps: int
@@ -71,12 +71,13 @@ class Result:
 
 
 def distill(task: Distillation, report: Report) -> Result:
-    """Write answers, keep the teacher's hidden states, train, write the student's folder and the held-out prompts.
+    """Generate answers, compute the teacher's hidden states, train, and write the student's folder with the held-out
+    prompts.
 
     Raises:
-        DistillationError: there is nothing to learn from or to judge by, or `work` belongs to another run.
+        DistillationError: there is no data to train on or to evaluate with, or `work` belongs to another run.
         UnsupportedCheckpoint: the teacher cannot be served.
-        PromptError: the file of prompts is malformed.
+        PromptError: the prompt file is malformed.
     """
     prompts = read_prompts(task.prompts)
     teacher = open_checkpoint(task.teacher)
@@ -99,7 +100,7 @@ def distill(task: Distillation, report: Report) -> Result:
 
 
 def _claim_work(task: Distillation, prompts: list[Prompt]) -> None:
-    """What is kept there is of use to the same run only: the numbers of positions follow from the prompts."""
+    """Check that the `work` folder belongs to this run: token positions in it depend on the prompts."""
     task.work.mkdir(parents=True, exist_ok=True)
     mine = {
         "teacher": checkpoint_version(task.teacher),
@@ -149,7 +150,7 @@ def _lessons(
     judged: list[Answer],
     report: Report,
 ) -> tuple[Lesson, Lesson]:
-    """What is trained on, and what is held out, with the teacher's hidden states over both."""
+    """The training and held-out sequences with the teacher's hidden states."""
     own = layer_tensors(weights, range(teacher.config.num_layers))
     decoder = Decoder(teacher.config, _MAX_POSITIONS, own)
     lessons = []
@@ -171,7 +172,7 @@ def _tell(report: Report, stage: str, done: int, total: int) -> None:
 
 
 def _run(task: Distillation, trainer: Trainer, exam: Lesson, report: Report) -> float:
-    """Train until the budget is spent; the seconds that it took, those of runs before this one too."""
+    """Train until the budget is spent. Returns the training seconds, including those of resumed runs."""
     checkpoint = task.work / "student.pt"
     before_s = trainer.load(checkpoint) if checkpoint.exists() else 0.0
     started_s = saved_s = time.monotonic()

@@ -1,5 +1,5 @@
-"""What can be wrong with a request to distil."""
+"""Errors of a distillation run."""
 
 
 class DistillationError(Exception):
-    """The run cannot begin or go on; one line that says why."""
+    """The run cannot start or continue; the message is one line."""

@@ -1,4 +1,4 @@
-"""Which of a teacher's layers a student starts from, and their tensors under its own numbers."""
+"""Selection of the teacher's layers that a student is initialised from."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,11 +9,10 @@ from engine.models.layout import FINAL_NORM
 
 
 def chosen_layers(wanted: str, of: int) -> tuple[int, ...]:
-    """A list such as "0,1,29", or a count: half of the layers then are the first ones, which read the tokens, and half
-    the last, which write them.
+    """A list such as "0,1,29", or a count: then half of the layers are the teacher's first and half its last.
 
     Raises:
-        DistillationError: it is neither, or not of a teacher with so many layers.
+        DistillationError: malformed, or the teacher has no such layers.
     """
     try:
         numbers = tuple(int(part) for part in wanted.split(","))
@@ -31,7 +30,7 @@ def chosen_layers(wanted: str, of: int) -> tuple[int, ...]:
 
 
 def layer_tensors(weights: Mapping[str, Tensor], layers: Sequence[int]) -> dict[str, Tensor]:
-    """A decoder's parameters out of a larger model's: those layers, numbered anew, and the final norm."""
+    """The tensors of these layers, renumbered from 0, and the final norm."""
     renamed = {FINAL_NORM: weights[FINAL_NORM]}
     for index, layer in enumerate(layers):
         prefix = f"model.layers.{layer}."

@@ -1,4 +1,4 @@
-"""What a student is trained on, its teacher's distribution, and how near it has come."""
+"""The training loss, and the agreement of a student with its teacher."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 
 _ROWS = 256
-"""At a time: logits of a few thousand columns then stay in a core's cache."""
+"""Rows computed at a time, so that logits of a few thousand columns stay in a core's cache."""
 
 
 def loss_and_gradient(student: Tensor, teacher: Tensor, columns: Tensor) -> tuple[float, Tensor]:
     """Mean cross-entropy of the student to the teacher over some columns of the head, and its gradient [P, H].
 
-    `student` and `teacher` are normed hidden states [P, H], `columns` rows [C, H] of the head. Both distributions are
-    over these columns. The gradient is written down instead of traced: softmax(student) - softmax(teacher), times the
-    head. So no logits are kept, and the frozen head costs no gradient of its own.
+    `student`, `teacher`: normed hidden states [P, H]. `columns`: rows [C, H] of the head. Both distributions are over
+    these columns. The gradient is explicit, (softmax(student) - softmax(teacher)) @ head, so that logits are not stored
+    and the frozen head needs no gradient.
     """
     gradient = torch.empty_like(student, dtype=torch.float32)
     total = torch.zeros((), device=student.device)
@@ -30,10 +30,10 @@ def loss_and_gradient(student: Tensor, teacher: Tensor, columns: Tensor) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Of the student with its teacher over the whole vocabulary, as means of `positions` places.
+    """Agreement of student and teacher over the whole vocabulary, as means over `positions`.
 
-    `top1`: both hold the same token for the likeliest. `overlap`: the sum over tokens of the smaller probability, which
-    is also the share of drafted tokens that sampling at temperature 1 would accept.
+    `top1`: rate of equal most likely tokens. `overlap`: sum over tokens of the smaller of both probabilities, which is
+    the acceptance rate of speculative sampling at temperature 1 (Leviathan et al. 2023).
     """
 
     top1: float
@@ -42,7 +42,7 @@ class Agreement:
 
 
 def agreement(student: Tensor, teacher: Tensor, head: Tensor) -> Agreement:
-    """Of normed hidden states [P, H] under the whole head [V, H]."""
+    """Agreement of normed hidden states [P, H] under the whole head [V, H]."""
     same = torch.zeros((), device=student.device)
     shared = torch.zeros((), device=student.device)
     for rows in _pieces(student.shape[0]):

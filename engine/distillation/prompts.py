@@ -1,4 +1,4 @@
-"""The prompts that a student learns from, and the ones it is judged by."""
+"""The prompts of training and evaluation."""
 
 import hashlib
 import json
@@ -14,12 +14,12 @@ _TEMPERATURES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 class PromptError(ValueError):
-    """A line of a prompt file that is not a prompt; the message says which."""
+    """A line of a prompt file is malformed; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A conversation to be answered. What happens to it depends on its content alone, not on its place in the file."""
+    """A conversation to be answered. Its use depends on its content alone, not on its place in the file."""
 
     messages: tuple[Mapping[str, Any], ...]
     digest: str
@@ -27,31 +27,32 @@ class Prompt:
 
     @property
     def held_out(self) -> bool:
-        """Never trained on, one in 32 of all: what agreement is measured with."""
+        """Whether the prompt is kept for evaluation: one in 32, never trained on."""
         return int(self.digest[:8], 16) % _HELD_OUT_ONE_IN == 0
 
     @property
     def temperature(self) -> float:
-        """From greedy to the teacher's own distribution: a student sees likely text and some that is not."""
+        """Sampling temperature of the answer, from greedy to 1, so that the student sees likely and less likely
+        text."""
         return _TEMPERATURES[int(self.digest[8:16], 16) % len(_TEMPERATURES)]
 
     def seed(self, run_seed: int) -> int:
-        """What its answer is sampled with, below 2**63."""
+        """Sampling seed of the answer, below 2**63."""
         digest = hashlib.sha256(f"{run_seed}:{self.digest}".encode()).digest()
         return int.from_bytes(digest[:8], "big") >> 1
 
     def encode(self, text: TextProcessor) -> list[int]:
-        """Token ids up to where the answer starts. A model without a chat template continues the bare text."""
+        """Token ids of the prompt. A model without a chat template gets the bare text."""
         if text.chat_template is None:
             return text.encode("\n".join(str(message["content"]) for message in self.messages))
         return text.encode_chat(self.messages)
 
 
 def read_prompts(path: Path) -> list[Prompt]:
-    """Lines of {"prompt": text} or {"messages": [...]}; one that comes again is left out.
+    """The prompts of a file with lines {"prompt": text} or {"messages": [...]}, without duplicates.
 
     Raises:
-        PromptError: a line is neither.
+        PromptError: a line is malformed, or there is no prompt.
         OSError: the file cannot be read.
     """
     prompts: dict[str, Prompt] = {}
@@ -66,7 +67,7 @@ def read_prompts(path: Path) -> list[Prompt]:
 
 
 def write_prompts(path: Path, prompts: Iterable[Prompt]) -> None:
-    """Lines that `read_prompts` reads."""
+    """Write prompts in the format of `read_prompts`."""
     lines = (json.dumps({"messages": prompt.messages}, ensure_ascii=False) + "\n" for prompt in prompts)
     path.write_text("".join(lines), encoding="utf-8")
 
@@ -84,7 +85,7 @@ def _prompt(line: str, place: str) -> Prompt:
 
 
 def _messages(value: Any) -> tuple[Mapping[str, Any], ...]:
-    """Empty where it is not a prompt."""
+    """The messages of a line; empty if it is not a prompt."""
     if not isinstance(value, dict):
         return ()
     if isinstance(value.get("prompt"), str):

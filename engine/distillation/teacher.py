@@ -1,6 +1,6 @@
-"""The teacher's last hidden states over every answer, computed once and kept in a file.
+"""The teacher's last hidden states over every answer, computed once and stored in a file.
 
-Its log-probabilities are these times its head, so nothing else of the teacher is needed in training.
+Its log-probabilities are these times its head, so training needs nothing else of the teacher.
 """
 
 from bisect import bisect_right
@@ -17,15 +17,15 @@ _BATCH_TOKENS = 4096
 _DTYPE = torch.bfloat16
 
 HiddenProgress = Callable[[int, int], None]
-"""Called with (positions done, positions in all)."""
+"""Called with (positions done, positions in total)."""
 
 
 def cache_hidden(
     teacher: Decoder, embedding: Tensor, corpus: Corpus, path: Path, progress: HiddenProgress | None = None
 ) -> Tensor:
-    """bfloat16 [corpus.positions, H], memory-mapped: for each token of the answers, the state that predicts it.
+    """bfloat16 [corpus.positions, H], memory-mapped: for each answer token, the state that predicts it.
 
-    The file holds rows in the order of positions: the sequences that an interrupted run has finished are taken over.
+    The file's rows are in the order of positions; complete sequences of an interrupted run are reused.
     """
     width = embedding.shape[1]
     ends = [first + len(each.answer_ids) for first, each in zip(corpus.first_position, corpus.sequences, strict=True)]

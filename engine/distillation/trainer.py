@@ -1,4 +1,4 @@
-"""The training of a student: steps, their learning rate, checkpoints that continue as if nothing had happened."""
+"""Trains a student: steps, learning rate, and checkpoints that resume exactly."""
 
 import math
 import os
@@ -26,7 +26,8 @@ class Lesson:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How a student is trained. A step's loss is over the `common` most frequent tokens and `rare` random others."""
+    """Hyper-parameters of training. A step's loss is over the `common` most frequent tokens and `rare` random
+    others."""
 
     seed: int = 0
     batch_tokens: int = BATCH_TOKENS
@@ -38,7 +39,8 @@ class Recipe:
     rare: int = 2048
 
     def rate(self, progress: float) -> float:
-        """The learning rate when this share of the training is done: up in a line, down in a cosine, to zero."""
+        """The learning rate at a fraction of the training: linear warm-up, then cosine decay to zero (Loshchilov and
+        Hutter 2017)."""
         if progress < self.warm_up:
             return self.learning_rate * progress / self.warm_up
         done = min(1.0, (progress - self.warm_up) / (1.0 - self.warm_up))
@@ -46,10 +48,10 @@ class Recipe:
 
 
 class Trainer:
-    """Owns the student's parameters, the optimiser and the place in the data.
+    """Owns the student's parameters, the optimiser and the position in the data.
 
-    `embedding` [V, H] and `head` [V, H] are the teacher's, frozen. Everything random follows from the seed, the epoch
-    and the step, so a trainer that was saved and loaded goes on exactly as one that was not.
+    `embedding` [V, H] and `head` [V, H] are the teacher's, frozen. All randomness derives from the seed, the epoch and
+    the step, so a resumed run equals an uninterrupted one.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class Trainer:
         self.student = student
         self.step = 0
         self.tokens = 0
-        """Answer tokens trained on, each as often as it came."""
+        """Answer tokens trained on, with repetitions."""
         self._embedding, self._head = embedding, head
         self._lesson, self._recipe = lesson, recipe
         self._common = frequent[: recipe.common].long()
@@ -76,7 +78,7 @@ class Trainer:
         self._batches = self._shuffled()
 
     def train_step(self, progress: float) -> float:
-        """One batch at the rate that belongs to `progress` in 0..1; the loss before it."""
+        """Train on one batch at the learning rate of `progress` in 0..1; returns the loss before the step."""
         batch = self._next_batch()
         hidden = self._forward(batch)
         wanted = self._lesson.hidden[batch.positions].to(hidden.device)
@@ -102,7 +104,7 @@ class Trainer:
         return agreement(torch.cat(student), torch.cat(teacher), self._head)
 
     def save(self, path: Path, elapsed_s: float) -> None:
-        """Everything that `load` needs, in place of what was there before."""
+        """Write all state that `load` needs, replacing the file atomically."""
         state = {
             "elapsed_s": elapsed_s,
             "student": self.student.state_dict(),
@@ -117,7 +119,7 @@ class Trainer:
         os.replace(beside, path)
 
     def load(self, path: Path) -> float:
-        """Go on from what `save` wrote; gives back its `elapsed_s`."""
+        """Resume from what `save` wrote; returns its `elapsed_s`."""
         state: dict[str, Any] = torch.load(path, map_location=self._head.device, weights_only=True)
         self.student.load_state_dict(state["student"])
         self._optimizer.load_state_dict(state["optimizer"])
@@ -127,7 +129,7 @@ class Trainer:
         return float(state["elapsed_s"])
 
     def _forward(self, batch: Batch) -> Tensor:
-        """Normed hidden states [P, H] at the places that predict."""
+        """Normed hidden states [P, H] at the predicting positions."""
         device = self._head.device
         with torch.autocast(device.type, torch.bfloat16):
             hidden: Tensor = self.student(self._embedding[batch.inputs.to(device)].float())
@@ -152,7 +154,7 @@ class Trainer:
 
 
 def _optimizer(student: Decoder, recipe: Recipe) -> torch.optim.Optimizer:
-    """AdamW; norms and biases do not decay."""
+    """AdamW (Loshchilov and Hutter 2019); norms and biases do not decay."""
     matrices = [each for each in student.parameters() if each.ndim > 1]
     vectors = [each for each in student.parameters() if each.ndim == 1]
     groups = [{"params": matrices, "weight_decay": recipe.weight_decay}, {"params": vectors, "weight_decay": 0.0}]

@@ -1,1 +1,1 @@
-"""GGUF files (version 2 and 3): header, tensors, hyper-parameters and tokenizer."""
+"""GGUF files (versions 2 and 3): header, tensors, hyper-parameters and tokenizer."""

@@ -1,6 +1,6 @@
-"""GGUF metadata and tensor list, read into a `ModelConfig`.
+"""Reads a `ModelConfig` from GGUF metadata and the tensor list.
 
-Keys under the architecture's name are its hyper-parameters: one that is not understood refuses the file.
+Keys under the architecture's name are its hyper-parameters: an unknown one rejects the file.
 """
 
 import math
@@ -12,7 +12,7 @@ from engine.checkpoints.json_keys import Keys
 from engine.models.config import MAX_LAYERS, MAX_ROPE_FACTOR, Family, ModelConfig, RopeConfig, UnsupportedCheckpoint
 
 _FAMILIES: Mapping[str, Family] = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
-"""`llama` files are Llama, Mistral and everything else of that shape."""
+"""`llama` files are Llama, Mistral and other models of that architecture."""
 
 _UNDERSTOOD = frozenset(
     {
@@ -44,10 +44,10 @@ _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
 def config_from_gguf(header: Header, frequency_divisors: tuple[float, ...] | None) -> ModelConfig:
-    """Read the model's shape; `frequency_divisors` are the contents of `rope_freqs.weight`, if the file has it.
+    """The model's config. `frequency_divisors`: content of `rope_freqs.weight`, if the file has it.
 
     Raises:
-        UnsupportedCheckpoint: a key is missing, malformed or asks for arithmetic that is not served here.
+        UnsupportedCheckpoint: a key is missing, malformed or needs arithmetic that is not supported.
     """
     everything = Keys(header.metadata, "metadata: ")
     family, keys = _architecture(everything)
@@ -105,7 +105,7 @@ def _architecture(everything: Keys) -> tuple[Family, Keys]:
 def _rope(
     keys: Keys, family: Family, head_dim: int, frequency_divisors: tuple[float, ...] | None
 ) -> tuple[RopeConfig, int]:
-    """Rope and the window in tokens that it reaches."""
+    """The rope config, and the context in tokens that it reaches."""
     rotary_dim = keys.size("rope.dimension_count", head_dim)
     if family == "llama" and rotary_dim != head_dim:
         # The rows of q and k are interleaved over the whole head there, which a part of it cannot undo.
@@ -142,7 +142,8 @@ def _rope(
 
 
 def _yarn_attention_factor(keys: Keys, factor: float) -> float | None:
-    """GGUF's factor multiplies YaRN's own scale of the logits (0.1 ln factor + 1); ours takes its place."""
+    """The attention factor. GGUF's value multiplies YaRN's own scale of the logits (0.1 ln factor + 1); `RopeConfig`'s
+    replaces it."""
     scale = keys.number("rope.scaling.attn_factor", 1.0)
     return None if scale == 1.0 else scale * (0.1 * math.log(factor) + 1.0)
 
@@ -155,7 +156,7 @@ def _windows(family: Family, keys: Keys, layers: int) -> tuple[int | None, ...]:
 
 
 def _vocab_size(header: Header) -> int:
-    """The embedding's rows; the tokenizer may know fewer tokens (padding), never more."""
+    """Rows of the embedding. The tokenizer may have fewer tokens (padding), never more."""
     embedding = header.tensors.get("token_embd.weight")
     if embedding is None:
         raise UnsupportedCheckpoint("tensor token_embd.weight is missing")

@@ -24,17 +24,17 @@ _MAX_ROPE_DIVISORS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class RawTensor:
-    """A weight as it is stored: `rows` are the bytes of [..., row bytes], in Hugging Face's row order."""
+    """A weight as stored: `rows` are the bytes of [..., row bytes], in Hugging Face's row order."""
 
     type: BlockType
     rows: Bytes
 
 
 class GGUFCheckpoint:
-    """A validated file. Only the header has been read; see `engine.checkpoints.checkpoint.Checkpoint`.
+    """A `Checkpoint` of a validated GGUF file. Only the header has been read.
 
     Raises:
-        UnsupportedCheckpoint: the message names the key or the tensor that cannot be served.
+        UnsupportedCheckpoint: the message names the key or tensor that cannot be served.
     """
 
     def __init__(self, path: Path) -> None:
@@ -58,7 +58,7 @@ class GGUFCheckpoint:
 
     @property
     def block_formats(self) -> Mapping[str, str]:
-        """See `engine.checkpoints.checkpoint.BlockSource`."""
+        """See `engine.models.sources.BlockSource`."""
         return {
             name: info.type.name.lower()
             for name, info in self._stored.items()
@@ -81,7 +81,7 @@ class GGUFCheckpoint:
         return sum(info.bytes for info in self._stored.values())
 
     def tensors(self, dtype: Dtype, without: Collection[str] = frozenset()) -> Iterator[tuple[str, Array]]:
-        """Every weight in `dtype`, but those; memory-mapped where the file already holds that type."""
+        """Every weight in `dtype` except for `without`; memory-mapped if the file has that dtype."""
         for name in self._stored:
             if name in without:
                 continue
@@ -90,7 +90,7 @@ class GGUFCheckpoint:
             self._let_go()
 
     def stored(self, names: Collection[str]) -> Iterator[tuple[str, StoredWeight]]:
-        """These matrices as their blocks; memory-mapped but for those whose rows are put in order."""
+        """The named matrices as blocks; memory-mapped unless their rows are reordered."""
         for name, info in self._stored.items():
             if name not in names:
                 continue
@@ -114,8 +114,8 @@ class GGUFCheckpoint:
         return text_processor_from_gguf(self._header.metadata)
 
     def _let_go(self) -> None:
-        """Let the file's pages leave memory: what was read must not stay resident. Reading again is no error, as of
-        matrices that were kept until those came that are packed with them."""
+        """Release the file's resident pages. Reading them again is valid, only slower: matrices may wait until those
+        that are packed with them have been read."""
         self._data.madvise(mmap.MADV_DONTNEED)
 
     def _rows(self, info: TensorInfo) -> Bytes:
@@ -123,14 +123,14 @@ class GGUFCheckpoint:
         return stored.reshape(*info.shape[:-1], -1)
 
     def _numbers(self, info: TensorInfo) -> tuple[float, ...]:
-        """A short list of float32 numbers that is part of the description of the model."""
+        """A short float32 tensor that is part of the config."""
         if info.type.name != "F32" or len(info.shape) != 1 or info.shape[0] > _MAX_ROPE_DIVISORS:
             raise UnsupportedCheckpoint(f"tensor {info.name} is not a short list of F32")
         return tuple(self._rows(info).view(np.float32).tolist())
 
 
 def _map(path: Path) -> tuple[mmap.mmap, os.stat_result]:
-    """The file in memory, where nothing writes to it."""
+    """The file as a read-only memory map."""
     try:
         with path.open("rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), os.fstat(file.fileno())
@@ -143,11 +143,11 @@ def _identity(stat: os.stat_result) -> tuple[int, ...]:
 
 
 def _half_split_rows(rows: Bytes, heads: int, info: TensorInfo) -> Bytes:
-    """Rows of q or k in the order of half-split rope (Hugging Face) instead of interleaved rope (llama.cpp).
+    """Rows of q or k reordered from interleaved rope (llama.cpp) to half-split rope (Hugging Face).
 
-    Interleaved rope turns dimensions 2i and 2i + 1 of a head together, half-split rope i and i + head_dim / 2:
-    the even rows of a head go to its first half, the odd ones to its second. `rows` is [heads * head_dim, row
-    bytes], or of a bias [heads * head_dim * bytes].
+    Interleaved rope rotates dimensions 2i and 2i + 1 of a head together, half-split rope i and i + head_dim / 2: the
+    even rows of a head go to its first half, the odd ones to its second. `rows` is [heads * head_dim, row bytes], or of
+    a bias [heads * head_dim * bytes].
     """
     if rows.ndim == 1 and info.type.weights > 1:
         raise UnsupportedCheckpoint(f"tensor {info.name}: a bias in blocks of {info.type.weights}")

@@ -1,10 +1,9 @@
-"""The header of a GGUF file (version 2 and 3, little-endian), read without trusting it.
+"""Reads the header of a GGUF file (versions 2 and 3, little-endian), which is untrusted.
 
     "GGUF" | version u32 | tensor count u64 | key count u64 | keys | tensor descriptions | padding | tensor data
 
-Every count, length and offset is compared with the bytes that are really there before anything is allocated
-from it.
-Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+Every count, length and offset is checked against the size of the file before anything is allocated from it; the `gguf`
+package's reader is not written for hostile files. Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
 import math
@@ -41,7 +40,7 @@ _FLOAT32, _STRING, _ARRAY = 6, 8, 9
 
 @dataclass(frozen=True, slots=True)
 class BlockType:
-    """How weights are stored: blocks of `weights` numbers in `bytes` bytes."""
+    """A storage format: blocks of `weights` numbers in `bytes` bytes."""
 
     code: int
     name: str
@@ -71,9 +70,9 @@ BLOCK_TYPES: Mapping[int, BlockType] = {
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """A tensor's place: `bytes` bytes from `offset` of the file, rows of `shape[-1]` weights one after another.
+    """A tensor's location: `bytes` bytes from `offset` of the file, rows of `shape[-1]` weights one after another.
 
-    `shape` is outermost dimension first, as in torch; the file has it the other way round.
+    `shape` has the outermost dimension first, as in torch; the file has the reverse.
     """
 
     name: str
@@ -85,12 +84,14 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class Header:
+    """The metadata and the tensors by name."""
+
     metadata: "Metadata"
     tensors: Mapping[str, TensorInfo]
 
 
 class _Value(NamedTuple):
-    """Where a value lies: `length` items of type `code` from `offset`; a scalar has one and `array` False."""
+    """The location of a value: `length` items of type `code` from `offset`; a scalar has one item and `array` False."""
 
     code: int
     offset: int
@@ -99,14 +100,14 @@ class _Value(NamedTuple):
 
 
 class Metadata(Mapping[str, Any]):
-    """Keys to plain Python values, decoded when they are asked for: a vocabulary is never read twice nor kept."""
+    """The file's key-value section. Values are decoded on access and not cached."""
 
     def __init__(self, data: Buffer, values: Mapping[str, _Value]) -> None:
         self._data = data
         self._values = values
 
     def __getitem__(self, key: str) -> Any:
-        """The value; strings and lists of strings are decoded from UTF-8.
+        """The value as plain Python; strings and lists of strings are decoded from UTF-8.
 
         Raises:
             UnsupportedCheckpoint: a string is not UTF-8; the message names the key.
@@ -131,7 +132,7 @@ class Metadata(Mapping[str, Any]):
         return len(self._values)
 
     def length(self, key: str) -> int:
-        """Items of a list, without reading them; 1 for a scalar."""
+        """Items of an array, without reading them; 1 for a scalar."""
         return self._values[key].length
 
     def _strings(self, offset: int, count: int) -> list[str]:
@@ -145,10 +146,10 @@ class Metadata(Mapping[str, Any]):
 
 
 def read_header(data: Buffer) -> Header:
-    """Read and check a header; `data` is the whole file, memory-mapped.
+    """Read and check a header. `data`: the whole file, memory-mapped.
 
     Raises:
-        UnsupportedCheckpoint: not a GGUF file, truncated, or a number that does not fit the file; the message
+        UnsupportedCheckpoint: not a GGUF file, truncated, or with a number that does not fit the file; the message
             names the key or the tensor.
     """
     cursor = _Cursor(data)
@@ -174,7 +175,7 @@ def read_header(data: Buffer) -> Header:
 
 
 class _Cursor:
-    """A reading position that cannot leave the file. `what` names what is being read, for the error."""
+    """A read position bounded by the file's end. `what` names the item being read, for error messages."""
 
     def __init__(self, data: Buffer) -> None:
         self.data = data
@@ -210,7 +211,7 @@ class _Cursor:
         return name
 
     def skip_strings(self, count: int, what: str) -> None:
-        """Walk over length-prefixed strings. A plain loop: vocabularies have hundreds of thousands."""
+        """Skip length-prefixed strings. A plain loop, as vocabularies have hundreds of thousands."""
         data, offset, last, unpack = self.data, self.offset, len(self.data) - 8, _U64.unpack_from
         for _ in range(count):
             if offset > last:
@@ -236,7 +237,7 @@ def _read_value(cursor: _Cursor, key: str) -> _Value:
 
 
 def _read_tensor(cursor: _Cursor) -> TensorInfo:
-    """One description; its offset still counts from the start of the data."""
+    """One tensor description. Its offset is relative to the start of the tensor data."""
     name = cursor.name("a tensor's name", _MAX_NAME_BYTES)
     what = f"tensor {name}"
     dimensions = cursor.u32(what)
@@ -254,7 +255,7 @@ def _read_tensor(cursor: _Cursor) -> TensorInfo:
 
 
 def _place(described: list[TensorInfo], end: int, alignment: int, size: int) -> dict[str, TensorInfo]:
-    """Turn offsets into places in the file: aligned, inside it, and no two of them overlapping."""
+    """Convert offsets to file positions, and check that they are aligned, inside the file and do not overlap."""
     start = -(-end // alignment) * alignment
     tensors: dict[str, TensorInfo] = {}
     for info in described:

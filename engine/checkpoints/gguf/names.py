@@ -1,4 +1,4 @@
-"""GGUF's tensor names in Hugging Face's spelling."""
+"""Maps GGUF tensor names to Hugging Face's."""
 
 import re
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from engine.models.config import UnsupportedCheckpoint
 from engine.models.layout import EMBEDDING, FINAL_NORM, HEAD
 
 ROPE_DIVISORS = "rope_freqs.weight"
-"""No weight: what each rope frequency is divided by."""
+"""Divisors of the rope frequencies; not a weight."""
 
 _OUTER: Mapping[str, str] = {
     "token_embd.weight": EMBEDDING,
@@ -34,7 +34,7 @@ def hf_name(name: str) -> str:
     """The Hugging Face name of a GGUF tensor.
 
     Raises:
-        UnsupportedCheckpoint: a tensor that these families do not have.
+        UnsupportedCheckpoint: the supported families have no such tensor.
     """
     if name in _OUTER:
         return _OUTER[name]

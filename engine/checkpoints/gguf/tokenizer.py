@@ -1,4 +1,4 @@
-"""Build a `Tokenizer` from a GGUF vocabulary, so that ids equal llama.cpp's."""
+"""Builds a `Tokenizer` from a GGUF vocabulary, with token ids equal to llama.cpp's."""
 
 from collections.abc import Iterator, Sequence
 
@@ -17,7 +17,8 @@ _SPACE_MARK = "▁"
 
 
 def build_tokenizer(vocabulary: GGUFVocabulary) -> Tokenizer:
-    """
+    """The tokenizer of a GGUF vocabulary.
+
     Raises:
         UnsupportedCheckpoint: the tokenizer model or the pre-tokenizer is unknown, or the merges are malformed.
     """
@@ -83,7 +84,8 @@ def _pairs(merges: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _pair(merge: str) -> tuple[str, str]:
-    """A piece may begin with a space, so the cut is the first space after the first character."""
+    """The two parts of a merge. A part may begin with a space, so the separator is the first space after the first
+    character."""
     cut = merge.find(" ", 1)
     if cut < 0 or cut == len(merge) - 1:
         raise UnsupportedCheckpoint(f"tokenizer.ggml.merges: {merge!r} is not a pair")
@@ -91,7 +93,7 @@ def _pair(merge: str) -> tuple[str, str]:
 
 
 def _sentencepiece(vocabulary: GGUFVocabulary, *, merged_before: bool) -> Backend:
-    """`merged_before`: what it gets is merged already."""
+    """`merged_before`: a custom pre-tokenizer has applied the merges."""
     unknown = None if vocabulary.unk_id is None else vocabulary.tokens[vocabulary.unk_id]
     merges = _merges_from_scores(vocabulary)
     backend = Backend(
@@ -108,7 +110,7 @@ def _sentencepiece(vocabulary: GGUFVocabulary, *, merged_before: bool) -> Backen
 
 
 def _leftmost_merges(vocabulary: GGUFVocabulary) -> LeftmostMerges | None:
-    """Where tokens have equal scores; None where a ranking of pairs does, as the library has it."""
+    """The custom pre-tokenizer if tokens have equal scores; None if the library's ranking of pairs is equivalent."""
     if not vocabulary.scores:
         raise UnsupportedCheckpoint("tokenizer.ggml.scores: missing or empty")
     scores = {token: vocabulary.scores[index] for index, token in _spelled(vocabulary) if len(token) > 1}
@@ -118,7 +120,7 @@ def _leftmost_merges(vocabulary: GGUFVocabulary) -> LeftmostMerges | None:
 
 
 def _spelled(vocabulary: GGUFVocabulary) -> Iterator[tuple[int, str]]:
-    """Tokens that come out of merging, with their ids."""
+    """Tokens that result from merges, with their ids."""
     spelled = {TokenType.NORMAL, TokenType.UNUSED, TokenType.UNDEFINED}
     special = set(vocabulary.special_ids())
     for index, token in enumerate(vocabulary.tokens):
@@ -127,9 +129,9 @@ def _spelled(vocabulary: GGUFVocabulary) -> Iterator[tuple[int, str]]:
 
 
 def _merges_from_scores(vocabulary: GGUFVocabulary) -> list[tuple[str, str]]:
-    """SentencePiece merges whichever pair gives the token with the best score: so pairs ranked by that score.
+    """Merges ranked as SentencePiece does, by the score of the resulting token.
 
-    Only ordinary tokens come out of merging; no spelling leads to a control token.
+    Only ordinary tokens result from merges, never a control token.
     """
     ids = {token: index for index, token in enumerate(vocabulary.tokens)}
     ranked: list[tuple[float, int, int, str, str]] = []

@@ -1,4 +1,4 @@
-"""The tokenizer inside a GGUF file's metadata, checked key by key.
+"""The tokenizer in a GGUF file's metadata, checked key by key.
 
 Meanings and defaults are llama.cpp's (`llama_vocab::impl::load` in src/llama-vocab.cpp).
 """
@@ -18,11 +18,11 @@ _END_OF_TEXT = frozenset(
         *("<|eom_id|>", "<EOT>", "_<EOT>", "<|end_of_text|>", "<end_of_utterance>", "<｜end▁of▁sentence｜>"),
     )
 )
-"""Tokens that end an answer whatever the file calls them: conversions often name one of several, or the wrong one."""
+"""Tokens that always end an answer: conversions often name only one of several, or the wrong one."""
 
 
 class TokenType(IntEnum):
-    """`tokenizer.ggml.token_type`. User-defined tokens are found in any text; control tokens never in a user's."""
+    """`tokenizer.ggml.token_type`. User-defined tokens are matched in any text, control tokens never in user text."""
 
     UNDEFINED = 0
     NORMAL = 1
@@ -35,7 +35,7 @@ class TokenType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class GGUFVocabulary:
-    """Checked metadata. `tokens` are distinct; every id below is one of theirs."""
+    """Checked metadata. `tokens` are distinct; all ids are valid."""
 
     kind: str
     pre: str
@@ -51,17 +51,18 @@ class GGUFVocabulary:
     add_space_prefix: bool
 
     def ids_of_types(self, *kinds: TokenType) -> list[int]:
+        """Token ids of these types, ascending."""
         wanted = frozenset(kinds)
         return [index for index, kind in enumerate(self.types) if kind in wanted]
 
     def special_ids(self) -> list[int]:
-        """Control and unknown tokens, and those that begin or end a text even if the file types them otherwise."""
+        """Control and unknown tokens, and those that begin or end a text, whatever type the file gives them."""
         special = {*self.ids_of_types(TokenType.CONTROL, TokenType.UNKNOWN), *self.eos_ids}
         special.update(token_id for token_id in (self.bos_id, self.unk_id) if token_id is not None)
         return sorted(special)
 
     def named_tokens(self) -> dict[str, str]:
-        """The chat template's variables."""
+        """The special token variables of the chat template."""
         ids = {"bos_token": self.bos_id, "eos_token": self.eos_ids[0] if self.eos_ids else None}
         return {name: self.tokens[token_id] for name, token_id in ids.items() if token_id is not None}
 
@@ -70,7 +71,7 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> GGUFVocabulary:
     """Check and collect the `tokenizer.ggml.*` keys. Arrays may be lists, tuples or numpy arrays.
 
     Raises:
-        UnsupportedCheckpoint: a key is missing, of the wrong type, or contradicts the token list.
+        UnsupportedCheckpoint: a key is missing, of the wrong type, or inconsistent with the token list.
     """
     kind = _text(metadata, "model")
     tokens = _array(metadata, "tokens", str)
@@ -145,7 +146,7 @@ def _array(metadata: Mapping[str, Any], name: str, kind: type) -> list[Any]:
 
 
 def _aligned(metadata: Mapping[str, Any], name: str, kind: type, count: int) -> list[Any]:
-    """An array with one entry for each token, or none at all."""
+    """An array with one entry for each token, or an empty one."""
     items = _array(metadata, name, kind)
     if items and len(items) != count:
         raise UnsupportedCheckpoint(f"{_PREFIX}{name}: {len(items)} entries for {count} tokens")

@@ -1,1 +1,1 @@
-"""Folders in Hugging Face's layout: config.json, safetensors, rope settings."""
+"""Hugging Face folders: config.json, safetensors, rope settings and tokenizer."""

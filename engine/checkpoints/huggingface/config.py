@@ -1,7 +1,7 @@
-"""Hugging Face's config.json, read into a `ModelConfig`.
+"""Reads a `ModelConfig` from Hugging Face's config.json.
 
-A key that would change the arithmetic and is not understood refuses the checkpoint; the many that do not
-(dropout, initialisation, caching hints) are ignored. Defaults are those of transformers' classes.
+An unknown key that would change the arithmetic rejects the checkpoint; the many that would not (dropout,
+initialisation, caching hints) are ignored. Defaults are those of transformers' config classes.
 """
 
 from collections.abc import Mapping
@@ -50,12 +50,12 @@ _FOREIGN_KEYS = (
     "use_mrope",
     "use_qk_norm",
 )
-"""Keys that change the arithmetic of models near these families: refused unless null, false, 0 or empty."""
+"""Keys that change the arithmetic in related architectures: rejected unless null, false, 0 or empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Attention:
-    """What sets the families' attention apart."""
+    """The differences in attention between families."""
 
     qkv_bias: bool
     o_bias: bool
@@ -64,10 +64,10 @@ class _Attention:
 
 
 def config_from_json(config: Mapping[str, Any], generation_config: Mapping[str, Any] | None = None) -> ModelConfig:
-    """Read a parsed config.json; `generation_config` is the parsed generation_config.json beside it, if any.
+    """The config of a parsed config.json. `generation_config`: the parsed generation_config.json, if there is one.
 
     Raises:
-        UnsupportedCheckpoint: a key is missing, malformed or asks for arithmetic that is not served here.
+        UnsupportedCheckpoint: a key is missing, malformed or needs arithmetic that is not supported.
     """
     keys = Keys(config, "config.json: ")
     family = _family(keys)
@@ -137,7 +137,8 @@ def _attention(family: Family, keys: Keys) -> _Attention:
 
 
 def _windows(family: Family, keys: Keys, layers: int) -> tuple[int | None, ...]:
-    """Mistral slides in every layer; Qwen from `max_window_layers` up, or where `layer_types` says so."""
+    """Sliding windows by layer: in all of Mistral's layers; in Qwen's from `max_window_layers` on, or as `layer_types`
+    says."""
     types = _layer_types(keys, layers)
     if family == "mistral":
         window = keys.optional_size("sliding_window", absent=4096)
@@ -158,7 +159,7 @@ def _windows(family: Family, keys: Keys, layers: int) -> tuple[int | None, ...]:
 
 
 def _layer_types(keys: Keys, layers: int) -> list[bool] | None:
-    """For each layer, whether it slides; None where the file does not say."""
+    """Whether each layer has a sliding window; None if the file does not say."""
     types = keys.values.get("layer_types")
     if types is None:
         return None
@@ -172,7 +173,8 @@ def _layer_types(keys: Keys, layers: int) -> list[bool] | None:
 
 
 def _eos(keys: Keys, generation_config: Mapping[str, Any] | None) -> tuple[int, ...]:
-    """generation_config.json's ids win: instruction models end a turn with tokens the base model knew not."""
+    """End token ids. Those of generation_config.json take precedence: instruction models end turns with tokens that the
+    base model's config lacks."""
     if generation_config is not None:
         ids = Keys(generation_config, "generation_config.json: ").token_ids("eos_token_id")
         if ids:

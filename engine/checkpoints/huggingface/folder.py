@@ -1,4 +1,4 @@
-"""A folder in Hugging Face's layout: config.json, a tokenizer, safetensors (one file or indexed shards).
+"""A Hugging Face folder: config.json, a tokenizer, safetensors (one file or indexed shards).
 
 Pickled weights are never opened.
 """
@@ -34,7 +34,7 @@ class _Stored:
 
 
 class HFCheckpoint:
-    """A validated folder. Only headers have been read; see `engine.checkpoints.checkpoint.Checkpoint`.
+    """A `Checkpoint` of a validated folder. Only headers have been read.
 
     Raises:
         UnsupportedCheckpoint: the message names the file and the key or tensor that cannot be served.
@@ -67,7 +67,7 @@ class HFCheckpoint:
         return sum(tensor.bytes for tensor in self._stored.values())
 
     def tensors(self, dtype: Dtype) -> Iterator[tuple[str, Array]]:
-        """Every weight in `dtype`; memory-mapped where the file already holds that type."""
+        """Every weight in `dtype`; memory-mapped if the file has that dtype."""
         by_file: dict[str, list[str]] = {}
         for name, tensor in self._stored.items():
             by_file.setdefault(tensor.file, []).append(name)
@@ -81,7 +81,7 @@ class HFCheckpoint:
 
 
 def _weight_files(folder: Path) -> dict[str, str] | list[str]:
-    """The index's file of each tensor, or the one file that there is."""
+    """The file of each tensor: by the index, or the only file."""
     if (folder / _INDEX).is_file():
         return _read_index(folder / _INDEX)
     if (folder / _SINGLE).is_file():
@@ -130,7 +130,7 @@ def _read_headers(folder: Path, files: dict[str, str] | list[str]) -> dict[str, 
 
 @contextmanager
 def _open(path: Path) -> Iterator[Any]:
-    """safetensors' handle, whose own reader has checked the header against the file's size."""
+    """A safetensors handle. The library checks the header against the file's size."""
     try:
         handle = safe_open(path, framework="numpy")
     except (OSError, SafetensorError) as error:

@@ -1,5 +1,5 @@
-"""Rope settings of a config.json, in transformers 5's spelling (`rope_parameters`) and in the one before
-(`rope_theta`, `rope_scaling`)."""
+"""Rope settings of a config.json, in the format of transformers 5 (`rope_parameters`) and earlier (`rope_theta`,
+`rope_scaling`)."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -8,7 +8,7 @@ from engine.checkpoints.json_keys import Keys
 from engine.models.config import MAX_ROPE_FACTOR, RopeConfig, RopeKind
 
 _ALWAYS = frozenset({"rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned"})
-"""`finetuned` is a note of its authors: transformers reads it nowhere."""
+"""Keys allowed for every type. `finetuned` is informational: transformers does not read it."""
 _YARN = {"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}
 _KEYS_OF_KIND: Mapping[str, frozenset[str]] = {
     "default": _ALWAYS,
@@ -20,11 +20,10 @@ _KEYS_OF_KIND: Mapping[str, frozenset[str]] = {
 
 
 def rope_from_config(config: Keys, head_dim: int) -> tuple[RopeConfig, int]:
-    """Rope and the window in tokens that it reaches.
+    """The rope config, and the context in tokens that it reaches.
 
-    Files differ in whether `max_position_embeddings` is the trained window or the stretched one. It is the
-    trained one for linear and dynamic (as transformers reads it for dynamic), the stretched one for llama3,
-    and either for yarn, which names the trained one itself.
+    `max_position_embeddings` is the trained context for linear and dynamic (as transformers reads it for dynamic), the
+    extended one for llama3, and either for yarn, which has a key for the trained one.
 
     Raises:
         UnsupportedCheckpoint: an unknown type, or a key that its type does not have.

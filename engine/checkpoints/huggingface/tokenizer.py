@@ -21,7 +21,7 @@ _CONFIG = "tokenizer_config.json"
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """`tokenizer_config.json` over `special_tokens_map.json`; empty where there is neither."""
+    """`tokenizer_config.json` merged over `special_tokens_map.json`; empty if there is neither."""
     return {**_read_object(folder / "special_tokens_map.json"), **_read_object(folder / _CONFIG)}
 
 
@@ -38,7 +38,8 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def named_tokens(config: Mapping[str, Any]) -> dict[str, str]:
-    """`bos_token` and its like, as the chat template's variables. Each is a string or an object with `content`."""
+    """The special token variables of the chat template, such as `bos_token`. Each is a string or an object with
+    `content`."""
     named = {}
     for name in _NAMED_TOKENS:
         value = config.get(name)
@@ -52,7 +53,8 @@ def named_tokens(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def build_tokenizer(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
-    """
+    """The tokenizer of a folder.
+
     Raises:
         UnsupportedCheckpoint: `tokenizer.json` is missing or malformed, or a key names a token that it lacks.
     """
@@ -84,7 +86,7 @@ def build_tokenizer(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
 
 
 def _add_listed_tokens(backend: Backend, config: Mapping[str, Any]) -> None:
-    """`added_tokens_decoder` may list tokens that `tokenizer.json` lacks; their ids must come out as listed."""
+    """Add tokens of `added_tokens_decoder` that `tokenizer.json` lacks. Their ids must equal the listed ones."""
     listed = config.get("added_tokens_decoder", {})
     if not isinstance(listed, Mapping):
         raise UnsupportedCheckpoint(f"{_CONFIG}: added_tokens_decoder is not an object")
@@ -113,7 +115,7 @@ def _additional(config: Mapping[str, Any]) -> list[str]:
 
 
 def _mark_special(backend: Backend, named: list[str]) -> list[int]:
-    """Ids of tokens that are flagged special, and of named ones that are not."""
+    """Ids of tokens flagged as special, and of named tokens, which are flagged here."""
     ids = {text: backend.token_to_id(text) for text in named}
     known = {text: token_id for text, token_id in ids.items() if token_id is not None}
     backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in known])
@@ -124,7 +126,7 @@ def _mark_special(backend: Backend, named: list[str]) -> list[int]:
 def _surroundings(
     backend: Backend, config: Mapping[str, Any], bos_id: int | None, eos_id: int | None
 ) -> tuple[list[int], list[int]]:
-    """What stands around a text: `add_bos_token` and `add_eos_token` where given, else the post-processor's."""
+    """Tokens around a text: by `add_bos_token` and `add_eos_token` if given, else by the post-processor."""
     bare = backend.encode("a", add_special_tokens=False).ids
     full = backend.encode("a", add_special_tokens=True).ids
     starts = [start for start in range(len(full) - len(bare) + 1) if full[start : start + len(bare)] == bare]
@@ -138,7 +140,8 @@ def _surroundings(
 
 
 def template_sources(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
-    """Chat templates by name: "default", and "tool_use" where there is one. A file goes before the key."""
+    """Chat templates by name: "default", and "tool_use" if there is one. Files take precedence over the config's
+    key."""
     named = named_sources(f"{_CONFIG}: chat_template", config.get("chat_template"))
     files = {
         "default": folder / "chat_template.jinja",
@@ -152,7 +155,7 @@ def template_sources(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def named_sources(key: str, value: Any) -> dict[str, str]:
-    """A template is a string, or a list of objects with `name` and `template`."""
+    """The templates of a config value: a string, or a list of objects with `name` and `template`."""
     if value is None:
         return {}
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""A model written as an ordinary Hugging Face folder: what `hf_folder.py` reads."""
+"""Writes a model as a Hugging Face folder, which `folder.py` reads."""
 
 import json
 import shutil
@@ -37,13 +37,13 @@ _TOKENIZER_FILES = (
 def write_folder(
     folder: Path, teacher: Checkpoint, config: ModelConfig, weights: Mapping[str, Array], frequent: Array
 ) -> None:
-    """A model of `config` that reads and writes its teacher's tokens.
+    """Write a model of `config` that has its teacher's tokenizer.
 
-    `weights` are all of its tensors by Hugging Face's names. `frequent` int32 [F] are the tokens that it is likely to
-    draft, by falling frequency; they go into `draft.safetensors`.
+    `weights`: all tensors by Hugging Face name. `frequent`: int32 [F], the tokens that the model may draft, by
+    descending frequency; written to `draft.safetensors`.
 
     Raises:
-        UnsupportedCheckpoint: the folder's config.json has no words for what the teacher is.
+        UnsupportedCheckpoint: the architecture cannot be expressed in config.json.
     """
     text = teacher.text_processor()
     ends = dict.fromkeys((*config.eos_token_ids, *text.tokenizer.eos_token_ids))
@@ -61,10 +61,10 @@ def write_folder(
 
 
 def config_json(config: ModelConfig) -> dict[str, Any]:
-    """The config.json that is read as `config`.
+    """The config.json that reads back as `config`.
 
     Raises:
-        UnsupportedCheckpoint: there is none: a GGUF file can say what Hugging Face's keys for its family cannot.
+        UnsupportedCheckpoint: there is none: a GGUF file may use features without a Hugging Face key in its family.
     """
     sliding = {window for window in config.windows if window is not None}
     value: dict[str, Any] = {
@@ -98,7 +98,7 @@ def config_json(config: ModelConfig) -> dict[str, Any]:
 
 
 def _stated_window(config: ModelConfig) -> int:
-    """linear and dynamic rope state the window that they stretch, the others the one that they reach."""
+    """`max_position_embeddings`: the trained context for linear and dynamic rope, the extended one for the others."""
     if config.rope.kind in ("linear", "dynamic") and config.rope.original_max_position is not None:
         return config.rope.original_max_position
     return config.max_position
@@ -128,7 +128,7 @@ def _copy_tokenizer(source: Path, folder: Path) -> None:
 
 
 def _write_tokenizer(folder: Path, text: TextProcessor) -> None:
-    """tokenizer.json and tokenizer_config.json that give the same ids and the same chat prompts."""
+    """Write a tokenizer.json and tokenizer_config.json that give the same ids and the same chat prompts."""
     tokenizer = text.tokenizer
     spec = json.loads(tokenizer.to_json())
     around = tokenizer.encode("", add_special_tokens=True)
