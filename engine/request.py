@@ -87,7 +87,7 @@ class ServiceClass:
 
 def ranked(classes: Iterable[ServiceClass]) -> tuple[ServiceClass, ...]:
     """The classes in the order in which they are served."""
-    return tuple(sorted(classes, key=lambda each: each.priority))
+    return tuple(sorted(classes, key=lambda service_class: service_class.priority))
 
 
 PREMIUM = ServiceClass("premium", priority=0, reserved_fraction=0.30, ttft_target_ms=500, itl_target_ms=50)

@@ -22,7 +22,7 @@ def checkpoint_version(path: Path) -> str:
     if path.is_file():
         _add(digest, "", path)
     else:
-        for file in sorted(each for each in path.iterdir() if each.suffix in (".json", ".safetensors")):
+        for file in sorted(file_ for file_ in path.iterdir() if file_.suffix in (".json", ".safetensors")):
             _add(digest, file.name, file)
     return digest.hexdigest()[:_DIGITS]
 

@@ -124,7 +124,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, window: int | None) -> Te
     with torch.autocast(query.device.type, enabled=False):
         # torch's attention for CPUs is twice as fast in float32 as in bfloat16.
         dtype = torch.float32 if query.device.type == "cpu" else query.dtype
-        heads = [each.transpose(1, 2).to(dtype) for each in (query, key, value)]
+        heads = [projected.transpose(1, 2).to(dtype) for projected in (query, key, value)]
         attended = functional.scaled_dot_product_attention(
             heads[0], heads[1], heads[2], attn_mask=mask, is_causal=mask is None, enable_gqa=True
         )

@@ -90,12 +90,12 @@ def distill(task: Distillation, report: Report) -> Result:
         progress=partial(_tell, report, "answers"),
     )
     answers = {answer.digest: answer for answer in read_answers(task.work / "answers.jsonl")}
-    taught = [answers[each.digest] for each in prompts if each.digest in answers and not each.held_out]
-    judged = [answers[each.digest] for each in prompts if each.digest in answers and each.held_out]
+    taught = [answers[prompt.digest] for prompt in prompts if prompt.digest in answers and not prompt.held_out]
+    judged = [answers[prompt.digest] for prompt in prompts if prompt.digest in answers and prompt.held_out]
     if not taught or not judged:
         raise DistillationError(f"{task.prompts.name}: too few prompts: one in 32 is held out, and none was")
     result = _train(task, teacher, taught, judged, report)
-    write_prompts(task.output / HELD_OUT, (each for each in prompts if each.held_out))
+    write_prompts(task.output / HELD_OUT, (prompt for prompt in prompts if prompt.held_out))
     return result
 
 

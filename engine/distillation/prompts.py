@@ -94,7 +94,7 @@ def _messages(value: Any) -> tuple[Mapping[str, Any], ...]:
     if not isinstance(messages, list):
         return ()
     well_formed = all(
-        isinstance(each, dict) and isinstance(each.get("role"), str) and isinstance(each.get("content"), str)
-        for each in messages
+        isinstance(message, dict) and isinstance(message.get("role"), str) and isinstance(message.get("content"), str)
+        for message in messages
     )
     return tuple(messages) if well_formed else ()

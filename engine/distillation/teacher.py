@@ -28,7 +28,9 @@ def cache_hidden(
     The file's rows are in the order of positions; complete sequences of an interrupted run are reused.
     """
     width = embedding.shape[1]
-    ends = [first + len(each.answer_ids) for first, each in zip(corpus.first_position, corpus.sequences, strict=True)]
+    ends = [
+        first + len(answer.answer_ids) for first, answer in zip(corpus.first_position, corpus.sequences, strict=True)
+    ]
     path.touch()
     done = bisect_right(ends, path.stat().st_size // (width * _DTYPE.itemsize))
     with path.open("r+b") as file, torch.no_grad():

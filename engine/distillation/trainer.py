@@ -155,7 +155,7 @@ class Trainer:
 
 def _optimizer(student: Decoder, recipe: Recipe) -> torch.optim.Optimizer:
     """AdamW (Loshchilov and Hutter 2019); norms and biases do not decay."""
-    matrices = [each for each in student.parameters() if each.ndim > 1]
-    vectors = [each for each in student.parameters() if each.ndim == 1]
+    matrices = [parameter for parameter in student.parameters() if parameter.ndim > 1]
+    vectors = [parameter for parameter in student.parameters() if parameter.ndim == 1]
     groups = [{"params": matrices, "weight_decay": recipe.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.95), fused=True)

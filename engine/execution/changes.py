@@ -50,7 +50,7 @@ class BatchChanges:
         self._draws, self._slots = draws, slots
         lines = int_array([slot_of(draw.request) for draw in draws])
         params = [draw.request.params for draw in draws]
-        self._lines = lines if any(uses_counts(each) for each in params) else None
+        self._lines = lines if any(uses_counts(request_params) for request_params in params) else None
         self._repetition = slots.repetition_penalty[lines]
         self._presence = slots.presence_penalty[lines]
         self._frequency = slots.frequency_penalty[lines]
@@ -80,9 +80,9 @@ class BatchChanges:
             return more or self._biases
         both = self._biases, more
         return HostEdits(
-            np.concatenate([each.rows for each in both]),
-            np.concatenate([each.tokens for each in both]),
-            np.concatenate([each.values for each in both]),
+            np.concatenate([edits.rows for edits in both]),
+            np.concatenate([edits.tokens for edits in both]),
+            np.concatenate([edits.values for edits in both]),
         )
 
     def _current_penalties(self) -> HostPenalties | None:
@@ -120,5 +120,7 @@ def _joined(parts: Sequence[tuple[int, Ints, Floats]]) -> HostEdits | None:
         return None
     rows, tokens, values = zip(*parts, strict=True)
     return HostEdits(
-        np.repeat(int_array(rows), [len(each) for each in tokens]), np.concatenate(tokens), np.concatenate(values)
+        np.repeat(int_array(rows), [len(row_tokens) for row_tokens in tokens]),
+        np.concatenate(tokens),
+        np.concatenate(values),
     )

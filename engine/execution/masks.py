@@ -30,7 +30,7 @@ class TokenMasks:
         The draws of one request are adjacent, each with one draft more than the one before it.
         """
         failed: set[int] = set()
-        for request, group in groupby(enumerate(draws), key=lambda each: each[1].request):
+        for request, group in groupby(enumerate(draws), key=lambda indexed: indexed[1].request):
             matcher = request.matcher
             if matcher is None:
                 continue

@@ -195,7 +195,7 @@ def _after_drafts(rows: Sequence[ScheduledRow], drawn: _Drawn, first: int) -> It
             accepted = accepted_drafts(row.drafts, tokens[first:last])
             kept = first + accepted
             broken = not drawn.failed.isdisjoint(range(first, kept + 1))
-            of_drafts = tuple(each for each in logprobs[first:kept] if each is not None)
+            of_drafts = tuple(entry for entry in logprobs[first:kept] if entry is not None)
             good = not broken and False not in drawn.finite[first : last + 1]
             fault = Fault.GRAMMAR if broken else Fault.NOT_FINITE
             yield _result(tokens[kept], logprobs[kept], good, accepted, of_drafts, fault)

@@ -123,12 +123,12 @@ def _batch_of(draws: Sequence[Draw], slots: SlotTable) -> _Batch:
         min_p=slots.min_p[rows],
         keys=np.zeros((len(draws), 2), dtype=np.int64),
     )
-    noisy = any(each.temperature for each in params)
+    noisy = any(request_params.temperature for request_params in params)
     return _Batch(
         draws,
         columns,
         mixed_seeds([draw.request.seed for draw in draws]) if noisy else None,
-        [i for i, each in enumerate(params) if each.logprobs is not None],
+        [i for i, request_params in enumerate(params) if request_params.logprobs is not None],
         masked=any(draw.request.matcher is not None for draw in draws),
         changes=BatchChanges(draws, slots) if any(changes_anything(draw.request) for draw in draws) else None,
     )

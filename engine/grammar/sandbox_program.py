@@ -61,7 +61,7 @@ def translate(kind: str, source: str) -> str:
         case "json_schema":
             return _from_schema(json.loads(source))
         case "choice":
-            return LLMatcher.grammar_from_regex("|".join(_literally(each) for each in json.loads(source)))
+            return LLMatcher.grammar_from_regex("|".join(_literally(text) for text in json.loads(source)))
         case "regex":
             return LLMatcher.grammar_from_regex(source)
         case _:

@@ -42,7 +42,7 @@ class TenantQueues(Generic[J]):
         """The next tenant and its job, which counts as running until `end`; None if no job is queued."""
         if not self._waiting:
             return None
-        tenant = next((each for each in self._waiting if not self._running[each]), next(iter(self._waiting)))
+        tenant = next((waiting for waiting in self._waiting if not self._running[waiting]), next(iter(self._waiting)))
         queue = self._waiting.pop(tenant)
         job = queue.popleft()
         if queue:

@@ -16,9 +16,9 @@ def unsupported_keyword(schema: Any) -> str | None:
     A generated member may repeat the name of an earlier one. Parsers keep one of the two, so the object still validates
     otherwise but has fewer members than the grammar counted.
     """
-    for each in _schemas(schema):
-        least = each.get("minProperties")
-        if isinstance(least, int | float) and least > max(1, _length(each.get("required"))):
+    for subschema in _schemas(schema):
+        least = subschema.get("minProperties")
+        if isinstance(least, int | float) and least > max(1, _length(subschema.get("required"))):
             return "minProperties"
     return None
 
@@ -31,12 +31,12 @@ def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
     """The schema and all schemas nested in it."""
     waiting = [schema]
     while waiting:
-        each = waiting.pop()
-        if isinstance(each, list):
-            waiting += each
-        elif isinstance(each, dict):
-            yield each
-            for keyword, value in each.items():
+        node = waiting.pop()
+        if isinstance(node, list):
+            waiting += node
+        elif isinstance(node, dict):
+            yield node
+            for keyword, value in node.items():
                 if keyword in _BY_NAME and isinstance(value, dict):
                     waiting += value.values()
                 elif keyword not in _LITERAL:

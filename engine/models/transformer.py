@@ -21,7 +21,7 @@ class RopeFactors:
 
     def __init__(self, table: RopeTable, dtype: torch.dtype, device: torch.device) -> None:
         kept = torch.float32 if device.type == "cpu" else dtype
-        self._cos, self._sin = (tensor_of(each).to(device, kept) for each in (table.cos, table.sin))
+        self._cos, self._sin = (tensor_of(factors).to(device, kept) for factors in (table.cos, table.sin))
         self._dtype = dtype
 
     def rows(self, positions: Tensor) -> RopeRows:

@@ -73,7 +73,7 @@ class ChatTemplate:
         try:
             self._template = environment.from_string(source)
             self._tool_template = environment.from_string(tool_source) if tool_source else self._template
-            sources = [environment.parse(each) for each in (source, tool_source or "")]
+            sources = [environment.parse(text) for text in (source, tool_source or "")]
         except Exception as error:  # Python compiles what Jinja generates, and may refuse it in its own way
             raise ChatTemplateError(f"not a template: {error}") from error
         self.variables = frozenset[str]().union(*map(meta.find_undeclared_variables, sources))

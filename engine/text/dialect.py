@@ -69,7 +69,7 @@ class Dialect:
         source = "" if template is None else template.source + (template.tool_source or "")
         knows_tools = template is not None and template.knows_tools
         form = _call_form(tokenizer, source) if knows_tools else CallForm.HERMES
-        reasoning = next((each for each in _REASONING if _writes(each, tokenizer, source)), None)
+        reasoning = next((pair for pair in _REASONING if _writes(pair, tokenizer, source)), None)
         markers = _MARKERS[form] if reasoning is None else (*_MARKERS[form], reasoning.begin, reasoning.end)
         special = tokenizer.special_texts
         marker_ids = frozenset(special[marker] for marker in markers if marker in special)

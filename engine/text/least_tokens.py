@@ -139,7 +139,7 @@ def _flat(spec: dict[str, Any]) -> list[dict[str, Any]]:
     if spec["type"] != "Sequence":
         return [spec]
     inner = spec.get("normalizers") or spec.get("pretokenizers") or []
-    return [step for each in inner for step in _flat(each)]
+    return [step for component in inner for step in _flat(component)]
 
 
 def _keeps_text(step: dict[str, Any]) -> bool:

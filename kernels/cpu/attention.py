@@ -131,7 +131,7 @@ def _group(
     """Rows [start, end), whose tokens begin at `token`."""
     tokens, contexts = int(metadata.query_lens[start]), metadata.context_lens[start:end].tolist()
     context = torch.tensor(contexts)[:, None]
-    first = torch.tensor([_first_visible(each, tokens, window) // BLOCK_TOKENS for each in contexts])[:, None]
+    first = torch.tensor([_first_visible(length, tokens, window) // BLOCK_TOKENS for length in contexts])[:, None]
     # A short row repeats its last block: its own memory, so always finite under the mask.
     columns = torch.minimum(first + torch.arange(width), (context - 1) // BLOCK_TOKENS)
     blocks = metadata.block_tables[start:end].gather(1, columns).flatten()

@@ -32,7 +32,7 @@ def _groups(own_groups: Path, mounted: Path) -> Iterator[Path]:
             if controllers == "" or "cpu" in controllers.split(","):
                 root = mounted / ("cpu" if controllers else "")
                 own = root / path.strip("/")
-                yield from (each for each in (own, *own.parents) if each.is_relative_to(root))
+                yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(root))
 
 
 def _cores_of(group: Path) -> float:

@@ -21,7 +21,7 @@ def penalise(logits: Floats, penalties: HostPenalties, token_columns: Words | No
     listed = rows, penalties.tokens[lines, places], penalties.times[lines, places]
     drafted = penalties.draft_rows, penalties.draft_tokens, penalties.draft_times
     # Both from the logits as they were; what is known of drafts is put over what the lines say of the same tokens.
-    changes = [_penalised(logits, penalties, token_columns, *each) for each in (listed, drafted)]
+    changes = [_penalised(logits, penalties, token_columns, *changed) for changed in (listed, drafted)]
     for changed, columns, values in changes:
         logits[changed, columns] = values
 

@@ -150,7 +150,11 @@ def _is_pipelined(facts: PtxFacts) -> bool:
 
 def _unspecialised(kernel: Any) -> set[str]:
     """Arguments whose values the launcher does not look at to specialise the kernel."""
-    return {each.name for each in kernel.params if each.do_not_specialize or each.do_not_specialize_on_alignment}
+    return {
+        parameter.name
+        for parameter in kernel.params
+        if parameter.do_not_specialize or parameter.do_not_specialize_on_alignment
+    }
 
 
 def _source(variant: KernelVariant) -> Any:

@@ -27,8 +27,8 @@ def shipped_variants() -> tuple[KernelVariant, ...]:
 
 def main(parts: Sequence[str]) -> int:
     """Report the variants whose name has any of `parts` in it, all if there are none; the exit status."""
-    chosen = [each for each in shipped_variants() if not parts or any(part in each.name for part in parts)]
-    width = max((len(each.name) for each in chosen), default=0)
+    chosen = [variant for variant in shipped_variants() if not parts or any(part in variant.name for part in parts)]
+    width = max((len(variant.name) for variant in chosen), default=0)
     _print_row(_HEADINGS, width)
     faulty = 0
     for variant in chosen:

@@ -79,5 +79,5 @@ def counting_drafts(columns: SlotSampling, draws: Draws, rows: Sequence[Schedule
         first += 1 + len(row.drafts)
     places = on_device(lines, torch.int64, device), on_device(tokens, torch.int64, device)
     counts.index_put_(places, torch.full_like(places[0], 2, dtype=counts.dtype), accumulate=True)
-    own = {each.name: getattr(columns, each.name)[slots] for each in fields(columns) if each.name != "counts"}
+    own = {column.name: getattr(columns, column.name)[slots] for column in fields(columns) if column.name != "counts"}
     return SlotSampling(**own, counts=counts), torch.arange(len(slots), dtype=torch.int32, device=device)

@@ -60,8 +60,8 @@ def replayed_shape(key: GraphKey, graphs: GraphSizes) -> StepShape:
 
 def padding_rows(key: GraphKey) -> list[Row]:
     """The encoded rows of a step that consists of padding rows only."""
-    each = key.tokens_each
-    return [Row(slot=-1, start=0, tokens=each, drafts=0, draws=0, first=index * each) for index in range(key.rows)]
+    tokens = key.tokens_each
+    return [Row(slot=-1, start=0, tokens=tokens, drafts=0, draws=0, first=index * tokens) for index in range(key.rows)]
 
 
 def _decodes(row: ScheduledRow) -> bool:

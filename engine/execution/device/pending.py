@@ -60,8 +60,8 @@ class DeviceStep:
             for index, entry in zip(self.scored, self.scores.entries(self.tops), strict=True):
                 logprobs[index] = entry
         prompt_logprobs: list[tuple[TokenLogprob, ...]] = [()] * len(rows)
-        for each in self.prompt_scores:
-            prompt_logprobs[each.row] += tuple(each.scores.entries([each.top] * len(each.scores.tokens)))
+        for piece in self.prompt_scores:
+            prompt_logprobs[piece.row] += tuple(piece.scores.entries([piece.top] * len(piece.scores.tokens)))
         in_plan_order = [RowResult()] * len(rows)
         first = 0
         for index, (row, place) in enumerate(zip(rows, self.inputs.order, strict=True)):
@@ -77,7 +77,7 @@ class DeviceStep:
                     logprobs[kept],
                     finite=all(finite[first : last + 1]),
                     accepted=accepted,
-                    draft_logprobs=tuple(each for each in logprobs[first:kept] if each is not None),
+                    draft_logprobs=tuple(entry for entry in logprobs[first:kept] if entry is not None),
                 )
             first = last + 1
         for index, embedding in self.embeddings.items():

@@ -137,7 +137,7 @@ class DeviceRunner:
             tops=needs.tops,
             scores=None if drawn.scores is None else on_host(drawn.scores),
             prompt_scores=prompt_scores,
-            embeddings={index: to_host(each) for index, each in embeddings.items()},
+            embeddings={index: to_host(embedding) for index, embedding in embeddings.items()},
             fence=fence,
         )
         fence.record()

@@ -70,7 +70,7 @@ class NativeForward:
         tables, query_lens, context_lens = rows.block_tables, rows.query_lens, rows.context_lens
         assert (kv.shape[0], *kv.shape[2:]) == self._kv_shapes[kv.dtype], f"KV is {kv.shape}"
         assert (token_ids.dtype, tables.dtype, query_lens.dtype, context_lens.dtype) == (_INT64,) * 4
-        assert all(each.flags.c_contiguous for each in (kv, token_ids, query_lens, context_lens))
+        assert all(array.flags.c_contiguous for array in (kv, token_ids, query_lens, context_lens))
         assert tables.shape[1] < 2 or tables.strides[1] == 8, "block tables whose rows are not contiguous"
         struct = self._rows
         struct.rows, struct.tokens = len(query_lens), len(token_ids)

@@ -103,7 +103,7 @@ class NativeSampling:
             assert 0 <= tokens.min() <= tokens.max() < vocab_size, f"a token that is none of {vocab_size}"
         normalisers, logprobs = np.empty((2, rows), FLOAT32)
         ranks: Ints = np.empty(rows, _INT64)
-        outputs = (address(each) for each in (tokens, normalisers, logprobs, ranks))
+        outputs = (address(output) for output in (tokens, normalisers, logprobs, ranks))
         self._library.tp_token_logprobs(*_where(logits), *outputs)
         return normalisers, logprobs, ranks
 
