@@ -1,4 +1,4 @@
-"""Arrays of numbers on the host: numpy's, with bfloat16 from ml_dtypes. Computing with them needs no torch."""
+"""Arrays on the host: numpy's, with bfloat16 from ml_dtypes. Imports no torch."""
 
 from typing import Any, Literal
 
@@ -21,22 +21,22 @@ FLOAT32: Dtype = np.dtype(np.float32)
 _CACHE_LINE_BYTES = 64
 
 DtypeName = Literal["bfloat16", "float32"]
-"""What a model can be computed in."""
+"""The dtypes that a model can be computed in."""
 
 
 def address(array: Array) -> int:
-    """Where an array's first number lies, for native code. The array has to be kept for as long as that is used."""
+    """Address of an array's first element, for native code. The caller keeps the array alive while it is used."""
     place: int = array.__array_interface__["data"][0]
     return place
 
 
 def bits_of(array: Array) -> Array:
-    """The same memory, with bfloat16 as uint16: numpy moves that several times as fast."""
+    """The same memory with bfloat16 viewed as uint16, which numpy moves several times as fast."""
     return array.view(np.uint16) if array.dtype == BFLOAT16 else array
 
 
 def aligned_bytes(count: int) -> Bytes:
-    """uint8 [count], at the beginning of a cache line: what native code computes in."""
+    """uint8 [count], aligned to a cache line, for native code to compute in."""
     memory: Bytes = np.empty(count + _CACHE_LINE_BYTES, np.uint8)
     first = -address(memory) % _CACHE_LINE_BYTES
     return memory[first : first + count]

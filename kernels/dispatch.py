@@ -1,4 +1,4 @@
-"""The only place that chooses between backends. Torch is imported where it computes, and nowhere else."""
+"""Selects the backend; nothing else does. Imports torch only where it computes."""
 
 import ctypes
 from contextlib import suppress
@@ -20,7 +20,7 @@ _CUDA_DRIVER = "libcuda.so.1"
 
 
 class DeviceUnavailable(RuntimeError):
-    """The device that was asked for cannot be used here; says what is missing."""
+    """The requested device cannot be used; the message says what is missing."""
 
 
 def select_ops(
@@ -29,19 +29,19 @@ def select_ops(
     device: Device = "auto",
     kv_dtype: KVDtype = "auto",
 ) -> "NativeOps | Ops":
-    """The op table for this machine: of its GPU where it can be used, unless `device` says which.
+    """The op table for this machine: of its GPU if there is a usable one, unless `device` says otherwise.
 
-    On a CPU the native library computes where it has kernels of its own for the processor, in bfloat16, and nothing is
-    timed: what a clock decides differs from start to start on a busy machine, and texts with it. Else torch does, as
-    its start-up probe finds best.
+    On a CPU the native library computes if it has kernels for the processor, in bfloat16. The choice is not timed:
+    timings vary from start to start on a busy machine, and with them the generated texts. Otherwise torch computes, as
+    configured by its start-up probe.
 
-    `dtype` None is bfloat16 on a GPU and with the native library, and else the probe's choice. `threads` are the CPU's.
-    `kv_dtype` auto keeps KV as it is computed. Half of the memory takes fp8 (e4m3) on a GPU, and int8 on a CPU where
-    the native library computes.
+    `dtype` None: bfloat16 on a GPU and with the native library, else the probe's choice. `threads`: of the CPU.
+    `kv_dtype` auto: KV in the compute dtype. fp8 (e4m3) on a GPU and int8 on a CPU with the native library take half of
+    the memory.
 
     Raises:
-        DeviceUnavailable: `device` is "cuda", and there is no GPU, or nothing that compiles kernels for it; or
-            `kv_dtype` is for another device, or for the native library, which does not compute here.
+        DeviceUnavailable: `device` is "cuda" and there is no GPU, or no compiler for kernels; or `kv_dtype` is not
+            supported on the device, or needs the native library, which does not compute here.
     """
     if device == "cpu" or (device == "auto" and missing_for_cuda()):
         if kv_dtype == "fp8":
@@ -59,7 +59,7 @@ def select_ops(
 
 
 def select_step_ops(ops: "Ops") -> "StepOps":
-    """What goes around a forward pass on the GPU that this op table is for."""
+    """The ops around a forward pass on the GPU of this op table."""
     assert ops.on_gpu, f"steps are not prepared on {ops.device}"
     from kernels.triton.step_ops import TritonStepOps
 
@@ -90,7 +90,7 @@ def _triton(dtype: DtypeName | None, threads: int | None, *, fp8_kv: bool) -> "O
 
 
 def missing_for_cuda() -> str | None:
-    """What there would have to be for kernels to run on a GPU; None where nothing is missing."""
+    """What is missing for kernels to run on a GPU; None if nothing is."""
     if not has_cuda_driver():
         return f"a GPU and its driver: there is no {_CUDA_DRIVER} here"
     import torch
@@ -103,7 +103,7 @@ def missing_for_cuda() -> str | None:
 
 
 def has_cuda_driver() -> bool:
-    """Asked before torch is: importing that takes a second and 130 MiB."""
+    """Whether there is a driver. Checked before torch is imported, which takes a second and 130 MiB."""
     with suppress(OSError):
         ctypes.CDLL(_CUDA_DRIVER)
         return True

@@ -1,5 +1,5 @@
-"""Between numpy's arrays and torch's tensors on the host, which share their memory: bfloat16 too, which torch's own
-bridge does not know."""
+"""Conversion between numpy arrays and torch tensors that share memory, including bfloat16, which torch's own bridge
+does not support."""
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ def numpy_dtype(dtype: torch.dtype) -> Dtype:
 
 
 def tensor_of(array: Array) -> Tensor:
-    """The same memory as a tensor. It is not to be written to where the array is not."""
+    """The same memory as a tensor. Read-only if the array is."""
     if array.dtype == BFLOAT16:
         return tensor_of(array.view(np.int16)).view(torch.bfloat16)
     # torch warns of arrays that it could write to by mistake
@@ -23,7 +23,7 @@ def tensor_of(array: Array) -> Tensor:
 
 
 class _Unlocked:
-    """An array's memory, as memory that may be written to."""
+    """A view of a read-only array's memory that torch accepts."""
 
     def __init__(self, array: Array) -> None:
         self._array = array
@@ -31,7 +31,7 @@ class _Unlocked:
 
 
 def array_of(tensor: Tensor) -> Array:
-    """The same memory as an array. The tensor is on the host."""
+    """The same memory as an array. The tensor must be on the host."""
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(BFLOAT16)
     return tensor.numpy()

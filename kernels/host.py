@@ -1,7 +1,8 @@
-"""What computes on the processor, seen from the engine: numpy arrays in, numpy arrays out, whoever computes.
+"""The interface of CPU backends to the engine: numpy arrays in, numpy arrays out.
 
-Letters in shapes are those of `kernels.ops`. Two have this face: the native library (`kernels.cpu.native`), which needs
-no torch, and torch's ops (`kernels.cpu.torch_host`), where there is no library or it has no kernels for the processor.
+Letters in shapes are those of `kernels.ops`. Two backends implement it: the native library (`kernels.cpu.native`),
+which needs no torch, and torch's ops (`kernels.cpu.torch_host`), where the library is missing or has no kernels for the
+processor.
 """
 
 from collections.abc import Callable
@@ -15,16 +16,16 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, slots=True)
 class StepRows:
-    """Where the tokens of a step stand in their sequences and in the KV pool.
+    """The rows of a step in their sequences and in the paged KV pool.
 
-    block_tables: int64 [R, B], the row's blocks in order; entries past its context are never read. Its rows lie
-        anywhere, each contiguous.
-    query_lens: int64 [R]; the tokens of row i are that many consecutive ones of the step, rows one after another.
-        Backends may be faster where rows of as many tokens are neighbours, and of these those of similar context.
-    context_lens: int64 [R], the row's tokens up to and including this step's: they are the last of its context.
+    block_tables: int64 [R, B], each row's blocks in order; entries past its context are never read. Each row is
+        contiguous; rows may have any stride.
+    query_lens: int64 [R], tokens of each row in the step; rows are adjacent. Backends may be faster if rows with equal
+        token counts are neighbours, ordered by context.
+    context_lens: int64 [R], tokens of each row's context including this step's, which are its last.
 
-    Blocks that belong to no row may hold anything. Where the model `reads_past_context`, slots of a row's last block
-    that lie past its context must hold finite numbers.
+    Blocks that belong to no row may hold anything. If the model `reads_past_context`, slots past a row's context, in
+    its last block, must hold finite numbers.
     """
 
     block_tables: Ints
@@ -34,12 +35,12 @@ class StepRows:
 
 @dataclass(frozen=True)
 class SamplingColumns(Generic[A]):
-    """How each row of a step is sampled: one column a parameter, neutral where a request does not use it.
+    """Sampling parameters of each row of a step, one column each; neutral where unused.
 
     inverse_temperature: float32 [R]; 1 for greedy rows.
     noise_scale: float32 [R]; 0 for greedy rows, else 1.
     top_k: int64 [R]; V where off. top_p: float32 [R]; 1 where off. min_p: float32 [R]; 0 where off.
-    keys: int64 [R, 2]; two 32-bit words drawn from (seed, position), see `kernels.noise`.
+    keys: int64 [R, 2]; two 32-bit words derived from (seed, position), see `kernels.noise`.
     """
 
     inverse_temperature: A
@@ -52,9 +53,9 @@ class SamplingColumns(Generic[A]):
 
 @dataclass(frozen=True)
 class LogitEdits(Generic[A]):
-    """Sums to add to some of a step's logits, as a coordinate list: rows and tokens int64 [E], values float32 [E].
+    """Terms to add to a step's logits, as a coordinate list: rows and tokens int64 [E], values float32 [E].
 
-    A (row, token) may come several times; -inf forbids the token. An empty list changes nothing.
+    A (row, token) may occur several times; -inf forbids the token. An empty list changes nothing.
     """
 
     rows: A
@@ -64,18 +65,17 @@ class LogitEdits(Generic[A]):
 
 @dataclass(frozen=True)
 class Penalties(Generic[A]):
-    """The tokens that come before the one to draw, and what they cost it (CTRL, arXiv 1909.05858; OpenAI's API).
+    """Token counts and penalties of each row (CTRL, arXiv 1909.05858; OpenAI's API).
 
-    tokens, times: int32 [S, C]. A line has the distinct tokens of a sequence in any order, and how often each comes in
+    tokens, times: int32 [S, C]. A line has the distinct tokens of a sequence in any order, and how often each occurs in
         the output: 0 for one of the prompt alone.
-    lines, lengths: int64 [R], of each row of logits: its line, and how many entries of that count. No entries: no
-        penalty.
+    lines, lengths: int64 [R], each row's line and how many of its entries are valid. No entries: no penalty.
     repetition, presence, frequency: float32 [R].
-    draft_rows, draft_tokens: int64 [E], draft_times: int32 [E]. A token among the drafts of a row comes so often in
-        output and drafts together, whether it is in the row's line or not. Each (row, token) once.
+    draft_rows, draft_tokens: int64 [E], draft_times: int32 [E]. Counts of tokens that occur in a row's drafts, over
+        output and drafts together, whether the line has the token or not. Each (row, token) once.
 
-    A positive logit is divided by the repetition penalty, a negative one multiplied with it. A token that comes in the
-    output then loses the presence penalty, and the frequency penalty once for each time.
+    A positive logit is divided by the repetition penalty, a negative one multiplied by it. From a token of the output,
+    the presence penalty is then subtracted, and the frequency penalty once for each occurrence.
     """
 
     tokens: A
@@ -95,20 +95,20 @@ HostEdits = LogitEdits[Array]
 HostPenalties = Penalties[Array]
 
 HostProduct = Callable[[Array], Floats]
-"""The product of [T, in] in the compute dtype with a weight [out, in] that was packed: float32 [T, out]."""
+"""The product of [T, in] in the compute dtype with a packed weight [out, in]: float32 [T, out]."""
 
 
 class HostOps(Protocol):
-    """The ops around a model's forward pass. Meanings and tolerances: `kernels.reference`. Logits are float32 [R, V],
-    whose rows lie anywhere, each contiguous."""
+    """The ops around a model's forward pass. Definitions and tolerances: `kernels.reference`. Logits are float32 [R, V]
+    with contiguous rows at any stride."""
 
     @property
     def dtype(self) -> Dtype:
-        """What hidden states are in."""
+        """The dtype of hidden states."""
         ...
 
     def pack_rows(self, rows: Array) -> HostProduct:
-        """A product with some rows [F, H], in the compute dtype, of a head."""
+        """A product with some rows [F, H] of a head, in the compute dtype."""
         ...
 
     def clear_blocks(self, kv: Array, block_ids: Ints) -> None: ...

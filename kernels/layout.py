@@ -1,9 +1,9 @@
-"""Facts of the KV layout that the engine's allocator and every kernel agree on."""
+"""Constants of the paged KV layout, shared by the allocator and every kernel."""
 
 BLOCK_TOKENS = 16
-"""Tokens of KV in one block, everywhere."""
+"""Tokens of KV in one block."""
 
 
 def int8_block_bytes(kv_heads: int, head_dim: int) -> int:
-    """Of one layer of a block in int8: a byte a number and, behind all of these, two a scale."""
+    """Bytes of one layer of a block in int8: one byte a number, followed by two bytes a scale."""
     return BLOCK_TOKENS * 2 * kv_heads * (head_dim + 2)

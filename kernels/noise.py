@@ -1,8 +1,8 @@
-"""Where a sampled token's randomness comes from: a counter-based hash of (seed, position, token id).
+"""The randomness of sampling: a counter-based hash of (seed, position, token id).
 
-The same request draws the same noise whatever batch it runs in, after a preemption, on another replica. The hash
-is two rounds of MurmurHash3's 32-bit finaliser over the token id, keyed by two words drawn from (seed, position)
-with SplitMix64. Every backend computes the same bits.
+A request gets the same noise in any batch, after a preemption, and on another replica. The hash is two rounds of
+MurmurHash3's 32-bit finaliser (Appleby) over the token id, keyed by two words derived from (seed, position) with
+SplitMix64. Every backend computes the same bits.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ MURMUR_B = 0xC2B2AE35
 
 
 def _splitmix64(x: int) -> int:
-    """One output of SplitMix64 (Steele, Lea, Flood 2014) for state x."""
+    """One output of SplitMix64 (Steele, Lea and Flood 2014) for state x."""
     x = (x + SPLITMIX_STEP) & _MASK_64
     x = ((x ^ (x >> 30)) * SPLITMIX_A) & _MASK_64
     x = ((x ^ (x >> 27)) * SPLITMIX_B) & _MASK_64
@@ -31,18 +31,18 @@ def _splitmix64(x: int) -> int:
 
 
 def noise_key(seed: int, position: int) -> tuple[int, int]:
-    """Two 32-bit words for one draw: `position` is that of the token being drawn."""
+    """Two 32-bit words for one draw. `position`: of the sampled token."""
     word = _splitmix64(_splitmix64(seed & _MASK_64) ^ position)
     return word & MASK_32, word >> 32
 
 
 def mixed_seeds(seeds: Sequence[int]) -> npt.NDArray[np.uint64]:
-    """What `noise_keys` takes of each seed: its part of the hash, uint64 [R]."""
+    """The seeds' part of the hash for `noise_keys`, uint64 [R]."""
     return np.array([_splitmix64(seed & _MASK_64) for seed in seeds], dtype=np.uint64)
 
 
 def noise_keys(mixed: npt.NDArray[np.uint64], positions: Sequence[int]) -> npt.NDArray[np.int64]:
-    """`noise_key` of each of `mixed_seeds` and a position: int64 [R, 2]."""
+    """`noise_key` of each pair of mixed seed and position: int64 [R, 2]."""
     x = (mixed ^ np.array(positions, dtype=np.uint64)) + np.uint64(SPLITMIX_STEP)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(SPLITMIX_A)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(SPLITMIX_B)
@@ -51,7 +51,7 @@ def noise_keys(mixed: npt.NDArray[np.uint64], positions: Sequence[int]) -> npt.N
 
 
 def choice_seed(seed: int, choice: int) -> int:
-    """The seed of choice `choice` of a request with n > 1. Choice 0 keeps the request's own seed."""
+    """The seed of choice `choice` of a request with n > 1. Choice 0 has the request's own seed."""
     if choice == 0:
         return seed
     return _splitmix64(_splitmix64(seed & _MASK_64) + choice)

@@ -1,7 +1,7 @@
-"""The op table on torch's tensors and the values that ops take: what a backend has to provide, with shapes.
+"""The op table of torch backends and the values that ops take, with shapes.
 
-Letters in shapes: T tokens of a step, R rows (requests) of a step, H hidden size, Hq and Hkv query and KV heads,
-D head dimension, V vocabulary, N blocks of the pool, B blocks of a row.
+Letters in shapes: T tokens of a step, R rows (requests) of a step, H hidden size, Hq and Hkv query and KV heads, D head
+dimension, V vocabulary, N blocks of the pool, B blocks of a row.
 """
 
 from collections.abc import Sequence
@@ -20,21 +20,20 @@ Counts = npt.NDArray[np.int64]
 
 
 class AttentionMetadata:
-    """Where the tokens of a step stand in their sequences and in the KV pool.
+    """The rows of a step in their sequences and in the paged KV pool.
 
-    The tokens of row i are `query_lens[i]` consecutive rows of the step's tensors, rows one after another. Backends may
-    be faster where rows of as many tokens are neighbours, and of these those of similar context. `context_lens[i]`
-    counts the row's tokens up to and including this step's: they are the last of its context. Both int64 [R], on the
-    host.
+    Row i has `query_lens[i]` consecutive tokens of the step's tensors; rows are adjacent. Backends may be faster if
+    rows with equal token counts are neighbours, ordered by context. `context_lens[i]`: tokens of the row's context
+    including this step's, which are its last. Both int64 [R], on the host.
 
-    block_tables: int64 [R, B], the row's blocks in order; entries past its context are never read.
+    block_tables: int64 [R, B], each row's blocks in order; entries past its context are never read.
     positions: int64 [T], position of each token in its sequence.
-    slot_mapping: int64 [T], where its KV goes: block id x 16 + offset.
+    slot_mapping: int64 [T], where its KV is stored: block id x 16 + offset.
 
-    The last two are worked out where a backend reads them, unless they are given (of steps that are filled up).
+    The last two are computed where a backend reads them, unless given (for padded steps).
 
-    Slots of a row's last block that lie past its context must hold finite numbers; blocks that belong to no row
-    may hold anything.
+    Slots past a row's context, in its last block, must hold finite numbers; blocks that belong to no row may hold
+    anything.
     """
 
     __slots__ = ("_positions", "_slot_mapping", "block_tables", "context_lens", "query_lens")
@@ -68,7 +67,7 @@ class AttentionMetadata:
         return self._slot_mapping
 
     def _places(self) -> tuple[Counts, Counts]:
-        """Of each token its row, and its position."""
+        """Row and position of each token."""
         owner = np.repeat(np.arange(len(self.query_lens)), self.query_lens)
         before = self.context_lens - self.query_lens.cumsum()
         return owner, np.arange(len(owner)) + before[owner]
@@ -84,7 +83,7 @@ class RopeRows:
 
 @dataclass(frozen=True, slots=True)
 class KVScales:
-    """How KV is kept in fp8 e4m3: what is stored is the key or value divided by its scale, one for all layers."""
+    """Scales of KV in fp8 e4m3: what is stored is the key or value divided by its scale. One pair for all layers."""
 
     key: float
     value: float
@@ -92,15 +91,15 @@ class KVScales:
 
 @dataclass(frozen=True, slots=True)
 class SlotSampling:
-    """How requests are sampled, where a device keeps it between steps: a line a slot, a column a parameter.
+    """Sampling parameters by slot, kept on a device between steps: one line a slot, one column a parameter.
 
-    S is the number of slots. Meanings and neutral values are those of `SamplingColumns`, but that a draw's key comes
+    S: number of slots. Meanings and neutral values are those of `SamplingColumns`, except that a draw's key is derived
     from the slot's seed and the position.
 
     inverse_temperature, noise_scale, top_p, min_p: float32 [S]. top_k: int32 [S]. seeds: int64 [S].
     repetition_penalty, presence_penalty, frequency_penalty: float32 [S]; 1, 0 and 0 where off.
-    counts: int32 [S, V]; bit 0 says that a token is in the prompt, the bits above it how often it came in the output.
-        Lines of slots without penalties mean nothing.
+    counts: int32 [S, V]; bit 0 is set for tokens of the prompt, the bits above count occurrences in the output.
+        Undefined for slots without penalties.
     """
 
     inverse_temperature: Tensor
@@ -116,22 +115,22 @@ class SlotSampling:
 
 
 class Linear(Protocol):
-    """A weight made ready for its backend. Takes [T, in_features], gives [T, out_features]."""
+    """A weight packed for its backend. Maps [T, in_features] to [T, out_features]."""
 
     in_features: int
     out_features: int
 
     def __call__(self, x: Tensor) -> Tensor:
-        """In the compute dtype."""
+        """The product in the compute dtype."""
         ...
 
     def wide(self, x: Tensor) -> Tensor:
-        """In float32: of logits. A backend may give more of the sums than its compute dtype holds."""
+        """The product in float32, for logits. A backend may return more precision than its compute dtype has."""
         ...
 
 
 class Embedding(Protocol):
-    """The table [V, H] made ready for its backend."""
+    """The embedding table [V, H] packed for its backend."""
 
     def __call__(self, token_ids: Tensor) -> Tensor:
         """Rows [T, H] of tokens int64 [T], in the compute dtype."""
@@ -198,9 +197,9 @@ class Ops(weights.Packer[Tensor, Linear, Embedding], Protocol):
 
 
 class AttentionPlan(Protocol):
-    """What a backend works out once a step and uses in every layer.
+    """What a backend computes once a step and uses in every layer.
 
-    Positions and slots are as in the metadata; a token with a negative slot fills up a step and is stored nowhere.
+    Positions and slots are as in the metadata; a token with a negative slot is padding and is not stored.
     """
 
     @property

@@ -1,7 +1,6 @@
-"""What each op means, in plain torch. Backends equal these within the tolerance that their tests state.
+"""The definition of each op, in plain torch. Backends equal these within the tolerance that their tests state.
 
-Written to be read, not to be fast: rows one at a time, no packing, no tricks. Shapes use the letters of
-`kernels.ops`.
+Written for readability, not speed: one row at a time, no packing. Shapes use the letters of `kernels.ops`.
 """
 
 import math
@@ -37,9 +36,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Root-mean-square norm (arXiv 1910.07467) over the last dimension, computed in float32.
+    """Root-mean-square norm (Zhang and Sennrich, arXiv 1910.07467) over the last dimension, computed in float32.
 
-    The normalised value is rounded to x's dtype before the weight is applied, as Hugging Face's models do.
+    The normalised value is rounded to x's dtype before the weight is applied, as in Hugging Face's models.
     """
     wide = x.float()
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
@@ -47,15 +46,15 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """(norm of the sum, the sum): the sum is the next residual. `residual` may be overwritten."""
+    """(norm of the sum, the sum). The sum is the next residual. `residual` may be overwritten."""
     total = residual + x
     return rms_norm(total, weight, eps), total
 
 
 def apply_rope(heads: Tensor, rope: RopeRows) -> Tensor:
-    """Rotate heads [T, h, D] (RoFormer, arXiv 2104.09864), half-split pairs: dimension i with i + D'/2.
+    """Rotate heads [T, h, D] (RoFormer, Su et al., arXiv 2104.09864) with half-split pairs: dimension i with i + D'/2.
 
-    D' is twice the width of the factors; dimensions past D' stay as they are.
+    D' is twice the width of the factors; dimensions past D' are unchanged.
     """
     half = rope.cos.shape[-1]
     first, second, rest = heads[..., :half], heads[..., half : 2 * half], heads[..., 2 * half :]
@@ -63,7 +62,7 @@ def apply_rope(heads: Tensor, rope: RopeRows) -> Tensor:
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
-    """SiLU of the first half of [T, 2F] times the second half."""
+    """SiLU of the first half of [T, 2F] times the second half (SwiGLU, Shazeer, arXiv 2002.05202)."""
     gate, up = gate_up.chunk(2, dim=-1)
     return functional.silu(gate) * up
 
@@ -74,7 +73,7 @@ def clear_blocks(kv: Tensor, block_ids: Tensor) -> None:
 
 
 def copy_blocks(kv: Tensor, sources: Tensor, targets: Tensor) -> None:
-    """Copy blocks `sources` int64 [n] of kv [L, N, 16, 2, Hkv, D] to `targets`, of which none is a source too."""
+    """Copy blocks `sources` int64 [n] of kv [L, N, 16, 2, Hkv, D] to `targets`. The two sets are disjoint."""
     kv.index_copy_(1, targets, kv.index_select(1, sources))
 
 
@@ -84,14 +83,14 @@ def gather_blocks(kv: Tensor, block_ids: Tensor, staging: Tensor) -> None:
 
 
 def scatter_blocks(staging: Tensor, kv: Tensor, block_ids: Tensor) -> None:
-    """Copy staging [n, L, 16, 2, Hkv, D] into the different blocks block_ids int64 [n] of kv [L, N, 16, 2, Hkv, D]."""
+    """Copy staging [n, L, 16, 2, Hkv, D] into distinct blocks block_ids int64 [n] of kv [L, N, 16, 2, Hkv, D]."""
     kv.index_copy_(1, block_ids, staging.transpose(0, 1))
 
 
 def write_kv(kv_layer: Tensor, keys_values: Tensor, slot_mapping: Tensor, scales: KVScales | None = None) -> None:
-    """Put keys_values [T, 2, Hkv, D] into kv_layer [N, 16, 2, Hkv, D] at each token's slot; a negative one: nowhere.
+    """Store keys_values [T, 2, Hkv, D] in kv_layer [N, 16, 2, Hkv, D] at each token's slot; negative slots are skipped.
 
-    With scales the layer is fp8 e4m3, and gets each number over its scale, the largest finite one where that is more.
+    With scales the layer is fp8 e4m3 and stores each number divided by its scale, saturated at the largest finite one.
     """
     if scales is not None:
         divisors = torch.tensor([scales.key, scales.value], device=keys_values.device)[:, None, None]
@@ -109,10 +108,10 @@ def rotate_and_store(
     slot_mapping: Tensor,
     scales: KVScales | None = None,
 ) -> Tensor:
-    """Norm and rotate the heads of qkv [T, Hq + 2 Hkv, D], store its keys and values; gives the query [T, Hq, D].
+    """Norm and rotate the heads of qkv [T, Hq + 2 Hkv, D], and store the keys and values; returns the query [T, Hq, D].
 
-    Heads lie query, key, value. Keys and values go into kv_layer [N, 16, 2, Hkv, D], as `write_kv` says. `qkv` may be
-    overwritten.
+    Heads are ordered query, key, value. Keys and values are stored in kv_layer [N, 16, 2, Hkv, D] as by `write_kv`.
+    `qkv` may be overwritten.
     """
     kv_heads = kv_layer.shape[3]
     query, keys, values = torch.split(qkv, [qkv.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
@@ -123,9 +122,10 @@ def rotate_and_store(
 
 
 def attend(query: Tensor, kv_layer: Tensor, metadata: AttentionMetadata, window: int | None) -> Tensor:
-    """Causal attention of query [T, Hq, D] over the paged KV [N, 16, 2, Hkv, D]; gives [T, Hq, D].
+    """Causal attention of query [T, Hq, D] over the paged KV [N, 16, 2, Hkv, D] (paged attention, Kwon et al., arXiv
+    2309.06180); returns [T, Hq, D].
 
-    A token at position p sees positions (p - window, p], all before it with window None. Scores are scaled by
+    A token at position p attends to positions (p - window, p], or to all up to p with window None. Scores are scaled by
     1/sqrt(D); softmax in float32.
     """
     output = torch.empty_like(query)
@@ -151,15 +151,16 @@ def attend(query: Tensor, kv_layer: Tensor, metadata: AttentionMetadata, window:
 
 
 def edit_logits(logits: Tensor, edits: LogitEdits) -> None:
-    """Add sums to logits float32 [R, V] in place."""
+    """Add the edits' values to logits float32 [R, V] in place."""
     logits.index_put_((edits.rows, edits.tokens), edits.values, accumulate=True)
 
 
 def penalise(logits: Tensor, columns: SlotSampling, row_slots: Tensor) -> None:
-    """Apply penalties to logits [R, V] in place, in float32, by what each row's slot (int32 [R]) has counted.
+    """Apply penalties to logits [R, V] in place, in float32, by the counts of each row's slot (int32 [R]).
 
-    Tokens of prompt or output: a positive logit is divided by the repetition penalty, a negative one multiplied. Then
-    tokens of the output lose the presence penalty, and the frequency penalty once for each time that they came.
+    For tokens of prompt or output, a positive logit is divided by the repetition penalty and a negative one multiplied
+    by it. From tokens of the output, the presence penalty is then subtracted, and the frequency penalty once for each
+    occurrence.
     """
     slots = row_slots.long()
     repetition, presence, frequency = (
@@ -169,9 +170,8 @@ def penalise(logits: Tensor, columns: SlotSampling, row_slots: Tensor) -> None:
 
 
 def penalise_listed(logits: Tensor, penalties: Penalties, token_columns: Tensor | None = None) -> None:
-    """Apply penalties to logits float32 [R, F] in place. Column i is token i, or there are `token_columns`, int32 [V]:
-    the column of each token, -1 where there is none.
-    """
+    """Apply penalties to logits float32 [R, F] in place. Column i is token i, or `token_columns`, int32 [V], maps each
+    token to its column, or -1."""
     rows, vocab_size = len(logits), logits.shape[1] if token_columns is None else len(token_columns)
     counts = torch.zeros((rows, vocab_size), dtype=torch.int32)
     for row, (line, length) in enumerate(zip(penalties.lines.tolist(), penalties.lengths.tolist(), strict=True)):
@@ -186,8 +186,8 @@ def penalise_listed(logits: Tensor, penalties: Penalties, token_columns: Tensor 
 
 
 def _penalised(logits: Tensor, counts: Tensor, repetition: Tensor, presence: Tensor, frequency: Tensor) -> Tensor:
-    """Of logits float32 [R, V] and penalties [R]. `counts` int32 [R, V]: twice how often a token came in the output,
-    and 1 more for one of the prompt; 0 for tokens that did not come."""
+    """Logits float32 [R, V] with penalties [R] applied. `counts` int32 [R, V]: twice the occurrences in the output,
+    plus 1 for tokens of the prompt."""
     times = counts >> 1
     scaled = torch.where(logits > 0, logits / repetition[:, None], logits * repetition[:, None])
     lower = torch.where(times == 0, scaled, scaled - (presence[:, None] + frequency[:, None] * times))
@@ -195,7 +195,7 @@ def _penalised(logits: Tensor, counts: Tensor, repetition: Tensor, presence: Ten
 
 
 def mask_logits(logits: Tensor, bitmask: Tensor) -> None:
-    """Forbid tokens of logits [R, V] in place: those whose bit of int32 [R, ceil(V / 32)] is 0, from bit 0 on."""
+    """Set logits [R, V] to -inf in place where the token's bit of int32 [R, ceil(V / 32)], from bit 0 on, is 0."""
     tokens = torch.arange(logits.shape[1], device=logits.device)
     allowed = bitmask[:, tokens // 32] >> (tokens % 32) & 1
     logits.masked_fill_(allowed == 0, -math.inf)
@@ -204,8 +204,8 @@ def mask_logits(logits: Tensor, bitmask: Tensor) -> None:
 def gumbel_noise(keys: Tensor, vocab_size: int) -> Tensor:
     """Standard Gumbel noise float32 [R, V] from keys int64 [R, 2] (see `kernels.noise`).
 
-    A hash h of 32 bits becomes u = (h + 0.5) / 2^32 and the noise -log(-log(1 - u)), so that the resolution is
-    finest where the winners are: at small u.
+    A 32-bit hash h becomes u = (h + 0.5) / 2^32 and the noise -log(-log(1 - u)), whose resolution is finest at small u,
+    where the noise is largest.
     """
     return _noise_of(torch.arange(vocab_size, device=keys.device), keys)
 
@@ -230,9 +230,10 @@ def _murmur_finalise(x: Tensor) -> Tensor:
 def threshold(scaled: Tensor, columns: SamplingColumns) -> Tensor:
     """The smallest scaled logit that each row of [R, V] keeps, float32 [R, 1].
 
-    min-p keeps what has at least min_p of the largest probability (arXiv 2407.01082), and top-k the k largest; of what
-    both keep top-p keeps the fewest, largest first, whose renormalised probabilities reach p (arXiv 1904.09751). This
-    is vLLM V1's order. Equal logits are kept or dropped together, so that no order among them matters.
+    min-p keeps tokens with at least min_p of the largest probability (Nguyen et al., arXiv 2407.01082), and top-k the k
+    largest; of those that both keep, top-p keeps the smallest set of largest ones whose renormalised probabilities
+    reach p (Holtzman et al., arXiv 1904.09751). This is vLLM V1's order. Equal logits are kept or dropped together, so
+    ties need no order.
     """
     ordered = scaled.sort(dim=-1, descending=True).values
     rank = torch.arange(ordered.shape[-1], device=scaled.device)[None, :]
@@ -247,18 +248,17 @@ def threshold(scaled: Tensor, columns: SamplingColumns) -> Tensor:
 
 
 def sample(logits: Tensor, columns: SamplingColumns) -> Tensor:
-    """Draw one token a row, int64 [R], from logits float32 [R, V]: Gumbel-max over what the thresholds keep.
+    """Sample one token for each row, int64 [R], from logits float32 [R, V], restricted by the thresholds.
 
-    argmax(logits / T + noise) is a draw from softmax(logits / T); a greedy row has no noise. The smallest id wins
-    a tie.
+    The Gumbel-max trick: argmax(logits / T + Gumbel noise) is a draw from softmax(logits / T). A greedy row has no
+    noise. Ties go to the lowest id.
     """
     return sample_among(logits, torch.arange(logits.shape[-1], device=logits.device), columns)
 
 
 def sample_among(logits: Tensor, token_ids: Tensor, columns: SamplingColumns) -> Tensor:
-    """`sample` where there is nothing but these tokens: column i of logits float32 [R, F] is token `token_ids[i]`
-    (int64 [F], ascending), and has that token's noise.
-    """
+    """`sample` restricted to these tokens: column i of logits float32 [R, F] is token `token_ids[i]` (int64 [F],
+    ascending), with that token's noise."""
     scaled = logits * columns.inverse_temperature[:, None]
     kept = scaled >= threshold(scaled, columns)
     noise = _noise_of(token_ids, columns.keys) * columns.noise_scale[:, None]
@@ -268,11 +268,11 @@ def sample_among(logits: Tensor, token_ids: Tensor, columns: SamplingColumns) ->
 def sample_slots(
     logits: Tensor, columns: SlotSampling, row_slots: Tensor, positions: Tensor, bitmask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Draw one token a row from logits [R, V] by the columns of its slot: (ids int64 [R], which are sound, bool [R]).
+    """Sample one token for each row from logits [R, V] by the columns of its slot: (ids int64 [R], sound bool [R]).
 
-    Row i is sampled by line `row_slots[i]` (int32); `positions[i]` (int64) is the index of the drawn token in its
-    sequence. The logits are edited in place; what is to be added to them was added before, as penalties scale that too.
-    A row is sound if `finite_rows` says so of what it is drawn from; the id of one that is not means nothing.
+    Row i uses line `row_slots[i]` (int32); `positions[i]` (int64): index of the sampled token in its sequence. The
+    logits are modified in place. Edits must have been added before, as penalties scale them, too. A row is sound if
+    `finite_rows` holds for the logits that it is sampled from; the id of another one is arbitrary.
     """
     penalise(logits, columns, row_slots)
     if bitmask is not None:
@@ -291,9 +291,8 @@ def sample_slots(
 
 
 def token_logprobs(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of one token (int64 [R]) a row of [R, V]: log-sum-exp of the row, the token's log-probability, both float32
-    [R], and its rank, int64 [R], 1 for the most likely; of equal ones each has the best rank of them.
-    """
+    """For one token (int64 [R]) of each row of [R, V]: log-sum-exp of the row and the token's log-probability, both
+    float32 [R], and its rank, int64 [R], 1 for the most likely; ties get the best rank."""
     wide = logits.float()
     normalisers = wide.logsumexp(dim=-1)
     chosen = wide.gather(1, tokens[:, None])
@@ -301,12 +300,12 @@ def token_logprobs(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tens
 
 
 def finite_rows(logits: Tensor) -> Tensor:
-    """Which rows of [R, V] have a finite maximum, bool [R]: False where there is a NaN or +inf, or nothing left."""
+    """Which rows of [R, V] have a finite maximum, bool [R]: False if there is a NaN or +inf, or only -inf."""
     return logits.amax(dim=-1).isfinite()
 
 
 class ReferenceLinear:
-    """A weight as it is."""
+    """An unpacked weight."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.out_features, self.in_features = weight.shape
@@ -320,7 +319,7 @@ class ReferenceLinear:
 
 
 class ReferenceEmbedding:
-    """A table as it is, and a head packed from it by its op table."""
+    """An unpacked table, and a head packed from it by its op table."""
 
     def __init__(self, table: Tensor, ops: "ReferenceOps") -> None:
         self._table, self._ops = table, ops
@@ -334,7 +333,7 @@ class ReferenceEmbedding:
 
 
 class ReferencePlan:
-    """No plan: the reference reads the metadata itself."""
+    """An empty plan: the reference reads the metadata itself."""
 
     def __init__(self, metadata: AttentionMetadata) -> None:
         self.metadata = metadata
@@ -349,7 +348,7 @@ class ReferencePlan:
 
 
 class ReferenceOps:
-    """The op table of this file, for any device. Backends override what they do better."""
+    """The op table of this file, for any device. Backends override the ops that they implement."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self.device, self.dtype = device, dtype

@@ -1,8 +1,8 @@
-"""What KV in int8 means, in plain torch.
+"""The definition of KV in int8, in plain torch.
 
-Each key and each value of a head is kept as whole numbers from -127 to 127 with one scale. A block of a layer is
-int8 [16, 2, Hkv, D], and behind it scales bfloat16 [Hkv, 2, 16]: a head's keys, then its values. Scales in bfloat16
-take two bytes and reach as far as what they scale.
+Each key and value vector of a head is stored as integers from -127 to 127 with one scale. A block of a layer is int8
+[16, 2, Hkv, D] followed by scales bfloat16 [Hkv, 2, 16]: a head's keys, then its values. A bfloat16 scale takes two
+bytes and has the range of what it scales.
 """
 
 import torch
@@ -14,9 +14,10 @@ _LARGEST = 127
 
 
 def scales_of(numbers: Tensor) -> Tensor:
-    """Of each bfloat16 vector [..., D], float32 [...]: the smallest bfloat16 number with which all of it fits.
+    """The scale of each bfloat16 vector [..., D], float32 [...]: the smallest bfloat16 number with which the vector
+    fits.
 
-    NaN where one of its numbers is not finite.
+    NaN if an element is not finite.
     """
     largest = numbers.float().abs().amax(-1)
     bits = (torch.nan_to_num(largest, posinf=0) / _LARGEST).view(torch.int32)
@@ -25,7 +26,7 @@ def scales_of(numbers: Tensor) -> Tensor:
 
 
 def to_int8(kv: Tensor) -> Tensor:
-    """KV bfloat16 [..., 16, 2, Hkv, D] as blocks int8 [..., bytes]. To the nearest, ties to even."""
+    """KV bfloat16 [..., 16, 2, Hkv, D] as blocks int8 [..., bytes]. Rounds to nearest, ties to even."""
     scales = scales_of(kv)
     divisors = torch.where(scales > 0, scales, torch.inf)  # of zeros, and of what is not finite: all are 0
     numbers = torch.nan_to_num(kv.float() / divisors[..., None]).round()
@@ -36,7 +37,7 @@ def to_int8(kv: Tensor) -> Tensor:
 
 
 def from_int8(blocks: Tensor, kv_heads: int, head_dim: int) -> Tensor:
-    """Blocks int8 [..., bytes] as KV float32 [..., 16, 2, Hkv, D]: what attention computes with."""
+    """Blocks int8 [..., bytes] as KV float32 [..., 16, 2, Hkv, D], as attention computes with."""
     assert blocks.shape[-1] == int8_block_bytes(kv_heads, head_dim), f"blocks have {blocks.shape[-1]} bytes"
     count = BLOCK_TOKENS * 2 * kv_heads * head_dim
     numbers = blocks[..., :count].reshape(*blocks.shape[:-1], BLOCK_TOKENS, 2, kv_heads, head_dim).float()

@@ -1,6 +1,6 @@
-"""What preparing a step on the device means, in plain torch and on the host: the oracle of `kernels.triton.step`.
+"""The definition of preparing a step on the device, in plain torch on the host: the oracle of `kernels.triton.step`.
 
-Written to be read: rows and runs one at a time.
+Written for readability: one row and one run at a time.
 """
 
 from dataclasses import replace
@@ -16,9 +16,10 @@ from kernels.step import Counting, Row, Sequences, StepShape, StepTensors
 
 
 def scatter_runs(words: Tensor, upload: Tensor, runs: int) -> None:
-    """Write what an upload int32 [2 x runs + W] holds into `words` int32 [N], run by run.
+    """Write the runs of an upload int32 [2 x runs + W] into `words` int32 [N].
 
-    It begins with where each run starts among the W words that end it, then has where each goes. Runs do not overlap.
+    The upload has the start of each run among its last W words, then the target of each run, then the words. Runs do
+    not overlap.
     """
     starts, targets, payload = upload[:runs].tolist(), upload[runs : 2 * runs].tolist(), upload[2 * runs :]
     for start, end, target in zip(starts, [*starts[1:], len(payload)], targets, strict=True):
@@ -26,7 +27,7 @@ def scatter_runs(words: Tensor, upload: Tensor, runs: int) -> None:
 
 
 def derive(rows: Tensor, sequences: Sequences, out: StepTensors) -> None:
-    """Fill `out` from lines of rows int32 [R, 8]; see `Row` and `StepTensors`."""
+    """Fill `out` from encoded rows int32 [R, 8]; see `Row` and `StepTensors`."""
     for index, row in enumerate(_rows(rows)):
         end = row.first + row.tokens
         out.query_starts[index], out.query_starts[index + 1] = row.first, end
@@ -49,7 +50,7 @@ def derive(rows: Tensor, sequences: Sequences, out: StepTensors) -> None:
 
 
 def store_drawn(rows: Tensor, drawn: Tensor, tokens: Tensor) -> None:
-    """Put drawn int64 [R] into tokens int32 [S, L] behind what each row that draws computed, if there is room."""
+    """Store drawn int64 [R] in tokens int32 [S, L], after the tokens of each row that draws, if there is room."""
     for row, token in zip(_rows(rows), drawn.tolist(), strict=True):
         position = row.start + row.tokens
         if row.slot >= 0 and row.draws and position < tokens.shape[1]:
@@ -57,7 +58,8 @@ def store_drawn(rows: Tensor, drawn: Tensor, tokens: Tensor) -> None:
 
 
 def count_tokens(counts: Tensor, tokens: Tensor, countings: Tensor) -> None:
-    """Count tokens of sequences into counts int32 [S, V]: bit 0 for the prompt's, 2 for each in the output."""
+    """Count tokens of sequences in counts int32 [S, V]: bit 0 for the prompt's, plus 2 for each occurrence in the
+    output."""
     for line in countings.tolist():
         counting = Counting(*line)
         for position in range(counting.first, counting.end):

@@ -1,8 +1,8 @@
-"""The values that preparing a step on the device takes and makes: rows, slots, what is derived of both.
+"""Inputs and outputs of preparing a step on the device: rows, slots, and what is derived from them.
 
-Rows of running requests live in slots on the device between steps. A step names its rows, uploads what is new of
-their slots, and the device derives the rest: what each op means is in `kernels.reference_step`. Letters in shapes are
-those of `kernels.ops`; S slots, L tokens of the longest sequence, K drafts of a slot.
+Requests live in slots on the device between steps. A step names its rows and uploads the changes of their slots; the
+device derives the rest. The ops are defined in `kernels.reference_step`. Letters in shapes are those of `kernels.ops`;
+S slots, L tokens of the longest sequence, K drafts of a slot.
 """
 
 from collections.abc import Iterable
@@ -15,20 +15,20 @@ from torch import Tensor
 from kernels.ops import AttentionPlan, SlotSampling
 
 ROW_WORDS = 8
-"""Words of a row's line: the fields of `Row`, then room."""
+"""Words of an encoded row: the fields of `Row`, and padding."""
 
 COUNTING_WORDS = 4
-"""Words of a line of tokens to count: the fields of `Counting`."""
+"""Words of an encoded `Counting`."""
 
 
 class Row(NamedTuple):
-    """One row of a step, as its line int32 [8] says it to the device.
+    """One row of a step, encoded as int32 [8].
 
-    The row's tokens are `tokens` ones of the slot's sequence from `start` on; the last `drafts` of them are not in the
-    sequence but the slot's first drafts. `first` is where they begin in the step's tensors. Rows that `draw` get the
-    token that is sampled put into their sequence, behind what they computed.
+    The row's tokens are `tokens` ones of the slot's sequence from `start` on; the last `drafts` of them are the slot's
+    first drafts, which are not in the sequence. `first`: their offset in the step's tensors. For rows that `draw`, the
+    sampled token is stored in the sequence after them.
 
-    A row with a negative slot is there to fill a step up to a size: it has no context, reads and writes no KV.
+    A row with a negative slot is padding: it has no context and reads and writes no KV.
     """
 
     slot: int
@@ -43,7 +43,7 @@ _ROOM = (0,) * (ROW_WORDS - len(Row._fields))
 
 
 def row_words(rows: Iterable[Row]) -> list[int]:
-    """Rows as their lines, one after another."""
+    """The encoded rows, concatenated."""
     words: list[int] = []
     for row in rows:
         words += row
@@ -52,7 +52,7 @@ def row_words(rows: Iterable[Row]) -> list[int]:
 
 
 class Counting(NamedTuple):
-    """Tokens [first, end) of a slot's sequence that are to be counted; those before `prompt_tokens` are the prompt."""
+    """Tokens [first, end) of a slot's sequence to be counted; those before `prompt_tokens` are the prompt."""
 
     slot: int
     first: int
@@ -62,10 +62,10 @@ class Counting(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepShape:
-    """What the host knows of a step's size, and what decides which kernels are launched with what grids.
+    """The size of a step as known to the host; determines which kernels are launched with which grids.
 
-    Of `rows` rows with `tokens` tokens in all, the first `decode_rows` have at most `decode_queries` tokens each and at
-    most `decode_context_tokens` of context together, the others at most `extend_queries` tokens each.
+    Of `rows` rows with `tokens` tokens in total, the first `decode_rows` have at most `decode_queries` tokens each and
+    at most `decode_context_tokens` of context in total, the others at most `extend_queries` tokens each.
     """
 
     rows: int
@@ -82,12 +82,12 @@ class StepShape:
 
 @dataclass(frozen=True, slots=True)
 class StepTensors:
-    """What is derived of a step's rows.
+    """The tensors derived from a step's rows.
 
-    token_ids, positions, slot_mapping: int64 [T]; a slot in KV memory is block id x 16 + offset, -1: nowhere.
+    token_ids, positions, slot_mapping: int64 [T]; a slot in KV memory is block id x 16 + offset, or -1 for none.
     query_starts: int32 [R + 1]. context_lens, row_slots: int32 [R]; a padding row's slot is 0 here.
-    ends: int64 [R], index of each row's last token. draw_positions: int64 [R], index in its sequence of the token that
-    is drawn from it.
+    ends: int64 [R], index of each row's last token. draw_positions: int64 [R], index in its sequence of the token
+        sampled after it.
     """
 
     token_ids: Tensor
@@ -145,10 +145,10 @@ class Sequences:
 
 
 class StepOps(Protocol):
-    """What a device does around a model's forward pass.
+    """The ops of a device around a model's forward pass.
 
-    Meanings: `kernels.reference_step`, and `kernels.reference` for what is done to logits. What no row uses need not be
-    looked at: thresholds are top-k, top-p and min-p.
+    Definitions: `kernels.reference_step`, and `kernels.reference` for ops on logits. Features that no row uses may be
+    skipped: thresholds are top-k, top-p and min-p.
     """
 
     def scatter_runs(self, words: Tensor, upload: Tensor, runs: int) -> None: ...

@@ -1,7 +1,7 @@
-"""Weights on their way from a checkpoint to a backend, and what a backend makes of them.
+"""Weights on their way from a checkpoint to a backend, and their packed form.
 
-V is what a backend keeps vectors in, L a matrix that it has made ready, E a table of embeddings. Letters in shapes are
-those of `kernels.ops`.
+V is a backend's type of vectors, L of packed matrices, E of embedding tables. Letters in shapes are those of
+`kernels.ops`.
 """
 
 from collections.abc import Sequence
@@ -17,16 +17,16 @@ V_co = TypeVar("V_co", covariant=True)
 L_co = TypeVar("L_co", covariant=True)
 
 DENSE = "dense"
-"""Numbers as they are, in the compute dtype: the format of a stored weight that every backend takes."""
+"""Unquantised numbers in the compute dtype: the weight format that every backend takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredWeight:
-    """A weight [out_features, in_features] on its way from a checkpoint to a backend.
+    """A weight [out_features, in_features] of a checkpoint.
 
-    format: "dense", with `rows` [out_features, in_features] in the compute dtype; or "int8" or "int4", with the same
-        rows, which the backend is to keep in so many bits; or a GGUF block format by its lower-case name ("q4_0",
-        "q6_k", ...), with `rows` uint8 [out_features, row bytes], the blocks as they are stored.
+    format: "dense", with `rows` [out_features, in_features] in the compute dtype; "int8" or "int4", with the same rows,
+    which the backend is to quantise; or a GGUF block format by its lower-case name ("q4_0", "q6_k", ...), with `rows`
+    uint8 [out_features, row bytes], the blocks as stored.
     """
 
     format: str
@@ -42,7 +42,7 @@ class StoredWeight:
 
 @dataclass(frozen=True)
 class HeadNorms(Generic[V]):
-    """RMS norms of each query head and each key head before they are rotated: weights [D]."""
+    """RMS norms of each query and key head before rotation: weights [D]."""
 
     query: V
     key: V
@@ -51,7 +51,7 @@ class HeadNorms(Generic[V]):
 
 @dataclass(frozen=True)
 class LayerWeights(Generic[V, L]):
-    """One layer. `qkv` is q, k and v one below the other; `gate_up` is what `Packer.pack_gate_up` makes of the two."""
+    """One layer. `qkv`: q, k and v concatenated. `gate_up`: as packed by `Packer.pack_gate_up`."""
 
     attention_norm: V
     qkv: L
@@ -64,7 +64,7 @@ class LayerWeights(Generic[V, L]):
 
 @dataclass(frozen=True)
 class ModelWeights(Generic[V, L, E]):
-    """A model, ready for its backend. `head` gives logits [T, V]."""
+    """A model packed for its backend. `head` computes logits [T, V]."""
 
     embedding: E
     layers: Sequence[LayerWeights[V, L]]
@@ -74,9 +74,9 @@ class ModelWeights(Generic[V, L, E]):
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """What a forward pass has to know beside the weights.
+    """What a forward pass needs besides the weights.
 
-    windows: of each layer, how many tokens one sees, itself among them; None for all before it.
+    windows: sliding attention window of each layer in tokens, including the query's own; None for full attention.
     cos, sin: float32 [positions, D'/2], rotary factors of every position; D' of D dimensions are rotated.
     """
 
@@ -90,29 +90,28 @@ class ModelShape:
 
 
 class Packer(Protocol[V_co, L_co, E]):
-    """A backend, as who loads a model sees it. Arrays that it is given may be views of a file: it keeps none."""
+    """A backend as seen by the model loader. Arrays passed to it may be views of a file and are not retained."""
 
     def describe(self) -> dict[str, str | int | float]: ...
 
     def takes_blocks(self, format: str, in_features: int) -> bool:
-        """Whether weights of that format and width can be packed as they are. Where not, they come dense."""
+        """Whether weights of that format and width can be packed directly; otherwise they are passed dense."""
         ...
 
     def vector(self, numbers: Array) -> V_co:
-        """A norm's weight [n], of the compute dtype, for this backend."""
+        """A norm's weight [n] in the compute dtype."""
         ...
 
     def pack_parts(self, parts: Sequence[StoredWeight], bias: Array | None) -> L_co:
-        """At most three weights, one below the other, each of a format that is taken."""
+        """At most three weights concatenated along their outputs, each of a supported format."""
         ...
 
     def pack_gate_up(self, gate: StoredWeight, up: StoredWeight, bias: Array | None) -> L_co:
-        """Gate and up of a feed-forward, for this backend's forward pass alone. `bias` is that of the gates, then
-        that of the ups."""
+        """Gate and up projection of an MLP, for this backend's forward pass only. `bias`: the gates', then the ups'."""
         ...
 
     def pack_embedding(self, weight: StoredWeight) -> E: ...
 
     def tied_head(self, embedding: E) -> L_co:
-        """The product with the table, where a model's head is tied to it. The two may share memory."""
+        """The product with the embedding table, for a tied head. The two may share memory."""
         ...

@@ -1,9 +1,10 @@
-"""Paged attention on a CPU.
+"""Paged attention on a CPU with torch.
 
-Rows of few tokens, those that decode and those with drafts behind, run together with others of as many: their blocks
-are gathered by `index_select` (one memcpy a block), and the query heads that share a KV head become query rows of one
+Rows of few tokens (decode rows, with or without drafts) are batched with others of equal token count: their blocks are
+gathered by `index_select` (one memcpy a block), and the query heads that share a KV head become query rows of one
 `scaled_dot_product_attention`, which reads each K and V once for the whole group. Rows come in order of token count and
-context length, so a run of similar ones is a slice and padding stays small. Longer chunks run one sequence at a time.
+context length, so a run of similar ones is a slice and padding stays small. Longer chunks are computed one sequence at
+a time.
 """
 
 import math
@@ -19,15 +20,15 @@ from kernels.ops import AttentionMetadata
 _GROUP_SLACK_BLOCKS = 4
 
 GROUPED_TOKENS = 16
-"""Rows with more tokens are chunks: there is work enough in one of them."""
+"""Maximum tokens of a row that is batched; a longer one is work enough alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """Tokens [first, last) of a step, rows of `tokens` each, padded to the same number of blocks.
+    """Tokens [first, last) of a step: rows of `tokens` each, padded to the same number of blocks.
 
     blocks: int64 [rows x width], each row's visible blocks; short rows repeat one of their own.
-    mask: additive, compute dtype, [rows, 1, tokens, width x 16]; None where every slot is visible to every token.
+    mask: additive, compute dtype, [rows, 1, tokens, width x 16]; None if every slot is visible to every token.
     """
 
     first: int
@@ -39,9 +40,9 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One row of several tokens: tokens [first, last) of the step, its visible blocks, and what each may see.
+    """One row of several tokens: tokens [first, last) of the step, its visible blocks, and their mask.
 
-    mask: bool [tokens, keys], or None where plain causal order says it all (`fresh`: the chunk starts its sequence).
+    mask: bool [tokens, keys], or None if plain causal order suffices (`fresh`: the chunk starts its sequence).
     """
 
     first: int
@@ -62,7 +63,7 @@ class WindowPlan:
 
 @dataclass(slots=True)
 class CpuAttentionPlan:
-    """The work of a step for each window that its layers use; worked out on first use, then reused by layers."""
+    """The work of a step for each window of its layers; computed on first use and shared by layers."""
 
     metadata: AttentionMetadata
     dtype: torch.dtype
@@ -85,12 +86,12 @@ class CpuAttentionPlan:
 
 
 def _first_visible(context: int, tokens: int, window: int | None) -> int:
-    """Position of the first key that any of the row's query tokens sees."""
+    """Position of the first key that any of the row's query tokens attends to."""
     return 0 if window is None else max(0, context - tokens + 1 - window)
 
 
 def _plan_window(metadata: AttentionMetadata, window: int | None, dtype: torch.dtype) -> WindowPlan:
-    """Neighbours with as few tokens each, and contexts that differ little, are a group; others are alone."""
+    """Groups neighbours with equally few tokens and similar contexts; other rows are computed alone."""
     groups: list[RowGroup] = []
     chunks: list[Chunk] = []
     lens, contexts = metadata.query_lens.tolist(), metadata.context_lens.tolist()
@@ -115,7 +116,7 @@ def _plan_window(metadata: AttentionMetadata, window: int | None, dtype: torch.d
 
 
 def _visible_blocks(context: int, tokens: int, window: int | None) -> int:
-    """How many blocks hold what a row of so many tokens sees."""
+    """Number of blocks that the row's tokens attend to."""
     return math.ceil(context / BLOCK_TOKENS) - _first_visible(context, tokens, window) // BLOCK_TOKENS
 
 
@@ -148,7 +149,7 @@ def _group(
 
 
 def _chunk(metadata: AttentionMetadata, row: int, token: int, window: int | None) -> Chunk:
-    """A row whose tokens begin at `token`."""
+    """The chunk of a row whose tokens begin at `token`."""
     tokens, context = int(metadata.query_lens[row]), int(metadata.context_lens[row])
     first = _first_visible(context, tokens, window) // BLOCK_TOKENS
     blocks = metadata.block_tables[row, first : math.ceil(context / BLOCK_TOKENS)]
@@ -165,7 +166,7 @@ def _chunk(metadata: AttentionMetadata, row: int, token: int, window: int | None
 
 
 def attend(query: Tensor, kv_layer: Tensor, plan: WindowPlan) -> Tensor:
-    """Attention of query [T, Hq, D] over kv_layer [N, 16, 2, Hkv, D]; gives [T, Hq, D]."""
+    """Attention of query [T, Hq, D] over kv_layer [N, 16, 2, Hkv, D]; returns [T, Hq, D]."""
     if len(plan.groups) == 1 and not plan.chunks:
         return _attend_group(query, kv_layer, plan.groups[0])
     output = torch.empty_like(query)

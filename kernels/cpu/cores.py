@@ -1,4 +1,4 @@
-"""How many cores a process has: those that it may run on, as far as its control groups give it time on them."""
+"""The number of usable cores: the CPU affinity, limited by the CPU quota of the process's control groups."""
 
 import os
 from collections.abc import Iterator
@@ -10,10 +10,10 @@ _MOUNTED = Path("/sys/fs/cgroup")
 
 
 def usable_cores(own_groups: Path = _SELF, mounted: Path = _MOUNTED) -> int:
-    """1 and more. A container with time of two cores sees all of its host's: with a thread on each it has used up its
-    time early in each period, and stands still for the rest.
+    """At least 1. A container with a quota of two cores sees all cores of its host: with a thread on each it exhausts
+    the quota early in each period and is throttled for the rest.
 
-    Where the time is no whole number of cores, what is over is left to other threads of the process.
+    A fractional quota is rounded down; the remainder is for the process's other threads.
     """
     cores = float(len(os.sched_getaffinity(0)))
     for group in _groups(own_groups, mounted):
@@ -22,9 +22,10 @@ def usable_cores(own_groups: Path = _SELF, mounted: Path = _MOUNTED) -> int:
 
 
 def _groups(own_groups: Path, mounted: Path) -> Iterator[Path]:
-    """Folders of the groups that limit this process's time: its own and those above it, in both versions (cgroups(7)).
+    """Folders of the control groups that limit this process: its own and their ancestors, in both versions
+    (cgroups(7)).
 
-    A container sees its own group at the root, though it may have the path that the host knows it by.
+    A container sees its own group at the root, even if its path is that of the host.
     """
     with suppress(OSError):
         for line in own_groups.read_text(encoding="utf-8").splitlines():
@@ -36,7 +37,7 @@ def _groups(own_groups: Path, mounted: Path) -> Iterator[Path]:
 
 
 def _cores_of(group: Path) -> float:
-    """What a group gives, in cores; infinite where it sets no limit."""
+    """The quota of a group in cores; infinite without a limit."""
     with suppress(OSError, ValueError):  # no such file; "max"
         quota, period = (group / "cpu.max").read_text(encoding="ascii").split()
         return int(quota) / int(period)

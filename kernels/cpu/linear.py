@@ -1,7 +1,7 @@
-"""Matrix products with weights laid out once for oneDNN.
+"""Matrix products with weights packed for oneDNN.
 
-At few rows a product streams its weights from memory. In oneDNN's blocked layout it does so 1.5 to 2 times as fast
-as `torch.nn.functional.linear` does from row-major bf16.
+With few rows a product is bound by streaming its weights from memory. oneDNN's blocked layout streams 1.5 to 2 times as
+fast as row-major bf16 in `torch.nn.functional.linear`.
 """
 
 from functools import cache
@@ -13,7 +13,7 @@ from torch.nn import functional
 
 @cache
 def can_pack(dtype: torch.dtype) -> bool:
-    """Whether this build and this processor have oneDNN's packed product for the dtype."""
+    """Whether this build and processor support oneDNN's packed product for the dtype."""
     if not torch._C._has_mkldnn:
         return False
     return dtype == torch.float32 or (dtype == torch.bfloat16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()))
@@ -22,8 +22,8 @@ def can_pack(dtype: torch.dtype) -> bool:
 class PackedLinear:
     """A weight [out, in] in oneDNN's layout; the row-major original is not kept.
 
-    Fewer than `min_rows` rows are computed as that many: the library streams weights faster at a few rows than at
-    one or two (on Zen 4, 32 GB/s at four rows and 27 at one). The start-up probe finds the number.
+    Fewer than `min_rows` rows are padded to that many: oneDNN streams weights faster at a few rows than at one or two
+    (on Zen 4, 32 GB/s at four rows and 27 at one). The start-up probe finds the number.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, *, min_rows: int = 1) -> None:
@@ -48,7 +48,7 @@ class PackedLinear:
 
 
 class PlainLinear:
-    """A weight as it is, where nothing can be packed."""
+    """An unpacked weight, where packing is not supported."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.out_features, self.in_features = weight.shape

@@ -1,4 +1,4 @@
-"""Memory behaviour of a process that computes on a CPU."""
+"""Memory management of a process that computes on a CPU."""
 
 import ctypes
 import ctypes.util
@@ -21,10 +21,10 @@ _CACHE_LINE_BYTES = 64
 
 
 def keep_freed_memory() -> None:
-    """Let glibc's allocator keep freed megabyte-sized buffers instead of giving them back to the kernel.
+    """Configure glibc's allocator to keep freed megabyte-sized buffers instead of returning them to the kernel.
 
-    A step allocates and frees the same activations again and again. Past 1 MiB or so each would be a fresh mmap whose
-    pages fault one by one: an RMS norm of 256 rows took eight times as long. A no-op on other C libraries.
+    A step allocates and frees the same activations repeatedly. Above about 1 MiB each would be a fresh mmap whose pages
+    fault one by one: an RMS norm of 256 rows took eight times as long. A no-op on other C libraries.
     """
     libc = ctypes.CDLL(ctypes.util.find_library("c"))
     if hasattr(libc, "mallopt"):
@@ -33,18 +33,18 @@ def keep_freed_memory() -> None:
 
 
 def lazy_zeros(shape: tuple[int, ...], dtype: Dtype) -> Array:
-    """Zeros whose pages, small ones, become resident when they are first written; they go back with the array.
+    """Zeros in small pages that become resident on first write; freed with the array.
 
-    In huge pages the first block of KV would take 2 MiB in every layer. Attention reads small ones as fast.
+    With huge pages the first block of KV would take 2 MiB in every layer. Attention reads small pages as fast.
     """
     return _mapped(math.prod(shape) * dtype.itemsize, "MADV_NOHUGEPAGE").view(dtype).reshape(shape)
 
 
 class WeightMemory:
-    """Memory for weights that stay: aligned, and advised to lie in huge pages, which a processor reads faster from.
+    """Allocator for long-lived weights: aligned, in huge pages where possible, which are faster to read.
 
-    Arrays are cut from large pieces, one behind the other, so that little of a huge page is left over. A piece goes
-    back when the last array in it is gone; what is as large as half of one has its own.
+    Arrays are cut from large pieces, to waste little of a huge page. A piece is freed with its last array; an array of
+    half a piece or more gets its own.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class WeightMemory:
         self._used = 0
 
     def take(self, count: int) -> Bytes:
-        """uint8 [count], zeros, aligned to a cache line."""
+        """Zeroed uint8 [count], aligned to a cache line."""
         if 2 * count >= _PIECE_BYTES:
             return _huge_pages(count)
         if self._used + count > len(self._piece):
@@ -63,14 +63,14 @@ class WeightMemory:
 
 
 def _huge_pages(count: int) -> Bytes:
-    """Zeros that begin at a huge page's border and become resident when they are first written."""
+    """Zeros aligned to a huge page, resident on first write."""
     whole = _mapped(count + _HUGE_PAGE_BYTES, "MADV_HUGEPAGE")
     start = -address(whole) % _HUGE_PAGE_BYTES
     return whole[start : start + count]
 
 
 def _mapped(count: int, advice: str) -> Bytes:
-    """uint8 [count] of zeros in a mapping of its own, which the array keeps; nothing of it is resident yet."""
+    """Zeroed uint8 [count] in a mapping of its own, owned by the array; not yet resident."""
     memory = mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, advice):
         with suppress(OSError):  # a kernel without huge pages

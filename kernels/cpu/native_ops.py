@@ -1,4 +1,4 @@
-"""The native library as an op table: a processor's arithmetic without torch."""
+"""The native library as an op table; computes without torch."""
 
 from collections.abc import Sequence
 
@@ -18,15 +18,15 @@ _INT8 = np.dtype(np.int8)
 
 
 def computes_natively() -> bool:
-    """Whether the library is there and has kernels of its own for this processor."""
+    """Whether the library is installed and has kernels for this processor."""
     level = native.level()
     return level is not None and level >= native.Level.AVX2
 
 
 class NativeOps:
-    """A `kernels.host.HostOps` and a `kernels.weights.Packer`, in bfloat16.
+    """A `kernels.host.HostOps` and a `kernels.weights.Packer` in bfloat16.
 
-    With `int8_kv` KV is kept as `kernels.reference_int8` says.
+    `int8_kv`: keep KV as defined by `kernels.reference_int8`.
     """
 
     on_gpu = False
@@ -76,7 +76,7 @@ class NativeOps:
         return NativeLinear([StoredWeight.dense(rows)], None, self._memory).wide
 
     def forward_pass(self, shape: ModelShape, weights: NativeWeights) -> NativeForward:
-        """A step through all layers in one call."""
+        """The forward pass of a model: a step through all layers in one call."""
         return NativeForward(shape, weights)
 
     def allocate_kv(self, num_layers: int, num_blocks: int, num_kv_heads: int, head_dim: int) -> Array:

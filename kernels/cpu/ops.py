@@ -1,4 +1,4 @@
-"""Torch's op table on a CPU: the reference, with what a CPU does better put in its place."""
+"""Torch's op table on a CPU: the reference, with faster CPU implementations of some ops."""
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from kernels.reference import ReferenceOps, apply_rope
 
 
 class CpuOps(ReferenceOps):
-    """Torch's ops on this machine's processor, as its probe found it: where the native library does not compute."""
+    """Torch's ops on the CPU as configured by the probe. Used where the native library does not compute."""
 
     def __init__(self, profile: CpuProfile) -> None:
         super().__init__(torch.device("cpu"), profile.dtype)
@@ -92,7 +92,7 @@ class CpuOps(ReferenceOps):
 
 
 def _rotate(heads: Tensor, rope: RopeRows) -> Tensor:
-    """`kernels.reference.apply_rope`, without its copies where all dimensions rotate."""
+    """`kernels.reference.apply_rope` without its copies if all dimensions rotate."""
     half = rope.cos.shape[-1]
     if 2 * half != heads.shape[-1]:
         return apply_rope(heads, rope)

@@ -1,4 +1,4 @@
-"""What changes logits before tokens are drawn, on numpy: the meanings of `kernels.reference`."""
+"""Logit edits and penalties on numpy, as defined by `kernels.reference`."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ def edit_logits(logits: Floats, edits: HostEdits) -> None:
 
 
 def penalise(logits: Floats, penalties: HostPenalties, token_columns: Words | None = None) -> None:
-    """`kernels.reference.penalise_listed`, to the bit; for where there is no native library."""
+    """`kernels.reference.penalise_listed`, to the bit; used without the native library."""
     lengths = penalties.lengths
     rows: Ints = np.repeat(np.arange(len(logits)), lengths)
     places = np.arange(len(rows)) - np.repeat(lengths.cumsum() - lengths, lengths)
@@ -29,7 +29,7 @@ def penalise(logits: Floats, penalties: HostPenalties, token_columns: Words | No
 def _penalised(
     logits: Floats, penalties: HostPenalties, token_columns: Words | None, rows: Ints, tokens: Array, times: Words
 ) -> tuple[Ints, Array, Floats]:
-    """Rows, columns and new values of tokens that came so often, without those that have no column."""
+    """Rows, columns and new values of the penalised tokens that have a column."""
     columns = tokens if token_columns is None else token_columns[tokens]
     if token_columns is not None:
         here = columns >= 0

@@ -1,4 +1,4 @@
-"""What torch is good at on this processor, found out in a fraction of a second at start."""
+"""A start-up probe of torch's performance on this processor; takes a fraction of a second."""
 
 import time
 from collections.abc import Sequence
@@ -13,21 +13,21 @@ from kernels.cpu.linear import PackedLinear, PlainLinear, can_pack
 
 _OUT, _IN = 4096, 2048
 _WEIGHTS = 3
-"""Distinct weights in turn (16 MiB each in bf16), so that the cache does not stand in for memory."""
+"""Distinct weights used in turn (16 MiB each in bf16), so that products read memory rather than the cache."""
 _ROUNDS = 2
 _MIN_ROWS = (1, 2, 4)
 _WORTHWHILE = 0.93
-"""A choice that departs from the plainer one has to take at most this share of its time."""
+"""Maximum ratio of times at which a non-default choice is made."""
 
 
 Products = Literal["onednn", "plain"]
-"""How torch computes a product with a weight: oneDNN from its own layout, or from rows as they are."""
+"""The implementation of products: oneDNN's packed layout, or plain rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class CpuProfile:
-    """How to compute on this machine. `min_rows` are oneDNN's. `probe_us` are times of one [rows, 2048] x [2048, 4096]
-    product."""
+    """How to compute on this machine. `min_rows`: padding of oneDNN's products. `probe_us`: times of one [rows, 2048] x
+    [2048, 4096] product."""
 
     dtype: torch.dtype
     threads: int
@@ -37,10 +37,10 @@ class CpuProfile:
 
 
 def probe(dtype: torch.dtype | None = None, threads: int | None = None) -> CpuProfile:
-    """Choose dtype, who computes products, padding and threads; arguments that are given are kept.
+    """Choose dtype, implementation of products, padding and threads; given arguments are fixed.
 
-    Bf16 is chosen where it is the faster at eight rows: at one row memory decides, of which bf16 reads half, so it
-    takes more rows to tell a processor that computes in bf16 from one that converts.
+    bf16 is chosen if it is faster at eight rows: at one row memory bandwidth dominates, of which bf16 needs half, so it
+    takes more rows to distinguish a processor that computes in bf16 from one that converts.
     """
     threads = threads or usable_cores()
     torch.set_num_threads(threads)
@@ -53,7 +53,7 @@ def probe(dtype: torch.dtype | None = None, threads: int | None = None) -> CpuPr
 
 
 def _chosen(weights: Sequence[Tensor], probe_us: dict[str, float]) -> tuple[Products, int]:
-    """Which of torch's products, and oneDNN's padding."""
+    """The implementation of products and oneDNN's padding."""
     plain = probe_us["plain x1"] = _time([PlainLinear(weight, None) for weight in weights], 1)
     if not can_pack(weights[0].dtype):
         return "plain", 1
@@ -77,7 +77,7 @@ def _faster_dtype(probe_us: dict[str, float]) -> torch.dtype:
 
 
 def _time(products: Sequence[PackedLinear | PlainLinear], rows: int) -> float:
-    """Microseconds of one product in the fastest round over all of them."""
+    """Microseconds of one product, in the fastest round over all of them."""
     x = torch.full((rows, _IN), 0.01, dtype=products[0].dtype)
     best = float("inf")
     for _ in range(1 + _ROUNDS):  # the first round pays for first times

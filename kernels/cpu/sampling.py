@@ -1,8 +1,8 @@
-"""Sampling on a CPU: the meaning of `kernels.reference`, with the work cut to what a step's rows ask for.
+"""Sampling on a CPU as defined by `kernels.reference`, with only the work that a step's rows need.
 
-Greedy rows are an argmax. A row with thresholds finds its floor among its largest logits, and draws noise only for the
-tokens above it. numpy selects, hashes and compares: those are vectorised there and not in torch; logarithms are
-torch's, for the same reason.
+Greedy rows are an argmax. A row with thresholds searches its floor among its largest logits and computes noise only for
+the tokens above it. Selection, hashing and comparison use numpy, which vectorises them and torch does not; logarithms
+use torch for the same reason.
 """
 
 from functools import cache
@@ -19,14 +19,14 @@ _Floats = npt.NDArray[np.float32]
 _Words = npt.NDArray[np.uint32]
 
 _CANDIDATES = 1024
-"""Largest logits looked at first: nearly every nucleus ends within them."""
+"""Largest logits examined first: nearly every nucleus ends within them."""
 
 _LARGEST_UNIFORM = 1.0 - 2.0**-24
-"""Largest float32 below 1: keeps the noise of the unluckiest token finite."""
+"""Largest float32 below 1; keeps the smallest noise finite."""
 
 
 def mask_logits(logits: Tensor, bitmask: Tensor) -> None:
-    """`kernels.reference.mask_logits`. The bits are unpacked to bytes, which numpy does a vector at a time."""
+    """`kernels.reference.mask_logits`. Unpacks bits to bytes, which numpy processes in vectors."""
     bits = np.unpackbits(bitmask.numpy().view(np.uint8), axis=1, count=logits.shape[1], bitorder="little")
     np.copyto(logits.numpy(), -np.inf, where=bits == 0)
 
@@ -64,7 +64,7 @@ def _chosen_columns(logits: Tensor, token_ids: _Words, columns: SamplingColumns)
 
 
 def _draw(scaled: _Floats, token_ids: _Words, floor: float, key: tuple[int, int]) -> int:
-    """The column whose logit plus noise is largest, of those that reach the floor. `token_ids` are the columns'."""
+    """Column of the largest sum of logit and noise among those not below the floor. `token_ids`: of the columns."""
     if floor == -np.inf:
         scaled += gumbel_noise(token_ids.copy(), key)
         return int(scaled.argmax())
@@ -75,7 +75,7 @@ def _draw(scaled: _Floats, token_ids: _Words, floor: float, key: tuple[int, int]
 
 
 def _floor(scaled: _Floats, top_k: int, top_p: float, min_p: float) -> float:
-    """`kernels.reference.threshold` of one row [V]; -inf where nothing is cut off."""
+    """`kernels.reference.threshold` of one row [V]; -inf if nothing is dropped."""
     kept = scaled
     if min_p > 0:
         kept = kept[kept >= kept.max() + np.log(np.float32(min_p))]
@@ -87,10 +87,10 @@ def _floor(scaled: _Floats, top_k: int, top_p: float, min_p: float) -> float:
 
 
 def _nucleus_floor(values: _Floats, top_p: float) -> float:
-    """The smallest of the values that, largest first, start below `top_p` of the whole mass.
+    """The smallest of the values that, in descending order, begin below `top_p` of the total mass.
 
-    Selection by mass: split where the few largest end, then in halves, and go on in the part where the mass is
-    reached; only a short rest is sorted.
+    Selection by mass: partition after the few largest values, then by halves, and continue in the part in which the
+    mass is reached; only a short rest is sorted.
     """
     largest = values.max()
     target = top_p * _mass(values, largest)
@@ -115,7 +115,7 @@ def _mass(values: _Floats, largest: np.float32) -> float:
 
 
 def gumbel_noise(token_ids: _Words, key: tuple[int, int]) -> _Floats:
-    """`kernels.reference.gumbel_noise` of some tokens in one row: the same bits. Overwrites `token_ids`."""
+    """`kernels.reference.gumbel_noise` of some tokens of one row, to the bit. Overwrites `token_ids`."""
     words = token_ids
     words *= np.uint32(GOLDEN_32)
     words += np.uint32(key[0])

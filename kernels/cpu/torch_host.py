@@ -1,4 +1,4 @@
-"""Torch's ops with the face that all have who compute on the processor."""
+"""Torch's ops behind the interface of CPU backends."""
 
 from dataclasses import fields
 from typing import TypeVar
@@ -17,7 +17,8 @@ _Torch = TypeVar("_Torch", torch_ops.SamplingColumns, torch_ops.LogitEdits)
 
 
 class TorchHost:
-    """A `kernels.host.HostOps`. What reads logits is native where there is a library at all: it needs no bfloat16."""
+    """A `kernels.host.HostOps` over torch. Ops on logits use the native library where it is installed: they need no
+    bfloat16."""
 
     def __init__(self, ops: Ops) -> None:
         assert not ops.on_gpu, "the host's ops are on the host"

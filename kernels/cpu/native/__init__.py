@@ -1,7 +1,7 @@
-"""Native kernels of the CPU: a small library in C++ behind a C interface, where one was built.
+"""Native CPU kernels: a C++ library with a C interface.
 
-It is built with the package where there is a C++ compiler, and found by `library.load`. Nothing depends on it: without
-it every op is computed by torch.
+Built with the package if there is a C++ compiler, and found by `library.load`. Optional: without it torch computes
+every op.
 """
 
 from kernels.cpu.native.abi import Level

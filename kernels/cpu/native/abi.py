@@ -1,4 +1,4 @@
-"""The C interface of `src/turnpike.h` in ctypes: its structs and the types of its functions, field by field."""
+"""ctypes declarations of `src/turnpike.h`: its structs, field by field, and function signatures."""
 
 from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
 from enum import IntEnum
@@ -8,18 +8,18 @@ ABI = 7
 
 
 class Level(IntEnum):
-    """What of a processor is made use of."""
+    """Instruction set that the library uses."""
 
     PORTABLE = 0
     AVX2 = 1
     AVX512_BF16 = 2
     AVX512_FLOAT = 3
-    """As AVX512_BF16, but products with bf16 weights by multiplications of float32 numbers."""
+    """Like AVX512_BF16, but products with bf16 weights use float32 multiply-adds."""
     AMX = 4
 
 
 class Format(IntEnum):
-    """How a weight is kept. The first three are packed from bf16 rows, the others from rows of GGUF blocks."""
+    """Storage format of a weight. The first three are packed from bf16 rows, the others from rows of GGUF blocks."""
 
     BF16 = 0
     INT8 = 1
@@ -32,7 +32,7 @@ class Format(IntEnum):
 
 
 class Store(IntEnum):
-    """What becomes of a product's sums."""
+    """What is done with a product's sums."""
 
     BF16 = 0
     FLOAT32 = 1
@@ -41,7 +41,7 @@ class Store(IntEnum):
 
 
 class KV(IntEnum):
-    """How a layer's KV is kept."""
+    """Storage format of a layer's KV."""
 
     BF16 = 0
     INT8 = 1
@@ -198,4 +198,4 @@ SIGNATURES = {
     "tp_finite_rows": (None, (*_LOGITS, _AT)),
     "tp_token_logprobs": (None, (*_LOGITS, _AT, _AT, _AT, _AT)),
 }
-"""Result and arguments of every function but `tp_abi`."""
+"""Result and argument types of every function but `tp_abi`."""

@@ -1,4 +1,4 @@
-"""A step through all layers of a model in one call of the native library."""
+"""The forward pass of a model through all layers, as one call of the native library."""
 
 import ctypes
 
@@ -20,10 +20,10 @@ _INT64 = np.dtype(np.int64)
 
 
 class NativeForward:
-    """The residual stream is float32, what goes into products bf16.
+    """Computes with a float32 residual stream and bf16 inputs of products.
 
-    Structs are made once and filled in anew each step; the memory that a step computes in is kept, and grows with the
-    largest one. One call at a time.
+    Structs are built once and updated at each step; the scratch memory is kept and grows with the largest step. Not
+    reentrant.
     """
 
     def __init__(self, shape: ModelShape, weights: NativeWeights) -> None:
@@ -63,9 +63,10 @@ class NativeForward:
 
     def __call__(self, token_ids: Ints, rows: StepRows, kv: Array, wanted: Ints | None = None) -> Array:
         """Hidden states bf16 [T, H] of a step's tokens int64 [T], normed for the head. Writes their KV into kv, bf16
-        [L, N, 16, 2, Hkv, D] or int8 [L, N, bytes], of which it reads no slot past a row's context.
+        [L, N, 16, 2, Hkv, D] or int8 [L, N, bytes], and reads no slot past a row's context.
 
-        `wanted`, int64 [W], ascending: of these tokens alone, [W, H]. Of each row they are the last, and at least one.
+        `wanted`, int64 [W], ascending: return the states of these tokens only, [W, H]. They are the last tokens of each
+        row, at least one of each.
         """
         tables, query_lens, context_lens = rows.block_tables, rows.query_lens, rows.context_lens
         assert (kv.shape[0], *kv.shape[2:]) == self._kv_shapes[kv.dtype], f"KV is {kv.shape}"
@@ -106,13 +107,13 @@ class NativeForward:
         struct.window = window or 0
 
     def _vector(self, numbers: Floats) -> int:
-        """Where the numbers lie in float32, from now on for as long as this lives."""
+        """Address of the numbers in float32, valid for the lifetime of this object."""
         self._vectors.append(np.ascontiguousarray(numbers, FLOAT32))
         return address(self._vectors[-1])
 
 
 def _wanted_of_rows(wanted: Ints, query_lens: Ints) -> Ints:
-    """How many tokens are wanted of each row, of which they are the last."""
+    """How many of each row's last tokens are wanted."""
     ends = query_lens.cumsum()
     counts: Ints = np.searchsorted(wanted, ends)
     counts[1:] -= counts[:-1].copy()

@@ -1,4 +1,4 @@
-"""The native library, if it is there: found, checked, and its functions given their types."""
+"""Finds and loads the native library, and declares its functions."""
 
 import ctypes
 from functools import cache
@@ -10,7 +10,7 @@ from kernels.cpu.native.abi import ABI, SIGNATURES, Level
 
 @cache
 def load() -> ctypes.CDLL | None:
-    """The library, or None where none was built, or of another version of this program. Calls release the GIL."""
+    """The library, or None if it was not built or belongs to another version. Calls release the GIL."""
     for suffix in EXTENSION_SUFFIXES:
         path = Path(__file__).with_name(f"_kernels{suffix}")
         if path.exists():
@@ -19,13 +19,13 @@ def load() -> ctypes.CDLL | None:
 
 
 def start(threads: int) -> None:
-    """Compute with so many threads from now on."""
+    """Set the number of computing threads."""
     if (library := load()) is not None:
         library.tp_use_threads(threads)
 
 
 def level() -> Level | None:
-    """What the library makes use of on this processor; None where there is no library."""
+    """The instruction set that the library uses on this processor; None without a library."""
     library = load()
     return None if library is None else Level(library.tp_level())
 

@@ -1,4 +1,4 @@
-"""Weights in the native library's layouts, and products with them: any format, sums in float32, rounded once."""
+"""Weights packed for the native library, and products with them in any format: sums in float32, rounded once."""
 
 import ctypes
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from kernels.cpu.native.library import load
 from kernels.weights import DENSE, StoredWeight
 
 PAIR = 16
-"""Gates that come before their ups: see TP_STORE_SILU_MUL."""
+"""Outputs of a gate block, followed by those of an up block: see TP_STORE_SILU_MUL."""
 
 
 def takes(format: str, in_features: int) -> bool:
@@ -28,10 +28,10 @@ def takes(format: str, in_features: int) -> bool:
 
 
 class NativeLinear:
-    """Weights one below the other, packed into memory of their own; the originals are not kept.
+    """Concatenated weights, packed into memory of their own; the originals are not kept.
 
-    Takes x [T, in] bf16 whose rows lie anywhere, each contiguous; gives bf16 or float32. `struct` is the TpLinear that
-    says where all of it lies. A dense weight of an odd width has a column of zeros behind it there.
+    Maps x [T, in] bf16, with contiguous rows at any stride, to bf16 or float32. `struct`: the TpLinear that describes
+    it. A dense weight of odd width is padded with a column of zeros.
     """
 
     def __init__(self, parts: Sequence[StoredWeight], bias: Array | None, memory: WeightMemory) -> None:
@@ -56,11 +56,11 @@ class NativeLinear:
         return self._product(x, BFLOAT16, abi.Store.BF16)
 
     def wide(self, x: Array) -> Floats:
-        """float32 [T, out]: the sums, not rounded."""
+        """float32 [T, out]: the unrounded sums."""
         return self._product(x, FLOAT32, abi.Store.FLOAT32)
 
     def rows(self, indices: Sequence[int] | Ints) -> Floats:
-        """float32 [n, in] of some outputs: what a product computes with."""
+        """float32 [n, in] of some outputs, as a product computes with them."""
         chosen: Ints = np.ascontiguousarray(indices, np.int64)
         if chosen.size and not 0 <= chosen.min() <= chosen.max() < self.out_features:
             raise IndexError(f"outputs {chosen.min()} to {chosen.max()} of {self.out_features}")
@@ -102,7 +102,7 @@ class NativeLinear:
 
 
 class NativeEmbedding:
-    """A table [V, H] packed as a product with it wants it: rows are unpacked where they are looked up."""
+    """A table [V, H] packed for products; rows are unpacked on lookup."""
 
     def __init__(self, weight: StoredWeight, memory: WeightMemory) -> None:
         self.table = NativeLinear([weight], None, memory)
@@ -112,7 +112,7 @@ class NativeEmbedding:
 
 
 def pack_gate_up(gate: StoredWeight, up: StoredWeight, bias: Array | None, memory: WeightMemory) -> NativeLinear:
-    """Gates and ups in turn, 16 of each, filled up with rows of zeros: what TP_STORE_SILU_MUL takes."""
+    """Blocks of 16 gates and 16 ups in turn, padded with rows of zeros, as TP_STORE_SILU_MUL needs."""
     if gate.format != up.format:  # a block of 32 outputs has one format
         gate, up = (_expanded(part) for part in (gate, up))
     rows = _in_turn(gate.rows, up.rows)
@@ -122,7 +122,7 @@ def pack_gate_up(gate: StoredWeight, up: StoredWeight, bias: Array | None, memor
 
 
 def _in_turn(gate: Array, up: Array) -> Array:
-    """[2F', ...] of two [F, ...] of one dtype: 16 of each in turn, F' the next multiple of 16."""
+    """[2F', ...] from two arrays [F, ...] of one dtype: 16 rows of each in turn, F' being the next multiple of 16."""
     dtype = gate.dtype
     filled = -(-len(gate) // PAIR) * PAIR
     gate, up = bits_of(gate), bits_of(up)
@@ -136,14 +136,14 @@ def _in_turn(gate: Array, up: Array) -> Array:
 
 
 def _widened(rows: Array, columns: int) -> Array:
-    """With columns of zeros behind."""
+    """The rows padded with columns of zeros."""
     wider = np.zeros((len(rows), columns), rows.dtype)
     wider[:, : rows.shape[1]] = rows
     return wider
 
 
 def _expanded(part: StoredWeight) -> StoredWeight:
-    """The same numbers, dense, rounded to bf16."""
+    """The same weight expanded to dense bf16."""
     if part.format == DENSE:
         return part
     packed = NativeLinear([part], None, WeightMemory())

@@ -1,4 +1,4 @@
-"""What reads logits, in native code: draws, masks, log-probabilities. Meanings: `kernels.reference`."""
+"""Native ops on logits: sampling, masks, log-probabilities. Defined by `kernels.reference`."""
 
 import ctypes
 
@@ -19,7 +19,7 @@ _COLUMNS = {
     "min_p": FLOAT32,
     "keys": _INT64,
 }
-"""Fields of TpSampling, in its order."""
+"""Fields of TpSampling, in order."""
 _OF_PENALTIES = {
     "lines": _INT64,
     "lengths": _INT64,
@@ -30,13 +30,13 @@ _OF_PENALTIES = {
     "draft_tokens": _INT64,
     "draft_times": _INT32,
 }
-"""Arrays of TpPenalties beside its lines."""
+"""Arrays of TpPenalties besides its lines."""
 
 
 class NativeSampling:
-    """Draws and measures on logits float32 [R, V], whose rows lie anywhere, each contiguous.
+    """Ops on logits float32 [R, V] with contiguous rows at any stride.
 
-    A row's draw depends on its own logits and columns alone, to the bit: not on the rows beside it or on threads.
+    A row's token depends on its own logits and columns alone, to the bit: not on other rows or on threads.
     """
 
     def __init__(self) -> None:
