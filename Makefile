@@ -13,7 +13,7 @@ install: $(STAMP)
 # What a lock names is installed with its hashes, and nothing beyond it is resolved. torch comes by its name: which build is
 # right depends on the device, and each has hashes of its own. What every build needs is in the lock, so it brings itself
 # and, built for CUDA, CUDA's libraries.
-$(STAMP): pyproject.toml setup.py requirements-dev.lock $(wildcard kernels/cpu/native/src/*)
+$(STAMP): pyproject.toml setup.py requirements-dev.lock $(wildcard kernels/cpu/native/src/* kernels/cpu/native/src/*/*)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-dev.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
@@ -61,7 +61,7 @@ sanitize: install
 		$(BIN)/pytest -x -n 2 -p tests.kernels.cpu.sanitized tests/kernels/cpu
 	mkdir -p build
 	$(CXX) -std=c++17 -O1 -g -Wall -Wextra -fsanitize=thread -pthread -I$(NATIVE) -o build/team_loops \
-		tests/kernels/cpu/team_loops.cpp $(NATIVE)/team.cpp
+		tests/kernels/cpu/team_loops.cpp $(NATIVE)/threads/team.cpp
 	build/team_loops
 
 format: install

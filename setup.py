@@ -33,8 +33,9 @@ setup(
     ext_modules=[
         Extension(
             "kernels.cpu.native._kernels",
-            sources=sorted(glob(f"{SOURCES}/*.cpp")),
-            depends=sorted(glob(f"{SOURCES}/*.h") + glob(f"{SOURCES}/*.inl")),
+            sources=sorted(glob(f"{SOURCES}/**/*.cpp", recursive=True)),
+            depends=sorted(glob(f"{SOURCES}/**/*.h", recursive=True) + glob(f"{SOURCES}/**/*.inl", recursive=True)),
+            include_dirs=[SOURCES],
             extra_compile_args=[
                 *("-std=c++17", "-O3", "-fno-math-errno", "-fvisibility=hidden", "-pthread"),
                 *("-Wall", "-Wextra", "-Wno-psabi"),

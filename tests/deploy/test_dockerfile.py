@@ -189,7 +189,8 @@ def test_the_source_distribution_has_all_that_the_native_kernels_are_built_from(
     assert done.returncode == 0, done.stderr
     with tarfile.open(next(tmp_path.glob("turnpike-*.tar.gz"))) as archive:
         packed = {name.partition("/")[2] for name in archive.getnames()}
-    needed = {str(path.relative_to(ROOT)) for path in (ROOT / "kernels" / "cpu" / "native" / "src").iterdir()}
+    files = (path for path in (ROOT / "kernels" / "cpu" / "native" / "src").rglob("*") if path.is_file())
+    needed = {str(path.relative_to(ROOT)) for path in files}
     assert any(name.endswith(".cpp") for name in needed)
     assert {*names, *needed} <= packed
 

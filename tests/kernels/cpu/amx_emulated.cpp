@@ -1,6 +1,6 @@
 // The products with AMX's tiles, on tiles that are arrays: built by test_amx.py, for processors that have none.
 #define TP_AMX_EMULATED
-#include "bf16_amx.cpp"
+#include "products/bf16_amx.cpp"
 
 extern "C" __attribute__((visibility("default"))) int emulated_agrees() { return tp::bf16_amx_agrees(); }
 

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "team.h"
+#include "threads/team.h"
 #include "turnpike.h"
 
 namespace {

@@ -37,8 +37,8 @@ def test_what_a_processor_has_not_is_not_used() -> None:
 
 def test_a_processor_is_asked_for_all_that_sources_are_compiled_for() -> None:
     """Virtual machines hide single extensions of a processor."""
-    asked = set(re.findall(r'cpu_supports\("(\w+)"\)', (SOURCES / "processor.cpp").read_text(encoding="utf-8")))
-    for source in SOURCES.glob("*.cpp"):
+    asked = set(re.findall(r'cpu_supports\("(\w+)"\)', (SOURCES / "levels/processor.cpp").read_text(encoding="utf-8")))
+    for source in SOURCES.glob("**/*.cpp"):
         for target in re.findall(r'#pragma GCC target\("(.+)"\)', source.read_text(encoding="utf-8")):
             assert set(target.split(",")) <= asked, source.name
 

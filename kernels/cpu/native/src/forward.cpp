@@ -5,7 +5,7 @@
 #include <numeric>
 #include <utility>
 
-#include "team.h"
+#include "threads/team.h"
 #include "turnpike.h"
 
 namespace {

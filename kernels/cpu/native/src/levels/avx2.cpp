@@ -1,0 +1,102 @@
+#if defined(__x86_64__)
+// What is compiled for AVX2 from sources that all levels share; products with blocks are in products/blocks_avx2.cpp,
+// rounding in products/rounding_avx2.cpp.
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "attention/attention.h"
+#include "attention/attention_ahead.h"
+#include "logits/logits.h"
+#include "norms/norms.h"
+#include "norms/rotary.h"
+#include "products/bf16.h"
+#include "turnpike.h"
+
+#pragma GCC target("avx2,fma")
+
+#define LOGITS_AVX2  // the compiler's own macros do not follow its pragma
+
+namespace tp {
+namespace {
+
+namespace attention_level {
+
+#define REGISTER_BYTES 32
+#include "levels/vectors.h"
+
+constexpr int TILE_ROWS = 6, SCORE_BLOCKS = 1;  // 12 sums, 2 vectors of keys and one of a query: of 16 registers
+constexpr int VALUE_VECTORS = 1, WIDE_VECTORS = 2, WIDE_ROWS = 2;  // 12 sums; few queries take wide slices
+
+#include "attention/attention_scores.inl"
+#include "attention/attention_kept.inl"
+#include "attention/attention_values.inl"
+#include "attention/attention_tile.inl"
+
+#undef REGISTER_BYTES
+
+}  // namespace attention_level
+
+namespace bf16_level {
+
+#include "levels/vectors.h"
+#include "products/store.h"
+
+constexpr int VECTOR_BYTES = 32;
+
+#include "products/bf16_vectors.inl"
+
+#undef REGISTER_BYTES
+
+}  // namespace bf16_level
+
+namespace logits_level {
+
+#define REGISTER_BYTES 32
+#include "levels/vectors.h"
+
+#include "logits/logits_lanes.inl"
+
+#include "logits/logits_passes.inl"
+
+#include "logits/sampling_passes.inl"
+
+#undef REGISTER_BYTES
+
+}  // namespace logits_level
+
+namespace norms_level {
+
+#define REGISTER_BYTES 32
+#include "levels/vectors.h"
+
+#include "norms/norms.inl"
+#include "norms/norms_rows.inl"
+#include "norms/rotary_rows.inl"
+
+#undef REGISTER_BYTES
+
+}  // namespace norms_level
+
+}  // namespace
+
+const AttentionKernels ATTENTION_AVX2[] = {attention_level::KERNELS_OF<attention_level::Bf16>,
+                                           attention_level::KERNELS_OF<attention_level::Int8>};
+
+void bf16_block_avx2(const Product& product, int64_t block) { bf16_level::all_rows(product, block); }
+
+const LogitPasses avx2_logit_passes = {logits_level::peak,        logits_level::finite, logits_level::mask, logits_level::mass,
+                                       logits_level::count_above, logits_level::split,  logits_level::draw};
+
+void norm_rows_avx2(const Norm& norm, int64_t first, int64_t last) { norms_level::norm_rows(norm, first, last); }
+
+void rotate_tokens_avx2(const Rotation& rotation, int64_t first, int64_t last) {
+    norms_level::rotate_tokens(rotation, first, last);
+}
+
+}  // namespace tp
+#endif

@@ -1,0 +1,83 @@
+#if defined(__x86_64__)
+// What is compiled for AVX-512 with bf16 from sources that all levels share; products are in products/*_avx512.cpp.
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "attention/attention.h"
+#include "attention/attention_ahead.h"
+#include "logits/logits.h"
+#include "norms/norms.h"
+#include "norms/rotary.h"
+#include "turnpike.h"
+
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")
+
+#define LOGITS_AVX512  // the compiler's own macros do not follow its pragma
+#define PAIRS_ARE_MULTIPLIED
+
+namespace tp {
+namespace {
+
+namespace attention_level {
+
+#include "levels/vectors.h"
+
+constexpr int TILE_ROWS = 6, SCORE_BLOCKS = 4;  // 24 sums, 4 vectors of keys and one of a query: of 32 registers
+constexpr int VALUE_VECTORS = 2, WIDE_VECTORS = 4, WIDE_ROWS = 3;  // 24 sums; few queries take wide slices
+
+#include "attention/attention_scores.inl"
+#include "attention/attention_kept.inl"
+#include "attention/attention_values.inl"
+#include "attention/attention_tile.inl"
+
+#undef REGISTER_BYTES
+
+}  // namespace attention_level
+
+namespace logits_level {
+
+#include "levels/vectors.h"
+
+#include "logits/logits_lanes.inl"
+
+#include "logits/logits_passes.inl"
+
+#include "logits/sampling_passes.inl"
+
+#undef REGISTER_BYTES
+
+}  // namespace logits_level
+
+namespace norms_level {
+
+#include "levels/vectors.h"
+
+#include "norms/norms.inl"
+#include "norms/norms_rows.inl"
+#include "norms/rotary_rows.inl"
+
+#undef REGISTER_BYTES
+
+}  // namespace norms_level
+
+}  // namespace
+
+const AttentionKernels ATTENTION_AVX512[] = {attention_level::KERNELS_OF<attention_level::Bf16>,
+                                             attention_level::KERNELS_OF<attention_level::Int8>};
+
+const LogitPasses avx512_logit_passes = {logits_level::peak,        logits_level::finite, logits_level::mask, logits_level::mass,
+                                         logits_level::count_above, logits_level::split,  logits_level::draw};
+
+void norm_rows_avx512(const Norm& norm, int64_t first, int64_t last) { norms_level::norm_rows(norm, first, last); }
+
+void rotate_tokens_avx512(const Rotation& rotation, int64_t first, int64_t last) {
+    norms_level::rotate_tokens(rotation, first, last);
+}
+
+}  // namespace tp
+#endif
