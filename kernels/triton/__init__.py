@@ -1,1 +1,1 @@
-"""Kernels for NVIDIA GPUs, in Triton. Imported only where they run: nothing else needs triton to be there."""
+"""Triton kernels for NVIDIA GPUs. Imported only where they run; triton is optional otherwise."""

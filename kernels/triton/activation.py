@@ -1,4 +1,4 @@
-"""The gate of a Llama-shaped MLP: SiLU of one half times the other."""
+"""The gated activation of a Llama MLP: SiLU of one half times the other (SwiGLU, Shazeer, arXiv 2002.05202)."""
 
 import torch
 import triton
@@ -30,7 +30,7 @@ def silu_mul_kernel(gate_up, output, WIDTH: tl.constexpr, TILE: tl.constexpr):
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
-    """`kernels.reference.silu_mul` of [T, 2F]; gives [T, F]."""
+    """`kernels.reference.silu_mul` of [T, 2F]; returns [T, F]."""
     require_contiguous(gate_up)
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
     output = torch.empty((rows, width), dtype=gate_up.dtype, device=gate_up.device)

@@ -1,4 +1,4 @@
-"""Paged attention on a GPU: the launches of one layer, for every row of a step."""
+"""Paged attention on a GPU (Kwon et al., arXiv 2309.06180): the launches of one layer, for every row of a step."""
 
 import math
 from functools import lru_cache
@@ -20,16 +20,16 @@ _INTERPRETED_PROGRAMS = 3
 def attend(
     query: Tensor, kv_layer: Tensor, plan: TritonPlan, window: int | None, scales: KVScales = _NO_SCALES
 ) -> Tensor:
-    """Causal attention of query [T, Hq, D] over the paged KV [N, 16, 2, Hkv, D]; gives [T, Hq, D].
+    """Causal attention of query [T, Hq, D] over the paged KV [N, 16, 2, Hkv, D]; returns [T, Hq, D].
 
-    Meaning: `kernels.reference.attend` on stored values times their scales; 0 for the tokens of a row with context 0,
-    and whatever the memory held for those of no row.
+    Defined by `kernels.reference.attend` on stored values times their scales. The output is 0 for tokens of a row with
+    context 0, and arbitrary for tokens of no row.
 
-    Nothing here waits for the device, and what is launched depends on the plan's plain numbers alone: a CUDA graph of
-    it holds for any contexts within them.
+    Does not synchronise with the device. The launches depend on the plan's plain numbers alone, so a CUDA graph is
+    valid for any contexts within them.
 
     Raises:
-        ValueError: what the kernels do not read: D no multiple of 16 or over MAX_HEAD_DIM, gaps within a block.
+        ValueError: D is not a multiple of 16 or exceeds MAX_HEAD_DIM, or a block is not contiguous.
     """
     _check_layout(query, kv_layer)
     output = torch.empty_like(query)
@@ -130,7 +130,7 @@ def _extend(
 
 @lru_cache
 def _programs(device: torch.device, per_multiprocessor: int) -> int:
-    """Programs of a kernel that walks over its work: as many as a GPU runs at once, a few under the interpreter."""
+    """Number of programs of a persistent kernel: as many as the GPU runs at once, a few under the interpreter."""
     if device.type != "cuda":
         return _INTERPRETED_PROGRAMS
     return per_multiprocessor * torch.cuda.get_device_properties(device).multi_processor_count

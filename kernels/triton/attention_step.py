@@ -1,12 +1,13 @@
-"""What decode and extend share: query rows, tiles of paged KV, and one step of the online softmax.
+"""Parts shared by decode and extend: query rows, tiles of paged KV, and one step of the online softmax (Milakov and
+Gimelshein, arXiv 1805.02867; FlashAttention, Dao et al., arXiv 2205.14135).
 
-Both kernels lay a row's queries out the same way. The query heads that share a KV head become rows of one matrix,
-token after token, so that each K and V is read once for the whole group:
+Both kernels lay out a row's queries the same way. The query heads that share a KV head become rows of one matrix, token
+after token, so that each K and V is read once for the whole group:
 
     packed row i  =  query token i // GROUP,  query head kv_head * GROUP + i % GROUP
 
-Softmax is in base 2, with log2(e) folded into the scale of the scores, and in float32 throughout. Maxima start at a
-number that is low but finite, so that a row which sees nothing needs no case of its own: its sum stays 0.
+Softmax is in base 2, with log2(e) folded into the scale of the scores, and in float32 throughout. Maxima start at a low
+finite number, so that a row without visible keys needs no special case: its sum stays 0.
 """
 
 import triton
@@ -16,7 +17,8 @@ from kernels.layout import BLOCK_TOKENS
 
 BLOCK = tl.constexpr(BLOCK_TOKENS)
 STEP_TENSORS = ["block_tables", "row_slots", "query_starts", "context_lens", "split_starts"]
-"""Arguments that may point into a larger buffer: kernels are the same wherever it is, so none is compiled late."""
+"""Arguments that may point into a larger buffer. Kernels do not specialise on their alignment, so none is compiled
+late."""
 
 LOWEST = tl.constexpr(-1.0e30)
 
@@ -35,7 +37,7 @@ def load_query(
 ):
     """Packed rows of a row's queries from query [T, Hq, D].
 
-    Gives the queries [M, DIM], their element offsets (the output's too), and which of those exist.
+    Returns the queries [M, DIM], their element offsets (also the output's), and a mask of those that exist.
     """
     token = packed // GROUP
     head = kv_head * GROUP + packed % GROUP
@@ -48,7 +50,7 @@ def load_query(
 
 @triton.jit
 def start_softmax(ROWS: tl.constexpr, DIM: tl.constexpr):
-    """(largest score, sum of weights, weighted sum of values) of no keys."""
+    """(maximum score, sum of weights, weighted sum of values) of no keys."""
     highest = tl.full((ROWS,), LOWEST, tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     mixed = tl.zeros((ROWS, DIM), tl.float32)
@@ -73,12 +75,12 @@ def attention_step(
     TILE: tl.constexpr,
     EDGE: tl.constexpr,
 ):
-    """Take the keys at positions [start, start + TILE) into `softmax`, as `start_softmax` gives it.
+    """Add the keys at positions [start, start + TILE) to `softmax`, as returned by `start_softmax`.
 
-    query [M, DIM] stands at positions query_at [M]; kv_head_keys points at the head's key in slot 0 of block 0.
-    Without EDGE every query sees every key of the tile. With it, only keys in [first_key, stop) are read, and each
-    query sees those up to its own position, and with a WINDOW only so many. No address outside them is touched.
-    `start` is a multiple of TILE and TILE of BLOCK: block ids are read once a block.
+    query [M, DIM] is at positions query_at [M]; kv_head_keys points at the head's key in slot 0 of block 0. Without
+    EDGE every query sees every key of the tile. With it, only keys in [first_key, stop) are read, and each query sees
+    those up to its own position, within the WINDOW if there is one. No address outside them is accessed. `start` is a
+    multiple of TILE and TILE of BLOCK: block ids are read once a block.
     """
     highest, total, mixed = softmax
     DIM: tl.constexpr = query.shape[1]
@@ -128,7 +130,7 @@ def _load_tile(pointers, readable, WHOLE: tl.constexpr):
 
 @triton.jit
 def finish_softmax(softmax):
-    """The weighted mean of the values [M, DIM], 0 where nothing was seen, and log2 of the sum of weights [M]."""
+    """The weighted mean of the values [M, DIM], 0 without visible keys, and log2 of the sum of weights [M]."""
     highest, total, mixed = softmax
     total = tl.where(total > 0.0, total, 1.0)
     return mixed / total[:, None], highest + tl.log2(total)
@@ -136,7 +138,7 @@ def finish_softmax(softmax):
 
 @triton.jit
 def first_visible(context, tokens, WINDOW: tl.constexpr):
-    """Position of the first key that any of a row's queries sees."""
+    """Position of the first key that any of a row's queries attends to."""
     if WINDOW > 0:
         return tl.maximum(context - tokens + 1 - WINDOW, 0)
     else:

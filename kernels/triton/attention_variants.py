@@ -1,7 +1,7 @@
-"""The shipped forms of the attention kernels, as `kernels.triton.variants` describes them.
+"""The shipped variants of the attention kernels, as described in `kernels.triton.variants`.
 
-What is compiled depends on a model's heads and window. Listed is one form for each way that the code can go: every
-head dimension with a KV of the model's dtype and of fp8, rows with and without drafts, and a window.
+What is compiled depends on a model's heads and window. There is one variant for each path through the code: every head
+dimension with KV in the model's dtype and in fp8, rows with and without drafts, and a window.
 """
 
 from collections.abc import Iterator, Mapping
@@ -45,7 +45,7 @@ _ALIGNED = frozenset({"query", "kv_layer", "output", "partials", "partial_sums",
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """A model's attention: its dtype, that of its KV, and its heads."""
+    """The attention of a model: its dtype, that of its KV, and its heads."""
 
     dtype: str
     stored: str
@@ -65,7 +65,7 @@ _WHOLE = (
     _model(_BF16, _BF16, 8, 4, 128),
     _model(_BF16, _BF16, 4, 2, 256),
 )
-"""Models whose every kernel is listed."""
+"""Models with all kernels listed."""
 
 _PLAIN = (
     _model(_BF16, _BF16, 32, 1, 80),
@@ -78,11 +78,11 @@ _PLAIN = (
     _model(_BF16, _FP8, 8, 4, 128),
     _model(_BF16, _FP8, 4, 2, 256),
 )
-"""Models of which what reads KV for one token and for chunks is listed; the rest is like another model's."""
+"""Models with only the kernels listed that read KV for one token and for chunks; the others equal another model's."""
 
 
 def attention_variants() -> list[KernelVariant]:
-    """All of them."""
+    """All variants of the attention kernels."""
     return [
         _counting(),
         *(variant for model in _WHOLE + _PLAIN for variant in _readers(model)),

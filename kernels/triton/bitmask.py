@@ -1,4 +1,4 @@
-"""The tokens that a grammar allows, a bit each. Oracle: `kernels.reference.mask_logits`."""
+"""Masks logits by a grammar's token bitmask. Oracle: `kernels.reference.mask_logits`."""
 
 import triton
 import triton.language as tl
@@ -20,7 +20,7 @@ def mask_logits_kernel(logits, bitmask, logits_stride, bitmask_stride, vocab_siz
 
 
 def mask_logits(logits: Tensor, bitmask: Tensor) -> None:
-    """Forbid tokens of logits [R, V] in place."""
+    """Set logits [R, V] of forbidden tokens to -inf in place."""
     rows, vocab_size = logits.shape
     mask_logits_kernel[(triton.cdiv(vocab_size, TILE), rows)](
         logits, bitmask, logits.stride(0), bitmask.stride(0), vocab_size, TILE=TILE

@@ -1,7 +1,7 @@
-"""Whole blocks of KV memory: clear them, copy them within the pool, move them to a staging buffer and back.
+"""Operations on whole blocks of KV memory: clear, copy within the pool, gather to a staging buffer and scatter from it.
 
-To a kernel a block of one layer is a run of 8-byte words, so that every dtype is the same code. The staging buffer
-[n, L, 16, 2, Hkv, D] has what a host tier moves at once: each block with all its layers in one piece.
+To a kernel a block of one layer is a run of 8-byte words, so that every dtype uses the same code. The staging buffer
+[n, L, 16, 2, Hkv, D] is what a host tier moves at once: each block with all its layers contiguous.
 """
 
 import torch
@@ -74,7 +74,7 @@ def clear_blocks(kv: Tensor, block_ids: Tensor) -> None:
 
 
 def copy_blocks(kv: Tensor, sources: Tensor, targets: Tensor) -> None:
-    """Copy blocks `sources` int64 [n] of kv [L, N, 16, 2, Hkv, D] to `targets`, of which none is a source too."""
+    """Copy blocks `sources` int64 [n] of kv [L, N, 16, 2, Hkv, D] to `targets`. The two sets are disjoint."""
     words = _words(kv).transpose(0, 1)
     _move(words, words, sources, targets)
 
@@ -85,12 +85,12 @@ def gather_blocks(kv: Tensor, block_ids: Tensor, staging: Tensor) -> None:
 
 
 def scatter_blocks(staging: Tensor, kv: Tensor, block_ids: Tensor) -> None:
-    """Copy staging [n, L, 16, 2, Hkv, D] into the different blocks block_ids int64 [n] of kv [L, N, 16, 2, Hkv, D]."""
+    """Copy staging [n, L, 16, 2, Hkv, D] into distinct blocks block_ids int64 [n] of kv [L, N, 16, 2, Hkv, D]."""
     _move(_words(staging), _words(kv).transpose(0, 1), None, block_ids)
 
 
 def _words(blocks: Tensor) -> Tensor:
-    """int64 [., ., words]: the two outer dimensions as they are, and what a block has of each layer as words."""
+    """int64 [., ., words]: the two outer dimensions unchanged, and each layer's part of a block as words."""
     require_contiguous(blocks[0, 0])
     return blocks.flatten(2).view(torch.int64)
 

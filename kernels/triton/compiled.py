@@ -1,8 +1,8 @@
-"""Compile a variant for Hopper on any machine, and see what became of it.
+"""Compiles a variant for Hopper on any machine, and reads facts from the result.
 
-Triton compiles for a GPU that is not there if it is told which; the cubin and the PTX then say what a profiler would
-say of the code without running it. Only where kernels are not interpreted: a process with TRITON_INTERPRET set has no
-kernels to compile.
+Triton compiles for an absent GPU if told its target; the cubin and the PTX then show what a profiler would show of the
+code without running it. Only possible where kernels are not interpreted: a process with TRITON_INTERPRET set compiles
+nothing.
 """
 
 import os
@@ -33,11 +33,11 @@ _SHARED_BYTES = 228 * 1024
 _SHARED_BYTES_OF_THE_SYSTEM = 1024  # for each program
 _WARP_THREADS = 32
 SHARED_BYTES_LIMIT = 227 * 1024
-"""Shared memory that one program may have."""
+"""Maximum shared memory of one program, in bytes."""
 
 LEAST_WIDE_SHARE = 0.75
-"""Share of a tile's bytes that wide loads bring in a kernel that promises them. The rest is ids and lengths; a tile of
-values that comes in narrow loads is more than that."""
+"""Minimum share of a tile's bytes loaded by wide loads in a kernel that promises them. The rest is ids and lengths; a
+tile of values in narrow loads would exceed it."""
 
 _WIDE_BYTES = 16
 # A load of the intermediate code that gives one number, the same to every thread: no tile, however narrow.
@@ -47,17 +47,16 @@ _SERIALISED = re.compile(r"wgmma\.mma_async instructions are serialized")
 
 
 class CompilationError(Exception):
-    """A variant does not compile; says which and why."""
+    """A variant does not compile; the message names it and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledVariant:
-    """What became of a variant.
+    """Facts about a compiled variant.
 
-    registers, local_bytes: of one thread. Local memory is device memory: spilled registers are there, nothing else
-        of ours is.
+    registers, local_bytes: of one thread. Local memory is device memory that holds spilled registers.
     shared_bytes: of one program.
-    tile_loads: instructions that read tiles from device memory, by the bytes that each brings to a thread.
+    tile_loads: number of instructions that read tiles from device memory, by bytes a thread.
     serialised: the compiler made warp group products wait for one another.
     """
 
@@ -72,7 +71,7 @@ class CompiledVariant:
 
     @property
     def wide_share(self) -> float:
-        """The share of bytes of tiles that come 16 at a time; 0 where no tile is read."""
+        """Share of the tiles' bytes loaded 16 at a time; 0 if no tile is read."""
         total = sum(width * count for width, count in self.tile_loads.items())
         wide = sum(width * count for width, count in self.tile_loads.items() if width >= _WIDE_BYTES)
         return wide / total if total else 0.0
@@ -122,7 +121,7 @@ def compile_variant(variant: KernelVariant) -> CompiledVariant:
 
 
 def broken_promises(variant: KernelVariant, compiled: CompiledVariant) -> Iterator[str]:
-    """What a variant does not keep: of what every kernel owes, and of what this one promises."""
+    """What a variant does not keep of the rules for every kernel and of its own promises."""
     facts = compiled.ptx
     if compiled.local_bytes:
         yield f"{compiled.local_bytes} bytes of local memory a thread: registers are spilled"
@@ -142,14 +141,14 @@ def broken_promises(variant: KernelVariant, compiled: CompiledVariant) -> Iterat
 
 
 def _is_pipelined(facts: PtxFacts) -> bool:
-    """Whether every loop computes on one tile while the next is on its way, by copies for the most part."""
+    """Whether every loop computes on one tile while the next is in flight, mostly by asynchronous copies."""
     return bool(facts.loops) and all(
         loop.trips_ahead >= 1 and loop.direct_bytes < loop.copied_bytes for loop in facts.loops
     )
 
 
 def _unspecialised(kernel: Any) -> set[str]:
-    """Arguments whose values the launcher does not look at to specialise the kernel."""
+    """Arguments on whose values the launcher does not specialise the kernel."""
     return {
         parameter.name
         for parameter in kernel.params
@@ -169,19 +168,19 @@ def _source(variant: KernelVariant) -> Any:
 
 
 def _scalar_loads(ttgir: str) -> Counter[int]:
-    """Loads of single numbers, by their bytes."""
+    """Number of scalar loads, by their bytes."""
     return Counter(int(bits) // 8 for bits in _SCALAR_LOAD.findall(ttgir))
 
 
 def _resources(cubin: bytes) -> tuple[int, int]:
-    """Registers and bytes of local memory of one thread, over the kernel and the functions that it calls."""
+    """Registers and local memory bytes of one thread, over the kernel and the functions it calls."""
     listing = _run_on(cubin, lambda path: [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", path])
     usage = [(int(registers), int(stack)) for registers, stack in _RESOURCES.findall(listing)]
     return max(registers for registers, _ in usage), max(stack for _, stack in usage)
 
 
 def _is_serialised(ptx: str) -> bool:
-    """Whether the assembler complains that products of warp groups cannot overlap; Triton keeps its words to itself."""
+    """Whether the assembler warns that warp group products cannot overlap; Triton hides the warning."""
     target = re.search(r"^\.target (\w+)", ptx, re.MULTILINE)
     assert target is not None, "PTX names its target"
     command = [knobs.nvidia.ptxas.path, "-v", f"--gpu-name={target[1]}", "-o", os.devnull]
@@ -189,7 +188,7 @@ def _is_serialised(ptx: str) -> bool:
 
 
 def _run_on(content: bytes, command: Callable[[str], list[str]]) -> str:
-    """What a tool of the compiler writes, standard error too, about a file of this content."""
+    """Output, standard error included, of a compiler tool on a file with this content."""
     with tempfile.NamedTemporaryFile() as file:
         file.write(content)
         file.flush()

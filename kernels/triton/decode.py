@@ -1,10 +1,11 @@
-"""Attention of rows with few queries: one token, or a token and its drafts, over a long context.
+"""Attention of rows with few queries: one token, or a token and its drafts, over a long context (split KV, as in
+Flash-Decoding).
 
-The work is reading KV, so it is cut where KV is: each row's context into splits of a fixed number of tokens at fixed
-positions, each split into KV heads. Such pieces, of nearly equal size, go round over a fixed number of programs,
-whatever the lengths: the launch is the same for every step and can be replayed from a CUDA graph. A row with several
-splits leaves a partial result in each, and `merge` puts them together in order. Where a row is cut, and so how its
-sums are rounded, depends on its own length alone.
+The work is bound by reading KV, so it is partitioned by KV: each row's context into splits of a fixed number of tokens
+at fixed positions, each split into KV heads. The pieces, of nearly equal size, are distributed over a fixed number of
+programs, whatever the lengths: the launch is the same for every step and can be replayed from a CUDA graph. A row with
+several splits writes a partial result for each, and `merge` combines them in order. Where a row is split, and so how
+its sums are rounded, depends on its own length alone.
 """
 
 import triton
@@ -134,10 +135,10 @@ def merge(
     SPLIT: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
-    """Put the partial results of `decode` together in output [T, Hq, D]; a row with context 0 becomes 0.
+    """Combine the partial results of `decode` in output [T, Hq, D]; a row with context 0 becomes 0.
 
-    Grid: (rows, most_queries, Hq), one query head of one token each, SPLITS splits at a time in order. What `decode`
-    wrote whole stays as it is.
+    Grid: (rows, most_queries, Hq), one query head of one token each, SPLITS splits at a time in order. Rows that
+    `decode` wrote directly are unchanged.
     """
     row, token, head = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     first_token = tl.load(query_starts + row)

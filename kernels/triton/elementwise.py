@@ -1,8 +1,8 @@
-"""The shipped forms of the kernels around attention, as `kernels.triton.variants` describes them.
+"""The shipped variants of the kernels around attention, as described in `kernels.triton.variants`.
 
-What is compiled depends on a model's widths and heads. Listed is one form for each way that the code can go: widths
-that fill a tile and widths that do not, every head dimension, heads with norms and without, all dimensions rotated or
-some, KV in the model's dtype and in fp8.
+What is compiled depends on a model's widths and heads. There is one variant for each path through the code: widths that
+fill a tile and widths that do not, every head dimension, heads with norms and without, all dimensions rotated or some,
+KV in the model's dtype and in fp8.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _FP8 = "fp8e4nv"
 
 @dataclass(frozen=True, slots=True)
 class _Heads:
-    """Query heads, KV heads, dimensions of each and how many of those rotate; whether heads are normed."""
+    """Query heads, KV heads, dimensions of each and rotated dimensions; whether heads are normed."""
 
     queries: int
     kv_heads: int
@@ -43,7 +43,7 @@ _HEADS = (
 
 
 def elementwise_variants() -> list[KernelVariant]:
-    """All of them."""
+    """All variants of these kernels."""
     return [
         *(variant for dtype, width in product(_DTYPES, _WIDTHS) for variant in _by_width(dtype, width)),
         *(_rotary(dtype, dtype, heads) for dtype, heads in product(_DTYPES, _HEADS)),
@@ -130,7 +130,7 @@ def _rotary(dtype: str, kv_dtype: str, heads: _Heads) -> KernelVariant:
 
 
 def _of_blocks() -> list[KernelVariant]:
-    """Blocks are words whatever their dtype; these are of 8 KV heads of 128 dimensions in 16 bits."""
+    """Blocks are words whatever their dtype; these have 8 KV heads of 128 dimensions in 16 bits."""
     words: dict[str, object] = {"WORDS": 16 * 2 * 8 * 128 * 2 // 8, "TILE": MOVED_TILE}
     strides = ("source_block_stride", "source_layer_stride", "target_block_stride", "target_layer_stride")
     variants = [

@@ -1,4 +1,4 @@
-"""Rows of the embedding by token id."""
+"""Embedding lookup."""
 
 import torch
 import triton
@@ -23,7 +23,7 @@ def embed_kernel(table, token_ids, output, WIDTH: tl.constexpr, TILE: tl.constex
 
 
 def embed(table: Tensor, token_ids: Tensor) -> Tensor:
-    """Embeddings [T, H] of token_ids int64 [T], which lie in the table [V, H]."""
+    """Embeddings [T, H] of token_ids int64 [T] from the table [V, H]."""
     require_contiguous(table, token_ids)
     rows, width = token_ids.shape[0], table.shape[1]
     output = torch.empty((rows, width), dtype=table.dtype, device=table.device)

@@ -1,25 +1,25 @@
-"""What makes reductions over a vocabulary exact, and so the same in any order: integers in place of floats.
+"""Exact reductions over a vocabulary in integers, whose result does not depend on the order.
 
-A float32 becomes an int32 that orders as it does, and a probability a multiple of 2^-44. Sums and comparisons of
-those do not depend on tiles, on warps, or on which other rows are there.
+A float32 becomes an int32 of the same order, and a probability a multiple of 2^-44. Sums and comparisons of those do
+not depend on tiles, warps, or other rows.
 """
 
 import triton
 import triton.language as tl
 
 LOWEST_KEY = tl.constexpr(-2139095041)
-"""The ordered key of -inf: no number has a smaller one."""
+"""The ordered key of -inf, the smallest of any number."""
 
 NO_KEY = tl.constexpr(-(2**31))
-"""Smaller than any key."""
+"""A value smaller than any key."""
 
 MASS_ONE = tl.constexpr(2.0**44)
-"""Units of mass in a probability of 1. 2^18 tokens of the largest one fit an int64."""
+"""Units of mass in a probability of 1. An int64 holds the sum of 2^18 tokens of probability 1."""
 
 
 @triton.jit
 def ordered_key(x):
-    """An int32 for each float32 that is not NaN, ordered as they are."""
+    """An int32 for each float32 that is not NaN, in the same order."""
     bits = x.to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
@@ -32,9 +32,9 @@ def key_value(key):
 
 @triton.jit
 def fixed_mass(x, largest):
-    """exp(x - largest), at most 1, as int64 in units of 2^-44, rounded down. x is not NaN; -inf has no mass.
+    """exp(x - largest), at most 1, as int64 in units of 2^-44, rounded down. x is not NaN; -inf has mass 0.
 
-    Where `largest` is not finite, it counts as 0.
+    A `largest` that is not finite counts as 0.
     """
     finite = (largest > float("-inf")) & (largest < float("inf"))
     below = tl.minimum(x - tl.where(finite, largest, 0.0), 0.0)

@@ -1,7 +1,7 @@
-"""Attention of rows with many queries: chunks of a prompt over what came before them and over themselves.
+"""Attention of rows with many queries: prefill chunks over their context and themselves.
 
-The work is arithmetic, so it is cut where queries are: tiles of packed rows large enough for the tensor cores' widest
-instruction, each with its keys from the first to the last that it sees, in one piece.
+The work is bound by arithmetic, so it is partitioned by queries: tiles of packed rows large enough for the tensor
+cores' widest instruction, each over all its visible keys in one program (FlashAttention-2, Dao, arXiv 2307.08691).
 """
 
 import triton

@@ -1,6 +1,6 @@
-"""Log-probabilities and ranks of tokens, for the rows that ask. Oracle: `kernels.reference.token_logprobs`.
+"""Log-probabilities and ranks of tokens, for the rows that request them. Oracle: `kernels.reference.token_logprobs`.
 
-A tile's mass is a sum of integers relative to its own largest logit; a row's is the sum of its tiles', in one order.
+A tile's mass is a sum of integers relative to its own largest logit; a row's is the sum of its tiles', in fixed order.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,8 @@ TILE = 2048
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Of one token a row: log-sum-exps of the rows and the tokens' log-probabilities, float32 [n]; ranks int64 [n]."""
+    """For one token of each row: the row's log-sum-exp and the token's log-probability, float32 [n]; ranks int64
+    [n]."""
 
     normalisers: Tensor
     logprobs: Tensor
@@ -59,7 +60,7 @@ def measure_rows_kernel(
     tiles,
     TILES: tl.constexpr,
 ):
-    """Join the tiles [n, tiles] of each entry. Grid: (n,)."""
+    """Combine the tiles [n, tiles] of each entry. Grid: (n,)."""
     entry = tl.program_id(0).to(tl.int64)
     tile = tl.arange(0, TILES)
     inside = tile < tiles
@@ -78,7 +79,7 @@ def measure_rows_kernel(
 
 
 def token_logprobs(logits: Tensor, rows: Tensor, tokens: Tensor) -> TokenLogprobs:
-    """Of tokens int64 [n] in rows int64 [n] of logits [R, V]. Of rows that are not sound, nothing is promised."""
+    """For tokens int64 [n] in rows int64 [n] of logits [R, V]. Undefined for rows whose logits are not finite."""
     entries, vocab_size = rows.shape[0], logits.shape[1]
     tiles = triton.cdiv(vocab_size, TILE)
     device = logits.device

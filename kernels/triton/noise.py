@@ -1,6 +1,6 @@
-"""The noise of a draw, on the device: the bits of `kernels.noise`, and the Gumbel noise made of them.
+"""Sampling noise on the device: the bits of `kernels.noise`, and Gumbel noise from them.
 
-Arithmetic modulo 2^32 and 2^64 is meant throughout; what tells Triton so is `sanitize_overflow`.
+Arithmetic is modulo 2^32 and 2^64 throughout, declared to Triton by `sanitize_overflow`.
 """
 
 import triton
@@ -47,9 +47,9 @@ def gumbel_noise(tokens, first_word, second_word):
 def gumbel_of_hash(mixed):
     """-log(-log(1 - u)) of u = (h + 0.5) / 2^32, for hashes h uint32.
 
-    -log(1 - u) is computed as u x log(w) / (w - 1), w being 1 - u as float32 rounds it: the quotient hardly changes
-    where rounding moves w, and u is exact to the last place however small it is. So is w where u is near 1, as it is
-    made of the hash's complement.
+    -log(1 - u) is computed as u x log(w) / (w - 1), with w being 1 - u rounded to float32: the quotient hardly changes
+    where rounding moves w, and u is exact to the last place however small it is. So is w for u near 1, as it is
+    computed from the hash's complement.
     """
     uniform = (mixed.to(tl.float32) + 0.5) * 2.0**-32
     rest = ((mixed ^ _MASK_32).to(tl.float32) + 0.5) * 2.0**-32

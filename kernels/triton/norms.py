@@ -1,4 +1,5 @@
-"""RMS norms of rows, alone and together with the residual sum before them: one program a row, which it reads once."""
+"""RMS norms (Zhang and Sennrich, arXiv 1910.07467) of rows, alone and fused with the residual sum: one program a row,
+read once."""
 
 import torch
 import triton
@@ -8,12 +9,12 @@ from torch import Tensor
 from kernels.triton.tiles import require_contiguous, tile_above, warps_for
 
 _MOST_WIDTH = 16_384
-"""Elements of a row that the registers of one program hold."""
+"""Maximum elements of a row, as one program holds it in registers."""
 
 
 @triton.jit
 def normed(wide, weight, eps, WIDTH: tl.constexpr):
-    """float32 rows [..., TILE], zero past WIDTH, over their root mean square, times `weight`.
+    """float32 rows [..., TILE], zero past WIDTH, divided by their root mean square, times `weight`.
 
     As in the reference, the normalised value is rounded to the weight's dtype before the weight is applied.
     """

@@ -1,4 +1,4 @@
-"""A CUDA device's op table: cuBLAS for products, this package's kernels for the rest."""
+"""The op table of a CUDA device: cuBLAS for products, this package's kernels for the rest."""
 
 import torch
 from torch import Tensor
@@ -14,9 +14,9 @@ _UNSCALED = KVScales(key=1.0, value=1.0)
 
 
 class TritonOps(ReferenceOps):
-    """Ops on a GPU in one dtype, or on the CPU where Triton's kernels are interpreted.
+    """Ops on a GPU in one dtype, or on the CPU with Triton's interpreter.
 
-    With `kv_scales` KV is kept in fp8 e4m3.
+    `kv_scales`: keep KV in fp8 e4m3 with these scales.
     """
 
     def __init__(self, device: torch.device, dtype: torch.dtype, kv_scales: KVScales | None = None) -> None:

@@ -1,6 +1,6 @@
-"""Penalties for tokens that came before, by counts that stay on the device. Oracle: `kernels.reference.penalise`.
+"""Penalties by token counts on the device. Oracle: `kernels.reference.penalise`.
 
-The counts are made by `kernels.triton.step.count_tokens`.
+The counts are computed by `kernels.triton.step.count_tokens`.
 """
 
 import triton
@@ -27,7 +27,7 @@ def penalise_kernel(
 ):
     """Penalise logits [R, V] in place by counts int32 [S, V], computing in float32. Grid: (tiles of V, R).
 
-    Rows without penalties are left out: their slots' counts are not read.
+    Rows without penalties are skipped, and their slots' counts are not read.
     """
     row = tl.program_id(1).to(tl.int64)
     slot = tl.load(row_slots + row).to(tl.int64)
@@ -48,7 +48,7 @@ def penalise_kernel(
 
 
 def penalise(logits: Tensor, columns: SlotSampling, row_slots: Tensor) -> None:
-    """Penalise logits [R, V] in place, row i by what slot `row_slots[i]` (int32) has counted."""
+    """Penalise logits [R, V] in place, row i by the counts of slot `row_slots[i]` (int32)."""
     rows, vocab_size = logits.shape
     penalise_kernel[(triton.cdiv(vocab_size, TILE), rows)](
         logits,

@@ -1,4 +1,4 @@
-"""The plan of a step's attention on the device, and how rows are cut into splits of KV."""
+"""The attention plan of a step on the device, and the partition of rows into splits of KV."""
 
 from dataclasses import dataclass
 from itertools import accumulate, takewhile
@@ -11,30 +11,30 @@ from torch import Tensor
 from kernels.ops import AttentionMetadata
 
 SPLIT_TOKENS = 512
-"""Tokens of KV in one split. A multiple of every key tile; it shapes how results are rounded, so it is a constant."""
+"""Tokens of KV in one split. A multiple of every key tile; a constant, as it determines how results are rounded."""
 
 COUNTED_ROWS = 256
-"""Rows whose splits are counted at once."""
+"""Rows whose splits are counted at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class TritonPlan:
-    """What the attention of a step needs, on the device but for what decides how kernels are launched.
+    """The inputs of a step's attention, on the device except for what determines the launches.
 
     Letters as in `kernels.ops`; S lines of the block tables. Rows of few queries (decode, or a token and its drafts)
-    lie before all others. A row of context 0 is padding: nothing is read for it and its output is 0.
+    come before all others. A row of context 0 is padding: nothing is read for it and its output is 0.
 
     positions: int64 [T], position of each token in its sequence.
-    slot_mapping: int64 [T], where its KV goes: block id x 16 + offset.
+    slot_mapping: int64 [T], where its KV is stored: block id x 16 + offset.
     block_tables: int32 [S, B]; entries past a row's context are never read.
     row_slots: int32 [R], each row's line of the block tables.
-    query_starts: int32 [R + 1], where each row's tokens start; the last is where they end.
+    query_starts: int32 [R + 1], start of each row's tokens, and the end of the last.
     context_lens: int32 [R], tokens of each row up to and including this step's.
     decode_rows: leading rows whose attention is split over their context.
-    decode_queries: the most tokens that one of those has.
-    extend_queries: the most tokens that one of the others has.
+    decode_queries: maximum tokens of one of those.
+    extend_queries: maximum tokens of one of the others.
     split_starts: int32 [decode_rows + 1], splits of all decode rows before each one, see `number_splits`.
-    split_capacity: at least split_starts[-1]. Attention makes room for so many partial results, in each layer anew.
+    split_capacity: at least split_starts[-1]. Each layer's attention allocates that many partial results.
     """
 
     positions: Tensor
@@ -77,15 +77,15 @@ def number_splits(context_lens: Tensor, split_starts: Tensor) -> None:
 
 
 def splits_of(context_len: int) -> int:
-    """Splits of a row, or of any row with no longer a context."""
+    """Number of splits of a row; an upper bound for any row with a shorter context."""
     return -(-context_len // SPLIT_TOKENS)
 
 
 def plan_from_metadata(metadata: AttentionMetadata, device: torch.device, decode_queries: int = 1) -> TritonPlan:
     """The plan of a step known on the host. Leading rows of at most `decode_queries` tokens are decode rows.
 
-    A decode row's result is its own whatever else is in the step; for this to hold for rows of few tokens, they have
-    to come first, and `decode_queries` to be the same in every step.
+    A decode row's result does not depend on the rest of the step; for this to hold for rows of few tokens, they must
+    come first, and `decode_queries` must be the same in every step.
     """
     lens, contexts = metadata.query_lens.tolist(), metadata.context_lens.tolist()
     decode_rows = len(list(takewhile(lambda tokens: tokens <= decode_queries, lens)))

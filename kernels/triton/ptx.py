@@ -1,7 +1,7 @@
-"""What the PTX of a kernel says about how it moves bytes: how wide its loads are, how far ahead its loops copy.
+"""Reads from a kernel's PTX how it moves bytes: the width of its loads, and how far ahead its loops copy.
 
 The text is Triton's: one kernel, blocks labelled `$L__BB...`, a loop ended by one branch back to its first label.
-Copies are cp.async; the bulk tensor copies of Hopper have no form here, as a paged cache has no use for them.
+Copies are cp.async; the bulk tensor copies of Hopper are not recognised, as a paged cache does not use them.
 """
 
 import re
@@ -22,7 +22,7 @@ _SCALAR_PRODUCT = re.compile(r"\bfma\.rn\b")
 
 
 class _Step(Enum):
-    """What one instruction means to the copies of a loop."""
+    """The role of one instruction in a loop's copies."""
 
     COPY = auto()
     COMMIT = auto()
@@ -34,11 +34,11 @@ class _Step(Enum):
 class CopyLoop:
     """A loop that computes on tiles while it copies others to shared memory.
 
-    trips_ahead: how much of a trip's products lie between the issue of a copy and the wait for it, at the least. From
-        1 on, the next tile's copies are in flight while this one is computed on (double buffering); at 0 the loop
-        stands still for each of its copies.
-    copied_bytes, direct_bytes: bytes that a thread's instructions ask for in one trip by copies, and by loads to
-        registers, for which the loop waits where they are used.
+    trips_ahead: minimum distance between the issue of a copy and the wait for it, in trips' products. From 1 on, the
+        next tile's copies are in flight while this one is computed on (double buffering); at 0 the loop stalls on each
+        of its copies.
+    copied_bytes, direct_bytes: bytes a thread requests in one trip by copies, and by loads to registers, on which the
+        loop stalls where they are used.
     """
 
     trips_ahead: float
@@ -48,9 +48,9 @@ class CopyLoop:
 
 @dataclass(frozen=True, slots=True)
 class PtxFacts:
-    """What `read_ptx` finds.
+    """The result of `read_ptx`.
 
-    loads: instructions that read device memory, loads and copies, by the bytes that each brings to a thread.
+    loads: number of instructions that read device memory, loads and copies, by bytes a thread.
     loops: the innermost loops that compute products on what they copy.
     warp_products, warpgroup_products: matrix instructions of one warp (mma.sync) and of four (wgmma).
     """
@@ -130,8 +130,8 @@ def _is_matrix_product(line: str) -> bool:
 
 
 def _step(line: str, matrix: bool) -> tuple[_Step, int] | None:
-    """A line's meaning to the loop, with the groups that a wait leaves in flight. Where there are matrix
-    instructions, they alone are the loop's products; elsewhere multiplications are."""
+    """A line's role in the loop, and the groups that a wait leaves in flight. If there are matrix instructions, only
+    they are the loop's products; otherwise multiplications are."""
     if _copy_width(line):
         return _Step.COPY, 0
     if _COMMIT.search(line):
@@ -144,10 +144,10 @@ def _step(line: str, matrix: bool) -> tuple[_Step, int] | None:
 
 
 def _trips_ahead(steps: list[tuple[_Step, int]]) -> float:
-    """The least distance from a group of copies to its wait, in trips' products; 0 if no wait ever reaches one.
+    """The minimum distance from a group of copies to its wait, in trips' products; 0 if no wait ever reaches one.
 
-    A wait leaves the groups committed last in flight, as many as it says. Trips are followed until what the first
-    of them issued has arrived.
+    A wait leaves the most recently committed groups in flight, as many as it says. Trips are followed until the copies
+    of the first one have arrived.
     """
     products = sum(1 for kind, _ in steps if kind is _Step.PRODUCT)
     groups = sum(1 for kind, _ in steps if kind is _Step.COMMIT)

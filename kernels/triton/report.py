@@ -1,9 +1,9 @@
-"""What became of every variant that is shipped: `python -m kernels.triton.report [PART OF A NAME]...`
+"""Reports facts about every shipped variant: `python -m kernels.triton.report [PART OF A NAME]...`
 
-Compiles for Hopper, which takes no GPU, and prints a line a variant: registers and local memory of a thread, shared
-memory of a program, programs that a multiprocessor holds, the share of tiles' bytes that come 16 at a time, how many
-trips ahead its loops copy, its kind of matrix product, how long it took to compile; then what it does not keep. Exits
-with 1 if there is anything of that.
+Compiles for Hopper, without a GPU, and prints a line for each variant: registers and local memory of a thread, shared
+memory of a program, programs that a multiprocessor holds, the share of tiles' bytes loaded 16 at a time, how many trips
+ahead its loops copy, its kind of matrix product, the compile time; then the promises that it breaks. Exits with 1 if
+there are any.
 """
 
 import sys
@@ -21,12 +21,12 @@ _HEADINGS = ("variant", "warps", "stages", "regs", "local", "shared", "programs"
 
 
 def shipped_variants() -> tuple[KernelVariant, ...]:
-    """All of them, each under a name of its own."""
+    """All variants, with unique names."""
     return (*attention_variants(), *elementwise_variants(), *sampling_variants(), *step_variants())
 
 
 def main(parts: Sequence[str]) -> int:
-    """Report the variants whose name has any of `parts` in it, all if there are none; the exit status."""
+    """Report the variants whose name contains any of `parts`, or all without `parts`; returns the exit status."""
     chosen = [variant for variant in shipped_variants() if not parts or any(part in variant.name for part in parts)]
     width = max((len(variant.name) for variant in chosen), default=0)
     _print_row(_HEADINGS, width)

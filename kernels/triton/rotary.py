@@ -1,7 +1,7 @@
-"""From the fused projection to attention: norm and rotate heads, store keys and values. One kernel, one pass.
+"""Norms and rotates heads, and stores keys and values, in one pass after the fused projection.
 
-A program takes a tile of the heads of one token, whichever of query, key and value they are, as three parts: the two
-halves that rotate into one another, and the dimensions past them, where there are any.
+A program processes a tile of the heads of one token, whichever of query, key and value they are, in three parts: the
+two halves that rotate into one another, and the dimensions past them, if any.
 """
 
 import torch
@@ -43,7 +43,7 @@ def norm_part(part, scale, is_query, query_weight, key_weight, dim, START: tl.co
 def store_part(
     part, query, kv, query_at, kv_at, is_query, is_kv, kv_scale, dim, START: tl.constexpr, COUNT: tl.constexpr
 ):
-    """A part of each head to its place in the query or in KV memory; in fp8 scaled, and the largest where too large."""
+    """Store a part of each head in the query or in KV memory; scaled and saturated for fp8."""
     inside = (dim < COUNT)[None, :]
     at = (START + dim)[None, :]
     rounded = part.to(query.dtype.element_ty)
@@ -163,7 +163,7 @@ def rotate_and_store(
 
 
 def shape_of(queries: int, kv_heads: int, dim: int, half: int) -> dict[str, int]:
-    """What is fixed when the kernel is compiled, for heads of `dim` dimensions of which twice `half` rotate."""
+    """Compile-time constants for heads of `dim` dimensions of which twice `half` rotate."""
     rest = dim - 2 * half
     return {
         "QUERIES": queries,
@@ -177,6 +177,6 @@ def shape_of(queries: int, kv_heads: int, dim: int, half: int) -> dict[str, int]
 
 
 def warps_of(dim: int, half: int) -> int:
-    """Warps whose threads load a half 16 bytes at a time, and do not have to hold too much of the rest."""
+    """Number of warps whose threads load a half 16 bytes at a time without holding too much of the rest."""
     rest = dim - 2 * half
     return warps_for(_HEADS * max(tile_above(half), tile_above(rest) // 4 if rest else 0))

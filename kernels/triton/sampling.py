@@ -1,8 +1,8 @@
-"""Drawing a step's tokens: Gumbel-max over tiles of the vocabulary, then over the tiles.
+"""Samples a step's tokens: the Gumbel-max trick over tiles of the vocabulary, then over the tiles.
 
-Oracles: `kernels.reference.sample_slots` and `kernels.reference.finite_rows`. Nothing here waits for the device or
-depends on what is in its memory but through masks and branches inside kernels, so all of it can be captured in a
-graph. A row's token does not depend on the other rows: what is reduced is compared, or summed in integers.
+Oracles: `kernels.reference.sample_slots` and `kernels.reference.finite_rows`. Nothing here synchronises with the device
+or depends on its data except through masks and branches inside kernels, so all of it can be captured in a graph. A
+row's token does not depend on the other rows: reductions compare, or sum integers.
 """
 
 import torch
@@ -22,7 +22,8 @@ TILE = 2048
 _EMPTY = tl.constexpr(0)
 _SOUND = tl.constexpr(1)
 _BROKEN = tl.constexpr(2)
-"""What a tile's logits are: all -inf; finite ones among them; NaN or +inf among them. The row is the worst of them."""
+"""State of a tile's logits: all -inf; finite ones among them; NaN or +inf among them. A row's state is its worst
+tile's."""
 
 
 @triton.jit
@@ -100,10 +101,10 @@ def sample_slots(
     uses_penalties: bool,
     bitmask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`kernels.reference.sample_slots` of logits [R, V], any float dtype, rows at any stride.
+    """`kernels.reference.sample_slots` of logits [R, V] of any float dtype, with rows at any stride.
 
-    What no row uses is not launched: `uses_thresholds` is whether a request of the step has top-k, top-p or min-p,
-    `uses_penalties` whether one has a penalty. The id of a row that is not sound is some token of the vocabulary.
+    Unused features are not launched: `uses_thresholds`: a request of the step has top-k, top-p or min-p;
+    `uses_penalties`: one has a penalty. The id of a row that is not sound is an arbitrary valid token.
     """
     if uses_penalties:
         penalise(logits, columns, row_slots)
@@ -114,7 +115,7 @@ def sample_slots(
 
 
 def sample(logits: Tensor, columns: SamplingColumns) -> Tensor:
-    """`kernels.reference.sample`: as the op table has it, with keys that are given and a line of columns a row."""
+    """`kernels.reference.sample`, with given keys and one line of columns for each row."""
     rows = logits.shape[0]
     neutral = torch.zeros(rows, device=logits.device)
     row_slots = torch.arange(rows, dtype=torch.int32, device=logits.device)

@@ -1,8 +1,8 @@
-"""The shipped forms of the kernels from logits to tokens, as `kernels.triton.variants` describes them.
+"""The shipped variants of the kernels from logits to tokens, as described in `kernels.triton.variants`.
 
-Listed is one form for each way that the code can go: logits in the model's dtype or in float32, with thresholds and
-without, keyed by slots and by given keys, and vocabularies of as many strips and tiles as models have. Logits that a
-head computes are aligned, and so are their rows: vocabularies are multiples of 16, or padded to one.
+There is one variant for each path through the code: logits in the model's dtype or in float32, with thresholds and
+without, keyed by slots and by given keys, and vocabularies of as many strips and tiles as models have. Logits and their
+rows are aligned: vocabularies are multiples of 16, or padded to one.
 """
 
 from itertools import product
@@ -25,7 +25,7 @@ _ALIGNED_LOGITS = frozenset({"logits", "logits_stride", "vocab_size"})
 
 
 def sampling_variants() -> list[KernelVariant]:
-    """All of them."""
+    """All variants of these kernels."""
     return [
         *(_draw_tiles(dtype, filtered) for dtype, filtered in product(_DTYPES, (False, True))),
         _draw_tiles("fp32", filtered=True, given_keys=True),

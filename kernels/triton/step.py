@@ -1,7 +1,7 @@
-"""Kernels that prepare a step on the device: apply an upload, derive a step's tensors, keep what was drawn.
+"""Kernels that prepare a step on the device: apply an upload, derive a step's tensors, store sampled tokens.
 
-Oracles are the functions of the same names in `kernels.reference_step`; lines of rows are `kernels.step.Row`. What
-varies from step to step is not specialised on, so that nothing is compiled in the middle of serving.
+Oracles are the functions of the same names in `kernels.reference_step`; encoded rows are `kernels.step.Row`. Kernels do
+not specialise on what varies from step to step, so that nothing is compiled while serving.
 """
 
 import triton
@@ -62,7 +62,7 @@ def derive_kernel(
     BLOCK: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Derive a step's tensors from its rows' lines; oracle `derive`. Grid: (rows, tiles of the longest row)."""
+    """Derive a step's tensors from its encoded rows; oracle `derive`. Grid: (rows, tiles of the longest row)."""
     index, tile = tl.program_id(0), tl.program_id(1)
     line = rows + index * ROW
     slot, start, count = tl.load(line), tl.load(line + 1), tl.load(line + 2)
@@ -96,7 +96,7 @@ def derive_kernel(
 
 @triton.jit(do_not_specialize=["count"])
 def store_drawn_kernel(rows, drawn, tokens, count, length, tokens_stride, ROW: tl.constexpr, TILE: tl.constexpr):
-    """Put drawn tokens into their sequences; oracle `store_drawn`. Grid: (tiles of `count` rows)."""
+    """Store sampled tokens in their sequences; oracle `store_drawn`. Grid: (tiles of `count` rows)."""
     index = tl.program_id(0) * TILE + tl.arange(0, TILE)
     live = index < count
     line = rows + index * ROW
@@ -125,14 +125,14 @@ def count_tokens_kernel(
 
 
 def scatter_runs(words: Tensor, upload: Tensor, runs: int) -> None:
-    """See the oracle."""
+    """See the oracle, `kernels.reference_step.scatter_runs`."""
     length = upload.shape[0] - 2 * runs
     grid = (triton.cdiv(length, SCATTER_TILE),)
     scatter_runs_kernel[grid](words, upload, runs, length, TILE=SCATTER_TILE)
 
 
 def derive(rows: Tensor, sequences: Sequences, out: StepTensors, most_queries: int) -> None:
-    """See the oracle. No row has more than `most_queries` tokens."""
+    """See the oracle, `kernels.reference_step.derive`. No row has more than `most_queries` tokens."""
     grid = (rows.shape[0], triton.cdiv(most_queries, TOKEN_TILE))
     derive_kernel[grid](
         rows,
@@ -157,7 +157,7 @@ def derive(rows: Tensor, sequences: Sequences, out: StepTensors, most_queries: i
 
 
 def store_drawn(rows: Tensor, drawn: Tensor, tokens: Tensor) -> None:
-    """See the oracle."""
+    """See the oracle, `kernels.reference_step.store_drawn`."""
     count = rows.shape[0]
     store_drawn_kernel[(triton.cdiv(count, ROW_TILE),)](
         rows, drawn, tokens, count, tokens.shape[1], tokens.stride(0), ROW=ROW_WORDS, TILE=ROW_TILE
@@ -165,7 +165,7 @@ def store_drawn(rows: Tensor, drawn: Tensor, tokens: Tensor) -> None:
 
 
 def count_tokens(counts: Tensor, tokens: Tensor, countings: Tensor) -> None:
-    """See the oracle."""
+    """See the oracle, `kernels.reference_step.count_tokens`."""
     count_tokens_kernel[(countings.shape[0],)](
         counts, tokens, countings, counts.stride(0), tokens.stride(0), WORDS=COUNTING_WORDS, TILE=COUNT_TILE
     )

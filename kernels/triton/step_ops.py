@@ -1,4 +1,4 @@
-"""What a CUDA device does around a model's forward pass: the op table of this package's kernels."""
+"""The ops of a CUDA device around a model's forward pass, by this package's kernels."""
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from kernels.triton.plan import SPLIT_TOKENS, TritonPlan, number_splits
 
 
 class TritonStepOps:
-    """See `kernels.step.StepOps`. Nothing here waits for the device."""
+    """A `kernels.step.StepOps`. Does not synchronise with the device."""
 
     def scatter_runs(self, words: Tensor, upload: Tensor, runs: int) -> None:
         step.scatter_runs(words, upload, runs)

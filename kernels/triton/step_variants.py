@@ -1,4 +1,4 @@
-"""The shipped forms of the kernels that prepare a step, as `kernels.triton.variants` describes them: one of each."""
+"""The shipped variants of the kernels that prepare a step, as described in `kernels.triton.variants`: one of each."""
 
 from kernels.layout import BLOCK_TOKENS
 from kernels.step import COUNTING_WORDS, ROW_WORDS
@@ -7,7 +7,7 @@ from kernels.triton.variants import KernelVariant
 
 
 def step_variants() -> list[KernelVariant]:
-    """All of them."""
+    """All variants of these kernels."""
     return [
         KernelVariant(
             name="step-scatter-runs",

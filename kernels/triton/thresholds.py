@@ -1,15 +1,15 @@
 """The smallest scaled logit that top-k, top-p and min-p keep, without a sort. Oracle: `kernels.reference.threshold`.
 
-Top-k and top-p are one question: the smallest logit of a row above which there is less weight than a target, each
-logit weighing 1 and the target k, or each its probability and the target p of all that top-k and min-p keep. A round
-of the search counts the weight above eight pivots and goes on between the two around the answer, from at most 2^32
-keys to one in eleven rounds. Keys and weights are integers (`kernels.triton.exact`), so the search ends at the answer
-itself.
+Top-k and top-p are one problem: the smallest logit of a row above which there is less weight than a target, where each
+logit weighs 1 and the target is k, or each its probability and the target is p of all that top-k and min-p keep. A
+round of the search computes the weight above eight pivots and continues between the two around the answer: eleven
+rounds suffice for 2^32 keys. Keys and weights are integers (`kernels.triton.exact`), so the result is exact.
 
-A round is one program's work, so it must read little of a row. The vocabulary lies in strips of 64 tokens, of which
-a first kernel finds the largest logits, all strips in parallel; a round reads only strips whose largest logit is not
-below where the answer can be. For top-k that is the k-th largest of those, and min-p says it outright. For top-p alone
-a second kernel makes the first round, in parallel too, with pivots where the answer mostly is: near the largest logit.
+A round is one program's work, so it must read little of a row. The vocabulary is divided into strips of 64 tokens, of
+which a first kernel finds the largest logits, all strips in parallel; a round reads only strips whose largest logit is
+not below the lower bound of the answer. For top-k that is the k-th largest of those, and for min-p it is given. For
+top-p alone a second kernel computes the first round, in parallel too, with pivots where the answer usually is: near the
+largest logit.
 """
 
 import torch
@@ -31,7 +31,7 @@ SEARCH_WARPS = 16
 
 @triton.jit
 def uses_threshold(slot, noise_scale, top_k, top_p, min_p, vocab_size):
-    """Whether a slot's draws need a threshold. The largest logit is kept by any, so a greedy draw needs none."""
+    """Whether a slot's draws need a threshold. Every threshold keeps the largest logit, so a greedy draw needs none."""
     filters = (tl.load(top_k + slot) < vocab_size) | (tl.load(top_p + slot) < 1.0) | (tl.load(min_p + slot) > 0.0)
     return filters & (tl.load(noise_scale + slot) != 0.0)
 
@@ -53,7 +53,7 @@ def strip_maxima_kernel(
 ):
     """The largest key of each strip of scaled logits [R, V]: maxima int32 [R, strips].
 
-    Grid: (tiles of STRIPS strips, R). Rows that need no threshold are left out.
+    Grid: (tiles of STRIPS strips, R). Rows that need no threshold are skipped.
     """
     row = tl.program_id(1).to(tl.int64)
     slot = tl.load(row_slots + row)
@@ -82,9 +82,9 @@ def coarse_masses_kernel(
     STRIPS: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """The mass of each tile of logits [R, V] from each of the coarse pivots on: masses int64 [R, tiles, 8].
+    """The mass of each tile of logits [R, V] from each of the coarse pivots up: masses int64 [R, tiles, 8].
 
-    Grid: (tiles of V, R). Rows of which the whole mass is not asked for are left out: those with top-k or min-p.
+    Grid: (tiles of V, R). Rows with top-k or min-p are skipped: their total mass is not needed.
     """
     row, tile = tl.program_id(1).to(tl.int64), tl.program_id(0)
     slot = tl.load(row_slots + row)
@@ -120,10 +120,10 @@ def search_kernel(
     TILES: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """The threshold of each row of logits [R, V], float32 [R]; -inf where it needs none. Grid: (R,).
+    """The threshold of each row of logits [R, V], float32 [R]; -inf if it needs none. Grid: (R,).
 
-    maxima: int32 [R, strips] as `strip_maxima_kernel` leaves it, masses: int64 [R, tiles, 8] as `coarse_masses_kernel`
-    does. listed: int32 [R, strips], room for lists of strips.
+    maxima: int32 [R, strips] from `strip_maxima_kernel`; masses: int64 [R, tiles, 8] from `coarse_masses_kernel`.
+    listed: int32 [R, strips], scratch for lists of strips.
     """
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(row_slots + row)
@@ -176,13 +176,13 @@ def _load_tops(maxima, strips, STRIPS: tl.constexpr):
 
 @triton.jit
 def _share(p, whole):
-    """The least mass that is p of the whole, at least one unit."""
+    """The smallest mass that is p of the whole, at least one unit."""
     return tl.maximum(tl.ceil(p.to(tl.float64) * whole.to(tl.float64)).to(tl.int64), 1)
 
 
 @triton.jit
 def _coarse_pivots(largest):
-    """The lowest key, then keys ever nearer to that of the largest logit: 9.19, 6.75, ... 0.75, 0.19 below it."""
+    """The lowest key, then keys approaching that of the largest logit: 9.19, 6.75, ... 0.75, 0.19 below it."""
     pivot = tl.arange(0, PIVOTS)
     steps = (pivot - PIVOTS).to(tl.float32)
     return tl.where(pivot == 0, LOWEST_KEY, ordered_key(largest - steps * steps * 0.1875))
@@ -190,14 +190,14 @@ def _coarse_pivots(largest):
 
 @triton.jit
 def _coarse_sums(masses, tiles, TILES: tl.constexpr):
-    """A row's mass from each coarse pivot on, from that of its tiles."""
+    """A row's mass from each coarse pivot up, summed over its tiles."""
     tile = tl.arange(0, TILES)[:, None]
     return tl.sum(tl.load(masses + tile * PIVOTS + tl.arange(0, PIVOTS)[None, :], mask=tile < tiles, other=0), axis=0)
 
 
 @triton.jit
 def _kth_largest(keys, k, low, high):
-    """The k-th largest of a tile of keys, none of which is at or above `high`; `low` where fewer than k reach it."""
+    """The k-th largest of a tile of keys below `high`; `low` if fewer than k keys reach it."""
     above = tl.zeros_like(low)
     while high - low > 1:
         pivots = _even_pivots(low, high)
@@ -223,7 +223,7 @@ def _search(
 ):
     """The smallest key of a row above which there is less weight than the target, and that weight, both int64.
 
-    The key lies in [low, high), and `above` is the weight from `high` on. `tops` are the largest keys of the strips.
+    The key is in [low, high), and `above` is the weight from `high` up. `tops`: the largest keys of the strips.
     """
     while high - low > 1:
         count = _list_strips(tops, low, listed)
@@ -244,16 +244,16 @@ def _mass_above(logits, scale, largest, vocab_size, tops, listed, key, TILE: tl.
 
 @triton.jit
 def _even_pivots(low, high):
-    """Eight keys int32 from `low` on, at equal distances below `high`; both int64."""
+    """Eight int32 keys from `low` up, equally spaced below `high`; both bounds int64."""
     return (low + (high - low) * tl.arange(0, PIVOTS) // PIVOTS).to(tl.int32)
 
 
 @triton.jit
 def _narrow(pivots, high, above, sums, target):
-    """Between which two of the pivots and `high` the answer lies, and the weight from the upper one on; all int64.
+    """The two of the pivots and `high` that enclose the answer, and the weight from the upper one up; all int64.
 
-    `sums` [8] is the weight from each pivot on, `above` that from `high` on. The answer is not below a pivot from
-    which on the weight reaches the target, and below any other; it is never below the first one.
+    `sums` [8]: weight from each pivot up; `above`: from `high` up. The answer is at or above every pivot whose weight
+    reaches the target, and below every other; it is never below the first pivot.
     """
     index = tl.arange(0, PIVOTS)
     reached = tl.maximum(tl.sum((sums >= target).to(tl.int32)), 1)
@@ -265,7 +265,7 @@ def _narrow(pivots, high, above, sums, target):
 
 @triton.jit
 def _list_strips(tops, low, listed):
-    """Put the ids of the strips with a key from `low` on into `listed`, in order; gives how many there are."""
+    """Write the ids of the strips with a key at or above `low` to `listed`, in order; returns their number."""
     chosen = tops >= low.to(tl.int32)
     place = tl.cumsum(chosen.to(tl.int32), axis=0) - 1
     # All threads have read the last list before this one is written, and see it before they read.
@@ -288,7 +288,7 @@ def _weights(
     BY_MASS: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """The weight in [pivot, end) of the first `count` strips of the list, int64, for each pivot int32."""
+    """The weight in [pivot, end) of the first `count` strips of the list, int64, for each int32 pivot."""
     sums = tl.zeros([pivots.shape[0]], tl.int64)
     for first in range(0, count * STRIP, TILE):
         place = first + tl.arange(0, TILE)
@@ -304,7 +304,8 @@ def _weights(
 
 
 def find_thresholds(logits: Tensor, columns: SlotSampling, row_slots: Tensor) -> Tensor:
-    """The smallest scaled logit that each row of [R, V] keeps, float32 [R]; -inf for all, and for greedy rows."""
+    """The smallest scaled logit that each row of [R, V] keeps, float32 [R]; -inf if it keeps all, and for greedy
+    rows."""
     rows, vocab_size = logits.shape
     strips, tiles = triton.cdiv(vocab_size, STRIP.value), triton.cdiv(vocab_size, COARSE_TILE)
     device = logits.device

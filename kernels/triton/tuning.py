@@ -1,9 +1,9 @@
-"""How the attention kernels are launched on a Hopper GPU: tiles, warps and stages as data, and launches made of them.
+"""Launch parameters of the attention kernels on a Hopper GPU: tiles, warps and stages as data.
 
-`num_stages` counts the stages of the loop over keys. Block ids take two before keys and values get any: 5 gives each
-of those two buffers, 3 only one.
+`num_stages` counts the stages of the loop over keys. Block ids take two before keys and values get any: 5 gives each of
+those two buffers, 3 only one.
 
-Numbers of programs were found by compiling, with Triton 3.6 and 3.7: `python -m kernels.triton.report` says what fits.
+Numbers of programs were found by compiling with Triton 3.6 and 3.7: `python -m kernels.triton.report` shows what fits.
 """
 
 from collections.abc import Mapping
@@ -29,9 +29,9 @@ _WARP_THREADS = 32
 class DecodeTile:
     """A decode kernel: tokens of KV at a time, warps and stages, the same for few and many packed rows.
 
-    They shape how sums are rounded, and a row's result must not depend on whether its neighbours have drafts.
+    They determine how sums are rounded, and a row's result must not depend on whether its neighbours have drafts.
     few_programs, many_programs: programs that share a multiprocessor; no more than it holds, or the last would start
-    when the others are done. The compiler is held to the registers that they leave each other, and spills none: more
+    when the others are done. The compiler is limited to the registers of each program's share, and spills none: more
     programs have more loads in flight, and one's last tile of a split overlaps with another's first.
     """
 
@@ -79,9 +79,10 @@ EXTEND = {
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """What is fixed about the attention of a layer.
+    """The compile-time constants of a layer's attention.
 
-    group: query heads that share a KV head. window: tokens that a query sees, 0 for all. kv_bytes: of a stored number.
+    group: query heads that share a KV head. window: sliding window in tokens, 0 for none. kv_bytes: bytes of a stored
+    number.
     """
 
     kv_heads: int
@@ -92,17 +93,17 @@ class AttentionShape:
 
     @property
     def padded_dim(self) -> int:
-        """Dimensions of a tile, a power of two; what is past the head's is masked. 64 at the least: tiles of fewer are
-        not tuned, as no model of a size to serve has heads so small."""
+        """Dimensions of a tile, a power of two; those past the head's are masked. At least 64: smaller tiles are not
+        tuned, as no model of a size to serve has such small heads."""
         return max(64, 1 << (self.head_dim - 1).bit_length())
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A kernel's compile-time arguments, and how it is compiled.
+    """A kernel's compile-time arguments and compiler options.
 
-    programs: how many a multiprocessor is counted on to hold at once; where that is more than one, the compiler has to
-        make do with the registers that each gets.
+    programs: how many a multiprocessor is expected to hold at once; if more than one, the compiler is limited to each
+    one's share of the registers.
     """
 
     constexprs: Mapping[str, int]
@@ -112,7 +113,7 @@ class Launch:
 
     @property
     def max_registers(self) -> int | None:
-        """The most registers that a thread may use; None leaves it to the compiler."""
+        """Maximum registers of a thread; None leaves it to the compiler."""
         if self.programs == 1:
             return None
         share = _REGISTERS // (self.programs * self.num_warps * _WARP_THREADS)
@@ -120,14 +121,15 @@ class Launch:
 
     @property
     def options(self) -> dict[str, int | None]:
-        """All of it, as the keyword arguments of a launch."""
+        """The keyword arguments of a launch."""
         compiled = {"num_warps": self.num_warps, "num_stages": self.num_stages, "maxnreg": self.max_registers}
         return {**self.constexprs, **compiled}
 
 
 @lru_cache
 def decode_launch(shape: AttentionShape, most_queries: int) -> Launch:
-    """Rows of up to `most_queries` tokens. Packed rows that do not fit a tile go over several, each reading KV."""
+    """The launch for rows of up to `most_queries` tokens. Packed rows that do not fit a tile take several, each of
+    which reads KV."""
     tile = DECODE[shape.padded_dim, shape.kv_bytes]
     few = shape.group * most_queries <= FEW_QUERY_ROWS
     constexprs = _heads(shape) | {

@@ -1,8 +1,8 @@
-"""Variants of kernels: each form in which a kernel is compiled and shipped, as data.
+"""Kernel variants: each form in which a kernel is compiled and shipped, as data.
 
-A variant is a value and not a call, so that more than one reader can use it: the tests compile it for the GPU that it
-is meant for and hold it to its promises on machines that have none, `kernels.triton.report` prints what became of it,
-and a benchmark on a GPU can take it as a point from which to tune. Nothing here imports triton.
+A variant is a value, so that several readers can use it: tests compile it for its GPU on machines without one and check
+its promises, `kernels.triton.report` prints its facts, and a benchmark on a GPU can start tuning from it. Imports no
+triton.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-// A step through all layers: what `Transformer.forward` says, in one call.
+// A step through all layers, as in `Transformer.forward`, in one call.
 
 #include <algorithm>
 #include <cstring>
@@ -25,7 +25,7 @@ int64_t outputs_of(const TpLinear& linear) {
 
 int64_t inputs_of(const TpLinear& linear) { return linear.part[0].inputs; }
 
-// Columns of a step's activations. A weight may take more inputs than there are (an even number): those are zeros.
+// Columns of a step's activations. A weight may have one input more, to be even in number: that input is zero.
 struct Widths {
     int64_t residual, normed, qkv = 0, attended = 0, inner = 0;
 
@@ -41,7 +41,7 @@ struct Widths {
     }
 };
 
-// Where in the caller's memory lies what a step keeps between its phases, in bytes.
+// Offsets in bytes, in the caller's scratch memory, of what a step keeps between its phases.
 struct Arena {
     int64_t residual, normed, qkv, attended, activated;
     int64_t scratch;  // of whichever phase is running
@@ -63,7 +63,7 @@ TpHeads heads_of(const TpModel& model, const TpLayer& layer) {
             layer.query_norm,  layer.key_norm,    model.rotary_half, model.cos,   model.sin};
 }
 
-// The same rows, of which the last `wanted` tokens each are computed.
+// The same rows, reduced to the last `wanted` tokens of each.
 TpRows only(const TpRows& rows, const int64_t* wanted) {
     TpRows kept = rows;
     kept.query_lens = wanted;
@@ -121,7 +121,7 @@ class Step {
         tp_rotate_and_store(&heads, &rows_, qkv_, widths_.qkv, kv_layer);
     }
 
-    // From here on the step has only so many of each row's tokens, its last ones.
+    // From here on the step consists of each row's last `wanted` tokens.
     void keep(const int64_t* wanted) {
         int64_t end = 0, kept = 0;
         for (int64_t row = 0; row < rows_.rows; ++row) {

@@ -1,9 +1,9 @@
-// The C interface of the native CPU kernels: pointers, strides and counts, nothing of Python's or torch's.
+// The C interface of the native CPU kernels: pointers, strides and counts, independent of Python and torch.
 //
 // bf16 numbers are uint16_t, the upper half of a float32. Counts and strides are in elements unless a name says bytes.
-// Every function may be called from any thread, one call that computes at a time; nothing is kept of the arguments.
+// Every function may be called from any thread, with one computing call at a time. Arguments are not retained.
 // Letters in shapes: T tokens of a step, R rows (requests) of a step, H hidden size, Hq and Hkv query and KV heads,
-// D head dimension, V vocabulary, N blocks of the KV pool, F width of the feed-forward.
+// D head dimension, V vocabulary, N blocks of the KV pool, F width of the MLP.
 #pragma once
 
 #include <cstdint>
@@ -11,28 +11,28 @@
 #pragma GCC visibility push(default)
 extern "C" {
 
-// Changes with every function or struct here; the loader refuses another.
+// Changes with every function or struct here; the loader rejects a library with another number.
 constexpr int32_t TP_ABI = 7;
 int32_t tp_abi();
 
-// What this processor has of what the kernels are made for, and the most that is used of it from now on.
+// The instruction sets that kernels are compiled for. `tp_use_level` sets the highest one to use and returns the one in use.
 enum TpLevel : int32_t {
     TP_PORTABLE = 0,
     TP_AVX2 = 1,
     TP_AVX512_BF16 = 2,
-    TP_AVX512_FLOAT = 3,  // as the one before, but products with bf16 weights, keys too, by multiplications of float32 numbers
+    TP_AVX512_FLOAT = 3,  // like AVX512_BF16, but products with bf16 weights and keys use float32 multiply-adds
     TP_AMX = 4,
 };
 int32_t tp_level();
 int32_t tp_use_level(int32_t level);
 
-// Compute on so many threads from now on, the calling one among them.
+// Sets the number of computing threads, including the calling one.
 void tp_use_threads(int32_t threads);
 
 // --- Weights ---------------------------------------------------------------------------------------------------
 
-// How a weight [outputs, inputs] is kept. What is given to `tp_pack` are rows of bf16 numbers for the first three, and
-// stored rows of GGUF blocks (ggml's layouts) for the others.
+// Storage format of a weight [outputs, inputs]. `tp_pack` takes rows of bf16 numbers for the first three, and stored rows
+// of GGUF blocks (ggml's layouts) for the others.
 enum TpFormat : int32_t {
     TP_BF16 = 0,
     TP_INT8 = 1,
@@ -44,10 +44,10 @@ enum TpFormat : int32_t {
     TP_Q6_K = 7,
 };
 
-// Bytes of the packed weight; -1 where the format cannot hold such a shape. `packed` is aligned to 64 bytes.
+// Bytes of the packed weight; -1 if the format does not support the shape. `packed` is aligned to 64 bytes.
 int64_t tp_packed_bytes(int32_t format, int64_t outputs, int64_t inputs);
 void tp_pack(int32_t format, const void* rows, int64_t outputs, int64_t inputs, void* packed);
-// Numbers [inputs] float32 of one output: what a product computes with.
+// The weights float32 [inputs] of one output, as a product computes with them.
 void tp_unpack_row(int32_t format, const void* packed, int64_t outputs, int64_t inputs, int64_t output, float* numbers);
 
 struct TpWeight {
@@ -57,16 +57,16 @@ struct TpWeight {
     const float* bias;  // [outputs] or null
 };
 
-// Weights one below the other, of whatever formats: outputs of the second come behind those of the first.
+// Concatenated weights of any formats: the outputs of the first, then those of the second, and so on.
 struct TpLinear {
     int64_t count;  // 1 to 3
     TpWeight part[3];
 };
 
-// Numbers [count, inputs] float32 of so many of its outputs.
+// The weights float32 [count, inputs] of the given outputs.
 void tp_unpack_rows(const TpLinear* linear, const int64_t* outputs, int64_t count, float* numbers);
 
-// What becomes of a product's sums, which are float32 and rounded at most once.
+// What is done with a product's sums, which are float32 and rounded at most once.
 enum TpStore : int32_t {
     TP_STORE_BF16 = 0,
     TP_STORE_FLOAT32 = 1,
@@ -74,16 +74,16 @@ enum TpStore : int32_t {
     TP_STORE_SILU_MUL = 3,    // y bf16 [rows, outputs / 2]: of every 32 outputs, SiLU of the first 16 times the others
 };
 
-// y [rows, outputs] from x [rows, inputs] bf16; `x_stride` and `y_stride` from row to row. A row's numbers depend on that
-// row alone, to the bit, and not on how many there are. `scratch` as `tp_product_scratch_bytes` says, aligned to 64.
+// y [rows, outputs] from x [rows, inputs] bf16; `x_stride` and `y_stride` are row strides. A row's result
+// depends on that row alone, to the bit. `scratch`: `tp_product_scratch_bytes` bytes, aligned to 64.
 int64_t tp_product_scratch_bytes(const TpLinear* linear, int64_t rows);
 void tp_product(const TpLinear* linear, const uint16_t* x, int64_t x_stride, int64_t rows, int32_t store, void* y,
                 int64_t y_stride, void* scratch);
 
 // --- A step ----------------------------------------------------------------------------------------------------
 
-// Where a step's tokens stand; see `kernels.ops.AttentionMetadata`. Row i has `query_lens[i]` tokens, rows one after
-// another, the last of `context_lens[i]` tokens of its sequence. `block_tables` [R, block_table_stride].
+// The rows of a step; see `kernels.ops.AttentionMetadata`. Row i has `query_lens[i]` tokens, the last ones of the
+// `context_lens[i]` tokens of its sequence; rows are adjacent. `block_tables` [R, block_table_stride].
 struct TpRows {
     int64_t rows, tokens;
     const int64_t* query_lens;
@@ -92,32 +92,32 @@ struct TpRows {
     int64_t block_table_stride;
 };
 
-// How the KV of a layer is kept: blocks of 16 tokens, dense. Nothing comes of slots past a row's context.
+// Storage format of a layer's KV: dense blocks of 16 tokens. Slots past a row's context are not used.
 enum TpKv : int32_t {
     TP_KV_BF16 = 0,  // [N, 16, 2, Hkv, D]
-    TP_KV_INT8 = 1,  // of each block [16, 2, Hkv, D] int8 from -127 to 127, and behind them scales [Hkv, 2, 16] bf16: a number
-                     // times that of its head and token is what was stored; a NaN where that was not finite
+    TP_KV_INT8 = 1,  // of each block [16, 2, Hkv, D] int8 from -127 to 127, then scales [Hkv, 2, 16] bf16: a number
+                     // times the scale of its head and token is the value; a NaN scale if it was not finite
 };
 
 struct TpHeads {
     int64_t query_heads, kv_heads, head_dim;
     float norm_eps;
     int32_t kv;  // TpKv
-    const float* query_norm;  // [D] each, or null: RMS norms of each head before it is rotated
+    const float* query_norm;  // [D] each, or null: RMS norm weights applied to each head before rotation
     const float* key_norm;
-    int64_t rotary_half;      // pairs (i, i + half) turn; dimensions past 2 x half stay
+    int64_t rotary_half;      // pairs (i, i + half) rotate; dimensions past 2 x half are unchanged
     const float* cos;         // [positions, rotary_half]
     const float* sin;
 };
 
-// qkv bf16 [T, (Hq + 2 Hkv) D], rows `qkv_stride` apart: norms and turns queries and keys in place, and puts keys and
-// values into `kv_layer` at their tokens' slots.
+// qkv bf16 [T, (Hq + 2 Hkv) D], rows `qkv_stride` apart: norms and rotates queries and keys in place, and stores keys and
+// values in `kv_layer` at their tokens' slots.
 void tp_rotate_and_store(const TpHeads* heads, const TpRows* rows, uint16_t* qkv, int64_t qkv_stride, void* kv_layer);
 
-// Causal attention of the queries in qkv over the paged KV; out bf16 [T, Hq D]. `window`: a token at p sees (p - window, p];
-// 0 for all. Scores are scaled by 1/sqrt(D), softmax and sums in float32. A token's numbers depend on its own sequence
-// alone, to the bit: not on the rows beside it, on how many of its row's tokens come with it, or on threads.
-// -1 where it cannot do such heads: of an odd dimension or more than 512, or in groups of different sizes.
+// Causal attention of the queries in qkv over the paged KV; out bf16 [T, Hq D]. `window`: a token at p attends to
+// (p - window, p]; 0: no window. Scores are scaled by 1/sqrt(D); softmax and sums are float32. A token's result depends on
+// its own sequence alone, to the bit: not on other rows, on how its row is chunked, or on threads. Scratch of -1 bytes: the
+// heads are not supported (an odd dimension or more than 512, or groups of different sizes).
 int64_t tp_attend_scratch_bytes(const TpHeads* heads, const TpRows* rows);
 void tp_attend(const TpHeads* heads, const TpRows* rows, const uint16_t* qkv, int64_t qkv_stride, const void* kv_layer,
                int64_t window, uint16_t* out, int64_t out_stride, void* scratch);
@@ -130,7 +130,7 @@ struct TpLayer {
     const float* attention_norm;  // [H]
     const float* mlp_norm;
     TpLinear qkv, output;
-    TpLinear gate_up;  // in blocks of 16 gates and their 16 ups: see TP_STORE_SILU_MUL
+    TpLinear gate_up;  // in blocks of 16 gates and 16 ups: see TP_STORE_SILU_MUL
     TpLinear down;
     const float* query_norm;  // [D] or null
     const float* key_norm;
@@ -143,20 +143,20 @@ struct TpModel {
     int32_t kv;  // TpKv
     const TpLayer* layer;
     const float* final_norm;
-    TpWeight embedding;  // packed [V, H]; it may share its memory with the head
+    TpWeight embedding;  // packed [V, H]; may share its memory with the head
     int64_t rotary_half;
     const float* cos;
     const float* sin;
 };
 
-// Hidden states bf16 [W, H] of a step's tokens, normed for the head: of row i's last `wanted[i]`, at least one each, rows one
-// after another; null: of all. Writes the KV of all tokens into `kv`, whose layers lie `kv_layer_bytes` apart. The stream
-// between layers (the residual) is float32. Scratch of -1 bytes: attention cannot do such heads.
+// Hidden states bf16 [W, H] of a step's tokens, normed for the head: of row i's last `wanted[i]` >= 1 tokens, rows adjacent;
+// null: of all tokens. Writes the KV of all tokens into `kv`, with layers `kv_layer_bytes` apart. The residual stream is
+// float32. Scratch of -1 bytes: attention does not support the heads.
 int64_t tp_forward_scratch_bytes(const TpModel* model, const TpRows* rows, const int64_t* wanted);
 void tp_forward(const TpModel* model, const TpRows* rows, const int64_t* wanted, const int64_t* token_ids, void* kv,
                 int64_t kv_layer_bytes, uint16_t* hidden, void* scratch);
 
-// --- Sampling: meanings in kernels/reference.py ------------------------------------------------------------------
+// --- Sampling: defined by kernels/reference.py -------------------------------------------------------------------
 
 // As `kernels.ops.SamplingColumns`; [R] each, keys [R, 2].
 struct TpSampling {
@@ -168,15 +168,15 @@ struct TpSampling {
     const int64_t* keys;
 };
 
-// Draws a token a row from logits float32 [R, columns], of which column i is token `token_ids[i]` (int64, ascending; null: i).
+// Samples a token for each row of logits float32 [R, columns]. Column i is token `token_ids[i]` (int64, ascending; null: i).
 int64_t tp_sample_scratch_bytes(int64_t rows, int64_t columns);
 void tp_sample(const float* logits, int64_t stride, int64_t rows, int64_t columns, const int64_t* token_ids,
                const TpSampling* sampling, int64_t* tokens, void* scratch);
-// Forbids tokens whose bit of int32 [R, ceil(columns / 32)] is 0.
+// Sets logits to -inf where the token's bit of int32 [R, ceil(columns / 32)] is 0.
 void tp_mask_logits(float* logits, int64_t stride, int64_t rows, int64_t columns, const int32_t* bitmask,
                     int64_t bitmask_stride);
-// As `kernels.host.Penalties`. Lines lie `line_stride` apart. `token_columns`, int32 [vocabulary]: the logits' column of each
-// token, -1 where there is none; null: column i is token i.
+// As `kernels.host.Penalties`. Lines are `line_stride` apart. `token_columns`, int32 [vocabulary]: the logits' column of
+// each token, or -1; null: column i is token i.
 struct TpPenalties {
     const int32_t* tokens;
     const int32_t* times;
@@ -193,10 +193,10 @@ struct TpPenalties {
     const int32_t* token_columns;
 };
 
-// Penalises logits float32 [R, columns] in place. `draft_logits`: room for a number a draft.
+// Penalises logits float32 [R, columns] in place. `draft_logits`: scratch for one number for each draft.
 void tp_penalise(float* logits, int64_t stride, int64_t rows, int64_t columns, const TpPenalties* penalties,
                  float* draft_logits);
-// Which rows have a finite maximum: 1 or 0 each.
+// 1 for rows with a finite maximum, else 0.
 void tp_finite_rows(const float* logits, int64_t stride, int64_t rows, int64_t columns, uint8_t* finite);
 // log-sum-exp of each row, its token's log-probability, and that token's rank from 1.
 void tp_token_logprobs(const float* logits, int64_t stride, int64_t rows, int64_t columns, const int64_t* tokens,

@@ -1,4 +1,4 @@
-// A step's attention: what is in `attention_layout.h`, done by threads.
+// A step's attention: the work of `attention_layout.h`, distributed over threads.
 
 #include "attention/attention.h"
 #include "attention/attention_ahead.h"
@@ -39,7 +39,7 @@ bool hides(int64_t window, const TpRows& rows) {
     return window > 0 && rows.rows > 0 && *std::max_element(rows.context_lens, rows.context_lens + rows.rows) > window;
 }
 
-// One of a unit's parts is there. Whoever computed the last merges them.
+// One of a unit's parts is complete. The thread that computed the last one merges them.
 void note_part(const Plan& plan, Unit& unit) {
     if (unit.parts_left.fetch_sub(1, std::memory_order_acq_rel) == 1) {
         plan.kernels->merge(*plan.attention, unit.tile, unit.sums, unit.sums_of_part);
@@ -73,7 +73,7 @@ extern "C" int64_t tp_attend_scratch_bytes(const TpHeads* heads, const TpRows* r
     if (heads->head_dim % 2 != 0 || heads->head_dim > tp::MOST_HEAD_DIM || heads->query_heads % heads->kv_heads != 0) {
         return -1;
     }
-    // A window, which is not known here, leaves less to do than there is without, but nothing in common.
+    // A window, which is not known here, reduces the work but shares none of it.
     return std::max(tp::Layout(*heads, *rows, 0).bytes(), tp::Layout(*heads, *rows, INT64_MAX).bytes());
 }
 

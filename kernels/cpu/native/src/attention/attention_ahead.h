@@ -1,8 +1,8 @@
-// What attention will read next: keys and values are asked for a few blocks before they are computed with.
+// Prefetching of attention: keys and values are prefetched a few blocks ahead.
 //
-// A strip is what one KV head has of a block: 16 keys, or 16 values. A part's keys are read first, strip after strip, then
-// its values; then the next part's, the next task's. Whoever computes with one strip asks for the lines of another, a
-// fixed way ahead, between its own instructions: memory is then never idle, and never asked for more than it can take.
+// A strip is one KV head's part of a block: 16 keys, or 16 values. A part's keys are read first, strip after strip, then its
+// values; then the next part's, and the next task's. While one strip is computed, the lines of another are prefetched a
+// fixed distance ahead: memory is never idle, and has no more requests than it can take.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace tp {
 
 class Ahead {
    public:
-    // Tasks [task, end) are what the thread does next, in this order.
+    // Tasks [task, end) are the thread's next ones, in order.
     Ahead(const Attention& attention, const Task* task, const Task* end)
         : attention_(attention), task_(task), end_(end), part_(task->first_part) {
         find_part();
@@ -28,8 +28,8 @@ class Ahead {
         }
     }
 
-    // The strip to ask for: the first row of its head. Behind the last it is the last again, which costs nothing. The
-    // scales of a head's keys and values are a line, which is asked for here.
+    // The strip to prefetch: the first row of its head. After the last strip it is the last again, which costs nothing.
+    // The scales of a head's keys and values are one line, prefetched here.
     const char* next() {
         if (block_ == end_block_ && !find_next()) {
             return strip_;

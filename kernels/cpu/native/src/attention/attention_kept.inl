@@ -1,8 +1,8 @@
-// How keys and values are kept, and what makes of them what is computed with. Behind attention_scores.inl.
+// The storage formats of keys and values, and their conversion. Include after attention_scores.inl.
 //
 // Of a slice of dimensions, as many as two vectors hold, a value is read as its first and its second numbers: in bf16 the
 // even and the odd ones, as words of pairs are taken apart where they are; in int8 the lower and the upper half. Sums lie
-// as they are read: `place_of` says where those of the first numbers begin, SECOND how far behind them the others do.
+// as they are read: `place_of` is where those of the first numbers begin, SECOND the offset of the others.
 
 constexpr int64_t SLICE = 2 * LANES;
 
@@ -57,7 +57,7 @@ inline void turn_words(const char* keys, int64_t stride, uint32_t* turned) {
 }
 #endif
 
-// Turns what there are of whole 16 bytes, and asks for the strip `ahead` meanwhile; gives how many bytes those are.
+// Transposes whole pieces of 16 bytes while prefetching the strip `ahead`; returns the number of bytes.
 template <typename Each>
 inline int64_t turn_strip(const char* keys, int64_t stride, int64_t bytes, const char* ahead, Each each) {
     int64_t byte = 0;

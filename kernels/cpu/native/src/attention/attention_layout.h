@@ -1,9 +1,9 @@
 // How a step's attention is cut into tasks for threads.
 //
 // A unit is a tile of queries. A unit that is a large share of the step is cut into one task a part of its context: each
-// leaves its sums in scratch, and whoever is last merges them in order. The others are one task each.
+// leaves its sums in scratch, and the last one to finish merges them in order. The others are one task each.
 //
-// Rows beside one another that begin with the same blocks, those of a prompt's beginning that many requests have, are
+// Adjacent rows that begin with the same blocks, those of a prompt's beginning that many requests have, are
 // cut, too. What they all see of them, in whole parts, are tasks of one tile with the queries of them all: its keys and
 // values are read, and turned, once (Hydragen, arXiv 2402.05099, for a whole batch). A query's arithmetic is that of any
 // tile.
@@ -18,10 +18,10 @@
 
 namespace tp {
 
-constexpr int64_t SHARES = 128;  // a unit of more than one of so many shares of the work is cut
+constexpr int64_t SHARES = 128;  // a unit larger than 1 / SHARES of the work is divided
 constexpr int64_t READ_COST = 8;  // to read a key and turn it costs about as much as this many queries
 
-// Rows beside one another of which all queries see the same first parts: 1 and 0 where there are no others.
+// Adjacent rows whose queries all see the same first parts: 1 and 0 if there are no others.
 struct SharedPrefix {
     int64_t rows, parts, queries;  // of one KV head
 };
@@ -92,7 +92,7 @@ class Layout {
         put_rows();
     }
 
-    // Once more, into memory of so many `bytes`; gives the first task.
+    // The second pass, into memory of `bytes` bytes; returns the first task.
     const Task* write(char* scratch) {
         all_units_ = reinterpret_cast<Unit*>(scratch);
         all_tasks_ = reinterpret_cast<Task*>(scratch + bytes_of_units());
@@ -150,7 +150,7 @@ class Layout {
     }
 
     // Sums lie part by part, in each of them those of all rows. The tile of them all is the first row's, with the others'
-    // queries behind its own: in the parts that they share, all see what these would see.
+    // queries after its own: in the parts that they share, all see what these would see.
     void put_shared_prefix(const SharedPrefix& prefix, int64_t row, int64_t token) {
         const int64_t end = row + prefix.rows, stride = sums_stride(heads_.head_dim);
         const int64_t longest = *std::max_element(rows_.context_lens + row, rows_.context_lens + end);

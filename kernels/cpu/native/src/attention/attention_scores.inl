@@ -1,4 +1,4 @@
-// Scores of queries with blocks of 16 keys. Behind vectors.h and what the level's source says of its registers.
+// Scores of queries with blocks of 16 keys. Include after vectors.h and the level's register constants.
 //
 // Two neighbouring dimensions are a pair, one 32-bit word. Keys are turned so that a vector holds a pair of as many keys
 // as it has lanes: [pairs][16]; queries so that those of one tile of registers lie side by side: [pairs][FACTORS][rows]. A

@@ -1,13 +1,13 @@
-// A tile of queries over a part of their context, and parts merged. Behind attention_values.inl.
+// A tile of queries over a part of their context, and the merging of parts. Include after attention_values.inl.
 
 constexpr float LOWEST = -3.402823466e38f;
-constexpr float LEAST_POWER = -87.0f;  // e to less is no normal float32: nothing beside the largest, which weighs 1
+constexpr float LEAST_POWER = -87.0f;  // e to less is no normal float32: negligible relative to the largest, which weighs 1
 
 struct Span {
     int64_t first, last;
 };
 
-// What a tile works on: on the stack of whoever computes it.
+// The working memory of a tile, on its thread's stack.
 struct Work {
     alignas(64) Query queries[MOST_QUERIES * 128 / 2 * FACTORS];  // [pairs][FACTORS][rows] of each tile of registers
     alignas(64) uint32_t keys[SCORE_BLOCKS * BLOCK_TOKENS * MOST_HEAD_DIM / 2 * FACTORS];
@@ -122,7 +122,7 @@ __attribute__((noinline)) void weigh(const Work& work, float* scores, Span seen,
     for (int64_t key = seen.last; key < end * LANES; ++key) {
         scores[key] = -INFINITY;
     }
-    Floats most = floats(LOWEST);  // a part of which all scores are -inf weighs nothing beside others
+    Floats most = floats(LOWEST);  // a part of which all scores are -inf has no weight
     for (int64_t block = begin; block < end; ++block) {
         most = larger(load_floats(scores + block * LANES), most);
     }
@@ -142,7 +142,7 @@ __attribute__((noinline)) void weigh(const Work& work, float* scores, Span seen,
     largest_and_total[1] = sum(total);
 }
 
-// A tile of registers: what all its queries see together, what some see before and behind it one by one. What a query
+// A tile of registers: what all its queries see at once, what some see before and after it one by one. What a query
 // does not see is not multiplied by 0 but left alone: it may be a NaN.
 template <typename Kept>
 void add_tile(const Work& work, int64_t first, int64_t rows, float* sums, int64_t stride) {

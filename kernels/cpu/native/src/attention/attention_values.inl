@@ -1,8 +1,8 @@
-// Values weighed and added up. Behind attention_kept.inl.
+// The weighted sum of values. Include after attention_kept.inl.
 //
 // A sum is one chain of additions, key after key, whatever the tile.
 
-// Values of a part: of key i of block b, `blocks[b] + i * stride` on, in bytes; and the strips to ask for meanwhile.
+// Values of a part: of key i of block b, `blocks[b] + i * stride` on, in bytes; and the strips to prefetch.
 struct Values {
     const char* blocks[PART_BLOCKS];
     const char* ahead[PART_BLOCKS];

@@ -16,7 +16,7 @@ namespace {
 
 #if defined(__x86_64__) && defined(__linux__)
 
-// Whether the processor has tiles of bf16 numbers, and the kernel keeps them for our threads: it wants to be asked first.
+// Whether the processor has AMX tiles for bf16, and the kernel grants them to this process, which it does on request.
 bool has_tiles() {
     constexpr uint32_t amx_bf16 = 1u << 22, amx_tile = 1u << 24, osxsave = 1u << 27, saved = 3u << 17;
     constexpr long arch_req_xcomp_perm = 0x1023, tile_data = 18;
@@ -33,8 +33,8 @@ bool has_tiles() {
 
 thread_local sigjmp_buf before_trial;
 
-// What the trial says; false where the processor refuses an instruction of it: some virtual machines announce tiles and
-// have not all of them.
+// The result of the trial; false if an instruction of it is illegal: some virtual machines announce tiles and do not
+// support all of them.
 bool succeeds(bool (*trial)()) {
     struct sigaction give_up = {}, usual = {};
     give_up.sa_handler = [](int) { siglongjmp(before_trial, 1); };
@@ -46,14 +46,14 @@ bool succeeds(bool (*trial)()) {
 
 #endif
 
-// The most that this processor has.
+// The highest level that this processor supports.
 int32_t find() {
 #if defined(__x86_64__)
     __builtin_cpu_init();
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) {
         return TP_PORTABLE;
     }
-    // All that sources are compiled for; a virtual machine may hide any of it.
+    // Everything that sources are compiled for; a virtual machine may hide any of it.
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16")) {
 #if defined(__linux__)
@@ -74,8 +74,8 @@ int32_t found() {
     return level;
 }
 
-// What is used until somebody asks for another. Cores of AMD begin as many multiplications of bf16 pairs as of float32 numbers
-// in a cycle, and those of Intel a quarter.
+// The default level. AMD's cores issue as many multiplications of bf16 pairs as of float32 numbers in a cycle, Intel's a
+// quarter of that.
 int32_t usual() {
 #if defined(__x86_64__)
     if (found() == TP_AVX512_FLOAT && !__builtin_cpu_is("intel")) {

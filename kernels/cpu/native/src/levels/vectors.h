@@ -1,9 +1,9 @@
-// Sixteen numbers at a time, in one source for every level of the processor: the compiler makes of these types what its
-// target has. Include behind `#pragma GCC target`, behind all standard headers, and within a namespace of the level:
-// a function that was compiled for one level must not stand in for that of another.
+// Vectors of 16 numbers in one source for every level: the compiler maps these types to the registers of its target.
+// Include after `#pragma GCC target`, after all standard headers, and within a namespace of the level: a function compiled
+// for one level must not be linked in place of another level's.
 //
-// What is wider than a register the compiler keeps in memory, every step of a sum. Who computes with these types in inner
-// loops defines REGISTER_BYTES first, 16 or 32, where the level has such, and gets vectors of 4 or 8 numbers.
+// The compiler keeps vectors wider than a register in memory, at every step of a sum. For inner loops, define
+// REGISTER_BYTES first as 16 or 32, if the level has such registers, to get vectors of 4 or 8 numbers.
 
 #if !defined(REGISTER_BYTES)
 #define REGISTER_BYTES 64
@@ -51,7 +51,7 @@ inline void store_bf16(uint16_t* at, Floats values) {
 
 inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 
-// The first `lanes` of a vector's, the others 0; and stored alike, nothing beyond them.
+// Loads the first `lanes` numbers, the others 0; and stores that many.
 inline Floats load_some_floats(const float* at, int64_t lanes) {
     Floats values = {};
     std::memcpy(&values, at, static_cast<size_t>(lanes) * sizeof(float));
@@ -109,7 +109,7 @@ inline Floats normal_exponential(Floats x) {
 
 inline Floats silu(Floats x) { return x / (exponential(-x) + 1.0f); }
 
-// The upper half of sixteen lanes beside the lower, then quarters, and so on: what is folded so ends in lane 0.
+// The upper half of sixteen lanes next to the lower, then quarters, and so on: a fold by these ends in lane 0.
 #if REGISTER_BYTES == 64
 inline Floats other_half(Floats values) {
     return __builtin_shuffle(values, Ints{8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7});

@@ -1,4 +1,4 @@
-// What `vectors.h` lacks and levels do differently: bits of comparisons, numbers packed by bits. Included with it, behind
+// What `vectors.h` lacks and levels do differently: bits of comparisons, numbers packed by bits. Include after it and
 // LOGITS_AVX512, LOGITS_AVX2 or neither: what gcc says of a target that a pragma has set comes too late for an #if.
 
 typedef double Doubles __attribute__((vector_size(2 * REGISTER_BYTES)));
@@ -28,7 +28,7 @@ inline uint32_t bits_of(Ints mask) {
 #endif
 }
 
-// Lanes of the bits, one behind the other, and LANES numbers written in all; returns how many the bits are.
+// The lanes whose bits are set, packed; writes LANES numbers and returns the number of set bits.
 inline int pack_lanes(float* at, Floats values, uint32_t bits) {
 #if defined(LOGITS_AVX512)
     _mm512_storeu_ps(at, _mm512_maskz_compress_ps(static_cast<__mmask16>(bits), reinterpret_cast<__m512>(values)));

@@ -1,4 +1,4 @@
-// RMS norms. Included by each level within its namespace, behind vectors.h.
+// RMS norms. Include within a level's namespace, after vectors.h.
 
 // Of numbers that are read a vector at a time by `load(at, lanes)`: a sum of four sums, so that additions need not wait.
 template <typename Load>

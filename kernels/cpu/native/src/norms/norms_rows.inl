@@ -1,4 +1,4 @@
-// Whole rows of `tp_rms_norm`. Behind norms.inl.
+// Whole rows of `tp_rms_norm`. Include after norms.inl.
 
 void norm_rows(const Norm& norm, int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row) {

@@ -21,7 +21,7 @@ struct KvLayout {
           block(BLOCK_TOKENS * token + (heads.kv == TP_KV_INT8 ? heads.kv_heads * SCALES * 2 : 0)),
           scales(BLOCK_TOKENS * token) {}
 
-    int64_t values() const { return token / 2; }  // behind the token's keys
+    int64_t values() const { return token / 2; }  // after the token's keys
 
     static constexpr int64_t SCALES = 2 * BLOCK_TOKENS;  // of a head in a block: of its keys, then of its values
 };

@@ -1,4 +1,4 @@
-// A step's tokens, one after another. Behind norms.inl.
+// A step's tokens, one after another. Include after norms.inl.
 
 // One head in float32, [D] filled up to whole vectors.
 struct Head {
@@ -127,7 +127,7 @@ inline void rotate_token(const Rotation& rotation, int64_t token, int64_t positi
         store_head(head, dims, key + i * dims);
     }
     if (heads.kv == TP_KV_BF16) {
-        std::memcpy(slot, key, static_cast<size_t>(2 * of_keys) * sizeof(uint16_t));  // values lie behind keys in both
+        std::memcpy(slot, key, static_cast<size_t>(2 * of_keys) * sizeof(uint16_t));  // values follow keys in both
         return;
     }
     auto* scales = reinterpret_cast<uint16_t*>(in_block + rotation.kv.scales) + position % BLOCK_TOKENS;

@@ -1,6 +1,6 @@
 // The eight tile registers of AMX, of 16 rows of 64 bytes each, as far as products of bf16 numbers use them. With
 // TP_AMX_EMULATED they are arrays, so that what is computed with them is tested on any processor. Include within the level's
-// namespace, behind <cstring>, and <immintrin.h> where they are real.
+// namespace, after <cstring>, and <immintrin.h> where they are real.
 
 constexpr int TILES = 8, TILE_ROWS = 16, TILE_BYTES = 64;
 

@@ -26,7 +26,7 @@ constexpr int SUMS_00 = 0, SUMS_01 = 1, SUMS_10 = 2, SUMS_11 = 3, ROWS_0 = 4, RO
 
 TileShapes shapes_for(int64_t rows) {
     const auto first = static_cast<uint8_t>(std::min<int64_t>(rows, TILE_ROWS));
-    const auto second = static_cast<uint8_t>(std::max<int64_t>(rows - TILE_ROWS, 1));  // one that nobody reads
+    const auto second = static_cast<uint8_t>(std::max<int64_t>(rows - TILE_ROWS, 1));  // at least one, unused
     TileShapes shapes;
     for (int tile = 0; tile < TILES; ++tile) {
         shapes.row_bytes[tile] = TILE_BYTES;

@@ -1,8 +1,8 @@
-// Tiles of the bf16 product on AVX-512, of rows times 32 outputs: how they are cut, and which weights are fetched meanwhile.
-// Include within the level's namespace, behind `vectors.h`, `store.h`, <immintrin.h> and what the level multiplies with:
+// Tiles of the bf16 product on AVX-512, of rows times 32 outputs: how they are cut, and which weights are prefetched.
+// Include within the level's namespace, after `vectors.h`, `store.h`, <immintrin.h> and the level's definitions of:
 //
 //   Input             a number of x as the level takes it: two of them for a pair
-//   Rows              rows_of(product, row): where a row and those behind it are, and how far apart
+//   Rows              rows_of(product, row): where a row and those after it are, and how far apart
 //   Weights           load_weights(at): a pair of each of 32 outputs
 //   FACTORS           numbers of which a pair's product is made, one after another
 //   add_factor        adds that of one row to its two sums
@@ -12,13 +12,13 @@ constexpr int64_t NEAR_PAIRS = 32;  // how far ahead weights are fetched into th
 constexpr int MOST_ROWS = 12;       // of a tile: two sums each, two to four weights, one input: 27 to 29 of 32 registers
 
 // Weights that are fetched while pairs are computed: with pair i those at `at` + i `step`. The hardware stops at the end of a
-// page and starts anew with each block; a core waits for memory there unless it has been asked in time.
+// page and starts again with each block; a core waits for memory there unless it has been asked in time.
 struct Fetch {
     const char* at;
     int64_t step;
 };
 
-// A tile: rows [row, row + ROWS) of a block, and the weights that are fetched meanwhile.
+// A tile: rows [row, row + ROWS) of a block, and the weights that are prefetched.
 struct Tile {
     const Product& product;
     int64_t block, row;

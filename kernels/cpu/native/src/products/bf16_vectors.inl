@@ -1,5 +1,5 @@
 // The bf16 product for levels without instructions that take bf16 numbers: pairs are taken apart into float32. Include
-// within the level's namespace, behind `vectors.h`, `store.h` and VECTOR_BYTES, what the level has in one register: the
+// within the level's namespace, after `vectors.h`, `store.h` and VECTOR_BYTES, what the level has in one register: the
 // compiler keeps larger types in memory.
 
 typedef float Lanes __attribute__((vector_size(VECTOR_BYTES)));

@@ -1,5 +1,5 @@
 // What the integers and scales of each format mean: pairs of integers of 16 outputs, taken from where `blocks.h` says that
-// they lie. Include within the level's namespace, behind its `Pairs` with `shifted` and
+// they lie. Include within the level's namespace, after its `Pairs` with `shifted` and
 // `widened`, `nibbles`, `float16`, `bytes` and `signed_bytes`.
 //
 // A coding has: LAYOUT; PARTS, the scales that a group has for each output; MINIMA, whether it has minima; and of one half

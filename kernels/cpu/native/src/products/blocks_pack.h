@@ -8,7 +8,7 @@
 
 namespace tp {
 
-// Where integers of an output (of its block) and an input (of its group) lie, behind the start of the group.
+// Where integers of an output (of its block) and an input (of its group) lie, relative to the start of the group.
 inline int64_t nibble_byte(int64_t output, int64_t input) {
     const int64_t chunk = output / HALF_OUTPUTS * (NIBBLES_BYTES / 2) + input / 8 * 64;
     return chunk + output % HALF_OUTPUTS * 4 + input % 2 * 2 + input % 8 / 4;

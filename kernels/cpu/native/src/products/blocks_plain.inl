@@ -1,4 +1,4 @@
-// What levels without AVX-512 share of `blocks_vectors.inl`'s needs. Include within the level's namespace, behind `vectors.h`
+// What levels without AVX-512 share of `blocks_vectors.inl`'s needs. Include within the level's namespace, after `vectors.h`
 // and the level's `Pairs`.
 
 template <int OFFSET>

@@ -1,8 +1,8 @@
 // A block of the product with weights of small integers, in vector types for all levels. Include within the level's
-// namespace, behind `blocks_codings.inl`, `store.h`, and the level's `Sums`, `add_product`, `multiply_add`, MOST_ROWS (that
+// namespace, after `blocks_codings.inl`, `store.h`, and the level's `Sums`, `add_product`, `multiply_add`, MOST_ROWS (that
 // share what they read) and UNROLLED (steps of the innermost loops that are written out).
 
-// Weights are fetched so many bytes ahead: far ahead into the second cache, which waits for more lines at a time than the
+// Bytes that weights are prefetched ahead: far ahead into the second cache, which waits for more lines at a time than the
 // first one does, and from there into the first. A processor that is not asked stops at the end of each page.
 constexpr int FAR_BYTES = 8192, NEAR_BYTES = 2048;
 constexpr int LINE_BYTES = 64;
@@ -12,7 +12,7 @@ constexpr int IN_SECOND_CACHE = 2;  // as `__builtin_prefetch` counts
 constexpr int CHUNKS = 4;
 constexpr int PAIRS = 16;
 
-// A group as it lies in memory: taken apart anew at each use.
+// A group as stored: unpacked at each use.
 template <typename Coding>
 struct Packed {
     const char* header;

@@ -1,4 +1,4 @@
-// 32 words in one vector. Include within the level's namespace, behind `vectors.h`.
+// 32 words in one vector. Include within the level's namespace, after `vectors.h`.
 
 typedef int16_t Pairs __attribute__((vector_size(64)));
 

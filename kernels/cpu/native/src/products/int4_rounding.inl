@@ -1,4 +1,4 @@
-// bf16 weights rounded to four bits: see int4.cpp. Included by each level behind vectors.h and rounding.inl.
+// bf16 weights rounded to four bits: see int4.cpp. Include within a level's namespace, after vectors.h and rounding.inl.
 
 constexpr float MOST_NIBBLE = 15.0f, MOST_BYTE = 255.0f;
 

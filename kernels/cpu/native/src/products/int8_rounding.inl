@@ -1,4 +1,4 @@
-// bf16 weights rounded to signed bytes: see int8.cpp. Included by each level behind vectors.h and rounding.inl.
+// bf16 weights rounded to signed bytes: see int8.cpp. Include within a level's namespace, after vectors.h and rounding.inl.
 
 constexpr float MOST_SIGNED_BYTE = 127.0f;
 

@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t PIECE_BYTES = 512 << 10;  // of weights: the most that one thread takes at a time
 constexpr int64_t LEAST_BYTES = 16 << 10;   // and the least, towards the end
 constexpr int64_t PANEL_BYTES = 512 << 10;  // of rows: what stays in a core's cache while all the weights pass by
-constexpr int64_t PANEL_ROWS = 48;         // and no fewer: weights have to be read anew for each panel
+constexpr int64_t PANEL_ROWS = 48;         // minimum: weights are read once for each panel
 constexpr int64_t PREPARED_ROWS = 4;       // that one thread prepares at a time
 constexpr int64_t ALIGNMENT = 64;
 constexpr int64_t MOST_PARTS = 3;
@@ -118,14 +118,14 @@ int64_t offset_of(int64_t output, TpStore store) {
     }
 }
 
-// Rows in a panel: few enough to stay in the cache beside a block of weights, the panels about equal.
+// Rows in a panel: few enough to stay in the cache with a block of weights; panels are about equal.
 int64_t panel_rows(int64_t rows, int64_t bytes_of_row) {
     const int64_t most = std::max(PANEL_ROWS, PANEL_BYTES / bytes_of_row);
     const int64_t panels = (rows + most - 1) / most;
     return up_to((rows + panels - 1) / panels, PANEL_ROWS);
 }
 
-// Units of work with weights of so many bytes, one at least.
+// Units of work for weights of `bytes` bytes, at least one.
 int64_t units_of(const TpLinear& linear, int64_t bytes) {
     const TpWeight& weight = linear.part[0];
     return std::max<int64_t>(1, bytes / tp_packed_bytes(weight.format, BLOCK_OUTPUTS, weight.inputs));

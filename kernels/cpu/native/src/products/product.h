@@ -1,4 +1,4 @@
-// What a weight's format has to provide for `tp_product`, and what its kernels are given. See product.cpp.
+// The interface of a weight format for `tp_product`, and the arguments of its kernels. See product.cpp.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct Product {
     TpStore store;
     void* y;  // at the weight's own first output
     int64_t y_stride;
-    int64_t next_block;  // that this thread computes after this one, to be fetched meanwhile; -1: not known
+    int64_t next_block;  // this thread's next block, to be prefetched; -1: unknown
     bool follows;        // whether this block was some block's next
 };
 

@@ -1,4 +1,4 @@
-// What becomes of the sums of a block of 32 outputs. Include behind `vectors.h`, within the level's namespace, with
+// Stores the sums of a block of 32 outputs. Include after `vectors.h`, within the level's namespace, with
 // <algorithm> and "product.h" before both.
 
 // 16 numbers at `at`, or the first `lanes` of them.

@@ -102,7 +102,7 @@ class Team {
         }
     }
 
-    // A caller that stands back behind others (the engine's thread) wants the same of those who work for it.
+    // Workers take the niceness of their caller (the engine's thread has a lower priority than others).
     void follow_niceness() {
         thread_local bool followed = false;
         if (!followed) {
@@ -186,7 +186,7 @@ class Team {
 
     alignas(64) std::atomic<uint64_t> state_{0};
     std::atomic<int32_t> asleep_{0};
-    // Written while the loop is closed and nobody is inside.
+    // Written while the loop is closed and no thread is inside.
     alignas(64) tp::Range range_ = nullptr;
     const void* argument_ = nullptr;
     int64_t count_ = 0, grain_ = 1, least_ = 1;
