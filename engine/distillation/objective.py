@@ -21,10 +21,10 @@ def loss_and_gradient(student: Tensor, teacher: Tensor, columns: Tensor) -> tupl
     total = torch.zeros((), device=student.device)
     scale = 1.0 / student.shape[0]
     for rows in _pieces(student.shape[0]):
-        wanted = (teacher[rows].to(columns.dtype) @ columns.T).float().softmax(-1)
-        said = (student[rows].to(columns.dtype) @ columns.T).float().log_softmax(-1)
-        total -= torch.dot(wanted.flatten(), said.flatten())
-        gradient[rows] = ((said.exp_() - wanted) * scale).to(columns.dtype) @ columns
+        target = (teacher[rows].to(columns.dtype) @ columns.T).float().softmax(-1)
+        predicted = (student[rows].to(columns.dtype) @ columns.T).float().log_softmax(-1)
+        total -= torch.dot(target.flatten(), predicted.flatten())
+        gradient[rows] = ((predicted.exp_() - target) * scale).to(columns.dtype) @ columns
     return float(total) * scale, gradient
 
 
@@ -46,10 +46,10 @@ def agreement(student: Tensor, teacher: Tensor, head: Tensor) -> Agreement:
     same = torch.zeros((), device=student.device)
     shared = torch.zeros((), device=student.device)
     for rows in _pieces(student.shape[0]):
-        wanted = (teacher[rows].to(head.dtype) @ head.T).float().softmax(-1)
-        said = (student[rows].to(head.dtype) @ head.T).float().softmax(-1)
-        same += (wanted.argmax(-1) == said.argmax(-1)).sum()
-        shared += torch.minimum(wanted, said).sum()
+        target = (teacher[rows].to(head.dtype) @ head.T).float().softmax(-1)
+        predicted = (student[rows].to(head.dtype) @ head.T).float().softmax(-1)
+        same += (target.argmax(-1) == predicted.argmax(-1)).sum()
+        shared += torch.minimum(target, predicted).sum()
     count = student.shape[0]
     return Agreement(float(same) / count, float(shared) / count, count)
 

@@ -52,23 +52,23 @@ class Scores(Generic[A]):
         ]
 
 
-def measure(ops: HostOps, logits: Floats, tokens: Ints, most: int) -> Scores[Array]:
-    """Scores of tokens int64 [R] under logits float32 [R, V], with the `most` most likely tokens of each row. Ties go
-    to the lowest id."""
+def measure(ops: HostOps, logits: Floats, tokens: Ints, top_count: int) -> Scores[Array]:
+    """Scores of tokens int64 [R] under logits float32 [R, V], with the `top_count` most likely tokens of each row. Ties
+    go to the lowest id."""
     normalisers, logprobs, _ = ops.token_logprobs(logits, tokens)
-    top = _most_likely(logits, most)
+    top = _most_likely(logits, top_count)
     return Scores(tokens, logprobs, top, np.take_along_axis(logits, top, axis=1) - normalisers[:, None])
 
 
-def _most_likely(logits: Floats, most: int) -> Ints:
-    """Token ids of the `most` largest logits, int64 [R, most]."""
-    top: Ints = np.empty((len(logits), most), dtype=np.int64)
-    if most:
-        place = logits.shape[1] - most
+def _most_likely(logits: Floats, top_count: int) -> Ints:
+    """Token ids of the `top_count` largest logits, int64 [R, top_count]."""
+    top: Ints = np.empty((len(logits), top_count), dtype=np.int64)
+    if top_count:
+        place = logits.shape[1] - top_count
         least = np.partition(logits, place, axis=1)[:, place]
         for row, bound, tokens in zip(logits, least, top, strict=True):
             candidates = np.flatnonzero(~(row < bound))  # all of them if there are more NaNs than that
-            tokens[:] = candidates[np.argsort(-row[candidates], kind="stable")[:most]]
+            tokens[:] = candidates[np.argsort(-row[candidates], kind="stable")[:top_count]]
     return top
 
 

@@ -295,9 +295,9 @@ def _run_short_request(scheduler: Scheduler, runner: Executor, speculator: Specu
             service_class=config.scheduler.classes[0],
         )
     )
-    nobody = SpeculationLoad(0, 0, 0)
+    no_load = SpeculationLoad(0, 0, 0)
     while True:
-        plan = scheduler.schedule(draft=lambda room: speculator.propose(room, nobody).drafts)
+        plan = scheduler.schedule(draft=lambda room: speculator.propose(room, no_load).drafts)
         if plan is None:
             return
         begun_ns = time.monotonic_ns()

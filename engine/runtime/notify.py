@@ -14,7 +14,7 @@ class Wakeup:
 
     async def wait(self) -> None:
         """Wait for the next `wake`. One waiter at a time."""
-        assert self._waiter is None, "somebody waits already"
+        assert self._waiter is None, "another task waits already"
         self._waiter = asyncio.get_running_loop().create_future()
         try:
             await self._waiter

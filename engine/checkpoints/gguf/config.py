@@ -52,7 +52,7 @@ def config_from_gguf(header: Header, frequency_divisors: tuple[float, ...] | Non
     everything = Keys(header.metadata, "metadata: ")
     family, keys = _architecture(everything)
     hidden, heads = keys.size("embedding_length"), keys.size("attention.head_count")
-    layers = keys.size("block_count", most=MAX_LAYERS)
+    layers = keys.size("block_count", maximum=MAX_LAYERS)
     head_dim = keys.optional_size("attention.key_length") or hidden // heads
     if keys.size("attention.value_length", head_dim) != head_dim:
         raise keys.refuse("attention.value_length", f"is not the key length {head_dim}")
@@ -89,7 +89,7 @@ def _architecture(everything: Keys) -> tuple[Family, Keys]:
     kind = everything.text("general.type", "model")
     if kind != "model":
         raise everything.refuse("general.type", f"{kind!r:.80} is not a model")
-    if everything.size("split.count", 1, least=0) > 1:
+    if everything.size("split.count", 1, minimum=0) > 1:
         raise everything.refuse("split.count", "a model in several files is not served; merge them first")
     prefix = f"{name}."
     values = {key.removeprefix(prefix): everything.values[key] for key in everything.values if key.startswith(prefix)}
@@ -149,7 +149,7 @@ def _yarn_attention_factor(keys: Keys, factor: float) -> float | None:
 
 
 def _windows(family: Family, keys: Keys, layers: int) -> tuple[int | None, ...]:
-    window = keys.size("attention.sliding_window", 0, least=0)
+    window = keys.size("attention.sliding_window", 0, minimum=0)
     if window and family != "llama":
         raise keys.refuse("attention.sliding_window", "does not say which layers slide")
     return (window or None,) * layers

@@ -197,10 +197,10 @@ class _Cursor:
     def u64(self, what: str) -> int:
         return int(_U64.unpack(self.take(8, what))[0])
 
-    def name(self, what: str, most_bytes: int) -> str:
+    def name(self, what: str, max_bytes: int) -> str:
         length = self.u64(what)
-        if length > most_bytes:
-            _refuse(what, f"{length} bytes long, more than {most_bytes}")
+        if length > max_bytes:
+            _refuse(what, f"{length} bytes long, more than {max_bytes}")
         try:
             name = self.take(length, what).decode("utf-8")
         except UnicodeDecodeError as error:

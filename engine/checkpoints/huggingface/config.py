@@ -80,7 +80,7 @@ def config_from_json(config: Mapping[str, Any], generation_config: Mapping[str, 
         raise keys.refuse("hidden_act", f"{config['hidden_act']!r:.80} is not silu")
 
     hidden, heads = keys.size("hidden_size"), keys.size("num_attention_heads")
-    layers = keys.size("num_hidden_layers", most=MAX_LAYERS)
+    layers = keys.size("num_hidden_layers", maximum=MAX_LAYERS)
     attention = _attention(family, keys)
     head_dim = keys.optional_size("head_dim") or attention.default_head_dim
     if head_dim is None:
@@ -153,7 +153,7 @@ def _windows(family: Family, keys: Keys, layers: int) -> tuple[int | None, ...]:
     if window is None:
         raise keys.refuse("sliding_window", "null, but use_sliding_window is true")
     if types is None:
-        first = keys.size("max_window_layers", 28, least=0)
+        first = keys.size("max_window_layers", 28, minimum=0)
         types = [index >= first for index in range(layers)]
     return tuple(window if slides else None for slides in types)
 

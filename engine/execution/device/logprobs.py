@@ -6,10 +6,10 @@ from engine.execution.logprobs import Scores
 from kernels.ops import Ops
 
 
-def measure(ops: Ops, logits: Tensor, tokens: Tensor, most: int) -> Scores[Tensor]:
-    """Scores of tokens int64 [R] under logits float32 [R, V], with the `most` most likely tokens of each row."""
+def measure(ops: Ops, logits: Tensor, tokens: Tensor, top_count: int) -> Scores[Tensor]:
+    """Scores of tokens int64 [R] under logits float32 [R, V], with the `top_count` most likely tokens of each row."""
     normalisers, logprobs, _ = ops.token_logprobs(logits, tokens)
-    top = logits.topk(most, dim=-1)
+    top = logits.topk(top_count, dim=-1)
     return Scores(tokens, logprobs, top.indices, top.values - normalisers[:, None])
 
 

@@ -65,11 +65,11 @@ def place(
 def largest_step(config: SchedulerConfig, window: int, *, decode: bool) -> StepPlan:
     """A plan with a row in every slot. All rows share dummy blocks; their KV is never read."""
     rows = min(config.max_running, row_sizes(config.max_running)[-1]) if decode else config.max_running
-    most = min(config.chunk_tokens, window)
+    max_tokens = min(config.chunk_tokens, window)
     spare = 0 if decode else config.step_tokens - rows
     scheduled = []
     for slot in range(rows):
-        tokens = min(most, 1 + spare)
+        tokens = min(max_tokens, 1 + spare)
         spare -= tokens - 1
         blocks = list(range(-(-tokens // BLOCK_TOKENS)))
         scheduled.append(ScheduledRow(_request(slot, tokens, blocks), 0, tokens, True))
