@@ -78,7 +78,7 @@ def tokens_per_s(config: SchedulerConfig, device: StepCostModel, requests: list[
         scheduler.add(pending.popleft(), now_ns)
     while True:
         began_ns = time.perf_counter_ns()
-        plan = scheduler.schedule(now_ns, guard=scheduler.step_guard(now_ns))
+        plan = scheduler.schedule(now_ns, limits=scheduler.step_limits(now_ns))
         planned_ns = time.perf_counter_ns()
         if plan is None:
             break

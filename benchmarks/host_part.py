@@ -108,7 +108,7 @@ class Bench:
 
         def schedule() -> None:
             nonlocal plan
-            plan = self.scheduler.schedule(self._now_ns, guard=self.scheduler.step_guard(self._now_ns))
+            plan = self.scheduler.schedule(self._now_ns, limits=self.scheduler.step_limits(self._now_ns))
 
         self._timed(schedule)
         if plan is not None:

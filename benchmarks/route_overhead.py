@@ -14,7 +14,7 @@ from engine.memory import BlockPool, KVCacheManager
 from engine.request import STANDARD, SamplingParams, ServiceClass
 from engine.runtime.wait_prediction import PredictedWait, WaitPredictor
 from engine.scheduling import Scheduler
-from engine.scheduling.pace import Pace
+from engine.scheduling.step_slowdown import StepSlowdown
 from engine.simulation import make_request
 from gateway.generation.request import Conversation, GenerationRequest
 from gateway.generation.route_stage import question_of, token_param
@@ -48,7 +48,7 @@ def _predictor() -> WaitPredictor:
     scheduler = Scheduler(SchedulerConfig(), KVCacheManager(BlockPool(1024)), 4096)
     for number in range(WAITING):
         scheduler.add(make_request(str(number), [1] * 200, arrival=number, params=SamplingParams(max_tokens=64)))
-    return WaitPredictor(scheduler, Pace())
+    return WaitPredictor(scheduler, StepSlowdown())
 
 
 def chat(model: str, *texts: str) -> GenerationRequest:

@@ -133,7 +133,7 @@ def watch_parts(engine: Engine, loaded: LoadedModel) -> _Watch:
     watch.on(runner._placer, "place", "inputs")
     watch.on(runner, "execute", "results")
     watch.on(loaded.scheduler, "schedule", "plan")
-    watch.on(loaded.scheduler, "step_guard", "plan")
+    watch.on(loaded.scheduler, "step_limits", "plan")
     watch.on(loaded.scheduler, "commit", "commit")
     core = cast(Any, engine)._core
     watch.on(core, "_record_step", "wait prediction")

@@ -11,11 +11,11 @@ from engine.errors import DeviceLost, OutOfDeviceMemory
 from engine.request import TokenDelta
 from engine.runtime.watchdog import StepHung, Watchdog
 from engine.scheduling.cost import StepWork, step_work
-from engine.scheduling.drafting import DraftRoom, Drafts
-from engine.scheduling.pace import Pace
+from engine.scheduling.drafting import DraftCapacity, Drafts
 from engine.scheduling.plan import Executor, PendingStep, StepPlan, StepResult
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.stats import SchedulerStats
+from engine.scheduling.step_slowdown import StepSlowdown
 from engine.speculation.policy import SpeculationLoad
 from engine.speculation.speculator import Proposals, Speculator
 
@@ -74,7 +74,7 @@ class StepLoop:
     ) -> None:
         """`before_launch` is called before each launch, outside the watchdog."""
         scheduler.async_depth = executor.async_depth
-        self.pace = Pace()
+        self.pace = StepSlowdown()
         self._scheduler = scheduler
         self._executor = executor
         self._clock = clock
@@ -131,21 +131,21 @@ class StepLoop:
     def _plan(self) -> tuple[StepPlan | None, Proposals | None]:
         """The next step and the proposals for it; None for the proposals if there is no speculator."""
         now_ns = time.monotonic_ns()
-        guard = self._scheduler.step_guard(now_ns)
+        limits = self._scheduler.step_limits(now_ns)
         speculator = self._speculator
         if speculator is None:
-            return self._scheduler.schedule(now_ns, guard=guard), None
+            return self._scheduler.schedule(now_ns, limits=limits), None
         load = self._load()
         proposals: Proposals | None = Proposals(load)
         if self._in_flight or not speculator.wants(load, self._ranks):
-            return self._scheduler.schedule(now_ns, guard=guard), proposals
+            return self._scheduler.schedule(now_ns, limits=limits), proposals
 
-        def draft(room: DraftRoom) -> Drafts:
+        def draft(room: DraftCapacity) -> Drafts:
             nonlocal proposals
             proposals = self._propose(speculator, room, load)
             return {} if proposals is None else proposals.drafts
 
-        plan = self._scheduler.schedule(now_ns, guard=guard, draft=draft)
+        plan = self._scheduler.schedule(now_ns, limits=limits, draft=draft)
         return plan, proposals
 
     def stats(self, now_ns: int) -> SchedulerStats:
@@ -155,7 +155,7 @@ class StepLoop:
             return stats
         return replace(stats, speculation=speculator.stats(self._scheduler.class_names))
 
-    def _propose(self, speculator: Speculator, room: DraftRoom, load: SpeculationLoad) -> Proposals | None:
+    def _propose(self, speculator: Speculator, room: DraftCapacity, load: SpeculationLoad) -> Proposals | None:
         """Drafts for the step being planned, with their time charged. Drafting is optional: if it fails, it is switched
         off."""
         try:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from engine.request import Request
 from engine.runtime.reservation import UNKNOWN_PROMPT, ArrivalBook, ExpectedPrompt, Reservation, fork_of
-from engine.scheduling.hindsight import Hindsight
-from engine.scheduling.pace import Pace
 from engine.scheduling.scheduler import Scheduler
+from engine.scheduling.step_slowdown import StepSlowdown
 from engine.scheduling.wait import ClassLoad, QueueSnapshot, predict_drain_ns, predict_first_token_ns
+from engine.scheduling.wait_calibration import WaitCalibration
 
 FRESH_NS = 50_000_000
 """Age up to which a snapshot of the load is reused, while no request waits and the number of running ones is unchanged.
@@ -47,7 +47,7 @@ class WaitPredictor:
     called on any thread; the other methods belong to the engine thread.
     """
 
-    def __init__(self, scheduler: Scheduler, pace: Pace) -> None:
+    def __init__(self, scheduler: Scheduler, pace: StepSlowdown) -> None:
         self._scheduler = scheduler
         self._pace = pace
         self._lock = threading.Lock()
@@ -57,7 +57,7 @@ class WaitPredictor:
         self._fresh_ns: int | None = None
         """Time of the snapshot, if no request waited in it."""
         self._running = 0
-        self._hindsights = [Hindsight(rank, self._first_token_ns) for rank in scheduler.ranks]
+        self._calibrations = [WaitCalibration(rank, self._first_token_ns) for rank in scheduler.ranks]
 
     @property
     def queue_depth(self) -> int:
@@ -73,8 +73,8 @@ class WaitPredictor:
     def predicted_wait(self, service_class: str, prompt_tokens: int) -> PredictedWait:
         """The predicted wait of a request submitted now. O(classes)."""
         load, rank = self._view.load, self._scheduler.rank_of(service_class)
-        factor = self._hindsights[rank].factor
-        drain_ns = self._pace.stretch * predict_drain_ns(load, rank, self._scheduler.cost_model)
+        factor = self._calibrations[rank].factor
+        drain_ns = self._pace.factor * predict_drain_ns(load, rank, self._scheduler.cost_model)
         return PredictedWait(int(factor * self._first_token_ns(load, rank, prompt_tokens)), int(factor * drain_ns))
 
     def reserve(self, service_class: str) -> Reservation:
@@ -111,13 +111,13 @@ class WaitPredictor:
                 request.rank, requests=1, tokens=own.tokens, pairs=own.pairs
             )
 
-        self._hindsights[request.rank].submitted(request.id, len(request.tokens), now_ns, queue_ahead)
+        self._calibrations[request.rank].on_submit(request.id, len(request.tokens), now_ns, queue_ahead)
 
     @contextmanager
     def displacing(self, request_ids: Sequence[str]) -> Iterator[None]:
         """Requests are aborted, paused or resumed within the block. The resulting change of the queue is not counted as
         progress. `refresh` follows."""
-        watching = [hindsight for hindsight in self._hindsights if hindsight.watches]
+        watching = [calibration for calibration in self._calibrations if calibration.has_probe]
         if not watching:
             yield
             return
@@ -127,8 +127,8 @@ class WaitPredictor:
         after = scheduler.snapshot()
         displaced = waited.symmetric_difference(id_ for id_ in request_ids if scheduler.waits(id_))
         if displaced:
-            for hindsight in watching:
-                hindsight.displaced(displaced, before, after)
+            for calibration in watching:
+                calibration.on_displaced(displaced, before, after)
 
     def is_fresh(self, now_ns: int) -> bool:
         """Whether a refresh after a step can be skipped."""
@@ -153,8 +153,8 @@ class WaitPredictor:
         self._running = sum(load.running_requests for load in taken.classes)
         self._fresh_ns = None if waits else now_ns
         if stepped:
-            for hindsight in self._hindsights:
-                hindsight.moved(taken, now_ns)
+            for calibration in self._calibrations:
+                calibration.on_step(taken, now_ns)
 
     def on_stop(self) -> None:
         """The engine has stopped; the queue is empty."""
@@ -181,4 +181,4 @@ class WaitPredictor:
     def _first_token_ns(self, load: QueueSnapshot, rank: int, prompt_tokens: int) -> int:
         """The prediction before the correction by the queue's recent speed."""
         cost_model = self._scheduler.cost_model
-        return int(self._pace.stretch * predict_first_token_ns(load, rank, prompt_tokens, cost_model))
+        return int(self._pace.factor * predict_first_token_ns(load, rank, prompt_tokens, cost_model))

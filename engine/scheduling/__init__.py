@@ -1,10 +1,19 @@
-"""What runs next: the step plan, the scheduler that makes it, and the rules it follows. No torch.
+"""The scheduler: it plans each step of one model and commits its result. No torch.
 
-`Scheduler` is the face; `plan` holds what passes between it and an executor. Behind it, one job a file: `roster` (who
-is here and where each stands), `planner` with `growth` and `admission` (what the next step is), `commit` and `ledger`
-(what came of it), `flight` and `shortage` (what is under way, and what there was no room for), `guard`, `allowance` and
-`wait` (how long steps and waits are). One rule a file: `order` and `fair_queue` (who goes first), `victims` and
-`preemption_budget` (who gives way), `stopping` (who is done).
+scheduler          the interface; `plan` has the values exchanged with an executor
+request_table      all requests: their queues, slots and load sums
+planner            the next step: `decode_blocks` and `admission` allocate, `drafting` adds drafts
+commit, ledger     a step's result: tokens to requests, time to classes and requests
+in_flight          the launched steps and their dropped rows
+step_limits, allowance, class_activity
+                   how large a step may be
+cost, measured_work, wait, wait_calibration, step_slowdown
+                   predicted times of steps and waits
+order, fair_queue  which request comes first
+victims            which request is preempted
+stopping           when a request ends
+stats, service_window, waiting_ages
+                   metrics
 """
 
 from engine.scheduling.plan import Executor, PendingStep, RowResult, ScheduledRow, StepPlan, StepResult

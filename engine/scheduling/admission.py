@@ -1,17 +1,17 @@
-"""Who gets in: room for a waiting request, if need be after requests of lower classes gave way.
+"""Admission of waiting requests: a slot and KV blocks, if necessary by preempting requests of lower classes.
 
-**Nobody overtakes one that waits for capacity.** A head for which no preemption would make the room waits for what its
-own class and those above give back; whatever came in before it, it would wait for, too. So it keeps out all behind it
-and all classes below.
+**A request that waits for capacity is never overtaken.** Where no preemption frees enough for the first request of a
+queue, it waits for what its own class and those above give back. Anything admitted before it would delay it, so it
+blocks all requests behind it and all classes below.
 
-**One that waits for its tenant's budget of preemptions is held back, and may be passed, at no cost to it.** Others did
-not use that budget up. Whoever comes in past it, be it of another tenant of its class or of a class below, makes its
-room by preemptions of its own: of what is free, as much is kept as those that are held back need, and so they are no
-more short of slots or blocks than before. One passes in a step, so that they are asked again before the next does.
+**A request that waits for its tenant's preemption budget may be overtaken, at no cost to it.** Other requests did not
+exhaust that budget. A request that overtakes, of another tenant of its class or of a class below, frees its room by
+preemptions of its own. Free slots and blocks that the budget-blocked requests need are left untouched, so overtaking
+never delays them. One request overtakes per step, so the blocked ones are tried again before the next.
 
-It is served in the end. Each that passes takes the place of at least one of a class strictly below its own, and nobody
-comes in there meanwhile but in the same way; so there is an end to those that pass. From then on all that running
-requests give back stays free, until it is enough, if the budget is not there before.
+A blocked request is admitted in the end. Each overtaking request replaces at least one of a class strictly below its
+own, and nothing else is admitted to those classes meanwhile, so overtaking ends. From then on, everything that running
+requests free stays free until it is enough, unless the budget recovers first.
 """
 
 from dataclasses import dataclass, field
@@ -21,101 +21,137 @@ from engine.config import SchedulerConfig
 from engine.memory.kv_cache import BlockDemand, KVCacheManager
 from engine.memory.prefix_hits import PrefixHits
 from engine.request import Request
-from engine.scheduling.preemption_budget import PreemptionBudget
-from engine.scheduling.roster import Roster
+from engine.scheduling.request_table import RequestTable
 from engine.scheduling.victims import victims_for_waiting
 
-GROWTH_OF_ONE_THAT_PASSES = 2
-"""Blocks beyond its own: one for it to grow by, and one for a head that was alone and now is not."""
+OVERTAKING_HEADROOM_BLOCKS = 2
+"""Blocks that an overtaking request leaves free beyond its own: one for its next block, and one for a blocked request
+that would have run alone and now does not."""
 
 
-class Refusal(Enum):
-    """Why a waiting request does not get in: nothing would make the room, or its tenant may not have it made now."""
+class AdmissionRefusal(Enum):
+    """Why a waiting request is not admitted: no capacity even with preemptions, or no preemption budget left."""
 
     CAPACITY = auto()
     BUDGET = auto()
 
 
 @dataclass(slots=True)
-class HeldBack:
-    """The heads that were refused for their tenants' budget in this step, and what they need of what is free.
+class BudgetBlocked:
+    """The waiting requests of this step that were refused for their tenants' preemption budget, and what they need.
 
-    `tenants` are those of the class that is planned now; the needs are of all classes planned so far.
+    `tenants` are those of the class that is being planned; `slots`, `blocks` and `hits` cover all classes planned so
+    far.
     """
 
     tenants: list[str] = field(default_factory=list)
     slots: int = 0
     blocks: int = 0
     hits: list[PrefixHits] = field(default_factory=list)
-    """Cached blocks that are theirs to share: when a victim lets go of one, nothing is gained for them."""
+    """Cached blocks that they will share: preempting another holder of such a block frees nothing for them."""
+
+
+class PreemptionBudget:
+    """A token bucket per tenant: `burst` preemptions at once, refilled by as many in `window_steps` steps.
+
+    It keeps priority from being abused: a tenant that sends request after request to preempt others waits like any
+    other. Levels are integers, in preemptions times `window_steps`. A full bucket takes no memory.
+    """
+
+    def __init__(self, burst: int, window_steps: int) -> None:
+        self._burst = burst
+        self._window_steps = window_steps
+        self._spent: dict[str, tuple[int, int]] = {}
+        """By tenant: what is spent of its bucket, and the step as of which."""
+
+    def left(self, tenant: str, step: int) -> int:
+        """Preemptions that the tenant's waiting requests may cause at this step."""
+        return self._burst - -(-self._spent_now(tenant, step) // self._window_steps)
+
+    def spend(self, tenant: str, step: int, preemptions: int) -> None:
+        """Take preemptions from the tenant's bucket."""
+        assert preemptions <= self.left(tenant, step), f"{tenant} has caused too many preemptions"
+        self._spent[tenant] = (self._spent_now(tenant, step) + preemptions * self._window_steps, step)
+        if len(self._spent) > 1024:
+            self._spent = {name: spent for name, spent in self._spent.items() if self._spent_now(name, step)}
+
+    def _spent_now(self, tenant: str, step: int) -> int:
+        spent, since = self._spent.get(tenant, (0, step))
+        return max(0, spent - (step - since) * self._burst)
 
 
 class Admission:
-    """Says what it takes to admit a request. Knows what each tenant's requests have had preempted."""
+    """Decides what it takes to admit a waiting request, and owns the tenants' preemption budgets."""
 
-    def __init__(self, config: SchedulerConfig, cache: KVCacheManager, roster: Roster) -> None:
+    def __init__(self, config: SchedulerConfig, cache: KVCacheManager, requests: RequestTable) -> None:
         self._cache = cache
-        self._roster = roster
+        self._requests = requests
         self._preemption_budget = PreemptionBudget(config.tenant_preemptions, config.preemption_window_steps)
 
     def make_room(
-        self, request: Request, demand: BlockDemand, step: int, held_back: HeldBack
-    ) -> list[Request] | Refusal:
-        """Have a slot and blocks for a waiting request, beside what is kept for those that are held back.
+        self, request: Request, demand: BlockDemand, step: int, blocked: BudgetBlocked
+    ) -> list[Request] | AdmissionRefusal:
+        """Free a slot and blocks for a waiting request, in addition to what `blocked` requests need.
 
-        Returns those that were preempted for it. Nobody is preempted in vain: all that it takes is known before the
-        first victim goes. O(running requests).
+        Returns the requests that were preempted for it. None is preempted in vain: all that the admission takes is
+        known before the first preemption. O(running requests).
         """
         rank = request.rank
-        kept_slots = min(held_back.slots, max(self._roster.slot_room(rank), 0))
-        missing_blocks = self._cache.shortage(request, demand, self._blocks_to_leave(rank, held_back))
-        missing_slots = max(0, 1 + kept_slots - self._roster.slot_room(rank))
+        kept_slots = min(blocked.slots, max(self._requests.available_slots(rank), 0))
+        missing_blocks = self._cache.shortage(request, demand, self._blocks_to_leave(rank, blocked))
+        missing_slots = max(0, 1 + kept_slots - self._requests.available_slots(rank))
         if not missing_blocks and not missing_slots:
             return []
-        running = self._roster.running.ranks
+        running = self._requests.running.ranks
         if not any(map(len, running[rank + 1 :])):
-            return Refusal.CAPACITY
+            return AdmissionRefusal.CAPACITY
         if missing_blocks and self._cache.returning_blocks:
-            return Refusal.CAPACITY  # nobody gives way for blocks that are about to be free
-        most = self._preemption_budget.left(request.tenant, step)
-        leaving = self._cache.leaving(rank, [demand.hits, *held_back.hits])
+            return AdmissionRefusal.CAPACITY  # no preemption for blocks that are about to be free
+        max_victims = self._preemption_budget.left(request.tenant, step)
+        leaving = self._cache.leaving(rank, [demand.hits, *blocked.hits])
         victims = victims_for_waiting(
-            leaving, running, request, missing_blocks=missing_blocks, missing_slots=missing_slots, most=most
+            leaving,
+            running,
+            request,
+            missing_blocks=missing_blocks,
+            missing_slots=missing_slots,
+            max_victims=max_victims,
         )
         if not victims:
-            return Refusal.CAPACITY
-        if len(victims) > most:
-            return Refusal.BUDGET
+            return AdmissionRefusal.CAPACITY
+        if len(victims) > max_victims:
+            return AdmissionRefusal.BUDGET
         self._preemption_budget.spend(request.tenant, step, len(victims))
         for victim in victims:
-            self._roster.preempt(victim, cause=rank)
+            self._requests.preempt(victim, cause=rank)
         if missing_blocks and self._cache.returning_blocks:
-            return Refusal.CAPACITY  # they had more than is taken back in a step: it comes in when that is done
+            return AdmissionRefusal.CAPACITY  # a step returns a bounded number of blocks: it is admitted after the rest
         return victims
 
-    def hold_back(self, request: Request, demand: BlockDemand, held_back: HeldBack) -> None:
-        """Keep for a request that was refused what it needs of what is free."""
-        held_back.tenants.append(request.tenant)
-        held_back.slots += 1
-        held_back.hits.append(demand.hits)
-        room = max(self._cache.room(request.rank), 0)
-        held_back.blocks += self._cache.shortage(request, demand, room + self._growth_blocks(request.rank))
+    def reserve(self, request: Request, demand: BlockDemand, blocked: BudgetBlocked) -> None:
+        """Add a budget-blocked request to `blocked`, so that what it needs of the free capacity stays free."""
+        blocked.tenants.append(request.tenant)
+        blocked.slots += 1
+        blocked.hits.append(demand.hits)
+        available = max(self._cache.room(request.rank), 0)
+        blocked.blocks += self._cache.shortage(request, demand, available + self._headroom_blocks(request.rank))
 
-    def _blocks_to_leave(self, rank: int, held_back: HeldBack) -> int:
-        growth = self._growth_blocks(rank)
-        if not held_back.slots:
-            return growth
-        kept = min(held_back.blocks, max(self._cache.room(rank), 0))
-        return max(growth, kept + GROWTH_OF_ONE_THAT_PASSES)
+    def _blocks_to_leave(self, rank: int, blocked: BudgetBlocked) -> int:
+        headroom = self._headroom_blocks(rank)
+        if not blocked.slots:
+            return headroom
+        kept = min(blocked.blocks, max(self._cache.room(rank), 0))
+        return max(headroom, kept + OVERTAKING_HEADROOM_BLOCKS)
 
-    def _growth_blocks(self, rank: int) -> int:
-        """The blocks to leave when one of the rank is admitted, so that nobody gives way soon after: no thrash.
+    def _headroom_blocks(self, rank: int) -> int:
+        """Blocks to leave free when a request of the rank is admitted, so that none is preempted soon after (thrash).
 
-        A request gets the blocks of all its tokens at once, so it grows by one in 16 steps at most. One for each
-        that runs in this class, the newcomer included, and for each above that would outgrow the reserve of its
-        class. The classes below can give way. A request alone needs nothing.
+        A request is admitted with the blocks of all its tokens, so it needs at most one more in the next 16 steps.
+        Headroom is one block for each running request of this class, including the new one, and one for each request
+        above that would outgrow the reserve of its class. The classes below can be preempted. A request that runs
+        alone needs no headroom.
         """
-        running = self._roster.running.ranks
+        running = self._requests.running.ranks
         above = sum(max(0, len(running[other]) - self._cache.unused_reserve(other)) for other in range(rank))
         others = above + len(running[rank])
         return others + 1 if others else 0

@@ -1,6 +1,7 @@
-"""What a step costs: a linear model of its time, refit with each measured step, that also divides the time up.
+"""The step cost model: a linear model of a step's time, refit by every measured step (recursive least squares).
 
-The one truth about time. The token budget, the predicted wait, the simulator and the bill all ask it.
+It is the single source of step times: for the token budget, predicted waits, the simulator, and the division of a
+step's time among its rows.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,31 +14,31 @@ from typing import NamedTuple, Self
 from engine.scheduling.measured_work import MeasuredWork
 
 MEMORY = 0.998
-"""What a measurement still weighs when the next one of its kind comes: the last 500 or so count."""
+"""Forgetting factor: the weight of a measurement when the next one of its kind is added; about the last 500 count."""
 NOISE_VARIANCE = 0.1**2
-"""Of a step's time, relative to its prediction: equal steps differ by about a tenth."""
+"""Variance of a step's time relative to its prediction: equal steps differ by about a tenth."""
 PRIOR_VARIANCE = 10.0**2
-"""Of a coefficient, relative to its first value, before anything is known; never exceeded later."""
+"""Prior variance of a coefficient relative to its first value. Also the maximum later."""
 PLAUSIBLE_DEVIATIONS = 3.0
 SLOW_STREAK = 8
-"""So many implausibly slow steps in a row are no accident."""
+"""This many implausibly slow steps in a row mean that the device is slower."""
 START_STEPS = 16
-"""As many steps may show that those before them were slow by accident, and set the scale."""
+"""Any of the first steps may set the scale instead of earlier ones that were slow by accident."""
 START_SPREAD = 32.0
-"""How far apart, as a factor, the times of steps can be, over those of the reference device, by what is in them."""
+"""The maximum plausible ratio of two steps' scales, each its time over that on the reference device."""
 SPEED_VARIANCE = 1.0
-"""Of a device's speed, relative, where it is found to have changed."""
+"""Relative variance of a device's speed when it has changed."""
 DOUBT = 10.0
-"""How much less certain the coefficients are, in variance, once the device has shown another speed."""
+"""Factor on the coefficients' variance after the device's speed has changed."""
 _SMALLEST_TOTAL_NS = 1e-9
 """Predicted step times below this are too small to divide by; the time is then split equally."""
 
 
 class StepWork(NamedTuple):
-    """What the time of a step depends on, summed over its rows. Additive: `total` of rows is the step's.
+    """The features of a step's time, summed over its rows. Additive: the `total` of the rows is the step's work.
 
-    `context_tokens` are the tokens whose KV a row reads. `prefill_pairs` are the (query, key) pairs of rows with
-    more than one token; those of a one-token row are its `context_tokens`.
+    `context_tokens`: tokens whose KV the rows read. `prefill_pairs`: (query, key) pairs of rows with more than one
+    token; a one-token row has as many pairs as `context_tokens`, and they are not counted here.
     """
 
     tokens: int
@@ -50,22 +51,22 @@ NO_WORK = StepWork(0, 0, 0, 0)
 
 
 def row_work(start: int, tokens: int) -> StepWork:
-    """A row that computes `tokens` tokens from position `start` on. Each sees those before it and itself.
+    """The work of a row that computes `tokens` tokens from position `start` on, with causal attention.
 
-    Pairs are counted as causal attention has them, tokens x mean context: cut into chunks, a prompt has as many.
+    Pairs are tokens x mean context, so a prompt has as many in chunks as in one piece.
     """
     pairs = tokens * start + tokens * (tokens + 1) // 2 if tokens > 1 else 0
     return StepWork(tokens, start + tokens, pairs, 1)
 
 
 def total(works: Iterable[StepWork]) -> StepWork:
-    """The work of a step that has these rows."""
+    """The work of a step with these rows."""
     columns = tuple(zip(*works, strict=True))
     return StepWork(*map(sum, columns)) if columns else NO_WORK
 
 
 def step_work(starts: Sequence[int], tokens: Sequence[int]) -> StepWork:
-    """`total` of the `row_work` of rows that are given by columns, as each step needs it."""
+    """The `total` of the rows' `row_work`, from columns: called once per step."""
     rows, all_tokens = len(starts), sum(tokens)
     pairs = 0
     if all_tokens > rows:
@@ -79,7 +80,7 @@ def step_work(starts: Sequence[int], tokens: Sequence[int]) -> StepWork:
 class CostCoefficients:
     """step time = step_ns + token_ns * tokens + context_token_ns * context_tokens + pair_ns * prefill_pairs.
 
-    `step_ns` is what a step costs whatever is in it: launching it and reading the weights once. None is negative.
+    `step_ns`: the constant cost of a step, launching it and reading the weights once. None is negative.
     """
 
     step_ns: float
@@ -110,9 +111,10 @@ def roofline_coefficients(
     bytes_per_s: float,
     flops_per_s: float,
 ) -> CostCoefficients:
-    """What a model costs on a device that reaches these rates: bytes over bandwidth, operations over throughput.
+    """A model's coefficients on a device with these rates: bytes over bandwidth, operations over throughput (roofline:
+    Williams et al. 2009).
 
-    An upper estimate, as it adds up what a good kernel overlaps.
+    An upper estimate, as it adds what a good kernel overlaps.
     """
     return CostCoefficients(
         step_ns=1e9 * weight_bytes / bytes_per_s,
@@ -140,30 +142,31 @@ are reached to 80 % and 60 %.
 
 
 class StepCostModel:
-    """Predicts a step's time, learns from measured ones, and divides a measured time among a step's rows.
+    """Predicts a step's time, learns from measured steps, and divides a measured time among a step's rows.
 
     Recursive least squares on relative errors, so that a long step does not outweigh a short one, in units of the
-    first coefficients, so that one variance fits all. Forgetting is directional (Kulhavy 1987): a step makes room
-    for itself only along its own mix of work. Hours of decode leave what is known of prefill as it was, and the
-    covariance does not grow along what is not observed; a cap on its diagonal bounds it in any case.
+    first coefficients, so that one variance fits all. Forgetting is directional (Kulhavy 1987, Restricted exponential
+    forgetting in real-time identification): a step discounts old information only along its own mix of work. Hours of
+    decode leave the knowledge of prefill unchanged, and the covariance does not grow along unobserved directions; its
+    diagonal is capped in any case.
 
-    A step can be slow by accident and not fast. An implausibly slow one counts as little as a plausible one; a streak
-    of them shows that the device is slower, and rescales all coefficients. One that is implausibly fast shows that the
-    device is faster, or that those coefficients are too high which are uncertain and which the step informs of. At the
-    start, a step that is faster than what is in it can explain sets the scale instead of those before it.
+    Steps can be slow by accident, but not fast. An implausibly slow step is clipped to a plausible error. A streak of
+    them means that the device is slower, and rescales all coefficients. An implausibly fast step means that the device
+    is faster, or that uncertain coefficients of the step's kind of work are too high. At the start, a step that is
+    faster than its work can explain sets the scale instead of the steps before it.
 
     `measured` limits extrapolation.
     """
 
     def __init__(self) -> None:
-        """For a device that is not known: the first measured step sets the scale of all coefficients."""
+        """For an unknown device: the first measured step sets the scale of all coefficients."""
         self._begin(H200_LLAMA_8B)
         self._start: list[tuple[StepWork, int, float]] | None = []
         self.measured = MeasuredWork()
 
     @classmethod
     def from_coefficients(cls, coefficients: CostCoefficients) -> Self:
-        """A model that is right from the start; it goes on learning where steps are observed."""
+        """A model with known coefficients. It still learns from observed steps."""
         model = cls()
         model._begin(coefficients)
         model._start = None
@@ -181,7 +184,7 @@ class StepCostModel:
         return CostCoefficients(*self._ns)
 
     def predict_ns(self, work: StepWork) -> int:
-        """How long a step with this work takes. Does not fall when any part of the work grows."""
+        """The predicted time of a step with this work. Monotonic in every part of the work."""
         return int(self._predict(work))
 
     def _predict(self, work: StepWork) -> float:
@@ -189,7 +192,7 @@ class StepCostModel:
         return step + token * work.tokens + context_token * work.context_tokens + pair * work.prefill_pairs
 
     def observe(self, work: StepWork, elapsed_ns: int) -> None:
-        """Learn from a step that took `elapsed_ns`. A time of zero says nothing but that the clock is coarse."""
+        """Learn from a step that took `elapsed_ns`. Zero, from a coarse clock, is ignored."""
         if elapsed_ns <= 0:
             return
         self.measured.observe(work.tokens, work.prefill_pairs, elapsed_ns)
@@ -197,13 +200,13 @@ class StepCostModel:
             self._observe(work, elapsed_ns)
 
     def _begins(self, start: list[tuple[StepWork, int, float]], work: StepWork, elapsed_ns: int) -> bool:
-        """Whether the scale is that of this step: the first, or one so much faster than those before it that they were
-        slow by accident. What of them is not is learnt from again."""
+        """Whether this step sets the scale: the first one does, and so does one that is so much faster than the steps
+        before it that they were slow by accident. The plausible ones of those are then learnt from again."""
         scale = elapsed_ns / H200_LLAMA_8B.predict_ns(work)
         start.append((work, elapsed_ns, scale))
         if len(start) == START_STEPS:
             self._start = None
-        if len(start) > 1 and START_SPREAD * scale >= min(each[2] for each in start[:-1]):
+        if len(start) > 1 and START_SPREAD * scale >= min(earlier_scale for _, _, earlier_scale in start[:-1]):
             return False
         self._begin(CostCoefficients(*[scale * value for value in astuple(H200_LLAMA_8B)]))
         for earlier, earlier_ns, earlier_scale in start[:-1]:
@@ -223,12 +226,12 @@ class StepCostModel:
         self._learn(features, elapsed_ns / predicted_ns - 1.0)
 
     def _learn(self, features: tuple[float, float, float, float], error: float) -> None:
-        """One step of least squares: `error` relative to the prediction, `features` that which it is linear in."""
+        """One update of recursive least squares: `error` is relative to the prediction and linear in `features`."""
         f0, f1, f2, f3 = features
         covariance = self._covariance
         a0, a1, a2, a3 = along = [r0 * f0 + r1 * f1 + r2 * f2 + r3 * f3 for r0, r1, r2, r3 in covariance]
         known = a0 * f0 + a1 * f1 + a2 * f2 + a3 * f3
-        if not known > 0.0:  # rounding has eaten it up, after steps that differ by ten orders of magnitude
+        if not known > 0.0:  # lost to rounding, after steps that differ by ten orders of magnitude
             self._covariance = _prior_covariance()
             return
         variance = known / MEMORY
@@ -247,7 +250,7 @@ class StepCostModel:
         gain = weight / MEMORY / (variance + NOISE_VARIANCE)
         shift = gain * error
         self._ns = [max(ns + unit * a * shift, 0.0) for ns, unit, a in zip(self._ns, self._units, along, strict=True)]
-        # the growth along the features to `variance`, less what the measurement takes away again, in one update
+        # forgetting adds variance along the features, the measurement removes some: both in one update
         change = (1.0 / MEMORY - 1.0) / known - gain / MEMORY
         for row, a in zip(covariance, along, strict=True):
             scaled = change * a
@@ -258,19 +261,19 @@ class StepCostModel:
         self._cap_covariance()
 
     def _speed_up(self, features: tuple[float, float, float, float], error: float) -> None:
-        """A step was implausibly fast: because the device is faster, which is true of all coefficients, or because
-        those were too high that are not certain yet. The least unlikely mixture of both, no coefficient falling by more
-        than the step did."""
+        """Learn from an implausibly fast step. Either the device is faster, which scales all coefficients, or uncertain
+        coefficients were too high. Applies the most likely mixture of both; no coefficient falls by more than `error`,
+        the step's relative error."""
         known = SPEED_VARIANCE
         changes = []
         for ns, unit, feature, row in zip(self._ns, self._units, features, self._covariance, strict=True):
-            along = sum(value * each for value, each in zip(row, features, strict=True))
+            along = sum(value * other for value, other in zip(row, features, strict=True))
             known += along * feature
             changes.append(SPEED_VARIANCE + along * unit / ns if ns > 0.0 else 0.0)
         self._rescale([max(1.0 + error * change / known, 1.0 + error) for change in changes])
 
     def _rescale(self, factors: Sequence[float]) -> None:
-        """Each kind of work is faster or slower than it was by its factor, until it shows otherwise."""
+        """Multiply each coefficient by its factor, and increase the uncertainty of all."""
         self._ns = [factor * value for factor, value in zip(factors, self._ns, strict=True)]
         self._units = [factor * value for factor, value in zip(factors, self._units, strict=True)]
         self._covariance = [[DOUBT * value for value in row] for row in self._covariance]
@@ -278,7 +281,7 @@ class StepCostModel:
         self._cap_covariance()
 
     def _cap_covariance(self) -> None:
-        """Shrink what is less certain than at the start. Row and column alike, which keeps it a covariance."""
+        """Shrink variances above the prior's. Scaling row and column alike keeps the matrix a covariance."""
         covariance = self._covariance
         for i in range(4):
             if covariance[i][i] > PRIOR_VARIANCE:
@@ -288,11 +291,11 @@ class StepCostModel:
                     row[i] *= shrink
 
     def split_ns(self, starts: Sequence[int], tokens: Sequence[int], elapsed_ns: int) -> list[int]:
-        """Divide a measured time among the rows of its step: none negative, the sum is `elapsed_ns` exactly.
+        """Divide a measured time among the rows of its step. No share is negative, and the sum is exactly `elapsed_ns`.
 
-        The rows are given by columns, as for `step_work`. A row owns its marginal cost and an equal part of the step's
-        own; all are scaled to the measured time. Rounded along their running sum, each share is within 1 ns of its
-        exact value, as by largest remainder, without a sort.
+        The rows are given by columns, as for `step_work`. A row's weight is its marginal cost plus an equal part of the
+        step's constant cost; weights are scaled to the measured time. Rounding the running sum keeps each share within
+        1 ns of its exact value, like the largest remainder method, without a sort.
         """
         assert elapsed_ns >= 0
         if not starts:
@@ -320,20 +323,20 @@ class StepCostModel:
         return list(map(sub, bounds, [0, *bounds[:-1]]))
 
     def token_budget(self, target_ns: int, decode: StepWork, *, low: int, high: int, start: int = 0) -> int:
-        """How many tokens of prefill from position `start` on fit a step that does `decode` and takes `target_ns`.
+        """The tokens of prefill from position `start` on that fit, with the work `decode`, into a step of `target_ns`.
 
-        Between `low` and `high`, both included. `low` even if the decode work alone takes longer.
+        Clamped to `low` and `high`: `low` even if the decode work alone takes longer.
         """
         tokens = self.chunk_within(target_ns - self._predict(decode), start, high=high)
         return max(low, tokens)
 
     def chunk_within(self, spare_ns: float, start: int, *, high: int) -> int:
-        """How many tokens of a prompt from position `start` on add at most `spare_ns` to a step, `high` at most."""
+        """The tokens of a prompt from position `start` on that add at most `spare_ns` to a step, at most `high`."""
         _, token, context_token, pair = self._ns
         spare_ns -= context_token * start
         if spare_ns <= 0.0:
             return 0
-        # the larger root of quadratic * t^2 + linear * t = spare_ns, in the form that stands quadratic = 0
+        # the larger root of quadratic * t^2 + linear * t = spare_ns, in the form that allows quadratic = 0
         quadratic = pair / 2
         linear = token + context_token + pair * (start + 0.5)
         divisor = linear + sqrt(linear * linear + 4 * quadratic * spare_ns)
@@ -342,7 +345,7 @@ class StepCostModel:
         return min(high, int(2 * spare_ns / divisor))
 
     def row_ns(self, start: int, tokens: int) -> float:
-        """What a row adds to a step."""
+        """The time that a row adds to a step."""
         return self._predict(row_work(start, tokens)) - self._ns[0]
 
 

@@ -1,4 +1,4 @@
-"""Drafts in a step: who can have some, how many there is room for, and into which rows they come."""
+"""Drafts in a step: which requests can have some, how many fit, and the rows that carry them."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,11 +13,11 @@ Drafts = Mapping[Request, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class DraftRoom:
-    """What a step has left for drafts when all its rows are made.
+class DraftCapacity:
+    """The capacity that a step has left for drafts when all its rows are planned.
 
-    `useful` are the requests that can have some, in the order of their rows, with how many of them could be of use to
-    each. There may be `tokens` of them in all, and of each class, by rank, `rank_tokens`.
+    `useful`: the requests that can have drafts, in row order, each with the maximum number that it could use.
+    `tokens`: the maximum number of drafts in the step; `rank_tokens`: the same for each class, by rank.
     """
 
     useful: Mapping[Request, int]
@@ -25,8 +25,8 @@ class DraftRoom:
     rank_tokens: Sequence[int]
 
     def shares(self, requests: Sequence[Request]) -> list[int]:
-        """How many drafts each of the requests can have, where all of them have as many. None at all where there is
-        not enough for one each: the step is full of what somebody waits for."""
+        """The drafts of each request when all get equally many. All 0 where the capacity is below one per request: the
+        step is then full of tokens that requests wait for."""
         if not requests:
             return []
         counts = Counter(request.rank for request in requests)
@@ -34,31 +34,33 @@ class DraftRoom:
         of_rank = {rank: max(min(of_all, self.rank_tokens[rank] // count), 0) for rank, count in counts.items()}
         return [min(of_rank[request.rank], self.useful[request]) for request in requests]
 
-    def without(self, drafts: Drafts) -> "DraftRoom":
-        """What is left for others."""
+    def without(self, drafts: Drafts) -> "DraftCapacity":
+        """The capacity that is left after these drafts, for the other requests."""
         taken = Counter[int]()
         for request, tokens in drafts.items():
             taken[request.rank] += len(tokens)
-        useful = {request: most for request, most in self.useful.items() if request not in drafts}
+        useful = {request: count for request, count in self.useful.items() if request not in drafts}
         rank_tokens = [tokens - taken[rank] for rank, tokens in enumerate(self.rank_tokens)]
-        return DraftRoom(useful, self.tokens - taken.total(), rank_tokens)
+        return DraftCapacity(useful, self.tokens - taken.total(), rank_tokens)
 
 
-Draft = Callable[[DraftRoom], Drafts]
-"""Called once a step at most, when its rows are made, so that nobody drafts for what has no room. May take its time."""
+Draft = Callable[[DraftCapacity], Drafts]
+"""Called at most once per step, when all rows are planned, so that no draft is made that does not fit. May be slow."""
 
 
-def draft_room(rows: Iterable[ScheduledRow], tokens: int, rank_tokens: Sequence[int], chunk_tokens: int) -> DraftRoom:
-    """The room in a step with these rows, each of `chunk_tokens` at most."""
-    useful = {row.request: min(most, chunk_tokens - 1) for row in rows if (most := useful_drafts(row))}
-    return DraftRoom(useful, tokens, rank_tokens)
+def draft_capacity(
+    rows: Iterable[ScheduledRow], tokens: int, rank_tokens: Sequence[int], chunk_tokens: int
+) -> DraftCapacity:
+    """The capacity of a step with these rows. A row has at most `chunk_tokens` tokens."""
+    useful = {row.request: min(count, chunk_tokens - 1) for row in rows if (count := useful_drafts(row))}
+    return DraftCapacity(useful, tokens, rank_tokens)
 
 
 def useful_drafts(row: ScheduledRow) -> int:
-    """How many drafts a row can have, at most.
+    """The maximum number of drafts that a row can use.
 
-    None unless all tokens of its request but the last are computed, that one is of its answer, and nothing of it is in
-    flight. With n drafts n + 1 tokens are drawn: they end where its length does.
+    0 unless the row computes the request's last token, that token is an output token, and no other row of the request
+    is in flight. With n drafts a row samples n + 1 tokens, which must not exceed the request's length.
     """
     request, start, tokens, _, _ = row
     known = len(request.tokens)
@@ -68,8 +70,8 @@ def useful_drafts(row: ScheduledRow) -> int:
 
 
 def with_drafts(row: ScheduledRow, drafts: tuple[int, ...], cache: KVCacheManager) -> ScheduledRow:
-    """The row with as many of the drafts as there is use and room for, blocks for them allocated: of those only that
-    the class of its request may take anyway, and nobody gives way."""
+    """The row with as many of the drafts as are useful and fit, their blocks allocated. Only blocks that are available
+    to the request's class are used; no request is preempted for drafts."""
     drafts = drafts[: useful_drafts(row)]
     if not drafts:
         return row

@@ -1,4 +1,5 @@
-"""The waiting requests of one class, and whose turn it is: the virtual token counter (VTC, arXiv 2401.00588)."""
+"""The waiting requests of one class, in fair order: the virtual token counter (VTC) of Sheng et al. 2024, Fairness in
+Serving Large Language Models (arXiv 2401.00588)."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -9,12 +10,12 @@ from engine.scheduling.order import OrderedQueue, TurnKey, order_key, turn_key
 
 INPUT_SERVICE = 1
 OUTPUT_SERVICE = 2
-"""What a token counts: an input token that is computed (one from the cache counts nothing), and an output token."""
+"""Service per token: of an input token that is computed (a cached one is free), and of an output token."""
 
 IDLE_TENANTS = 1024
-"""So many tenants without waiting requests are remembered before those that nothing has to be remembered of go."""
+"""Tenants to remember before idle ones without a counter above the minimum are forgotten."""
 _SPARE_ENTRIES = 16
-"""Stale entries of the heap that are left alone, however few tenants wait."""
+"""Stale heap entries that are tolerated however few tenants wait."""
 
 
 @dataclass(slots=True)
@@ -22,19 +23,19 @@ class _Tenant:
     counter: float = 0.0
     waiting: OrderedQueue = field(default_factory=OrderedQueue)
     entry: tuple[TurnKey, str] | None = None
-    """Its newest entry in the heap. Its key is never greater than the present one."""
+    """The tenant's newest heap entry. Its key is never greater than the tenant's current key."""
 
 
 class FairQueue:
-    """Serves the tenant that has received the least; inside a tenant, first come, first served.
+    """Serves the tenant with the least service; within a tenant, first come, first served.
 
-    A tenant's counter grows by the service that it receives over `weight`. One whose queue was empty is lifted to
-    the least counter of those that wait, so that nobody saves up turns while idle. Then two tenants that both
-    always wait are served alike, up to 2 * max(longest input, 2 * tokens of KV that fit) of service.
+    A tenant's counter grows by its service divided by `weight`. When its queue was empty, the counter is lifted to the
+    minimum of the waiting tenants, so that idle tenants accumulate no credit. The service of two tenants that both
+    always wait differs by at most 2 * max(longest input, 2 * tokens of KV that fit) (VTC's bound).
 
-    The heap is lazy: counters only grow, so an entry is too small at worst, and is put right when it comes up. Entries
-    that stand for nothing any more are dropped when they come up, or when there are more of them than of the others.
-    Each operation is O(log tenants), amortised.
+    The heap is lazy: counters only grow, so an entry's key is at worst too small and is corrected when it surfaces.
+    Stale entries are dropped when they surface, or when they outnumber the others. Each operation is O(log tenants),
+    amortised.
     """
 
     def __init__(self, weight: float = 1.0) -> None:
@@ -44,39 +45,39 @@ class FairQueue:
         self._size = 0
         self._waiting_tenants = 0
         self._last_waiting: str | None = None
-        """The tenant that was the last to wait, where nobody does now."""
+        """The last tenant that waited, when the queue is empty."""
         self._sweep_at = IDLE_TENANTS
 
     def __len__(self) -> int:
         return self._size
 
     def __iter__(self) -> Iterator[Request]:
-        """All that wait, by tenant and not by turn."""
+        """All waiting requests, grouped by tenant, not in serving order."""
         for tenant in self._tenants.values():
             yield from tenant.waiting
 
     def counter(self, tenant: str) -> float:
-        """The service that the tenant has received, over the weight."""
+        """The service that the tenant has received, divided by the weight."""
         known = self._tenants.get(tenant)
         return known.counter if known else 0.0
 
-    def head_but(self, tenants: Collection[str]) -> Request | None:
-        """The request whose turn it is where these tenants are passed. O((1 + passed) * log tenants)."""
-        passed = []
+    def head_except(self, tenants: Collection[str]) -> Request | None:
+        """The first request of any tenant but these. O((1 + skipped) * log tenants)."""
+        skipped = []
         while (first := self.head()) is not None and first.tenant in tenants:
-            passed.append(heappop(self._heap))
-        for entry in passed:
+            skipped.append(heappop(self._heap))
+        for entry in skipped:
             heappush(self._heap, entry)
         return first
 
     def head(self) -> Request | None:
-        """The request whose turn it is."""
+        """The first request."""
         heap = self._heap
         while heap:
             entry = heap[0]
             tenant = self._tenants.get(entry[1])
             if tenant is None or tenant.entry is not entry:
-                heappop(heap)  # a newer entry stands for it
+                heappop(heap)  # replaced by a newer entry
             elif not tenant.waiting:
                 tenant.entry = None
                 heappop(heap)
@@ -117,7 +118,7 @@ class FairQueue:
             self._tenant(name).counter += service / self._weight
 
     def check(self) -> None:
-        """Each tenant's queue is in order, and the first to be served has the smallest key."""
+        """Assert that each tenant's queue is in order, and that `head` has the smallest key."""
         waiting = [tenant for tenant in self._tenants.values() if tenant.waiting]
         assert self._size == sum(len(tenant.waiting) for tenant in waiting), "a waiting request is lost"
         assert self._waiting_tenants == len(waiting), "the tenants that wait are miscounted"
@@ -134,7 +135,7 @@ class FairQueue:
             assert order_key(head) == order_key(first), f"it is the turn of {first.id}, not of {head.id}"
 
     def _bound_heap(self) -> None:
-        """O(1), amortised: as many entries became stale since it was done last."""
+        """Drop stale entries. O(1) amortised: as many entries became stale since the last time."""
         if len(self._heap) <= 2 * self._waiting_tenants + _SPARE_ENTRIES:
             return
         kept: list[tuple[TurnKey, str]] = []
@@ -158,13 +159,13 @@ class FairQueue:
         return tenant
 
     def _least(self) -> float:
-        """The least counter of the tenants that wait; when none does, that of the last one that did."""
+        """The minimum counter of the waiting tenants; without any, the counter of the last one that waited."""
         head = self.head()
         name = self._last_waiting if head is None else head.tenant
         return 0.0 if name is None else self._tenants[name].counter
 
     def _forget_idle(self) -> None:
-        """A tenant without waiting requests, whose counter a newcomer would be lifted to, need not be remembered."""
+        """Forget idle tenants with a counter of at most the minimum, to which a new tenant's is lifted anyway."""
         least = self._least()
         self._tenants = {
             name: tenant

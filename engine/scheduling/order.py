@@ -1,4 +1,4 @@
-"""Who goes first."""
+"""The order of requests."""
 
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -11,24 +11,24 @@ TurnKey = tuple[float, int]
 
 
 def order_key(request: Request) -> OrderKey:
-    """The smallest key goes first. Unique, and fixed from arrival to end, preemptions included.
+    """The smallest key is first. Unique, and constant from a request's arrival to its end, preemptions included.
 
-    It is the whole order of what runs. Of what waits, it is the order of the classes, and inside a tenant: first
-    come, first served. Between the tenants of a class `turn_key` decides.
+    It is the complete order of running requests. For waiting requests it orders the classes, and the requests of a
+    tenant (first come, first served); `turn_key` orders the tenants of a class.
     """
     return request.service_class.priority, request.arrival
 
 
 def turn_key(counter: float, first: Request) -> TurnKey:
-    """The smallest key goes first among the tenants of a class: least served, then who has waited longest.
+    """The smallest key is first among the tenants of a class: the least served, then the one with the oldest request.
 
-    `counter` is the service that the tenant has received, `first` its request that goes first.
+    `counter`: the service that the tenant has received. `first`: the tenant's first request.
     """
     return counter, first.arrival
 
 
 class OrderedQueue:
-    """Requests in the order of `order_key`. Appending, the common case, and finding one are O(log n)."""
+    """Requests in the order of `order_key`. Appending (the common case) and finding a request are O(log n)."""
 
     def __init__(self) -> None:
         self._keys: list[OrderKey] = []
@@ -57,13 +57,13 @@ class OrderedQueue:
         del self._keys[index], self._requests[index]
 
     def check(self) -> None:
-        """The queue is in order, each request once."""
+        """Assert that the queue is in order, without duplicates."""
         assert self._keys == [order_key(request) for request in self._requests], "a request's place has changed"
         assert all(a < b for a, b in zip(self._keys, self._keys[1:], strict=False)), "the queue is out of order"
 
 
 class RankedQueue:
-    """What runs: a queue for each rank. Iterates over all, highest rank first, which is the order of `order_key`."""
+    """The running requests, in one queue per rank. Iterates from the highest rank on, in the order of `order_key`."""
 
     def __init__(self, ranks: int) -> None:
         self.ranks = [OrderedQueue() for _ in range(ranks)]
@@ -81,7 +81,7 @@ class RankedQueue:
         self.ranks[request.rank].remove(request)
 
     def check(self) -> None:
-        """Each queue is in order, and each request in that of its rank."""
+        """Assert that each queue is in order and each request in the queue of its rank."""
         for rank, queue in enumerate(self.ranks):
             queue.check()
             assert all(request.rank == rank for request in queue), "a request is in another rank's queue"

@@ -1,4 +1,4 @@
-"""What the scheduler hands to an executor for one step, and what it gets back. Values only, no torch."""
+"""The values that the scheduler and an executor exchange for one step. No torch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,15 +23,15 @@ __all__ = [
 class ScheduledRow(NamedTuple):
     """Compute `tokens` tokens of a request from position `start` on.
 
-    A prefill chunk and a decode token are the same thing: `request.tokens[start : start + tokens]`. `samples`
-    says that the row reaches the request's last token and the next one is to be drawn from its logits; a request
-    for no token at all (`max_tokens=0`) has rows that reach the end of its prompt and do not sample.
+    A prefill chunk and a decode token are the same thing: `request.tokens[start : start + tokens]`. `samples`: the row
+    reaches the request's last token, and the next token is sampled from its logits. Rows of a request for no output
+    (`max_tokens=0`) reach the end of its prompt without sampling.
 
-    In a step that is launched while the one before it is in flight, a row can end one past `request.tokens`: its last
-    token is the one that the row before it in the same slot draws. The executor has it and nobody else does.
+    In a step that is launched while the previous one is in flight, a row can end one past `request.tokens`: its last
+    token is the one that the previous row in the same slot samples. Only the executor has that token.
 
-    A row with `drafts` computes the request's last token and behind it the drafts, guesses of what comes next, which
-    `tokens` counts. A token is drawn at each of them. Only executors that take drafts are given such rows.
+    A row with `drafts` computes the request's last token and then the drafts, which are predicted next tokens; `tokens`
+    counts them. One token is sampled at each. Only executors with `takes_drafts` get such rows.
     """
 
     request: Request
@@ -43,13 +43,13 @@ class ScheduledRow(NamedTuple):
 
 scheduled_row: Callable[[tuple[Request, int, int, bool, tuple[int, ...]]], ScheduledRow]
 scheduled_row = partial(tuple.__new__, ScheduledRow)
-"""A `ScheduledRow` of its fields. There is one for each row and step; the constructor takes twice as long."""
+"""A `ScheduledRow` from a tuple of its fields, in half the time of the constructor: one is made per row and step."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step of one model. `rows` are in scheduling order; all their blocks are allocated. `draft_tokens` are the
-    drafts of all rows."""
+    """One step of one model. `rows` are in scheduling order, with all their blocks allocated. `draft_tokens`: the
+    number of drafts in all rows."""
 
     step: int
     rows: tuple[ScheduledRow, ...]
@@ -62,17 +62,17 @@ class StepPlan:
 
 
 class RowResult(NamedTuple):
-    """What came of one row. `token` is None where the row did not sample.
+    """The result of one row.
 
-    Of a row with drafts, the first `accepted` of them are what was drawn in their places; `token` is what was drawn
-    behind those, the first that is no draft. `draft_logprobs` are those of the accepted ones, where asked for.
-
-    `finite=False` says that the row's output held a NaN or an infinity where none belongs: the request fails
-    and its blocks are not published. That is asked of every row, as a prefill chunk that does not sample is
-    published too; its last hidden state stands for all before it, as attention carries a NaN forward. Where it was
-    something else that nothing can come of, `fault` says what.
-    `prompt_logprobs` has one entry for each prompt token that the row's positions predict, where asked for.
-    `embedding` is there where one was asked for and the row computes the prompt's last token.
+    `token`: the sampled token; None where the row does not sample.
+    `accepted`: the length of the accepted prefix of the row's drafts; `token` is the one sampled after that prefix.
+    `draft_logprobs`: the log-probabilities of the accepted drafts, if requested.
+    `finite`: False where the row's output held a NaN or an infinity: the request fails and its blocks are not
+    published. It is checked for every row, as the KV of prefill chunks that do not sample is published too. A chunk's
+    last hidden state stands for its earlier positions, as attention propagates a NaN. `fault` is the reason where the
+    row fails for another one.
+    `prompt_logprobs`: one entry for each prompt token that the row's positions predict, if requested.
+    `embedding`: the prompt's embedding, if requested, from the row that computes the prompt's last token.
     """
 
     token: int | None = None
@@ -93,22 +93,22 @@ class StepResult:
 
 
 class PendingStep(Protocol):
-    """A step that was launched. `result()` waits for it."""
+    """A launched step. `result()` waits for it."""
 
     def result(self) -> StepResult: ...
 
 
 class Executor(Protocol):
-    """Runs steps, in the order in which they are launched: the model runner, or a fake one in tests and simulation.
+    """Runs steps in launch order: the model runner, or a fake one in tests and simulation.
 
-    All that a step does to memory comes after all that those launched before it do. So blocks and slots that are given
-    back while a step is in flight can be had by the next one at once.
+    All memory accesses of a step happen after those of the steps launched before it. So blocks and slots that are
+    freed while a step is in flight may be used by the next step at once.
     """
 
     @property
     def async_depth(self) -> int:
-        """How many steps it takes beyond the one whose result is waited for: 0, or 1 where it works beside its
-        caller and keeps the tokens that it draws."""
+        """Steps that may be in flight in addition to the one whose result is awaited: 0, or 1 where steps run
+        asynchronously and sampled tokens stay on the device."""
         ...
 
     @property
@@ -117,9 +117,9 @@ class Executor(Protocol):
         ...
 
     def execute(self, plan: StepPlan) -> PendingStep:
-        """Launch a step. This, or the result, may raise whatever it likes, and then nothing comes of the step.
+        """Launch a step. This call, or `result()`, may raise any exception; the step then has no result.
 
         Raises:
-            OutOfDeviceMemory: a smaller step might do. The requests go on, with rows that start where these did.
+            OutOfDeviceMemory: a smaller step may fit. Its rows will start where these did.
         """
         ...

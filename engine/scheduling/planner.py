@@ -1,4 +1,4 @@
-"""Makes the plan of a step: rows for what runs, then for those that are admitted, class by class."""
+"""Plans a step class by class: rows for the running requests, then for those that are admitted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,48 +6,49 @@ from dataclasses import dataclass, field
 from engine.config import SchedulerConfig
 from engine.memory.kv_cache import BlockCopy, KVCacheManager
 from engine.request import Phase, Request, ServiceClass
-from engine.scheduling.admission import Admission, HeldBack, Refusal
+from engine.scheduling.admission import Admission, AdmissionRefusal, BudgetBlocked
 from engine.scheduling.allowance import StepAllowance
 from engine.scheduling.cost import StepCostModel, StepWork
-from engine.scheduling.drafting import Draft, draft_room, with_drafts
-from engine.scheduling.growth import grow_running
-from engine.scheduling.guard import StepGuard
+from engine.scheduling.decode_blocks import allocate_decode_blocks
+from engine.scheduling.drafting import Draft, draft_capacity, with_drafts
 from engine.scheduling.plan import ScheduledRow, StepPlan, scheduled_row
-from engine.scheduling.roster import Roster
-from engine.scheduling.shortage import StepLimit
+from engine.scheduling.request_table import RequestTable
+from engine.scheduling.step_limits import StepLimits, StepSizeBackoff
 from engine.scheduling.stopping import ends_in_flight
 
 MEAN_STEPS = 256
-"""So many steps, the latest, make the means that waits are predicted with."""
+"""Steps in the moving averages that waits are predicted from."""
 
-MOST_HELD_BACK = 8
-"""So many tenants of a class are passed in a step at most: looking for victims takes its time."""
+MAX_BUDGET_BLOCKED = 8
+"""Budget-blocked tenants of a class that are overtaken in one step. Bounded, as each costs a search for victims."""
 
 
 @dataclass(slots=True)
 class _Sketch:
-    """A step in the making. `open_ranks` is how many classes, from the highest, may still have requests admitted.
+    """A step that is being planned.
 
-    `left` is, of each class that has had its turn, how many more of `spare_tokens` it may have.
+    `budget_tokens`: all tokens of the step; `spare_tokens`: those not planned yet.
+    `open_ranks`: the number of classes, from the highest, that may still admit requests.
+    `rank_tokens`: by rank, for the classes planned so far, how many of `spare_tokens` the class may still use.
     """
 
     budget_tokens: int
     spare_tokens: int
     open_ranks: int
-    guard: StepGuard | None
+    limits: StepLimits | None
     allowance: StepAllowance | None
-    left: list[int] = field(default_factory=list)
+    rank_tokens: list[int] = field(default_factory=list)
     rows: list[ScheduledRow] = field(default_factory=list)
     copies: list[BlockCopy] = field(default_factory=list)
-    held_back: HeldBack = field(default_factory=HeldBack)
+    blocked: BudgetBlocked = field(default_factory=BudgetBlocked)
 
 
 class Planner:
-    """Plans from the highest class to the lowest, so that a class is served, and takes victims below, before any row
-    of the classes below is made.
+    """Plans from the highest class to the lowest: a class is served, and preempts requests of the classes below, before
+    any row of those classes is planned.
 
-    A step costs O(running requests + blocks that are handed out and taken back), of which there are so many at most:
-    see `KVCacheManager`. A request that is refused in each step costs O(running requests + what changed).
+    A step costs O(running requests + blocks allocated and returned); `KVCacheManager` bounds those blocks. A request
+    that is refused in every step costs O(running requests + changes of its cached prefix) per step.
     """
 
     def __init__(
@@ -55,86 +56,88 @@ class Planner:
         config: SchedulerConfig,
         classes: Sequence[ServiceClass],
         cache: KVCacheManager,
-        roster: Roster,
-        limit: StepLimit,
+        requests: RequestTable,
+        backoff: StepSizeBackoff,
         cost_model: StepCostModel,
     ) -> None:
         self._config = config
         self._cost_model = cost_model
         self._classes = classes
         self._cache = cache
-        self._roster = roster
-        self._limit = limit
-        self._admission = Admission(config, cache, roster)
+        self._requests = requests
+        self._backoff = backoff
+        self._admission = Admission(config, cache, requests)
         self.steps_total = 0
         self.scheduled_tokens_total = 0
         self.mean_prefill_limits = [float(config.step_tokens) for _ in classes]
-        """What the latest steps had for prefill of each class; it varies from step to step with who else is there."""
+        """By rank: tokens of prefill that recent steps had available, a moving average."""
         self.mean_running = [0.0 for _ in classes]
-        """How many requests of each class the latest steps had."""
+        """By rank: running requests in recent steps, a moving average."""
         self.itl_limited_steps = [0 for _ in classes]
-        """Steps whose prefill was cut short for the time between tokens of each class."""
+        """By rank: steps whose prefill was cut for the class's target for the time between tokens."""
 
-    def plan(self, budget: int | None, guard: StepGuard | None, draft: Draft | None) -> StepPlan | None:
-        """The next step, all its blocks allocated; None where there is nothing to compute, or not before what is in
-        flight has landed.
+    def plan(self, budget: int | None, limits: StepLimits | None, draft: Draft | None) -> StepPlan | None:
+        """The next step, with all its blocks allocated.
 
-        What `draft` says comes into the rows of those that were to have one token anyway, when all others have theirs.
-        `budget` lowers the tokens of the step, not below one for each running request and one more. Where the device
-        had no room for as many, there are fewer, not below one for each running request.
+        None: there is nothing to compute, or not before the oldest step in flight is complete.
+
+        `budget`: the maximum number of tokens; each running request gets one in any case, and one more is added.
+        After a shortage of device memory the maximum is lower, but never below one per running request.
+        `draft`: called with the remaining capacity when all other rows are planned; its drafts extend decode rows.
         """
-        if self._roster.flights.have_drafts:
-            return None  # how far their requests will get, nobody knows
+        if self._requests.in_flight.have_drafts:
+            return None  # the number of accepted drafts is not known yet
         self._cache.begin_step()
-        open_ranks = grow_running(self._roster, self._cache)
+        open_ranks = allocate_decode_blocks(self._requests, self._cache)
         if open_ranks is None:
             return None
-        for request in [each for each in self._roster.running if each.boards]:
-            self._roster.board(request)
+        allocating = [request for request in self._requests.running if request.boards]
+        for request in allocating:
+            self._requests.board(request)
             if not request.block_table:  # it waits again
                 open_ranks = min(open_ranks, request.rank)
-        starts = [each.scheduled for each in self._roster.running if not each.boards]
-        if self._roster.flights:
-            here = [each for each in self._roster.running if not each.boards]
-            starts = [each.scheduled for each in here if not ends_in_flight(each)]
+        ready = [request for request in self._requests.running if not request.boards]
+        starts = [request.scheduled for request in ready]
+        if self._requests.in_flight:
+            starts = [request.scheduled for request in ready if not ends_in_flight(request)]
         running = len(starts)
-        most = self._config.step_tokens
-        budget_tokens = most if budget is None else min(max(budget, running + 1), most)
-        budget_tokens = min(budget_tokens, max(self._limit.tokens, running))
+        max_tokens = self._config.step_tokens
+        budget_tokens = max_tokens if budget is None else min(max(budget, running + 1), max_tokens)
+        budget_tokens = min(budget_tokens, max(self._backoff.tokens, running))
         allowance = None
-        if guard is not None and guard.longest_ns is not None:
+        if limits is not None and limits.longest_ns is not None:
             decode = StepWork(running, sum(starts) + running, 0, running)
-            allowance = StepAllowance(self._cost_model, guard, decode, max(budget_tokens - running, 1))
-        sketch = _Sketch(budget_tokens, budget_tokens - running, open_ranks, guard, allowance)
-        for rank in self._roster.ranks:
-            sketch.left.append(self._plan_running(sketch, rank))
-            if rank < sketch.open_ranks and self._roster.waiting[rank]:
+            allowance = StepAllowance(self._cost_model, limits, decode, max(budget_tokens - running, 1))
+        sketch = _Sketch(budget_tokens, budget_tokens - running, open_ranks, limits, allowance)
+        for rank in self._requests.ranks:
+            sketch.rank_tokens.append(self._plan_running(sketch, rank))
+            if rank < sketch.open_ranks and self._requests.waiting[rank]:
                 self._plan_waiting(sketch, rank)
         if not sketch.rows:
             return None
         draft_tokens = self._plan_drafts(sketch, draft) if draft is not None else 0
-        if allowance is not None and allowance.shortened and guard is not None and guard.itl_rank is not None:
-            self.itl_limited_steps[guard.itl_rank] += 1
+        if allowance is not None and allowance.shortened and limits is not None and limits.itl_rank is not None:
+            self.itl_limited_steps[limits.itl_rank] += 1
         self.steps_total += 1
         self.scheduled_tokens_total += sketch.budget_tokens - sketch.spare_tokens
         return StepPlan(self.steps_total, tuple(sketch.rows), tuple(sketch.copies), draft_tokens)
 
     def _plan_running(self, sketch: _Sketch, rank: int) -> int:
-        """Rows for the running requests of a class: one token each, then what more they want, in order.
+        """Plan rows for the running requests of a class, in order: one token each, and more where more are pending.
 
-        What a request wants is what is neither computed nor in flight. Where that is nothing, its next token is being
-        drawn and will be there when the step runs; if the request ends with it, there is nothing to do.
+        Pending tokens are neither computed nor in flight. A request without any has its next token sampled by a step
+        in flight: the row computes that token, unless the request ends with it.
 
-        Returns how many tokens of prefill the class may still have in this step.
+        Returns the tokens of prefill that the class may still use in this step.
         """
         limit, allowance = self._prefill_limit(sketch, rank), sketch.allowance
-        running = len(self._roster.running.ranks[rank])
+        running = len(self._requests.running.ranks[rank])
         fits = limit if allowance is None else min(limit, allowance.nominal_tokens)
         self.mean_prefill_limits[rank] += (fits - self.mean_prefill_limits[rank]) / MEAN_STEPS
         self.mean_running[rank] += (running - self.mean_running[rank]) / MEAN_STEPS
         spare = min(sketch.spare_tokens, limit)
         unspent, chunk_tokens, rows = spare, self._config.chunk_tokens, sketch.rows
-        for request in self._roster.running.ranks[rank]:
+        for request in self._requests.running.ranks[rank]:
             if request.boards:
                 continue
             start = request.scheduled
@@ -156,89 +159,92 @@ class Planner:
         return limit - (unspent - spare)
 
     def _prefill_limit(self, sketch: _Sketch, rank: int) -> int:
-        """The tokens of prefill that a class may have in a step, so that one above it is not kept waiting long."""
-        running, waiting = self._roster.running.ranks, self._roster.waiting
+        """Tokens of prefill that a class may have in a step, limited for the latency of the classes above."""
+        running, waiting = self._requests.running.ranks, self._requests.waiting
         contended = rank and any(len(running[above]) or len(waiting[above]) for above in range(rank))
         limit = (
             max(1, int(self._classes[rank].step_share * sketch.budget_tokens)) if contended else sketch.budget_tokens
         )
-        guard = sketch.guard
-        return limit if guard is None or rank <= guard.rank else min(limit, guard.prefill_tokens)
+        limits = sketch.limits
+        return limit if limits is None or rank <= limits.rank else min(limit, limits.prefill_tokens)
 
     def _plan_waiting(self, sketch: _Sketch, rank: int) -> None:
-        """Admit waiting requests of a class, in turn, while there are tokens, slots and blocks for them.
+        """Admit waiting requests of a class, in order, while there are tokens, slots and blocks for them.
 
-        The first that does not get in keeps out all behind it and all classes below, but for the one way past a head
-        that is held back: see `admission`. Whoever took it is the last of the step, as its victims may have freed
-        enough for the head.
+        The first request that is refused blocks all behind it and all classes below. The exception is a request whose
+        tenant has no preemption budget left: see `admission`. A request that overtakes it is the last admission of the
+        step, as its victims may have freed enough for the blocked one.
         """
-        queue, held_back = self._roster.waiting[rank], sketch.held_back
-        held_back.tenants.clear()
-        while (request := queue.head_but(held_back.tenants)) is not None:
-            out_of_tokens = sketch.spare_tokens == 0 and self._roster.slots.free  # without a slot, a victim brings one
+        queue, blocked = self._requests.waiting[rank], sketch.blocked
+        blocked.tenants.clear()
+        while (request := queue.head_except(blocked.tenants)) is not None:
+            out_of_tokens = (
+                sketch.spare_tokens == 0 and self._requests.slots.free
+            )  # without a slot, a victim brings one
             out_of_time = sketch.allowance is not None and not sketch.allowance.admits(request)
-            full = sketch.left[rank] == 0 or out_of_tokens or out_of_time or not self._cache.may_admit
+            full = sketch.rank_tokens[rank] == 0 or out_of_tokens or out_of_time or not self._cache.may_admit
             spare_tokens = sketch.spare_tokens
-            refusal = Refusal.CAPACITY if full else self._admit(sketch, request)
-            if refusal is Refusal.BUDGET and len(held_back.tenants) < MOST_HELD_BACK:
+            refusal = AdmissionRefusal.CAPACITY if full else self._admit(sketch, request)
+            if refusal is AdmissionRefusal.BUDGET and len(blocked.tenants) < MAX_BUDGET_BLOCKED:
                 continue
-            if refusal is None and not request.boards:  # it has been looked up; its blocks come from the next step on
+            if refusal is None and not request.boards:  # else it gets its blocks in the next steps
                 self._plan_admitted(sketch, request)
             # Tokens freed by preemption go to the preempting request only: rows planned before it could not use them,
             # so rows of lower classes must not.
             sketch.spare_tokens = min(sketch.spare_tokens, spare_tokens)
-            if refusal is not None or held_back.slots:
+            if refusal is not None or blocked.slots:
                 sketch.open_ranks = rank
                 return
 
     def _plan_admitted(self, sketch: _Sketch, request: Request) -> None:
-        """The first row of a request."""
+        """Plan the first row of an admitted request."""
         wanted = len(request.tokens) - request.computed
-        tokens = min(wanted, self._config.chunk_tokens, sketch.spare_tokens, sketch.left[request.rank])
+        tokens = min(wanted, self._config.chunk_tokens, sketch.spare_tokens, sketch.rank_tokens[request.rank])
         if sketch.allowance is not None:
             tokens = sketch.allowance.begin(request, tokens)
         sketch.spare_tokens -= tokens
-        sketch.left[request.rank] -= tokens
+        sketch.rank_tokens[request.rank] -= tokens
         request.scheduled += tokens
         samples = tokens == wanted and request.max_tokens > 0
         sketch.rows.append(scheduled_row((request, request.computed, tokens, samples, ())))
 
     def _plan_drafts(self, sketch: _Sketch, draft: Draft) -> int:
-        """Put drafts into the rows that can have them, out of what tokens and blocks nobody else has use for in this
-        step; returns how many. They count as prefill does, as they make a step longer for everybody in it.
+        """Add drafts to decode rows, from the tokens and blocks that are left over. Returns the number of drafts.
+
+        Drafts count against the limits of prefill, as they lengthen the step for all requests in it.
         """
         allowance = sketch.allowance
         spare = sketch.spare_tokens
         if allowance is not None:
             spare = min(spare, allowance.open_to_drafts())
-        room = draft_room(sketch.rows, spare, sketch.left, self._config.chunk_tokens)
-        if not room.useful:
+        capacity = draft_capacity(sketch.rows, spare, sketch.rank_tokens, self._config.chunk_tokens)
+        if not capacity.useful:
             return 0
-        drafts, total = draft(room), 0
+        drafts, total = draft(capacity), 0
         for index, row in enumerate(sketch.rows):
             request = row.request
             if request not in drafts:
                 continue
-            most = min(sketch.spare_tokens, sketch.left[request.rank], self._config.chunk_tokens - 1)
-            most = min(most, len(drafts[request]))
-            if allowance is not None and most > 0:
-                most = allowance.extend(row.start, 1 + most) - 1
-            drafted = with_drafts(row, drafts[request][: max(most, 0)], self._cache)
+            max_drafts = min(sketch.spare_tokens, sketch.rank_tokens[request.rank], self._config.chunk_tokens - 1)
+            max_drafts = min(max_drafts, len(drafts[request]))
+            if allowance is not None and max_drafts > 0:
+                max_drafts = allowance.extend(row.start, 1 + max_drafts) - 1
+            drafted = with_drafts(row, drafts[request][: max(max_drafts, 0)], self._cache)
             count = len(drafted.drafts)
             sketch.rows[index] = drafted
             sketch.spare_tokens -= count
-            sketch.left[request.rank] -= count
+            sketch.rank_tokens[request.rank] -= count
             total += count
         return total
 
-    def _admit(self, sketch: _Sketch, request: Request) -> Refusal | None:
-        """Give a waiting request a slot and blocks. Nobody of its victims' classes is admitted in the same step."""
+    def _admit(self, sketch: _Sketch, request: Request) -> AdmissionRefusal | None:
+        """Give a waiting request a slot and blocks. Its victims' classes admit no request in the same step."""
         parent = request.fork_of if request.fork_of is not None and _can_fork(request.fork_of, request) else None
         demand = self._cache.demand(request, parent)
-        victims = self._admission.make_room(request, demand, self.steps_total, sketch.held_back)
-        if isinstance(victims, Refusal):
-            if victims is Refusal.BUDGET:
-                self._admission.hold_back(request, demand, sketch.held_back)
+        victims = self._admission.make_room(request, demand, self.steps_total, sketch.blocked)
+        if isinstance(victims, AdmissionRefusal):
+            if victims is AdmissionRefusal.BUDGET:
+                self._admission.reserve(request, demand, sketch.blocked)
             return victims
         for victim in victims:
             sketch.open_ranks = min(sketch.open_ranks, victim.rank)
@@ -250,11 +256,11 @@ class Planner:
         else:
             admitted = self._cache.admit(request)
             assert admitted, "there was room for a request and is not"
-        self._roster.start(request)
+        self._requests.start(request)
         return None
 
 
 def _can_fork(parent: Request, child: Request) -> bool:
-    """Is the parent's KV of the common prompt there, and does the child want no part of it computed anew?"""
+    """Whether the parent has computed the KV of the common prompt, and the child does not need to compute it itself."""
     runs = parent.phase is Phase.RUNNING and parent.computed >= child.prompt_tokens
     return runs and not child.needs_whole_prompt

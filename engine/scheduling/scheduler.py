@@ -1,4 +1,4 @@
-"""What the rest of the engine sees of scheduling: requests go in, plans come out, results go in, deltas come out."""
+"""The scheduler's interface: requests in, plans out; results in, deltas out."""
 
 from collections.abc import Sequence
 
@@ -6,37 +6,36 @@ from engine.config import LONGEST_STEP_NS, SchedulerConfig
 from engine.errors import UnservableRequest
 from engine.memory.kv_cache import KVCacheManager
 from engine.request import Phase, Request, TokenDelta
+from engine.scheduling.class_activity import ClassActivity
 from engine.scheduling.commit import Committer
 from engine.scheduling.cost import StepCostModel, StepWork
 from engine.scheduling.drafting import Draft
 from engine.scheduling.fair_queue import FairQueue
-from engine.scheduling.flight import Fate
-from engine.scheduling.guard import StepGuard, TargetWatch
+from engine.scheduling.in_flight import DropReason
 from engine.scheduling.ledger import Ledger
 from engine.scheduling.order import RankedQueue, order_key
 from engine.scheduling.plan import StepPlan, StepResult
 from engine.scheduling.planner import Planner
-from engine.scheduling.presence import Presence
-from engine.scheduling.roster import Roster
-from engine.scheduling.shortage import StepLimit
+from engine.scheduling.request_table import RequestTable
 from engine.scheduling.stats import SchedulerStats, class_stats
+from engine.scheduling.step_limits import StepLimits, StepSizeBackoff, StepTimeLimiter
 from engine.scheduling.stopping import computed_at_end, decodes
-from engine.scheduling.wait import ClassRoom, QueueSnapshot
+from engine.scheduling.wait import ClassCapacity, QueueSnapshot
 
 
 class Scheduler:
     """Owns the requests of one model from `add` to their last delta. Single-threaded.
 
-    There is no prefill phase and no decode phase: a request has `tokens`, of which the KV of the first `computed`
-    is there, and a step hands out a budget of tokens so that the second number catches up with the first.
+    There is no prefill phase and no decode phase: a request has `tokens`, the KV of the first `computed` of which is
+    in memory. Each step distributes a budget of tokens so that `computed` catches up (as in vLLM V1).
 
-    Classes are ranks here, 0 the highest; there is a queue of each kind for each. `Roster` holds the requests and
-    moves them, `Planner` makes a step's plan of them, `Committer` takes in what came of it.
+    Classes are ranks here, 0 the highest, with one queue of each kind per rank. `RequestTable` holds the requests and
+    their states, `Planner` plans a step, `Committer` commits its result.
 
-    Beyond the plan whose result is waited for, `async_depth` more may be in flight: none, or one, as a plan has to know
-    all tokens of a request but the last. They land in the order of their launch.
+    In addition to the plan whose result is awaited, `async_depth` more may be in flight: 0 or 1, as planning needs all
+    tokens of a request but the last. Plans complete in launch order.
 
-    It reads no clock, draws no random number and iterates ordered containers only: equal calls give equal plans.
+    It reads no clock, draws no random numbers and iterates ordered containers only: equal calls give equal plans.
     """
 
     def __init__(
@@ -48,94 +47,96 @@ class Scheduler:
         *,
         longest_step_ns: int = LONGEST_STEP_NS,
     ) -> None:
-        """`longest_step_ns`: no step with more than a small chunk of prefill is predicted to take longer."""
-        classes = tuple(sorted(config.classes, key=lambda each: each.priority))
+        """`longest_step_ns`: the maximum predicted time of a step with more than a small chunk of prefill."""
+        classes = tuple(sorted(config.classes, key=lambda service_class: service_class.priority))
         self._config = config
         self._cache = cache
         self._classes = classes
-        self._rank_of = {each.name: rank for rank, each in enumerate(classes)}
+        self._rank_of = {service_class.name: rank for rank, service_class in enumerate(classes)}
         cache.reserve(classes, config.tenant_cache_fraction)
         self._windows = [min(max_model_len, cache.capacity_tokens(rank)) for rank in range(len(classes))]
         self.cost_model = cost_model or StepCostModel()
-        """What steps cost on this machine, learnt from them."""
+        """The model of step times on this machine; it learns from every step."""
         self.cost_model.measured.longest_ns = longest_step_ns
-        self._ledger = Ledger([each.name for each in classes], self.cost_model)
-        self._presence = Presence(len(classes))
-        self._roster = Roster(classes, config.max_running, cache, self._ledger, self._presence)
-        limit = StepLimit(config.step_tokens)
-        self._planner = Planner(config, classes, cache, self._roster, limit, self.cost_model)
-        self._committer = Committer(self._roster, cache, self._ledger, self._windows, limit)
-        self._targets = TargetWatch(classes, config.step_tokens, longest_step_ns, self.cost_model, self._presence)
+        self._ledger = Ledger(self.class_names, self.cost_model)
+        self._activity = ClassActivity(len(classes))
+        self._requests = RequestTable(classes, config.max_running, cache, self._ledger, self._activity)
+        backoff = StepSizeBackoff(config.step_tokens)
+        self._planner = Planner(config, classes, cache, self._requests, backoff, self.cost_model)
+        self._committer = Committer(self._requests, cache, self._ledger, self._windows, backoff)
+        self._step_limiter = StepTimeLimiter(
+            classes, config.step_tokens, longest_step_ns, self.cost_model, self._activity
+        )
         self.async_depth = 0
-        """How many plans may be in flight beside the one whose result is waited for: as many as the executor takes."""
+        """Plans that may be in flight in addition to the one whose result is awaited: the executor's `async_depth`."""
 
     @property
     def window_tokens(self) -> int:
-        """The most tokens that prompt and answer may have together in the highest class, and so in any."""
+        """The maximum tokens of prompt and answer together in the highest class. No class allows more."""
         return self._windows[0]
 
     def window_tokens_of(self, service_class: str) -> int:
-        """The same for one class: the model's window, or what of the pool is not reserved above it."""
+        """The same for one class: the model's window, or the part of the pool that is not reserved above the class."""
         return self._windows[self._rank_of[service_class]]
 
     @property
     def ranks(self) -> range:
-        """Of its classes."""
-        return self._roster.ranks
+        """The ranks of its classes."""
+        return self._requests.ranks
 
     def rank_of(self, service_class: str) -> int:
-        """A class's place among the classes, 0 the highest."""
+        """The rank of a class, 0 the highest."""
         return self._rank_of[service_class]
 
     @property
     def class_names(self) -> Sequence[str]:
-        """By rank."""
-        return [each.name for each in self._classes]
+        """The names of the classes, by rank."""
+        return [service_class.name for service_class in self._classes]
 
     @property
     def running(self) -> RankedQueue:
-        """Those that run, by rank."""
-        return self._roster.running
+        """The running requests, by rank."""
+        return self._requests.running
 
     @property
     def waiting_queues(self) -> Sequence[FairQueue]:
-        """Those that wait, by rank, beside forks whose parent has yet to compute the prompt."""
-        return self._roster.waiting
+        """The waiting requests, by rank, without forks whose parent has not computed the prompt yet."""
+        return self._requests.waiting
 
     @property
     def context_tokens(self) -> int:
-        """Those whose KV all that run read in a step. O(classes)."""
-        return sum([sums.context_tokens for sums in self._roster.loads])
+        """Tokens whose KV the running requests read in a step, in all. O(classes)."""
+        return sum([sums.context_tokens for sums in self._requests.loads])
 
     @property
     def waiting(self) -> int:
-        """How many requests want to run and do not."""
-        return len(self._roster) - len(self._roster.running) - self._roster.paused
+        """Requests that wait, forks of an uncomputed prompt included; paused ones excluded."""
+        return len(self._requests) - len(self._requests.running) - self._requests.paused
 
     @property
     def has_work(self) -> bool:
-        """Requests to compute, or blocks that are still to be taken back from those that have left."""
-        return len(self._roster) > self._roster.paused or self._cache.returning_blocks > 0
+        """Whether there are requests to compute, or blocks still returning to the pool."""
+        return len(self._requests) > self._requests.paused or self._cache.returning_blocks > 0
 
     @property
     def returning_blocks(self) -> int:
-        """KV blocks of requests that have left, or gave way, which are not free yet."""
+        """KV blocks of finished or preempted requests that are not free yet."""
         return self._cache.returning_blocks
 
     @property
     def in_flight(self) -> int:
-        """How many plans are neither committed nor failed."""
-        return len(self._roster.flights)
+        """Plans that are neither committed nor failed."""
+        return len(self._requests.in_flight)
 
     def add(self, request: Request, now_ns: int = 0) -> None:
-        """Let a new request wait for its turn. A fork comes after the request that it forks.
+        """Queue a new request. A fork is added after the request that it forks.
 
         Raises:
             UnservableRequest: its class is not one of the configured ones, the prompt is empty, or it leaves no room
                 for a single token where one is wanted.
         """
         assert request.phase is Phase.WAITING, f"{request.id} is not new"
-        assert request.id not in self._roster, f"{request.id} is already here"
+        assert request.id not in self._requests, f"{request.id} is already here"
         assert len(request.tokens) == request.prompt_tokens, f"{request.id} starts with tokens of an answer"
         assert request.fork_of is None or order_key(request.fork_of) < order_key(request)
         rank = self._rank_of.get(request.service_class.name)
@@ -149,8 +150,8 @@ class Scheduler:
         request.service_class = self._classes[rank]
         request.computed_at_end = computed_at_end(request, self._windows[rank])
         request.arrived_ns = request.waiting_since_ns = now_ns
-        self._presence.note_arrival(rank, now_ns)
-        self._roster.add(request)
+        self._activity.record_arrival(rank, now_ns)
+        self._requests.add(request)
 
     def _too_long(self, prompt_tokens: int, rank: int) -> str:
         message = f"the prompt has {prompt_tokens} tokens; prompt and answer can have {self._windows[rank]}"
@@ -161,138 +162,135 @@ class Scheduler:
         return f"{message} in class {name}: KV memory for {total} tokens, less {total - window} reserved above it"
 
     def waits(self, request_id: str) -> bool:
-        """Is it here, and wants to run and does not?"""
-        request = self._roster.get(request_id)
+        """Whether the request is here and waits to run."""
+        request = self._requests.get(request_id)
         return request is not None and request.phase is Phase.WAITING
 
     def abort(self, request_id: str, now_ns: int = 0) -> bool:
-        """End a request at once, wherever it stands. Its blocks are free on return, or, of a long
-        request, in one of the next steps: see `KVCacheManager`. False: it is not here."""
-        request = self._roster.get(request_id)
+        """End a request at once, in any state. Its blocks are free on return, or, for a long request, within the next
+        steps: see `KVCacheManager`. False: it is not here."""
+        request = self._requests.get(request_id)
         if request is None:
             return False
-        self._roster.remove(request, Fate.ABORTED, now_ns=now_ns)
+        self._requests.remove(request, DropReason.ABORTED, now_ns=now_ns)
         return True
 
     def pause(self, request_id: str, now_ns: int = 0) -> bool:
-        """Nobody reads a request: compute nothing more of it, and let others have its slot and its blocks, until it is
-        resumed. It keeps its place and its tokens. False: it is not here, or is paused."""
-        request = self._roster.get(request_id)
+        """Stop computing a request and free its slot and its blocks until `resume`, because its client does not read.
+        It keeps its place and its tokens. False: it is not here, or is paused already."""
+        request = self._requests.get(request_id)
         if request is None or request.phase is Phase.PAUSED:
             return False
-        self._roster.pause(request, now_ns)
+        self._requests.pause(request, now_ns)
         return True
 
     def resume(self, request_id: str, now_ns: int = 0) -> bool:
-        """A request that was paused is read again. False: it is not here, or is not paused."""
-        request = self._roster.get(request_id)
+        """Queue a paused request again. False: it is not here, or is not paused."""
+        request = self._requests.get(request_id)
         if request is None or request.phase is not Phase.PAUSED:
             return False
-        self._roster.resume(request, now_ns)
+        self._requests.resume(request, now_ns)
         return True
 
     def preempt(self, request_id: str) -> bool:
-        """Take a running request's blocks and slot away; it keeps its place and its tokens. False: not running."""
-        request = self._roster.get(request_id)
+        """Free a running request's blocks and slot; it keeps its place and its tokens. False: it does not run."""
+        request = self._requests.get(request_id)
         if request is None or request.phase is not Phase.RUNNING:
             return False
-        self._roster.preempt(request, cause=request.rank, fate=Fate.PAUSED)
+        self._requests.preempt(request, cause=request.rank, drop_reason=DropReason.PAUSED)
         return True
 
-    def step_guard(self, now_ns: int) -> StepGuard:
-        """What keeps the next step short: for the classes' targets, and for the watchdog. O(classes + prompts that are
+    def step_limits(self, now_ns: int) -> StepLimits:
+        """The limits of the next step, for the classes' latency targets and the watchdog. O(classes + prompts that are
         being computed)."""
-        running = len(self._roster.running)
-        decoding = [any(map(decodes, each)) for each in self._roster.running.ranks]
-        return self._targets.guard(now_ns, StepWork(running, self.context_tokens, 0, running), decoding)
+        running = len(self._requests.running)
+        decoding = [any(map(decodes, queue)) for queue in self._requests.running.ranks]
+        return self._step_limiter.limits(now_ns, StepWork(running, self.context_tokens, 0, running), decoding)
 
     def schedule(
         self,
         now_ns: int = 0,
         *,
         budget: int | None = None,
-        guard: StepGuard | None = None,
+        limits: StepLimits | None = None,
         draft: Draft | None = None,
     ) -> StepPlan | None:
-        """The next step, or None where there is nothing to compute, or not before a step in flight has landed.
+        """The next step; None where there is nothing to compute, or not before a step in flight is complete.
 
-        `commit`, `fail` or `give_back` it before the next; with `async_depth` 1, before the one after that.
+        `commit`, `fail` or `give_back` it before the next call; with `async_depth`, before the call after that.
 
-        `budget` lowers the tokens of this step; each running request gets one in any case. `guard` bounds prefill.
-        `draft` guesses what comes next in running requests, when all rows are made: see `drafting`.
+        `budget`: maximum tokens of this step; each running request gets one in any case. `limits`: bounds on prefill.
+        `draft`: proposes next tokens of running requests when all rows are planned: see `drafting`.
         """
         assert self.in_flight <= self.async_depth, "the last plan is neither committed nor failed"
-        self._roster.now_ns = now_ns
-        plan = self._planner.plan(budget, guard, draft)
+        self._requests.now_ns = now_ns
+        plan = self._planner.plan(budget, limits, draft)
         if plan is not None:
-            self._roster.flights.launch(plan)
+            self._requests.in_flight.launch(plan)
         return plan
 
     def commit(self, plan: StepPlan, result: StepResult, *, elapsed_ns: int = 0) -> list[TokenDelta]:
-        """Take in what a step computed. Rows of requests that have left or been preempted since are dropped.
+        """Commit the result of a step. Rows of requests that left or were preempted after the launch are dropped.
 
-        `elapsed_ns` is the time that it took, from its launch or the end of the step before it, whichever is later: the
-        cost model learns from it and it is divided among the rows.
+        `elapsed_ns`: the step's time, from its launch or the end of the previous step, whichever is later. The cost
+        model learns from it, and it is divided among the rows.
         """
-        return self._committer.commit(self._roster.flights.land(plan), result, elapsed_ns)
+        return self._committer.commit(self._requests.in_flight.complete(plan), result, elapsed_ns)
 
     def fail(self, plan: StepPlan, error: str, *, elapsed_ns: int = 0) -> list[TokenDelta]:
-        """The step could not be computed: all requests in it end, and nothing that it wrote is reused."""
-        return self._committer.fail(self._roster.flights.land(plan), error, elapsed_ns)
+        """End all requests of a step that failed with `error`. The KV that it wrote is not reused."""
+        return self._committer.fail(self._requests.in_flight.complete(plan), error, elapsed_ns)
 
     def give_back(self, plan: StepPlan, error: str, *, elapsed_ns: int = 0) -> list[TokenDelta]:
-        """There was no room on the device for the step: nothing came of it, and what it was for is planned again, in
-        smaller steps. Where it could not be smaller, its largest request ends with the error."""
-        return self._committer.give_back(self._roster.flights.land(plan), error, elapsed_ns)
+        """Undo a step for which the device had no memory; its tokens are planned again in smaller steps. Where no
+        smaller step exists, its largest request ends with `error`."""
+        return self._committer.give_back(self._requests.in_flight.complete(plan), error, elapsed_ns)
 
     def charge_drafting(self, requests: Sequence[Request], elapsed_ns: int) -> None:
-        """Divide the time that it took to draft for running requests among them."""
+        """Divide the time of drafting among the requests that it was for."""
         self._ledger.charge_drafting(requests, elapsed_ns)
 
     def snapshot(self) -> QueueSnapshot:
         """The load of each class, for predicting waits. O(classes)."""
-        beside_running = self._config.step_tokens - len(self._roster.running)
-        rooms = tuple(
-            ClassRoom(
-                max(self._roster.slot_room(rank), 0),
+        prefill_tokens = self._config.step_tokens - len(self._requests.running)
+        capacities = tuple(
+            ClassCapacity(
+                max(self._requests.available_slots(rank), 0),
                 max(self._cache.room(rank), 0),
-                min(self._planner.mean_prefill_limits[rank], beside_running),
+                min(self._planner.mean_prefill_limits[rank], prefill_tokens),
                 sum(self._planner.mean_running[:rank]),
             )
-            for rank in self._roster.ranks
+            for rank in self._requests.ranks
         )
         held_blocks = self._cache.num_blocks - self._cache.free_blocks
-        return QueueSnapshot(tuple(sums.load() for sums in self._roster.loads), rooms, held_blocks)
+        return QueueSnapshot(tuple(sums.load() for sums in self._requests.loads), capacities, held_blocks)
 
     def stats(self, now_ns: int | None = None) -> SchedulerStats:
-        """May be called while another thread steps. `now_ns`: None for the time of the last step.
-
-        O(classes).
-        """
-        now_ns = self._roster.now_ns if now_ns is None else now_ns
-        running = len(self._roster.running)
+        """The scheduler's metrics. `now_ns`: None for the time of the last step. Thread-safe. O(classes)."""
+        now_ns = self._requests.now_ns if now_ns is None else now_ns
+        running = len(self._requests.running)
         limited = self._planner.itl_limited_steps
-        classes = class_stats(self._classes, self._roster, self._cache, self._ledger, limited, now_ns)
+        classes = class_stats(self._classes, self._requests, self._cache, self._ledger, limited, now_ns)
         return SchedulerStats(
             running=running,
             waiting=self.waiting,
-            paused=self._roster.paused,
+            paused=self._requests.paused,
             free_blocks=self._cache.free_blocks,
             num_blocks=self._cache.num_blocks,
             steps_total=self._planner.steps_total,
             scheduled_tokens_total=self._planner.scheduled_tokens_total,
-            cached_tokens_total=self._roster.cached_tokens_total,
-            preemptions_total=sum(each.preemptions_suffered for each in classes),
-            pauses_total=self._roster.pauses_total,
-            paused_ns_total=self._roster.paused_ns_total,
+            cached_tokens_total=self._requests.cached_tokens_total,
+            preemptions_total=sum(stats.preemptions_suffered for stats in classes),
+            pauses_total=self._requests.pauses_total,
+            paused_ns_total=self._requests.paused_ns_total,
             failures_total=self._committer.failures_total,
-            wasted_rows_total=sum(each.wasted_rows for each in classes),
+            wasted_rows_total=sum(stats.wasted_rows for stats in classes),
             classes=classes,
         )
 
     def check(self) -> None:
-        """State what holds between any two calls."""
-        self._roster.check()
-        for request in self._roster:
+        """Assert the invariants that hold between any two calls."""
+        self._requests.check()
+        for request in self._requests:
             assert len(request.tokens) < self._windows[request.rank] or request.max_tokens == 0
         assert self._cache.free_blocks >= self._cache.unused_reserve(0), "blocks kept for the highest class are taken"

@@ -1,4 +1,5 @@
-"""How evenly a class was served of late: service by tenant in a sliding window, and Jain's index over it."""
+"""The fairness of a class's recent service: service by tenant in a sliding window, and Jain's index over it (Jain, Chiu
+and Hawe 1984, A Quantitative Measure of Fairness, DEC-TR-301)."""
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping
@@ -10,39 +11,39 @@ SLOTS = 12
 _SLOT_NS = WINDOW_NS // SLOTS
 
 FORGOTTEN_A_STEP = 256
-"""Of the tenants of a slot of time that has left the window, so many are taken out of the sums in a step."""
+"""Entries of expired slots that are subtracted from the sums per step."""
 
 
 @dataclass(slots=True)
 class _Served:
-    """A tenant's service in the window, and how many slots of time have some of it."""
+    """A tenant's service in the window, and the number of time slots that contribute to it."""
 
     service: int = 0
     slots: int = 0
 
 
 class ServiceWindow:
-    """The service that the tenants of one class have received within `WINDOW_NS`, which slides by a slot, and which of
-    them wait. Everything is a running sum: what is asked for does not depend on how many there are.
+    """The service of one class's tenants within `WINDOW_NS`, in time slots, and the tenants that wait. All results are
+    running sums, so queries are O(1).
 
-    All changes are for the thread that steps; `active_tenants` and `fairness` may be called from any, and are as of the
-    last step, until a whole window has passed since. Times never go back.
+    Only the engine thread writes. `active_tenants` and `fairness` may be called from any thread; they are as of the
+    last step, until a whole window has passed since. Times must not decrease.
     """
 
     def __init__(self) -> None:
         self._slots: deque[tuple[int, dict[str, int]]] = deque()
-        """The number of a slot of time, and its service by tenant; the newest last, none empty."""
+        """Number and service by tenant of each time slot; the newest last, none empty."""
         self._leaving: deque[Iterator[tuple[str, int]]] = deque()
-        """What is left of the slots that are in the window no more."""
+        """The entries of expired slots that are not subtracted yet."""
         self._served: dict[str, _Served] = {}
         self._sum = 0
         self._squares = 0
         self._waiting: Counter[str] = Counter()
         self._unserved = 0
-        """Tenants that wait and were not served in the window."""
+        """Waiting tenants without service in the window."""
 
     def add(self, now_ns: int, services: Mapping[str, int]) -> None:
-        """Book what tenants received in a step. O(tenants in the step + FORGOTTEN_A_STEP)."""
+        """Record the service of a step by tenant. O(tenants in the step + FORGOTTEN_A_STEP)."""
         number = now_ns // _SLOT_NS
         while self._slots and self._slots[0][0] <= number - SLOTS:
             self._leaving.append(iter(self._slots.popleft()[1].items()))
@@ -56,21 +57,21 @@ class ServiceWindow:
             self._change(tenant, service, slots=tenant not in slot)
             slot[tenant] = slot.get(tenant, 0) + service
 
-    def wait(self, tenant: str) -> None:
-        """One of the tenant's requests waits."""
+    def add_waiting(self, tenant: str) -> None:
+        """A request of the tenant begins to wait."""
         self._waiting[tenant] += 1
         if self._waiting[tenant] == 1 and tenant not in self._served:
             self._unserved += 1
 
-    def leave(self, tenant: str) -> None:
-        """One that waited does so no more."""
+    def remove_waiting(self, tenant: str) -> None:
+        """A request of the tenant stops waiting."""
         self._waiting[tenant] -= 1
         if not self._waiting[tenant]:
             del self._waiting[tenant]
             self._unserved -= tenant not in self._served
 
     def active_tenants(self, now_ns: int) -> int:
-        """Those that were served in the window, or wait now."""
+        """The number of tenants that were served in the window or wait now."""
         return len(self._waiting) if self._has_passed(now_ns) else len(self._served) + self._unserved
 
     def fairness(self, now_ns: int) -> float:
@@ -80,7 +81,7 @@ class ServiceWindow:
         return _index(self._sum, self._squares, len(self._served) + self._unserved)
 
     def check(self) -> None:
-        """The sums are those of what they are made of."""
+        """Assert that the running sums match the slots."""
         rest = [list(items) for items in self._leaving]
         self._leaving = deque(map(iter, rest))
         served: dict[str, _Served] = {}
@@ -90,8 +91,9 @@ class ServiceWindow:
                 known.service += service
                 known.slots += 1
         assert served == self._served, "what tenants received is miscounted"
-        services = [each.service for each in served.values()]
-        assert (self._sum, self._squares) == (sum(services), sum(each * each for each in services)), "sums are wrong"
+        services = [known.service for known in served.values()]
+        squares = sum(service * service for service in services)
+        assert (self._sum, self._squares) == (sum(services), squares), "sums are wrong"
         assert self._unserved == len(self._waiting.keys() - served.keys()), "tenants that wait are miscounted"
 
     def _forget(self) -> None:
@@ -123,7 +125,10 @@ class ServiceWindow:
 
 
 def jain_index(shares: Collection[int]) -> float:
-    """(sum x)^2 / (n * sum x^2): 1 where all have the same, 1/n where one of n has everything; 1 of nothing at all."""
+    """Jain's fairness index, (sum x)^2 / (n * sum x^2): 1 where all shares are equal, 1/n where one of n has all.
+
+    1 where all shares are zero.
+    """
     return _index(sum(shares), sum(share * share for share in shares), len(shares))
 
 

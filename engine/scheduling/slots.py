@@ -1,4 +1,4 @@
-"""The rows of per-sequence state in the executor: small numbers, each lent to one running request at a time."""
+"""Sequence slots: the indices of per-sequence state in the executor, each held by one running request at a time."""
 
 from collections.abc import Container, Sequence
 from heapq import heappop, heappush
@@ -7,10 +7,10 @@ from engine.memory.reservation import Reservation
 
 
 class SequenceSlots:
-    """`count` slots, the lowest free one first.
+    """`count` slots. The lowest free slot is taken first.
 
-    What is reserved follows the same inequality as blocks do, but for a class that is absent: a free slot is of no use
-    to anybody, as a free block is that caches, and one that is needed after all comes back at once, by a preemption.
+    Reserves follow the same inequality as those of blocks, but an inactive class has none. An idle slot is useless,
+    unlike a free block, which caches KV, and a preemption frees a slot at once when the class needs one.
     """
 
     def __init__(self, count: int, reserved: Sequence[int]) -> None:
@@ -22,9 +22,9 @@ class SequenceSlots:
     def free(self) -> int:
         return len(self._free)
 
-    def room(self, rank: int, absent: Container[int] = ()) -> int:
-        """How many slots the class may still take. Can be negative. Nothing is kept for the ranks that are absent."""
-        return len(self._free) - sum(self._reservation.unused(above) for above in range(rank) if above not in absent)
+    def available(self, rank: int, inactive: Container[int] = ()) -> int:
+        """Slots that the class may still take. Can be negative. Nothing is kept for the `inactive` ranks."""
+        return len(self._free) - sum(self._reservation.unused(above) for above in range(rank) if above not in inactive)
 
     def take(self, rank: int) -> int:
         self._reservation.held[rank] += 1
@@ -35,7 +35,7 @@ class SequenceSlots:
         heappush(self._free, slot)
 
     def check(self, taken: Sequence[Sequence[int]]) -> None:
-        """Each slot is free, or taken by one of `taken`, the slots of the running requests by rank."""
+        """Assert that each slot is free or in `taken`, the slots of the running requests by rank."""
         slots = sorted([slot for of_rank in taken for slot in of_rank] + self._free)
         assert slots == list(range(self._count)), "a slot is lost, or twice in use"
         assert self._reservation.held == [len(of_rank) for of_rank in taken], "a class's slots are miscounted"

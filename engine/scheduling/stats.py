@@ -1,4 +1,4 @@
-"""What a scheduler says of itself, for metrics."""
+"""The scheduler's metrics."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,25 +6,26 @@ from dataclasses import dataclass
 from engine.memory.kv_cache import KVCacheManager
 from engine.request import ServiceClass
 from engine.scheduling.ledger import ClassAccount, Ledger
-from engine.scheduling.roster import Roster
+from engine.scheduling.request_table import RequestTable
 
 
 @dataclass(frozen=True, slots=True)
 class ClassStats:
-    """One class: what it holds now, and what came of it since the scheduler was made.
+    """One class: its current state, and totals since the scheduler was created.
 
-    `attributed_ns` are the class's part of the time of all steps; over all classes they add up to it exactly. Of them,
-    `recompute_ns` went into computing again the `recomputed_tokens` that this class took from others by preemption.
-    `cached_blocks` are free blocks whose content it was the last to use; `reserved_blocks` are what of its reserve it
-    does not hold, out of reach of the classes below; `missing_blocks` what of that is taken all the same, which is 0
-    but for a glimpse into the middle of a step. `queue_age_ns` is how long a request has waited by now, since it
-    came or was preempted last: the longest of all. `wasted_rows` were computed for nobody, as their requests had ended
-    by then, or were in a step for which there was no room; their time, `wasted_ns`, is in `attributed_ns` and in no
-    request's. `itl_limited_steps` had less prefill than there was, for the class's target for the time between tokens.
-
-    `fairness` is Jain's index of the service in the last minute (as `fair_queue` counts it) over the `active_tenants`:
-    those that were served within it or wait now. It judges between tenants that want all they can get: one that asks
-    for little lowers it, too.
+    `queue_age_ns`: the longest current wait, since arrival or the last preemption.
+    `reserved_blocks`: the unused part of its reserve, unavailable to the classes below.
+    `cached_blocks`: free blocks with content that this class held last.
+    `missing_blocks`: reserved blocks that are in use by others; 0 except when read in the middle of a step.
+    `attributed_ns`: its part of the time of all steps; over all classes the parts add up exactly.
+    `recompute_ns`: the part of `attributed_ns` spent recomputing the `recomputed_tokens` of requests that this class
+    preempted.
+    `active_tenants`: tenants that were served in the last minute or wait now.
+    `fairness`: Jain's index of the last minute's service, as `fair_queue` counts it, over the active tenants. It is
+    meant for tenants with unlimited demand: a tenant that asks for little lowers it, too.
+    `wasted_rows`: rows whose request had ended, or whose step ran out of device memory. Their time, `wasted_ns`, is in
+    `attributed_ns` but in no request's.
+    `itl_limited_steps`: steps whose prefill was cut for the class's target for the time between tokens.
     """
 
     name: str
@@ -49,10 +50,10 @@ class ClassStats:
 
 @dataclass(frozen=True, slots=True)
 class DraftStats:
-    """What one proposer drafted for one class.
+    """The drafts of one proposer for one class.
 
-    `proposed_total` drafts were verified, of which `accepted_total` came true; `acceptance` is their share of late.
-    `depth` is the mean, over the latest steps, of the most drafts that a request had; 0 while there are none.
+    `proposed_total`: verified drafts; `accepted_total`: those accepted; `acceptance`: the recent rate.
+    `depth`: the maximum drafts of one request in a step, averaged over recent steps; 0 for a step without drafts.
     """
 
     proposer: str
@@ -65,10 +66,10 @@ class DraftStats:
 
 @dataclass(frozen=True, slots=True)
 class SpeculationStats:
-    """What drafts have brought since the model was loaded.
+    """Totals of speculation since the model was loaded.
 
-    `saved_ns` is the time that the same tokens would have taken without them, as the policy sees it, less what they
-    took; it falls where they do not pay. `drafting_ns` is the time of each proposer, whatever came of it.
+    `saved_ns`: the estimated time of the same tokens without drafts, less the time with them; it falls where drafts do
+    not pay. `drafting_ns`: the time spent in each proposer.
     """
 
     saved_ns: int
@@ -78,9 +79,10 @@ class SpeculationStats:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStats:
-    """What the scheduler holds now, and what it has done since it was made (`_total`). `classes` from the highest.
+    """The scheduler's current state, and totals (`_total`) since it was created. `classes`: from the highest.
 
-    `paused` requests are not read and not computed; `paused_ns_total` is the time of the pauses that have ended.
+    `paused`: requests that are not computed because their clients do not read. `paused_ns_total`: the time of all
+    pauses that have ended.
     """
 
     running: int
@@ -98,38 +100,38 @@ class SchedulerStats:
     wasted_rows_total: int
     classes: tuple[ClassStats, ...] = ()
     speculation: SpeculationStats | None = None
-    """What became of drafts, where there are any."""
+    """None for a model without drafts."""
 
 
 def class_stats(
     classes: Sequence[ServiceClass],
-    roster: Roster,
+    requests: RequestTable,
     cache: KVCacheManager,
     ledger: Ledger,
     itl_limited_steps: Sequence[int],
     now_ns: int,
 ) -> tuple[ClassStats, ...]:
-    """One for each class, from the highest. May be called while another thread steps. O(classes)."""
+    """The stats of each class, from the highest. Thread-safe. O(classes)."""
     return tuple(
-        _class_stats(rank, each.name, roster, cache, ledger.accounts[rank], itl_limited_steps[rank], now_ns)
-        for rank, each in enumerate(classes)
+        _class_stats(rank, service_class.name, requests, cache, ledger.accounts[rank], itl_limited_steps[rank], now_ns)
+        for rank, service_class in enumerate(classes)
     )
 
 
 def _class_stats(
     rank: int,
     name: str,
-    roster: Roster,
+    requests: RequestTable,
     cache: KVCacheManager,
     account: ClassAccount,
     itl_limited_steps: int,
     now_ns: int,
 ) -> ClassStats:
-    oldest_ns = roster.waiting_ages[rank].oldest_ns
+    oldest_ns = requests.waiting_ages[rank].oldest_ns
     return ClassStats(
         name=name,
-        running=len(roster.running.ranks[rank]),
-        waiting=roster.loads[rank].waiting_requests,
+        running=len(requests.running.ranks[rank]),
+        waiting=requests.loads[rank].waiting_requests,
         queue_age_ns=0 if oldest_ns is None else max(0, now_ns - oldest_ns),
         held_blocks=cache.held_blocks(rank),
         reserved_blocks=cache.unused_reserve(rank),
@@ -140,8 +142,8 @@ def _class_stats(
         recomputed_tokens=account.recomputed_tokens,
         preemptions_caused=account.preemptions_caused,
         preemptions_suffered=account.preemptions_suffered,
-        active_tenants=roster.service[rank].active_tenants(now_ns),
-        fairness=roster.service[rank].fairness(now_ns),
+        active_tenants=requests.service[rank].active_tenants(now_ns),
+        fairness=requests.service[rank].fairness(now_ns),
         wasted_rows=account.wasted_rows,
         wasted_ns=account.wasted_ns,
         itl_limited_steps=itl_limited_steps,

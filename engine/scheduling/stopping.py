@@ -1,4 +1,4 @@
-"""Who is done."""
+"""When requests end."""
 
 from typing import NamedTuple
 
@@ -6,39 +6,39 @@ from engine.request import FinishReason, Request
 
 
 class Stop(NamedTuple):
-    """Why a request ends. `token` is the end-of-text or stop token that ended it, if one did."""
+    """Why a request ends. `token`: the end-of-text or stop token that ended it, if one did."""
 
     reason: FinishReason
     token: int | None = None
 
 
 def computed_at_end(request: Request, window_tokens: int) -> int:
-    """How many of its tokens are computed when the request has run to its length: all but the last of its answer."""
+    """The value of `computed` when the request ends by length: all tokens but the last of the answer."""
     return max(request.prompt_tokens, min(request.prompt_tokens + request.max_tokens, window_tokens) - 1)
 
 
 def ends_in_flight(request: Request) -> bool:
-    """Will a running request end by its length, at the latest, when what is in flight has landed?"""
+    """Whether a running request ends, by length or earlier, when its rows in flight are complete."""
     return request.scheduled >= request.computed_at_end
 
 
 def decodes(request: Request) -> bool:
-    """Does a running request get its next token, not its first, in the next step?"""
+    """Whether a running request is in decode: the next step samples a token that is not its first."""
     known = len(request.tokens)
     return request.scheduled >= max(request.prompt_tokens, known - 1) and not ends_in_flight(request)
 
 
 def is_end(request: Request, token: int) -> bool:
-    """Is it one that ends the request, once that has its `min_tokens`?"""
+    """Whether the token ends the request once that has its `min_tokens`."""
     params = request.params
     return (token in request.eos_token_ids and not params.ignore_eos) or token in params.stop_token_ids
 
 
 def stop_after_token(request: Request, window_tokens: int) -> Stop | None:
-    """Does the request end with the token that was just drawn, the last of its tokens?
+    """Whether the request ends with its last token, which was just sampled.
 
-    An end token counts only as a token beyond `min_tokens`. A window of n tokens is full when n tokens are
-    known, though the KV of the last will never be computed.
+    An end token counts only beyond `min_tokens`. A window of n tokens is full when n tokens are known, although the KV
+    of the last one is never computed.
     """
     params, tokens = request.params, request.tokens
     token, known = tokens[-1], len(tokens)

@@ -1,4 +1,4 @@
-"""Who gives way: to a running request that needs a block, and to a waiting one of a higher class."""
+"""Which requests are preempted: for a running request that needs a block, or for a waiting one of a higher class."""
 
 from collections.abc import Sequence
 
@@ -8,19 +8,21 @@ from engine.scheduling.order import OrderedQueue
 from engine.scheduling.stopping import ends_in_flight
 
 MAX_PREEMPTIONS = 3
-"""A request that was preempted so often is taken again only when nothing else is left."""
+"""A request that was preempted this many times is preempted again only when nothing else is left."""
 
 
 def is_immune(request: Request, peers: OrderedQueue) -> bool:
-    """The oldest of its class and the often preempted are the last to be taken, so that each of them gets on."""
+    """Whether the request is preempted last, so that it makes progress: the oldest of its class, or one that was
+    preempted `MAX_PREEMPTIONS` times."""
     return request.preemptions >= MAX_PREEMPTIONS or request is peers[0]
 
 
-def victim_of_growth(running: Sequence[OrderedQueue], rank: int) -> Request:
-    """The request to preempt so that those of the rank can grow: of the lowest class that runs, the last in order.
+def victim_for_decode(running: Sequence[OrderedQueue], rank: int) -> Request:
+    """The request to preempt so that the requests of the rank get their next blocks: the last in order of the lowest
+    class that runs. Within that class, an immune request only where all are.
 
-    `running` has one queue a rank. Never the only one that runs: the window of its class fits what the class can
-    have. Inside the lowest class, one that is immune only when all are.
+    `running`: one queue per rank. The only running request is never a victim: its class's window fits the blocks that
+    the class can have.
     """
     assert sum(map(len, running)) > 1, "a request that runs alone has to be preempted"
     peers = next(queue for queue in reversed(running[rank:]) if len(queue))
@@ -35,22 +37,22 @@ def victims_for_waiting(
     *,
     missing_blocks: int,
     missing_slots: int,
-    most: int,
+    max_victims: int,
 ) -> list[Request]:
-    """Requests of strictly lower classes whose leaving lets the newcomer in; none if that of all would not. Where it
-    takes more than `most` of them, the first of those, one more than that.
+    """Requests of strictly lower classes to preempt so that `newcomer` can be admitted; none if all of them together
+    would not free enough. Where it takes more than `max_victims`, the first `max_victims + 1`.
 
-    In order: those that are not immune, of the lowest class, that free the most blocks, have computed least.
-    Blocks are freed that no one else holds; two victims can free what they share. One that ends in flight is left to:
-    it gives everything back when that has landed.
+    Order: not immune first, then lowest class, most blocks freed, fewest tokens computed. A block is freed when no
+    other request holds it, so two victims can free a block that they share. A request that ends in flight is never a
+    victim: it frees everything when its step completes.
 
-    O(running), and a walk over the blocks of `most` requests where it is what they share that decides.
+    O(running requests), plus a walk over the blocks of `max_victims` requests where shared blocks decide.
     """
     if leaving.most_of_all < missing_blocks:
         return []
     candidates: list[tuple[bool, int, int, int, int, Request]] = []
     ending_blocks = 0
-    counts_blocks = missing_blocks > 0 and most > 0  # else whoever comes first is one too many
+    counts_blocks = missing_blocks > 0 and max_victims > 0  # otherwise the order does not matter
     for queue in running[newcomer.rank + 1 :]:
         for request in queue:
             if ends_in_flight(request):
@@ -67,7 +69,7 @@ def victims_for_waiting(
     for *_, request in candidates:
         victims.append(request)
         leaving.add(request)
-        if len(victims) > most:  # would all of them do?
+        if len(victims) > max_victims:  # would all candidates be enough?
             return victims if leaving.most_of_all - ending_blocks >= missing_blocks else []
         if len(victims) >= missing_slots and leaving.reaches(missing_blocks):
             return victims

@@ -1,7 +1,7 @@
-"""How long a new request would wait for its first token, from running sums: O(classes), whatever is queued.
+"""Predicts a new request's wait for its first token from running sums: O(classes), for any number of queued requests.
 
-Asked at each admission, on the event loop. The scheduler keeps a `LoadSums` for each class up to date and takes a
-`QueueSnapshot` of them after each change; `with_arrivals` adds what was let in and is not in the scheduler yet.
+Called at each admission, on the event loop. The scheduler keeps a `LoadSums` per class up to date and takes a
+`QueueSnapshot` of them after each change; `with_arrivals` adds requests that are admitted and not in the scheduler yet.
 """
 
 from collections.abc import Sequence
@@ -13,23 +13,23 @@ from engine.config import BLOCK_TOKENS
 from engine.scheduling.cost import NO_WORK, StepCostModel, StepWork, row_work
 
 ANSWER_MEMORY = 128
-"""So many answers, the latest, make a class's mean length."""
+"""Answers in a class's moving average of lengths."""
 MIN_SHARE = 0.1
-"""What a class is taken to be left with, at least, by the higher ones."""
+"""The minimum share of the engine that a class is assumed to get."""
 MIN_RETRY_MS = 100
 MAX_RETRY_MS = 600_000
 RETRY_SPREAD = 0.1
-"""Clients that were turned away together are told to come back over this much more of the wait."""
+"""`Retry-After` is spread over this fraction of the wait, so that rejected clients do not retry all at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassLoad:
-    """What one class of service has in the scheduler.
+    """The load of one service class.
 
-    `prefill_tokens` are those that its running requests have left to compute beyond one each. `context_tokens` are
-    those whose KV its running requests read each step. `answer_tokens` is how long one of its answers becomes: the mean
-    of those that have ended or, before there is one, an estimate from the sum of the bounds of those that are here,
-    `bound_tokens` (None: it is a mean).
+    `prefill_tokens`: tokens that its running requests have left to compute, beyond one each.
+    `context_tokens`: tokens whose KV its running requests read in each step.
+    `answer_tokens`: the expected length of an answer, from completed answers or, before there is one, from the bounds
+    of the current requests. `bound_tokens`: the sum of those bounds; None where it is from completed answers.
     """
 
     waiting_requests: int = 0
@@ -44,8 +44,8 @@ class ClassLoad:
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Sums over requests of one class that were let in and are not in the scheduler yet: prompt tokens, pairs of
-    attention, and the most tokens that their answers may have."""
+    """Sums over requests of one class that are admitted and not in the scheduler yet: prompt tokens, attention pairs,
+    and the maximum tokens of their answers."""
 
     requests: int = 0
     tokens: int = 0
@@ -70,10 +70,13 @@ class Arrivals:
 
 
 @dataclass(frozen=True, slots=True)
-class ClassRoom:
-    """What is within a class's reach: slots and blocks that are free and not reserved above it, the tokens of prefill
-    that a step has for it beside one token for each running request. `higher_running` is how many requests of higher
-    classes run, as the mean of late."""
+class ClassCapacity:
+    """The capacity available to a class.
+
+    `free_slots`, `free_blocks`: free and not reserved for the classes above.
+    `prefill_step_tokens`: tokens of prefill in a step, in addition to one token for each running request.
+    `higher_running`: running requests of higher classes, a moving average.
+    """
 
     free_slots: int
     free_blocks: int
@@ -83,22 +86,19 @@ class ClassRoom:
 
 @dataclass(frozen=True, slots=True)
 class QueueSnapshot:
-    """The load of each class and the room that there is for it, the one that is served first first.
-
-    `held_blocks` are all that running requests have.
-    """
+    """The load and the capacity of each class, by rank. `held_blocks`: the blocks of all running requests."""
 
     classes: tuple[ClassLoad, ...]
-    rooms: tuple[ClassRoom, ...]
+    capacities: tuple[ClassCapacity, ...]
     held_blocks: int
 
     def with_arrivals(self, arrivals: Sequence[Arrivals]) -> Self:
-        """With those that were let in since, by class: they are ahead of the next."""
+        """The snapshot with later arrivals, by class, added to the queues."""
         classes = tuple(map(_with_arrivals, self.classes, arrivals))
         return replace(self, classes=classes)
 
     def without_waiting(self, service_class: int, *, requests: int, tokens: int, pairs: int) -> Self:
-        """Without so many of those that wait in a class."""
+        """The snapshot without some waiting requests of a class, given by their number and sums."""
         load = self.classes[service_class]
         shorter = replace(
             load,
@@ -109,19 +109,19 @@ class QueueSnapshot:
         return replace(self, classes=(*self.classes[:service_class], shorter, *self.classes[service_class + 1 :]))
 
     def queue_depth(self, arrivals: Sequence[Arrivals]) -> int:
-        """Requests that wait, with those that were let in since and will find no slot and blocks free.
+        """Waiting requests, including later arrivals that will not find a free slot and blocks.
 
-        Where nobody waits before them in their class or above, arrivals take what is free, the highest class first.
+        Where no request waits in their class or above, arrivals take the free capacity, the highest class first.
         """
         depth = slots = blocks = waiting = 0
-        for load, room, arrived in zip(self.classes, self.rooms, arrivals, strict=True):
+        for load, capacity, arrived in zip(self.classes, self.capacities, arrivals, strict=True):
             waiting += load.waiting_requests
             placed = 0
             if arrived.requests and not waiting:
-                each_blocks = ceil(arrived.tokens / BLOCK_TOKENS / arrived.requests) + 1
-                placed = min(arrived.requests, room.free_slots - slots, (room.free_blocks - blocks) // each_blocks)
-                placed = max(placed, 0)
-                slots, blocks = slots + placed, blocks + placed * each_blocks
+                mean_blocks = ceil(arrived.tokens / BLOCK_TOKENS / arrived.requests) + 1
+                fitting = min(capacity.free_slots - slots, (capacity.free_blocks - blocks) // mean_blocks)
+                placed = max(min(arrived.requests, fitting), 0)
+                slots, blocks = slots + placed, blocks + placed * mean_blocks
             depth += load.waiting_requests + arrived.requests - placed
         return depth
 
@@ -144,16 +144,16 @@ def _with_arrivals(load: ClassLoad, arrived: Arrivals) -> ClassLoad:
 
 
 def _estimated_answer(bound_tokens: int, requests: int) -> float:
-    """How long an answer becomes, before one has ended: half of what the bounds allow."""
+    """The expected length of an answer before any is complete: half of the mean bound."""
     return max(bound_tokens / 2 / max(requests, 1), 1.0)
 
 
 class LoadSums:
-    """The sums of one class that `ClassLoad` is taken of. The scheduler calls for each change of a request's place.
+    """Running sums of one class, from which `ClassLoad` is made. Updated at each change of a request's state.
 
-    `tokens` are a request's own, prompt and answer so far; `max_tokens` bounds its answer. A waiting request's are
-    all to be computed: what of them is cached shows only when it starts. A request is removed with the values that
-    it was added with, plus what `advance` was told of it; then all sums of an empty scheduler are zero.
+    `tokens`: a request's prompt and answer so far; `max_tokens`: the bound of its answer. All tokens of a waiting
+    request count as uncomputed; cached ones are known only when it starts. A request is removed with the values that
+    it was added with, plus its part of `advance`, so the sums of an empty scheduler are zero.
     """
 
     def __init__(self) -> None:
@@ -180,12 +180,12 @@ class LoadSums:
         self._change_running(-1, tokens, computed, max_tokens)
 
     def advance(self, computed: int, sampled: int) -> None:
-        """Running requests of the class have `computed` more tokens computed and `sampled` more of them."""
+        """Running requests of the class computed `computed` tokens and sampled `sampled` new ones."""
         self._computed_tokens += computed
         self._running_tokens += sampled
 
     def observe_answer(self, output_tokens: int) -> None:
-        """A request has left, however it ended, with an answer of this length. The latest count most."""
+        """Record the length of the answer of a request that ended in any way. Recent answers count most."""
         self._answers = min(self._answers + 1, ANSWER_MEMORY)
         self._answer_tokens += (output_tokens - self._answer_tokens) / self._answers
 
@@ -195,14 +195,14 @@ class LoadSums:
 
     @property
     def answer_tokens(self) -> float:
-        """How long an answer becomes: as the latest did; before there is one, half of what the bounds allow."""
+        """The expected length of an answer: the recent mean or, before there is one, half of the mean bound."""
         if self._answers:
             return max(self._answer_tokens, 1.0)
         return _estimated_answer(self._bound_tokens, self._waiting_requests + self._running_requests)
 
     @property
     def context_tokens(self) -> int:
-        """Those whose KV the running requests read in a step."""
+        """Tokens whose KV the running requests read in a step."""
         return self._computed_tokens + self._running_requests
 
     def load(self) -> ClassLoad:
@@ -218,7 +218,7 @@ class LoadSums:
         )
 
     def check(self) -> None:
-        """State what holds between any two calls."""
+        """Assert the invariants that hold between any two calls."""
         assert min(self._waiting_requests, self._waiting_tokens, self._waiting_pairs, self._bound_tokens) >= 0
         assert self._running_requests >= 0
         assert 0 <= self._computed_tokens <= self._running_tokens
@@ -239,22 +239,24 @@ class LoadSums:
 
 
 def predict_first_token_ns(snapshot: QueueSnapshot, service_class: int, prompt_tokens: int, cost: StepCostModel) -> int:
-    """How long until a request that comes now has its first token. `service_class` indexes the snapshot's classes.
+    """The predicted time until a request that arrives now has its first token. `service_class`: the class's rank.
 
-    Ahead of it are those of its class and of higher ones that wait, and the prefill of all that run. It starts when
-    their prefill is done and there is a slot, and there are blocks, for them and for it. Steps for the former: their
-    tokens over those that a step has. For the latter: with R running and answers of L tokens, R / L requests leave
-    a step, be the lengths what they may, as long as slots are refilled; and what lower classes hold is taken from
-    them. Slots that are free are filled first by those ahead: R is with them. A step takes as long as its decode work,
-    plus the marginal cost of the prefill.
+    Ahead of it are the waiting requests of its class and of higher ones, and the prefill of all running requests. It
+    starts when their prefill is computed, and when there are slots and blocks for them and for it.
 
-    Higher classes that arrive later go first too. They are expected to go on taking the share of the engine that they
-    had of late. Not foreseen: cache hits, and more than one token a step by speculation; either makes it shorter.
+    - Steps of prefill: tokens ahead, divided by the prefill tokens of a step.
+    - Steps until slots and blocks are free: with R running requests and answers of L tokens, R / L requests end per
+      step, for any distribution of lengths, while slots are refilled. Lower classes are preempted. Free slots are
+      filled by the requests ahead first, and R includes those.
+    - A step takes the time of its decode work; the marginal cost of the prefill is added.
+
+    Higher-class requests that arrive later go first too; their expected share of the engine is their recent one. Cache
+    hits and drafts are not predicted; both shorten the wait.
     """
     ahead = snapshot.classes[: service_class + 1]
     waiting_tokens = sum(load.waiting_tokens for load in ahead)
     prefill_tokens = waiting_tokens + sum(load.prefill_tokens for load in snapshot.classes)
-    step_tokens = max(snapshot.rooms[service_class].prefill_step_tokens, 1)
+    step_tokens = max(snapshot.capacities[service_class].prefill_step_tokens, 1)
     running = sum(load.running_requests for load in snapshot.classes)
     decode_ns = cost.predict_ns(_decode_work(snapshot.classes))
     queue_ns = max(
@@ -276,9 +278,9 @@ def predict_first_token_ns(snapshot: QueueSnapshot, service_class: int, prompt_t
 
 
 def predict_drain_ns(snapshot: QueueSnapshot, service_class: int, cost: StepCostModel) -> int:
-    """How long until all that wait now in this class and in higher ones have their first token.
+    """The predicted time until all requests that wait now in this class and in higher ones have their first token.
 
-    Zero where nobody waits: a class's own running requests are no queue.
+    0 where none waits: running requests are not a queue.
     """
     if not any(load.waiting_requests for load in snapshot.classes[: service_class + 1]):
         return 0
@@ -286,9 +288,9 @@ def predict_drain_ns(snapshot: QueueSnapshot, service_class: int, cost: StepCost
 
 
 def retry_after_ms(drain_ns: int, spread: float) -> int:
-    """What to tell a client that was turned away: when the queue will have drained, and a little later.
+    """When a rejected client should retry: after the queue has drained, plus a random part.
 
-    `spread` in [0, 1) differs from client to client, so that they do not come back all at once.
+    `spread`: in [0, 1), different for each client, so that they do not retry all at once.
     """
     wait_ms = ceil(drain_ns * (1.0 + RETRY_SPREAD * spread) / 1e6)
     return min(max(wait_ms, MIN_RETRY_MS), MAX_RETRY_MS)
@@ -300,26 +302,26 @@ def _decode_work(classes: Sequence[ClassLoad]) -> StepWork:
 
 
 def _decode_work_when_full(snapshot: QueueSnapshot, service_class: int) -> StepWork:
-    """That of a step in which those ahead have taken the slots that are free."""
+    """The decode work of a step when the requests ahead have taken the free slots."""
     ahead = snapshot.classes[: service_class + 1]
-    now, started = _decode_work(snapshot.classes), max(snapshot.rooms[service_class].free_slots, 0)
+    now, started = _decode_work(snapshot.classes), max(snapshot.capacities[service_class].free_slots, 0)
     waiting = max(sum(load.waiting_requests for load in ahead), 1)
     context_tokens = started * sum(load.waiting_tokens for load in ahead) // waiting
     return StepWork(now.tokens + started, now.context_tokens + context_tokens, 0, now.rows + started)
 
 
 def _share_left(snapshot: QueueSnapshot, service_class: int) -> float:
-    """The part of the slots in use, once all within reach are, that is not of a higher class: by Little's law, its
-    part of the service."""
-    room = snapshot.rooms[service_class]
-    own = room.free_slots + sum(load.running_requests for load in snapshot.classes[service_class:])
-    return max(own / (own + room.higher_running), MIN_SHARE) if own else MIN_SHARE
+    """The fraction of the engine that is not used by higher classes: by Little's law, the fraction of the slots, when
+    all slots that are available to the class are in use."""
+    capacity = snapshot.capacities[service_class]
+    own = capacity.free_slots + sum(load.running_requests for load in snapshot.classes[service_class:])
+    return max(own / (own + capacity.higher_running), MIN_SHARE) if own else MIN_SHARE
 
 
 def _steps_to_a_slot(snapshot: QueueSnapshot, service_class: int) -> float:
-    """Steps until so many have left that those ahead, and one more, have their slots."""
+    """Steps until enough requests have ended that those ahead, and one more, have slots."""
     running = sum(load.running_requests for load in snapshot.classes)
-    free_slots = snapshot.rooms[service_class].free_slots
+    free_slots = snapshot.capacities[service_class].free_slots
     waiting = sum(load.waiting_requests for load in snapshot.classes[: service_class + 1]) + 1
     missing_slots = waiting - free_slots - _yielding(snapshot, service_class)
     if missing_slots <= 0:
@@ -328,16 +330,16 @@ def _steps_to_a_slot(snapshot: QueueSnapshot, service_class: int) -> float:
 
 
 def _steps_to_blocks(snapshot: QueueSnapshot, service_class: int, prompt_tokens: int) -> float:
-    """Steps until so many have left that those ahead, and one with this prompt, have their blocks."""
+    """Steps until enough requests have ended that those ahead, and one with this prompt, have blocks."""
     ahead = snapshot.classes[: service_class + 1]
     running: float = sum(load.running_requests for load in snapshot.classes)
-    free_blocks = snapshot.rooms[service_class].free_blocks
+    free_blocks = snapshot.capacities[service_class].free_blocks
     waiting = sum(load.waiting_requests for load in ahead) + 1
     wanted_tokens = sum(load.waiting_tokens for load in ahead) + prompt_tokens
     wanted_blocks = wanted_tokens / BLOCK_TOKENS + waiting
     if running:
         held_blocks = max(snapshot.held_blocks / running, 1.0)
-    else:  # the first of those ahead will be what runs
+    else:  # the first requests ahead will be the running ones
         held_blocks = wanted_blocks / waiting
         running = max(free_blocks / held_blocks, 1.0)
     missing_blocks = wanted_blocks - free_blocks - _yielding(snapshot, service_class) * held_blocks
@@ -345,13 +347,13 @@ def _steps_to_blocks(snapshot: QueueSnapshot, service_class: int, prompt_tokens:
 
 
 def _yielding(snapshot: QueueSnapshot, service_class: int) -> int:
-    """Running requests of lower classes: what they hold is taken from them."""
+    """Running requests of lower classes, which can be preempted."""
     return sum(load.running_requests for load in snapshot.classes[service_class + 1 :])
 
 
 def _answer_tokens(snapshot: QueueSnapshot, service_class: int) -> float:
-    """How long the answers become that are waited for: of those that run or, where none does, of the longest class
-    among those ahead."""
+    """The expected length of the answers that have to end first: of the running requests or, where none runs, the
+    maximum of the classes ahead."""
     running = sum(load.running_requests for load in snapshot.classes)
     if running:
         return sum(load.running_requests * load.answer_tokens for load in snapshot.classes) / running

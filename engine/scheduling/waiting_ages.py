@@ -1,15 +1,15 @@
-"""Since when the one that has waited longest waits."""
+"""The longest wait of a class."""
 
 from heapq import heapify, heappop, heappush
 
 from engine.request import Request
 
 _SPARE_ENTRIES = 16
-"""Entries of the heap that stand for nothing and are left alone."""
+"""Stale heap entries that are tolerated however few requests wait."""
 
 
 class WaitingAges:
-    """The waiting requests of one class, by the time since when they wait. A lazy heap: each operation is O(log n),
+    """The waiting requests of one class, ordered by when their wait began. A lazy heap: each operation is O(log n),
     amortised. `oldest_ns` may be read by any thread.
     """
 
@@ -17,7 +17,7 @@ class WaitingAges:
         self._since_ns: dict[Request, int] = {}
         self._heap: list[tuple[int, int, Request]] = []
         self.oldest_ns: int | None = None
-        """Since when the first of them waits; None where none does."""
+        """When the longest wait began; None where no request waits."""
 
     def add(self, request: Request) -> None:
         self._since_ns[request] = request.waiting_since_ns
@@ -32,7 +32,7 @@ class WaitingAges:
             heapify(self._heap)
 
     def check(self) -> None:
-        """The oldest is the oldest."""
+        """Assert that `oldest_ns` is the minimum."""
         assert self.oldest_ns == min(self._since_ns.values(), default=None), "another has waited longer"
         assert len(self._heap) <= 2 * len(self._since_ns) + _SPARE_ENTRIES, "the heap keeps what is stale"
 

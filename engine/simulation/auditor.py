@@ -8,9 +8,9 @@ from engine.config import BLOCK_TOKENS, SchedulerConfig
 from engine.memory import BlockPool
 from engine.request import FinishReason, Phase, Request, ServiceClass, TokenDelta
 from engine.scheduling import RowResult, ScheduledRow, Scheduler, StepPlan, StepResult
-from engine.scheduling.guard import StepGuard
+from engine.scheduling.class_activity import ACTIVE_NS
 from engine.scheduling.order import TurnKey, order_key, turn_key
-from engine.scheduling.presence import PRESENCE_NS
+from engine.scheduling.step_limits import StepLimits
 from engine.scheduling.victims import MAX_PREEMPTIONS
 from engine.simulation.draft_audit import DraftAuditor, tokens_given
 from engine.simulation.flight_audit import FlightAuditor, Standing
@@ -98,13 +98,13 @@ class Auditor:
         config: SchedulerConfig,
         scheduler: Scheduler,
         pool: BlockPool,
-        flights: FlightAuditor,
+        in_flight: FlightAuditor,
         drafts: DraftAuditor | None,
     ) -> None:
         self._config = config
         self._scheduler = scheduler
         self._pool = pool
-        self._flights = flights
+        self._flights = in_flight
         self._drafts = drafts
         self._speculates = drafts is not None
         """Requests with drafts fill any number of blocks in so many steps."""
@@ -166,7 +166,7 @@ class Auditor:
             unused[request.rank] = max(0, unused[request.rank] - 1)
         return True
 
-    def after_schedule(self, plan: StepPlan | None, budget_tokens: int, guard: StepGuard, now_ns: int) -> None:
+    def after_schedule(self, plan: StepPlan | None, budget_tokens: int, limits: StepLimits, now_ns: int) -> None:
         victims = [seen for seen in self._running if seen.request.phase is Phase.WAITING]
         admitted = [request for request in self._waiting if request.phase is Phase.RUNNING]
         self._check_victims(victims, admitted)
@@ -175,7 +175,7 @@ class Auditor:
             self._check_turns(admitted, victims)
             self._check_slots(admitted, now_ns)
         if plan is not None:
-            self._check_budget(plan, admitted, budget_tokens, guard)
+            self._check_budget(plan, admitted, budget_tokens, limits)
             if self._drafts is not None:
                 self._drafts.after_schedule(plan, anybody_gave_way=bool(victims))
         else:
@@ -273,7 +273,7 @@ class Auditor:
         """The one inequality of reserves, for slots, as long as a class is about."""
         left = [seen.request for seen in self._running if seen.request.phase is Phase.RUNNING]
         held = Counter(request.rank for request in [*left, *admitted])
-        absent_since_ns = now_ns - PRESENCE_NS
+        absent_since_ns = now_ns - ACTIVE_NS
         reserved = [
             int(each.reserved_fraction * self._config.max_running)
             if self._last_arrival_ns.get(rank, absent_since_ns) > absent_since_ns
@@ -285,7 +285,7 @@ class Auditor:
             free = self._config.max_running - sum(held.values())
             assert free >= kept, f"rank {rank} took a slot that is kept for a class above"
 
-    def _check_budget(self, plan: StepPlan, admitted: list[Request], budget_tokens: int, guard: StepGuard) -> None:
+    def _check_budget(self, plan: StepPlan, admitted: list[Request], budget_tokens: int, limits: StepLimits) -> None:
         assert plan.total_tokens <= budget_tokens, "the step is over its budget"
         if self._most_tokens is not None:
             smaller = plan.total_tokens <= max(self._most_tokens, len(plan.rows))
@@ -299,8 +299,8 @@ class Auditor:
             if any(row.request.rank < rank for row in plan.rows):
                 most = max(1, int(each.step_share * budget_tokens))
                 assert prefill[rank] <= most, f"prefill of class {each.name} takes more than its share of the step"
-            if rank > guard.rank:
-                assert prefill[rank] <= guard.prefill_tokens, f"prefill of class {each.name} makes the step too long"
+            if rank > limits.rank:
+                assert prefill[rank] <= limits.prefill_tokens, f"prefill of class {each.name} makes the step too long"
         for row in plan.rows:
             wanted = min(len(row.request.tokens) - row.start, self._config.chunk_tokens)
             if row.tokens < wanted and row.request.rank == 0:

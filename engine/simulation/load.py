@@ -50,7 +50,7 @@ def run_load(
             timed = pending.popleft()
             arrived[timed.request.id] = timed.at_ns
             scheduler.add(timed.request, timed.at_ns)
-        plan = scheduler.schedule(now_ns, guard=scheduler.step_guard(now_ns))
+        plan = scheduler.schedule(now_ns, limits=scheduler.step_limits(now_ns))
         if plan is None:
             if not pending:
                 break

@@ -171,14 +171,14 @@ class _Simulation:
         self._auditor.before_step(self._alive, self.step)
         running = sum(request.phase is Phase.RUNNING for request in self._alive)
         drafts = self._draft()
-        guard = self._scheduler.step_guard(self._now_ns)
-        self._time_auditor.check_guard(guard, self._now_ns)
+        limits = self._scheduler.step_limits(self._now_ns)
+        self._time_auditor.check_guard(limits, self._now_ns)
         self._time_auditor.before_schedule()
-        plan = self._scheduler.schedule(self._now_ns, budget=budget, guard=guard, draft=lambda _: drafts)
+        plan = self._scheduler.schedule(self._now_ns, budget=budget, limits=limits, draft=lambda _: drafts)
         if self._check_every == 1:
             self._scheduler.check()
         most = self._traffic.config.step_tokens
-        self._auditor.after_schedule(plan, min(most, max(budget, running + 1)), guard, self._now_ns)
+        self._auditor.after_schedule(plan, min(most, max(budget, running + 1)), limits, self._now_ns)
         if plan is not None:
             self._time_auditor.check_length(plan)
         self._check_plan(plan)

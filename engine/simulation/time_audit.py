@@ -8,9 +8,9 @@ from engine.config import BLOCK_TOKENS, SchedulerConfig
 from engine.request import Phase, Request
 from engine.scheduling import Scheduler, StepPlan
 from engine.scheduling.allowance import KEPT_THROUGHPUT, MIN_CHUNK_TOKENS
+from engine.scheduling.class_activity import ACTIVE_NS
 from engine.scheduling.cost import SLOW_STREAK, StepWork, row_work, total
-from engine.scheduling.guard import STEPS_TO_FIRST_TOKEN, StepGuard
-from engine.scheduling.presence import PRESENCE_NS
+from engine.scheduling.step_limits import STEPS_TO_FIRST_TOKEN, StepLimits
 from engine.scheduling.wait import ClassLoad, predict_drain_ns, predict_first_token_ns
 from engine.simulation.device import StepTime
 
@@ -55,16 +55,16 @@ class TimeAuditor:
         self._arrived_ns[request.id] = now_ns
         self._last_arrival_ns[request.rank] = now_ns
 
-    def check_guard(self, guard: StepGuard, now_ns: int) -> None:
+    def check_guard(self, limits: StepLimits, now_ns: int) -> None:
         """Steps are kept short for a class with a target, shorter as long as it is about, and for no other."""
         targets = {rank: each.ttft_target_ms * 10**6 for rank, each in enumerate(self._classes) if each.ttft_target_ms}
         bounds_ns = {rank: self._bound_ns(rank, target_ns, now_ns) for rank, target_ns in targets.items()}
         if not bounds_ns:
-            assert guard.rank == len(self._classes) - 1, "a step is kept short for nobody"
+            assert limits.rank == len(self._classes) - 1, "a step is kept short for nobody"
             return
         tightest = min(bounds_ns, key=lambda rank: (bounds_ns[rank], rank))
-        assert guard.rank == tightest, "steps are kept short for another class than the tightest"
-        tokens, most = guard.prefill_tokens, self._config.step_tokens
+        assert limits.rank == tightest, "steps are kept short for another class than the tightest"
+        tokens, most = limits.prefill_tokens, self._config.step_tokens
         least = min(BLOCK_TOKENS, most)
         assert least <= tokens <= most, "the guard is out of its bounds"
         assert tokens == least or self._step_ns(tokens) <= bounds_ns[tightest] + 1, "a step may be too long"
@@ -109,8 +109,8 @@ class TimeAuditor:
 
     def _bound_ns(self, rank: int, target_ns: int, now_ns: int) -> int:
         last_ns = self._last_arrival_ns.get(rank)
-        is_about = last_ns is not None and now_ns - last_ns < PRESENCE_NS
-        return target_ns // STEPS_TO_FIRST_TOKEN if is_about else target_ns
+        is_active = last_ns is not None and now_ns - last_ns < ACTIVE_NS
+        return target_ns // STEPS_TO_FIRST_TOKEN if is_active else target_ns
 
     def _step_ns(self, prefill_tokens: int) -> int:
         """What a step takes with all that runs and so much of a new prompt."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from engine.request import Request
 from engine.scheduling.cost import StepWork
-from engine.scheduling.drafting import DraftRoom
+from engine.scheduling.drafting import DraftCapacity
 from engine.scheduling.plan import StepPlan, StepResult
 from engine.scheduling.stats import SpeculationStats
 from engine.speculation.policy import Candidate, DepthPolicy, Drafting, SpeculationLoad, StepOutcome, Verified
@@ -55,7 +55,7 @@ class Speculator:
         """Would anybody be asked at this load? O(proposers x classes)."""
         return any(self._policy.depth(each.name, rank, load) for each in self._proposers for rank in range(ranks))
 
-    def propose(self, room: DraftRoom, load: SpeculationLoad) -> Proposals:
+    def propose(self, room: DraftCapacity, load: SpeculationLoad) -> Proposals:
         """Drafts for a step whose rows are made. There are no more of them than it has room for."""
         drafts: dict[Request, tuple[int, ...]] = {}
         by: dict[Request, str] = {}
@@ -88,7 +88,7 @@ class Speculator:
             )
         return Proposals(load, drafts, by, tuple(asked), tuple(drafting))
 
-    def _wants_of(self, proposer: Proposer, room: DraftRoom, load: SpeculationLoad) -> list[DraftWant]:
+    def _wants_of(self, proposer: Proposer, room: DraftCapacity, load: SpeculationLoad) -> list[DraftWant]:
         """The most to ask one proposer for: drafts for those that have none yet, no more than could be of use."""
         depths = [self._policy.depth(proposer.name, rank, load) for rank in range(len(room.rank_tokens))]
         if not any(depths):
@@ -100,7 +100,7 @@ class Speculator:
         ]
 
     def _chosen_wants(
-        self, proposer: Proposer, room: DraftRoom, load: SpeculationLoad, wants: list[DraftWant]
+        self, proposer: Proposer, room: DraftCapacity, load: SpeculationLoad, wants: list[DraftWant]
     ) -> list[DraftWant]:
         """Of what could be asked for, and has room, that of which the policy says that it pays."""
         shares = room.shares([want.request for want in wants])
@@ -114,7 +114,7 @@ class Speculator:
     def _chosen_drafts(
         self,
         proposer: Proposer,
-        room: DraftRoom,
+        room: DraftCapacity,
         load: SpeculationLoad,
         wants: list[DraftWant],
         proposed: list[Sequence[int]],

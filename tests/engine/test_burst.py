@@ -12,7 +12,7 @@ from engine.runtime.reservation import ExpectedPrompt, Reservation
 from engine.runtime.wait_prediction import WaitPredictor
 from engine.scheduling import RowResult, Scheduler, StepResult
 from engine.scheduling.cost import CostCoefficients, StepCostModel, row_work, total
-from engine.scheduling.pace import Pace
+from engine.scheduling.step_slowdown import StepSlowdown
 from engine.simulation import make_request
 
 TRUTH = CostCoefficients(12e6, 0.6e6, 400, 100)
@@ -34,7 +34,7 @@ class Machine:
         config = SchedulerConfig(max_running=SLOTS, step_tokens=512, chunk_tokens=512, classes=(STANDARD,))
         truth = StepCostModel.from_coefficients(TRUTH)
         self.scheduler = Scheduler(config, KVCacheManager(BlockPool(5_000)), 2048, truth)
-        self.predictor = WaitPredictor(self.scheduler, Pace())
+        self.predictor = WaitPredictor(self.scheduler, StepSlowdown())
         self.rng = Random(1)
         self.now_ns = 0
         self.arrivals = 0

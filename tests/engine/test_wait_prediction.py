@@ -8,13 +8,13 @@ from engine.request import PREMIUM, STANDARD, Request, SamplingParams, ServiceCl
 from engine.runtime.reservation import ExpectedPrompt
 from engine.runtime.wait_prediction import FRESH_NS, WaitPredictor
 from engine.scheduling import RowResult, Scheduler, StepResult
-from engine.scheduling.pace import Pace
+from engine.scheduling.step_slowdown import StepSlowdown
 from engine.simulation import make_request
 
 
 def make_predictor(max_running: int = 2) -> tuple[Scheduler, WaitPredictor]:
     scheduler = Scheduler(SchedulerConfig(max_running=max_running), KVCacheManager(BlockPool(64)), 512)
-    return scheduler, WaitPredictor(scheduler, Pace())
+    return scheduler, WaitPredictor(scheduler, StepSlowdown())
 
 
 def new_request(number: int, service_class: ServiceClass = STANDARD, tokens: int = 8) -> Request:

@@ -96,7 +96,7 @@ class Auditor:
             if limits.concurrent is None:
                 continue
             schedulers = [each for gateway in self.world.gateways for each in gateway.schedulers.values()]
-            mine = [each.id for one in schedulers for each in one._roster if each.tenant == id_of(tenant)]
+            mine = [each.id for one in schedulers for each in one._requests if each.tenant == id_of(tenant)]
             calls = {each.partition("#")[0].rpartition("-")[0] for each in mine}
             assert len(calls) <= limits.concurrent, f"{tenant} has {len(calls)} requests at once: {sorted(calls)}"
 
@@ -128,7 +128,7 @@ class Auditor:
     def _check_schedulers(self, gateway: Gateway) -> None:
         for scheduler in gateway.schedulers.values():
             scheduler.check()
-            scheduler._cache.check(list(scheduler._roster))
+            scheduler._cache.check(list(scheduler._requests))
 
     # At rest
 

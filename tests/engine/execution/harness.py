@@ -19,7 +19,7 @@ from engine.models.host_model import HostModel
 from engine.models.loader import host_model, load_model
 from engine.models.transformer import Transformer
 from engine.request import STANDARD, Request, SamplingParams, TokenDelta
-from engine.scheduling.drafting import DraftRoom, Drafts
+from engine.scheduling.drafting import DraftCapacity, Drafts
 from engine.scheduling.plan import Executor, PendingStep, StepPlan
 from engine.scheduling.scheduler import Scheduler
 from engine.speculation.policy import SpeculationLoad
@@ -136,7 +136,7 @@ class Harness:
         self.scheduler.check()
         return True
 
-    def _draft(self, room: DraftRoom) -> Drafts:
+    def _draft(self, room: DraftCapacity) -> Drafts:
         if self.speculator is None:
             return {}
         load = SpeculationLoad(len(self.scheduler.running), 0, 0)

@@ -12,7 +12,7 @@ from engine.execution.slots import SlotTable
 from engine.memory import BlockPool, KVCacheManager
 from engine.request import Pooling, Request, SamplingParams
 from engine.scheduling import RowResult, ScheduledRow, Scheduler, StepPlan, StepResult
-from engine.scheduling.drafting import DraftRoom, Drafts
+from engine.scheduling.drafting import DraftCapacity, Drafts
 from engine.simulation import make_request
 
 SLOTS, WINDOW, VOCAB = 6, 200, 50
@@ -50,7 +50,7 @@ class Machine:
         token = self.rng.randrange(VOCAB) if row.samples else None
         return RowResult(token=token, accepted=self.rng.randint(0, len(row.drafts)))
 
-    def _draft(self, room: DraftRoom) -> Drafts:
+    def _draft(self, room: DraftCapacity) -> Drafts:
         return {
             request: tuple(self.rng.randrange(VOCAB) for _ in range(self.rng.randint(0, most)))
             for request, most in room.useful.items()

@@ -60,7 +60,7 @@ class Machine:
 
     def step(self) -> int:
         """What the step was predicted to take, in ns; 0 where there was none, as a long table is built in parts."""
-        plan = self.scheduler.schedule(self.now_ns, guard=self.scheduler.step_guard(self.now_ns))
+        plan = self.scheduler.schedule(self.now_ns, limits=self.scheduler.step_limits(self.now_ns))
         if plan is None:
             return 0
         work = work_of(plan)
@@ -247,7 +247,7 @@ class TestTimeBetweenTokens:
         for _ in range(100):
             served.step()
         snapshot, cost_model = served.scheduler.snapshot(), served.scheduler.cost_model
-        assert snapshot.rooms[1].prefill_step_tokens < 512
+        assert snapshot.capacities[1].prefill_step_tokens < 512
         predicted_ns = predict_first_token_ns(snapshot, 1, 3000, cost_model)
         asked_ns, last = served.now_ns, served.add(3000, 1, bulk)
         while not last.output_tokens:

@@ -7,9 +7,9 @@ from engine.errors import UnservableRequest
 from engine.memory import BlockPool, KVCacheManager
 from engine.request import PREMIUM, STANDARD, Phase, Request, SamplingParams, ServiceClass
 from engine.scheduling import RowResult, Scheduler, StepPlan, StepResult
+from engine.scheduling.class_activity import ACTIVE_NS
 from engine.scheduling.cost import CostCoefficients, StepCostModel
-from engine.scheduling.guard import StepGuard
-from engine.scheduling.presence import PRESENCE_NS
+from engine.scheduling.step_limits import StepLimits
 from engine.simulation import FakeExecutor, make_request, run_to_completion
 
 FOREVER = SamplingParams(max_tokens=100_000, ignore_eos=True)
@@ -77,8 +77,8 @@ def settle(scheduler: Scheduler) -> None:
 
 def bound(scheduler: Scheduler, now_ns: int) -> tuple[int, int]:
     """The class below which prefill is bounded for a first token, and how much of it there may be."""
-    guard = scheduler.step_guard(now_ns)
-    return guard.rank, guard.prefill_tokens
+    limits = scheduler.step_limits(now_ns)
+    return limits.rank, limits.prefill_tokens
 
 
 def running(scheduler: Scheduler, now_ns: int = 0) -> list[str]:
@@ -118,7 +118,7 @@ class TestReserve:
             scheduler.abort(f"s{number}")
         scheduler.abort("p12")
         assert len(running(scheduler, now_ns=2)) == 1 + 7
-        assert len(running(scheduler, now_ns=1 + PRESENCE_NS)) == 1 + 8
+        assert len(running(scheduler, now_ns=1 + ACTIVE_NS)) == 1 + 8
 
     def test_what_premium_holds_of_its_reserve_is_not_kept_twice(self) -> None:
         scheduler = make_scheduler()
@@ -319,12 +319,12 @@ class TestStep:
     def test_a_guard_bounds_the_prefill_of_lower_classes_alone(self) -> None:
         scheduler = make_scheduler(400, step_tokens=200, chunk_tokens=200)
         scheduler.add(request(0, 1000))
-        plan = scheduler.schedule(guard=StepGuard(0, 30))
+        plan = scheduler.schedule(limits=StepLimits(0, 30))
         assert plan is not None
         assert [row.tokens for row in plan.rows] == [30]
         scheduler.fail(plan, "enough")
         scheduler.add(request(1, 150, PREMIUM))
-        plan = scheduler.schedule(guard=StepGuard(0, 30))
+        plan = scheduler.schedule(limits=StepLimits(0, 30))
         assert plan is not None
         assert [row.tokens for row in plan.rows] == [150]
 
@@ -336,10 +336,10 @@ class TestStep:
         assert bound(scheduler, 0) == (0, 500)
         scheduler.add(request(1, 10, PREMIUM), now_ns=5)
         assert bound(scheduler, 6) == (0, 50)
-        assert bound(scheduler, 5 + PRESENCE_NS) == (0, 500)
+        assert bound(scheduler, 5 + ACTIVE_NS) == (0, 500)
         scheduler.abort("p1")
-        scheduler.add(request(2, 1900), now_ns=5 + PRESENCE_NS)
-        plan = scheduler.schedule(guard=scheduler.step_guard(now_ns=5 + PRESENCE_NS))
+        scheduler.add(request(2, 1900), now_ns=5 + ACTIVE_NS)
+        plan = scheduler.schedule(limits=scheduler.step_limits(now_ns=5 + ACTIVE_NS))
         assert plan is not None
         assert plan.total_tokens == 500
 

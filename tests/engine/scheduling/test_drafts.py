@@ -6,7 +6,7 @@ import pytest
 
 from engine.request import STANDARD, FinishReason, Request, SamplingParams, TokenDelta, TokenLogprob
 from engine.scheduling import RowResult, Scheduler, StepPlan
-from engine.scheduling.drafting import DraftRoom
+from engine.scheduling.drafting import DraftCapacity
 from engine.simulation import make_request
 from tests.engine.scheduling.support import FOREVER, PREMIUM, make_scheduler, outcome, planned, prompts, step
 
@@ -26,18 +26,18 @@ def plan_with(scheduler: Scheduler, request: Request, drafts: Sequence[int]) -> 
     return plan
 
 
-def room_in(scheduler: Scheduler) -> DraftRoom | None:
+def room_in(scheduler: Scheduler) -> DraftCapacity | None:
     """What the next step has left for drafts; None where nobody can have any. The step has none."""
-    rooms: list[DraftRoom] = []
+    capacities: list[DraftCapacity] = []
 
-    def draft(room: DraftRoom) -> dict[Request, tuple[int, ...]]:
-        rooms.append(room)
+    def draft(room: DraftCapacity) -> dict[Request, tuple[int, ...]]:
+        capacities.append(room)
         return {}
 
     plan = scheduler.schedule(draft=draft)
     assert plan is not None
     assert plan.draft_tokens == 0
-    return rooms[0] if rooms else None
+    return capacities[0] if capacities else None
 
 
 def land(scheduler: Scheduler, plan: StepPlan, token: int, accepted: int, **fields: object) -> TokenDelta:
@@ -130,10 +130,10 @@ def test_there_is_room_for_what_prefill_leaves() -> None:
 def test_requests_share_the_room_evenly() -> None:
     high, low, lowest = prompts(3, 4)
     low.rank = lowest.rank = 1
-    room = DraftRoom({high: 9, low: 9, lowest: 2}, 20, (20, 8))
+    room = DraftCapacity({high: 9, low: 9, lowest: 2}, 20, (20, 8))
     assert room.shares([high, low, lowest]) == [6, 4, 2]
     assert room.shares([]) == []
-    assert DraftRoom({high: 9, low: 9, lowest: 9}, 2, (9, 9)).shares([high, low, lowest]) == [0, 0, 0]
+    assert DraftCapacity({high: 9, low: 9, lowest: 9}, 2, (9, 9)).shares([high, low, lowest]) == [0, 0, 0]
     left = room.without({low: (1, 2, 3, 4, 5)})
     assert (left.tokens, left.rank_tokens, set(left.useful)) == (15, [20, 3], {high, lowest})
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from engine.request import Request
 from engine.scheduling import fair_queue
+from engine.scheduling.admission import PreemptionBudget
 from engine.scheduling.fair_queue import FairQueue
-from engine.scheduling.preemption_budget import PreemptionBudget
 from engine.simulation import make_request
 
 

@@ -12,8 +12,8 @@ from engine.memory import BlockPool, KVCacheManager
 from engine.request import PREMIUM, STANDARD, SamplingParams, ServiceClass
 from engine.scheduling import RowResult, Scheduler, StepResult
 from engine.scheduling.cost import H200_LLAMA_8B, CostCoefficients, StepCostModel, row_work, total
-from engine.scheduling.hindsight import Hindsight
 from engine.scheduling.wait import QueueSnapshot, predict_drain_ns, predict_first_token_ns, retry_after_ms
+from engine.scheduling.wait_calibration import WaitCalibration
 from engine.simulation import make_request
 
 SMALL_CPU = CostCoefficients(12e6, 0.6e6, 400, 100)
@@ -57,7 +57,7 @@ def overload(
         max_running=machine.slots, step_tokens=machine.step_tokens, chunk_tokens=machine.step_tokens
     )
     scheduler = Scheduler(config, KVCacheManager(BlockPool(20_000)), 8192)
-    hindsights = [Hindsight(rank, partial(_predict, scheduler)) for rank in scheduler.ranks]
+    calibrations = [WaitCalibration(rank, partial(_predict, scheduler)) for rank in scheduler.ranks]
     truth = StepCostModel.from_coefficients(machine.truth)
     rates = [(STANDARD, machine.standard_rate), (PREMIUM, machine.premium_rate)][: 1 + premium]
     due = sorted(
@@ -72,8 +72,10 @@ def overload(
             at_ns, index = due.pop(0)
             service_class = rates[index][0]
             most_ns = bound_ns if service_class is bounded else None
-            arrivals.append(_arrive(scheduler, hindsights, service_class, at_ns, len(arrivals), machine, most_ns, rng))
-        plan = scheduler.schedule(now_ns, guard=scheduler.step_guard(now_ns))
+            arrivals.append(
+                _arrive(scheduler, calibrations, service_class, at_ns, len(arrivals), machine, most_ns, rng)
+            )
+        plan = scheduler.schedule(now_ns, limits=scheduler.step_limits(now_ns))
         if plan is None:
             now_ns = due[0][0] if due else seconds * 10**9
             continue
@@ -85,8 +87,8 @@ def overload(
             arrival.first_token_ns = arrival.first_token_ns or now_ns * row.samples
         rows = tuple(RowResult(token=1 if row.samples else None) for row in plan.rows)
         scheduler.commit(plan, StepResult(rows), elapsed_ns=elapsed_ns)
-        for hindsight in hindsights:
-            hindsight.moved(scheduler.snapshot(), now_ns)
+        for calibration in calibrations:
+            calibration.on_step(scheduler.snapshot(), now_ns)
     return arrivals
 
 
@@ -96,7 +98,7 @@ def _predict(scheduler: Scheduler, snapshot: QueueSnapshot, rank: int, prompt_to
 
 def _arrive(
     scheduler: Scheduler,
-    hindsights: list[Hindsight],
+    calibrations: list[WaitCalibration],
     service_class: ServiceClass,
     at_ns: int,
     number: int,
@@ -106,11 +108,11 @@ def _arrive(
 ) -> Arrival:
     prompt, answer = rng.randint(*machine.prompt_tokens), rng.randint(*machine.answer_tokens)
     snapshot, rank, cost = scheduler.snapshot(), scheduler.rank_of(service_class.name), scheduler.cost_model
-    factor = hindsights[rank].factor
+    factor = calibrations[rank].factor
     predicted_ns = int(factor * predict_first_token_ns(snapshot, rank, prompt, cost))
     retry_ms = retry_after_ms(int(factor * predict_drain_ns(snapshot, rank, cost)), rng.random())
     if bound_ns is None or predicted_ns <= bound_ns:
-        hindsights[rank].submitted(str(number), prompt, at_ns, lambda: snapshot)
+        calibrations[rank].on_submit(str(number), prompt, at_ns, lambda: snapshot)
         params = SamplingParams(max_tokens=answer, ignore_eos=True)
         scheduler.add(
             make_request(

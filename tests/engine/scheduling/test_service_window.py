@@ -39,7 +39,7 @@ def test_service_is_forgotten_when_the_window_has_passed() -> None:
     assert window.fairness(WINDOW_NS - 1) == pytest.approx(jain_index([4, 7]))
     window.add(WINDOW_NS, {})
     assert (window.active_tenants(WINDOW_NS), window.fairness(WINDOW_NS)) == (1, 1.0)
-    window.wait("c")
+    window.add_waiting("c")
     assert window.fairness(WINDOW_NS) == pytest.approx(jain_index([5, 0]))
 
 
@@ -47,7 +47,7 @@ def test_when_nothing_is_computed_for_a_window_nothing_was_served() -> None:
     """Whoever asks then is not the thread that steps, and there is no step to say so."""
     window = ServiceWindow()
     window.add(0, {"a": 3, "b": 1})
-    window.wait("c")
+    window.add_waiting("c")
     assert window.active_tenants(WINDOW_NS - 1) == 3
     assert (window.active_tenants(WINDOW_NS), window.fairness(WINDOW_NS)) == (1, 1.0)
 
@@ -71,10 +71,10 @@ def test_the_window_holds_the_slots_that_touch_it(steps: list[tuple[int, dict[st
         booked += [(now_ns // SLOT_NS, name, service) for name, service in services.items()]
         if tenant in waiting:
             waiting.remove(tenant)
-            window.leave(tenant)
+            window.remove_waiting(tenant)
         elif tenant:
             waiting.append(tenant)
-            window.wait(tenant)
+            window.add_waiting(tenant)
         window.check()
     expected: dict[str, int] = dict.fromkeys(waiting, 0)
     for slot, name, service in booked:

@@ -14,8 +14,8 @@ from engine.scheduling.wait import (
     MAX_RETRY_MS,
     MIN_RETRY_MS,
     Arrivals,
+    ClassCapacity,
     ClassLoad,
-    ClassRoom,
     LoadSums,
     QueueSnapshot,
     predict_drain_ns,
@@ -24,7 +24,7 @@ from engine.scheduling.wait import (
 )
 
 COST = StepCostModel.from_coefficients(CostCoefficients(10e6, 50e3, 30, 1))
-ROOM = ClassRoom(free_slots=16, free_blocks=1000, prefill_step_tokens=256)
+ROOM = ClassCapacity(free_slots=16, free_blocks=1000, prefill_step_tokens=256)
 IDLE = QueueSnapshot((ClassLoad(), ClassLoad()), (ROOM, ROOM), held_blocks=0)
 
 counts = st.integers(0, 10_000)
@@ -32,14 +32,14 @@ loads = st.builds(ClassLoad, counts, counts, counts, counts, counts, counts, st.
 
 
 @st.composite
-def rooms(draw: st.DrawFn) -> tuple[ClassRoom, ...]:
+def capacities(draw: st.DrawFn) -> tuple[ClassCapacity, ...]:
     """A lower class has no more of anything within reach, and no fewer above it."""
     columns = [sorted(draw(st.tuples(*[st.integers(low, 900)] * 3)), reverse=True) for low in (0, 0, 1)]
     higher = sorted(draw(st.tuples(*[st.floats(0, 300)] * 3)))
-    return tuple(ClassRoom(*room) for room in zip(*columns, higher, strict=True))
+    return tuple(ClassCapacity(*room) for room in zip(*columns, higher, strict=True))
 
 
-snapshots = st.builds(QueueSnapshot, st.tuples(loads, loads, loads), rooms(), st.integers(0, 1000))
+snapshots = st.builds(QueueSnapshot, st.tuples(loads, loads, loads), capacities(), st.integers(0, 1000))
 
 
 def test_an_idle_engine_takes_the_time_of_the_prompt() -> None:
@@ -70,14 +70,14 @@ def test_more_work_ahead_is_no_shorter_wait(
         worse = replace(snapshot, classes=tuple(classes))
         assert predict_first_token_ns(worse, service_class, prompt_tokens, COST) >= wait_ns
         assert predict_drain_ns(worse, service_class, COST) >= predict_drain_ns(snapshot, service_class, COST)
-    room = snapshot.rooms[service_class]
+    room = snapshot.capacities[service_class]
     for less in (
         replace(room, free_slots=max(room.free_slots - 1, 0)),
         replace(room, free_blocks=max(room.free_blocks - 1, 0)),
         replace(room, prefill_step_tokens=max(room.prefill_step_tokens - 1, 1)),
         replace(room, higher_running=room.higher_running + 1),
     ):
-        narrower = replace(snapshot, rooms=tuple(less if each is room else each for each in snapshot.rooms))
+        narrower = replace(snapshot, capacities=tuple(less if each is room else each for each in snapshot.capacities))
         assert predict_first_token_ns(narrower, service_class, prompt_tokens, COST) >= wait_ns
 
 
@@ -96,7 +96,7 @@ def test_what_waits_below_does_not_count() -> None:
 
 def test_a_lower_class_yields_its_places() -> None:
     full = ClassLoad(running_requests=16, context_tokens=1600, answer_tokens=400)
-    room = ClassRoom(free_slots=0, free_blocks=500, prefill_step_tokens=256)
+    room = ClassCapacity(free_slots=0, free_blocks=500, prefill_step_tokens=256)
     standard = QueueSnapshot((ClassLoad(), full), (room, room), held_blocks=500)
     assert predict_first_token_ns(standard, 0, 100, COST) < 30e6
     assert predict_first_token_ns(standard, 1, 100, COST) > 25 * 10e6
@@ -104,7 +104,7 @@ def test_a_lower_class_yields_its_places() -> None:
 
 def test_blocks_are_waited_for_as_slots_are() -> None:
     running = ClassLoad(running_requests=4, context_tokens=4 * 3900, answer_tokens=100)
-    room = ClassRoom(free_slots=12, free_blocks=100, prefill_step_tokens=8192)
+    room = ClassCapacity(free_slots=12, free_blocks=100, prefill_step_tokens=8192)
     roomy = QueueSnapshot((running,), (room,), held_blocks=1000)
     assert predict_first_token_ns(roomy, 0, 1500, COST) < 200e6
     assert predict_first_token_ns(roomy, 0, 5000, COST) > 200e6
@@ -134,7 +134,7 @@ def test_a_burst_that_an_idle_engine_has_no_slots_for_waits_for_answers_to_end()
     burst = (Arrivals(), ExpectedPrompt(20, choices=31, max_tokens=200).arrivals)
     at_once = replace(IDLE, classes=(ClassLoad(), ClassLoad(bound_tokens=0))).with_arrivals(burst)
     started = ClassLoad(15, 15 * 20, 0, 16, 0, 16 * 20, answer_tokens=100.0)
-    full = ClassRoom(free_slots=0, free_blocks=900, prefill_step_tokens=240)
+    full = ClassCapacity(free_slots=0, free_blocks=900, prefill_step_tokens=240)
     later = QueueSnapshot((ClassLoad(), started), (full, full), held_blocks=100)
     said = [predict_first_token_ns(each, 1, 20, COST) for each in (at_once, later)]
     assert said[0] > 50 * 10e6
@@ -142,7 +142,7 @@ def test_a_burst_that_an_idle_engine_has_no_slots_for_waits_for_answers_to_end()
 
 
 def test_arrivals_that_find_room_do_not_wait() -> None:
-    premium, standard = ClassRoom(6, 1000, 256), ClassRoom(4, 1000, 256)
+    premium, standard = ClassCapacity(6, 1000, 256), ClassCapacity(4, 1000, 256)
     idle = QueueSnapshot((ClassLoad(), ClassLoad()), (premium, standard), held_blocks=0)
 
     def depth(premium: int, standard: int, snapshot: QueueSnapshot = idle) -> int:
@@ -152,7 +152,7 @@ def test_arrivals_that_find_room_do_not_wait() -> None:
     assert [depth(count, 4) for count in (0, 3, 6, 7)] == [0, 3, 4, 5]
     waiting = replace(idle, classes=(ClassLoad(), ClassLoad(waiting_requests=1)))
     assert depth(2, 2, waiting) == 3, "nobody overtakes one that waits in its class"
-    tight = replace(idle, rooms=(premium, ClassRoom(4, 3, 256)))
+    tight = replace(idle, capacities=(premium, ClassCapacity(4, 3, 256)))
     assert depth(0, 4, tight) == 3, "each needs two blocks of 16 tokens, or three"
 
 
@@ -229,11 +229,11 @@ class Server:
 
     def snapshot(self) -> QueueSnapshot:
         running = len(self.running)
-        rooms = tuple(
-            ClassRoom(self.SLOTS - running, 10_000, self.STEP_TOKENS - running, self.mean_higher[index])
+        capacities = tuple(
+            ClassCapacity(self.SLOTS - running, 10_000, self.STEP_TOKENS - running, self.mean_higher[index])
             for index in range(len(self.sums))
         )
-        return QueueSnapshot(tuple(sums.load() for sums in self.sums), rooms, held_blocks=0)
+        return QueueSnapshot(tuple(sums.load() for sums in self.sums), capacities, held_blocks=0)
 
     def arrive(self, service_class: int, arrived_ns: int, deadline_ns: int) -> Job | None:
         prompt_tokens = self.rng.randrange(16, 400)

@@ -12,18 +12,17 @@ from engine.memory.leaving import Leaving
 from engine.scheduling import Scheduler
 from engine.scheduling import admission as admission_module
 from engine.scheduling import commit as commit_module
+from engine.scheduling import decode_blocks as decode_blocks_module
 from engine.scheduling import fair_queue as fair_queue_module
-from engine.scheduling import growth as growth_module
-from engine.scheduling.admission import Admission
+from engine.scheduling.admission import Admission, PreemptionBudget
 from engine.scheduling.allowance import StepAllowance
+from engine.scheduling.class_activity import ClassActivity
 from engine.scheduling.commit import Committer
 from engine.scheduling.cost import StepCostModel
 from engine.scheduling.fair_queue import FairQueue
 from engine.scheduling.ledger import Ledger
 from engine.scheduling.planner import Planner
-from engine.scheduling.preemption_budget import PreemptionBudget
-from engine.scheduling.presence import Presence
-from engine.scheduling.roster import Roster
+from engine.scheduling.request_table import RequestTable
 from engine.scheduling.slots import SequenceSlots
 from engine.scheduling.wait import LoadSums
 
@@ -105,25 +104,25 @@ MUTANTS = [
     Mutant("the hash forgets the parent", request_hashes, "block_hash", "(parent or _ROOT)", "_ROOT"),
     Mutant("the hash forgets the tokens", request_hashes, "block_hash", "*tokens)", "*tokens[:1] * 16)"),
     Mutant("the hash forgets the salt", request_hashes, "salt_extra", 'Extra("salt", salt)', 'Extra("salt", b"")'),
-    Mutant("a poisoned row goes on", Committer, "_take_in", "if not outcome.finite:", "if 0:"),
-    Mutant("an aborted row is committed", Committer, "_take_in", "if fate is not None:", "if False:"),
+    Mutant("a poisoned row goes on", Committer, "_commit_row", "if not outcome.finite:", "if 0:"),
+    Mutant("an aborted row is committed", Committer, "_commit_row", "if drop_reason is not None:", "if False:"),
     Mutant("a slot leaks", SequenceSlots, "give_back", "heappush(self._free, slot)", "pass"),
     Mutant("a slot is given twice", SequenceSlots, "take", "heappop(self._free)", "self._free[0]"),
     Mutant("a step is over its budget", Planner, "_plan_running", "spare -= tokens - 1", "pass"),
-    Mutant("the caller's budget is ignored", Planner, "plan", "most if budget is None", "most if True"),
-    Mutant("admission keeps no reserve", Admission, "_growth_blocks", "others + 1 if others", "0 if others"),
+    Mutant("the caller's budget is ignored", Planner, "plan", "max_tokens if budget is None", "max_tokens if True"),
+    Mutant("admission keeps no reserve", Admission, "_headroom_blocks", "others + 1 if others", "0 if others"),
     Mutant("admission is undone at once", Planner, "plan", "rank < sketch.open_ranks", "True"),
     Mutant(
         "the blocked do not hold up those behind",
         Planner,
         "_plan_waiting",
-        "if refusal is Refusal.BUDGET and",
-        "if refusal and not held_back.tenants.append(request.tenant) and",
+        "if refusal is AdmissionRefusal.BUDGET and",
+        "if refusal and not blocked.tenants.append(request.tenant) and",
     ),
-    Mutant("a fork waits for the dead", Roster, "remove", "self.release_forks(request)", "pass"),
+    Mutant("a fork waits for the dead", RequestTable, "remove", "self.release_forks(request)", "pass"),
     Mutant(
         "logprobs are doubled by preemption",
-        Roster,
+        RequestTable,
         "_stop",
         "request.prompt_logprobs.clear()",
         "pass",
@@ -131,7 +130,7 @@ MUTANTS = [
     ),
     Mutant(
         "a victim goes to the back",
-        Roster,
+        RequestTable,
         "preempt",
         "self.waiting[request.rank].add",
         "request.arrival += 99; self.waiting[request.rank].add",
@@ -145,8 +144,8 @@ MUTANTS = [
     Mutant(
         "a reserve of slots is ignored",
         SequenceSlots,
-        "room",
-        "if above not in absent",
+        "available",
+        "if above not in inactive",
         "if False",
         from_seed=35,
     ),
@@ -173,12 +172,12 @@ MUTANTS = [
         "(False,",
         from_seed=45,
     ),
-    Mutant("what is free is not kept for the held back", Admission, "_blocks_to_leave", "not held_back.slots", "True"),
+    Mutant("what is free is not kept for the held back", Admission, "_blocks_to_leave", "not blocked.slots", "True"),
     Mutant("preemptions are free", PreemptionBudget, "spend", "+ preemptions * self._window_steps", "", from_seed=75),
     Mutant(
         "the highest gives way",
-        growth_module,
-        "victim_of_growth",
+        decode_blocks_module,
+        "victim_for_decode",
         "reversed(running[rank:])",
         "iter(running)",
         from_seed=25,
@@ -193,32 +192,46 @@ MUTANTS = [
         "a lower class's prompt goes first",
         Planner,
         "plan",
-        "for rank in self._roster.ranks",
-        "for rank in reversed(self._roster.ranks)",
+        "for rank in self._requests.ranks",
+        "for rank in reversed(self._requests.ranks)",
     ),
     Mutant("the step's share is ignored", Planner, "_prefill_limit", "if contended else", "if False else"),
     Mutant("time is rounded away", Ledger, "charge", "share_ns -= self", "_ = self"),
     # readers that stop
-    Mutant("a paused request keeps its turn", Roster, "pause", "self._leave_queue(request)", "pass"),
-    Mutant("what is in flight of the paused counts", Roster, "_stop", "self.flights.drop(request, fate)", "pass"),
-    Mutant("a fork waits for one that pauses", Roster, "pause", "self.release_forks(request)", "pass"),
-    Mutant("a fork comes to wait for one that pauses", Roster, "_awaits_prompt", "parent.phase is Phase.PAUSED", "0"),
+    Mutant("a paused request keeps its turn", RequestTable, "pause", "self._leave_queue(request)", "pass"),
+    Mutant(
+        "what is in flight of the paused counts",
+        RequestTable,
+        "_stop",
+        "self.in_flight.drop(request, drop_reason)",
+        "pass",
+    ),
+    Mutant("a fork waits for one that pauses", RequestTable, "pause", "self.release_forks(request)", "pass"),
+    Mutant(
+        "a fork comes to wait for one that pauses", RequestTable, "_awaits_prompt", "parent.phase is Phase.PAUSED", "0"
+    ),
     Mutant(
         "who is read again goes to the back",
-        Roster,
+        RequestTable,
         "resume",
         "request.waiting_since_ns =",
         "request.arrival += 99; request.waiting_since_ns =",
     ),
-    Mutant("a pause is a wait", Roster, "start", "- request.paused_ns", ""),
+    Mutant("a pause is a wait", RequestTable, "start", "- request.paused_ns", ""),
     # bad days
     Mutant("a failed step's blocks stay cached", Committer, "_fail", "forget=True", "forget=False"),
-    Mutant("a failed step is free of charge", Committer, "fail", "self._ledger.charge(flight, elapsed_ns)", "pass"),
+    Mutant("a failed step is free of charge", Committer, "fail", "self._ledger.charge(step, elapsed_ns)", "pass"),
     Mutant("the speed of a device never comes back", StepCostModel, "_learn", "error < -max(limit, 0.5)", "False"),
-    Mutant("steps are kept short for ever", Presence, "is_about", "now_ns - last_ns < PRESENCE_NS", "True"),
-    Mutant("a class's slots are taken while it is about", Roster, "slot_room", "not self._presence", "self._presence"),
+    Mutant("steps are kept short for ever", ClassActivity, "is_active", "now_ns - last_ns < ACTIVE_NS", "True"),
     Mutant(
-        "the guard is not heeded", Planner, "_prefill_limit", "min(limit, guard.prefill_tokens)", "limit", from_seed=50
+        "a class's slots are taken while it is about",
+        RequestTable,
+        "available_slots",
+        "not self._activity",
+        "self._activity",
+    ),
+    Mutant(
+        "the guard is not heeded", Planner, "_prefill_limit", "min(limit, limits.prefill_tokens)", "limit", from_seed=50
     ),
     Mutant("who decodes is not spared", StepAllowance, "_bound_ns", "self._target_ns is None", "True", from_seed=105),
     Mutant(

@@ -9,11 +9,11 @@ from engine.scheduling import admission as admission_module
 from engine.scheduling import planner as planner_module
 from engine.scheduling import scheduler as scheduler_module
 from engine.scheduling.commit import Committer
-from engine.scheduling.flight import Flights
+from engine.scheduling.in_flight import InFlightSteps
 from engine.scheduling.ledger import Ledger
 from engine.scheduling.planner import Planner
-from engine.scheduling.roster import Roster
-from engine.scheduling.shortage import StepLimit
+from engine.scheduling.request_table import RequestTable
+from engine.scheduling.step_limits import StepSizeBackoff
 from engine.simulation.campaign import CampaignReport, Limits, run_campaign
 from engine.simulation.report import SimulationFailure
 from engine.simulation.simulator import simulate
@@ -51,26 +51,41 @@ MUTANTS = [
     Mutant(
         "growth forgets what is in flight",
         planner_module,
-        "grow_running",
+        "allocate_decode_blocks",
         "if request.scheduled >=",
         "if request.computed >=",
     ),
-    Mutant("someone gives way to one that ends", planner_module, "grow_running", "return None", "pass", from_seed=110),
+    Mutant(
+        "someone gives way to one that ends",
+        planner_module,
+        "allocate_decode_blocks",
+        "return None",
+        "pass",
+        from_seed=110,
+    ),
     Mutant(
         "one gives way that ends", admission_module, "victims_for_waiting", "if ends_in_flight(request):", "if False:"
     ),
     Mutant("a dropped row is committed", Committer, "commit", "not (dropped and request in dropped)", "True"),
-    Mutant("rows outlive a preemption", Roster, "_stop", "self.flights.drop(request, fate)", "pass"),
-    Mutant("rows outlive their request", Roster, "remove", "self.flights.drop(request, fate)", "pass"),
-    Mutant("only the newest step is told", Flights, "drop", "in self._flights:", "in [self._flights[-1]]:"),
+    Mutant("rows outlive a preemption", RequestTable, "_stop", "self.in_flight.drop(request, drop_reason)", "pass"),
+    Mutant("rows outlive their request", RequestTable, "remove", "self.in_flight.drop(request, drop_reason)", "pass"),
+    Mutant("only the newest step is told", InFlightSteps, "drop", "in self._steps:", "in [self._steps[-1]]:"),
     Mutant("a wasted row is billed", Ledger, "charge", "if dropped and request in dropped:", "if False:"),
-    Mutant("a wasted row is service", Committer, "_take_in", "fate is not Fate.ABORTED", "fate is Fate.PREEMPTED"),
-    Mutant("a lost row is the victim's", Ledger, "_charge_dropped", "case Fate.PREEMPTED:", "case None:"),
+    Mutant(
+        "a wasted row is service",
+        Committer,
+        "_commit_row",
+        "drop_reason is not DropReason.ABORTED",
+        "drop_reason is DropReason.PREEMPTED",
+    ),
+    Mutant("a lost row is the victim's", Ledger, "_charge_dropped", "case DropReason.PREEMPTED:", "case None:"),
     # steps for which there is no room
-    Mutant("a step without room counts", Roster, "take_back", "request.scheduled = request.computed", "pass"),
-    Mutant("what is behind it counts", Roster, "take_back", "self.flights.drop(request, Fate.SURPLUS)", "pass"),
-    Mutant("it comes again as large", StepLimit, "lower", "// 2", "// 1"),
-    Mutant("the limit is not heeded", Planner, "plan", "self._limit.tokens", "most"),
+    Mutant("a step without room counts", RequestTable, "rewind", "request.scheduled = request.computed", "pass"),
+    Mutant(
+        "what is behind it counts", RequestTable, "rewind", "self.in_flight.drop(request, DropReason.SURPLUS)", "pass"
+    ),
+    Mutant("it comes again as large", StepSizeBackoff, "lower", "// 2", "// 1"),
+    Mutant("the limit is not heeded", Planner, "plan", "self._backoff.tokens", "max_tokens"),
     Mutant("the smallest makes room", Committer, "give_back", "max(live", "min(live"),
     Mutant("somebody leaves at once", Committer, "give_back", "plan.total_tokens > len(live)", "False"),
     Mutant(
@@ -81,8 +96,8 @@ MUTANTS = [
         "if False:",
         from_seed=1660,
     ),
-    Mutant("its time is lost", Committer, "give_back", "self._ledger.waste(plan.rows, elapsed_ns)", "pass"),
-    Mutant("steps land in any order", Flights, "land", "popleft", "pop"),
+    Mutant("its time is lost", Committer, "give_back", "self._ledger.record_wasted(plan.rows, elapsed_ns)", "pass"),
+    Mutant("steps land in any order", InFlightSteps, "complete", "popleft", "pop"),
 ]
 
 

@@ -52,7 +52,7 @@ class Machine:
     def step(self) -> Belief:
         while self.scheduler.stats().running + self.scheduler.stats().waiting < 6:
             self.arrive(self._rng.choice((PREMIUM, STANDARD)))
-        plan = self.scheduler.schedule(self.now_ns, guard=self.scheduler.step_guard(self.now_ns))
+        plan = self.scheduler.schedule(self.now_ns, limits=self.scheduler.step_limits(self.now_ns))
         assert plan is not None
         time = self.device.run(total(row_work(row.start, row.tokens) for row in plan.rows))
         self.now_ns += time.elapsed_ns
@@ -62,10 +62,10 @@ class Machine:
         return self.belief()
 
     def belief(self) -> Belief:
-        cost, guard = self.scheduler.cost_model, self.scheduler.step_guard(self.now_ns)
+        cost, limits = self.scheduler.cost_model, self.scheduler.step_limits(self.now_ns)
         return Belief(
             step_ns=cost.predict_ns(WORK),
-            guard_tokens=guard.prefill_tokens,
+            guard_tokens=limits.prefill_tokens,
             wait_ns=predict_first_token_ns(self._idle, 1, PROMPT_TOKENS, cost),
             coefficients=cost.coefficients,
         )

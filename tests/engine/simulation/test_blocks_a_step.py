@@ -6,7 +6,7 @@ from engine.memory import KVCacheManager
 from engine.memory.block_pool import BlockPool
 from engine.memory.prefix_hits import PrefixHits
 from engine.scheduling.planner import Planner
-from engine.scheduling.roster import Roster
+from engine.scheduling.request_table import RequestTable
 from engine.simulation.campaign import Limits, run_campaign
 from engine.simulation.report import SimulationFailure
 from engine.simulation.simulator import simulate
@@ -17,7 +17,7 @@ SEEDS_TO_FIND_A_BUG = 150
 
 MUTANTS = [
     Mutant("one that boards computes", Planner, "_plan_running", "if request.boards:", "if False:"),
-    Mutant("what boarding finds is not counted", Roster, "board", "request.computed - before, 0", "0, 0"),
+    Mutant("what boarding finds is not counted", RequestTable, "board", "request.computed - before, 0", "0, 0"),
     Mutant("a pledge is kept", KVCacheManager, "_end_boarding", "self._pool.unpledge(", "(lambda *_: 0)("),
     Mutant("what is pledged is free", BlockPool, "pledge", "self._pledged[rank] += count", "pass"),
     Mutant("what returns is lost", KVCacheManager, "_take_back", "self._pool.release(taken, rank, holder)", "pass"),

@@ -22,28 +22,30 @@ MUTANTS = [
     Mutant(
         "a rejected draft is published",
         Committer,
-        "_take_drafted",
+        "_append_drafted",
         "self._cache.commit(request, taken)",
         "self._cache.commit(request, row.tokens)",
     ),
-    Mutant("blocks of rejected drafts are kept", Committer, "_take_drafted", "self._cache.trim(request)", "pass"),
-    Mutant("one draft too many", Committer, "_take_drafted", "[: outcome.accepted]", "[: outcome.accepted + 1]"),
-    Mutant("a stop amid drafts is overlooked", Committer, "_take_drafted", "while stop is None and", "while"),
+    Mutant("blocks of rejected drafts are kept", Committer, "_append_drafted", "self._cache.trim(request)", "pass"),
+    Mutant("one draft too many", Committer, "_append_drafted", "[: outcome.accepted]", "[: outcome.accepted + 1]"),
+    Mutant("a stop amid drafts is overlooked", Committer, "_append_drafted", "while stop is None and", "while"),
     Mutant(
-        "rejected drafts stay in flight", Committer, "_take_drafted", "request.scheduled = request.computed", "pass"
+        "rejected drafts stay in flight", Committer, "_append_drafted", "request.scheduled = request.computed", "pass"
     ),
     Mutant(
         "rejected drafts are service",
         Committer,
-        "_take_drafted",
+        "_append_drafted",
         "OUTPUT_SERVICE * taken",
         "OUTPUT_SERVICE * row.tokens",
     ),
-    Mutant("drafts past the end count", Committer, "_take_drafted", "min(taken, outcome.accepted)", "outcome.accepted"),
     Mutant(
-        "log-probabilities past the end", Committer, "_take_drafted", "outcome.logprob)[:taken]", "outcome.logprob)"
+        "drafts past the end count", Committer, "_append_drafted", "min(taken, outcome.accepted)", "outcome.accepted"
     ),
-    Mutant("an aborted row had one token", Committer, "_take_in", "1 + outcome.accepted if samples", "1 if samples"),
+    Mutant(
+        "log-probabilities past the end", Committer, "_append_drafted", "outcome.logprob)[:taken]", "outcome.logprob)"
+    ),
+    Mutant("an aborted row had one token", Committer, "_commit_row", "1 + outcome.accepted if samples", "1 if samples"),
     Mutant(
         "drafts go past the length",
         drafting_module,
@@ -54,14 +56,14 @@ MUTANTS = [
     Mutant("drafts are in a prompt", drafting_module, "useful_drafts", ">= request.prompt_tokens", ">= 0"),
     Mutant("drafts take blocks kept for those above", KVCacheManager, "grow", "room(request.rank)", "free_blocks"),
     Mutant("drafts have no blocks", planner_module, "with_drafts", "if not cache.grow(", "if False and cache.grow("),
-    Mutant("drafts take another class's share", Planner, "_plan_drafts", "sketch.left[request.rank], ", ""),
+    Mutant("drafts take another class's share", Planner, "_plan_drafts", "sketch.rank_tokens[request.rank], ", ""),
     Mutant("drafts cost no tokens", Planner, "_plan_drafts", "sketch.spare_tokens -= count", "pass"),
     Mutant("a chunk and its drafts", Planner, "_plan_drafts", "chunk_tokens - 1", "chunk_tokens"),
     Mutant("drafting is free of charge", Ledger, "charge_drafting", "request.engine_ns += share_ns", "pass"),
 ]
 
 AHEAD_MUTANTS = [
-    Mutant("drafts in flight are planned on", Planner, "plan", "if self._roster.flights.have_drafts:", "if False:"),
+    Mutant("drafts in flight are planned on", Planner, "plan", "if self._requests.in_flight.have_drafts:", "if False:"),
     Mutant(
         "drafts follow what is in flight",
         drafting_module,

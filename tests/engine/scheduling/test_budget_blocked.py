@@ -144,12 +144,12 @@ def test_one_that_is_passed_again_and_again_is_served() -> None:
     for number in range(8):
         callers.add(f"victim.{number}", BATCH, blocks=4)
     step(scheduler)
-    held_back = callers.add("large", PREMIUM, blocks=30, answer=2)
+    blocked = callers.add("large", PREMIUM, blocks=30, answer=2)
     passed = 0
     for number in range(100):
         callers.add(f"tenant-{number}", PREMIUM, blocks=2, answer=20)
         running = step(scheduler)
-        if held_back.phase is not Phase.WAITING:
+        if blocked.phase is not Phase.WAITING:
             break
         passed = max(passed, sum(name.startswith("tenant") for name in running))
     assert "large" in running

@@ -1,27 +1,26 @@
-"""Who is here and where each stands: the owner of all that changes about the requests of one model."""
+"""The requests of one model and their states: the one owner of every change of a request's phase."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from engine.memory.kv_cache import KVCacheManager
 from engine.request import Phase, Request, ServiceClass
+from engine.scheduling.class_activity import ClassActivity
 from engine.scheduling.fair_queue import FairQueue
-from engine.scheduling.flight import Fate, Flights
+from engine.scheduling.in_flight import DropReason, InFlightSteps
 from engine.scheduling.ledger import Ledger
 from engine.scheduling.order import RankedQueue
-from engine.scheduling.presence import Presence
 from engine.scheduling.service_window import ServiceWindow
 from engine.scheduling.slots import SequenceSlots
 from engine.scheduling.wait import LoadSums
 from engine.scheduling.waiting_ages import WaitingAges
 
 
-class Roster:
-    """Each request waits in the queue of its class, or beside it for the prompt that it forks, or runs, or is paused:
-    nobody reads it, and it waits for nothing.
+class RequestTable:
+    """Each request waits in the queue of its class, waits for the prompt of the request that it forks, runs, or is
+    paused because its client does not read.
 
-    The moves between these, `add`, `start`, `preempt`, `pause`, `resume`, `remove` and `release_forks`, are the only
-    way to change that, and keep slots, blocks, the sums of the load and what is in flight in step. The queues are there
-    for others to read.
+    `add`, `start`, `preempt`, `pause`, `resume`, `remove` and `release_forks` are the only changes of state. They keep
+    slots, blocks, load sums and in-flight rows consistent. The queues are public for reading only.
     """
 
     def __init__(
@@ -30,30 +29,31 @@ class Roster:
         max_running: int,
         cache: KVCacheManager,
         ledger: Ledger,
-        presence: Presence,
+        class_activity: ClassActivity,
     ) -> None:
         self._cache = cache
         self._ledger = ledger
-        self._presence = presence
+        self._activity = class_activity
         self._requests: dict[str, Request] = {}
         self._forks: dict[str, list[Request]] = {}
-        """Requests that wait for the prompt of the one they fork, by the id of that one."""
+        """Requests that wait for their parent's prompt, by the parent's id."""
         self.ranks = range(len(classes))
-        self.flights = Flights()
+        self.in_flight = InFlightSteps()
         self.running = RankedQueue(len(classes))
-        self.waiting = [FairQueue(each.weight) for each in classes]
+        self.waiting = [FairQueue(service_class.weight) for service_class in classes]
         self.loads = [LoadSums() for _ in classes]
-        self.slots = SequenceSlots(max_running, [int(each.reserved_fraction * max_running) for each in classes])
+        reserved = [int(service_class.reserved_fraction * max_running) for service_class in classes]
+        self.slots = SequenceSlots(max_running, reserved)
         self.service = [ServiceWindow() for _ in classes]
         self.waiting_ages = [WaitingAges() for _ in classes]
         self.cached_tokens_total = 0
         self.paused = 0
-        """How many are, now."""
+        """Requests that are paused now."""
         self.pauses_total = 0
         self.paused_ns_total = 0
-        """Of the pauses that have ended."""
+        """Total time of the pauses that have ended."""
         self.now_ns = 0
-        """When the step under way was planned. The scheduler's caller says so."""
+        """The time at which the current step is planned, as passed to `Scheduler.schedule`."""
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -67,18 +67,18 @@ class Roster:
     def get(self, request_id: str) -> Request | None:
         return self._requests.get(request_id)
 
-    def slot_room(self, rank: int) -> int:
-        """How many slots a class may take in the step under way. Can be negative."""
-        absent = [above for above in range(rank) if not self._presence.is_about(above, self.now_ns)]
-        return self.slots.room(rank, absent)
+    def available_slots(self, rank: int) -> int:
+        """Slots that a class may take in the current step. Can be negative."""
+        inactive = [above for above in range(rank) if not self._activity.is_active(above, self.now_ns)]
+        return self.slots.available(rank, inactive)
 
     def add(self, request: Request) -> None:
-        """A new request waits for its turn; a fork whose parent has yet to compute the prompt, beside the queue."""
+        """Add a new request to its queue; a fork whose parent has not computed the prompt yet waits outside of it."""
         self._requests[request.id] = request
         self._await_turn(request)
 
     def start(self, request: Request) -> None:
-        """A waiting request that has its blocks takes a slot and runs."""
+        """Give a slot to a waiting request that has its blocks, and run it."""
         self.waiting[request.rank].remove(request)
         self.running.add(request)
         self._end_waiting(request)
@@ -86,14 +86,14 @@ class Roster:
         load.add_running(len(request.tokens), request.computed, request.max_tokens)
         request.phase = Phase.RUNNING
         request.slot = self.slots.take(request.rank)
-        request.fork_of = None  # from now on it is a request like any other, and need not keep its parent alive
+        request.fork_of = None  # not a fork any more; the reference would keep its parent alive
         if request.admissions == 0:
             self.cached_tokens_total += request.cached_tokens
             request.queue_ns = self.now_ns - request.arrived_ns - request.paused_ns
         request.admissions += 1
 
     def board(self, request: Request) -> None:
-        """One that boards gets more of its blocks. Where it cannot, it waits again, in its place, for those of all."""
+        """Allocate the next part of a request's blocks. Where that fails, the request waits again, in its old place."""
         before = request.computed
         if not self._cache.board(request):
             self.preempt(request, cause=request.rank)
@@ -102,25 +102,25 @@ class Roster:
         if request.admissions == 1:
             self.cached_tokens_total += request.computed - before
 
-    def preempt(self, request: Request, *, cause: int, fate: Fate = Fate.PREEMPTED) -> None:
-        """Take away a running request's slot and blocks, for the sake of a rank; it keeps its place."""
-        self._stop(request, cause, fate)
+    def preempt(self, request: Request, *, cause: int, drop_reason: DropReason = DropReason.PREEMPTED) -> None:
+        """Free a running request's slot and blocks for a request of rank `cause`. It keeps its place in the order."""
+        self._stop(request, cause, drop_reason)
         request.preemptions += 1
         request.waiting_since_ns = self.now_ns
         request.phase = Phase.WAITING
         self._begin_waiting(request)
         self.waiting[request.rank].add(request)
-        self._ledger.preempted(request.rank, cause)
+        self._ledger.record_preemption(request.rank, cause)
 
     def pause(self, request: Request, now_ns: int) -> None:
-        """Nobody reads a request that waits or runs: it holds nothing and waits for nothing until it is resumed.
+        """Pause a waiting or running request: it holds nothing and is not in a queue until it is resumed.
 
-        Its blocks are free and cached, and so it has those that nobody has needed again when it goes on: it costs the
-        others no room, and nobody is preempted where its blocks will do. Those that wait for its prompt do not know how
-        long that may take, and take their turns.
+        Its blocks are free but stay cached, so it gets back those that were not reused. It costs other requests no
+        capacity, and free blocks of paused requests are used before any preemption. Forks that wait for its prompt go
+        to their queues, as the pause may take any time.
         """
         if request.phase is Phase.RUNNING:
-            self._stop(request, request.rank, Fate.PAUSED)
+            self._stop(request, request.rank, DropReason.PAUSED)
         else:
             self._end_waiting(request)
             self._leave_queue(request)
@@ -132,23 +132,24 @@ class Roster:
         self.release_forks(request)
 
     def resume(self, request: Request, now_ns: int) -> None:
-        """A paused request is read again: it waits, in its place."""
+        """Return a paused request to its queue, in its old place."""
         self._end_pause(request, now_ns)
         request.waiting_since_ns = now_ns
         request.phase = Phase.WAITING
         self._await_turn(request)
 
-    def take_back(self, request: Request) -> None:
-        """Nothing came of the oldest row in flight of a running request, and so nothing will of the next."""
-        self.flights.drop(request, Fate.SURPLUS)
+    def rewind(self, request: Request) -> None:
+        """Undo a running request's oldest row in flight, which failed, and the later ones: they are planned again."""
+        self.in_flight.drop(request, DropReason.SURPLUS)
         request.scheduled = request.computed
 
-    def remove(self, request: Request, fate: Fate, *, forget: bool = False, now_ns: int = 0) -> None:
-        """The one way out, from wherever it stands. `fate` is that of what is in flight of it.
+    def remove(self, request: Request, drop_reason: DropReason, *, forget: bool = False, now_ns: int = 0) -> None:
+        """Finish a request in any state.
 
-        `forget`: nothing that it computed is to be reused. `now_ns` ends its pause, where it is paused.
+        `drop_reason`: why its rows in flight are dropped. `forget`: the KV that it computed must not be reused.
+        `now_ns`: the end of its pause, if it is paused.
         """
-        self.flights.drop(request, fate)
+        self.in_flight.drop(request, drop_reason)
         load = self.loads[request.rank]
         if request.phase is Phase.RUNNING:
             load.remove_running(len(request.tokens), request.computed, request.max_tokens)
@@ -166,18 +167,18 @@ class Roster:
         self.release_forks(request)
 
     def release_forks(self, parent: Request) -> None:
-        """The parent's prompt is computed, or never will be: those that waited for it take their turns."""
+        """Move the forks that wait for the parent's prompt to their queues: it is computed, or never will be."""
         for request in self._forks.pop(parent.id, ()):
             self.waiting[request.rank].add(request)
 
     def charge(self, services: Sequence[Mapping[str, int]]) -> None:
-        """Book the service that the tenants of each rank received in the step under way."""
+        """Charge the service of the current step: one mapping of tenant to service per rank."""
         for queue, window, served in zip(self.waiting, self.service, services, strict=True):
             queue.charge(served)
             window.add(self.now_ns, served)
 
     def check(self) -> None:
-        """State what holds between any two moves."""
+        """Assert the invariants that hold between any two calls."""
         running = list(self.running)
         waiting = [request for queue in self.waiting for request in queue]
         forks = [request for children in self._forks.values() for request in children]
@@ -195,7 +196,7 @@ class Roster:
         for request in (*waiting, *forks):
             assert request.phase is Phase.WAITING
         for request in (*waiting, *forks, *paused):
-            assert not request.boards, f"{request.id} waits and boards"
+            assert not request.boards, f"{request.id} waits while its blocks are being allocated"
             assert request.slot is None, f"{request.id} waits with a slot"
             assert request.computed == request.scheduled == 0, f"{request.id} waits with computed tokens"
             assert not request.block_table, f"{request.id} waits with blocks"
@@ -208,7 +209,7 @@ class Roster:
         self.slots.check(
             [[request.slot for request in queue if request.slot is not None] for queue in self.running.ranks]
         )
-        self.flights.check(running)
+        self.in_flight.check(running)
         self._cache.check(here)
         for rank, load in enumerate(self.loads):
             load.check()
@@ -217,7 +218,8 @@ class Roster:
             assert load.load().running_requests == len(self.running.ranks[rank]), "the running load is miscounted"
 
     def _awaits_prompt(self, request: Request) -> bool:
-        """Will the KV of the parent's prompt be there soon, but is not yet? Not if it left, never came, or pauses."""
+        """Whether the parent is going to compute the KV of the prompt and has not yet. False where it left, was never
+        added, or is paused."""
         parent = request.fork_of
         if parent is None or self._requests.get(parent.id) is not parent or parent.phase is Phase.PAUSED:
             return False
@@ -234,31 +236,30 @@ class Roster:
     def _begin_waiting(self, request: Request) -> None:
         rank = request.rank
         self.loads[rank].add_waiting(len(request.tokens), request.max_tokens)
-        self.service[rank].wait(request.tenant)
+        self.service[rank].add_waiting(request.tenant)
         self.waiting_ages[rank].add(request)
 
     def _end_waiting(self, request: Request) -> None:
         rank = request.rank
         self.loads[rank].remove_waiting(len(request.tokens), request.max_tokens)
-        self.service[rank].leave(request.tenant)
+        self.service[rank].remove_waiting(request.tenant)
         self.waiting_ages[rank].remove(request)
 
     def _leave_queue(self, request: Request) -> None:
-        """The one of its class, or that of those who wait for the same prompt."""
+        """Remove a request from its class's queue, or from the forks that wait for the same prompt."""
         parent = request.fork_of
         if parent is not None and request in self._forks.get(parent.id, ()):
             self._forks[parent.id].remove(request)
         else:
             self.waiting[request.rank].remove(request)
 
-    def _stop(self, request: Request, cause: int, fate: Fate) -> None:
-        """A running request gives back its slot and its blocks. What it computes of its tokens again is put down to the
-        rank that was the cause.
+    def _stop(self, request: Request, cause: int, drop_reason: DropReason) -> None:
+        """Free the slot and the blocks of a running request. Recomputation is charged to the rank `cause`.
 
-        What is in flight of it is dropped, a token that is being drawn included. Nobody has seen that; it will be the
-        same when it is drawn again, and costs little, as the request computes its last token again in any case.
+        Its rows in flight are dropped, including a token that is being sampled. No client has seen that token.
+        Sampling it again gives the same one, and costs little, as the request recomputes its last token in any case.
         """
-        self.flights.drop(request, fate)
+        self.in_flight.drop(request, drop_reason)
         self.running.remove(request)
         self._give_back_slot(request)
         self.loads[request.rank].remove_running(len(request.tokens), request.computed, request.max_tokens)
@@ -267,7 +268,7 @@ class Roster:
             request.preempted_by = cause
         self._give_back_blocks(request)
         if request.output_tokens == 0:
-            request.prompt_logprobs.clear()  # they are computed anew
+            request.prompt_logprobs.clear()  # they are recomputed
 
     def _end_pause(self, request: Request, now_ns: int) -> None:
         paused_ns = max(0, now_ns - request.paused_since_ns)

@@ -2,7 +2,7 @@
 
 from engine.request import FinishReason, Phase, TokenDelta
 from engine.scheduling import Scheduler, StepPlan
-from engine.scheduling.shortage import RECOVERY_STEPS, StepLimit
+from engine.scheduling.step_limits import RECOVERY_STEPS, StepSizeBackoff
 from engine.simulation import make_request
 from tests.engine.scheduling.support import FOREVER, family, make_scheduler, outcome, planned, prompts, step
 
@@ -30,7 +30,7 @@ def given_back(scheduler: Scheduler) -> list[tuple[str, int, int]]:
 
 class TestLimit:
     def test_it_halves_and_is_never_nothing(self) -> None:
-        limit = StepLimit(100)
+        limit = StepSizeBackoff(100)
         limit.lower(80)
         assert limit.tokens == 40
         for _ in range(10):
@@ -38,28 +38,28 @@ class TestLimit:
         assert limit.tokens == 1
 
     def test_a_step_smaller_than_it_was_allowed_is_what_counts(self) -> None:
-        limit = StepLimit(100)
+        limit = StepSizeBackoff(100)
         limit.lower(9)
         assert limit.tokens == 4
         limit.lower(50)
         assert limit.tokens == 2
 
     def test_it_doubles_after_a_while_without_a_shortage(self) -> None:
-        limit = StepLimit(100)
+        limit = StepSizeBackoff(100)
         limit.lower(64)
         seen = []
         for _ in range(3 * RECOVERY_STEPS):
-            limit.note_step()
+            limit.record_step()
             seen.append(limit.tokens)
         assert seen == [32] * (RECOVERY_STEPS - 1) + [64] * RECOVERY_STEPS + [100] * (RECOVERY_STEPS + 1)
 
     def test_a_shortage_starts_the_wait_anew(self) -> None:
-        limit = StepLimit(100)
+        limit = StepSizeBackoff(100)
         limit.lower(64)
         for _ in range(RECOVERY_STEPS - 1):
-            limit.note_step()
+            limit.record_step()
         limit.lower(32)
-        limit.note_step()
+        limit.record_step()
         assert limit.tokens == 16
 
 

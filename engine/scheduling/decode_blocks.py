@@ -1,0 +1,63 @@
+"""KV blocks for the running requests, allocated before any row of a step is planned."""
+
+from collections.abc import Sequence
+
+from engine.config import BLOCK_TOKENS
+from engine.memory.kv_cache import KVCacheManager
+from engine.request import Request
+from engine.scheduling.request_table import RequestTable
+from engine.scheduling.stopping import ends_in_flight
+from engine.scheduling.victims import victim_for_decode
+
+
+def allocate_decode_blocks(requests: RequestTable, cache: KVCacheManager) -> int | None:
+    """Allocate a block to each running request whose last block is full.
+
+    Returns the number of classes, from the highest, that may admit requests in this step. None: ask again when the
+    oldest step in flight is complete.
+
+    The demand of all requests is known and met before the first row is planned, so no allocation is ever undone. Where
+    it cannot be met, requests of the lowest class are preempted, and neither that class nor one below admits requests
+    in the same step. No request is preempted while a request that ends in flight is about to free its blocks (None),
+    nor while blocks are returning.
+    """
+    open_ranks = len(requests.ranks)
+    while True:
+        growing = [
+            request
+            for request in requests.running
+            if request.scheduled >= len(request.block_table) * BLOCK_TOKENS
+            and not (request.boards or ends_in_flight(request))
+        ]
+        if not growing:
+            return open_ranks
+        lacking = _lacking_rank(requests.ranks, cache, growing)
+        if lacking is None:
+            break
+        if cache.returning_blocks:
+            cache.hurry_return()
+            continue
+        if any(map(ends_in_flight, requests.running)):
+            return None
+        victim = victim_for_decode(requests.running.ranks, lacking)
+        open_ranks = min(open_ranks, victim.rank)
+        requests.preempt(victim, cause=lacking)
+    for request in growing:
+        grown = cache.grow(request, request.scheduled + 1)
+        assert grown, "the demand for blocks was met and is not"
+    return open_ranks
+
+
+def _lacking_rank(ranks: range, cache: KVCacheManager, growing: Sequence[Request]) -> int | None:
+    """The highest rank whose requests cannot all grow after those of the ranks above have."""
+    demand = [0] * len(ranks)
+    for request in growing:
+        demand[request.rank] += cache.blocks_needed(request, request.scheduled + 1)
+    above = 0
+    for rank in ranks:
+        # blocks that the ranks above take from their own reserve were never available to this rank
+        within = sum(min(demand[other], cache.unused_reserve(other)) for other in range(rank))
+        if demand[rank] and above - within + demand[rank] > cache.room(rank):
+            return rank
+        above += demand[rank]
+    return None
