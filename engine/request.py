@@ -317,8 +317,8 @@ class Request:
     follows its answer through its grammar, if it has one; the executor moves it.
 
     `holder` is the number by which the pool knows the blocks that it holds for itself; those of a prompt that it has in
-    common with other choices are `shared`. While it `boards`, it has a part of its blocks, and `pledged_blocks` are
-    kept for it. `hits` is what is known of its prefix in the cache while it waits.
+    common with other choices are `shared`. While it `is_allocating`, it has part of its blocks, and `pledged_blocks`
+    are kept for it. `hits` is what is known of its prefix in the cache while it waits.
 
     `waiting_since_ns` is when it arrived or, if that is later, was preempted or resumed last. `admissions` is how often
     it has begun to run: together with the request that names a stay in a slot, with the blocks of that time. It was
@@ -352,7 +352,7 @@ class Request:
     block_hashes: list[bytes] = field(default_factory=list)
     holder: int = 0
     pledged_blocks: int = 0
-    boards: bool = False
+    is_allocating: bool = False
     shared: "SharedPrompt | None" = None
     hits: "PrefixHits | None" = None
     slot: int | None = None

@@ -1,7 +1,7 @@
-"""KV memory: which block of 16 tokens holds what, who holds it, and what may be found again. No torch.
+"""KV memory: block tables of 16-token blocks, and the prefix cache. No torch.
 
-`BlockPool` owns the blocks and knows no requests; `KVCacheManager` applies it to requests; `hashing` names the
-content of a block.
+`BlockPool` owns the blocks and knows no requests. `KVCacheManager` applies it to requests. `hashing` computes the hash
+of a block's content.
 """
 
 from engine.memory.block_pool import BlockPool, CapacityError

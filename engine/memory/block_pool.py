@@ -1,4 +1,4 @@
-"""The blocks of KV memory: ids, reference counts, the lists of free ones, the index of cached ones."""
+"""The blocks of KV memory: ids, reference counts, free lists, and the index of cached blocks."""
 
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,17 +10,20 @@ from engine.memory.free_blocks import COMMON, EMPTY, FreeBlocks
 from engine.memory.reservation import Reservation
 
 REMEMBERED_CHANGES = 4096
-"""So many of the latest changes are remembered for whoever keeps what it knows of cached blocks."""
+"""The length of the log of changes, with which callers keep their knowledge of cached blocks up to date."""
 
 
 class CapacityError(RuntimeError):
-    """More blocks were asked for than may be taken. The callers ask first, so this is a bug of theirs."""
+    """More blocks were requested than are available. Callers check first, so this is a bug in the caller."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """How some cached blocks stand: how many are free; of the others, how many count for each rank, have each as their
-    highest, and are held by each holder alone."""
+    """A summary of the references to some cached blocks.
+
+    `free`: blocks without a reference. Of the others: `by_rank`, the number that count for each rank; `by_top_rank`,
+    by the highest rank that holds them; `alone`, by holder, the number that no other holder has.
+    """
 
     free: int = 0
     by_rank: Mapping[int, int] = field(default_factory=dict)
@@ -31,23 +34,21 @@ class Survey:
 class BlockPool:
     """`num_blocks` blocks, each either referenced (in one or more block tables) or free, never both.
 
-    A block may also be *cached*: published under a hash, so that `match` finds it. It stays cached when its last
-    reference goes and until `allocate` takes it for something else, so a free block is never idle memory. Free
-    blocks are in lists, and `allocate` takes from the front of the first that is not empty: see `FreeBlocks`. A rank
-    has as many blocks protected as it has of its reserve and does not hold; what is more than that has aged into the
-    back of the common list, so that a class does not lose its cache to the classes below while there is anything else.
-    Before all but the empty ones comes this: a tenant that has more than `tenant_blocks` blocks gives up its own least
-    recently used one.
+    A block may also be *cached*: published under a hash, so that `match` finds it (automatic prefix caching, as in
+    vLLM). It stays cached after its last reference is released, until `allocate` reuses it. Free blocks are in lists,
+    and `allocate` takes from the front of the first list that is not empty: see `FreeBlocks`. The number of protected
+    free blocks of a rank is the unused part of its reserve; older ones move to the back of the common list. So a class
+    loses cached blocks to the classes below only when nothing else is left. One rule precedes all lists but the empty
+    one: a tenant that has more than `tenant_blocks` blocks reuses its own least recently used one.
 
-    A referenced block counts, in the inequality of `Reservation`, for the *lowest* rank that holds it. So a lower
-    class cannot use up a reserve by sharing, and no release can break the inequality that held before it.
+    In the inequality of `Reservation`, a referenced block counts for the *lowest* rank that holds it. So a lower class
+    cannot use up a reserve by sharing, and no release can violate the inequality.
 
-    Blocks may also be *pledged* to a rank: as many as that are held for it, and nobody else may have them, but which
-    ones it gets is not said before it redeems them. So a request that needs many is let in at once and gets them bit
-    by bit.
+    Blocks may also be *pledged* to a rank: a number of free blocks that no other rank may take, not chosen before they
+    are redeemed. So a request that needs many blocks is admitted at once and gets them over several steps.
 
-    The pool knows no requests. A block belongs to the tenant that allocated it until its content is gone. `holder` is
-    the number of a block table: the pool knows how many blocks each holds `alone`.
+    The pool knows no requests. A block belongs to the tenant that allocated it until its content is evicted. `holder`:
+    the number of a block table; the pool counts the blocks that each holder holds `alone`.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -58,15 +59,15 @@ class BlockPool:
         self._hash_of: list[bytes | None] = [None] * num_blocks
         self._block_of: dict[bytes, int] = {}
         self._free_blocks = num_blocks
-        """In the lists, pledged ones included."""
+        """Blocks in the free lists, pledged ones included."""
         self._changes: deque[int] = deque(maxlen=REMEMBERED_CHANGES)
         self.changes_total = 0
         self.reserve([0], num_blocks)
 
     def reserve(self, reserved_blocks: Sequence[int], tenant_blocks: int) -> None:
-        """Say what each rank has reserved, and how much a tenant may have before it evicts its own.
+        """Set each rank's reserve, and the number of blocks that a tenant may have before it evicts its own.
 
-        Once, before the first block is taken.
+        Called once, before the first block is allocated.
         """
         assert self._free_blocks == self.num_blocks, "blocks are taken already"
         assert not self._block_of, "blocks are cached already"
@@ -79,9 +80,9 @@ class BlockPool:
         self._rank_of = [0] * self.num_blocks
         self._top_rank_of = [0] * self.num_blocks
         self._top_held = [0] * ranks
-        """Of the referenced blocks, how many have each rank as their highest holder."""
+        """By rank: referenced blocks whose highest holder is of the rank."""
         self._holder_sum = [0] * self.num_blocks
-        """Of the numbers of a block's holders: where there is one, it is that."""
+        """By block: the sum of its holders' numbers, which is the holder where there is one."""
         self._alone: dict[int, int] = {}
         self._pledged = [0] * ranks
         self._free_cached = [0] * ranks
@@ -90,7 +91,7 @@ class BlockPool:
 
     @property
     def free_blocks(self) -> int:
-        """Blocks that no table holds and nobody is promised, cached ones included."""
+        """Blocks that are neither referenced nor pledged, cached ones included."""
         return self._free_blocks - sum(self._pledged)
 
     @property
@@ -103,11 +104,11 @@ class BlockPool:
         return self.reservation.held[rank]
 
     def held_only_below(self, rank: int) -> int:
-        """Referenced blocks that no rank holds but those below: free, if all of them let go."""
+        """Referenced blocks that only ranks below hold: the blocks that preempting all of those would free."""
         return sum(self._top_held[rank + 1 :])
 
     def free_cached_blocks(self, rank: int) -> int:
-        """Free blocks with content that the rank was the last to hold."""
+        """Free blocks with content that the rank held last."""
         return self._free_cached[rank]
 
     def pledged_blocks(self, rank: int) -> int:
@@ -118,27 +119,27 @@ class BlockPool:
 
     @property
     def alone(self) -> Mapping[int, int]:
-        """How many blocks each holder holds that nobody else does; one that is not in it, none."""
+        """By holder: the number of blocks that no other holder has. Holders without any may be missing."""
         return self._alone
 
     def hash_of(self, block: int) -> bytes | None:
-        """The hash that the block is published under, if it is."""
+        """The hash under which the block is published; None if it is not."""
         return self._hash_of[block]
 
-    def room(self, rank: int, hits: Sequence[int] = ()) -> int:
-        """How many blocks the rank may still allocate, once it has acquired these cached ones. Can be negative."""
-        return self.room_beside(rank, self.survey(hits) if hits else Survey())
+    def available_blocks(self, rank: int, hits: Sequence[int] = ()) -> int:
+        """Blocks that the rank may still allocate after acquiring the cached blocks `hits`. Can be negative."""
+        return self.available_after_hits(rank, self.survey(hits) if hits else Survey())
 
-    def room_beside(self, rank: int, hits: Survey) -> int:
-        """The same, of hits that were looked at. O(ranks)."""
+    def available_after_hits(self, rank: int, hits: Survey) -> int:
+        """The same from a survey of the hits. O(ranks)."""
         reserved, held = self.reservation.reserved, self.reservation.held
         kept = 0
-        for above in range(rank):  # a hit that only they hold will count for this rank, and that reserve be less used
+        for above in range(rank):  # hits held by `above` alone will count for this rank, which frees that reserve
             kept += max(0, reserved[above] - held[above] + hits.by_rank.get(above, 0))
         return self.free_blocks - hits.free - kept
 
     def survey(self, blocks: Sequence[int]) -> Survey:
-        """How these stand now. It holds until one of them is in `changes_since`."""
+        """Summarise the references to these blocks. Valid until one of them is in `changes_since`."""
         references = list(map(self._references.__getitem__, blocks))
         held = list(compress(blocks, references))
         alone = Counter(self._holder_sum[block] for block in held if self._references[block] == 1)
@@ -146,8 +147,8 @@ class BlockPool:
         return Survey(references.count(0), by_rank, Counter(map(self._top_rank_of.__getitem__, held)), alone)
 
     def changes_since(self, total: int) -> list[int] | None:
-        """The cached blocks that were taken, given back or evicted since `changes_total` was this; None if there are
-        more of them than are remembered."""
+        """The cached blocks that were acquired, released or evicted since `changes_total` was `total`; None if the log
+        does not reach back that far."""
         count = self.changes_total - total
         return list(islice(reversed(self._changes), count)) if count <= len(self._changes) else None
 
@@ -162,8 +163,8 @@ class BlockPool:
         return cast("list[int]", found)
 
     def acquire(self, blocks: Iterable[int], rank: int = 0, holder: int = 0, pledged: int = 0) -> None:
-        """Add a reference of the rank to each block; a free one leaves its list and stays cached. Of the free ones, so
-        many are what was `pledged` to the rank."""
+        """Add a reference of the rank to each block. A free block leaves its list and stays cached. `pledged`: the
+        number of the free blocks that redeem a pledge of the rank."""
         if pledged:
             self.unpledge(pledged, rank)
         references, rank_of, top_rank_of, sums = self._references, self._rank_of, self._top_rank_of, self._holder_sum
@@ -206,7 +207,7 @@ class BlockPool:
         return self._take(count, rank, tenant, holder) if count else []
 
     def pledge(self, count: int, rank: int) -> None:
-        """Promise the rank `count` free blocks.
+        """Pledge `count` free blocks to the rank.
 
         Raises:
             CapacityError: fewer may be taken; nothing changed.
@@ -216,21 +217,21 @@ class BlockPool:
         self._age(rank)
 
     def redeem(self, count: int, rank: int, tenant: str, holder: int) -> list[int]:
-        """Take `count` of the blocks that were pledged to the rank, as `allocate` does."""
+        """Allocate `count` of the blocks that were pledged to the rank."""
         assert count <= self._pledged[rank], f"{count} blocks are redeemed, {self._pledged[rank]} pledged"
         self._pledged[rank] -= count
         return self._take(count, rank, tenant, holder) if count else []
 
     def unpledge(self, count: int, rank: int) -> None:
-        """Take a promise back."""
+        """Withdraw the pledge of `count` blocks."""
         assert count <= self._pledged[rank], f"{count} blocks are not needed, {self._pledged[rank]} pledged"
         self._pledged[rank] -= count
         self.reservation.held[rank] -= count
 
     def publish(self, block: int, block_hash: bytes) -> None:
-        """Let `match` find a referenced block, whose content is final, under its hash.
+        """Publish a referenced block with final content under its hash, for `match`.
 
-        Where another block of the same content is published already, that one stays the one to find.
+        Where another block with the same hash is published already, `match` keeps finding that one.
         """
         assert self._references[block] > 0, f"block {block} is published but free"
         assert self._hash_of[block] is None, f"block {block} is published twice"
@@ -239,15 +240,15 @@ class BlockPool:
             self._hash_of[block] = block_hash
 
     def forget(self, blocks: Iterable[int]) -> None:
-        """Let `match` find these referenced blocks no more: their content is not to be trusted."""
+        """Unpublish these referenced blocks, because their content must not be reused."""
         for block in blocks:
             assert self._references[block] > 0, f"block {block} is forgotten but free"
             self._drop_hash(block)
 
     def release(self, blocks: Iterable[int], rank: int = 0, holder: int = 0) -> None:
-        """Drop one reference of the rank from each block, in the order given; one without any left becomes free.
+        """Drop one reference of the rank from each block, in the given order. Blocks without references become free.
 
-        Pass a block table tail first: the end of a sequence is of less use to others than its beginning, so it
+        Pass a block table tail first: the end of a sequence is less useful to other requests than its beginning and
         should be reused earlier.
         """
         references, sums, alone, holders = self._references, self._holder_sum, self._alone, self._holders[rank]
@@ -265,7 +266,7 @@ class BlockPool:
             if remaining == 1:
                 alone[sums[block]] = alone.get(sums[block], 0) + 1
             if not holders[block]:
-                self._become_free(free, rank, holder)  # what ages now comes behind them
+                self._become_free(free, rank, holder)  # first, as blocks that age now go behind them
                 free.clear()
                 self._pass_on(block, rank)
         self._become_free(free, rank, holder)
@@ -275,7 +276,7 @@ class BlockPool:
         self._age(rank)
 
     def move(self, blocks: Iterable[int], holder: int, to: int) -> None:
-        """One holder's references are another's from now on."""
+        """Transfer one holder's references to another."""
         for block in blocks:
             self._holder_sum[block] += to - holder
             if self._references[block] == 1:
@@ -283,7 +284,7 @@ class BlockPool:
                 self._alone[to] = self._alone.get(to, 0) + 1
 
     def check(self) -> None:
-        """Every block is in exactly one state, the hash index agrees both ways, and all that is counted is there."""
+        """Assert that every block is in exactly one state, the hash index matches, and all counts are right."""
         assert all(count >= 0 for count in self._references), "a reference count is negative"
         lists = self._lists.check(self._tenant_of)
         free = sorted(block for blocks in lists for block in blocks)
@@ -330,13 +331,13 @@ class BlockPool:
         assert owned == self._blocks_of_tenant, "the blocks of a tenant are miscounted"
 
     def _claim(self, count: int, rank: int) -> None:
-        room = self.free_blocks - self.reservation.unused_above(rank)
-        if count > room:
-            raise CapacityError(f"{count} blocks asked for, {room} free")
+        available = self.free_blocks - self.reservation.unused_above(rank)
+        if count > available:
+            raise CapacityError(f"{count} blocks requested, {available} available")
         self.reservation.held[rank] += count
 
     def _take(self, count: int, rank: int, tenant: str, holder: int) -> list[int]:
-        """Blocks that are claimed already, empty ones first."""
+        """Take blocks that are claimed already, empty ones first."""
         owners = self._blocks_of_tenant
         blocks = self._lists.take_empty(count)
         owners[tenant] = owners.get(tenant, 0) + len(blocks)
@@ -361,12 +362,12 @@ class BlockPool:
         return blocks
 
     def _next_to_reuse(self, tenant: str, owned: int) -> int:
-        """Of those with content."""
+        """The next block to reuse among those with content."""
         own = self._lists.first_of_tenant(tenant) if owned >= self._tenant_blocks else None
         return self._lists.first_cached() if own is None else own
 
     def _become_free(self, blocks: Sequence[int], rank: int, holder: int) -> None:
-        """The rank's holder was the last of these."""
+        """Move blocks to the free lists whose last reference was the rank's."""
         if not blocks:
             return
         self._alone[holder] -= len(blocks)
@@ -385,7 +386,7 @@ class BlockPool:
         self._free_cached[rank] += len(cached)
 
     def _pass_on(self, block: int, rank: int) -> None:
-        """The rank holds the block no more, and others do."""
+        """Count a block for its remaining holders after the rank's last reference was dropped."""
         others = [other for other in self._ranks if self._holders[other][block]]
         if self._top_rank_of[block] == rank:
             self._top_held[rank] -= 1
@@ -399,7 +400,7 @@ class BlockPool:
             self._age(heir)
 
     def _leave_cached(self, blocks: Sequence[int]) -> None:
-        """These were free with content, and are neither any more."""
+        """Remove blocks from the lists of free blocks with content."""
         rank_of, free_cached = self._rank_of, self._free_cached
         for block in blocks:
             free_cached[rank_of[block]] -= 1
@@ -417,7 +418,7 @@ class BlockPool:
             self._blocks_of_tenant[tenant] -= 1
 
     def _age(self, rank: int) -> None:
-        """What is protected beyond the reserve's unused part goes to the back of the common list."""
+        """Move protected blocks beyond the unused part of the reserve to the back of the common list."""
         if self.reservation.reserved[rank]:
             self._lists.age(rank, self.reservation.unused(rank))
 

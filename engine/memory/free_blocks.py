@@ -1,4 +1,4 @@
-"""The free blocks of a pool, in the order in which they are reused."""
+"""The free blocks of a pool, in the order of their reuse."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -9,17 +9,17 @@ _FIRST_PROTECTED = 2
 
 
 class FreeBlocks:
-    """Free blocks are in lists, each block in one of them; what comes first in this order is reused first:
+    """Free blocks are in lists, each block in one of them. Lists are reused in this order:
 
-        empty             no content; what was released last first
+        empty             no content; most recently released first
         common            cached; least recently released first
         protected, lowest rank with a reserve ... rank 0
                           cached, last held by that rank; least recently released first
 
-    Those with content are in their tenant's list, too, least recently released first. Each operation is O(1) for a
-    block, and keeps to what is done in C: a prompt of 100,000 tokens has 6250 blocks.
+    Blocks with content are also in their tenant's list, least recently released first. Each operation is O(1) per
+    block, and uses built-in containers only: a prompt of 100,000 tokens has 6250 blocks.
 
-    `list_of` says in which list a free block is; of one that is not free it says nothing.
+    `list_of`: the list of each free block; undefined for blocks in use.
     """
 
     def __init__(self, num_blocks: int, ranks: int) -> None:
@@ -31,14 +31,14 @@ class FreeBlocks:
         self._of_tenant: dict[str, OrderedDict[int, None]] = {}
 
     def protected(self, rank: int) -> int:
-        """The number of the list of the rank's protected blocks: the lower the rank, the earlier it is reused."""
+        """The number of the list of the rank's protected blocks. Lower classes' lists are reused earlier."""
         return _FIRST_PROTECTED + self._ranks - 1 - rank
 
     def protected_blocks(self, rank: int) -> int:
         return len(self._cached[self.protected(rank)])
 
     def take_empty(self, count: int) -> list[int]:
-        """So many without content, or as many as there are."""
+        """Take up to `count` blocks without content."""
         count = min(count, len(self.empty))
         if not count:
             return []
@@ -48,7 +48,7 @@ class FreeBlocks:
         return blocks
 
     def add_cached(self, blocks: Iterable[int], number: int, tenant_of: Sequence[str]) -> None:
-        """At the back of a list, and of their tenants'."""
+        """Append blocks to a list, and to their tenants' lists."""
         list_of, cached, of_tenant = self.list_of, self._cached[number], self._of_tenant
         for block in blocks:
             list_of[block] = number
@@ -78,19 +78,19 @@ class FreeBlocks:
         return range(COMMON, _FIRST_PROTECTED + self._ranks)
 
     def first_cached(self) -> int:
-        """The block with content that is to be reused first, whoever asks."""
+        """The first block with content in reuse order."""
         return next(next(iter(blocks)) for number in self.reuse_order() if (blocks := self._cached[number]))
 
-    def age(self, rank: int, most: int) -> None:
-        """What is protected for the rank beyond `most` goes to the back of the common list."""
+    def age(self, rank: int, max_protected: int) -> None:
+        """Move the rank's protected blocks beyond `max_protected` to the back of the common list."""
         protected, common = self._cached[self.protected(rank)], self._cached[COMMON]
-        while len(protected) > most:
+        while len(protected) > max_protected:
             block, _ = protected.popitem(last=False)
             self.list_of[block] = COMMON
             common[block] = None
 
     def check(self, tenant_of: Sequence[str]) -> list[list[int]]:
-        """Each block is where it says, and in its tenant's list. Returns the lists, by their numbers."""
+        """Assert that each block is in the list that `list_of` names and in its tenant's. Returns all lists."""
         lists = [self.empty, *map(list, self._cached[COMMON:])]
         for number, blocks in enumerate(lists):
             for block in blocks:

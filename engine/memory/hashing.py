@@ -1,7 +1,9 @@
-"""The name of a KV block's content: a sha256 chain over everything that the KV depends on.
+"""The hash of a KV block's content: a sha256 chain over everything that the KV depends on (prefix hash chain, as in
+vLLM's automatic prefix caching).
 
-A block's KV depends on its own tokens and on all before them, so its hash covers its parent's. sha256 and not
-a faster hash, because a collision that someone can find would show one tenant another's context.
+A block's KV depends on its own tokens and on all tokens before them, so its hash covers its parent's hash. A
+cryptographic hash is needed, because a collision that an attacker can find would expose one tenant's context to
+another.
 """
 
 from collections.abc import Sequence
@@ -17,9 +19,9 @@ _EXTRA_LENGTHS = Struct("<II")
 
 
 class Extra(NamedTuple):
-    """Something beside the tokens that the KV depends on, or that separates one cache from another.
+    """An input of the hash other than tokens, on which the KV depends or which separates caches.
 
-    The tag says what it is, so that an adapter's name and a salt of the same bytes stay different.
+    `tag`: its kind, so that an adapter's name and a salt of the same bytes give different hashes.
     """
 
     tag: str
@@ -27,20 +29,20 @@ class Extra(NamedTuple):
 
 
 def salt_extra(salt: bytes) -> Extra:
-    """Separates the prefix caches of tenants. It is enough in a chain's first block: the others inherit it."""
+    """Separates the prefix caches of tenants. Needed in a chain's first block only, as later blocks inherit it."""
     return Extra("salt", salt)
 
 
 def adapter_extra(name: str) -> Extra:
-    """KV computed through an adapter is that adapter's. It is enough in a chain's first block."""
+    """Separates KV that was computed through an adapter. Needed in a chain's first block only."""
     return Extra("adapter", name.encode())
 
 
 def block_hash(parent: bytes | None, tokens: Sequence[int], extras: Sequence[Extra] = ()) -> bytes:
-    """The 32-byte name of the block of `tokens` that follows the block named `parent` (None: the first one).
+    """The 32-byte hash of the block of `tokens` that follows the block with the hash `parent` (None: the first block).
 
-    Injective up to sha256: the message is the parent (32 bytes), the tokens (4 bytes each), then each extra with
-    its two lengths before it. Digits of text in place of fixed widths would let (1, 23) meet (12, 3).
+    Injective up to sha256 collisions: the message is the parent (32 bytes), the tokens (4 bytes each), then each extra
+    after its two lengths. Fixed widths keep (1, 23) and (12, 3) apart.
 
     Raises:
         struct.error: `tokens` is not exactly one block, or a token is not in [0, 2**32).

@@ -1,26 +1,26 @@
-"""How much KV memory a model gets, in blocks: arithmetic alone."""
+"""The size of a model's KV memory in blocks. Arithmetic only."""
 
 from dataclasses import dataclass
 
 from engine.config import BLOCK_TOKENS
 
 HOST_SHARE = 0.25
-"""Of the host's available memory, for the KV of all models, and no more than the following."""
-MOST_HOST_BYTES = 4 * 2**30
+"""Fraction of the host's available memory for the KV of all models, up to `MAX_HOST_BYTES`."""
+MAX_HOST_BYTES = 4 * 2**30
 
 DEVICE_SHARE = 0.92
-"""Of a GPU's memory, for all that the engine has there. The rest is the driver's, the compiled kernels' and graphs'."""
+"""Fraction of a GPU's memory for the engine. The rest is for the driver, compiled kernels and graphs."""
 
 _GIB = 2**30
 
 
 class InsufficientMemory(RuntimeError):
-    """The KV memory asked for cannot hold a useful number of tokens; the message has the arithmetic."""
+    """The requested KV memory cannot hold a useful number of tokens; the message has the arithmetic."""
 
 
 @dataclass(frozen=True, slots=True)
 class KVBudget:
-    """Bytes that KV may take, and where the number comes from."""
+    """Bytes of KV memory, and the reason for the number."""
 
     kv_bytes: int
     reason: str
@@ -28,7 +28,7 @@ class KVBudget:
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """Bytes of a GPU, with a model's weights loaded: all, what is taken by whomever, what its largest steps add."""
+    """Bytes of a GPU's memory with a model's weights loaded: in total, in use, and added by its largest steps."""
 
     total_bytes: int
     taken_bytes: int
@@ -36,15 +36,15 @@ class DeviceMemory:
 
 
 def host_budget(available_bytes: int, share: float) -> KVBudget:
-    """KV memory on the host, of which a model gets `share`."""
-    kv_bytes = int(min(available_bytes * HOST_SHARE, MOST_HOST_BYTES) * share)
-    return KVBudget(kv_bytes, f"{HOST_SHARE:.0%} of {_gib(available_bytes)} available, at most {_gib(MOST_HOST_BYTES)}")
+    """The KV budget of a model on the host: `share` of what all models may have."""
+    kv_bytes = int(min(available_bytes * HOST_SHARE, MAX_HOST_BYTES) * share)
+    return KVBudget(kv_bytes, f"{HOST_SHARE:.0%} of {_gib(available_bytes)} available, at most {_gib(MAX_HOST_BYTES)}")
 
 
 def device_budget(memory: DeviceMemory, share: float) -> KVBudget:
-    """KV memory on a GPU: what the model leaves of the engine's part of it, of which it gets `share`.
+    """The KV budget of a model on a GPU: `share` of what its weights and steps leave of the engine's memory.
 
-    The rest is for the weights, steps and KV of models that are loaded after it.
+    The rest is for the weights, steps and KV of models that are loaded later.
     """
     usable = int(memory.total_bytes * DEVICE_SHARE)
     left = max(0, usable - memory.taken_bytes - memory.step_bytes)
@@ -56,10 +56,10 @@ def device_budget(memory: DeviceMemory, share: float) -> KVBudget:
 
 
 def chosen_budget(kv_bytes: int, limit: KVBudget | None = None) -> KVBudget:
-    """KV memory as configured.
+    """The KV budget as configured.
 
     Raises:
-        InsufficientMemory: it is more than the limit.
+        InsufficientMemory: it exceeds the limit.
     """
     if limit is not None and kv_bytes > limit.kv_bytes:
         raise InsufficientMemory(
@@ -70,7 +70,7 @@ def chosen_budget(kv_bytes: int, limit: KVBudget | None = None) -> KVBudget:
 
 @dataclass(frozen=True, slots=True)
 class KVPool:
-    """A model's KV memory: so many blocks, and why. `block_bytes` and `spare_bytes` count what drafts for it, too."""
+    """A model's KV memory in blocks. `block_bytes` and `spare_bytes` include the draft model's memory."""
 
     num_blocks: int
     block_bytes: int
@@ -83,9 +83,9 @@ class KVPool:
 
 
 def size_pool(budget: KVBudget, block_bytes: int, *, slots: int, window: int, draft_block_bytes: int = 0) -> KVPool:
-    """What a budget holds, and no more than full windows of so many tokens in every slot would use.
+    """The blocks that a budget holds, at most a full window of `window` tokens for each of `slots` slots.
 
-    A model that drafts has as many blocks of its own beside these, and a spare one for each slot.
+    A draft model has as many blocks of `draft_block_bytes`, and a spare one for each slot.
 
     Raises:
         InsufficientMemory: less than two blocks.

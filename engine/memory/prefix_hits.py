@@ -1,4 +1,4 @@
-"""The cached blocks that a waiting request's tokens begin with, kept from step to step while it waits."""
+"""The cached prefix of a waiting request, kept from step to step while it waits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,15 +8,15 @@ from engine.memory.request_hashes import extend_hashes
 from engine.request import Request
 
 MATCHED_TOGETHER = 256
-"""Blocks: what is looked up beyond a miss is for nothing."""
+"""Blocks per lookup. Lookups beyond the first miss are wasted."""
 
 
 @dataclass(slots=True)
 class PrefixHits:
-    """`blocks` pins nothing: `refresh` before use. What it costs is what has changed, and not what is known: a request
-    that is held back is asked in every step.
+    """The cached blocks of a request's prefix. They are not pinned: `refresh` before use.
 
-    `survey` is how the blocks stand.
+    A refresh costs the number of changes in the pool, not the number of blocks, as a blocked request is tried again in
+    every step. `survey`: the blocks' reference counts, summarised.
     """
 
     blocks: list[int] = field(default_factory=list)
@@ -25,7 +25,7 @@ class PrefixHits:
     _seen: int = -1
 
     def refresh(self, pool: BlockPool, request: Request, limit: int) -> None:
-        """Find what the pool has of the request's first `limit` blocks now."""
+        """Find the cached blocks among the request's first `limit` blocks."""
         known = self._seen >= 0
         if known and not self._has_changed(pool):
             more = _match(pool, request, len(self.blocks), limit)
@@ -35,12 +35,21 @@ class PrefixHits:
             self.blocks += more
         else:
             self.blocks = _match(pool, request, 0, limit)
-        self._members = frozenset(self.blocks) if known else None  # it may well be admitted at once
+        self._members = frozenset(self.blocks) if known else None  # not needed if it is admitted at once
+        self._seen = pool.changes_total
+        self.survey = pool.survey(self.blocks)
+
+    def update_survey(self, pool: BlockPool, request: Request) -> None:
+        """Update `survey` after other requests' blocks were released. The blocks must still be cached."""
+        if self._seen == pool.changes_total:
+            return
+        hashes = request.block_hashes[: len(self.blocks)]
+        assert list(map(pool.hash_of, self.blocks)) == hashes, f"the hits of {request.id} are stale"
         self._seen = pool.changes_total
         self.survey = pool.survey(self.blocks)
 
     def _has_changed(self, pool: BlockPool) -> bool:
-        """Is one of the blocks among those that were taken, given back or evicted since?"""
+        """Whether one of the blocks was acquired, released or evicted since the last refresh."""
         changes = pool.changes_since(self._seen)
         if changes is None:
             return True
@@ -50,7 +59,7 @@ class PrefixHits:
 
 
 def _match(pool: BlockPool, request: Request, first: int, limit: int) -> list[int]:
-    """The cached blocks from block number `first` of the request on; hashes not known yet are computed as needed."""
+    """The cached blocks of the request from block number `first` on. Unknown hashes are computed as needed."""
     blocks: list[int] = []
     while first < limit:
         if first == len(request.block_hashes):

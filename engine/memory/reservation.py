@@ -1,13 +1,13 @@
-"""What of a scarce thing, KV blocks or sequence slots, is kept for the higher classes."""
+"""Reserves of KV blocks and sequence slots for the higher classes."""
 
 from collections.abc import Sequence
 
 
 class Reservation:
-    """The one inequality: a class may take n only while free - n >= `unused_above` of it.
+    """One inequality: a class may take n units only while free - n >= `unused_above(rank)`.
 
-    Classes are ranks, 0 the highest. What a class has reserved and does not hold is out of reach of the ranks below;
-    what it holds beyond that is like anyone's. A reserve is a promise about what is free, so nothing lies idle for it.
+    Classes are ranks, 0 the highest. The unused part of a class's reserve is unavailable to the ranks below; what it
+    holds beyond its reserve has no privilege. A reserve concerns only the number of free units, so none is set aside.
     """
 
     def __init__(self, reserved: Sequence[int]) -> None:
@@ -15,22 +15,22 @@ class Reservation:
         self.held = [0] * len(self.reserved)
 
     def unused(self, rank: int) -> int:
-        """What the rank could still take of its own reserve."""
+        """The part of the rank's own reserve that it does not hold."""
         return max(0, self.reserved[rank] - self.held[rank])
 
     def unused_above(self, rank: int) -> int:
-        """What the rank has to leave alone."""
+        """The unused reserves of the ranks above, which the rank must leave free."""
         return sum(map(self.unused, range(rank)))
 
     def missing(self, rank: int, free: int) -> int:
-        """What the rank was promised and could not take now, of `free`: 0, unless somebody took what was not theirs.
+        """The part of the rank's reserve that `free` units do not cover: 0, unless the inequality was violated.
 
-        Ranks above may take from its reserve: what they hold beyond their own is no breach.
+        Ranks above may take from its reserve, so what they hold beyond their own is not a violation.
         """
         beyond_own = sum(max(0, self.held[above] - self.reserved[above]) for above in range(rank))
         short = self.unused_above(rank + 1) - free - beyond_own
         return max(0, min(self.unused(rank), short))
 
     def reserved_above(self, rank: int) -> int:
-        """What the rank can never have."""
+        """The total reserve of the ranks above, which the rank can never have."""
         return sum(self.reserved[:rank])

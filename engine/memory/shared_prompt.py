@@ -1,13 +1,15 @@
-"""The blocks of a prompt that several choices of one call have in common."""
+"""The blocks of a prompt that several choices of one call share."""
 
 from dataclasses import dataclass
 
 
 @dataclass(slots=True)
 class SharedPrompt:
-    """`requests` of one class, whose block tables all begin with `blocks`, hold them together: one reference each, by
-    the number `holder`, until the last of them has left. So a fork costs what its own blocks cost, however long the
-    prompt is."""
+    """Blocks with which the block tables of `requests` requests of one class begin.
+
+    They have one reference in all, by the number `holder`, which is released with the last request. So the cost of a
+    fork does not depend on the length of the prompt.
+    """
 
     blocks: list[int]
     rank: int

@@ -108,9 +108,9 @@ class Admission:
         if missing_blocks and self._cache.returning_blocks:
             return AdmissionRefusal.CAPACITY  # no preemption for blocks that are about to be free
         max_victims = self._preemption_budget.left(request.tenant, step)
-        leaving = self._cache.leaving(rank, [demand.hits, *blocked.hits])
+        gain = self._cache.preemption_gain(rank, [demand.hits, *blocked.hits])
         victims = victims_for_waiting(
-            leaving,
+            gain,
             running,
             request,
             missing_blocks=missing_blocks,
@@ -133,14 +133,14 @@ class Admission:
         blocked.tenants.append(request.tenant)
         blocked.slots += 1
         blocked.hits.append(demand.hits)
-        available = max(self._cache.room(request.rank), 0)
+        available = max(self._cache.available_blocks(request.rank), 0)
         blocked.blocks += self._cache.shortage(request, demand, available + self._headroom_blocks(request.rank))
 
     def _blocks_to_leave(self, rank: int, blocked: BudgetBlocked) -> int:
         headroom = self._headroom_blocks(rank)
         if not blocked.slots:
             return headroom
-        kept = min(blocked.blocks, max(self._cache.room(rank), 0))
+        kept = min(blocked.blocks, max(self._cache.available_blocks(rank), 0))
         return max(headroom, kept + OVERTAKING_HEADROOM_BLOCKS)
 
     def _headroom_blocks(self, rank: int) -> int:

@@ -27,7 +27,7 @@ def allocate_decode_blocks(requests: RequestTable, cache: KVCacheManager) -> int
             request
             for request in requests.running
             if request.scheduled >= len(request.block_table) * BLOCK_TOKENS
-            and not (request.boards or ends_in_flight(request))
+            and not (request.is_allocating or ends_in_flight(request))
         ]
         if not growing:
             return open_ranks
@@ -57,7 +57,7 @@ def _lacking_rank(ranks: range, cache: KVCacheManager, growing: Sequence[Request
     for rank in ranks:
         # blocks that the ranks above take from their own reserve were never available to this rank
         within = sum(min(demand[other], cache.unused_reserve(other)) for other in range(rank))
-        if demand[rank] and above - within + demand[rank] > cache.room(rank):
+        if demand[rank] and above - within + demand[rank] > cache.available_blocks(rank):
             return rank
         above += demand[rank]
     return None

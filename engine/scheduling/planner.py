@@ -91,12 +91,12 @@ class Planner:
         open_ranks = allocate_decode_blocks(self._requests, self._cache)
         if open_ranks is None:
             return None
-        allocating = [request for request in self._requests.running if request.boards]
+        allocating = [request for request in self._requests.running if request.is_allocating]
         for request in allocating:
-            self._requests.board(request)
+            self._requests.allocate_more(request)
             if not request.block_table:  # it waits again
                 open_ranks = min(open_ranks, request.rank)
-        ready = [request for request in self._requests.running if not request.boards]
+        ready = [request for request in self._requests.running if not request.is_allocating]
         starts = [request.scheduled for request in ready]
         if self._requests.in_flight:
             starts = [request.scheduled for request in ready if not ends_in_flight(request)]
@@ -138,7 +138,7 @@ class Planner:
         spare = min(sketch.spare_tokens, limit)
         unspent, chunk_tokens, rows = spare, self._config.chunk_tokens, sketch.rows
         for request in self._requests.running.ranks[rank]:
-            if request.boards:
+            if request.is_allocating:
                 continue
             start = request.scheduled
             wanted = len(request.tokens) - start
@@ -187,7 +187,7 @@ class Planner:
             refusal = AdmissionRefusal.CAPACITY if full else self._admit(sketch, request)
             if refusal is AdmissionRefusal.BUDGET and len(blocked.tenants) < MAX_BUDGET_BLOCKED:
                 continue
-            if refusal is None and not request.boards:  # else it gets its blocks in the next steps
+            if refusal is None and not request.is_allocating:  # else it gets its blocks in the next steps
                 self._plan_admitted(sketch, request)
             # Tokens freed by preemption go to the preempting request only: rows planned before it could not use them,
             # so rows of lower classes must not.
@@ -250,12 +250,9 @@ class Planner:
             sketch.open_ranks = min(sketch.open_ranks, victim.rank)
             sketch.spare_tokens += 1
         if parent is not None:
-            copied = self._cache.fork(parent, request)
-            assert copied is not None, "there was room for a fork and is not"
-            sketch.copies += copied
+            sketch.copies += self._cache.fork(parent, request, demand)
         else:
-            admitted = self._cache.admit(request)
-            assert admitted, "there was room for a request and is not"
+            self._cache.admit(request, demand)
         self._requests.start(request)
         return None
 

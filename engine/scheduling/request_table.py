@@ -92,10 +92,10 @@ class RequestTable:
             request.queue_ns = self.now_ns - request.arrived_ns - request.paused_ns
         request.admissions += 1
 
-    def board(self, request: Request) -> None:
+    def allocate_more(self, request: Request) -> None:
         """Allocate the next part of a request's blocks. Where that fails, the request waits again, in its old place."""
         before = request.computed
-        if not self._cache.board(request):
+        if not self._cache.allocate_more(request):
             self.preempt(request, cause=request.rank)
             return
         self.loads[request.rank].advance(request.computed - before, 0)
@@ -196,7 +196,7 @@ class RequestTable:
         for request in (*waiting, *forks):
             assert request.phase is Phase.WAITING
         for request in (*waiting, *forks, *paused):
-            assert not request.boards, f"{request.id} waits while its blocks are being allocated"
+            assert not request.is_allocating, f"{request.id} waits while its blocks are being allocated"
             assert request.slot is None, f"{request.id} waits with a slot"
             assert request.computed == request.scheduled == 0, f"{request.id} waits with computed tokens"
             assert not request.block_table, f"{request.id} waits with blocks"

@@ -256,7 +256,7 @@ class Scheduler:
         capacities = tuple(
             ClassCapacity(
                 max(self._requests.available_slots(rank), 0),
-                max(self._cache.room(rank), 0),
+                max(self._cache.available_blocks(rank), 0),
                 min(self._planner.mean_prefill_limits[rank], prefill_tokens),
                 sum(self._planner.mean_running[:rank]),
             )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from engine.memory.leaving import Leaving
+from engine.memory.preemption_gain import PreemptionGain
 from engine.request import Request
 from engine.scheduling.order import OrderedQueue
 from engine.scheduling.stopping import ends_in_flight
@@ -31,7 +31,7 @@ def victim_for_decode(running: Sequence[OrderedQueue], rank: int) -> Request:
 
 
 def victims_for_waiting(
-    leaving: Leaving,
+    gain: PreemptionGain,
     running: Sequence[OrderedQueue],
     newcomer: Request,
     *,
@@ -48,7 +48,7 @@ def victims_for_waiting(
 
     O(running requests), plus a walk over the blocks of `max_victims` requests where shared blocks decide.
     """
-    if leaving.most_of_all < missing_blocks:
+    if gain.upper_bound < missing_blocks:
         return []
     candidates: list[tuple[bool, int, int, int, int, Request]] = []
     ending_blocks = 0
@@ -58,7 +58,7 @@ def victims_for_waiting(
             if ends_in_flight(request):
                 ending_blocks += len(request.block_table)
                 continue
-            freed = leaving.of_one(request) if counts_blocks else len(request.block_table)
+            freed = gain.of_request(request) if counts_blocks else len(request.block_table)
             immune = is_immune(request, queue)
             candidates.append((immune, -request.rank, -freed, request.computed, -request.arrival, request))
     if len(candidates) < missing_slots:
@@ -68,9 +68,9 @@ def victims_for_waiting(
     victims: list[Request] = []
     for *_, request in candidates:
         victims.append(request)
-        leaving.add(request)
+        gain.add(request)
         if len(victims) > max_victims:  # would all candidates be enough?
-            return victims if leaving.most_of_all - ending_blocks >= missing_blocks else []
-        if len(victims) >= missing_slots and leaving.reaches(missing_blocks):
+            return victims if gain.upper_bound - ending_blocks >= missing_blocks else []
+        if len(victims) >= missing_slots and gain.reaches(missing_blocks):
             return victims
     return []

@@ -79,7 +79,7 @@ class _Seen:
     outgrown: bool
     ends: bool
     immune: bool
-    boards: bool
+    is_allocating: bool
 
 
 @dataclass(slots=True)
@@ -147,7 +147,7 @@ class Auditor:
                 outgrown=self._flights.outgrown(request) and not self._ends(request),
                 ends=self._ends(request),
                 immune=request.preemptions >= MAX_PREEMPTIONS or request is oldest[request.rank],
-                boards=request.boards,
+                is_allocating=request.is_allocating,
             )
             for request in running
         ]
@@ -189,7 +189,7 @@ class Auditor:
             if seen.request.phase is Phase.RUNNING:
                 self._reach(seen.request, seen.request.computed)
         for seen in victims:
-            if seen.boards:
+            if seen.is_allocating:
                 self._reach(seen.request, seen.request.high_water_tokens)
 
     def _reach(self, request: Request, tokens: int) -> None:
@@ -209,8 +209,8 @@ class Auditor:
             )
 
     def _is_in_between(self, request: Request) -> bool:
-        for_another = self._scheduler.returning_blocks > 0 or any(each.boards for each in self._waiting)
-        return request.boards or (request.phase is Phase.WAITING and for_another)
+        for_another = self._scheduler.returning_blocks > 0 or any(each.is_allocating for each in self._waiting)
+        return request.is_allocating or (request.phase is Phase.WAITING and for_another)
 
     def _check_victims(self, victims: list[_Seen], admitted: list[Request]) -> None:
         if not victims:

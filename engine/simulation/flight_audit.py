@@ -88,9 +88,9 @@ class FlightAuditor:
     def outgrown(self, request: Request) -> bool:
         """Is there no room in its blocks for the KV of all its tokens, the one that is being drawn included?
 
-        One that boards has not all of its blocks yet, and those that it lacks are pledged to it.
+        One that is_allocating has not all of its blocks yet, and those that it lacks are pledged to it.
         """
-        if request.boards:
+        if request.is_allocating:
             return False
         known = len(request.tokens) + sum(row.samples for row in self._rows(request))
         return known > len(request.block_table) * BLOCK_TOKENS

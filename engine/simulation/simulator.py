@@ -137,7 +137,7 @@ class _Simulation:
                 self.step += 1
             elif self._launched:
                 self._land(self._launched.popleft())
-            elif not self._scheduler.returning_blocks and not any(request.boards for request in self._alive):
+            elif not self._scheduler.returning_blocks and not any(request.is_allocating for request in self._alive):
                 self._sleep()
         self._check_state()
         self._check_end()
@@ -183,7 +183,7 @@ class _Simulation:
             self._time_auditor.check_length(plan)
         self._check_plan(plan)
         starting = [row.request for row in plan.rows] if plan is not None else []
-        starting += [request for request in self._alive if request.boards]
+        starting += [request for request in self._alive if request.is_allocating]
         self._time_auditor.check_start(starting, self._now_ns)
         return plan
 
@@ -361,7 +361,7 @@ class _Simulation:
         running = [
             request.id
             for request in self._alive
-            if request.phase is Phase.RUNNING and not (request.boards or self._ends(request))
+            if request.phase is Phase.RUNNING and not (request.is_allocating or self._ends(request))
         ]
         assert sorted(computing) == sorted(running), "a request that runs is left out, or one that does not is in"
         numbers = [request.arrival for request in self._alive]

@@ -38,7 +38,7 @@ def test_a_pool_has_at_least_one_block() -> None:
 def test_allocating_too_many_changes_nothing() -> None:
     pool = BlockPool(3)
     pool.allocate(1)
-    with pytest.raises(CapacityError, match="3 blocks asked for, 2 free"):
+    with pytest.raises(CapacityError, match="3 blocks requested, 2 available"):
         pool.allocate(3)
     assert pool.free_blocks == 2
     pool.check()

@@ -7,6 +7,7 @@ from engine.memory import BlockCopy, BlockPool, KVCacheManager
 from engine.memory.kv_cache import blocks_for
 from engine.request import Request, SamplingParams
 from engine.simulation import make_request
+from tests.engine.memory.support import admit, fork
 
 PROMPT = list(range(100, 140))
 """40 tokens: two full blocks and half of a third."""
@@ -20,7 +21,7 @@ def make_cache(num_blocks: int = 16, *, prefix_cache: bool = True) -> tuple[KVCa
 def computed_request(cache: KVCacheManager, name: str, tokens: list[int], salt: bytes = b"") -> Request:
     """A request whose tokens are all computed."""
     request = make_request(name, tokens, salt=salt)
-    assert cache.admit(request)
+    assert admit(cache, request)
     cache.commit(request, len(tokens) - request.computed)
     return request
 
@@ -33,7 +34,7 @@ def test_blocks_for(tokens: int, blocks: int) -> None:
 def test_admission_gives_the_blocks_of_all_tokens_at_once() -> None:
     cache, pool = make_cache()
     request = make_request("a", PROMPT)
-    assert cache.admit(request)
+    assert admit(cache, request)
     assert len(request.block_table) == 3
     assert request.computed == 0
     assert pool.free_blocks == 13
@@ -44,7 +45,7 @@ def test_admission_gives_the_blocks_of_all_tokens_at_once() -> None:
 def test_admission_is_all_or_nothing(num_blocks: int, keep_free: int, admitted: bool) -> None:
     cache, pool = make_cache(num_blocks)
     request = make_request("a", PROMPT)
-    assert cache.admit(request, keep_free=keep_free) is admitted
+    assert admit(cache, request, keep_free=keep_free) is admitted
     assert pool.free_blocks == num_blocks - (3 if admitted else 0)
     cache.check([request])
 
@@ -53,7 +54,7 @@ def test_a_prefix_hit_shares_blocks_and_spares_their_computation() -> None:
     cache, pool = make_cache()
     first = computed_request(cache, "first", PROMPT)
     second = make_request("second", [*PROMPT[:32], *range(20)])
-    assert cache.admit(second)
+    assert admit(cache, second)
     assert second.block_table[:2] == first.block_table[:2]
     assert (second.computed, second.cached_tokens) == (32, 32)
     assert pool.references(first.block_table[0]) == 2
@@ -64,7 +65,7 @@ def test_a_hit_outlives_its_request() -> None:
     cache, _ = make_cache()
     cache.release(computed_request(cache, "first", PROMPT))
     second = make_request("second", PROMPT)
-    assert cache.admit(second)
+    assert admit(cache, second)
     assert second.computed == 32
     cache.check([second])
 
@@ -76,7 +77,7 @@ def test_a_hit_leaves_a_token_to_compute(tokens: int, hit: int) -> None:
     prompt = list(range(tokens))
     cache.release(computed_request(cache, "first", prompt))
     second = make_request("second", prompt)
-    assert cache.admit(second)
+    assert admit(cache, second)
     assert second.computed == hit < tokens
     cache.check([second])
 
@@ -90,7 +91,7 @@ def test_a_hit_that_was_preempted_counts_the_customers_hit_once() -> None:
     request.admissions += 1
     assert request.computed == 0
     assert request.block_table == []
-    assert cache.admit(request)
+    assert admit(cache, request)
     assert request.computed == 32
     assert request.cached_tokens == 0
     cache.check([request])
@@ -99,7 +100,7 @@ def test_a_hit_that_was_preempted_counts_the_customers_hit_once() -> None:
 def test_only_full_blocks_are_published_and_each_once() -> None:
     cache, pool = make_cache()
     request = make_request("a", PROMPT)
-    assert cache.admit(request)
+    assert admit(cache, request)
     published = []
     for _ in range(4):
         cache.commit(request, 10)
@@ -147,7 +148,7 @@ def test_hits_are_pinned_before_anything_is_allocated() -> None:
     cache, pool = make_cache(3)
     cache.release(computed_request(cache, "a", PROMPT))
     request = make_request("b", [*PROMPT[:32], 1, 2])
-    assert cache.admit(request)
+    assert admit(cache, request)
     assert len(set(request.block_table)) == 3
     assert pool.free_blocks == 0
     cache.check([request])
@@ -157,14 +158,45 @@ def test_an_idle_hit_costs_a_free_block() -> None:
     """It leaves the free list, so it counts against what the running ones are promised."""
     cache, _ = make_cache(3)
     cache.release(computed_request(cache, "a", PROMPT))
-    assert not cache.admit(make_request("b", PROMPT), keep_free=1)
-    assert cache.admit(make_request("c", PROMPT), keep_free=0)
+    assert not admit(cache, make_request("b", PROMPT), keep_free=1)
+    assert admit(cache, make_request("c", PROMPT), keep_free=0)
+
+
+def test_a_demand_holds_while_blocks_are_released() -> None:
+    """As when the planner preempts requests for one whose demand it has checked, some of which share its hits."""
+    cache, pool = make_cache(6)
+    first = computed_request(cache, "a", PROMPT)
+    other = computed_request(cache, "b", PROMPT[::-1])
+    request = make_request("c", PROMPT)
+    demand = cache.demand(request)
+    assert (cache.shortage(request, demand), demand.num_new_blocks) == (1, 1)
+    hits = first.block_table[:2]
+    cache.release(first)
+    cache.release(other)
+    cache.admit(request, demand)
+    assert request.block_table[:2] == hits
+    assert pool.free_blocks == 3
+    cache.check([request])
+
+
+def test_a_demand_that_cannot_be_met_or_is_stale_is_found() -> None:
+    cache, pool = make_cache(4)
+    cache.release(computed_request(cache, "a", PROMPT))
+    request = make_request("b", PROMPT)
+    demand = cache.demand(request)
+    blocks = pool.allocate(2)
+    with pytest.raises(AssertionError, match="not enough blocks"):
+        cache.admit(request, demand)
+    pool.release([*blocks, *pool.allocate(2)])
+    with pytest.raises(AssertionError, match="stale"):
+        cache.admit(request, demand)
+    assert admit(cache, request)
 
 
 def test_a_shared_hit_costs_nothing() -> None:
     cache, _ = make_cache(5)
     computed_request(cache, "a", PROMPT)
-    assert cache.admit(make_request("b", PROMPT), keep_free=1)
+    assert admit(cache, make_request("b", PROMPT), keep_free=1)
 
 
 def test_growth_is_all_or_nothing() -> None:
@@ -204,7 +236,7 @@ def test_what_is_not_to_be_trusted_is_not_found_again() -> None:
     cache, pool = make_cache()
     first = computed_request(cache, "a", PROMPT)
     second = make_request("b", PROMPT)
-    assert cache.admit(second)
+    assert admit(cache, second)
     cache.release(first, forget=True)
     assert cache.match(make_request("c", PROMPT)) == []
     assert pool.references(second.block_table[0]) == 1
@@ -217,7 +249,7 @@ def test_a_fork_shares_full_blocks_and_copies_the_one_it_writes(prompt_tokens: i
     cache, pool = make_cache()
     parent = computed_request(cache, "parent", PROMPT[:prompt_tokens])
     child = make_request("child", PROMPT[:prompt_tokens])
-    copied = cache.fork(parent, child)
+    copied = fork(cache, parent, child)
     assert copied is not None
     assert child.block_table[:shared] == parent.block_table[:shared]
     assert child.computed == child.cached_tokens == prompt_tokens - 1
@@ -236,9 +268,9 @@ def test_a_fork_that_does_not_fit_changes_nothing() -> None:
     cache, pool = make_cache(4)
     parent = computed_request(cache, "parent", PROMPT)
     child = make_request("child", PROMPT)
-    assert cache.fork(parent, child, keep_free=1) is None
+    assert fork(cache, parent, child, keep_free=1) is None
     assert (child.block_table, child.computed, pool.free_blocks) == ([], 0, 1)
-    assert cache.fork(parent, child) is not None
+    assert fork(cache, parent, child) is not None
     cache.check([parent, child])
 
 
@@ -246,17 +278,17 @@ def test_a_fork_has_the_prompt_of_its_parent() -> None:
     cache, _ = make_cache()
     parent = computed_request(cache, "parent", PROMPT)
     with pytest.raises(AssertionError, match="differ in their prompt"):
-        cache.fork(parent, make_request("child", PROMPT[::-1]))
+        fork(cache, parent, make_request("child", PROMPT[::-1]))
     with pytest.raises(AssertionError, match="different caches"):
-        cache.fork(parent, make_request("child", PROMPT, salt=b"tenant"))
+        fork(cache, parent, make_request("child", PROMPT, salt=b"tenant"))
 
 
 def test_equal_prompts_computed_side_by_side_do_not_disturb_each_other() -> None:
     """nano-vllm 208: two requests of one step with the same prompt."""
     cache, pool = make_cache()
     first, second = make_request("a", PROMPT), make_request("b", PROMPT)
-    assert cache.admit(first)
-    assert cache.admit(second)
+    assert admit(cache, first)
+    assert admit(cache, second)
     for request in (first, second):
         cache.commit(request, len(PROMPT))
         cache.check([first, second])
@@ -270,7 +302,7 @@ def test_check_finds_a_block_that_would_be_written_while_shared() -> None:
     cache, _ = make_cache()
     first = computed_request(cache, "a", PROMPT)
     second = make_request("b", PROMPT)
-    assert cache.admit(second)
+    assert admit(cache, second)
     second.computed = BLOCK_TOKENS
     with pytest.raises(AssertionError, match="would write to shared block"):
         cache.check([first, second])

@@ -21,6 +21,7 @@ from engine.memory.kv_cache import blocks_for
 from engine.request import Request, ServiceClass
 from engine.simulation import make_request
 from tests.engine.memory.pool_model import ModelledPool
+from tests.engine.memory.support import admit, fork
 
 Content = tuple[bytes, tuple[int, ...]]
 """A salt, and all tokens up to the end of a block: what the KV of that block is a function of."""
@@ -90,7 +91,7 @@ class KVCacheMachine(RuleBasedStateMachine):
         fits = blocks_for(len(request.tokens)) - len(hits) + keep_free <= room
         for index, block in enumerate(hits):
             assert self.content[block] == self.written(request, index)
-        admitted = self.cache.admit(request, keep_free=keep_free)
+        admitted = admit(self.cache, request, keep_free=keep_free)
         assert admitted == fits
         if not admitted:
             assert self.pool.free_blocks == free
@@ -98,7 +99,7 @@ class KVCacheMachine(RuleBasedStateMachine):
             return multiple()
         assert self.pool.may_take(request.rank) >= keep_free
         self.requests[request.id] = request
-        if request.boards:
+        if request.is_allocating:
             assert request.block_table == []
             return request
         assert request.block_table[: len(hits)] == hits
@@ -115,18 +116,18 @@ class KVCacheMachine(RuleBasedStateMachine):
         assert self.cache.returning_blocks == max(0, returning - self.blocks_a_step)
 
     @rule(request=running)
-    def board(self, request: Request) -> None:
-        if request.id not in self.requests or not request.boards:
+    def allocate_more(self, request: Request) -> None:
+        if request.id not in self.requests or not request.is_allocating:
             return
         self.cache.begin_step()
         before = len(request.block_table)
-        if not self.cache.board(request):
+        if not self.cache.allocate_more(request):
             assert self.pool.may_take(request.rank) < self.blocks_a_step
             del self.requests[request.id]
             self.cache.release(request)
             return
         assert before < len(request.block_table) <= before + self.blocks_a_step
-        assert request.boards == (len(request.block_table) < blocks_for(len(request.tokens)))
+        assert request.is_allocating == (len(request.block_table) < blocks_for(len(request.tokens)))
         for index in range(request.computed // BLOCK_TOKENS):
             assert self.content[request.block_table[index]] == self.written(request, index)
 
@@ -142,8 +143,8 @@ class KVCacheMachine(RuleBasedStateMachine):
         request = self.arrive(heads, 1, tenant, rank)
         if self.admit(request, 0) is not request:
             return multiple()
-        while request.boards and request.id in self.requests:
-            self.board(request)
+        while request.is_allocating and request.id in self.requests:
+            self.allocate_more(request)
         if request.id not in self.requests:
             return multiple()
         self.compute(request, 1.0)
@@ -155,7 +156,7 @@ class KVCacheMachine(RuleBasedStateMachine):
     @rule(request=running, share=st.sampled_from([1.0, 1.0, 0.5]))
     def compute(self, request: Request, share: float) -> None:
         first, pending = request.computed // BLOCK_TOKENS, len(request.tokens) - request.computed
-        if request.id not in self.requests or request.boards or not pending:
+        if request.id not in self.requests or request.is_allocating or not pending:
             return
         self.cache.commit(request, max(1, int(pending * share)))
         for index in range(first, request.computed // BLOCK_TOKENS):
@@ -163,7 +164,7 @@ class KVCacheMachine(RuleBasedStateMachine):
 
     @rule(request=running, tokens=st.lists(st.integers(0, 1), min_size=1, max_size=20))
     def extend(self, request: Request, tokens: list[int]) -> None:
-        if request.id not in self.requests or request.boards:
+        if request.id not in self.requests or request.is_allocating:
             return
         before = (list(request.block_table), self.pool.free_blocks)
         needed = self.cache.blocks_needed(request, len(request.tokens) + len(tokens))
@@ -178,7 +179,7 @@ class KVCacheMachine(RuleBasedStateMachine):
 
     @rule(request=running, drafts=st.integers(1, 40))
     def draft_and_reject(self, request: Request, drafts: int) -> None:
-        if request.id not in self.requests or request.boards:
+        if request.id not in self.requests or request.is_allocating:
             return
         if self.cache.grow(request, len(request.tokens) + drafts):
             self.cache.trim(request)
@@ -192,7 +193,7 @@ class KVCacheMachine(RuleBasedStateMachine):
         child = self.request(tokens, parent.tenant, parent.rank)
         shared = parent.block_table[: (parent.prompt_tokens - 1) // BLOCK_TOKENS]
         room = self.pool.may_take(child.rank, shared)
-        copies = self.cache.fork(parent, child)
+        copies = fork(self.cache, parent, child)
         assert (copies is not None) == (room >= 1)
         if copies is None:
             return multiple()
@@ -245,7 +246,7 @@ class KVCacheMachine(RuleBasedStateMachine):
             return
         self.cache.check(self.requests.values())
         for rank in range(len(self.classes)):
-            assert self.cache.room(rank) == self.pool.may_take(rank)
+            assert self.cache.available_blocks(rank) == self.pool.may_take(rank)
             assert self.cache.unused_reserve(rank) == self.pool.unused(rank)
             assert self.cache.missing_reserve(rank) == 0
         for request in self.requests.values():

@@ -39,11 +39,11 @@ def test_what_is_unused_of_the_reserves_above_is_out_of_reach() -> None:
 
 def test_the_inequality() -> None:
     pool = make_pool(10, 3, 0)
-    assert (pool.room(0), pool.room(1)) == (10, 7)
+    assert (pool.available_blocks(0), pool.available_blocks(1)) == (10, 7)
     pool.allocate(2, 0)
-    assert (pool.room(0), pool.room(1)) == (8, 7)
+    assert (pool.available_blocks(0), pool.available_blocks(1)) == (8, 7)
     pool.allocate(7, 1)
-    with pytest.raises(CapacityError, match="1 blocks asked for, 0 free"):
+    with pytest.raises(CapacityError, match="1 blocks requested, 0 available"):
         pool.allocate(1, 1)
     pool.allocate(1, 0)
     pool.check()
@@ -63,7 +63,7 @@ def test_what_is_missing_from_a_reserve_is_what_others_took_of_it() -> None:
 def test_blocks_with_content_count_as_free() -> None:
     pool = make_pool(10, 3, 0)
     cache(pool, 7, rank=1)
-    assert (pool.room(0), pool.room(1)) == (10, 7)
+    assert (pool.available_blocks(0), pool.available_blocks(1)) == (10, 7)
 
 
 def test_a_shared_block_counts_for_the_lowest_that_holds_it() -> None:
@@ -71,14 +71,14 @@ def test_a_shared_block_counts_for_the_lowest_that_holds_it() -> None:
     blocks = pool.allocate(2, 0)
     for block in blocks:
         pool.publish(block, name(block))
-    assert pool.room(1, blocks) == 5  # of eight free ones, three are kept again once these are shared
+    assert pool.available_blocks(1, blocks) == 5  # of eight free ones, three are kept again once these are shared
     pool.acquire(blocks, 1)
-    assert (pool.held_blocks(0), pool.held_blocks(1), pool.room(1)) == (0, 2, 5)
+    assert (pool.held_blocks(0), pool.held_blocks(1), pool.available_blocks(1)) == (0, 2, 5)
     pool.release(blocks, 0)
-    assert (pool.held_blocks(0), pool.held_blocks(1), pool.room(1)) == (0, 2, 5)
+    assert (pool.held_blocks(0), pool.held_blocks(1), pool.available_blocks(1)) == (0, 2, 5)
     pool.acquire(blocks, 0)
     pool.release(blocks, 1)
-    assert (pool.held_blocks(0), pool.held_blocks(1), pool.room(1)) == (2, 0, 7)
+    assert (pool.held_blocks(0), pool.held_blocks(1), pool.available_blocks(1)) == (2, 0, 7)
     pool.check()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from engine.memory import BlockPool, KVCacheManager, request_hashes
 from engine.memory.free_blocks import FreeBlocks
-from engine.memory.leaving import Leaving
+from engine.memory.preemption_gain import PreemptionGain
 from engine.scheduling import Scheduler
 from engine.scheduling import admission as admission_module
 from engine.scheduling import commit as commit_module
@@ -66,7 +66,7 @@ MUTANTS = [
     Mutant(
         "a hit covers all tokens",
         KVCacheManager,
-        "_most_hits",
+        "_max_hits",
         "(len(request.tokens) - 1)",
         "len(request.tokens)",
         from_seed=55,
@@ -77,15 +77,13 @@ MUTANTS = [
         "admit",
         """        self._pool.acquire(hits.blocks, rank, request.holder)
         request.block_table += hits.blocks
-        request.block_table += self._pool.allocate(demand.fresh, rank, request.tenant, request.holder)""",
-        """        own = self._pool.allocate(demand.fresh, rank, request.tenant, request.holder)
+        request.block_table += self._pool.allocate(demand.num_new_blocks, rank, request.tenant, request.holder)""",
+        """        own = self._pool.allocate(demand.num_new_blocks, rank, request.tenant, request.holder)
         self._pool.acquire(hits.blocks, rank, request.holder)
         request.block_table += hits.blocks + own""",
     ),
-    Mutant("idle hits count as free", BlockPool, "room_beside", "- hits.free", "", from_seed=50),
-    Mutant(
-        "a logprobs prompt is not computed", KVCacheManager, "_most_hits", " and not request.needs_whole_prompt", ""
-    ),
+    Mutant("idle hits count as free", BlockPool, "available_after_hits", "- hits.free", "", from_seed=50),
+    Mutant("a logprobs prompt is not computed", KVCacheManager, "_max_hits", " and not request.needs_whole_prompt", ""),
     Mutant("a block is published before it is full", KVCacheManager, "commit", "full = ", "full = 1 + "),
     Mutant(
         "computed survives preemption", KVCacheManager, "release", "request.computed = request.scheduled = 0", "pass"
@@ -139,7 +137,11 @@ MUTANTS = [
     Mutant("min_tokens is too short", commit_module, "stop_after_token", "drawn > params", "drawn >= params"),
     # classes, tenants and time
     Mutant(
-        "a reserve of blocks is ignored", BlockPool, "room_beside", "max(0, reserved[above]", "min(0, reserved[above]"
+        "a reserve of blocks is ignored",
+        BlockPool,
+        "available_after_hits",
+        "max(0, reserved[above]",
+        "min(0, reserved[above]",
     ),
     Mutant(
         "a reserve of slots is ignored",
@@ -163,7 +165,9 @@ MUTANTS = [
     Mutant(
         "a victim of an equal class", admission_module, "victims_for_waiting", "newcomer.rank + 1 :", "newcomer.rank :"
     ),
-    Mutant("victims in vain", Leaving, "reaches", "return self._counted >= blocks", "return True", from_seed=450),
+    Mutant(
+        "victims in vain", PreemptionGain, "reaches", "return self._counted >= blocks", "return True", from_seed=450
+    ),
     Mutant(
         "immunity is ignored by the waiting",
         admission_module,

@@ -16,13 +16,31 @@ SEEDS = 25
 SEEDS_TO_FIND_A_BUG = 150
 
 MUTANTS = [
-    Mutant("one that boards computes", Planner, "_plan_running", "if request.boards:", "if False:"),
-    Mutant("what boarding finds is not counted", RequestTable, "board", "request.computed - before, 0", "0, 0"),
-    Mutant("a pledge is kept", KVCacheManager, "_end_boarding", "self._pool.unpledge(", "(lambda *_: 0)("),
+    Mutant(
+        "a request computes before it has its blocks",
+        Planner,
+        "_plan_running",
+        "if request.is_allocating:",
+        "if False:",
+    ),
+    Mutant(
+        "cached blocks found later are not counted",
+        RequestTable,
+        "allocate_more",
+        "request.computed - before, 0",
+        "0, 0",
+    ),
+    Mutant("a pledge is kept", KVCacheManager, "_end_allocation", "self._pool.unpledge(", "(lambda *_: 0)("),
     Mutant("what is pledged is free", BlockPool, "pledge", "self._pledged[rank] += count", "pass"),
     Mutant("what returns is lost", KVCacheManager, "_take_back", "self._pool.release(taken, rank, holder)", "pass"),
     Mutant("hits go stale", PrefixHits, "_has_changed", "not self._members.isdisjoint(changes)", "False"),
-    Mutant("cached blocks come behind its own", KVCacheManager, "board", "if request.computed ==", "if True or 0 =="),
+    Mutant(
+        "cached blocks come behind its own",
+        KVCacheManager,
+        "allocate_more",
+        "if request.computed ==",
+        "if True or 0 ==",
+    ),
 ]
 
 

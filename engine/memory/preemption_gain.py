@@ -1,4 +1,4 @@
-"""What would be free if some requests let go of their blocks."""
+"""The number of blocks that preempting some requests frees."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,20 +8,21 @@ from engine.memory.shared_prompt import SharedPrompt
 from engine.request import Request
 
 
-class Leaving:
-    """Counts the blocks that leaving requests would free, beside those of `hits`, which are taken again.
+class PreemptionGain:
+    """Counts the blocks that preempting a set of requests would free, except the blocks of `hits`, which are acquired
+    again.
 
-    What each holds alone is known, and gone with it. What several of them share is free when the last of those has
-    left: to count that takes a walk over their blocks, which is put off as long as it cannot decide anything.
+    The pool knows the blocks that each request holds alone. Blocks that several requests share are freed with the last
+    of them; counting those takes a walk over block tables, which is deferred until it can decide.
     """
 
     def __init__(self, pool: BlockPool, hits: Sequence[tuple[Sequence[int], Survey]], rank: int) -> None:
-        """`rank` is that of the request for which they would leave: all of them are below."""
+        """`rank`: that of the request to admit. All candidates are of ranks below."""
         self._pool = pool
         self._hits = hits
         self._rank = rank
         self._taken_again: dict[int, int] = {}
-        """Of what each holder holds alone."""
+        """By holder: the blocks of `hits` that it holds alone."""
         for _, survey in hits:
             for holder, blocks in survey.alone.items():
                 self._taken_again[holder] = self._taken_again.get(holder, 0) + blocks
@@ -33,14 +34,14 @@ class Leaving:
         self._hit_blocks: frozenset[int] | None = None
 
     @property
-    def most_of_all(self) -> int:
-        """What would be free if all below the rank left: no set of them frees more. O(ranks + hits that are shared)."""
+    def upper_bound(self) -> int:
+        """The blocks that preempting all requests below the rank frees. O(ranks + shared hits)."""
         taken = sum(count for _, survey in self._hits for top, count in survey.by_top_rank.items() if top > self._rank)
         pledged = sum(map(self._pool.pledged_blocks, range(self._rank + 1, len(self._pool.reservation.reserved))))
         return self._pool.held_only_below(self._rank) + pledged - taken
 
-    def of_one(self, request: Request) -> int:
-        """What would be free without this request and nobody else."""
+    def of_request(self, request: Request) -> int:
+        """The blocks that preempting this request alone frees."""
         holder, shared = request.holder, request.shared
         count = self._pool.alone.get(holder, 0) + request.pledged_blocks - self._taken_again.get(holder, 0)
         if shared is not None and shared.requests == 1:
@@ -48,7 +49,7 @@ class Leaving:
         return count
 
     def add(self, request: Request) -> None:
-        """This one would leave, too."""
+        """Add a request to the set."""
         shared = request.shared
         own = request.block_table if shared is None else request.block_table[len(shared.blocks) :]
         self._counted += request.pledged_blocks
@@ -57,7 +58,7 @@ class Leaving:
             self._add_prompt(shared)
 
     def reaches(self, blocks: int) -> bool:
-        """Would as many be free?"""
+        """Whether preempting the set frees at least `blocks` blocks."""
         if self._counted < blocks <= self._counted + self._unwalked_blocks:
             self._walk()
         return self._counted >= blocks
@@ -75,11 +76,11 @@ class Leaving:
         self._counted += self._alone(holder)
 
     def _alone(self, holder: int) -> int:
-        """Blocks that the holder alone holds, and that are not taken again."""
+        """Blocks that the holder holds alone, without those of `hits`."""
         return self._pool.alone.get(holder, 0) - self._taken_again.get(holder, 0)
 
     def _walk(self) -> None:
-        """Count those of which all holders leave."""
+        """Count the shared blocks whose holders are all in the set."""
         if self._hit_blocks is None:
             self._hit_blocks = frozenset(block for blocks, _ in self._hits for block in blocks)
         for blocks, _ in self._unwalked:
