@@ -138,7 +138,7 @@ def load(
     runner = _runner(on_host, model, pool, config, scheduler.window_tokens)
     proposers = _proposers(pool, config, draft) if runner.takes_drafts else []
     _warm_up(runner, proposers, pool.num_blocks, config, scheduler)
-    policy = DepthController(scheduler.cost_model, most=config.draft_depth, below=config.speculate_below)
+    policy = DepthController(scheduler.cost_model, max_depth=config.draft_depth, below=config.speculate_below)
     speculator = Speculator(proposers, policy) if proposers else None
     eos_token_ids = tuple(dict.fromkeys((*model_config.eos_token_ids, *text.tokenizer.eos_token_ids)))
     served = ServedModel(

@@ -170,8 +170,8 @@ class StepLoop:
             logger.exception("drafting failed and is switched off for this model")
             self._speculator = None
             return None
-        for asked in proposals.asked:
-            self._scheduler.charge_drafting(asked.requests, asked.elapsed_ns)
+        for call in proposals.calls:
+            self._scheduler.charge_drafting(call.requests, call.elapsed_ns)
         return proposals
 
     def _device_idle_ns(self, launched_ns: int, proposals: Proposals | None) -> int:
@@ -179,7 +179,7 @@ class StepLoop:
         wait for the host, so this time is a cost of drafting."""
         if proposals is None or not self._scheduler.async_depth or self._in_flight or not self._has_more:
             return 0
-        drafting_ns = sum(asked.elapsed_ns for asked in proposals.asked)
+        drafting_ns = sum(call.elapsed_ns for call in proposals.calls)
         return max(0, launched_ns - self._clock.last_end_ns - drafting_ns)
 
     def _load(self) -> SpeculationLoad:

@@ -1,17 +1,19 @@
-"""Drafts of what a model will say next, for it to check several at once. No torch.
+"""Speculative decoding: a proposer drafts several tokens, and the target model verifies them in one step. No torch.
 
-A proposer guesses, the target model draws its own token at every position with that position's own noise, and drafts
-are accepted while they equal those draws. So the text is the target's whatever the proposer is.
+Leviathan et al. 2023, Fast Inference from Transformers via Speculative Decoding; Chen et al. 2023, Accelerating Large
+Language Model Decoding with Speculative Sampling. Instead of rejection sampling, the target samples its own token at
+every position with that position's noise, and drafts are accepted while they equal those tokens. So the text is exactly
+the target's, for any proposer.
 
-    proposer    the protocol: who guesses
-    ngram       guesses what followed the last time
-    draft_model guesses what a small model would say; draft_memory knows what of that is computed, draft_head draws it,
-                vocabulary says who can draft for whom
-    policy      how many drafts to ask for: the protocol, and a fixed number
-    controller  the policy that asks for as many as pay: options says what each depth would bring, by acceptance,
-                step_times and draft_cost as measured; catching_up for whom; trials what finding out may cost
-    speculator  asks the policy, then the proposers in order of preference, and tells the policy what came of it
-    tally       counts what came of it, for metrics
+    proposer    the interface of proposers
+    ngram       proposes what followed an earlier occurrence of the last tokens
+    draft_model proposes what a small model samples: draft_batch holds the requests, draft_memory tracks the computed
+                KV, draft_head samples, shared_table shares embeddings, vocabulary checks the pair
+    policy      the interface of depth policies, and a fixed depth
+    controller  the adaptive policy: depth_forecast predicts each depth's outcome from acceptance, step_times and
+                draft_cost; draft_catchup selects requests; exploration is the budget of trying depths
+    speculator  calls the policy and the proposers, and reports results to the policy
+    tally       metrics
 """
 
 from engine.speculation.policy import (

@@ -1,41 +1,43 @@
-"""How many drafts are accepted, by their position: a moving estimate."""
+"""Moving estimates of the acceptance rate of drafts, by position (the alpha of Leviathan et al. 2023)."""
 
 from math import exp, sqrt
 from typing import NamedTuple
 
 MEMORY_ROWS = 512
-"""So many verified rows, the latest, make the estimate."""
+"""Verified rows in the moving estimate."""
 FADE_STEPS = 1024
-"""After so many steps without a draft, what was seen before counts for a third: the traffic may be another."""
+"""Time constant in steps without a draft: older measurements then count for 1/e, as the traffic may have changed."""
 PRIOR_ACCEPTANCE = 0.7
-"""Of a first draft, before any was verified. Hopeful: a trial shows soon that it is wrong, pessimism never."""
+"""Prior acceptance rate of the first draft token. Optimistic on purpose: one exploration corrects an optimistic prior,
+a pessimistic one is never tested."""
 PRIOR_ROWS = 4.0
-"""What is believed beforehand counts like so many rows."""
+"""The weight of the prior, in rows."""
 
 
 class Gains(NamedTuple):
-    """Drafts expected to be accepted of `depth` proposed: `mean[depth]`, and `hopeful[depth]` where the positions that
-    are not verified now are better than estimated by a standard error. Both start with 0 for no draft."""
+    """Expected accepted drafts of `depth` proposed ones: `mean[depth]`. `hopeful[depth]`: the same, with the positions
+    that are not verified now better than estimated by a standard error. Both start with 0 for depth 0."""
 
     mean: tuple[float, ...]
     hopeful: tuple[float, ...]
 
 
 class Acceptance:
-    """The acceptance of drafts by position, each given that all before it were accepted.
+    """The acceptance rate at each position, given that all earlier drafts were accepted.
 
-    By position, as one rate would not do: the second draft of a draft model is accepted more rarely than the first,
-    while a copy that went well so far mostly goes on. A position's estimate starts at that of the one before it, so
-    that depths that were never tried have one.
+    One rate for all positions would be wrong: a draft model's second draft is accepted less often than its first, while
+    an n-gram match that was right so far mostly stays right. The prior of a position is the estimate of the one before
+    it, so depths that were never tried have an estimate.
     """
 
-    def __init__(self, most: int) -> None:
-        self._reached = [0.0] * most
-        self._accepted = [0.0] * most
+    def __init__(self, max_depth: int) -> None:
+        self._reached = [0.0] * max_depth
+        self._accepted = [0.0] * max_depth
         self._seen_step = 0
 
     def observe(self, drafts: int, accepted: int, step: int) -> None:
-        """Of `drafts` verified drafts of a row, the first `accepted` were. Steps are counted by the caller."""
+        """Record a row: `accepted` is the length of the accepted prefix of its `drafts` drafts. `step`: the caller's
+        step number."""
         self._fade(step)
         keep = 1.0 - 1.0 / MEMORY_ROWS
         for position in range(min(drafts, accepted + 1, len(self._reached))):
@@ -43,8 +45,8 @@ class Acceptance:
             self._accepted[position] = keep * self._accepted[position] + (position < accepted)
 
     def gains(self, step: int, verified: int) -> Gains:
-        """What each depth from 0 on brings, by what is known at this step. The first `verified` positions are verified
-        all the time, so that nothing is to be learnt of them by a trial."""
+        """The gains of each depth from 0 on. `verified`: the number of positions that every step verifies, about which
+        exploration would teach nothing."""
         self._fade(step)
         mean, hopeful = [0.0], [0.0]
         all_mean = all_hopeful = 1.0
@@ -63,5 +65,5 @@ class Acceptance:
         if step > self._seen_step:
             keep = exp((self._seen_step - step) / FADE_STEPS)
             self._seen_step = step
-            self._reached = [keep * each for each in self._reached]
-            self._accepted = [keep * each for each in self._accepted]
+            self._reached = [keep * rows for rows in self._reached]
+            self._accepted = [keep * rows for rows in self._accepted]

@@ -1,8 +1,8 @@
-"""What a draft is drawn from: the whole vocabulary, or the tokens that are likely to be drafted at all.
+"""The output head of the draft model: over the whole vocabulary, or over its frequent tokens only.
 
-The head over the vocabulary is half of what a small model's step costs, and nearly all text is made of a few thousand
-tokens (FR-Spec, arXiv 2502.14856). A draft that cannot be drawn is one that would not have come true; the answer is
-still drawn from all tokens.
+The full head is half of a small model's step time, and nearly all text consists of a few thousand tokens (FR-Spec: Zhao
+et al. 2025, arXiv 2502.14856). A token that cannot be drafted only costs a rejected draft; the target samples from the
+whole vocabulary.
 """
 
 from pathlib import Path
@@ -21,7 +21,7 @@ from kernels.host import HostColumns, HostEdits, HostOps, HostProduct
 
 
 class DraftHead(Protocol):
-    """Draws drafts from the draft model's hidden states."""
+    """Samples drafts from the draft model's hidden states."""
 
     def draw(self, hidden: Array, changes: LogitChanges, columns: HostColumns) -> Ints:
         """Token ids int64 [R] from [R, H]."""
@@ -41,12 +41,12 @@ class WholeHead:
 
 
 class FrequentHead:
-    """The head's rows of some tokens. `token_ids` int64 [F], ascending; `rows` gives their logits [R, F]."""
+    """The rows of the model's head for some tokens. `token_ids`: int64 [F], ascending. `rows`: gives logits [R, F]."""
 
     def __init__(self, ops: HostOps, rows: HostProduct, token_ids: Ints, vocab_size: int) -> None:
         self._ops, self._rows, self._token_ids = ops, rows, token_ids
         self._columns: Words = np.full(vocab_size, -1, dtype=np.int32)
-        """The column of each token, -1 where there is none."""
+        """The column of each token; -1 for tokens without one."""
         self._columns[token_ids] = np.arange(len(token_ids))
 
     def draw(self, hidden: Array, changes: LogitChanges, columns: HostColumns) -> Ints:
@@ -58,32 +58,32 @@ class FrequentHead:
         return self._ops.sample_among(logits, self._token_ids, columns)
 
     def _on_columns(self, edits: HostEdits) -> HostEdits:
-        """The same by column, without those of tokens that are not here."""
+        """The edits by column, without those of tokens that have no column."""
         columns = self._columns[edits.tokens]
         here = columns >= 0
         return HostEdits(edits.rows[here], columns[here].astype(np.int64), edits.values[here])
 
 
 def make_head(model: HostModel, checkpoint: WeightSource, path: Path) -> DraftHead:
-    """The head for drafting with a model of the checkpoint at `path`, a folder that may name its frequent tokens.
+    """The draft head of a model from the checkpoint folder at `path`, which may list frequent tokens.
 
     Raises:
-        UnsupportedCheckpoint: what it names cannot be used.
+        UnsupportedCheckpoint: the list is invalid.
     """
     token_ids = read_frequent_tokens(path, model.config.vocab_size)
     if token_ids is None:
         return WholeHead(model)
     ops = model.ops
     name = EMBEDDING if model.config.tie_embeddings else HEAD
-    rows = next(array for each, array in checkpoint.tensors(ops.dtype) if each == name)[token_ids]
+    rows = next(array for key, array in checkpoint.tensors(ops.dtype) if key == name)[token_ids]
     return FrequentHead(ops, ops.pack_rows(rows), token_ids, model.config.vocab_size)
 
 
 def read_frequent_tokens(path: Path, vocab_size: int) -> Ints | None:
-    """int64 [F], ascending, from the folder's `draft.safetensors`; None where there is none.
+    """The frequent tokens, int64 [F], ascending, from the folder's `draft.safetensors`; None without that file.
 
     Raises:
-        UnsupportedCheckpoint: it is not a file of that kind, or not a list of tokens of the vocabulary.
+        UnsupportedCheckpoint: it is not a safetensors file with a list of tokens of the vocabulary.
     """
     file = path / DRAFT
     if not file.is_file():

@@ -1,7 +1,7 @@
-"""What a draft model has computed, of which requests and in which blocks: arithmetic alone, no tensors.
+"""Tracks which KV a draft model has computed, by request and block. Bookkeeping only, no tensors.
 
-A draft model's KV lies in blocks of the same ids as the target's, in memory of its own. Nobody tells it when blocks are
-shared, copied, given back or taken for something else. It need not be told: it remembers what it wrote, by content.
+A draft model's KV uses the target's block ids in memory of its own. It is not notified when blocks are shared, copied,
+freed or reused. Instead it remembers what it wrote to each block, by the hash of the content.
 """
 
 from collections.abc import Sequence
@@ -13,15 +13,15 @@ from engine.memory.kv_cache import BlockCopy
 from engine.request import Request
 
 ORDINARY_TOKENS = 2
-"""A request that was drafted for in the last step has so many to compute at most: the last draft, where all came true,
-and the token that was drawn behind it."""
+"""Maximum tokens to compute for a request that had drafts in the last step: the last draft, if all were accepted, and
+the token that the target sampled after it."""
 
 
 class DraftRow(NamedTuple):
-    """Compute `tokens` tokens of a request from position `start` on, then draw `depth` drafts one after another.
+    """Compute `tokens` tokens of a request from position `start` on, then sample `depth` drafts in sequence.
 
-    With `depth` 0 the row only catches up. `want` is the row's place among the wants. `block_table` are the request's
-    blocks and behind them the slot's spare one.
+    `depth` 0: the row only catches up. `want`: the index of its want. `block_table`: the request's blocks, then the
+    slot's spare block.
     """
 
     want: int
@@ -34,8 +34,8 @@ class DraftRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DraftPlan:
-    """What to do, in this order: the copies, clear the blocks in `cleared`, compute the rows. Those with the least
-    context come first."""
+    """What to do, in this order: the copies, clear the blocks in `cleared`, compute the rows. Rows are ordered by
+    context, the shortest first."""
 
     rows: list[DraftRow]
     copies: list[BlockCopy]
@@ -44,11 +44,12 @@ class DraftPlan:
 
 @dataclass(slots=True)
 class _Slot:
-    """What there is of the request in a slot. `preemptions` tells it from itself before a preemption.
+    """The KV of the request in a slot. `admissions` tells it from the same request before a preemption.
 
-        |  computed: of its tokens  |  drafted: of drafts, which count if they came true  |
+        |  computed: of its tokens  |  drafted: of drafts, valid if they were accepted  |
 
-    From block number `spilled` on that lies in the slot's spare block. The first `recorded` blocks have their names.
+    `spilled`: the block number from which on this KV is in the slot's spare block. `recorded`: the number of leading
+    blocks whose hashes are recorded.
     """
 
     request: Request | None = None
@@ -61,8 +62,8 @@ class _Slot:
     def holds(self, request: Request) -> bool:
         return self.request is request and self.admissions == request.admissions
 
-    def came_true(self, request: Request) -> int:
-        """How many of the drafts, from the first on, are the request's tokens now."""
+    def num_accepted(self, request: Request) -> int:
+        """The length of the accepted prefix of the drafts: those that are the request's tokens now."""
         count = 0
         for drafted, token in zip(self.drafted, request.tokens[self.computed :], strict=False):
             if drafted != token:
@@ -73,7 +74,7 @@ class _Slot:
 
 @dataclass(slots=True)
 class _Step:
-    """A plan in the making. `written` are blocks that a row of it fills."""
+    """A plan that is being made. `written`: blocks that its rows fill."""
 
     catch_up_tokens: int
     plan: DraftPlan = field(default_factory=lambda: DraftPlan([], [], []))
@@ -83,16 +84,16 @@ class _Step:
 class DraftMemory:
     """The draft model's KV: `num_blocks` blocks of the target's ids, then a spare one for each slot.
 
-    A block's content is named by the hash that the request which wrote it has for it, so a request that finds the same
-    hash in its own list may read the block. That stays true whatever becomes of the block on the target's side: the
-    draft's copy changes only when the draft writes it, and then its name goes first.
+    A block's content is identified by the hash that its writer has for it, so a request with the same hash may read the
+    block. This holds whatever happens to the block on the target's side: the draft model's copy changes only when the
+    draft model writes it, and its hash is dropped first.
 
-    Drafts are written behind a request's tokens, where the target's planner may not have allocated yet, and need not:
-    those go to the slot's spare block, which is copied into the real one when that is there. One is enough: there are
-    no more drafts than a block has tokens.
+    Drafts are written after a request's tokens, where the target may not have allocated a block yet. Such drafts go to
+    the slot's spare block, which is copied into the real block when that exists. One spare block is enough, as a
+    request never has more drafts than a block has tokens.
 
-    A block that several requests hold is full of final tokens, and is written whole in one pass or not at all. So
-    where two write it, both write the same, and no one sees a part of it.
+    A block that several requests hold is full of final tokens, and is written as a whole in one pass or not at all. So
+    if two requests write it, both write the same, and no request reads a part of it.
     """
 
     def __init__(self, num_blocks: int, num_slots: int, max_positions: int) -> None:
@@ -102,17 +103,17 @@ class DraftMemory:
         self._slots = [_Slot() for _ in range(num_slots)]
 
     def lag(self, request: Request) -> int:
-        """How many tokens of a running request, but for its last, have to be computed before drafting begins."""
-        return len(request.tokens) - 1 - self._reach(request, self._known(request))
+        """Tokens of a running request, without its last, that have to be computed before drafting."""
+        return len(request.tokens) - 1 - self._computed_with_cached(request, self._computed(request))
 
     def plan(self, wants: Sequence[tuple[Request, int]], catch_up_tokens: int) -> DraftPlan:
-        """What to compute for requests, each with the most drafts that are wanted of it.
+        """Plan the computation for some requests, each with its maximum number of drafts.
 
-        Requests that are further behind than drafting alone leaves them share `catch_up_tokens`, those in front first;
-        one for which they do not suffice catches up by whole blocks. One whose next block is being written for another
-        waits for that. Nothing is computed past the draft model's positions.
+        Requests with more than `ORDINARY_TOKENS` to compute share `catch_up_tokens`, in order; one that would exceed
+        them catches up by whole blocks. A request whose next block is being written for another request waits. Nothing
+        is computed past the draft model's `max_positions`.
 
-        `commit` it, or `clear`: the plan counts on what is done to memory.
+        Follow with `commit` or `clear`, as the plan already records the writes.
         """
         step = _Step(catch_up_tokens)
         for number, (request, depth) in enumerate(wants):
@@ -123,7 +124,7 @@ class DraftMemory:
         return step.plan
 
     def commit(self, plan: DraftPlan, drafts: Sequence[Sequence[int]]) -> None:
-        """The plan's rows were computed, and these drafts drawn for each; the last of a row was not computed."""
+        """Record that the plan's rows are computed and these drafts sampled. A row's last draft is not computed."""
         for row, drawn in zip(plan.rows, drafts, strict=True):
             slot = self._slot(row.request)
             slot.computed = row.start + row.tokens
@@ -133,12 +134,12 @@ class DraftMemory:
             self._record(slot, row.request)
 
     def clear(self) -> None:
-        """Nothing is known of the memory any more."""
+        """Forget everything: the content of the memory is unknown."""
         self._content = [None] * self._num_blocks
         self._slots = [_Slot() for _ in self._slots]
 
     def _plan_row(self, step: _Step, number: int, request: Request, depth: int) -> None:
-        start = self._meet(request, step.plan.copies)
+        start = self._sync_slot(request, step.plan.copies)
         tokens = len(request.tokens) - start
         table = [*request.block_table, self._num_blocks + _slot_id(request)]
         if tokens > ORDINARY_TOKENS:
@@ -152,11 +153,11 @@ class DraftMemory:
             step.catch_up_tokens -= tokens
         row = DraftRow(number, request, start, tokens, depth, table)
         step.plan.rows.append(row)
-        self._enter(step, row)
+        self._claim_blocks(step, row)
 
-    def _enter(self, step: _Step, row: DraftRow) -> None:
-        """Blocks that the row writes lose their names. Those that it does not fill at once are cleared first: what was
-        there past the row's context (a NaN, say) would survive the attention's mask."""
+    def _claim_blocks(self, step: _Step, row: DraftRow) -> None:
+        """Drop the hashes of the blocks that the row writes. Blocks that it does not fill at once are cleared first:
+        old content past the row's context, such as a NaN, would survive the attention mask."""
         end = row.start + row.tokens
         last = end + max(0, row.depth - 1)
         for index in range(row.start // BLOCK_TOKENS, -(-last // BLOCK_TOKENS)):
@@ -168,27 +169,27 @@ class DraftMemory:
             elif index * BLOCK_TOKENS >= row.start:
                 step.plan.cleared.append(block)
 
-    def _meet(self, request: Request, copies: list[BlockCopy]) -> int:
-        """Bring the request's slot up to date with what became of it; how many of its tokens are computed."""
+    def _sync_slot(self, request: Request, copies: list[BlockCopy]) -> int:
+        """Update the request's slot with its accepted drafts. Returns the number of its computed tokens."""
         slot = self._slot(request)
-        known, spilled = self._known(request), slot.spilled
+        known, spilled = self._computed(request), slot.spilled
         if not slot.holds(request):
             slot.request, slot.admissions, slot.recorded = request, request.admissions, 0
         elif spilled is not None and known > spilled * BLOCK_TOKENS:
             target = request.block_table[spilled]
             copies.append(BlockCopy(self._num_blocks + _slot_id(request), target))
             self._content[target] = None
-        slot.computed, slot.drafted, slot.spilled = self._reach(request, known), (), None
+        slot.computed, slot.drafted, slot.spilled = self._computed_with_cached(request, known), (), None
         return slot.computed
 
-    def _known(self, request: Request) -> int:
-        """How many of the request's tokens were computed for itself. Never the last, which the next one is drawn
-        from: where it is there already, as a draft that was not verified came true, it is computed again."""
+    def _computed(self, request: Request) -> int:
+        """Tokens of the request that were computed for itself, without its last: the next draft is sampled from that
+        one's logits, so it is recomputed even where an unverified draft equals it."""
         slot = self._slot(request)
-        return min(slot.computed + slot.came_true(request), len(request.tokens) - 1) if slot.holds(request) else 0
+        return min(slot.computed + slot.num_accepted(request), len(request.tokens) - 1) if slot.holds(request) else 0
 
-    def _reach(self, request: Request, known: int) -> int:
-        """The same with the whole blocks behind them that hold, by whomever written, what the request's would."""
+    def _computed_with_cached(self, request: Request, known: int) -> int:
+        """The same plus the following full blocks whose content, written for any request, equals the request's."""
         hashes, content = request.block_hashes, self._content
         for index in range(known // BLOCK_TOKENS, min(len(hashes), (len(request.tokens) - 1) // BLOCK_TOKENS)):
             if content[request.block_table[index]] != hashes[index]:
@@ -197,7 +198,7 @@ class DraftMemory:
         return known
 
     def _record(self, slot: _Slot, request: Request) -> None:
-        """Name the blocks that are computed in full, as far as the request knows its hashes."""
+        """Record the hashes of full computed blocks, as far as the request knows them."""
         full = min(slot.computed // BLOCK_TOKENS, len(request.block_hashes))
         for index in range(slot.recorded, full):
             self._content[request.block_table[index]] = request.block_hashes[index]

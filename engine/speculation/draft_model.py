@@ -1,4 +1,4 @@
-"""Drafts from a small model of the same vocabulary, sampled with the target's own noise."""
+"""Drafts from a small model with the same vocabulary, sampled with the target's noise."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,19 +11,19 @@ from engine.models.host_model import HostModel
 from engine.request import Request
 from engine.scheduling.plan import ScheduledRow
 from engine.scheduling.stopping import is_end
+from engine.speculation.draft_batch import DraftBatch
 from engine.speculation.draft_head import DraftHead
 from engine.speculation.draft_memory import ORDINARY_TOKENS, DraftMemory, DraftPlan, DraftRow
-from engine.speculation.growth import Growth
 from engine.speculation.proposer import DraftWant
 from kernels.arrays import Array, int_array
 from kernels.host import StepRows
 
 CATCH_UP_TOKENS = 256
-"""A step computes so many tokens at most of requests that the draft model is behind with, all together."""
+"""Maximum tokens per step, over all requests, with which the draft model catches up."""
 
 
 class _Piece(NamedTuple):
-    """Tokens of the sequence in a slot, the last of its first `context` ones."""
+    """Tokens of the sequence in a slot, which end at position `context`."""
 
     slot: int
     token_ids: Sequence[int]
@@ -31,19 +31,19 @@ class _Piece(NamedTuple):
 
 
 class DraftModel:
-    """A `Proposer` that runs a small model beside the target.
+    """A `Proposer` that runs a small model.
 
-    Its KV has the target's block ids in memory of its own: blocks [layers, num_blocks + num_slots, 16, 2, Hkv, D], of
-    which the last ones are the slots' spare ones. What is valid there is `DraftMemory`'s business.
+    Its KV memory uses the target's block ids: [layers, num_blocks + num_slots, 16, 2, Hkv, D], where the last
+    `num_slots` blocks are the slots' spare blocks. `DraftMemory` tracks which content is valid.
 
-    It draws with the columns, the penalties and the noise that the target will draw with. Where both models think
-    alike they then draw alike, at any temperature.
+    It samples with the sampling parameters, penalties and noise of the target. Where both models have the same
+    distribution, they then sample the same token, at any temperature.
     """
 
     def __init__(
         self, model: HostModel, head: DraftHead, *, num_blocks: int, num_slots: int, max_positions: int
     ) -> None:
-        """The model can run positions below `max_positions`; past them it has nothing to say."""
+        """`max_positions`: the model's maximum context; it does not draft beyond it."""
         self._model = model
         self._head = head
         self._kv = model.allocate_kv(num_blocks + num_slots)
@@ -87,17 +87,16 @@ class DraftModel:
         return self._draft(plan.rows, self._catch_up(plan.rows))
 
     def _place(self, row: DraftRow) -> None:
-        """Bring the slot up to date, from the first block on: that it has held the request is no reason to believe
-        that the blocks between are the same."""
+        """Update the slot from the first block on, as any block of its request may have changed."""
         self._slots.update(ScheduledRow(row.request, 0, row.tokens, samples=True))
         blocks = len(row.request.block_table)
         self._slots.tables[slot_of(row.request), blocks] = row.block_table[blocks]
 
     def _catch_up(self, rows: Sequence[DraftRow]) -> Array:
-        """Compute the rows' tokens; hidden state [R, H] of the last of each.
+        """Compute the rows' tokens. Returns the hidden state [R, H] of each row's last token.
 
-        A row with the few tokens that one has ordinarily is computed as so many rows of a single token: each sees what
-        those before it have stored, and such rows share their work.
+        A row of at most `ORDINARY_TOKENS` tokens is computed as rows of one token each. Each of those reads the KV that
+        the earlier ones store, and one-token rows are batched.
         """
         pieces: list[tuple[int, _Piece]] = []
         for index, (_, request, start, tokens, _, _) in enumerate(rows):
@@ -105,22 +104,22 @@ class DraftModel:
             for first in range(start, start + tokens, step):
                 token_ids = request.tokens[first : first + step]
                 pieces.append((index, _Piece(slot_of(request), token_ids, first + step)))
-        pieces.sort(key=lambda each: (len(each[1].token_ids) > 1, each[1].context))
+        pieces.sort(key=lambda indexed: (len(indexed[1].token_ids) > 1, indexed[1].context))
         last = {index: place for place, (index, _) in enumerate(pieces)}
         hidden = self._forward([piece for _, piece in pieces])
         return hidden[[last[index] for index in range(len(rows))]]
 
     def _draft(self, rows: Sequence[DraftRow], hidden: Array) -> list[list[int]]:
-        """Draw the drafts of all rows side by side, one position after another, from the first hidden state of each.
-        Behind a token that ends the request there is nothing to say."""
+        """Sample the drafts of all rows together, position by position, starting from the hidden state of each. A row
+        stops after a token that ends its request."""
         drafts: list[list[int]] = [[] for _ in rows]
         drawing = [index for index, row in enumerate(rows) if row.depth]
         if not drawing:
             return drafts
         hidden = hidden if len(drawing) == len(rows) else hidden[drawing]
-        growth = Growth([rows[index] for index in drawing], self._slots)
+        batch = DraftBatch([rows[index] for index in drawing], self._slots)
         while True:
-            drawn = self._head.draw(hidden, growth.changes(), growth.columns())
+            drawn = self._head.draw(hidden, batch.changes(), batch.columns())
             stay = []
             for place, (index, token) in enumerate(zip(drawing, drawn.tolist(), strict=True)):
                 row = rows[index]
@@ -129,15 +128,15 @@ class DraftModel:
                     stay.append(place)
             if not stay:
                 return drafts
-            growth.grow(drawn)
+            batch.append(drawn)
             if len(stay) < len(drawing):
                 drawing = [drawing[place] for place in stay]
                 drawn = drawn[stay]
-                growth.keep(stay)
-            hidden = self._model.forward(drawn, growth.step_rows(), self._kv)
+                batch.keep(stay)
+            hidden = self._model.forward(drawn, batch.step_rows(), self._kv)
 
     def _forward(self, pieces: Sequence[_Piece]) -> Array:
-        """Hidden state [P, H] of the last token of each."""
+        """The hidden state [P, H] of the last token of each piece."""
         lengths = np.array([len(piece.token_ids) for piece in pieces])
         contexts = np.array([piece.context for piece in pieces])
         tables = self._slots.tables_of(np.array([piece.slot for piece in pieces]), contexts)

@@ -1,5 +1,5 @@
-"""Guesses that what followed the last time will follow again. Needs no model, so it is nearly free, and is good where
-an answer quotes, copies or repeats."""
+"""Drafts from n-gram matches (prompt lookup decoding, Saxena 2023): proposes the tokens that followed an earlier
+occurrence of the last tokens. It needs no model, costs almost nothing, and works where an answer quotes or repeats."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,20 +8,19 @@ from engine.request import Request
 from engine.speculation.proposer import DraftWant
 
 LONGEST_MATCH = 4
-"""An occurrence that agrees with so many of the last tokens is as good as any. The shortest one has two: what a single
-token says is too little."""
+"""The maximum length of a match. The minimum is two tokens, as a single token predicts too little."""
 CANDIDATES = 32
-"""So many earlier occurrences of the last two tokens are looked at, from the latest back."""
+"""Earlier occurrences of the last two tokens that are compared, from the latest back."""
 
 _NONE = -1
 
 
 @dataclass(slots=True)
 class _Pairs:
-    """Where each pair of neighbours stands in a request's tokens, which only ever grow.
+    """An index of the pairs of adjacent tokens of a request. Tokens are append-only.
 
-    `latest` is the position at which the latest occurrence of a pair ends; `earlier[i]` that at which the one before
-    the occurrence that ends at i does.
+    `latest`: by pair, the end position of its latest occurrence. `earlier[i]`: the end position of the occurrence
+    before the one that ends at i.
     """
 
     request: Request
@@ -29,7 +28,7 @@ class _Pairs:
     earlier: list[int] = field(default_factory=lambda: [_NONE])
 
     def catch_up(self) -> None:
-        """O(tokens that are new)."""
+        """Index new tokens. O(new tokens)."""
         tokens, latest, earlier = self.request.tokens, self.latest, self.earlier
         for end in range(len(earlier), len(tokens)):
             pair = tokens[end - 1], tokens[end]
@@ -37,27 +36,27 @@ class _Pairs:
             latest[pair] = end
 
     def match_of_end(self) -> int:
-        """Where the occurrence ends that agrees furthest back with the end of the tokens, the latest of those that
-        agree as far; none where the last two came for the first time. O(candidates)."""
+        """The end position of the longest earlier match of the last tokens, the latest of equally long ones; `_NONE`
+        where the last two tokens did not occur before. O(candidates)."""
         tokens = self.request.tokens
         last = len(tokens) - 1
-        best, most, end = _NONE, 1, self.earlier[last]
+        best, longest, end = _NONE, 1, self.earlier[last]
         for _ in range(CANDIDATES):
-            if end == _NONE or most == LONGEST_MATCH:
+            if end == _NONE or longest == LONGEST_MATCH:
                 break
             length = 2
             while length < LONGEST_MATCH and length <= end and tokens[end - length] == tokens[last - length]:
                 length += 1
-            if length > most:
-                best, most = end, length
+            if length > longest:
+                best, longest = end, length
             end = self.earlier[end]
         return best
 
 
 class NgramProposer:
-    """Looks up the last tokens of a request among those before, prompt and answer alike.
+    """A `Proposer` that looks up the last tokens of a request in its prompt and answer.
 
-    A step costs O(depth + new tokens) a request, and the first one after its admission O(its tokens).
+    A step costs O(depth + new tokens) per request, and O(its tokens) for the first step after its admission.
     """
 
     def __init__(self, num_slots: int) -> None:
@@ -78,7 +77,7 @@ class NgramProposer:
         return [self._continue(want.request, want.depth) for want in wants]
 
     def _continue(self, request: Request, depth: int) -> Sequence[int]:
-        """What came behind the match. Where that reaches the end of the tokens, it is taken to go on in a circle."""
+        """The tokens that followed the match. Where they reach the end of the tokens, they are repeated."""
         pairs = self._of(request)
         pairs.catch_up()
         end = pairs.match_of_end()

@@ -1,4 +1,4 @@
-"""How many drafts to ask for."""
+"""The policy interface: how many drafts to request, and what it learns from."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from engine.scheduling.cost import StepWork
 
 
 class SpeculationLoad(NamedTuple):
-    """What a model has before a step: requests that run and wait, and the tokens that those that run read."""
+    """A model's load before a step: running and waiting requests, and the context tokens that the running ones read."""
 
     running: int
     waiting: int
@@ -16,19 +16,25 @@ class SpeculationLoad(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A request that could have at most `most` drafts of a proposer. `lag_tokens` is what that would have to compute
-    before; `answer_tokens` the answer has so far, and may go on for `left_tokens`."""
+    """A request that can have at most `max_drafts` drafts of a proposer.
+
+    `lag_tokens`: tokens that the proposer has to compute first. `answer_tokens`: tokens of the answer so far.
+    `left_tokens`: the maximum tokens still to come.
+    """
 
     rank: int
-    most: int
+    max_drafts: int
     lag_tokens: int
     answer_tokens: int
     left_tokens: int
 
 
 class Drafting(NamedTuple):
-    """What one proposer did before a step, and the time that it took: for how many requests it had drafts, `depth` at
-    most of one, `proposed` of all. `lag_tokens` is what it caught up with, for these and for others."""
+    """The work of one proposer before a step.
+
+    `requests`: requests with drafts; `depth`: the maximum drafts of one request; `proposed`: all drafts.
+    `lag_tokens`: tokens that it caught up with, for these and other requests.
+    """
 
     proposer: str
     requests: int
@@ -39,7 +45,8 @@ class Drafting(NamedTuple):
 
 
 class Verified(NamedTuple):
-    """What came of one request's drafts: so many were in its row, so many, from the first, were what the model drew."""
+    """The result of one request's drafts. `drafts`: tokens proposed in the row; `accepted`: length of the accepted
+    prefix."""
 
     proposer: str
     rank: int
@@ -49,10 +56,11 @@ class Verified(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """A step that was computed, with drafts or without. `elapsed_ns` is its own time, without that of the drafting, but
-    with that for which the device stood still before, as what was drafted for had to land first.
+    """A completed step, with or without drafts.
 
-    `work` counts drafts as tokens. `drafting` may have proposers of whose drafts none came into the step.
+    `elapsed_ns`: its time without drafting, but including the idle time of the device before it, when drafting had to
+    wait for the previous step. `work`: counts drafts as tokens. `drafting`: includes proposers whose drafts are not in
+    the step.
     """
 
     load: SpeculationLoad
@@ -63,41 +71,41 @@ class StepOutcome:
 
     @property
     def prefill_tokens(self) -> int:
-        """Tokens beyond one a row that are no drafts."""
-        return self.work.tokens - self.work.rows - sum(each.drafts for each in self.verified)
+        """Tokens beyond one per row that are not drafts."""
+        return self.work.tokens - self.work.rows - sum(verified.drafts for verified in self.verified)
 
     @property
     def drafting_ns(self) -> int:
-        return sum(each.elapsed_ns for each in self.drafting)
+        """The time of all drafting for the step."""
+        return sum(drafting.elapsed_ns for drafting in self.drafting)
 
 
 class DepthPolicy(Protocol):
-    """Says how deep to draft, and learns from every step. Used on the engine thread alone."""
+    """Chooses draft depths and learns from every step. Used on the engine thread only."""
 
     def depth(self, proposer: str, rank: int, load: SpeculationLoad) -> int:
-        """The most drafts that a request of a class may get of a proposer; 0: there is no need to ask for any.
+        """The maximum drafts of a request of a class from a proposer; 0: the proposer need not be called.
 
-        It is a question and changes nothing: until the next `observe` the answer to the same question is the same.
+        It changes no state: equal calls have equal results until the next `observe`.
         """
         ...
 
     def choose(self, proposer: str, load: SpeculationLoad, candidates: Sequence[Candidate]) -> list[int]:
-        """How many drafts each of them gets, `most` or fewer. Once a step for each proposer, in their order."""
+        """The number of drafts of each candidate, at most `max_drafts`. Called once per step and proposer, in order."""
         ...
 
     def observe(self, outcome: StepOutcome) -> None:
-        """Called after each step that was computed."""
+        """Learn from a completed step."""
         ...
 
     @property
     def saved_ns(self) -> int:
-        """How much less time all tokens so far have taken than without drafts, by its estimate; 0 where it has none.
-        Any thread may ask."""
+        """The estimated time that drafts have saved over all tokens so far; 0 without an estimate. Thread-safe."""
         ...
 
 
 class FixedDepth:
-    """Always as deep."""
+    """The same depth for every request and step."""
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
@@ -106,7 +114,7 @@ class FixedDepth:
         return self._depth
 
     def choose(self, proposer: str, load: SpeculationLoad, candidates: Sequence[Candidate]) -> list[int]:
-        return [each.most for each in candidates]
+        return [candidate.max_drafts for candidate in candidates]
 
     def observe(self, outcome: StepOutcome) -> None:
         pass

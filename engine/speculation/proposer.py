@@ -1,4 +1,4 @@
-"""Who guesses what comes next."""
+"""The interface of proposers of draft tokens."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -7,35 +7,34 @@ from engine.request import Request
 
 
 class DraftWant(NamedTuple):
-    """At most `depth` drafts are wanted for a request that runs, and has all its tokens but the last computed."""
+    """A request for at most `depth` drafts for a running request, all of whose tokens but the last are computed."""
 
     request: Request
     depth: int
 
 
 class Proposer(Protocol):
-    """Guesses the next tokens of requests. Used on the engine thread alone, between two steps.
+    """Proposes the next tokens of requests. Used on the engine thread only, between steps.
 
-    A wrong guess costs time and nothing else. What comes of a guess shows in the request's tokens, the next time that
-    it is asked: there is no other way back. What a proposer keeps of a request it keeps by the request's slot, and is
-    to notice that the slot has changed hands, or that its request was preempted and has other blocks now.
+    A wrong draft costs time only. A proposer learns which drafts were accepted from the request's tokens at its next
+    call. Its state is kept by slot; it must detect that a slot has a new request, or that its request was preempted and
+    has other blocks.
     """
 
     @property
     def name(self) -> str:
-        """What metrics call it."""
+        """Its name in metrics."""
         ...
 
     @property
     def free(self) -> bool:
-        """Guessing takes next to nothing, so that how many guesses are used is settled when they are there."""
+        """Whether drafting costs almost nothing. The number of drafts is then chosen after they were proposed."""
         ...
 
     def lag(self, request: Request) -> int:
-        """How many tokens it would have to compute before it could draft for this request; 0: it can at once."""
+        """Tokens that it has to compute before it can draft for this request; 0: none."""
         ...
 
     def propose(self, wants: Sequence[DraftWant]) -> list[Sequence[int]]:
-        """For each want in its place, at most `depth` token ids: the first follows the request's last token. Empty
-        where it has nothing to say."""
+        """For each want, in order, at most `depth` token ids that follow the request's last token. May be empty."""
         ...

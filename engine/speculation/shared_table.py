@@ -1,4 +1,4 @@
-"""One table of tokens for two models, where one was made from the other and has the same."""
+"""One embedding table for the target and the draft model, where both have the same."""
 
 import numpy as np
 
@@ -8,12 +8,12 @@ from engine.models.sources import WeightSource
 from kernels.arrays import Array, bits_of
 
 _TOKENS = 512
-"""Rows that are compared at a time."""
+"""Rows that are compared at once."""
 
 
 def share_table(target: HostModel, draft: HostModel, checkpoint: WeightSource) -> bool:
-    """Have `draft`, which was loaded from `checkpoint`, use the target's table if the file's own, rounded alike, is the
-    same; its copy is given back. Such a table is most of a small model's memory. Says whether it is."""
+    """Let `draft`, which was loaded from `checkpoint`, use the target's embedding table if its own is equal after the
+    same rounding, and free its copy, which is most of a small model's memory. Returns whether the table is shared."""
     mine, other = draft.config, target.config
     if (mine.hidden_size, mine.vocab_size, mine.tie_embeddings) != (
         other.hidden_size,
@@ -29,7 +29,7 @@ def share_table(target: HostModel, draft: HostModel, checkpoint: WeightSource) -
 
 
 def _holds(model: HostModel, rows: Array) -> bool:
-    """Are these, [V, H], what the model reads of its table, to the bit?"""
+    """Whether the model reads exactly these rows, [V, H], from its table, bit by bit."""
     for first in range(0, len(rows), _TOKENS):
         chunk = rows[first : first + _TOKENS]
         read = model.embed(np.arange(first, first + len(chunk)))

@@ -1,4 +1,4 @@
-"""Drafts for a step: whom to ask for how many, and what came of them."""
+"""Drafts for a step: calls proposers and the policy, and reports the results."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +15,8 @@ from engine.speculation.tally import DraftTally
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """The requests that one proposer was asked for, and the time that it took."""
+class ProposerCall:
+    """One call of a proposer: the requests to draft for, and the time that it took."""
 
     requests: tuple[Request, ...]
     elapsed_ns: int
@@ -24,20 +24,19 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Proposals:
-    """What was proposed before a step. `by` says whose drafts a request's are."""
+    """The drafts for a step. `by`: the name of the proposer of each request's drafts."""
 
     load: SpeculationLoad
     drafts: Mapping[Request, tuple[int, ...]] = field(default_factory=dict)
     by: Mapping[Request, str] = field(default_factory=dict)
-    asked: tuple[Asked, ...] = ()
+    calls: tuple[ProposerCall, ...] = ()
     drafting: tuple[Drafting, ...] = ()
 
 
 class Speculator:
-    """Asks proposers for drafts, the first of them first; the next are asked for those that it has nothing for.
+    """Calls the proposers in order; each is called for the requests that have no drafts from earlier ones.
 
-    Keeps nothing between steps but counts: what was proposed for a step goes with it, and comes back with what came of
-    it.
+    It keeps no state between steps except metrics: the `Proposals` of a step are passed to `observe` with its result.
     """
 
     def __init__(
@@ -52,17 +51,18 @@ class Speculator:
         self._tally = DraftTally()
 
     def wants(self, load: SpeculationLoad, ranks: int) -> bool:
-        """Would anybody be asked at this load? O(proposers x classes)."""
-        return any(self._policy.depth(each.name, rank, load) for each in self._proposers for rank in range(ranks))
+        """Whether any proposer would be called at this load. O(proposers x classes)."""
+        names = [proposer.name for proposer in self._proposers]
+        return any(self._policy.depth(name, rank, load) for name in names for rank in range(ranks))
 
-    def propose(self, room: DraftCapacity, load: SpeculationLoad) -> Proposals:
-        """Drafts for a step whose rows are made. There are no more of them than it has room for."""
+    def propose(self, capacity: DraftCapacity, load: SpeculationLoad) -> Proposals:
+        """Draft for a step whose rows are planned, within its capacity."""
         drafts: dict[Request, tuple[int, ...]] = {}
         by: dict[Request, str] = {}
-        asked: list[Asked] = []
+        calls: list[ProposerCall] = []
         drafting: list[Drafting] = []
         for proposer in self._proposers:
-            left = room.without(drafts)
+            left = capacity.without(drafts)
             wants = self._wants_of(proposer, left, load)
             if wants and not proposer.free:
                 wants = self._chosen_wants(proposer, left, load, wants)
@@ -79,31 +79,31 @@ class Speculator:
                 if tokens:
                     drafts[want.request] = tuple(tokens)
                     by[want.request] = proposer.name
-            asked.append(Asked(tuple(want.request for want in wants), elapsed_ns))
+            calls.append(ProposerCall(tuple(want.request for want in wants), elapsed_ns))
             counts = [len(tokens) for tokens in proposed if tokens]
             drafting.append(
                 Drafting(
                     proposer.name, len(counts), max(counts, default=0), max(lag_tokens, 0), sum(counts), elapsed_ns
                 )
             )
-        return Proposals(load, drafts, by, tuple(asked), tuple(drafting))
+        return Proposals(load, drafts, by, tuple(calls), tuple(drafting))
 
-    def _wants_of(self, proposer: Proposer, room: DraftCapacity, load: SpeculationLoad) -> list[DraftWant]:
-        """The most to ask one proposer for: drafts for those that have none yet, no more than could be of use."""
-        depths = [self._policy.depth(proposer.name, rank, load) for rank in range(len(room.rank_tokens))]
+    def _wants_of(self, proposer: Proposer, capacity: DraftCapacity, load: SpeculationLoad) -> list[DraftWant]:
+        """The maximum to request from a proposer: for requests without drafts, up to the useful number."""
+        depths = [self._policy.depth(proposer.name, rank, load) for rank in range(len(capacity.rank_tokens))]
         if not any(depths):
             return []
         return [
-            DraftWant(request, min(depths[request.rank], most))
-            for request, most in room.useful.items()
+            DraftWant(request, min(depths[request.rank], max_drafts))
+            for request, max_drafts in capacity.useful.items()
             if depths[request.rank]
         ]
 
     def _chosen_wants(
-        self, proposer: Proposer, room: DraftCapacity, load: SpeculationLoad, wants: list[DraftWant]
+        self, proposer: Proposer, capacity: DraftCapacity, load: SpeculationLoad, wants: list[DraftWant]
     ) -> list[DraftWant]:
-        """Of what could be asked for, and has room, that of which the policy says that it pays."""
-        shares = room.shares([want.request for want in wants])
+        """The wants within the capacity that the policy chooses."""
+        shares = capacity.shares([want.request for want in wants])
         candidates = [
             _candidate(want.request, min(want.depth, share), proposer.lag(want.request))
             for want, share in zip(wants, shares, strict=True)
@@ -114,14 +114,14 @@ class Speculator:
     def _chosen_drafts(
         self,
         proposer: Proposer,
-        room: DraftCapacity,
+        capacity: DraftCapacity,
         load: SpeculationLoad,
         wants: list[DraftWant],
         proposed: list[Sequence[int]],
     ) -> list[Sequence[int]]:
-        """Of what was proposed, and has room, as much as the policy says that it pays to verify."""
+        """The proposed drafts within the capacity that the policy chooses to verify."""
         has_some = [want.request for want, tokens in zip(wants, proposed, strict=True) if tokens]
-        share_of = dict(zip(has_some, room.shares(has_some), strict=True))
+        share_of = dict(zip(has_some, capacity.shares(has_some), strict=True))
         candidates = [
             _candidate(want.request, min(len(tokens), share_of.get(want.request, 0)), 0)
             for want, tokens in zip(wants, proposed, strict=True)
@@ -132,7 +132,7 @@ class Speculator:
     def observe(
         self, proposals: Proposals, plan: StepPlan, result: StepResult, work: StepWork, elapsed_ns: int
     ) -> None:
-        """Tell the policy of a step that was computed: its work and time, and what was accepted."""
+        """Report a completed step to the policy: its work, its time, and the accepted drafts."""
         verified = (
             tuple(
                 Verified(proposals.by[row.request], row.request.rank, len(row.drafts), outcome.accepted)
@@ -147,10 +147,10 @@ class Speculator:
         self._tally.observe(outcome)
 
     def stats(self, classes: Sequence[str]) -> SpeculationStats:
-        """What became of all drafts; `classes` are the names of the classes, by rank. Any thread may ask."""
+        """The metrics of all drafts. `classes`: the names of the classes, by rank. Thread-safe."""
         return self._tally.stats(classes, self._policy.saved_ns)
 
 
-def _candidate(request: Request, most: int, lag_tokens: int) -> Candidate:
+def _candidate(request: Request, max_drafts: int, lag_tokens: int) -> Candidate:
     answer_tokens = len(request.tokens) - request.prompt_tokens
-    return Candidate(request.rank, most, lag_tokens, answer_tokens, request.max_tokens - answer_tokens)
+    return Candidate(request.rank, max_drafts, lag_tokens, answer_tokens, request.max_tokens - answer_tokens)

@@ -1,7 +1,8 @@
-"""What decode steps take by the number of their tokens, as it was measured.
+"""Measured times of decode steps by their number of tokens.
 
-Beside the linear cost model, which is right over the whole range of steps and may be wrong by half where speculation
-decides: a product of three rows can cost what one of four does, and the next one a quarter more.
+It complements the linear cost model, which fits the whole range of steps but may be wrong by half for the small
+differences that speculation depends on: a product of three rows can cost as much as one of four, and five a quarter
+more.
 """
 
 from bisect import bisect_left, insort
@@ -12,29 +13,29 @@ from typing import NamedTuple
 from engine.scheduling.cost import StepCostModel
 
 MIN_NOISE = 0.03
-"""Equal steps differ by this part of their time at least; how much they do is learnt."""
+"""Minimum relative noise of equal steps. The actual noise is measured."""
 UNTRIED = 0.2
-"""Standard error, as a part of the time, of twice or half as many tokens as any step had yet."""
-MOST_ERROR = 0.8
+"""Relative standard error of the time of twice or half as many tokens as the nearest measured step."""
+MAX_ERROR = 0.8
 CELL_MEMORY = 128
-"""So many steps of a number of tokens, the latest, make its time."""
+"""Steps in the moving average of one number of tokens."""
 SPEED_MEMORY = 32
-"""So many steps of any kind make the device's speed, which all times share."""
+"""Steps in the moving average of the device's speed, which scales all times."""
 YOUNG = 8.0
-"""A time that rests on fewer steps than this is corrected itself before the device is said to be slower."""
+"""An error is attributed to a cell with fewer steps than this rather than to the device's speed."""
 FADE_STEPS = 4096
-"""After so many steps without one of its kind, a time is as uncertain as with a third of its measurements."""
+"""Time constant in steps: a cell that was not measured for as long counts with 1/e of its steps."""
 PLAUSIBLE_ERROR = 0.5
 MIN_SHARE = 0.25
-"""A time is never thought to be less than this part of one that was measured beside it."""
+"""Minimum of an extrapolated time, relative to the nearest measured one."""
 FIRST_STEPS = 2
-"""Of the first steps of a kind the fastest counts: a first time is slow for reasons of its own."""
-MOST_CONTEXT_SHARE = 0.5
-"""Of a step's time, reading context takes no more than this, whatever the cost model says."""
+"""The fastest of the first steps of a number of tokens counts: first steps are slow for other reasons."""
+MAX_CONTEXT_SHARE = 0.5
+"""Maximum fraction of a step's time that reading context is assumed to take."""
 
 
 class Estimate(NamedTuple):
-    """Nanoseconds, and their standard error as a part of them."""
+    """A time in nanoseconds and its relative standard error."""
 
     ns: float
     error: float
@@ -42,7 +43,10 @@ class Estimate(NamedTuple):
 
 @dataclass(slots=True)
 class _Cell:
-    """The time at the speed of 1 of a step with this many tokens, which read the KV of `context_tokens`."""
+    """The measured time of steps with one number of tokens.
+
+    `ns`: their time at speed 1 with a context of `context_tokens`. `steps`: the effective number of measurements.
+    """
 
     ns: float
     context_tokens: float
@@ -52,20 +56,20 @@ class _Cell:
 
 
 class StepTimes:
-    """A table of measured times, by tokens. Between its entries they are interpolated; for what lies beyond them, and
-    for what another context makes of them, the cost model is asked."""
+    """A table of measured times by tokens, interpolated between its entries. The cost model extrapolates beyond them,
+    and corrects for other contexts."""
 
     def __init__(self, cost_model: StepCostModel) -> None:
         self._cost_model = cost_model
         self._cells: dict[int, _Cell] = {}
         self._known: list[int] = []
-        """The keys of those `_cells` that were seen twice, in order: one time alone may be an accident."""
+        """The keys of the `_cells` with at least two measurements, in order: a single one may be an outlier."""
         self._speed = 1.0
         self._noise = 0.1
-        """The mean difference between a step's time and what was expected, as a part of it."""
+        """The mean relative error of predictions."""
 
     def observe(self, tokens: int, context_tokens: int, elapsed_ns: int, step: int) -> None:
-        """A decode step had `tokens` tokens, drafts included, and read the KV of `context_tokens`."""
+        """Record a decode step of `tokens` tokens, drafts included, that read the KV of `context_tokens` tokens."""
         if elapsed_ns <= 0:
             return
         key = bucket(tokens)
@@ -91,11 +95,11 @@ class StepTimes:
         cell.seen_speed = self._speed
 
     def predict(self, tokens: int, context_tokens: int, step: int) -> Estimate:
-        """How long a decode step with these would take."""
+        """The predicted time of a decode step."""
         key = bucket(tokens)
         if key in self._known:
             error = self._noise / sqrt(self._steps_of(self._cells[key], step))
-            return Estimate(self._at(key, tokens, context_tokens), min(error, MOST_ERROR))
+            return Estimate(self._at(key, tokens, context_tokens), min(error, MAX_ERROR))
         if not self._known:
             costs = self._cost_model.coefficients
             return Estimate(costs.step_ns + costs.token_ns * tokens + costs.context_token_ns * context_tokens, UNTRIED)
@@ -107,30 +111,30 @@ class StepTimes:
         low_ns, high_ns = self._at(below, below, context_tokens), self._at(above, above, context_tokens)
         ns = low_ns + (high_ns - low_ns) * (tokens - below) / (above - below)
         error = min(self._untried(below, tokens, step), self._untried(above, tokens, step))
-        return Estimate(ns, max(error, min(1.0 - low_ns / ns, UNTRIED)))  # times may go up by stairs
+        return Estimate(ns, max(error, min(1.0 - low_ns / ns, UNTRIED)))  # times may be a step function
 
     def _untried(self, near: int, tokens: int, step: int) -> float:
-        """The error of a time that is estimated by the entry at `near`."""
+        """The error of a time that is extrapolated from the entry at `near`."""
         own = self._noise / sqrt(self._steps_of(self._cells[near], step))
-        return min(own + UNTRIED * abs(log2(tokens / near)), MOST_ERROR)
+        return min(own + UNTRIED * abs(log2(tokens / near)), MAX_ERROR)
 
     def _at(self, key: int, tokens: int, context_tokens: int) -> float:
-        """The time of a step by the entry at `key`, changed for as many tokens and that context."""
+        """The time of a step, from the entry at `key`, corrected for its tokens and context."""
         cell, costs = self._cells[key], self._cost_model.coefficients
         token_ns = min(costs.token_ns, cell.ns / key)
-        context_ns = min(costs.context_token_ns, MOST_CONTEXT_SHARE * cell.ns / max(cell.context_tokens, 1.0))
+        context_ns = min(costs.context_token_ns, MAX_CONTEXT_SHARE * cell.ns / max(cell.context_tokens, 1.0))
         changed_ns = token_ns * (tokens - key) + context_ns * (context_tokens - cell.context_tokens)
         return self._speed * max(cell.ns + changed_ns, MIN_SHARE * cell.ns)
 
     def _steps_of(self, cell: _Cell, step: int) -> float:
-        """How many steps an entry rests on: fewer, the longer ago, and the more the device's speed has changed since,
-        as that may have been another change than of the speed of all."""
+        """The effective number of measurements of an entry. It decreases with age and with changes of the device's
+        speed, as those may not have affected all steps equally."""
         steps = max(cell.steps * exp((cell.seen_step - step) / FADE_STEPS), 0.25)
         changed = log(self._speed / cell.seen_speed) / self._noise
         return 1.0 / (1.0 / steps + changed * changed)
 
 
 def bucket(tokens: int) -> int:
-    """Each number up to 15 for itself, then eight to a doubling: the smallest number of the bucket."""
+    """Round down to the bucket: exact up to 15, then eight buckets per doubling."""
     width = 1 << max(tokens.bit_length() - 4, 0)
     return tokens - tokens % width

@@ -1,4 +1,4 @@
-"""Counts what becomes of drafts, for metrics."""
+"""Metrics of drafts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,9 +7,9 @@ from engine.scheduling.stats import DraftStats, SpeculationStats
 from engine.speculation.policy import StepOutcome
 
 MEAN_STEPS = 64
-"""So many steps, the latest, make the mean depth."""
+"""Steps in the moving average of the depth."""
 MEAN_DRAFTS = 1024
-"""So many drafts, the latest, make the acceptance rate."""
+"""Drafts in the moving average of the acceptance rate."""
 
 
 @dataclass(slots=True)
@@ -30,20 +30,20 @@ class _Count:
 
 @dataclass(slots=True)
 class DraftTally:
-    """Counts drafts by who proposed them and the class of whom they were for. One thread counts, any may read."""
+    """Counts drafts by proposer and class. One thread writes, any may read."""
 
     _counts: dict[tuple[str, int], _Count] = field(default_factory=dict)
     _drafting_ns: dict[str, int] = field(default_factory=dict)
 
     def observe(self, outcome: StepOutcome) -> None:
-        """A step was computed. O(its rows with drafts)."""
+        """Record a completed step. O(its rows with drafts)."""
         deepest: dict[tuple[str, int], int] = {}
-        for each in outcome.verified:
-            key = each.proposer, each.rank
+        for verified in outcome.verified:
+            key = verified.proposer, verified.rank
             if key not in self._counts:
                 self._counts = {**self._counts, key: _Count()}  # another thread may be reading the old one
-            self._counts[key].add(each.drafts, each.accepted)
-            deepest[key] = max(each.drafts, deepest.get(key, 0))
+            self._counts[key].add(verified.drafts, verified.accepted)
+            deepest[key] = max(verified.drafts, deepest.get(key, 0))
         for key, count in self._counts.items():
             count.depth += (deepest.get(key, 0) - count.depth) / MEAN_STEPS
         for drafting in outcome.drafting:
@@ -51,7 +51,7 @@ class DraftTally:
             self._drafting_ns = {**self._drafting_ns, drafting.proposer: spent_ns}
 
     def stats(self, classes: Sequence[str], saved_ns: int) -> SpeculationStats:
-        """`classes` are the names of the classes, by rank. May be called while another thread counts."""
+        """The metrics. `classes`: the names of the classes, by rank. Thread-safe."""
         drafts = tuple(
             DraftStats(
                 proposer=proposer,

@@ -1,4 +1,4 @@
-"""Whether one model can draft for another: their token ids must mean the same."""
+"""Checks that one model can draft for another: equal token ids must stand for equal bytes."""
 
 from typing import NamedTuple
 
@@ -7,11 +7,11 @@ from engine.text.tokenizer import Tokenizer
 
 
 class VocabularyMismatch(UnsupportedCheckpoint):
-    """A model was to draft for one whose tokens are others."""
+    """The vocabularies of the draft and the target model differ."""
 
 
 class Vocabulary(NamedTuple):
-    """A model's tokens: `size` is how many logits it has, which may be more than its tokenizer knows."""
+    """A model's vocabulary. `size`: the number of logits, which may exceed the tokenizer's number of tokens."""
 
     model: str
     size: int
@@ -19,10 +19,10 @@ class Vocabulary(NamedTuple):
 
 
 def check_same_vocabulary(target: Vocabulary, draft: Vocabulary) -> None:
-    """Each token id stands for the same bytes in both. O(tokens), unless the two are on the same memory.
+    """Check that each token id stands for the same bytes in both. O(tokens), or O(1) where they share a tokenizer.
 
     Raises:
-        VocabularyMismatch: it does not; the message says where they differ first.
+        VocabularyMismatch: they differ; the message has the first difference.
     """
     refusal = f"{draft.model} cannot draft for {target.model}: their vocabularies differ"
     ours, theirs = target.tokenizer, draft.tokenizer

@@ -20,7 +20,9 @@ MEMORY = {"dtype": "float32", "kv_cache_bytes": 1 << 20, "scheduler": SchedulerC
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Speculate whatever it costs: on a tiny model it never pays."""
-    monkeypatch.setattr("engine.runtime.model_loading.DepthController", lambda *_, most, below: FixedDepth(most))
+    monkeypatch.setattr(
+        "engine.runtime.model_loading.DepthController", lambda *_, max_depth, below: FixedDepth(max_depth)
+    )
 
 
 @pytest.fixture(scope="module")

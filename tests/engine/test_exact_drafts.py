@@ -47,7 +47,9 @@ def drafting(smollm2_file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[En
         small = fetch("smollm2-small", Settings().models_dir)
     except DownloadError as error:
         pytest.skip(f"the small model cannot be fetched: {error}")
-    monkeypatch.setattr("engine.runtime.model_loading.DepthController", lambda *_, most, below: FixedDepth(most))
+    monkeypatch.setattr(
+        "engine.runtime.model_loading.DepthController", lambda *_, max_depth, below: FixedDepth(max_depth)
+    )
     config = EngineConfig(
         dtype="bfloat16",
         kv_cache_bytes=9 << 20,

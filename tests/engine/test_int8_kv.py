@@ -33,7 +33,9 @@ def test_the_text_is_the_same_alone(
     tiny_folders: dict[str, Path], drafts: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beside others, from the prefix cache, in copied blocks, with drafts of a model whose KV is in int8 too."""
-    monkeypatch.setattr("engine.runtime.model_loading.DepthController", lambda *_, most, below: FixedDepth(most))
+    monkeypatch.setattr(
+        "engine.runtime.model_loading.DepthController", lambda *_, max_depth, below: FixedDepth(max_depth)
+    )
     with engine_of(tiny_folders["llama"], drafts=drafts) as engine:
         together = texts_of(engine)
     with engine_of(tiny_folders["llama"], max_running=1, prefix_cache=False) as engine:

@@ -36,7 +36,7 @@ async def embed(engine: Engine, pooling: Pooling) -> bytes:
 
 def main(folder: str) -> None:
     # On a tiny model drafts never pay, and which are tried at all depends on how long steps take.
-    model_loading.DepthController = lambda *_, most, below: FixedDepth(most)  # type: ignore
+    model_loading.DepthController = lambda *_, max_depth, below: FixedDepth(max_depth)  # type: ignore
     config = EngineConfig(
         device="cpu",
         threads=2,

@@ -194,4 +194,4 @@ class Server:
 
 
 def controller(cost_model: StepCostModel) -> DepthController:
-    return DepthController(cost_model, most=MOST, below=10**6)
+    return DepthController(cost_model, max_depth=MOST, below=10**6)

@@ -78,7 +78,7 @@ class Bench:
     rng: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
-        self.controller = DepthController(self.cost_model, most=MOST, below=self.below)
+        self.controller = DepthController(self.cost_model, max_depth=MOST, below=self.below)
         self.rng = random.Random(self.seed)
         self._prefill(128)
 

@@ -129,7 +129,7 @@ class TwoClasses:
     def __init__(self, acceptance: tuple[float, float]) -> None:
         self.drafters = [Drafter(each, _cheap) for each in acceptance]
         self.rng = random.Random(0)
-        self.controller = DepthController(StepCostModel(), most=MOST, below=100)
+        self.controller = DepthController(StepCostModel(), max_depth=MOST, below=100)
 
     def step(self) -> list[int]:
         load = SpeculationLoad(8, 0, 1600)
@@ -167,7 +167,7 @@ def test_what_one_proposer_was_granted_counts_for_the_next() -> None:
     """Half of the requests have drafts of the first. Up to 32 tokens cost nothing, each beyond is dear: the two keep to
     that together, where each alone would go further."""
     rng = random.Random(0)
-    controller = DepthController(StepCostModel(), most=MOST, below=100)
+    controller = DepthController(StepCostModel(), max_depth=MOST, below=100)
     load, drafter = SpeculationLoad(6, 0, 1200), Drafter(0.9, _cheap)
     tokens = []
     for _ in range(SETTLING_STEPS + 200):

@@ -1,9 +1,9 @@
 """What trials may cost is a hundredth of the time, whatever they did cost; and whom it pays to catch up with."""
 
 from engine.scheduling.cost import StepWork
-from engine.speculation.catching_up import worth_drafting_for
+from engine.speculation.draft_catchup import worth_drafting_for
+from engine.speculation.exploration import MAX_STEPS, ExplorationBudget
 from engine.speculation.policy import Candidate, Drafting, SpeculationLoad, StepOutcome
-from engine.speculation.trials import MOST_STEPS, TrialBudget
 
 STEP_NS = 1_000_000
 
@@ -14,49 +14,49 @@ def step(drafting_ns: int = 0, prefill_tokens: int = 0) -> StepOutcome:
     return StepOutcome(SpeculationLoad(4, 0, 400), work, drafting, (), STEP_NS)
 
 
-def credit_ns(budget: TrialBudget) -> int:
+def credit_ns(budget: ExplorationBudget) -> int:
     """The most that it affords, to ten microseconds."""
     return max((cost_ns for cost_ns in range(0, 10 * STEP_NS, 10_000) if budget.affords(cost_ns)), default=-1)
 
 
 def test_at_the_start_a_trial_may_cost_a_step_and_none_before_there_was_one() -> None:
-    budget = TrialBudget()
+    budget = ExplorationBudget()
     assert not budget.affords(1.0)
     budget.observe(step())
     assert credit_ns(budget) == STEP_NS + STEP_NS // 100
 
 
 def test_a_step_of_prompts_is_no_measure_of_what_they_may_cost() -> None:
-    budget = TrialBudget()
+    budget = ExplorationBudget()
     budget.observe(step(prefill_tokens=500))
     assert not budget.affords(1.0)
 
 
 def test_a_hundredth_of_all_time_comes_to_it_up_to_a_few_steps() -> None:
-    budget = TrialBudget()
+    budget = ExplorationBudget()
     for _ in range(101):
         budget.observe(step())
     assert abs(credit_ns(budget) - 2 * STEP_NS) <= 20_000
     for _ in range(1000):
         budget.observe(step())
-    assert abs(credit_ns(budget) - MOST_STEPS * STEP_NS) <= 20_000
+    assert abs(credit_ns(budget) - MAX_STEPS * STEP_NS) <= 20_000
 
 
 def test_a_trial_costs_what_it_took_with_the_drafting_and_the_catching_up() -> None:
-    budget = TrialBudget()
+    budget = ExplorationBudget()
     budget.observe(step())
     before_ns = credit_ns(budget)
-    budget.note_trial(STEP_NS + 100_000)
+    budget.record_exploration(STEP_NS + 100_000)
     budget.observe(step(drafting_ns=600_000))
     earned_ns = (STEP_NS + 600_000) // 100
     assert abs(credit_ns(budget) - (before_ns + earned_ns - 500_000)) <= 20_000
 
 
 def test_of_a_trial_in_a_step_with_prompts_the_drafting_is_its_cost() -> None:
-    budget = TrialBudget()
+    budget = ExplorationBudget()
     budget.observe(step())
     before_ns = credit_ns(budget)
-    budget.note_trial(100)
+    budget.record_exploration(100)
     budget.observe(step(drafting_ns=200_000, prefill_tokens=50))
     assert abs(credit_ns(budget) - (before_ns + 12_000 - 200_000)) <= 20_000
 
