@@ -1,11 +1,13 @@
-"""The scheduler at work without a model: a fake executor that checks what it reads, and seeded traffic. No torch.
+"""Simulates the scheduler without a model: a fake executor that checks what it reads, and seeded traffic. No torch.
 
-`python -m engine.simulation --seed N` runs one seed again, `--steps 1000000 --jobs 2` a campaign of many.
+`python -m engine.simulation --seed N` replays one seed; `--steps 1000000 --jobs 2` runs a campaign of many.
+(Deterministic simulation testing, as in FoundationDB: Zhou et al. 2021.)
 
-    traffic    what happens, as values; patterns and faults draw it from a seed
-    simulator  runs one seed in virtual time, on a device and a fake executor; report says what came of it
-    auditor, time_audit, oracle  judge it: each step, the books of time, the answers
-    campaign   many seeds; shrink makes of the one that fails a small case
+    traffic    arrivals and faults as values; patterns and faults draw them from a seed
+    simulator  runs one seed in virtual time, with a device and a fake executor; report is the result
+    auditor, in_flight_audit, draft_audit, time_audit, oracle
+               independent checks of each step, its rows in flight, drafts, accounted time, and answers
+    campaign   runs many seeds; shrink reduces a failing one to a small case
     load       open-loop load, for benchmarks
 """
 

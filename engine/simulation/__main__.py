@@ -1,10 +1,9 @@
 """Runs the scheduler's simulation.
 
-`--seed 7` runs one seed with every check after each call; where it fails, it is reduced, and the reduced case shown
-with the command that runs it again. `--seeds`, `--steps` and `--seconds` run a campaign from that seed on instead,
-until the first of them is reached; equal seeds give equal traces, on any number of `--jobs`. `--ahead` is the same on a
-device that takes a step more before the last one's result is there, `--speculate` the same with drafts,
-`--blocks-a-step 2` the same where a step hands out and takes back so few KV blocks that most requests are long ones.
+`--seed 7` runs one seed with every check after each call; a failure is reduced and shown with the command that replays
+it. `--seeds`, `--steps` and `--seconds` run a campaign from that seed on instead, until the first limit is reached;
+equal seeds give equal traces, on any number of `--jobs`. `--ahead` simulates asynchronous scheduling, `--speculate`
+drafts, and `--blocks-a-step 2` requests that are long relative to the KV blocks that a step allocates.
 """
 
 import sys
@@ -21,7 +20,7 @@ from engine.simulation.traffic import Traffic
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 1 where an invariant broke."""
+    """Returns the exit status: 1 if an invariant was violated."""
     arguments = _arguments(argv)
     limits = Limits(arguments.seeds, arguments.steps, arguments.seconds)
     if limits != Limits():
@@ -50,17 +49,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _arguments(argv: Sequence[str] | None) -> Namespace:
     parser = ArgumentParser(prog="python -m engine.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the seed, or the first one")
-    parser.add_argument("--seeds", type=int, help="how many seeds")
-    parser.add_argument("--steps", type=int, help="how many steps, in whole seeds")
-    parser.add_argument("--seconds", type=float, help="for how long")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--seeds", type=int, help="number of seeds")
+    parser.add_argument("--steps", type=int, help="number of steps, rounded up to whole seeds")
+    parser.add_argument("--seconds", type=float, help="wall time")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes")
     parser.add_argument("--ahead", action="store_const", const=1, default=0, help="plan a step ahead of the device")
     parser.add_argument("--speculate", action="store_true", help="with drafts, right and wrong ones")
     parser.add_argument(
-        "--blocks-a-step", type=int, default=BLOCKS_A_STEP, help="that are handed out and taken back, at most"
+        "--blocks-a-step", type=int, default=BLOCKS_A_STEP, help="maximum blocks allocated and returned per step"
     )
-    parser.add_argument("--only", type=_indices, help="of the one seed, these requests alone: 3,17,41")
-    parser.add_argument("--faults", type=_indices, help="of the one seed, these faults alone")
+    parser.add_argument("--only", type=_indices, help="only these requests of the seed, by index: 3,17,41")
+    parser.add_argument("--faults", type=_indices, help="only these faults of the seed, by index")
     return parser.parse_args(argv)
 
 
@@ -97,7 +96,7 @@ def _show_reduced(traffic: Traffic) -> None:
     if case is None:
         print("it does not fail when it is run alone")
         return
-    print(f"\nreduced in {case.trials} runs to {len(case.arrivals)} requests and {len(case.faults)} faults:")
+    print(f"\nreduced in {case.runs} runs to {len(case.arrivals)} requests and {len(case.faults)} faults:")
     for index in case.arrivals:
         print(f"  request {index}: {traffic.arrivals[index]}")
     for index in case.faults:

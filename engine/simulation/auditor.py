@@ -1,4 +1,4 @@
-"""Judges a scheduler from outside: what must hold of a step, worked out from the requests and not from its state."""
+"""Checks a scheduler from outside: the invariants of each step, derived from the requests and not from its state."""
 
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from engine.scheduling.order import TurnKey, order_key, turn_key
 from engine.scheduling.step_limits import StepLimits
 from engine.scheduling.victims import MAX_PREEMPTIONS
 from engine.simulation.draft_audit import DraftAuditor, tokens_given
-from engine.simulation.flight_audit import FlightAuditor, Standing
+from engine.simulation.in_flight_audit import InFlightAuditor, Standing
 
 
 class AuditedPool(BlockPool):
-    """A pool that recounts, at each allocation, whether it took what it may and evicted what it should."""
+    """A pool that checks each allocation: that it respects the reserves, and that it evicts the right blocks."""
 
     def allocate(self, count: int, rank: int = 0, tenant: str = "", holder: int = 0) -> list[int]:
         blocks = super().allocate(count, rank, tenant, holder)
@@ -53,13 +53,13 @@ class AuditedPool(BlockPool):
             self.audit_reserve(rank)
 
     def audit_reserve(self, rank: int) -> None:
-        """The one inequality, for a rank that has just taken blocks."""
+        """Assert the reservation inequality for a rank that has just taken blocks."""
         held, free = self._held(), sum(not count for count in self._references) - sum(self._pledged)
         kept = sum(max(0, self.reservation.reserved[above] - held[above]) for above in range(rank))
         assert free >= kept, f"rank {rank} took blocks that are kept for a class above: {free} free, {kept} kept"
 
     def _held(self) -> Counter[int]:
-        """How many blocks count for each rank: those that no lower one holds, and those that are pledged to it."""
+        """By rank: the blocks that count for it, which no lower rank holds, and those pledged to it."""
         held = Counter(dict(enumerate(self._pledged)))
         for block in range(self.num_blocks):
             holding = [rank for rank in self._ranks if self._holders[rank][block]]
@@ -73,10 +73,10 @@ class AuditedPool(BlockPool):
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A running request as it was before the step was scheduled."""
+    """The state of a running request before the step was scheduled."""
 
     request: Request
-    outgrown: bool
+    needs_block: bool
     ends: bool
     immune: bool
     is_allocating: bool
@@ -84,46 +84,46 @@ class _Seen:
 
 @dataclass(slots=True)
 class _Race:
-    """Two tenants of a class that have both had requests waiting for a while: how far one was ahead of the other."""
+    """The range of the difference in service of two tenants of a class while both have waiting requests."""
 
     low: int = 0
     high: int = 0
 
 
 class Auditor:
-    """Follows one run. `before_step`, `after_schedule`, `before_commit`, `after_commit`: once a step, in this order."""
+    """Follows one run. Call `before_step`, `after_schedule`, `before_commit`, `after_commit` in order in each step."""
 
     def __init__(
         self,
         config: SchedulerConfig,
         scheduler: Scheduler,
         pool: BlockPool,
-        in_flight: FlightAuditor,
+        in_flight: InFlightAuditor,
         drafts: DraftAuditor | None,
     ) -> None:
         self._config = config
         self._scheduler = scheduler
         self._pool = pool
-        self._flights = in_flight
+        self._in_flight = in_flight
         self._drafts = drafts
         self._speculates = drafts is not None
-        """Requests with drafts fill any number of blocks in so many steps."""
+        """With drafts, a request may fill several blocks in a step."""
         self._standings: dict[str, Standing] = {}
-        self._classes: list[ServiceClass] = sorted(config.classes, key=lambda each: each.priority)
+        self._classes: list[ServiceClass] = sorted(config.classes, key=lambda service_class: service_class.priority)
         self._running: list[_Seen] = []
         self._waiting: list[Request] = []
         self._parked: set[str] = set()
-        """Those of the waiting that may have to wait for the one that they fork."""
+        """Waiting forks, which may have to wait for their parent."""
         self._lacking = False
         self._step = 0
         self._last_admission = -BLOCK_TOKENS - 1, 0
-        """The step, and the lowest rank of those admitted in it: nobody of that rank or above gives way soon."""
+        """The step, and the lowest rank admitted in it: requests of that rank or above are not preempted soon after."""
         self._caused: dict[str, deque[tuple[int, int]]] = {}
         self._reached: dict[str, int] = {}
         self._most_tokens: int | None = None
-        """Of the next step, where there was no room for the last."""
+        """Maximum tokens of the next step after a shortage of device memory."""
         self._lost_from: dict[str, int] = {}
-        """Where a row that was lost ended: with one that goes on from there, no more was lost."""
+        """By request id: the end of its last lost row. A lost row that starts there lost no more service."""
         self._service: Counter[tuple[int, str]] = Counter()
         self._races: dict[tuple[int, str, str], _Race] = {}
         self._longest = 0
@@ -131,7 +131,7 @@ class Auditor:
         self._tables: dict[str, list[int]] = {}
         self._last_arrival_ns: dict[int, int] = {}
 
-    def arrived(self, request: Request, now_ns: int) -> None:
+    def on_arrival(self, request: Request, now_ns: int) -> None:
         self._last_arrival_ns[request.rank] = now_ns
 
     def before_step(self, alive: Sequence[Request], step: int) -> None:
@@ -144,7 +144,7 @@ class Auditor:
         self._running = [
             _Seen(
                 request,
-                outgrown=self._flights.outgrown(request) and not self._ends(request),
+                needs_block=self._in_flight.needs_block(request) and not self._ends(request),
                 ends=self._ends(request),
                 immune=request.preemptions >= MAX_PREEMPTIONS or request is oldest[request.rank],
                 is_allocating=request.is_allocating,
@@ -153,13 +153,13 @@ class Auditor:
         ]
         self._waiting = [request for request in alive if request.phase is Phase.WAITING]
         self._parked = {request.id for request in self._waiting if request.fork_of is not None}
-        self._lacking = not self._can_grow([seen.request for seen in self._running if seen.outgrown])
+        self._lacking = not self._can_grow([seen.request for seen in self._running if seen.needs_block])
 
-    def _can_grow(self, outgrown: list[Request]) -> bool:
-        """Each takes a block in its turn, highest class first, without touching a reserve above."""
+    def _can_grow(self, growing: list[Request]) -> bool:
+        """Whether each can take a block in turn, highest class first, without using a reserve above."""
         free = self._pool.free_blocks
         unused = [self._pool.reservation.unused(rank) for rank in range(len(self._classes))]
-        for request in sorted(outgrown, key=order_key):
+        for request in sorted(growing, key=order_key):
             if free - 1 < sum(unused[: request.rank]):
                 return False
             free -= 1
@@ -177,14 +177,15 @@ class Auditor:
         if plan is not None:
             self._check_budget(plan, admitted, budget_tokens, limits)
             if self._drafts is not None:
-                self._drafts.after_schedule(plan, anybody_gave_way=bool(victims))
+                self._drafts.after_schedule(plan, any_preempted=bool(victims))
         else:
             self._check_pause()
         if admitted:
             self._last_admission = self._step, max(request.rank for request in admitted)
 
     def _note_cached(self, victims: list[_Seen]) -> None:
-        """One that gets its blocks step by step finds some of them cached before it has a row, and may lose them so."""
+        """Record cached tokens of requests that are allocating: they find some before they have a row, and may lose
+        them again."""
         for seen in self._running:
             if seen.request.phase is Phase.RUNNING:
                 self._reach(seen.request, seen.request.computed)
@@ -196,32 +197,33 @@ class Auditor:
         self._reached[request.id] = max(self._reached.get(request.id, 0), tokens)
 
     def _ends(self, request: Request) -> bool:
-        return self._flights.ends(request, self._scheduler.window_tokens_of(request.service_class.name))
+        return self._in_flight.ends(request, self._scheduler.window_tokens_of(request.service_class.name))
 
     def _check_pause(self) -> None:
-        """Nothing is scheduled though requests run: all will have ended, or one will, and its blocks are needed; or
-        there are drafts in flight; or they have not all their blocks yet, or gave way to one that will get theirs."""
+        """Reasons not to schedule while requests run: all end in flight; one does, and its blocks are needed; drafts
+        are in flight; or requests are allocating, or were preempted for one that is."""
         running = [seen for seen in self._running if not self._is_in_between(seen.request)]
-        if not self._flights.have_drafts and not all(seen.ends for seen in running):
-            assert self._lacking, "what runs is kept waiting"
+        if not self._in_flight.have_drafts and not all(seen.ends for seen in running):
+            assert self._lacking, "running requests are kept waiting"
             assert any(seen.ends for seen in self._running), (
-                "what runs is kept waiting for blocks that nobody gives back"
+                "running requests are kept waiting for blocks that no request frees"
             )
 
     def _is_in_between(self, request: Request) -> bool:
-        for_another = self._scheduler.returning_blocks > 0 or any(each.is_allocating for each in self._waiting)
+        allocating = any(waiting.is_allocating for waiting in self._waiting)
+        for_another = self._scheduler.returning_blocks > 0 or allocating
         return request.is_allocating or (request.phase is Phase.WAITING and for_another)
 
     def _check_victims(self, victims: list[_Seen], admitted: list[Request]) -> None:
         if not victims:
             return
         highest = min(seen.request.rank for seen in victims)
-        assert all(request.rank < highest for request in admitted), "one is admitted while its like has to give way"
-        returning = self._scheduler.returning_blocks > 0  # to the one that they gave way to, who comes in later
-        assert admitted or self._lacking or returning, "someone gave way in vain"
-        assert not any(seen.ends for seen in victims), "one gave way that would have ended with what is in flight"
+        assert all(request.rank < highest for request in admitted), "a request is admitted while its class is preempted"
+        returning = self._scheduler.returning_blocks > 0  # for a request that is admitted later
+        assert admitted or self._lacking or returning, "a request is preempted in vain"
+        assert not any(seen.ends for seen in victims), "a request that ends in flight is preempted"
         soon = self._lacking and any(seen.ends for seen in self._running)
-        assert not soon, "someone gave way for blocks that are given back when a step in flight lands"
+        assert not soon, "a request is preempted for blocks that are freed when a step in flight completes"
         for seen in victims:
             peers = [other for other in self._running if other.request.rank == seen.request.rank]
             spared = [
@@ -230,7 +232,7 @@ class Auditor:
             assert not (seen.immune and spared), f"{seen.request.id} is immune and others are not"
         if self._lacking:
             left = [seen.request.rank for seen in self._running if seen.request.phase is Phase.RUNNING]
-            assert admitted or max(left, default=0) <= highest, "a higher class gives way where a lower one runs"
+            assert admitted or max(left, default=0) <= highest, "a higher class is preempted while a lower one runs"
             at, rank = self._last_admission
             undone = rank >= highest and self._step - at <= BLOCK_TOKENS and not self._speculates
             assert not undone, "an admission is undone by growth: thrash"
@@ -245,12 +247,12 @@ class Auditor:
         events.append((self._step, preemptions))
         while events[0][0] <= self._step - self._config.preemption_window_steps:
             events.popleft()
-        most = 2 * self._config.tenant_preemptions  # a full bucket, and what it is refilled by
-        assert sum(count for _, count in events) <= most, f"{tenants[0]!r} causes too many preemptions"
+        limit = 2 * self._config.tenant_preemptions  # a full bucket, and one refill
+        assert sum(count for _, count in events) <= limit, f"{tenants[0]!r} causes too many preemptions"
 
     def _check_turns(self, admitted: list[Request], victims: list[_Seen]) -> None:
-        """Nobody overtakes an earlier request of the same tenant. Whoever overtakes a higher class, or a tenant of its
-        own whose turn comes first, makes its room by a victim of its own; forks wait for their parent."""
+        """No request overtakes an earlier one of the same tenant. A request that overtakes a higher class, or another
+        tenant of its class that is first in VTC's order, has a victim of its own. Forks wait for their parent."""
         overtakers: dict[str, Request] = {}
         for request in self._waiting:
             if request.phase is not Phase.WAITING or request.id in self._parked:
@@ -263,22 +265,22 @@ class Auditor:
         ranks = sorted(seen.request.rank for seen in victims)
         for other in sorted(overtakers.values(), key=order_key, reverse=True):
             lowest = ranks.pop() if ranks else -1
-            assert lowest > other.rank, f"{other.id} overtakes and has nobody of its own give way"
+            assert lowest > other.rank, f"{other.id} overtakes without a victim of its own"
 
     def _turn(self, request: Request) -> TurnKey:
-        """The key of its turn, were it the first of its tenant."""
+        """The request's key, if it were the first of its tenant."""
         return turn_key(self._scheduler.waiting_queues[request.rank].counter(request.tenant), request)
 
     def _check_slots(self, admitted: list[Request], now_ns: int) -> None:
-        """The one inequality of reserves, for slots, as long as a class is about."""
+        """The reservation inequality for slots, with the reserves of active classes only."""
         left = [seen.request for seen in self._running if seen.request.phase is Phase.RUNNING]
         held = Counter(request.rank for request in [*left, *admitted])
         absent_since_ns = now_ns - ACTIVE_NS
         reserved = [
-            int(each.reserved_fraction * self._config.max_running)
+            int(service_class.reserved_fraction * self._config.max_running)
             if self._last_arrival_ns.get(rank, absent_since_ns) > absent_since_ns
             else 0
-            for rank, each in enumerate(self._classes)
+            for rank, service_class in enumerate(self._classes)
         ]
         for rank in {request.rank: None for request in admitted}:
             kept = sum(max(0, reserved[above] - held[above]) for above in range(rank))
@@ -289,18 +291,19 @@ class Auditor:
         assert plan.total_tokens <= budget_tokens, "the step is over its budget"
         if self._most_tokens is not None:
             smaller = plan.total_tokens <= max(self._most_tokens, len(plan.rows))
-            assert smaller, "a step is as large as one that there was no room for"
+            assert smaller, "a step is as large as one that ran out of device memory"
             self._most_tokens = None
         new = {request.id for request in admitted}
         prefill: Counter[int] = Counter()
         for row in plan.rows:
             prefill[row.request.rank] += row.tokens - (row.request.id not in new)
-        for rank, each in enumerate(self._classes):
+        for rank, service_class in enumerate(self._classes):
+            name = service_class.name
             if any(row.request.rank < rank for row in plan.rows):
-                most = max(1, int(each.step_share * budget_tokens))
-                assert prefill[rank] <= most, f"prefill of class {each.name} takes more than its share of the step"
+                share = max(1, int(service_class.step_share * budget_tokens))
+                assert prefill[rank] <= share, f"prefill of class {name} takes more than its share of the step"
             if rank > limits.rank:
-                assert prefill[rank] <= limits.prefill_tokens, f"prefill of class {each.name} makes the step too long"
+                assert prefill[rank] <= limits.prefill_tokens, f"prefill of class {name} makes the step too long"
         for row in plan.rows:
             wanted = min(len(row.request.tokens) - row.start, self._config.chunk_tokens)
             if row.tokens < wanted and row.request.rank == 0:
@@ -310,10 +313,10 @@ class Auditor:
     def before_commit(self, plan: StepPlan) -> None:
         self._counters = self._tenant_counters()
         self._tables = {row.request.id: row.request.block_table.copy() for row in plan.rows}
-        self._standings = self._flights.landed(plan)
+        self._standings = self._in_flight.on_complete(plan)
 
     def _tenant_counters(self) -> dict[tuple[int, str], float]:
-        """Each tenant's counter, of those that have requests waiting and so are not lifted."""
+        """The counters of tenants with waiting requests, which are not lifted."""
         return {
             (rank, tenant): queue.counter(tenant)
             for rank, queue in enumerate(self._scheduler.waiting_queues)
@@ -321,35 +324,33 @@ class Auditor:
         }
 
     def after_commit(self, plan: StepPlan, deltas: Sequence[TokenDelta], result: StepResult | None) -> None:
-        """`result`: None of a step that failed."""
+        """`result`: None for a step that failed."""
         for delta in deltas:
             if delta.finish_reason is FinishReason.ERROR:
                 table = self._tables[delta.request_id]
                 found = [block for block in table if self._pool.hash_of(block) is not None]
                 assert not found, f"{delta.request_id} has failed, and its blocks {found} can be found"
-        self._flights.unwanted(delta.request_id for delta in deltas if delta.finish_reason is not None)
+        self._in_flight.drop_rows(delta.request_id for delta in deltas if delta.finish_reason is not None)
         if result is not None and self._drafts is not None:
-            live = [each for each, standing in self._standings.items() if standing is Standing.LIVE]
+            live = [request_id for request_id, standing in self._standings.items() if standing is Standing.LIVE]
             self._drafts.after_commit(plan, result, live, deltas)
         self._check_service(plan, deltas, result)
         self._check_races()
 
     def after_give_back(self, plan: StepPlan, deltas: Sequence[TokenDelta]) -> None:
-        """Nothing came of a step, and the next is smaller; or it could not be, and the largest request makes room."""
+        """The step was undone, and the next one is smaller; or no smaller one exists, and the largest request ends."""
         live = [row for row in plan.rows if self._standings[row.request.id] is Standing.LIVE]
         for row in live:
             if row.request.phase is Phase.RUNNING:
-                assert (row.request.computed, row.request.scheduled) == (row.start, row.start), (
-                    "a row was not given back"
-                )
+                assert (row.request.computed, row.request.scheduled) == (row.start, row.start), "a row was not undone"
                 if self._drafts is not None and row.drafts:
                     self._drafts.check_trimmed(row.request)
             if row.request.phase is Phase.WAITING:
                 self._reach(row.request, row.start)
-        self._flights.came_to_nothing(self._standings)
+        self._in_flight.on_step_failure(self._standings)
         self._most_tokens = plan.total_tokens // 2
         smallest = plan.total_tokens == len(live)
-        assert len(deltas) == smallest, "a step is not made smaller, or somebody ends for want of room too early"
+        assert len(deltas) == smallest, "a step is not made smaller, or a request ends for lack of memory too early"
         for delta in deltas:
             assert delta.finish_reason is FinishReason.ERROR
             ended = next(row for row in live if row.request.id == delta.request_id)
@@ -357,7 +358,7 @@ class Auditor:
         self._check_service(plan, deltas, None)
 
     def _check_service(self, plan: StepPlan, deltas: Sequence[TokenDelta], result: StepResult | None) -> None:
-        """Count the step's service, and compare it with what was charged."""
+        """Count the service of the step and compare it with what the scheduler charged."""
         served: Counter[tuple[int, str]] = Counter()
         given = {delta.request_id: delta for delta in deltas}
         for index, row in enumerate(plan.rows):
@@ -366,7 +367,7 @@ class Auditor:
             self._longest = max(self._longest, end)
             standing, reached = self._standings[request.id], self._reached.get(request.id, 0)
             if standing is Standing.LOST and self._lost_from.get(request.id) != start:
-                self._reached[request.id] = max(reached, start)  # as much it had, be it from the cache
+                self._reached[request.id] = max(reached, start)  # it had these tokens, computed or cached
                 self._lost_from[request.id] = end
             if result is None or standing in (Standing.LOST, Standing.SURPLUS):
                 continue
@@ -382,22 +383,22 @@ class Auditor:
         self._service.update(served)
 
     def _check_races(self) -> None:
-        """VTC's bound: of two tenants that both have requests waiting, neither gets far ahead of the other."""
+        """VTC's bound (Sheng et al. 2024) on the difference in service of two tenants with waiting requests."""
         waiting = self._tenant_counters()
         pairs = [(a, b) for a in waiting for b in waiting if a[0] == b[0] and a[1] < b[1]]
         races: dict[tuple[int, str, str], _Race] = {}
-        most = 2 * (self._longest + 2 * self._pool.num_blocks * BLOCK_TOKENS)
+        bound = 2 * (self._longest + 2 * self._pool.num_blocks * BLOCK_TOKENS)
         for (rank, one), (_, other) in pairs:
             ahead = self._service[rank, one] - self._service[rank, other]
             race = self._races.get((rank, one, other), _Race(ahead, ahead))
             race.low, race.high = min(race.low, ahead), max(race.high, ahead)
-            assert race.high - race.low <= most, f"{one!r} and {other!r} both wait and are not served alike"
+            assert race.high - race.low <= bound, f"{one!r} and {other!r} both wait and are not served equally"
             races[rank, one, other] = race
         self._races = races
 
 
 def _drawn(row: ScheduledRow, outcome: RowResult, given: TokenDelta | None) -> int:
-    """How many tokens a row is charged for: those that were handed out, or could have been to one that has left."""
+    """The output tokens that a row is charged for: those delivered, or that would have been to a request that left."""
     if row.drafts and outcome.finite and given is not None:
         return tokens_given(given)
     return 1 + outcome.accepted if row.samples else 0

@@ -1,4 +1,4 @@
-"""Many seeds, on several processes: so many steps, or as many as there is time for, until the first that fails."""
+"""Runs many seeds on several processes, up to a limit of seeds, steps or time, or until the first failure."""
 
 import time
 from collections import Counter
@@ -19,12 +19,12 @@ from engine.simulation.traffic import Traffic
 SEEDS_A_TASK = 10
 
 MakeTraffic = Callable[[int], Traffic]
-"""Of a seed."""
+"""Makes the traffic of a seed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a campaign has done enough: whichever of those that are set comes first."""
+    """The limits of a campaign; the first one reached ends it. None: unlimited."""
 
     seeds: int | None = None
     steps: int | None = None
@@ -33,10 +33,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class CampaignReport:
-    """What came of the seeds from `first_seed` on, and of the first that failed, if one did.
+    """Totals over the seeds from `first_seed` on, and the first failure, if any.
 
-    `trace_hash` covers the traces of all seeds in their order: equal limits on seeds or steps give equal ones, on any
-    number of processes. `elapsed_s` is wall time.
+    `trace_hash`: covers the traces of all seeds in order. Equal limits on seeds or steps give equal hashes, on any
+    number of processes. `elapsed_s`: wall time.
     """
 
     first_seed: int
@@ -75,7 +75,7 @@ class CampaignReport:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """A report, or why there is none."""
+    """The report of a seed, or its failure."""
 
     seed: int
     report: SimulationReport | None
@@ -91,9 +91,9 @@ def run_campaign(
     speculate: bool = False,
     blocks_a_step: int = BLOCKS_A_STEP,
 ) -> CampaignReport:
-    """Run seeds in their order until a limit is reached or one fails. Seeds are counted whole.
+    """Run seeds in order until a limit is reached or one fails. Only whole seeds count.
 
-    A seed that another process runs ahead of the one that fails, or that reaches the limit, is not counted.
+    Seeds after the one that fails or reaches the limit do not count, even if another process has run them already.
     """
     started_s = time.monotonic()
     make = partial(traffic_from_seed, ahead=ahead, speculate=speculate, blocks_a_step=blocks_a_step)
@@ -137,7 +137,7 @@ def run_campaign(
 
 
 def _reached(limits: Limits, seeds: int, steps: int, elapsed_s: float) -> bool:
-    """Nothing set is one seed."""
+    """Whether a limit is reached. Without limits, one seed is run."""
     if limits == Limits():
         return seeds >= 1
     return (
@@ -159,7 +159,7 @@ def _outcomes(seeds: range, make: MakeTraffic) -> list[_Outcome]:
 
 
 def _tasks(first_seed: int, limits: Limits) -> Iterator[range]:
-    """The seeds, a few at a time."""
+    """The seeds in tasks of `SEEDS_A_TASK`."""
     end = None if limits.seeds is None else first_seed + limits.seeds
     for start in count(first_seed, SEEDS_A_TASK):
         stop = start + SEEDS_A_TASK if end is None else min(start + SEEDS_A_TASK, end)
@@ -174,7 +174,7 @@ def _in_turn(first_seed: int, limits: Limits, make: MakeTraffic) -> Generator[_O
 
 
 def _in_parallel(first_seed: int, limits: Limits, jobs: int, make: MakeTraffic) -> Generator[_Outcome]:
-    """Outcomes in the order of the seeds, with a few tasks ahead of the one that is waited for."""
+    """Outcomes in the order of the seeds. Some tasks run ahead of the one whose outcome is awaited."""
     tasks = _tasks(first_seed, limits)
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         pending: list[Future[list[_Outcome]]] = []

@@ -1,4 +1,4 @@
-"""The device of a simulation: how long its steps take, on good days and on bad ones."""
+"""The simulated device: the times of its steps, with and without faults."""
 
 from dataclasses import dataclass, replace
 from random import Random
@@ -7,20 +7,20 @@ from engine.scheduling.cost import H200_LLAMA_8B, StepCostModel, StepWork
 from engine.simulation.traffic import Fault, FaultKind
 
 NOISE = 0.1
-"""Equal steps differ by as much, relative to the mean."""
+"""Maximum relative deviation of equal steps."""
 SLOW_FACTOR = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """What the clock showed of a step, and what it would have shown, without noise, on a good day."""
+    """The measured time of a step, and its time without noise and faults."""
 
     elapsed_ns: int
     usual_ns: int
 
 
 class Device:
-    """Draws the time of each step from the reference device's cost model. Counts the good steps in a row."""
+    """Draws step times from the reference device's cost model. `good_steps`: steps since the last fault."""
 
     def __init__(self, seed: int, speed: float, token_factor: float = 1.0) -> None:
         costs = replace(H200_LLAMA_8B, token_ns=token_factor * H200_LLAMA_8B.token_ns)
@@ -32,8 +32,8 @@ class Device:
         self._still_steps = 0
         self.good_steps = 0
 
-    def strike(self, fault: Fault) -> None:
-        """A fault of time comes over the next step, or the next few."""
+    def apply(self, fault: Fault) -> None:
+        """Apply a fault of time to the next steps."""
         if fault.kind is FaultKind.HANG:
             self._hang_ns += fault.ns
         elif fault.kind is FaultKind.SLOW:
@@ -43,7 +43,7 @@ class Device:
             self._still_steps += fault.steps
 
     def usual_ns(self, work: StepWork) -> int:
-        """What a step with this work takes on a good day."""
+        """The time of a step with this work, without noise and faults."""
         return int(self._model.predict_ns(work) * self._speed)
 
     def run(self, work: StepWork) -> StepTime:

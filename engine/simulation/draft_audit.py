@@ -1,4 +1,4 @@
-"""Judges what becomes of drafts: who has them in a row, what they bring, and that nothing of them stays."""
+"""Checks drafts: which rows have them, that accepted ones are delivered, and that rejected ones leave no trace."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -9,8 +9,8 @@ from engine.scheduling import ScheduledRow, StepPlan, StepResult
 
 
 class DraftAuditor:
-    """Follows one run. `windows` are the most tokens of a request, by the name of its class; a row has at most
-    `chunk_tokens`."""
+    """Follows one run. `windows`: the maximum tokens of a request, by class name. `chunk_tokens`: the maximum tokens of
+    a row."""
 
     def __init__(self, windows: Mapping[str, int], chunk_tokens: int) -> None:
         self._windows = windows
@@ -26,27 +26,27 @@ class DraftAuditor:
     def rejected(self) -> int:
         return self._drafts.total() - self._accepted.total()
 
-    def after_schedule(self, plan: StepPlan, *, anybody_gave_way: bool) -> None:
-        """Drafts follow the last token of an answer, stay within its length, and keep out no prefill."""
+    def after_schedule(self, plan: StepPlan, *, any_preempted: bool) -> None:
+        """Drafts follow the last token of an answer, stay within its length, and do not displace prefill."""
         drafted = [row for row in plan.rows if row.drafts]
         assert plan.draft_tokens == sum(len(row.drafts) for row in drafted), "drafts are miscounted"
         for row in drafted:
             request = row.request
-            known, most = len(request.tokens), request.prompt_tokens + request.max_tokens
+            known, max_tokens = len(request.tokens), request.prompt_tokens + request.max_tokens
             assert (row.start, row.tokens) == (known - 1, 1 + len(row.drafts)), "drafts do not follow the last token"
             assert row.samples, "drafts are for nothing"
             assert request.output_tokens > 0, "drafts are in a prompt"
             assert request.computed == row.start, "drafts follow what is in flight"
             window = self._windows[request.service_class.name]
-            assert known + len(row.drafts) < min(most, window), f"the drafts of {request.id} go past its length"
+            assert known + len(row.drafts) < min(max_tokens, window), f"the drafts of {request.id} exceed its length"
         short = {row.request.rank for row in plan.rows if self._is_short(row)}
-        kept_out = short.intersection(row.request.rank for row in drafted)
-        assert anybody_gave_way or not kept_out, "drafts are computed in the place of prefill"
+        displaced = short.intersection(row.request.rank for row in drafted)
+        assert any_preempted or not displaced, "drafts are computed in the place of prefill"
 
     def after_commit(
         self, plan: StepPlan, result: StepResult, live: Iterable[str], deltas: Iterable[TokenDelta]
     ) -> None:
-        """What was right was handed out, and nothing is left of the rest. `live` are those whose rows count."""
+        """Accepted drafts are delivered, and nothing is left of rejected ones. `live`: the ids whose rows count."""
         given = {delta.request_id: delta for delta in deltas}
         alive = set(live)
         for row, outcome in zip(plan.rows, result.rows, strict=True):
@@ -55,7 +55,8 @@ class DraftAuditor:
                 continue
             taken = tokens_given(given[request.id])
             ended = request.phase is Phase.FINISHED
-            assert taken == 1 + outcome.accepted or (ended and taken <= outcome.accepted), "drafts were right, in vain"
+            complete = taken == 1 + outcome.accepted or (ended and taken <= outcome.accepted)
+            assert complete, "accepted drafts are not delivered"
             self._drafts[request.id] += len(row.drafts)
             self._accepted[request.id] += min(taken, outcome.accepted)
             if not ended:
@@ -64,12 +65,12 @@ class DraftAuditor:
                 self.check_trimmed(request)
 
     def _is_short(self, row: ScheduledRow) -> bool:
-        """Has it less of the request's tokens than there are, and less than a row may have?"""
+        """Whether the row has fewer tokens than its request has pending and than a row may have."""
         left = len(row.request.tokens) - row.start
         return row.tokens < min(left, self._chunk_tokens)
 
     def check_trimmed(self, request: Request) -> None:
-        """No draft is in flight, so no block is held for any."""
+        """No draft is in flight, so no block is held for one."""
         held = len(request.block_table)
         assert held <= blocks_for(len(request.tokens)), f"{request.id} keeps blocks of rejected drafts"
 
@@ -81,5 +82,5 @@ class DraftAuditor:
 
 
 def tokens_given(delta: TokenDelta) -> int:
-    """How many tokens a step brought, one that ended the text included."""
+    """The tokens of a delta, including a stop token."""
     return len(delta.token_ids) + (delta.stop_token is not None)

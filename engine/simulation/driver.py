@@ -1,4 +1,4 @@
-"""Runs a scheduler on an executor, and gathers what it hands out."""
+"""Runs a scheduler on an executor, and collects its deltas."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ DEFAULT_MAX_TOKENS = 16
 
 @dataclass(slots=True)
 class Transcript:
-    """All that a request was given. `add` refuses what a reader must never see."""
+    """All deltas of a request. `add` asserts that they form a valid stream."""
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
@@ -59,7 +59,7 @@ def make_request(
     service_class: ServiceClass = STANDARD,
     fork_of: Request | None = None,
 ) -> Request:
-    """A new request with defaults for what a simulation or a test does not care about."""
+    """A new request with defaults for simulations and tests."""
     params = params or SamplingParams()
     return Request(
         id=request_id,
@@ -78,7 +78,7 @@ def make_request(
 
 
 def request_of(arrival: Arrival, number: int, others: Mapping[str, Request]) -> Request:
-    """The request that comes `number`th, behind `others`, by their ids."""
+    """The request of an arrival. `number`: its place in the order of arrival. `others`: earlier requests by id."""
     return make_request(
         arrival.id,
         arrival.tokens,
@@ -96,9 +96,9 @@ def request_of(arrival: Arrival, number: int, others: Mapping[str, Request]) -> 
 def run_to_completion(
     scheduler: Scheduler, executor: Executor, requests: Iterable[Request] = (), *, max_steps: int = 10_000
 ) -> dict[str, Transcript]:
-    """Add the requests, then step until nothing is left; every invariant is checked after each step.
+    """Add the requests, then step until all are done. Every invariant is checked after each step.
 
-    As many steps are in flight as the scheduler and the executor allow.
+    The maximum number of steps is in flight.
     """
     in_flight: deque[tuple[StepPlan, PendingStep]] = deque()
     transcripts: dict[str, Transcript] = {}
@@ -112,8 +112,8 @@ def run_to_completion(
             assert not scheduler.has_work, "requests are left and nothing is scheduled"
             return transcripts
         if plan is None or len(in_flight) > scheduler.async_depth:
-            landed, pending = in_flight.popleft()
-            for delta in scheduler.commit(landed, pending.result()):
+            finished, pending = in_flight.popleft()
+            for delta in scheduler.commit(finished, pending.result()):
                 transcripts.setdefault(delta.request_id, Transcript()).add(delta)
         scheduler.check()
     raise AssertionError(f"not done after {max_steps} steps")

@@ -1,4 +1,4 @@
-"""An executor without a model, that notices when a request reads KV that is not its own."""
+"""An executor without a model, which detects that a request reads KV that is not its own."""
 
 from collections import deque
 from collections.abc import Callable
@@ -15,7 +15,7 @@ _POISON = -2
 
 
 def prefix_digest(before: int, token: int) -> int:
-    """64 bits that stand for a prefix: those of the prefix before its last token, and that token (splitmix64)."""
+    """The 64-bit digest of a prefix, from the digest before its last token and that token (splitmix64)."""
     mixed = (before * 0x9E3779B97F4A7C15 + token + 1) & _MASK
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -23,17 +23,17 @@ def prefix_digest(before: int, token: int) -> int:
 
 
 def prefix_logprob(token: int, before: int) -> TokenLogprob:
-    """A number that stands for the log-probability of a token after a prefix with this digest."""
+    """The fake log-probability of a token after a prefix with this digest."""
     return TokenLogprob(token, -prefix_digest(before, token) / 2**64, ())
 
 
 class DeviceFailure(RuntimeError):
-    """The step could not be computed. What it has written until then is worth nothing."""
+    """The step failed. What it has written is garbage."""
 
 
 @dataclass(slots=True)
 class _Shortage:
-    """There is no room for more than so many tokens in so many steps more. Noticed at their launch, or afterwards."""
+    """The next `steps` steps fail if they have more than `tokens` tokens, at the launch or at the result."""
 
     tokens: int
     steps: int
@@ -41,15 +41,15 @@ class _Shortage:
 
 
 _Run = tuple[str, int]
-"""A request from its admission to its end, or to its next preemption: by its id, and how many it has had."""
+"""A request from an admission to its end or next preemption: its id, and its preemptions so far."""
 
 
 @dataclass(slots=True)
 class LaunchedStep:
-    """A `PendingStep` whose outcome is there and shows only when it is waited for.
+    """A `PendingStep` whose outcome is computed at the launch and returned by `result`.
 
-    `spoiled` are the runs of requests of which it has left rubbish, and from which position on. Nobody knows before
-    they have `seen` the outcome.
+    `spoiled`: runs of requests whose KV it has turned into garbage, with the first position. The scheduler learns of it
+    when it has `seen` the outcome.
     """
 
     outcome: StepResult | Exception
@@ -65,7 +65,7 @@ class LaunchedStep:
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """The last token drawn in a slot: whose it is, and where it stands."""
+    """The last token sampled in a slot, with its request and position."""
 
     request: Request
     position: int
@@ -81,23 +81,22 @@ class _Digests:
 
 
 class FakeExecutor:
-    """Draws each token as a hash of all tokens before it and the request's seed, below `vocab_size`.
+    """Samples each token as a hash of all tokens before it and the request's seed, below `vocab_size`.
 
-    Its KV memory has one entry per block and offset: the digest of the prefix that was written there, salt
-    included. A row's prefix is read back through its block table before its tokens are drawn, so KV that is
-    missing, stale, overwritten or another's ends in an AssertionError at the step that reads it. Slots are
-    checked the same way: no two requests of a step share one.
+    Its KV memory has one entry per block and offset: the digest of the prefix that was written there, including the
+    salt. A row's prefix is read back through its block table before its tokens are sampled, so KV that is missing,
+    stale, overwritten or another request's raises an AssertionError at the step that reads it. Slots are checked too:
+    no two requests of a step share one.
 
-    With `async_depth=1` a row may end one past its request's tokens, as it may on a device. The token is then that
-    which was drawn last in the row's slot, and has to be this request's, for that place.
+    With `async_depth=1` a row may end one past its request's tokens, as on a device. That token is the last one sampled
+    in the row's slot, and has to be this request's token for that position.
 
-    A row with drafts writes them as if they were tokens, and is given what would have come one at a time.
+    A row with drafts writes them like tokens, and gets the tokens that it would have got one at a time.
 
-    `is_poisoned` picks the rows whose output is not finite; what they write is poison to whoever reads it. So is all
-    that is written by a step that fails, as `fail_next` asks for. A row that comes behind such a one, launched before
-    anybody has seen what came of that, reads the poison and comes to rubbish that looks like any token: it must not be
-    used. The same holds where there was no room for a step, as `run_short` asks for, but that its requests can go on
-    from where they were before it.
+    `is_poisoned` selects the rows whose output is not finite; what they write is poison for every reader. So is
+    everything that a failing step writes (`fail_next`). A later row that was launched before the scheduler has seen
+    that outcome reads the poison and samples garbage that looks like a token: it must not be used. The same holds for a
+    step without device memory (`run_short`), except that its requests continue from where they were before it.
     """
 
     def __init__(
@@ -120,18 +119,22 @@ class FakeExecutor:
         self._shortage = _Shortage(0, 0, False)
 
     def fail_next(self) -> None:
-        """The next step writes rubbish where it was to write, and raises."""
+        """The next step writes garbage and raises."""
         self._fails = True
 
     def run_short(self, tokens: int, steps: int, *, at_result: bool) -> None:
-        """The next steps that have more tokens than that write rubbish, and raise."""
+        """The next `steps` steps write garbage and raise if they have more than `tokens` tokens."""
         self._shortage = _Shortage(tokens, steps, at_result)
 
     def execute(self, plan: StepPlan) -> LaunchedStep:
-        """Raises OutOfDeviceMemory where it runs short, unless that is to show afterwards."""
-        lacks_room = self._shortage.steps > 0 and plan.total_tokens > self._shortage.tokens
+        """Launch a step.
+
+        Raises:
+            OutOfDeviceMemory: the simulated memory is short, unless that is raised by the result.
+        """
+        lacks_memory = self._shortage.steps > 0 and plan.total_tokens > self._shortage.tokens
         self._shortage.steps -= 1
-        if lacks_room:
+        if lacks_memory:
             return self._give_up(plan)
         while self._launched and self._launched[0].seen:
             self._launched.popleft()
@@ -144,7 +147,7 @@ class FakeExecutor:
         spoiled = self._spoiled()
         unsound = {row.request.id for row in plan.rows if row.start > spoiled.get(_run_of(row), row.start)}
         sound = [row for row in plan.rows if row.request.id not in unsound]
-        # All rows write before any reads, as the kernels of one layer do: a write that does not belong shows.
+        # All rows write before any reads, as in the kernels of one layer, so that a wrong write is detected.
         self._digests = {row.request.id: self._digests_of(row) for row in sound}
         digests = {row.request.id: self._write(row) for row in sound}
         for row in plan.rows:
@@ -175,7 +178,8 @@ class FakeExecutor:
         return step
 
     def _spoiled(self) -> dict[_Run, int]:
-        """From where on the runs have rubbish that nobody knows of yet. A row that starts there writes all anew."""
+        """By run: the first position of garbage that the scheduler does not know of yet. A row that starts there
+        overwrites it."""
         spoiled: dict[_Run, int] = {}
         for step in self._launched:
             for run, start in step.spoiled.items():
@@ -190,7 +194,7 @@ class FakeExecutor:
         return self._fails or self._is_poisoned(row)
 
     def _write(self, row: ScheduledRow) -> list[int]:
-        """Write the row's part of the KV; returns the digests of all prefixes up to its end."""
+        """Write the row's KV. Returns the digests of all prefixes up to its end."""
         request, end = row.request, row.start + row.tokens
         digests = self._digests[request.id].values[:end]
         assert row.tokens > 0, "a row computes nothing"
@@ -207,18 +211,18 @@ class FakeExecutor:
             self._memory[row.request.block_table[position // BLOCK_TOKENS]][position % BLOCK_TOKENS] = _POISON
 
     def _digests_of(self, row: ScheduledRow) -> _Digests:
-        """The digests of all prefixes of the tokens known to the device; those of the step before are extended."""
+        """The digests of all prefixes of the tokens known to the device, extended from the previous step's."""
         request = row.request
         tokens = request.tokens
         digests = self._digests.get(request.id)
-        if digests is not None:  # what was rejected is forgotten
+        if digests is not None:  # forget rejected drafts
             del digests.tokens[len(tokens) + 1 :], digests.values[len(tokens) + 1 :]
         if row.drafts:
             assert row.start + row.tokens == len(tokens) + len(row.drafts), "drafts do not follow the last token"
             tokens = [*tokens, *row.drafts]
         elif row.start + row.tokens > len(tokens):
             drawn = self._drawn.get(request.slot or 0)
-            assert drawn is not None, "a row needs a token that nobody draws"
+            assert drawn is not None, "a row needs a token that is not sampled"
             assert (drawn.request, drawn.position) == (request, len(tokens)), "a row needs a token that is not there"
             tokens = [*tokens, drawn.token]
         if digests is None or digests.tokens != tokens[: len(digests.tokens)]:
@@ -231,7 +235,7 @@ class FakeExecutor:
         return digests
 
     def _verify(self, row: ScheduledRow, digests: list[int]) -> None:
-        """The KV before the row's end, as its block table gives it, is that of the request's own prefix."""
+        """Assert that the KV that the row reads through its block table is that of its request's prefix."""
         readable = row.start if self._spoils(row) else row.start + row.tokens
         for index, block in enumerate(row.request.block_table):
             expected = digests[index * BLOCK_TOKENS : min((index + 1) * BLOCK_TOKENS, readable)]
@@ -271,5 +275,5 @@ def _run_of(row: ScheduledRow) -> _Run:
 
 
 def _rubbish(row: ScheduledRow) -> RowResult:
-    """Looks like a result."""
+    """A result with an arbitrary token."""
     return RowResult(token=1 if row.samples else None)

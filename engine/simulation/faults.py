@@ -1,4 +1,4 @@
-"""Draws what goes wrong in a simulation."""
+"""Draws the faults of a simulation."""
 
 from collections.abc import Sequence
 from random import Random
@@ -7,15 +7,15 @@ from engine.simulation.traffic import TICK_NS, Fault, FaultKind
 
 _SECOND_NS = 1_000_000_000
 _STORM = 0.3
-"""The part of the requests alive that an abort storm takes, of as many as there can be."""
-_MOST_FAULTS = 60
+"""The fraction of the maximum number of requests that an abort storm ends."""
+_MAX_FAULTS = 60
 _APART = (FaultKind.SHORTAGE, FaultKind.PAUSE)
-"""Only a device with a memory of its own runs short of it: see `draw_shortages`. For readers see `draw_pauses`."""
+"""Drawn separately: see `draw_shortages`, for devices with limited memory, and `draw_pauses`."""
 _EVERYWHERE = tuple(kind for kind in FaultKind if kind not in _APART)
 
 
 def draw_faults(rng: Random, until_ns: int) -> tuple[Fault, ...]:
-    """Faults of a few kinds, or of none, at the times of a Poisson process; in order of time."""
+    """Faults of some kinds, or none, at the times of a Poisson process, in order of time."""
     kinds = rng.choice(
         (
             (),
@@ -30,7 +30,7 @@ def draw_faults(rng: Random, until_ns: int) -> tuple[Fault, ...]:
     pause_ticks = rng.choice((5.0, 50.0))
     faults: list[Fault] = []
     at_ns = _pause_ns(rng, pause_ticks)
-    while at_ns < until_ns and len(faults) < _MOST_FAULTS:
+    while at_ns < until_ns and len(faults) < _MAX_FAULTS:
         kind = rng.choice(kinds)
         storm = kind is FaultKind.ABORT and rng.random() < 0.1
         faults += _storm(rng, at_ns) if storm else [_fault(rng, at_ns, kind)]
@@ -39,10 +39,10 @@ def draw_faults(rng: Random, until_ns: int) -> tuple[Fault, ...]:
 
 
 def draw_shortages(rng: Random, until_ns: int) -> tuple[Fault, ...]:
-    """How often a device has no room for steps, and how large they may be then. In order of time."""
+    """Shortages of device memory, each with the largest step that fits. In order of time."""
     faults: list[Fault] = []
     at_ns = _pause_ns(rng, 15.0)
-    while at_ns < until_ns and len(faults) < _MOST_FAULTS:
+    while at_ns < until_ns and len(faults) < _MAX_FAULTS:
         faults.append(
             Fault(
                 at_ns=at_ns,
@@ -57,11 +57,11 @@ def draw_shortages(rng: Random, until_ns: int) -> tuple[Fault, ...]:
 
 
 def draw_pauses(rng: Random, until_ns: int) -> tuple[Fault, ...]:
-    """Readers that stop for a few steps, or for minutes; now and then most of them together. In order of time."""
+    """Clients that stop reading for a few steps or for minutes, sometimes many at once. In order of time."""
     faults: list[Fault] = []
     pause_ticks = rng.choice((2.0, 10.0, 50.0))
     at_ns = _pause_ns(rng, pause_ticks)
-    while at_ns < until_ns and len(faults) < _MOST_FAULTS:
+    while at_ns < until_ns and len(faults) < _MAX_FAULTS:
         for _ in range(20 if rng.random() < 0.05 else 1):
             faults.append(
                 Fault(
@@ -92,5 +92,5 @@ def _fault(rng: Random, at_ns: int, kind: FaultKind) -> Fault:
 
 
 def _storm(rng: Random, at_ns: int) -> Sequence[Fault]:
-    """Many clients hang up in the same moment."""
+    """Many clients disconnect at the same time."""
     return [_fault(rng, at_ns, FaultKind.ABORT) for _ in range(int(_STORM * 20))]

@@ -1,4 +1,4 @@
-"""Open-loop load in virtual time: requests arrive when they arrive, and a step takes what the cost model says."""
+"""Open-loop load in virtual time: arrivals do not wait for answers, and a step takes its predicted time."""
 
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from engine.scheduling.cost import StepCostModel, row_work, total
 
 @dataclass(frozen=True, slots=True)
 class TimedRequest:
-    """A request that arrives at a moment of virtual time."""
+    """A request and its arrival in virtual time."""
 
     at_ns: int
     request: Request
@@ -19,12 +19,12 @@ class TimedRequest:
 
 @dataclass(slots=True)
 class LoadReport:
-    """First tokens by request, in ns after arrival; and by tenant the tokens served, as `samples` saw them grow."""
+    """`ttft_ns`: time to first token, by request id. `served`: service, by tenant."""
 
     ttft_ns: dict[str, int] = field(default_factory=dict)
     served: Counter[str] = field(default_factory=Counter)
     samples: list[dict[str, int]] = field(default_factory=list)
-    """`served` after each step, of tenants that all had requests waiting then."""
+    """`served` of the rivals after each step in which all of them had waiting requests."""
     steps: int = 0
     elapsed_ns: int = 0
     busy_ns: int = 0
@@ -38,10 +38,10 @@ def run_load(
     until_ns: int,
     rivals: Sequence[str] = (),
 ) -> LoadReport:
-    """Serve `arrivals`, in order of time, until the clock reaches `until_ns`; every answer is token 1.
+    """Serve `arrivals`, in order of time, until the clock reaches `until_ns`. Every sampled token is 1.
 
-    Service counts as in VTC: an input token that is computed once, an output token twice. The caller's cost model is
-    the truth about time and does not learn; the scheduler's own does.
+    Service is counted as in VTC: 1 per computed input token, 2 per output token. `cost_model` gives the true step times
+    and does not learn; the scheduler has its own. `rivals`: tenants to record samples for.
     """
     report, pending, now_ns = LoadReport(), deque(arrivals), 0
     arrived: dict[str, int] = {}

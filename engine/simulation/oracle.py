@@ -1,4 +1,4 @@
-"""What a request is given when it has the machine to itself: worked out from the fake model, without an engine."""
+"""The expected answer of a request: computed from the fake model, without the engine."""
 
 from engine.request import FinishReason, TokenLogprob
 from engine.simulation.driver import Transcript
@@ -7,7 +7,7 @@ from engine.simulation.traffic import EOS_TOKEN, VOCAB_SIZE, Arrival
 
 
 def transcript_alone(arrival: Arrival, window_tokens: int) -> Transcript:
-    """The whole answer, but for its usage. It ends by the rules that the API promises, stated here once more."""
+    """The complete answer without its usage. Implements the API's rules of ending independently of the engine."""
     params = arrival.params
     digest = int.from_bytes(arrival.tenant.encode()[:8], "little")
     prompt_logprobs: list[TokenLogprob | None] = []
@@ -31,7 +31,7 @@ def transcript_alone(arrival: Arrival, window_tokens: int) -> Transcript:
 
 
 def check_transcript(arrival: Arrival, given: Transcript, window_tokens: int) -> None:
-    """A request that ran to its end was given what it is given alone; one that was cut off, a beginning of it."""
+    """A completed request has exactly its expected answer; an aborted or failed one has a prefix of it."""
     name, alone = arrival.id, transcript_alone(arrival, window_tokens)
     assert given.token_ids == alone.token_ids[: len(given.token_ids)], f"{name} was given other tokens than alone"
     assert given.logprobs == alone.logprobs[: len(given.logprobs)], f"{name} was given other log-probabilities"

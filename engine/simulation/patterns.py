@@ -1,4 +1,4 @@
-"""Traffic from a seed: mixtures of everything, and the patterns that a rule of the scheduler exists for."""
+"""Traffic from a seed: mixtures of everything, and patterns that exercise one rule of the scheduler each."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,10 +17,10 @@ _STANDARD = ServiceClass("standard", priority=10, step_share=0.5)
 def traffic_from_seed(
     seed: int, *, ahead: int = 0, speculate: bool = False, blocks_a_step: int = BLOCKS_A_STEP
 ) -> Traffic:
-    """Two seeds in three mix everything; the others are one of the patterns. In one of four some readers stop.
+    """Two seeds in three mix everything; the others are one of the patterns. In one of four some clients stop reading.
 
-    `ahead`: the same on a device that works beside the host, and has a memory of its own that it can run short of.
-    `speculate`: the same with drafts. `blocks_a_step`: the same where a step hands out and takes back no more.
+    `ahead`: with an asynchronous device, whose memory can run short. `speculate`: with drafts. `blocks_a_step`: the
+    blocks that a step allocates and returns.
     """
     rng = Random(seed)
     traffic = rng.choice(_PATTERNS)(seed, rng) if seed % 3 == 2 else _mixture(seed, rng)
@@ -35,7 +35,7 @@ def traffic_from_seed(
 def _mixture(seed: int, rng: Random) -> Traffic:
     """Pools of 1 to 40 blocks, shared prefixes, forks, all stop conditions, prompts at the limit, and faults.
 
-    In one seed of five steps are kept short for the time between tokens, and a token takes as much as on a processor.
+    In one seed of five, classes have targets for the time between tokens, and tokens cost as much as on a CPU.
     """
     paced = Random(~seed) if seed % 5 == 4 else None
     num_blocks = rng.choice((1, 2, 3, 5, 8, 12, 20, 40))
@@ -51,7 +51,7 @@ def _mixture(seed: int, rng: Random) -> Traffic:
         tenant_preemptions=rng.choice((0, 1, 4, 32)),
         preemption_window_steps=rng.choice((10, 100)),
     )
-    # Prompts begin with blocks of these two in any order, so that equal blocks stand behind different parents.
+    # Prompts begin with these two blocks in any order, so that equal blocks have different parents.
     blocks = [[rng.randrange(VOCAB_SIZE) for _ in range(BLOCK_TOKENS)] for _ in range(2)]
     longest_prompt = rng.choice((4, 20, 60, 10_000))
     pause_ns = _arrival_process(rng)
@@ -78,7 +78,7 @@ def _mixture(seed: int, rng: Random) -> Traffic:
 
 
 def _classes(rng: Random, paced: Random | None) -> tuple[ServiceClass, ...]:
-    """One to three classes, with and without reserves and targets; with `paced`, for the time between tokens, too."""
+    """One to three classes, with and without reserves and targets. `paced`: with targets between tokens, too."""
     count = rng.choice((1, 2, 2, 2, 3))
     fractions = rng.choice(((0.0, 0.0, 0.0), (0.3, 0.0, 0.0), (0.5, 0.3, 0.0), (0.3, 0.3, 0.3)))
     return tuple(
@@ -96,7 +96,7 @@ def _classes(rng: Random, paced: Random | None) -> tuple[ServiceClass, ...]:
 
 
 def _arrival_process(rng: Random) -> Callable[[Random], int]:
-    """Draws the nanoseconds to the next call: a burst, a Poisson process, or pauses with a heavy tail."""
+    """A function that draws the nanoseconds to the next call: a burst, a Poisson process, or a heavy tail."""
     return rng.choice((_no_pause, _poisson_pause, _heavy_pause))
 
 
@@ -109,7 +109,7 @@ def _poisson_pause(rng: Random) -> int:
 
 
 def _heavy_pause(rng: Random) -> int:
-    """Mostly within a few steps, now and then after minutes of silence."""
+    """Mostly a few steps, sometimes minutes."""
     return int(min(50_000.0, rng.paretovariate(0.8) - 1) * TICK_NS)
 
 
@@ -195,7 +195,7 @@ def _pattern(
 def _plain(
     rng: Random, name: str, ticks: float, tenant: str, service_class: ServiceClass, prompt: int, answer: int
 ) -> Arrival:
-    """A request of a fixed length with a prompt of its own, that comes so many ticks after the start."""
+    """A request of a fixed length with a random prompt, that arrives `ticks` after the start."""
     return Arrival(
         id=name,
         at_ns=int(ticks * TICK_NS),
@@ -208,7 +208,7 @@ def _plain(
 
 
 def _flood(seed: int, rng: Random) -> Traffic:
-    """One tenant sends ten times what another does, at once; both wait from the first step on."""
+    """One tenant sends ten times as many requests as another, at once; both wait from the first step on."""
     answer = rng.choice((2, 12))
     arrivals = [_plain(rng, f"f{n}", 0, "flooder", _STANDARD, rng.randint(8, 20), answer) for n in range(100)]
     arrivals += [_plain(rng, f"n{n}", 0, "neighbour", _STANDARD, rng.randint(8, 20), answer) for n in range(10)]
@@ -217,7 +217,7 @@ def _flood(seed: int, rng: Random) -> Traffic:
 
 
 def _return_from_idle(seed: int, rng: Random) -> Traffic:
-    """One tenant is served for a while; then a second one comes back, with as much to do."""
+    """One tenant is served for a while; then a second one returns with the same load."""
     arrivals = [_plain(rng, f"i{n}", 0, "back", _STANDARD, 16, 8) for n in range(2)]
     arrivals += [_plain(rng, f"a{n}", 0, "always", _STANDARD, 16, 8) for n in range(90)]
     arrivals += [_plain(rng, f"b{n}", rng.choice((100, 150)), "back", _STANDARD, 16, 8) for n in range(50)]
@@ -225,7 +225,7 @@ def _return_from_idle(seed: int, rng: Random) -> Traffic:
 
 
 def _fill_and_squeeze(seed: int, rng: Random) -> Traffic:
-    """Long answers fill the pool; then short requests of a higher class come one after another to squeeze them."""
+    """Long answers fill the pool; then short requests of a higher class arrive one after another and preempt them."""
     if seed % 2:
         return _out_of_budget(seed, rng)
     arrivals = [_plain(rng, f"l{n}", 0, f"victim-{n % 3}", _STANDARD, 20, rng.randint(40, 90)) for n in range(12)]
@@ -240,7 +240,7 @@ def _fill_and_squeeze(seed: int, rng: Random) -> Traffic:
 
 
 def _cache_rivals(seed: int, rng: Random) -> Traffic:
-    """Tenants come back with conversations that grew, while a flooder of their class sends prompts never seen."""
+    """Tenants return with growing conversations, while another tenant of their class floods with new prompts."""
     arrivals: list[Arrival] = []
     for tenant, service_class in (("p", _PREMIUM), ("s", _STANDARD), ("t", _STANDARD)):
         talk = [rng.randrange(VOCAB_SIZE) for _ in range(20)]
@@ -253,7 +253,7 @@ def _cache_rivals(seed: int, rng: Random) -> Traffic:
 
 
 def _shared_prefix(seed: int, rng: Random) -> Traffic:
-    """One tenant asks in both classes about the same text, so that their block tables share blocks."""
+    """One tenant sends the same prompt in both classes, so that their block tables share blocks."""
     text = tuple(rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((33, 50))))
     arrivals = []
     for number in range(40):
@@ -266,7 +266,7 @@ def _shared_prefix(seed: int, rng: Random) -> Traffic:
 
 
 def _almost_full(seed: int, rng: Random) -> Traffic:
-    """Two long answers grow until they have all but a block or two; short requests live in what is left."""
+    """Two long answers grow until they have all but a block or two; short requests run in the rest."""
     residents = 2
     num_blocks = rng.choice((9, 12))
     room = int((1 - _PREMIUM.reserved_fraction) * num_blocks) * BLOCK_TOKENS
@@ -282,7 +282,7 @@ def _almost_full(seed: int, rng: Random) -> Traffic:
 
 
 def _crowd_behind_a_hang(seed: int, rng: Random) -> Traffic:
-    """Requests keep coming at a rate that is served with ease, and a step hangs: all of them wait when it returns."""
+    """Requests arrive at a rate that is served easily; then a step hangs, and many wait when it returns."""
     arrivals, ticks = [], 0.0
     for number in range(60):
         ticks += rng.expovariate(0.2)
@@ -292,8 +292,8 @@ def _crowd_behind_a_hang(seed: int, rng: Random) -> Traffic:
 
 
 def _out_of_budget(seed: int, rng: Random) -> Traffic:
-    """A tenant squeezes with long prompts, more than its budget of preemptions allows; others of its class, who have
-    caused none, come with short ones while it waits."""
+    """A tenant preempts with long prompts until its preemption budget is exhausted; other tenants of its class, which
+    have caused no preemptions, send short prompts while it waits."""
     arrivals = [_plain(rng, f"l{n}", 0, f"victim-{n % 3}", _STANDARD, 20, rng.randint(40, 90)) for n in range(12)]
     for n in range(12):
         ticks = 20 + 12 * n

@@ -1,4 +1,4 @@
-"""What comes of a simulation: a report, or the failure that ended it."""
+"""The result of a simulation: a report, or the failure that ended it."""
 
 import traceback
 from collections.abc import Iterable, Mapping
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from engine.simulation.traffic import Traffic
 
 EVENTS_SHOWN = 30
-"""The last so many events of a run that failed."""
+"""The number of last events that a failure shows."""
 
 
 class SimulationFailure(AssertionError):
-    """An invariant broke. Says how to run it again, and what came just before.
+    """An invariant was violated. The message has the command that replays it, and the last events.
 
-    `invariant` is the place in the code that noticed: runs that break the same one have it in common.
+    `invariant`: the place in the code that detected it, which identifies the violated invariant.
     """
 
     def __init__(self, traffic: Traffic, step: int, cause: BaseException, events: Iterable[str]) -> None:
@@ -25,9 +25,10 @@ class SimulationFailure(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class SimulationReport:
-    """What came of one seed. `trace_hash` covers every plan, every block table and every delta, in order.
+    """The result of one seed.
 
-    `faults` counts what struck: aborts by where the request stood, the others by kind.
+    `trace_hash`: covers every plan, block table and delta, in order. `faults`: counts of applied faults, by kind, and
+    for requests by the request's state.
     """
 
     seed: int

@@ -1,4 +1,4 @@
-"""Makes a failing run small: the fewest requests and faults that break the same invariant."""
+"""Reduces a failing run to a minimal set of requests and faults that violate the same invariant."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,21 +7,21 @@ from engine.simulation.report import SimulationFailure
 from engine.simulation.simulator import simulate_traffic
 from engine.simulation.traffic import Traffic
 
-MOST_TRIALS = 400
+MAX_RUNS = 400
 
 
 @dataclass(frozen=True, slots=True)
 class ReducedCase:
-    """The requests and faults that are left, by their index in the seed's traffic, and how they fail."""
+    """The remaining requests and faults, by index in the seed's traffic, and their failure. `runs`: reduction runs."""
 
     arrivals: tuple[int, ...]
     faults: tuple[int, ...]
     failure: SimulationFailure
-    trials: int
+    runs: int
 
 
 def failure_of(traffic: Traffic) -> SimulationFailure | None:
-    """How the traffic fails when the whole state is checked after each call, if it does."""
+    """The failure of the traffic with all checks after each call; None if it does not fail."""
     try:
         simulate_traffic(traffic, check_every=1)
     except SimulationFailure as failure:
@@ -30,9 +30,9 @@ def failure_of(traffic: Traffic) -> SimulationFailure | None:
 
 
 def shrink(traffic: Traffic) -> ReducedCase | None:
-    """Drop faults, then requests, and again, as long as the same invariant breaks. None: nothing breaks.
+    """Drop faults, then requests, repeatedly, while the same invariant is violated. None: the traffic does not fail.
 
-    Another failure than the first one's is no success: a reduced case that fails otherwise explains nothing.
+    A reduced case that violates another invariant does not count, as it would not explain the first failure.
     """
     first = failure_of(traffic)
     if first is None:
@@ -43,7 +43,7 @@ def shrink(traffic: Traffic) -> ReducedCase | None:
         left = len(case.arrivals) + len(case.faults)
         case.faults = _fewest(case.faults, lambda kept: case.still_fails(case.arrivals, kept))
         case.arrivals = _fewest(case.arrivals, lambda kept: case.still_fails(kept, case.faults))
-    return ReducedCase(tuple(case.arrivals), tuple(case.faults), case.failure, case.trials)
+    return ReducedCase(tuple(case.arrivals), tuple(case.faults), case.failure, case.runs)
 
 
 class _Case:
@@ -54,12 +54,12 @@ class _Case:
         self.arrivals: Sequence[int] = range(len(traffic.arrivals))
         self.faults: Sequence[int] = range(len(traffic.faults))
         self.failure = failure
-        self.trials = 0
+        self.runs = 0
 
     def still_fails(self, arrivals: Sequence[int], faults: Sequence[int]) -> bool:
-        if self.trials >= MOST_TRIALS:
+        if self.runs >= MAX_RUNS:
             return False
-        self.trials += 1
+        self.runs += 1
         failure = failure_of(self._traffic.only(arrivals, faults))
         if failure is None or failure.invariant != self.failure.invariant:
             return False
@@ -68,7 +68,8 @@ class _Case:
 
 
 def _fewest(items: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> Sequence[int]:
-    """Delta debugging (Zeller's ddmin, complements only): leave out parts, ever smaller, while it goes on failing."""
+    """Delta debugging (ddmin, complements only: Zeller and Hildebrandt 2002, Simplifying and Isolating Failure-Inducing
+    Input): leave out smaller and smaller parts while it still fails."""
     if not items or fails(()):
         return ()
     parts = 2

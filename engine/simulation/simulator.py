@@ -1,4 +1,4 @@
-"""Runs traffic through the scheduler and the fake executor in virtual time, and checks what must hold meanwhile."""
+"""Runs traffic through the scheduler and the fake executor in virtual time, and checks all invariants."""
 
 from collections import Counter, deque
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from engine.simulation.device import Device, StepTime
 from engine.simulation.draft_audit import DraftAuditor
 from engine.simulation.driver import Transcript, request_of
 from engine.simulation.fake_executor import DeviceFailure, FakeExecutor
-from engine.simulation.flight_audit import FlightAuditor
-from engine.simulation.guesses import Guesser, drafted_for
+from engine.simulation.fake_proposer import FakeProposer, running_only
+from engine.simulation.in_flight_audit import InFlightAuditor
 from engine.simulation.oracle import check_transcript
 from engine.simulation.patterns import traffic_from_seed
 from engine.simulation.report import EVENTS_SHOWN, SimulationFailure, SimulationReport
@@ -27,9 +27,9 @@ from engine.simulation.traffic import VOCAB_SIZE, Arrival, Fault, FaultKind, Tra
 MAX_STEPS = 20_000
 
 FULL_CHECK_EVERY = 8
-"""The state as a whole, O(everything), is checked after so many steps; which of them depends on the seed. What a step
-does is checked in each. A broken state stays broken, as nothing repairs it, so this finds it a few steps later; a
-replay checks after each call, and names the step."""
+"""The interval, in steps, of the checks of the whole state, which are O(everything); the offset depends on the seed.
+Each step's effects are checked in every step. A violated invariant of the state stays violated, so these checks find it
+a few steps later; a replay checks after each call and finds the step."""
 
 
 def simulate(
@@ -38,14 +38,14 @@ def simulate(
     """Run the seed's traffic: faults while requests arrive, then none until the last one is done.
 
     Raises:
-        SimulationFailure: an invariant broke, a token stream differs from that of the same request alone, or
-            something is left when all are done.
+        SimulationFailure: an invariant was violated, a token stream differs from the expected one, or something is left
+            when all requests are done.
     """
     return simulate_traffic(traffic_from_seed(seed, ahead=ahead, speculate=speculate, blocks_a_step=blocks_a_step))
 
 
 def simulate_traffic(traffic: Traffic, *, check_every: int = FULL_CHECK_EVERY) -> SimulationReport:
-    """The same for traffic that was made, or reduced, by hand. `check_every=1` also checks within each step."""
+    """The same for given traffic. `check_every=1` also checks within each step."""
     simulation = _Simulation(traffic, check_every)
     try:
         return simulation.run()
@@ -55,7 +55,7 @@ def simulate_traffic(traffic: Traffic, *, check_every: int = FULL_CHECK_EVERY) -
 
 @dataclass(frozen=True, slots=True)
 class _Launched:
-    """A step in flight: its work, what the device took for it, after so many good steps in a row, and until when."""
+    """A step in flight: its work, its time on the device, the device's good steps before it, and when it ends."""
 
     plan: StepPlan
     pending: PendingStep
@@ -67,7 +67,7 @@ class _Launched:
 
 @dataclass(frozen=True, slots=True)
 class _NeverLaunched:
-    """A `PendingStep` for which there was no room from the first."""
+    """A `PendingStep` whose launch ran out of device memory."""
 
     error: OutOfDeviceMemory
 
@@ -76,8 +76,8 @@ class _NeverLaunched:
 
 
 @dataclass(frozen=True, slots=True)
-class _Unread:
-    """A request that is paused since, and until when."""
+class _Paused:
+    """A paused request, and when its pause begins and ends."""
 
     request: Request
     since_ns: int
@@ -106,37 +106,40 @@ class _Simulation:
         self._faults_in_flight: list[Fault] = []
         self._requests: dict[str, Request] = {}
         self._alive: list[Request] = []
-        self._unread: list[_Unread] = []
+        self._paused: list[_Paused] = []
         self._aborted: dict[str, Transcript] = {}
         self._transcripts: dict[str, Transcript] = {}
-        self._guesser = Guesser(traffic.seed, self._executor) if traffic.speculate else None
-        windows = {each.name: traffic.window_tokens_of(each) for each in traffic.config.classes}
+        self._proposer = FakeProposer(traffic.seed, self._executor) if traffic.speculate else None
+        classes = traffic.config.classes
+        windows = {service_class.name: traffic.window_tokens_of(service_class) for service_class in classes}
         self._draft_auditor = DraftAuditor(windows, traffic.config.chunk_tokens) if traffic.speculate else None
-        self._flight_auditor = FlightAuditor()
-        self._auditor = Auditor(traffic.config, self._scheduler, self._pool, self._flight_auditor, self._draft_auditor)
+        self._in_flight_auditor = InFlightAuditor()
+        self._auditor = Auditor(
+            traffic.config, self._scheduler, self._pool, self._in_flight_auditor, self._draft_auditor
+        )
         self._time_auditor = TimeAuditor(traffic.config, self._scheduler, traffic.longest_step_ns)
         self._now_ns = 0
         self._draws = Random(traffic.seed)
-        self._struck: Counter[str] = Counter()
+        self._fault_counts: Counter[str] = Counter()
         self._trace = sha256()
 
     def run(self) -> SimulationReport:
-        while self._arrivals or self._faults or self._launched or self._unread or self._scheduler.has_work:
+        while self._arrivals or self._faults or self._launched or self._paused or self._scheduler.has_work:
             assert self.step < MAX_STEPS, "the queue does not drain"
             self._take_arrivals()
             self._take_faults()
             self._resume()
-            while self._launched and self._guesser is not None and self._guesser.waits():
-                self._land(self._launched.popleft())
+            while self._launched and self._proposer is not None and self._proposer.waits_for_result():
+                self._complete(self._launched.popleft())
             self._alive = [request for request in self._alive if request.phase is not Phase.FINISHED]
             plan = self._schedule()
             if plan is not None:
                 kept = self._traffic.ahead if self._launch(plan) else 0
                 while len(self._launched) > kept:
-                    self._land(self._launched.popleft())
+                    self._complete(self._launched.popleft())
                 self.step += 1
             elif self._launched:
-                self._land(self._launched.popleft())
+                self._complete(self._launched.popleft())
             elif not self._scheduler.returning_blocks and not any(request.is_allocating for request in self._alive):
                 self._sleep()
         self._check_state()
@@ -154,16 +157,16 @@ class _Simulation:
             accepted_drafts=0 if self._draft_auditor is None else self._draft_auditor.accepted,
             rejected_drafts=0 if self._draft_auditor is None else self._draft_auditor.rejected,
             virtual_ns=self._now_ns,
-            faults=dict(sorted(self._struck.items())),
+            faults=dict(sorted(self._fault_counts.items())),
             trace_hash=self._trace.hexdigest(),
         )
 
     def _sleep(self) -> None:
-        """There is nothing to do until something comes."""
+        """Advance the time to the next event."""
         assert not self._scheduler.has_work, "requests are left and nothing is scheduled"
         self._faults_in_flight.clear()
         nexts = [events[0].at_ns for events in (self._arrivals, self._faults) if events]
-        nexts += [unread.until_ns for unread in self._unread]
+        nexts += [paused.until_ns for paused in self._paused]
         self._now_ns = max(self._now_ns, min(nexts, default=0))
 
     def _schedule(self) -> StepPlan | None:
@@ -172,13 +175,13 @@ class _Simulation:
         running = sum(request.phase is Phase.RUNNING for request in self._alive)
         drafts = self._draft()
         limits = self._scheduler.step_limits(self._now_ns)
-        self._time_auditor.check_guard(limits, self._now_ns)
+        self._time_auditor.check_limits(limits, self._now_ns)
         self._time_auditor.before_schedule()
         plan = self._scheduler.schedule(self._now_ns, budget=budget, limits=limits, draft=lambda _: drafts)
         if self._check_every == 1:
             self._scheduler.check()
-        most = self._traffic.config.step_tokens
-        self._auditor.after_schedule(plan, min(most, max(budget, running + 1)), limits, self._now_ns)
+        budget_tokens = min(self._traffic.config.step_tokens, max(budget, running + 1))
+        self._auditor.after_schedule(plan, budget_tokens, limits, self._now_ns)
         if plan is not None:
             self._time_auditor.check_length(plan)
         self._check_plan(plan)
@@ -188,19 +191,19 @@ class _Simulation:
         return plan
 
     def _draft(self) -> dict[Request, tuple[int, ...]]:
-        """Guesses for some of those that are here, be they of use or not, and the time that they took."""
-        if self._guesser is None:
+        """Draft for some of the requests, useful or not, and charge the time of drafting."""
+        if self._proposer is None:
             return {}
-        drafts = self._guesser.guess(self._alive)
-        if running := drafted_for(drafts):
-            elapsed_ns = self._guesser.drafting_ns()
+        drafts = self._proposer.propose(self._alive)
+        if running := running_only(drafts):
+            elapsed_ns = self._proposer.drafting_ns()
             self._now_ns += elapsed_ns
             self._scheduler.charge_drafting(running, elapsed_ns)
-            self._time_auditor.drafted(elapsed_ns)
+            self._time_auditor.on_drafting(elapsed_ns)
         return drafts
 
     def _launch(self, plan: StepPlan) -> bool:
-        """False: there is no room for it, so nothing else can be launched before it has shown."""
+        """Launch a step. False: it is out of device memory, so nothing is launched before it is complete."""
         self._record(
             f"step {plan.step}: {plan.copies} "
             + " ".join(
@@ -215,7 +218,7 @@ class _Simulation:
             pending = self._executor.execute(plan)
         except OutOfDeviceMemory as error:
             pending = _NeverLaunched(error)
-        self._flight_auditor.launched(plan)
+        self._in_flight_auditor.on_launch(plan)
         work = total(row_work(row.start, row.tokens) for row in plan.rows)
         time = self._device.run(work)
         begins_ns = max(self._now_ns, self._launched[-1].ends_ns) if self._launched else self._now_ns
@@ -223,22 +226,22 @@ class _Simulation:
         self._launched.append(_Launched(plan, pending, work, time, self._device.good_steps, ends_ns))
         return not isinstance(pending, _NeverLaunched)
 
-    def _land(self, step: _Launched) -> None:
+    def _complete(self, step: _Launched) -> None:
         plan, elapsed_ns = step.plan, step.time.elapsed_ns
         self._now_ns = max(self._now_ns, step.ends_ns)
         self._time_auditor.after_step(step.work, step.time, step.good_steps)
         for fault in self._faults_in_flight:
-            self._strike(fault)
+            self._apply(fault)
         self._faults_in_flight.clear()
         if self._draws.random() < 0.2:
-            self._take_arrivals()  # else those that came meanwhile are taken in after the step
+            self._take_arrivals()  # otherwise requests that arrived during the step are added after it
         self._auditor.before_commit(plan)
         try:
             result = step.pending.result()
         except OutOfDeviceMemory as error:
             deltas = self._scheduler.give_back(plan, str(error), elapsed_ns=elapsed_ns)
             self._auditor.after_give_back(plan, deltas)
-            self._struck["given back"] += 1
+            self._fault_counts["given back"] += 1
         except DeviceFailure as error:
             deltas = self._scheduler.fail(plan, str(error), elapsed_ns=elapsed_ns)
             self._auditor.after_commit(plan, deltas, None)
@@ -252,16 +255,16 @@ class _Simulation:
             self._check_state()
 
     def _check_state(self) -> None:
-        """The whole state, from inside and from outside."""
+        """Check the whole state: the scheduler's own invariants and the auditors'."""
         self._scheduler.check()
         self._time_auditor.check_books(self._requests.values())
-        self._time_auditor.check_loads([each for each in self._alive if each.phase is not Phase.FINISHED])
+        self._time_auditor.check_loads([request for request in self._alive if request.phase is not Phase.FINISHED])
         self._time_auditor.check_waits()
 
     def _budget(self) -> int:
-        """What a caller with a time target might ask for: anything."""
-        most = self._traffic.config.step_tokens
-        return self._draws.randint(0, most) if self._draws.random() < 0.3 else most
+        """Any budget that a caller might pass."""
+        step_tokens = self._traffic.config.step_tokens
+        return self._draws.randint(0, step_tokens) if self._draws.random() < 0.3 else step_tokens
 
     def _take_arrivals(self) -> None:
         while self._arrivals and self._arrivals[0].at_ns <= self._now_ns:
@@ -281,8 +284,8 @@ class _Simulation:
             assert fits, f"{arrival.id} was not refused"
             self._alive.append(request)
             self._transcripts[arrival.id] = Transcript()
-            self._auditor.arrived(request, self._now_ns)
-            self._time_auditor.arrived(request, self._now_ns)
+            self._auditor.on_arrival(request, self._now_ns)
+            self._time_auditor.on_arrival(request, self._now_ns)
         self._record(f"{arrival.id} arrives")
 
     def _take_faults(self) -> None:
@@ -291,13 +294,13 @@ class _Simulation:
             if fault.in_flight and fault.kind in _TO_A_REQUEST:
                 self._faults_in_flight.append(fault)
             else:
-                self._strike(fault)
+                self._apply(fault)
 
-    def _strike(self, fault: Fault) -> None:
+    def _apply(self, fault: Fault) -> None:
         name = fault.kind.name.lower()
         match fault.kind:
             case FaultKind.ABORT | FaultKind.PREEMPT | FaultKind.PAUSE:
-                self._strike_request(fault)
+                self._apply_to_request(fault)
                 return
             case FaultKind.FAILURE:
                 self._executor.fail_next()
@@ -306,19 +309,19 @@ class _Simulation:
             case FaultKind.JUMP:
                 self._now_ns += fault.ns
             case _:
-                self._device.strike(fault)
-        self._struck[name] += 1
+                self._device.apply(fault)
+        self._fault_counts[name] += 1
         self._record(f"{name} of {fault.steps} steps, {fault.ns} ns")
 
-    def _strike_request(self, fault: Fault) -> None:
+    def _apply_to_request(self, fault: Fault) -> None:
         alive = [request for request in self._alive if request.phase is not Phase.FINISHED]
         if not alive:
             return
         victim = alive[fault.rank % len(alive)]
         when = "in flight" if fault.in_flight else "between steps"
         if fault.kind is FaultKind.ABORT:
-            self._struck[f"abort {when}, {_standing(victim)}"] += 1
-            self._read_again(victim)
+            self._fault_counts[f"abort {when}, {_standing(victim)}"] += 1
+            self._end_pause(victim)
             assert self._scheduler.abort(victim.id, self._now_ns)
             assert not self._scheduler.abort(victim.id)
             assert not victim.block_table, "an aborted request keeps blocks"
@@ -326,7 +329,7 @@ class _Simulation:
         elif fault.kind is FaultKind.PAUSE:
             self._pause(victim, fault.ns, when)
         elif self._scheduler.preempt(victim.id):
-            self._struck[f"preempt {when}"] += 1
+            self._fault_counts[f"preempt {when}"] += 1
         self._record(f"{fault.kind.name.lower()} of {victim.id}")
 
     def _pause(self, request: Request, ns: int, when: str) -> None:
@@ -334,22 +337,22 @@ class _Simulation:
         assert self._scheduler.pause(request.id, self._now_ns) != paused
         assert (request.slot, request.block_table, request.computed) == (None, [], 0), "nobody reads it, and it holds"
         if not paused:
-            self._struck[f"pause {when}, {standing}"] += 1
-            self._unread.append(_Unread(request, self._now_ns, self._now_ns + ns))
+            self._fault_counts[f"pause {when}, {standing}"] += 1
+            self._paused.append(_Paused(request, self._now_ns, self._now_ns + ns))
 
     def _resume(self) -> None:
-        """Those whose time has come are read again."""
-        for unread in [unread for unread in self._unread if unread.until_ns <= self._now_ns]:
-            assert self._scheduler.resume(unread.request.id, self._now_ns)
-            assert not self._scheduler.resume(unread.request.id)
-            self._read_again(unread.request)
-            self._record(f"{unread.request.id} is read again")
+        """Resume the requests whose pause is over."""
+        for paused in [paused for paused in self._paused if paused.until_ns <= self._now_ns]:
+            assert self._scheduler.resume(paused.request.id, self._now_ns)
+            assert not self._scheduler.resume(paused.request.id)
+            self._end_pause(paused.request)
+            self._record(f"{paused.request.id} is read again")
 
-    def _read_again(self, request: Request) -> None:
-        """A pause ends, if the request is paused, be it that it ends itself."""
-        for unread in [unread for unread in self._unread if unread.request is request]:
-            self._unread.remove(unread)
-            self._time_auditor.paused(request, self._now_ns - unread.since_ns)
+    def _end_pause(self, request: Request) -> None:
+        """Record the end of a request's pause, if it is paused, because it resumes or ends."""
+        for paused in [paused for paused in self._paused if paused.request is request]:
+            self._paused.remove(paused)
+            self._time_auditor.on_pause_end(request, self._now_ns - paused.since_ns)
 
     def _check_plan(self, plan: StepPlan | None) -> None:
         config = self._traffic.config
@@ -368,12 +371,12 @@ class _Simulation:
         assert numbers == sorted(set(numbers)), "a request has lost its place"
 
     def _ends(self, request: Request) -> bool:
-        """Is all that there is to compute of it in flight?"""
-        return self._flight_auditor.ends(request, self._traffic.window_tokens_of(request.service_class))
+        """Whether all that is left to compute of the request is in flight."""
+        return self._in_flight_auditor.ends(request, self._traffic.window_tokens_of(request.service_class))
 
     def _check_end(self) -> None:
         stats = self._scheduler.stats()
-        assert stats.wasted_rows_total == self._flight_auditor.wasted_rows, "wasted rows are miscounted"
+        assert stats.wasted_rows_total == self._in_flight_auditor.wasted_rows, "wasted rows are miscounted"
         assert stats.free_blocks == stats.num_blocks, "blocks are lost"
         if self._draft_auditor is not None:
             self._draft_auditor.check_usage(self._requests)
@@ -402,7 +405,7 @@ _TO_A_REQUEST = (FaultKind.ABORT, FaultKind.PREEMPT, FaultKind.PAUSE)
 
 
 def _standing(request: Request) -> str:
-    """Where a request stands, as far as an abort has to tell the cases apart."""
+    """The state of a request, in the cases that an abort distinguishes."""
     if request.phase is Phase.PAUSED:
         return "paused"
     if request.phase is Phase.RUNNING:

@@ -1,4 +1,4 @@
-"""Judges what a scheduler says about time: what it has charged, what it predicts, and how short it keeps steps."""
+"""Checks everything about time: charged times, predictions, and the limits of steps."""
 
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
@@ -15,25 +15,25 @@ from engine.scheduling.wait import ClassLoad, predict_drain_ns, predict_first_to
 from engine.simulation.device import StepTime
 
 GOOD_STEPS = 16
-"""So many steps without a fault of time, and the scheduler has found back to what a step takes."""
-MOST_OFF = 2.0
-"""How far, as a factor, it may then be off."""
-MOST_MISSES = 1 + SLOW_STREAK
-"""So many of the last `GOOD_STEPS` may be off by more all the same. A mix of work such as no step before had can look
-like a device that has become faster, and it takes a streak to find out that it has not."""
+"""Steps without a fault of time after which the scheduler's predictions must be right again."""
+MAX_ERROR_FACTOR = 2.0
+"""The maximum factor by which they may then be wrong."""
+MAX_MISSES = 1 + SLOW_STREAK
+"""Exceptions among the last `GOOD_STEPS`. A new mix of work can look like a faster device, which a streak of slow steps
+corrects."""
 
 
 class TimeAuditor:
-    """Keeps its own books of the time of one run."""
+    """Accounts for the time of one run independently of the scheduler."""
 
     def __init__(self, config: SchedulerConfig, scheduler: Scheduler, longest_step_ns: int) -> None:
         self._config = config
         self._longest_step_ns = longest_step_ns
         self._decodes: list[StepWork] = []
-        """The rows of all that run, before a step is scheduled; each computes one token at least."""
+        """The decode work of each running request before a step is scheduled; each computes at least one token."""
         self._target_ns: int | None = None
         self._running: set[str] = set()
-        self._classes = sorted(config.classes, key=lambda each: each.priority)
+        self._classes = sorted(config.classes, key=lambda service_class: service_class.priority)
         self._scheduler = scheduler
         self._elapsed_ns = 0
         self._misses: deque[bool] = deque(maxlen=GOOD_STEPS)
@@ -41,37 +41,41 @@ class TimeAuditor:
         self._arrived_ns: dict[str, int] = {}
         self._paused_ns: Counter[str] = Counter()
 
-    def paused(self, request: Request, elapsed_ns: int) -> None:
-        """Nobody read it for so long."""
+    def on_pause_end(self, request: Request, elapsed_ns: int) -> None:
+        """A pause of `elapsed_ns` has ended."""
         self._paused_ns[request.id] += elapsed_ns
 
     def check_pauses(self, requests: Iterable[Request], total_ns: int) -> None:
-        """All pauses have ended, and are told."""
+        """All pauses have ended and are reported."""
         for request in requests:
             assert request.usage.paused_ns == self._paused_ns[request.id], f"the pauses of {request.id} are miscounted"
         assert total_ns == self._paused_ns.total(), "pauses are miscounted"
 
-    def arrived(self, request: Request, now_ns: int) -> None:
+    def on_arrival(self, request: Request, now_ns: int) -> None:
         self._arrived_ns[request.id] = now_ns
         self._last_arrival_ns[request.rank] = now_ns
 
-    def check_guard(self, limits: StepLimits, now_ns: int) -> None:
-        """Steps are kept short for a class with a target, shorter as long as it is about, and for no other."""
-        targets = {rank: each.ttft_target_ms * 10**6 for rank, each in enumerate(self._classes) if each.ttft_target_ms}
+    def check_limits(self, limits: StepLimits, now_ns: int) -> None:
+        """Steps are limited for classes with a target only, and more while such a class is active."""
+        targets = {
+            rank: service_class.ttft_target_ms * 10**6
+            for rank, service_class in enumerate(self._classes)
+            if service_class.ttft_target_ms
+        }
         bounds_ns = {rank: self._bound_ns(rank, target_ns, now_ns) for rank, target_ns in targets.items()}
         if not bounds_ns:
-            assert limits.rank == len(self._classes) - 1, "a step is kept short for nobody"
+            assert limits.rank == len(self._classes) - 1, "steps are limited without a target"
             return
         tightest = min(bounds_ns, key=lambda rank: (bounds_ns[rank], rank))
-        assert limits.rank == tightest, "steps are kept short for another class than the tightest"
-        tokens, most = limits.prefill_tokens, self._config.step_tokens
-        least = min(BLOCK_TOKENS, most)
-        assert least <= tokens <= most, "the guard is out of its bounds"
-        assert tokens == least or self._step_ns(tokens) <= bounds_ns[tightest] + 1, "a step may be too long"
-        assert tokens == most or self._step_ns(tokens + 2) >= bounds_ns[tightest] - 1, "steps are shorter than need be"
+        assert limits.rank == tightest, "steps are limited for another class than the tightest"
+        tokens, high = limits.prefill_tokens, self._config.step_tokens
+        low = min(BLOCK_TOKENS, high)
+        assert low <= tokens <= high, "the limit of prefill is out of its bounds"
+        assert tokens == low or self._step_ns(tokens) <= bounds_ns[tightest] + 1, "a step may be too long"
+        assert tokens == high or self._step_ns(tokens + 2) >= bounds_ns[tightest] - 1, "steps are shorter than needed"
 
     def before_schedule(self) -> None:
-        """Note what a step has in any case, and the tightest target of those that wait for their next token."""
+        """Record the decode work of the next step, and the tightest target of the decoding requests."""
         running = list(self._scheduler.running)
         self._running = {request.id for request in running}
         self._decodes = [row_work(request.scheduled, 1) for request in running]
@@ -88,8 +92,8 @@ class TimeAuditor:
         return computes_last and goes_on and request.scheduled >= request.prompt_tokens
 
     def check_length(self, plan: StepPlan) -> None:
-        """A step with more than a little prefill is no longer than the watchdog and the targets have it; where a target
-        is tighter than prefill can bear, it is what keeps nine tenths of prefill's rate."""
+        """A step with more than `MIN_CHUNK_TOKENS` of prefill respects the watchdog's limit and the targets. Where a
+        target is too tight for prefill, the limit keeps nine tenths of the prefill rate instead."""
         prompts = [row for row in plan.rows if row.tokens - (row.request.id in self._running) - len(row.drafts) > 0]
         more = sum(row.tokens - (row.request.id in self._running) for row in plan.rows)
         if more <= MIN_CHUNK_TOKENS:
@@ -105,7 +109,7 @@ class TimeAuditor:
         kept_ns = KEPT_THROUGHPUT * full_ns * decode_ns / max(decode_ns + (1 - KEPT_THROUGHPUT) * full_ns, 1.0)
         token_ns = cost.row_ns(start + more, 2) - cost.row_ns(start + more, 1) + 2
         bound_ns = max(self._target_ns, decode_ns + kept_ns + token_ns)
-        assert planned_ns <= bound_ns, f"who decodes waits {planned_ns} ns for their next token, not {bound_ns} ns"
+        assert planned_ns <= bound_ns, f"decodes wait {planned_ns} ns for their next token, more than {bound_ns} ns"
 
     def _bound_ns(self, rank: int, target_ns: int, now_ns: int) -> int:
         last_ns = self._last_arrival_ns.get(rank)
@@ -113,59 +117,59 @@ class TimeAuditor:
         return target_ns // STEPS_TO_FIRST_TOKEN if is_active else target_ns
 
     def _step_ns(self, prefill_tokens: int) -> int:
-        """What a step takes with all that runs and so much of a new prompt."""
+        """The predicted time of a step with all decodes and `prefill_tokens` of a new prompt."""
         rows = [row_work(request.computed, 1) for request in self._scheduler.running]
         return self._scheduler.cost_model.predict_ns(total([*rows, row_work(0, prefill_tokens)]))
 
     def check_waits(self) -> None:
-        """Predicted waits are numbers. Where no class has a larger share of a step than one above, none waits less."""
+        """Predicted waits are not negative. Where no class has a larger step share than one above, none waits less."""
         scheduler = self._scheduler
         load, cost = scheduler.snapshot(), scheduler.cost_model
         ranks = range(len(self._classes))
         waits = [predict_first_token_ns(load, rank, BLOCK_TOKENS, cost) for rank in ranks]
         assert all(wait >= 0 for wait in waits)
-        shares = [each.step_share for each in self._classes]
+        shares = [service_class.step_share for service_class in self._classes]
         if shares == sorted(shares, reverse=True):
-            assert waits == sorted(waits), "a class is said to wait less than one above"
+            assert waits == sorted(waits), "a class is predicted to wait less than one above"
         for rank in ranks:
-            waiting = sum(each.waiting_requests for each in load.classes[: rank + 1])
-            assert (predict_drain_ns(load, rank, cost) > 0) <= (waiting > 0), "a queue of none takes its time"
+            waiting = sum(class_load.waiting_requests for class_load in load.classes[: rank + 1])
+            assert (predict_drain_ns(load, rank, cost) > 0) <= (waiting > 0), "an empty queue is predicted to take time"
 
     def check_start(self, requests: Iterable[Request], now_ns: int) -> None:
-        """Whoever starts has waited from its arrival until now, but for the time when nobody wanted it to start.
-        `requests` are in the step, or board."""
+        """A request that starts has waited since its arrival, without its pauses. `requests`: those in the step, and
+        those that are allocating."""
         for request in requests:
             arrived_ns = self._arrived_ns.pop(request.id, None)
             if arrived_ns is not None:
                 waited_ns = now_ns - arrived_ns - self._paused_ns[request.id]
                 assert request.queue_ns == waited_ns, f"the wait of {request.id} is miscounted"
 
-    def drafted(self, elapsed_ns: int) -> None:
-        """So long it took to draft before a step."""
+    def on_drafting(self, elapsed_ns: int) -> None:
+        """Drafting before a step took `elapsed_ns`."""
         self._elapsed_ns += elapsed_ns
 
     def after_step(self, work: StepWork, time: StepTime, good_steps: int) -> None:
-        """Before the scheduler hears of the step's time: what would it have said?"""
+        """Compare a step's time with the scheduler's prediction, before the scheduler learns from it."""
         self._elapsed_ns += time.elapsed_ns
         if good_steps <= GOOD_STEPS:
             self._misses.clear()
             return
         predicted_ns = self._scheduler.cost_model.predict_ns(work)
-        self._misses.append(not time.usual_ns / MOST_OFF <= predicted_ns <= time.usual_ns * MOST_OFF)
-        missed = sum(self._misses) > MOST_MISSES
+        self._misses.append(not time.usual_ns / MAX_ERROR_FACTOR <= predicted_ns <= time.usual_ns * MAX_ERROR_FACTOR)
+        missed = sum(self._misses) > MAX_MISSES
         assert not missed, f"a step of {time.usual_ns} ns is predicted to take {predicted_ns} ns, and others before it"
 
     def check_books(self, requests: Iterable[Request]) -> None:
-        """All time is charged, to the nanosecond: to the classes, and to the requests that there ever were."""
+        """All time is charged, to the nanosecond, to the classes and to the requests. `requests`: all so far."""
         classes = self._scheduler.stats().classes
-        assert sum(each.attributed_ns for each in classes) == self._elapsed_ns, "time is lost, or charged twice"
-        assert all(0 <= each.recompute_ns <= each.attributed_ns for each in classes)
+        assert sum(stats.attributed_ns for stats in classes) == self._elapsed_ns, "time is lost, or charged twice"
+        assert all(0 <= stats.recompute_ns <= stats.attributed_ns for stats in classes)
         charged_ns = sum(request.engine_ns + sum(request.recompute_ns.values()) for request in requests)
-        charged_ns += sum(each.wasted_ns for each in classes)
+        charged_ns += sum(stats.wasted_ns for stats in classes)
         assert charged_ns == self._elapsed_ns, "the requests' time is not that of the steps"
 
     def check_loads(self, alive: Sequence[Request]) -> None:
-        """What waits are predicted from is what the requests are."""
+        """The load sums match the requests."""
         for rank, load in enumerate(self._scheduler.snapshot().classes):
             own = [request for request in alive if request.rank == rank]
             counted = replace(load, bound_tokens=None)

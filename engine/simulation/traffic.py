@@ -1,4 +1,4 @@
-"""What happens in a simulation, as values: who asks for what and when, and what goes wrong. Times are virtual."""
+"""The input of a simulation as values: requests, their arrival times, and faults. Times are virtual."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,14 +15,14 @@ EOS_TOKEN = 0
 CLASS_NAMES = ("premium", "standard", "batch")
 
 TICK_NS = 4_000_000
-"""About what a step of decode takes: the unit in which patterns think."""
+"""About the time of a decode step: the unit of time in patterns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """One request. With `fork_of`, it has the prompt, the tenant and the class of that earlier one.
+    """One request. `fork_of`: the id of an earlier request with the same prompt, tenant and class.
 
-    `poisoned_at` is the position whose row comes out not finite, should it come to be computed.
+    `poisoned_at`: the position whose row has an output that is not finite, if it is computed.
     """
 
     id: str
@@ -37,12 +37,15 @@ class Arrival:
 
 
 class FaultKind(Enum):
-    """To a request: `ABORT`, `PREEMPT`; `PAUSE`, nobody reads it for `Fault.ns`.
+    """The kinds of faults.
 
-    To a step: `FAILURE`, it writes rubbish and raises; `HANG`, it takes `Fault.ns` longer; `SHORTAGE`, in the next
-    `Fault.steps` steps the device has no room for more than `Fault.tokens`, which it says at the launch or, with
-    `in_flight`, by the result. To time: `SLOW`, the next `Fault.steps` steps take five times as long; `STILL`, the
-    clock does not move while they run; `JUMP`, it leaps forward by `Fault.ns` between two steps."""
+    Of a request: `ABORT`; `PREEMPT`; `PAUSE`, its client does not read for `Fault.ns`.
+    Of a step: `FAILURE`, it writes garbage and raises; `HANG`, it takes `Fault.ns` longer; `SHORTAGE`, for the next
+    `Fault.steps` steps the device has memory for `Fault.tokens` tokens only, and fails at the launch or, with
+    `in_flight`, at the result.
+    Of time: `SLOW`, the next `Fault.steps` steps take five times as long; `STILL`, the clock stands still during them;
+    `JUMP`, the clock jumps forward by `Fault.ns` between two steps.
+    """
 
     ABORT = auto()
     PREEMPT = auto()
@@ -57,10 +60,10 @@ class FaultKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Something that goes wrong at the first step from `at_ns` on.
+    """A fault that is applied at the first step from `at_ns` on.
 
-    An abort, a preemption or a pause is of the `rank`-th (modulo their number) of the requests alive then; with
-    `in_flight` it comes while the step is computed, without it before the step is scheduled.
+    An abort, a preemption or a pause hits the `rank`-th (modulo their number) of the unfinished requests: with
+    `in_flight` while the step is computed, otherwise before it is scheduled.
     """
 
     at_ns: int
@@ -74,13 +77,12 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """A pool, a scheduler, and all that happens to them. `arrivals` and `faults` are in order of their time.
+    """The configuration of a simulation and all its events. `arrivals` and `faults` are in order of time.
 
-    `device_speed` is how many times as long as the reference device this one takes for a step, and `token_factor` how
-    many times as much of it a token is; `longest_step_ns` is the scheduler's. `ahead` is how many steps the device
-    takes beyond the one that is waited for. With `speculate` there are drafts, right and wrong ones. So few as
-    `blocks_a_step` make long requests of short ones: they board, and what they give back returns in parts. `only` made
-    what is `reduced_to` some arrivals and some faults, by their index.
+    `device_speed`: step times relative to the reference device. `token_factor`: the same for the cost of a token.
+    `longest_step_ns`: the scheduler's. `ahead`: the executor's `async_depth`. `speculate`: with drafts, right and wrong
+    ones. `blocks_a_step`: blocks allocated and returned per step; few make short requests behave like long ones, which
+    are allocated and returned in parts. `reduced_to`: the indices of the arrivals and faults that `only` kept.
     """
 
     seed: int
@@ -101,7 +103,7 @@ class Traffic:
 
     @property
     def command(self) -> str:
-        """What runs it again."""
+        """The command that replays it."""
         command = f"python -m engine.simulation --seed {self.seed}"
         command += " --ahead" * bool(self.ahead) + " --speculate" * self.speculate
         if self.blocks_a_step != BLOCKS_A_STEP:
@@ -112,17 +114,17 @@ class Traffic:
         return f"{command} --only '{arrivals}' --faults '{faults}'"
 
     def window_tokens_of(self, service_class: ServiceClass) -> int:
-        """What is not reserved for the classes above, or the model's window."""
-        above = [each for each in self.config.classes if each.priority < service_class.priority]
-        reserved = sum(int(each.reserved_fraction * self.num_blocks) for each in above)
+        """The class's window: the model's, or the part of the pool that is not reserved for the classes above."""
+        above = [higher for higher in self.config.classes if higher.priority < service_class.priority]
+        reserved = sum(int(higher.reserved_fraction * self.num_blocks) for higher in above)
         return min(self.max_model_len, (self.num_blocks - reserved) * BLOCK_TOKENS)
 
     def with_faults(self, more: Sequence[Fault]) -> "Traffic":
-        """The same, and more goes wrong."""
+        """The same traffic with more faults."""
         return replace(self, faults=tuple(sorted((*self.faults, *more), key=lambda fault: fault.at_ns)))
 
     def only(self, arrivals: Sequence[int], faults: Sequence[int]) -> "Traffic":
-        """The same with these arrivals and these faults alone. All else happens as before."""
+        """The same traffic with these arrivals and these faults only."""
         assert self.reduced_to is None, "an index would mean something else"
         kept = tuple(sorted(arrivals)), tuple(sorted(faults))
         return replace(

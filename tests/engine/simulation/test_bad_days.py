@@ -28,7 +28,7 @@ class Belief:
     """What the scheduler thinks of a step of a fixed mix of work, and does about it."""
 
     step_ns: int
-    guard_tokens: int
+    prefill_tokens: int
     wait_ns: int
     coefficients: CostCoefficients
 
@@ -65,13 +65,13 @@ class Machine:
         cost, limits = self.scheduler.cost_model, self.scheduler.step_limits(self.now_ns)
         return Belief(
             step_ns=cost.predict_ns(WORK),
-            guard_tokens=limits.prefill_tokens,
+            prefill_tokens=limits.prefill_tokens,
             wait_ns=predict_first_token_ns(self._idle, 1, PROMPT_TOKENS, cost),
             coefficients=cost.coefficients,
         )
 
     def strike(self, kind: FaultKind, *, ns: int = 0, steps: int = 0) -> None:
-        self.device.strike(Fault(at_ns=0, kind=kind, ns=ns, steps=steps))
+        self.device.apply(Fault(at_ns=0, kind=kind, ns=ns, steps=steps))
 
     def arrive(self, service_class: ServiceClass) -> None:
         tokens = [self._rng.randrange(1000) for _ in range(self._rng.randint(20, PROMPT_TOKENS))]
@@ -104,7 +104,7 @@ def test_a_hung_step_changes_no_belief(machine: Machine, hang_ns: int) -> None:
         after = machine.step()
         assert after.step_ns == pytest.approx(before.step_ns, rel=0.15)
         assert after.wait_ns == pytest.approx(before.wait_ns, rel=0.15)
-        assert after.guard_tokens in (STEP_TOKENS, pytest.approx(before.guard_tokens, rel=0.25))
+        assert after.prefill_tokens in (STEP_TOKENS, pytest.approx(before.prefill_tokens, rel=0.25))
 
 
 def test_a_hung_step_is_charged_in_full(machine: Machine) -> None:
@@ -134,11 +134,11 @@ def test_a_slow_device_is_believed_in_a_streak_and_forgiven_as_fast(machine: Mac
     for _ in range(3 * SLOW_STREAK):
         slow = machine.step()
     assert slow.step_ns == pytest.approx(SLOW_FACTOR * before.step_ns, rel=0.35)
-    assert slow.guard_tokens < before.guard_tokens / 2
+    assert slow.prefill_tokens < before.prefill_tokens / 2
     for _ in range(3 * SLOW_STREAK):
         after = machine.step()
     assert after.step_ns == pytest.approx(before.step_ns, rel=0.25)
-    assert after.guard_tokens == pytest.approx(before.guard_tokens, rel=0.25)
+    assert after.prefill_tokens == pytest.approx(before.prefill_tokens, rel=0.25)
 
 
 def test_a_clock_that_stands_still_teaches_nothing(machine: Machine) -> None:
@@ -151,6 +151,6 @@ def test_a_clock_that_stands_still_teaches_nothing(machine: Machine) -> None:
 def test_a_clock_that_jumps_loosens_the_guard_and_an_arrival_tightens_it(machine: Machine) -> None:
     before = machine.belief()
     machine.now_ns += 2 * MINUTE_NS
-    assert machine.belief().guard_tokens > before.guard_tokens
+    assert machine.belief().prefill_tokens > before.prefill_tokens
     machine.arrive(PREMIUM)
     assert machine.belief() == before

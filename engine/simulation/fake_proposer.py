@@ -1,4 +1,4 @@
-"""Drafts for a simulation: right as often as the seed says, of any length, and for those who can have none, too."""
+"""Drafts for a simulation, of any length and acceptance rate, also for requests that cannot have any."""
 
 from collections.abc import Iterable
 from random import Random
@@ -7,36 +7,36 @@ from engine.request import Phase, Request
 from engine.simulation.fake_executor import FakeExecutor, prefix_digest
 from engine.simulation.traffic import VOCAB_SIZE
 
-MOST_DRAFTS = 20
-"""More than a block of them."""
-MOST_DRAFTING_NS = 1_000_000
+MAX_DRAFTS = 20
+"""More tokens than a block has."""
+MAX_DRAFTING_NS = 1_000_000
 
 
-class Guesser:
-    """Knows what the fake model will draw, and says so with a probability that the seed has drawn."""
+class FakeProposer:
+    """Drafts the token that the fake model will sample, with a probability drawn from the seed; else a random one."""
 
     def __init__(self, seed: int, executor: FakeExecutor) -> None:
         self._rng = Random(f"guesses of {seed}")
         self._executor = executor
         self._right = self._rng.choice((0.0, 0.5, 0.9, 1.0))
         self._silent = self._rng.choice((0.0, 0.3, 0.7))
-        self._most = self._rng.choice((1, 4, MOST_DRAFTS))
+        self._most = self._rng.choice((1, 4, MAX_DRAFTS))
         self._digests: dict[str, tuple[int, int]] = {}
-        """Of each request by its id, how many of its tokens are in, and the digest of those."""
+        """By request id: the number of digested tokens, and their digest."""
 
-    def waits(self) -> bool:
-        """Is what is in flight to land first, so that more requests can have drafts?"""
+    def waits_for_result(self) -> bool:
+        """Whether to complete the steps in flight first, so that more requests can have drafts."""
         return self._rng.random() < 0.5
 
-    def guess(self, requests: Iterable[Request]) -> dict[Request, tuple[int, ...]]:
-        """For some of them; none at all in some steps."""
+    def propose(self, requests: Iterable[Request]) -> dict[Request, tuple[int, ...]]:
+        """Drafts for some of the requests; in some steps none."""
         if self._rng.random() < self._silent:
             return {}
         return {request: self._drafts(request) for request in requests if self._rng.random() < 0.8}
 
     def drafting_ns(self) -> int:
-        """How long it took."""
-        return self._rng.randrange(MOST_DRAFTING_NS)
+        """The time of drafting."""
+        return self._rng.randrange(MAX_DRAFTING_NS)
 
     def _drafts(self, request: Request) -> tuple[int, ...]:
         digest, drafts = self._digest(request), list[int]()
@@ -54,6 +54,6 @@ class Guesser:
         return digest
 
 
-def drafted_for(drafts: Iterable[Request]) -> list[Request]:
-    """Those of them who are there to bear the time."""
+def running_only(drafts: Iterable[Request]) -> list[Request]:
+    """The running ones of these requests, which are charged the time of drafting."""
     return [request for request in drafts if request.phase is Phase.RUNNING]

@@ -1,0 +1,108 @@
+"""Follows the steps in flight independently of the scheduler: the rows of each request, and whether they count."""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from engine.config import BLOCK_TOKENS
+from engine.request import Phase, Request
+from engine.scheduling import ScheduledRow, StepPlan
+
+
+class Standing(Enum):
+    """What a row counts for when its step completes.
+
+    `LIVE`: its request advances. `LOST`: the request was preempted or paused; the row counts for nothing and no tenant
+    is charged. `ABORTED`: the request was aborted; its tenant is charged. `SURPLUS`: the request had ended already.
+    """
+
+    LIVE = auto()
+    LOST = auto()
+    ABORTED = auto()
+    SURPLUS = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class _Launched:
+    """A plan, with the number of stops of each of its requests at the launch. `dropped`: ids whose rows are surplus."""
+
+    plan: StepPlan
+    stops: dict[str, int]
+    dropped: set[str] = field(default_factory=set)
+
+    def standing(self, request: Request) -> Standing:
+        if request.id in self.dropped:
+            return Standing.SURPLUS
+        if _stops(request) != self.stops[request.id]:
+            return Standing.LOST
+        return Standing.ABORTED if request.phase is Phase.FINISHED else Standing.LIVE
+
+
+def _stops(request: Request) -> int:
+    """How often the request lost its slot and blocks."""
+    return request.preemptions + request.pauses
+
+
+class InFlightAuditor:
+    """Derives each row's standing from the requests and the launched plans, not from the scheduler's records."""
+
+    def __init__(self) -> None:
+        self._steps: deque[_Launched] = deque()
+        self.wasted_rows = 0
+
+    def on_launch(self, plan: StepPlan) -> None:
+        """A step was launched."""
+        self._steps.append(_Launched(plan, {row.request.id: _stops(row.request) for row in plan.rows}))
+
+    def on_complete(self, plan: StepPlan) -> dict[str, Standing]:
+        """The standing of each row of the oldest plan in flight, by request id, before its result is committed."""
+        step = self._steps.popleft()
+        assert step.plan is plan, "a step completes before one that was launched earlier"
+        standings = {row.request.id: step.standing(row.request) for row in plan.rows}
+        self.wasted_rows += sum(standing in (Standing.SURPLUS, Standing.ABORTED) for standing in standings.values())
+        return standings
+
+    def on_step_failure(self, standings: Mapping[str, Standing]) -> None:
+        """The completed step was undone, so later rows in flight of its requests are surplus."""
+        live = [request_id for request_id, standing in standings.items() if standing is Standing.LIVE]
+        lost = [request_id for request_id, standing in standings.items() if standing is Standing.LOST]
+        self.wasted_rows += len(live) + len(lost)
+        self.drop_rows(live)
+
+    def drop_rows(self, request_ids: Iterable[str]) -> None:
+        """The rows in flight of these requests are surplus."""
+        ids = list(request_ids)
+        for step in self._steps:
+            step.dropped.update(ids)
+
+    @property
+    def have_drafts(self) -> bool:
+        """Whether a row with drafts is in flight, after which its request may have any number of tokens."""
+        return any(row.drafts for step in self._steps for row in step.plan.rows)
+
+    def ends(self, request: Request, window_tokens: int) -> bool:
+        """Whether the request reaches its length with its rows in flight."""
+        rows = self._rows(request)
+        if request.max_tokens == 0:
+            return request.computed + sum(row.tokens for row in rows) >= request.prompt_tokens
+        known = len(request.tokens) + sum(row.samples for row in rows)
+        return known >= min(request.prompt_tokens + request.max_tokens, window_tokens)
+
+    def needs_block(self, request: Request) -> bool:
+        """Whether the KV of the request's tokens, including the one being sampled, exceeds its blocks.
+
+        False while it is allocating: its missing blocks are pledged to it.
+        """
+        if request.is_allocating:
+            return False
+        known = len(request.tokens) + sum(row.samples for row in self._rows(request))
+        return known > len(request.block_table) * BLOCK_TOKENS
+
+    def _rows(self, request: Request) -> list[ScheduledRow]:
+        return [
+            row
+            for step in self._steps
+            for row in step.plan.rows
+            if row.request is request and step.standing(request) is Standing.LIVE
+        ]
