@@ -10,7 +10,7 @@ preemptions of its own. Free slots and blocks that the budget-blocked requests n
 never delays them. One request overtakes per step, so the blocked ones are tried again before the next.
 
 A blocked request is admitted in the end. Each overtaking request replaces at least one of a class strictly below its
-own, and nothing else is admitted to those classes meanwhile, so overtaking ends. From then on, everything that running
+own, and nothing else is admitted to those classes until then, so overtaking ends. From then on, everything that running
 requests free stays free until it is enough, unless the budget recovers first.
 """
 

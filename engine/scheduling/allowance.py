@@ -9,7 +9,7 @@ from engine.scheduling.cost import StepCostModel, StepWork, row_work
 from engine.scheduling.step_limits import StepLimits
 
 MIN_CHUNK_TOKENS = BLOCK_TOKENS
-"""Prefill that a step may have whatever its bounds, so that prompts always make progress."""
+"""Prefill that is exempt from all bounds, so that prompts always make progress."""
 KEPT_THROUGHPUT = 0.9
 """Minimum fraction of prefill throughput that is kept where steps are short for the time between tokens."""
 

@@ -200,8 +200,8 @@ class StepCostModel:
             self._observe(work, elapsed_ns)
 
     def _begins(self, start: list[tuple[StepWork, int, float]], work: StepWork, elapsed_ns: int) -> bool:
-        """Whether this step sets the scale: the first one does, and so does one that is so much faster than the steps
-        before it that they were slow by accident. The plausible ones of those are then learnt from again."""
+        """Whether this step sets the scale. The first one does. A step that is far faster than those before it shows
+        that they were slow by accident and sets it again; plausible ones among them are then learnt from again."""
         scale = elapsed_ns / H200_LLAMA_8B.predict_ns(work)
         start.append((work, elapsed_ns, scale))
         if len(start) == START_STEPS:

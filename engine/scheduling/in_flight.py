@@ -19,9 +19,9 @@ class DropReason(Enum):
     """Why a row in flight is dropped. The reason decides who is charged for the row's share of the step's time.
 
     `ABORTED`: the request was ended from outside. Its tenant is charged service, as the row was computed for it. The
-    request's usage is already reported, so the time is nobody's.
-    `SURPLUS`: the row follows a token at which the request ended, or a step that failed. It is computed for nobody.
-    `PREEMPTED`: the request was preempted. The class that caused it is charged the time. Nobody is charged service:
+    request's usage is already reported, so the time is wasted.
+    `SURPLUS`: the row follows a token at which the request ended, or a step that failed. Its time is wasted.
+    `PREEMPTED`: the request was preempted. The class that caused it is charged the time. No tenant is charged service:
     the request computes the same tokens again and is charged then.
     `PAUSED`: the request was paused, or preempted from outside, and is charged the time itself.
     """

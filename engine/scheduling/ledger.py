@@ -39,7 +39,7 @@ class Ledger:
         self.accounts[cause_rank].preemptions_caused += 1
 
     def charge(self, step: InFlightStep, elapsed_ns: int) -> None:
-        """Charge a step's time. Called before its rows are committed, when recomputed tokens can still be told."""
+        """Charge a step's time. Called before its rows are committed, when they still show what is recomputed."""
         rows, dropped = step.plan.rows, step.dropped
         starts, tokens = [row[1] for row in rows], [row[2] for row in rows]
         self._cost_model.observe(step_work(starts, tokens), elapsed_ns)

@@ -222,8 +222,8 @@ class LoadSums:
         assert min(self._waiting_requests, self._waiting_tokens, self._waiting_pairs, self._bound_tokens) >= 0
         assert self._running_requests >= 0
         assert 0 <= self._computed_tokens <= self._running_tokens
-        assert self._waiting_requests or not self._waiting_tokens, "nobody waits, with tokens"
-        assert self._running_requests or not self._running_tokens, "nobody runs, with tokens"
+        assert self._waiting_requests or not self._waiting_tokens, "waiting tokens without a waiting request"
+        assert self._running_requests or not self._running_tokens, "running tokens without a running request"
 
     def _change_waiting(self, sign: int, tokens: int, max_tokens: int) -> None:
         self._waiting_requests += sign

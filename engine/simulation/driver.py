@@ -34,7 +34,7 @@ class Transcript:
     error: str | None = None
 
     def add(self, delta: TokenDelta) -> None:
-        assert self.finish_reason is None, f"{delta.request_id} goes on after its end"
+        assert self.finish_reason is None, f"{delta.request_id} has a delta after its end"
         assert not (delta.prompt_logprobs and self.token_ids), "the prompt's log-probabilities come late"
         assert (delta.finish_reason is None) == (delta.usage is None), "usage comes with the end, and only there"
         self.token_ids += delta.token_ids

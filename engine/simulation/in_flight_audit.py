@@ -11,7 +11,7 @@ from engine.scheduling import ScheduledRow, StepPlan
 
 
 class Standing(Enum):
-    """What a row counts for when its step completes.
+    """The effect of a row when its step completes.
 
     `LIVE`: its request advances. `LOST`: the request was preempted or paused; the row counts for nothing and no tenant
     is charged. `ABORTED`: the request was aborted; its tenant is charged. `SURPLUS`: the request had ended already.

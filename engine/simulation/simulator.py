@@ -335,7 +335,8 @@ class _Simulation:
     def _pause(self, request: Request, ns: int, when: str) -> None:
         standing, paused = _standing(request), request.phase is Phase.PAUSED
         assert self._scheduler.pause(request.id, self._now_ns) != paused
-        assert (request.slot, request.block_table, request.computed) == (None, [], 0), "nobody reads it, and it holds"
+        held = (request.slot, request.block_table, request.computed)
+        assert held == (None, [], 0), "a paused request holds a slot or blocks"
         if not paused:
             self._fault_counts[f"pause {when}, {standing}"] += 1
             self._paused.append(_Paused(request, self._now_ns, self._now_ns + ns))

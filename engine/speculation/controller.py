@@ -26,7 +26,7 @@ FIRST_HOLD_STEPS = 3
 """The same for the first evaluations, which have few measurements."""
 FIRST_EVALUATIONS = 6
 RECENT_STEPS = 256
-"""Drafts granted within this many steps are requested again, whatever the number of requests that can have some."""
+"""Drafts granted within this many steps are requested again, for any number of requests that can have some."""
 FIRST_DRAFTS, FIRST_DEPTH = 4, 2
 """The first drafts of a proposer: in a step, and for one request."""
 GROWTH = 2

@@ -34,8 +34,8 @@ class DraftRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DraftPlan:
-    """What to do, in this order: the copies, clear the blocks in `cleared`, compute the rows. Rows are ordered by
-    context, the shortest first."""
+    """The work of one call, in this order: the copies, clear the blocks in `cleared`, compute the rows. Rows are in
+    order of context, the shortest first."""
 
     rows: list[DraftRow]
     copies: list[BlockCopy]
@@ -85,7 +85,7 @@ class DraftMemory:
     """The draft model's KV: `num_blocks` blocks of the target's ids, then a spare one for each slot.
 
     A block's content is identified by the hash that its writer has for it, so a request with the same hash may read the
-    block. This holds whatever happens to the block on the target's side: the draft model's copy changes only when the
+    block. This holds independently of the block on the target's side: the draft model's copy changes only when the
     draft model writes it, and its hash is dropped first.
 
     Drafts are written after a request's tokens, where the target may not have allocated a block yet. Such drafts go to

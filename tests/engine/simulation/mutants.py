@@ -228,14 +228,14 @@ MUTANTS = [
     Mutant("the speed of a device never comes back", StepCostModel, "_learn", "error < -max(limit, 0.5)", "False"),
     Mutant("steps are kept short for ever", ClassActivity, "is_active", "now_ns - last_ns < ACTIVE_NS", "True"),
     Mutant(
-        "a class's slots are taken while it is about",
+        "a class's slots are taken while it is active",
         RequestTable,
         "available_slots",
         "not self._activity",
         "self._activity",
     ),
     Mutant(
-        "the guard is not heeded", Planner, "_prefill_limit", "min(limit, limits.prefill_tokens)", "limit", from_seed=50
+        "the limits are ignored", Planner, "_prefill_limit", "min(limit, limits.prefill_tokens)", "limit", from_seed=50
     ),
     Mutant("who decodes is not spared", StepAllowance, "_bound_ns", "self._target_ns is None", "True", from_seed=105),
     Mutant(
