@@ -179,7 +179,7 @@ class Server:
             while jobs and under_way < concurrency:
                 self._add(jobs.popleft().prompt, seed=1000 * number + len(jobs))
                 under_way += 1
-            for delta in self._steps.turn():
+            for delta in self._steps.step():
                 tokens += len(delta.token_ids)
                 if delta.usage is not None:
                     under_way -= 1
