@@ -27,7 +27,7 @@ PATIENCE_S = 1.0
 RETRY_S = 0.05
 """Between an error and the next try."""
 FIRST_PROBE_S = 0.05
-PROBE_S = 1.0
+PROBE_S = 0.5
 MAX_IN_FLIGHT = 8
 """Calls at a time. A thousand at once would wait for one another on this process' one thread."""
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.admission import Demand, Hold, Measure, Outcome, Quota, StoreAway
@@ -205,6 +205,7 @@ faults = st.lists(
 
 
 @settings(max_examples=60, deadline=None)
+@example(faults=[("silent", 2.03125, 1.0), ("silent", 1.0, 1.0)], replicas=1, stall_s=0.0, seed=0)
 @given(faults=faults, replicas=st.integers(1, 3), stall_s=st.sampled_from([0.0, 0.03, 0.3]), seed=st.integers(0, 99))
 def test_short_faults_overspend_nothing_and_leave_nothing_behind(
     faults: list[tuple[str, float, float]], replicas: int, stall_s: float, seed: int
