@@ -125,18 +125,24 @@ async def add_entry(
     idempotency_key: str,
     now: datetime,
 ) -> CreditEntry:
-    """`CreditStore.add`, where the caller has locked the books and knows that there is such a tenant."""
+    """Grant an amount, or correct by one below 0. The same key again, with the same amount and reason, changes nothing
+    and returns the first entry. From its first entry on a tenant is prepaid. The caller has locked the books and knows
+    that there is such a tenant.
+
+    Raises:
+        InvalidAmount: nothing, or a sum of all entries out of range.
+        InvalidReason: the reason or the key is empty, too long or unprintable.
+        IdempotencyConflict: the key stands for another entry.
+    """
     check_text("a reason", reason)
     check_text("an idempotency key", idempotency_key, MAX_KEY_CHARS)
     if amount_nanodollars == 0:
         raise InvalidAmount("an entry is for some amount")
-    mine = CreditEntryRow.tenant_id == tenant_id
-    known = (await connection.execute(_ENTRIES.where(mine, CreditEntryRow.idempotency_key == idempotency_key))).first()
+    known = await find_entry(connection, tenant_id, idempotency_key)
     if known is not None:
-        entry = _entry(known)
-        if (entry.amount_nanodollars, entry.reason) != (amount_nanodollars, reason):
+        if (known.amount_nanodollars, known.reason) != (amount_nanodollars, reason):
             raise IdempotencyConflict("the idempotency key stands for another entry already")
-        return entry
+        return known
     credit = (await read_credit(connection, [tenant_id])).get(tenant_id)
     granted = 0 if credit is None else credit.granted_nanodollars
     if abs(granted + amount_nanodollars) > MAX_NANODOLLARS:
@@ -144,6 +150,13 @@ async def add_entry(
     entry = CreditEntry(str(new_event_id()), tenant_id, amount_nanodollars, reason, idempotency_key, now)
     await connection.execute(insert(CreditEntryRow).values(_row(entry)))
     return entry
+
+
+async def find_entry(connection: AsyncConnection, tenant_id: str, idempotency_key: str) -> CreditEntry | None:
+    """A tenant's entry under an idempotency key."""
+    here = CreditEntryRow.tenant_id == tenant_id, CreditEntryRow.idempotency_key == idempotency_key
+    row = (await connection.execute(_ENTRIES.where(*here))).first()
+    return None if row is None else _entry(row)
 
 
 async def read_credit(connection: AsyncConnection, tenant_ids: Iterable[str] | None = None) -> Mapping[str, Credit]:

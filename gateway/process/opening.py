@@ -21,11 +21,10 @@ from gateway.config.service_classes import unserved_tiers
 from gateway.config.settings import Settings
 from gateway.errors import OperatorError
 from gateway.generation.health import is_ready
-from gateway.generation.service_classes import TierClasses
 from gateway.generation.services import Services
 from gateway.http.drain import Drain
 from gateway.management.http.app import AdminApp
-from gateway.management.operations.context import AdminContext
+from gateway.management.operations.context import context_from
 from gateway.metering.journal.journal import Journal
 from gateway.metering.kafka_cluster import KafkaCluster
 from gateway.metering.metrics import BooksCollector, RelayCollector
@@ -71,7 +70,6 @@ async def open_services(
     sessions = open_sessions(settings)
     if share_a_redis(settings):
         _log.warning("limits and sessions share the memory of one Redis: set sessions_redis_url to another one")
-    classes = TierClasses(settings)
     metrics = Metrics(engine.stats, limiter.counts)
     metrics.registry.register(RelayCollector(journal, relay))
     metrics.registry.register(SessionCollector(sessions.counts))
@@ -95,21 +93,7 @@ async def open_services(
         drain=drain,
         books=books,
     )
-    admin = AdminApp(
-        AdminContext(
-            database,
-            pepper,
-            {name: classes.of_tier(name).limits for name in settings.service_classes},
-            analytics,
-            settings.journal_path,
-            limiter,
-            settings.invoice_grace_s,
-            settings.gpu_hour_dollars,
-            frozenset(settings.prices),
-            accept_unsigned_until=settings.usage_accept_unsigned_until,
-        )
-    )
-    return services, admin
+    return services, AdminApp(context_from(settings, database, pepper, analytics, limiter))
 
 
 async def open_prices(settings: Settings, models: Iterable[str], database: AsyncEngine) -> PriceBook:

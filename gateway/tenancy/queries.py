@@ -5,7 +5,7 @@ from typing import Any
 from sqlalchemy import Row, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.tenancy.errors import UnknownTenant
+from gateway.tenancy.errors import UnknownKey, UnknownTenant
 from gateway.tenancy.grants import KeyScope
 from gateway.tenancy.records import KeyRecord, Tenant
 from gateway.tenancy.tables import KeyRow, TenantRow
@@ -46,6 +46,17 @@ def key_record(row: Row[*tuple[Any, ...]]) -> KeyRecord:
         None if row.models is None else tuple(row.models),
         row.tenant_id,
     )
+
+
+async def key_of(connection: AsyncConnection, public_id: str) -> KeyRecord:
+    """
+    Raises:
+        UnknownKey: no key has this public id.
+    """
+    row = (await connection.execute(KEY_COLUMNS.where(KeyRow.public_id == public_id))).first()
+    if row is None:
+        raise UnknownKey("there is no key with that public id")
+    return key_record(row)
 
 
 async def tenant_of(connection: AsyncConnection, tenant_id: str) -> Tenant:

@@ -106,7 +106,9 @@ async def open_house(folder: Path, sqlite_schema: Path) -> AsyncIterator[House]:
     try:
         tenants = TenantStore(database, PEPPER)
         administrators = AdminKeyStore(database, PEPPER)
-        keys = {role.value: (await administrators.create(f"the {role}", role)).plaintext for role in Role}
+        keys = {
+            role.value: (await administrators.create(f"the {role}", role, "command-line")).plaintext for role in Role
+        }
         tenant = {name: await tenants.create_tenant(name, "standard") for name in TENANTS}
         for name in TENANTS:
             keys[name] = (await tenants.create_key(name, "first")).plaintext

@@ -42,7 +42,7 @@ def create(
     from gateway.management.operations.roles import Role
 
     settings = settings_from(data_dir=data_dir)
-    created = with_database(settings, lambda database: _store(database, settings).create(name, Role(role)))
+    created = with_database(settings, lambda database: _store(database, settings).create(name, Role(role), _actor()))
     if as_json:
         print_json({**dataclasses.asdict(created.record), "key": created.plaintext})
         return
@@ -70,8 +70,15 @@ def revoke(
     if not is_public_id(public_id):  # perhaps a whole key: not repeated
         raise typer.BadParameter("PUBLIC_ID is the 12 characters between the dashes of a key")
     settings = settings_from(data_dir=data_dir)
-    record = with_database(settings, lambda database: _store(database, settings).revoke(public_id))
+    record = with_database(settings, lambda database: _store(database, settings).revoke(public_id, _actor()))
     typer.echo(f"revoked the {record.role} key {record.public_id} ({record.name})")
+
+
+def _actor() -> str:
+    from gateway.management.operations.change import command_line_actor
+    from gateway.management.operations.local import current_user
+
+    return command_line_actor(current_user())
 
 
 def _store(database: "AsyncEngine", settings: "Settings") -> "AdminKeyStore":

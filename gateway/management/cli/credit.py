@@ -1,13 +1,16 @@
 """turnpike credit"""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gateway.management.cli.options import AsJson, DataDir, settings_from
 from gateway.management.cli.output import print_records
-from gateway.management.cli.store import with_database
+from gateway.management.cli.store import with_database, with_operations
+
+if TYPE_CHECKING:
+    from gateway.management.operations.local import LocalOperations
 
 TenantOption = Annotated[str, typer.Option("--tenant", help="Whose.")]
 
@@ -33,15 +36,18 @@ def grant(
     data_dir: DataDir = None,
 ) -> None:
     """Note what a tenant has paid in advance. From its first grant on it is served up to what was granted."""
-    from gateway.billing.credit import CreditStore
     from gateway.billing.money import dollars, parse_dollars
     from gateway.common.ids import new_event_id
+    from gateway.management.operations.credit import Grant
 
     nanodollars = parse_dollars(amount)
     key = once or str(new_event_id())
-    settings = settings_from(data_dir=data_dir)
-    entry = with_database(settings, lambda database: CreditStore(database).add(tenant, nanodollars, reason, key))
-    typer.echo(f"granted {dollars(entry.amount_nanodollars)} dollars to {tenant} ({entry.idempotency_key})")
+
+    async def grant(operations: "LocalOperations") -> None:
+        await operations.change("grantCredit", await operations.path_of(tenant), Grant(nanodollars, reason, key))
+
+    with_operations(settings_from(data_dir=data_dir), grant)
+    typer.echo(f"granted {dollars(nanodollars)} dollars to {tenant} ({key})")
 
 
 def list_all(tenant: TenantOption, as_json: AsJson = False, data_dir: DataDir = None) -> None:

@@ -10,7 +10,7 @@ import typer
 from gateway.errors import OperatorError
 from gateway.management.cli.options import AsJson, DataDir, settings_from
 from gateway.management.cli.output import print_records
-from gateway.management.cli.store import with_database
+from gateway.management.cli.store import with_database, with_operations
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gateway.billing.invoices import Draft, Invoice
     from gateway.billing.invoicing import Invoicing
     from gateway.config.settings import Settings
+    from gateway.management.operations.local import LocalOperations
 
 T = TypeVar("T")
 
@@ -69,24 +70,30 @@ def finalise(
 
     Usage that comes later is on the next invoice. Where usage and its cost do not add up, no invoice is made.
     """
+    from gateway.analytics import migrate
     from gateway.billing.errors import BooksDiffer
+    from gateway.billing.invoicing import Invoices
     from gateway.billing.month import Month
+    from gateway.management.operations.invoices import Finalising
 
-    chosen = Month.parse(month)
+    body = Finalising(str(Month.parse(month)))
 
-    async def make(invoicing: "Invoicing") -> tuple[list["Invoice"], list[str]]:
+    async def make(operations: "LocalOperations") -> tuple[list["Invoice"], list[str]]:
+        context = operations.context
+        await migrate(context.analytics)
         made: list[Invoice] = []
         failed: list[str] = []
-        for name in await invoicing.tenant_names() if tenant is None else [tenant]:
+        for name in await context.invoicing.tenant_names() if tenant is None else [tenant]:
             try:
-                invoice = await invoicing.finalise(name, chosen)
+                answer = await operations.change("finaliseInvoice", await operations.path_of(name), body)
             except BooksDiffer as error:
                 failed.append(f"{name}: {error}")
             else:
-                made += [] if invoice is None else [invoice]
+                if answer["invoice"] is not None:
+                    made.append(await Invoices(context.database).get(answer["invoice"]["number"]))
         return made, failed
 
-    made, failed = _with_invoicing(settings_from(data_dir=data_dir), make)
+    made, failed = with_operations(settings_from(data_dir=data_dir), make)
     if made or not failed:
         _print_list(made, as_json=False)
     if failed:
@@ -126,15 +133,15 @@ def credit(
     data_dir: DataDir = None,
 ) -> None:
     """Take back some of an invoice: make a credit note."""
-    from gateway.billing.invoicing import Invoices
-    from gateway.billing.money import dollars, parse_dollars
+    from gateway.billing.money import parse_dollars
+    from gateway.management.operations.invoices import Credit
 
-    nanodollars = parse_dollars(amount)
-    note = with_database(
+    body = Credit(parse_dollars(amount), reason, line)
+    note = with_operations(
         settings_from(data_dir=data_dir),
-        lambda database: Invoices(database).credit(number, nanodollars, reason, line=line),
+        lambda operations: operations.change("creditInvoice", {"invoice_number": number}, body),
     )
-    typer.echo(f"made {note.number}: {dollars(note.amount_nanodollars)} dollars of {note.invoice_number}")
+    typer.echo(f"made {note['number']}: {note['amount_dollars']} dollars of {note['invoice']}")
 
 
 def _with_invoicing(settings: "Settings", action: Callable[["Invoicing"], Awaitable[T]]) -> T:

@@ -2,13 +2,17 @@
 
 import dataclasses
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gateway.management.cli.options import AsJson, DataDir, settings_from
 from gateway.management.cli.output import print_json, print_records
-from gateway.management.cli.store import with_store
+from gateway.management.cli.store import with_operations, with_store
+
+if TYPE_CHECKING:
+    from gateway.management.operations.local import LocalOperations
+    from gateway.tenancy import KeyRecord
 
 
 def create(
@@ -18,11 +22,20 @@ def create(
     data_dir: DataDir = None,
 ) -> None:
     """Create an API key and print it. It is shown this once."""
-    created = with_store(settings_from(data_dir=data_dir), lambda store: store.create_key(tenant, name))
+    from gateway.management.operations.keys import NewKey
+    from gateway.tenancy.queries import key_of
+
+    async def create(operations: "LocalOperations") -> tuple[str, "KeyRecord"]:
+        path = await operations.path_of(tenant)
+        created = await operations.change("createKey", path, NewKey(name, None, None, None))
+        async with operations.context.reading() as connection:
+            return created["key"], await key_of(connection, created["id"])
+
+    plaintext, record = with_operations(settings_from(data_dir=data_dir), create)
     if as_json:
-        print_json({**dataclasses.asdict(created.record), "key": created.plaintext})
+        print_json({**dataclasses.asdict(record), "key": plaintext})
         return
-    typer.echo(created.plaintext)
+    typer.echo(plaintext)
     if sys.stdout.isatty():
         typer.echo("Keep it now: it is not shown again.", err=True)
 
@@ -44,8 +57,15 @@ def revoke(
 ) -> None:
     """Revoke a key, for good. Running gateways refuse it within 5 seconds."""
     from gateway.tenancy.keys import is_public_id
+    from gateway.tenancy.queries import key_of
 
     if not is_public_id(public_id):  # perhaps a whole key: not repeated
         raise typer.BadParameter("PUBLIC_ID is the 12 characters between the dashes of a key")
-    record = with_store(settings_from(data_dir=data_dir), lambda store: store.revoke_key(public_id))
+
+    async def revoke(operations: "LocalOperations") -> "KeyRecord":
+        await operations.change("revokeKey", {"key_id": public_id})
+        async with operations.context.reading() as connection:
+            return await key_of(connection, public_id)
+
+    record = with_operations(settings_from(data_dir=data_dir), revoke)
     typer.echo(f"revoked key {record.public_id} of tenant {record.tenant_name}")

@@ -2,15 +2,16 @@
 
 import re
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gateway.management.cli.options import AsJson, DataDir, settings_from
 from gateway.management.cli.output import print_records
-from gateway.management.cli.store import with_database
+from gateway.management.cli.store import with_database, with_operations
 
 if TYPE_CHECKING:
+    from gateway.management.operations.local import LocalOperations
     from gateway.tenancy import ScopeKind
 
 UNLIMITED = "none"
@@ -52,14 +53,16 @@ def set_limits(
     if not changes:
         raise typer.BadParameter("give at least one limit to change")
 
-    from gateway.tenancy import LimitTable
-
     kind, scope_id = _scope(key, model)
-    record = with_database(
-        settings_from(data_dir=data_dir),
-        lambda database: LimitTable(database).set_limits(tenant, kind, scope_id, changes),
-    )
-    whose = f"{record.kind} {record.scope_id} of tenant {tenant}" if record.scope_id else f"tenant {tenant}"
+
+    async def change(operations: "LocalOperations") -> dict[str, Any]:
+        path = await operations.path_of(tenant)
+        body = {"kind": kind, "scope_id": scope_id, **changes}
+        changed: dict[str, Any] = await operations.change("replaceLimits", path, body)
+        return changed
+
+    changed = with_operations(settings_from(data_dir=data_dir), change)
+    whose = f"{changed['kind']} {changed['scope_id']} of tenant {tenant}" if changed["scope_id"] else f"tenant {tenant}"
     typer.echo(f"changed the limits of {whose}")
 
 

@@ -11,10 +11,11 @@ import typer
 from gateway.errors import OperatorError
 from gateway.management.cli.options import AsJson, DataDir, settings_from
 from gateway.management.cli.output import print_records
-from gateway.management.cli.store import with_database
+from gateway.management.cli.store import with_database, with_operations
 
 if TYPE_CHECKING:
     from gateway.billing.prices import PriceVersion
+    from gateway.management.operations.local import LocalOperations
 
 _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
@@ -52,22 +53,25 @@ def set_price(
 ) -> None:
     """Have a model cost this from some time on. Running gateways follow within seconds. What was used before keeps its
     price."""
-    from gateway.billing.price_store import PriceStore
-    from gateway.billing.prices import PriceTerms
+    from gateway.billing.price_store import read_versions
+    from gateway.management.operations.prices import ClassMultiplier, NewPrice
 
-    terms = PriceTerms.stated(
-        model,
-        parse_number("--input", input),
-        parse_number("--output", output),
-        cached_input=None if cached is None else parse_number("--cached", cached),
-        multipliers=parse_multipliers(multiplier or []),
-    )
+    for option, number in (("--input", input), ("--output", output), ("--cached", cached)):
+        if number is not None:
+            parse_number(option, number)
+    multipliers = [ClassMultiplier(tier, f"{each:f}") for tier, each in parse_multipliers(multiplier or []).items()]
     start = None if effective_from is None else parse_instant(effective_from)
     settings = settings_from(data_dir=data_dir)
     if model in settings.prices:  # the next start of a gateway would take this back
         raise OperatorError(f"the settings state the price of {model}: change it there, under prices")
-    version = with_database(settings, lambda database: PriceStore(database).add(terms, start))
-    line = _line(version)
+    price = NewPrice(model, input, cached, output, multipliers, start)
+
+    async def add(operations: "LocalOperations") -> "PriceVersion":
+        added = await operations.change("createPrice", body=price)
+        async with operations.context.reading() as connection:
+            return next(version for version in await read_versions(connection) if version.id == added["id"])
+
+    line = _line(with_operations(settings, add))
     typer.echo(
         f"{model} costs from {line.effective_from} on: input {line.input}, cached input {line.cached_input}, "
         f"output {line.output} dollars per million tokens ({line.multipliers})"

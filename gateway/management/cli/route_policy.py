@@ -1,15 +1,15 @@
 """turnpike route show, set: tenants' routing policies."""
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gateway.management.cli.options import DataDir, settings_from
 from gateway.management.cli.output import print_json
-from gateway.management.cli.store import with_database
+from gateway.management.cli.store import with_database, with_operations
 
 if TYPE_CHECKING:
+    from gateway.management.operations.local import LocalOperations
     from gateway.tenancy.routing_policy import RoutingPolicy
 
 OFF = "off"
@@ -55,7 +55,7 @@ def set_policy(
     data_dir: DataDir = None,
 ) -> None:
     """Change how a tenant's requests find their model, and show it. Running gateways follow within 5 seconds."""
-    from gateway.tenancy.routing_policies import RoutingPolicyTable
+    from gateway.management.operations.routing import PolicyChange
 
     given: dict[str, Any] = {"degrade": degrade, "degrade_near_budget": near_budget}
     changes = {name: value for name, value in given.items() if value is not None}
@@ -67,14 +67,14 @@ def set_policy(
     if not (changes or added or dropped):
         raise typer.BadParameter("give at least one thing to change")
 
-    def alter(policy: "RoutingPolicy") -> "RoutingPolicy":
-        kept = {name: model for name, model in policy.aliases.items() if name not in dropped}
-        return replace(policy, **changes, aliases=kept | added)
+    async def change(operations: "LocalOperations") -> dict[str, Any]:
+        path = await operations.path_of(tenant)
+        body = PolicyChange(changes, added, dropped)
+        changed: dict[str, Any] = await operations.change("replaceRoutingPolicy", path, body)
+        return changed
 
-    policy = with_database(
-        settings_from(data_dir=data_dir), lambda database: RoutingPolicyTable(database).change(tenant, alter)
-    )
-    _print(policy)
+    changed = with_operations(settings_from(data_dir=data_dir), change)
+    print_json({**changed, "aliases": {alias["name"]: alias["model"] for alias in changed["aliases"]}})
 
 
 def _preference(text: str) -> Any:

@@ -1,11 +1,14 @@
 """turnpike session show, set: what becomes of the oldest turns of tenants' sessions."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gateway.management.cli.options import DataDir, settings_from
-from gateway.management.cli.store import with_database
+from gateway.management.cli.store import with_database, with_operations
+
+if TYPE_CHECKING:
+    from gateway.management.operations.local import LocalOperations
 
 DEFAULT = "default"
 
@@ -34,12 +37,13 @@ def set_window(
 ) -> None:
     """Choose what becomes of the oldest turns of a tenant's sessions. Running gateways follow within 5 seconds."""
     from gateway.sessions.policy import SessionWindow
-    from gateway.tenancy.session_windows import SessionWindowTable
 
     if window not in (DEFAULT, *SessionWindow):
         raise typer.BadParameter(f"--window is {', '.join(SessionWindow)} or {DEFAULT}")
-    chosen = None if window == DEFAULT else SessionWindow(window)
-    with_database(
-        settings_from(data_dir=data_dir), lambda database: SessionWindowTable(database).change(tenant, chosen)
-    )
+    body = {"window": None if window == DEFAULT else window}
+
+    async def change(operations: "LocalOperations") -> None:
+        await operations.change("replaceSessionWindow", await operations.path_of(tenant), body)
+
+    with_operations(settings_from(data_dir=data_dir), change)
     typer.echo(f"the session window of tenant {tenant} is {window}")

@@ -6,7 +6,7 @@ import typer
 
 from gateway.management.cli.options import AsJson, DataDir, settings_from
 from gateway.management.cli.output import print_records
-from gateway.management.cli.store import with_store
+from gateway.management.cli.store import with_operations, with_store
 
 
 def create(
@@ -23,11 +23,12 @@ def create(
 ) -> None:
     """Create a tenant."""
     from gateway.config.service_classes import require_class
+    from gateway.management.operations.tenants import NewTenant
 
     settings = settings_from(data_dir=data_dir)
     require_class(settings.service_classes, tier)
-    tenant = with_store(settings, lambda store: store.create_tenant(name, tier))
-    typer.echo(f"created tenant {tenant.name} ({tenant.tier})")
+    with_operations(settings, lambda operations: operations.change("createTenant", body=NewTenant(name, tier)))
+    typer.echo(f"created tenant {name} ({tier})")
 
 
 def list_all(as_json: AsJson = False, data_dir: DataDir = None) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.common.ids import pepper_id
-from gateway.management.operations.change import COMMAND_LINE, Changes
+from gateway.management.operations.change import Changes
 from gateway.management.operations.moments import instant
 from gateway.management.operations.roles import Administrator, Role
 from gateway.tenancy.changes import MAX_KEY_NAME_CHARS
@@ -56,15 +56,16 @@ class AdminKeyStore:
         self._now = now
         self._noted: dict[str, datetime] = {}
 
-    async def create(self, name: str, role: Role) -> CreatedAdminKey:
-        """
+    async def create(self, name: str, role: Role, actor: str) -> CreatedAdminKey:
+        """A new key, made by `actor` (as `Changes.change` has it).
+
         Raises:
             InvalidName: not 1 to 128 printable characters.
         """
         if not 0 < len(name) <= MAX_KEY_NAME_CHARS or not name.isprintable():
             raise InvalidName(f"an administrator's key has a name of at most {MAX_KEY_NAME_CHARS} printable characters")
         key = new_key(ADMIN_PREFIX)
-        async with self._changes.change(COMMAND_LINE, "") as change:
+        async with self._changes.change(actor, "") as change:
             record = AdminKeyRecord(key.public_id, name, role, key.last_four, change.at)
             row = {
                 "public_id": record.public_id,
@@ -87,13 +88,13 @@ class AdminKeyStore:
                 rows = (await connection.execute(query)).all()
         return tuple(map(_record, rows))
 
-    async def revoke(self, public_id: str) -> AdminKeyRecord:
+    async def revoke(self, public_id: str, actor: str) -> AdminKeyRecord:
         """Refuse a key from now on, for good. Revoking twice keeps the first time.
 
         Raises:
             UnknownAdminKey: no such key.
         """
-        async with self._changes.change(COMMAND_LINE, "") as change:
+        async with self._changes.change(actor, "") as change:
             here = AdminKeyRow.public_id == public_id
             before = (await change.connection.execute(_RECORDS.where(here))).first()
             if before is None:

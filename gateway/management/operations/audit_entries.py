@@ -24,7 +24,9 @@ ENTRY = answer(
     {
         "sequence": Member(Integer(1), "1, 2, 3, without a gap."),
         "at": Instant(),
-        "actor": Member(_WORD, "The public id of the administrator's key, or `command-line`."),
+        "actor": Member(
+            _WORD, "An administrator's key, by its public id; `command-line:` and the user's name; or `settings`."
+        ),
         "request_id": Text(128, 0),
         "action": Text(64),
         "resource": _WORD,

@@ -11,6 +11,7 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.management.operations.audit import AuditLog, Entry
+from gateway.management.operations.tables import MAX_ACTOR_CHARS
 from gateway.tenancy.database import writing
 from gateway.tenancy.errors import InvalidKey, StoreUnavailable
 from gateway.tenancy.tables import AdminKeyRow
@@ -20,9 +21,17 @@ ADVISORY_LOCK = 0x7475726E61646D69
 MAX_WAIT_S = 10.0
 """How long a change waits for those before it."""
 COMMAND_LINE = "command-line"
-"""The actor of changes that somebody makes on the server itself."""
+"""Actors of changes that a user makes with the `turnpike` command begin with it."""
+SETTINGS = "settings"
+"""The actor of changes that a gateway makes at its start because its settings declare them."""
 
 Now = Callable[[], datetime]
+
+
+def command_line_actor(user: str) -> str:
+    """The actor of a change that the operating system's `user` makes on the server itself: `command-line:` and the
+    user's name, cut to `MAX_ACTOR_CHARS`."""
+    return f"{COMMAND_LINE}:{user}"[:MAX_ACTOR_CHARS]
 
 
 @dataclass(slots=True)
@@ -63,7 +72,7 @@ class Changes:
 
     @asynccontextmanager
     async def change(self, actor: str, request_id: str) -> AsyncIterator[Change]:
-        """A change by an administrator's key (its public id) or from the command line.
+        """A change by `actor`: an administrator's key (its public id), `command_line_actor` or `SETTINGS`.
 
         Raises:
             InvalidKey: the key has been revoked meanwhile.
@@ -88,7 +97,7 @@ class Changes:
 
 async def _require_in_use(connection: AsyncConnection, actor: str) -> None:
     """The key was good when the request came, as far as memory goes. Nothing is written by one that is revoked."""
-    if actor == COMMAND_LINE:
+    if actor == SETTINGS or actor.partition(":")[0] == COMMAND_LINE:  # neither is a public id: those have 12 characters
         return
     query = select(AdminKeyRow.public_id).where(AdminKeyRow.public_id == actor, AdminKeyRow.revoked_at.is_(None))
     if await connection.scalar(query) is None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -19,6 +20,9 @@ from gateway.metering.signature import EventSigner, SignaturePolicy
 from gateway.tenancy.changes import TenantChanges
 from gateway.tenancy.database import answering
 from gateway.tenancy.limits import Limits
+
+if TYPE_CHECKING:
+    from gateway.config.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +65,21 @@ class AdminContext:
         with answering():
             async with self.database.connect() as connection:
                 yield connection
+
+
+def context_from(
+    settings: "Settings", database: AsyncEngine, pepper: bytes, analytics: Analytics, limiter: Limiter
+) -> AdminContext:
+    """The context of a process with these settings, on what it has opened by them."""
+    return AdminContext(
+        database,
+        pepper,
+        {name: Limits(context_tokens=stated.context_tokens) for name, stated in settings.service_classes.items()},
+        analytics,
+        settings.journal_path,
+        limiter,
+        settings.invoice_grace_s,
+        settings.gpu_hour_dollars,
+        frozenset(settings.prices),
+        accept_unsigned_until=settings.usage_accept_unsigned_until,
+    )

@@ -8,7 +8,7 @@ from sqlalchemy import select
 
 from gateway.billing.analytics_usage import AnalyticsUsage
 from gateway.billing.books import MAX_TEXT_CHARS, lock_books
-from gateway.billing.credit import CreditEntry, add_entry, balance_of, read_credit
+from gateway.billing.credit import CreditEntry, add_entry, balance_of, find_entry, read_credit
 from gateway.billing.money import MAX_NANODOLLARS
 from gateway.billing.month import Month
 from gateway.billing.tables import CreditEntryRow
@@ -49,6 +49,8 @@ BALANCE = answer(
 class Grant:
     nanodollars: int
     reason: str
+    idempotency_key: str | None = None
+    """The entry's, unique to the tenant. None: one is made up."""
 
 
 class CreditEntries:
@@ -89,12 +91,13 @@ class CreditEntries:
     async def grant(self, change: Change, call: Call) -> Any:
         body: Grant = call.body
         tenant = await self._context.tenants(change).tenant(call.path["tenant_id"])
+        key = body.idempotency_key or f"admin-{uuid.uuid4()}"
         await lock_books(change.connection)
-        entry = await add_entry(
-            change.connection, tenant.id, body.nanodollars, body.reason, f"admin-{uuid.uuid4()}", change.at
-        )
+        known = await find_entry(change.connection, tenant.id, key)
+        entry = await add_entry(change.connection, tenant.id, body.nanodollars, body.reason, key, change.at)
         wire = _wire(entry)
-        change.record("grant", "credit", entry.id, tenant_id=tenant.id, after=wire)
+        before = None if known is None else wire
+        change.record("grant", "credit", entry.id, tenant_id=tenant.id, before=before, after=wire)
         return wire
 
 

@@ -22,8 +22,8 @@ from gateway.management.operations.wire import (
     key_wire,
 )
 from gateway.tenancy.changes import MAX_OVERLAP, KeyGrant
-from gateway.tenancy.errors import InvalidExpiry, UnknownKey
-from gateway.tenancy.queries import KEY_COLUMNS, key_record
+from gateway.tenancy.errors import InvalidExpiry
+from gateway.tenancy.queries import KEY_COLUMNS, key_of, key_record
 from gateway.tenancy.records import CreatedKey, KeyRecord
 from gateway.tenancy.tables import KeyRow
 
@@ -70,10 +70,7 @@ class Keys:
 
     async def read(self, call: Call) -> Any:
         async with self._context.reading() as connection:
-            row = (await connection.execute(KEY_COLUMNS.where(KeyRow.public_id == call.path["key_id"]))).first()
-        if row is None:
-            raise UnknownKey("there is no key with that public id")
-        return key_wire(key_record(row))
+            return key_wire(await key_of(connection, call.path["key_id"]))
 
     async def create(self, change: Change, call: Call) -> Any:
         body: NewKey = call.body

@@ -1,5 +1,6 @@
 """What tenants, their keys and models of theirs may use."""
 
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import select
@@ -13,7 +14,7 @@ from gateway.management.operations.routes import Call, Route
 from gateway.management.operations.schema import Choice, Member, Record, Text, optional
 from gateway.management.operations.wire import LIMIT, LIMITS
 from gateway.tenancy.grants import MAX_MODEL_CHARS
-from gateway.tenancy.limits import LIMIT_NAMES, Limits, ScopeKind, limit_scope, read_limits, write_limits
+from gateway.tenancy.limits import LIMIT_NAMES, Limits, ScopeKind, check_limits, limit_scope, read_limits, write_limits
 from gateway.tenancy.queries import require_tenant
 from gateway.tenancy.tables import LimitRow
 
@@ -37,8 +38,10 @@ class StatedLimits:
             )
 
     async def replace(self, change: Change, call: Call) -> Any:
-        """What is left out is not limited any more."""
+        """Limits that `call.body` does not name stay. A body that came as JSON names all: what it left out is None."""
         body: dict[str, Any] = call.body
+        changes = {name: body[name] for name in LIMIT_NAMES if name in body}
+        check_limits(changes)
         tenant = await self._context.tenants(change).tenant(call.path["tenant_id"])
         kind, scope_id = ScopeKind(body["kind"]), body["scope_id"] or ""
         if (kind is ScopeKind.TENANT) == bool(scope_id):
@@ -46,8 +49,8 @@ class StatedLimits:
         scope = await limit_scope(change.connection, tenant.id, kind, scope_id)
         stated = (await read_limits(change.connection, [tenant.id])).get(tenant.id, {}).get(kind, {})
         before = stated.get(scope.id, Limits())
-        after = Limits(**{name: body[name] for name in LIMIT_NAMES})
-        await write_limits(change.connection, tenant.id, scope, {name: body[name] for name in LIMIT_NAMES})
+        after = replace(before, **changes)
+        await write_limits(change.connection, tenant.id, scope, changes)
         told = [_wire(kind.value, scope.id, limits) for limits in (before, after)]
         change.record("replace", "limits", scope.id or tenant.id, tenant_id=tenant.id, before=told[0], after=told[1])
         return told[1]

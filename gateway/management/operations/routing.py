@@ -1,5 +1,7 @@
 """How a tenant's requests find their model."""
 
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gateway.management.operations.change import Change
@@ -64,6 +66,23 @@ def policy_of(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class PolicyChange:
+    """A change of some of a policy. `fields`: new values by the field's name, without the aliases."""
+
+    fields: Mapping[str, Any]
+    added_aliases: Mapping[str, str]
+    removed_aliases: Collection[str]
+
+    def applied_to(self, policy: RoutingPolicy) -> RoutingPolicy:
+        """
+        Raises:
+            InvalidPolicy: a field of the changed policy is out of range.
+        """
+        kept = {name: model for name, model in policy.aliases.items() if name not in self.removed_aliases}
+        return replace(policy, **self.fields, aliases=kept | dict(self.added_aliases))
+
+
 class RoutingPolicies:
     """Handlers."""
 
@@ -77,9 +96,10 @@ class RoutingPolicies:
             return _wire(await read_policy(connection, tenant_id))
 
     async def replace(self, change: Change, call: Call) -> Any:
-        after: RoutingPolicy = call.body
+        body: RoutingPolicy | PolicyChange = call.body
         tenant = await self._context.tenants(change).tenant(call.path["tenant_id"])
         before = await read_policy(change.connection, tenant.id)
+        after = body.applied_to(before) if isinstance(body, PolicyChange) else body
         await write_policy(change.connection, tenant.id, after)
         told = [_wire(before), _wire(after)]
         change.record("replace", "routing_policy", tenant.id, tenant_id=tenant.id, before=told[0], after=told[1])

@@ -7,6 +7,8 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from gateway.tenancy.tables import Base, UtcDateTime
 
+MAX_ACTOR_CHARS = 32
+
 
 class AuditRow(Base):
     """One change. `sequence` counts 1, 2, 3 without a gap; `digest` chains each row to the one before. `before` and
@@ -20,7 +22,7 @@ class AuditRow(Base):
 
     sequence: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
     at: Mapped[datetime] = mapped_column(UtcDateTime)
-    actor: Mapped[str] = mapped_column(String(32))
+    actor: Mapped[str] = mapped_column(String(MAX_ACTOR_CHARS))
     request_id: Mapped[str] = mapped_column(String(128))
     action: Mapped[str] = mapped_column(String(64))
     resource: Mapped[str] = mapped_column(String(32))

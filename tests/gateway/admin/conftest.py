@@ -14,6 +14,7 @@ from gateway.analytics import Analytics
 from gateway.http.middleware import Door, Envelope
 from gateway.management.http.app import AdminApp
 from gateway.management.operations.admin_keys import AdminKeyStore
+from gateway.management.operations.change import COMMAND_LINE
 from gateway.management.operations.context import AdminContext
 from gateway.management.operations.roles import Role
 from gateway.management.operations.routes import PREFIX
@@ -74,7 +75,7 @@ async def admin(context: AdminContext, clock: Clock) -> AsyncIterator[Admin]:
     async with httpx.AsyncClient(transport=transport, base_url="http://turnpike") as http:
         admin = Admin(app, http)
         for role in Role:
-            admin.keys[role] = (await store.create(f"a {role}", role)).plaintext
+            admin.keys[role] = (await store.create(f"a {role}", role, COMMAND_LINE)).plaintext
         yield admin
     await app.aclose()
 

@@ -8,6 +8,7 @@ import structlog
 
 from gateway.management.http.app import with_description
 from gateway.management.operations.admin_keys import AdminKeyStore
+from gateway.management.operations.change import COMMAND_LINE
 from gateway.management.operations.context import AdminContext
 from gateway.management.operations.resources import admin_routes
 from gateway.management.operations.roles import Role
@@ -73,8 +74,8 @@ async def test_every_route_with_every_role(admin: Admin) -> None:
 
 async def test_every_route_without_a_key_that_opens(admin: Admin, context: AdminContext, store: TenantStore) -> None:
     keys = AdminKeyStore(context.database, PEPPER, now=context.now)
-    revoked = await keys.create("gone", Role.ADMIN)
-    await keys.revoke(revoked.record.public_id)
+    revoked = await keys.create("gone", Role.ADMIN, COMMAND_LINE)
+    await keys.revoke(revoked.record.public_id, COMMAND_LINE)
     await store.create_tenant("acme", "premium")
     tenants = (await store.create_key("acme")).plaintext
     genuine = admin.keys["admin"]
@@ -126,7 +127,7 @@ async def test_a_key_revoked_a_moment_ago_writes_nothing_more(admin: Admin, cont
     """Though it is still remembered as good for a few seconds."""
     key = admin.keys["admin"]
     await admin.get("/tenants")
-    await AdminKeyStore(context.database, PEPPER, now=context.now).revoke(key.split("-")[1])
+    await AdminKeyStore(context.database, PEPPER, now=context.now).revoke(key.split("-")[1], COMMAND_LINE)
     await admin.refused(401, "POST", "/tenants", json={"name": "acme", "tier": "premium"})
     assert (await admin.get("/tenants", "viewer"))["data"] == []
 

@@ -10,6 +10,7 @@ from sqlalchemy import event, text
 
 from gateway.http.middleware import Door, Envelope
 from gateway.management.http.app import AdminApp
+from gateway.management.operations.change import COMMAND_LINE
 from gateway.management.operations.context import AdminContext
 from gateway.management.operations.routes import PREFIX
 from gateway.telemetry.outcomes import RequestOutcomes
@@ -59,7 +60,7 @@ async def test_administrators_have_keys_of_their_own(admin: Admin, context: Admi
     from gateway.management.operations.admin_keys import AdminKeyStore
     from gateway.management.operations.roles import Role
 
-    created = await AdminKeyStore(context.database, PEPPER, now=context.now).create("second", Role.ADMIN)
+    created = await AdminKeyStore(context.database, PEPPER, now=context.now).create("second", Role.ADMIN, COMMAND_LINE)
     admin.keys["second"] = created.plaintext
     await admin.post("/tenants", ACME, headers=under("k"))
     other = await admin.post("/tenants", ACME | {"name": "other"}, role="second", headers=under("k"))

@@ -31,6 +31,7 @@ from gateway.http.middleware import Door, Envelope
 from gateway.management.http.app import AdminApp, with_description
 from gateway.management.http.openapi import openapi_document
 from gateway.management.operations.admin_keys import AdminKeyStore
+from gateway.management.operations.change import COMMAND_LINE
 from gateway.management.operations.context import AdminContext
 from gateway.management.operations.idempotency import HEADER
 from gateway.management.operations.resources import admin_routes
@@ -110,7 +111,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             store = TenantStore(database, PEPPER)
             tenant = await store.create_tenant("acme", "premium")
             key = await store.create_key("acme")
-            admin = await AdminKeyStore(database, PEPPER).create("test", Role.ADMIN)
+            admin = await AdminKeyStore(database, PEPPER).create("test", Role.ADMIN, COMMAND_LINE)
             return admin.plaintext, {"tenant_id": tenant.id, "key_id": key.record.public_id}
 
         async def close() -> None:

@@ -13,6 +13,7 @@ from gateway.config.settings import load_settings
 from gateway.doctor import Finding, State
 from gateway.doctor.database import database
 from gateway.management.operations.admin_keys import AdminKeyStore
+from gateway.management.operations.change import COMMAND_LINE
 from gateway.management.operations.roles import Role
 from gateway.tenancy import TenantStore, open_database
 from gateway.tenancy.schema import upgrade
@@ -93,9 +94,9 @@ def test_administrators(sqlite_url: str, tmp_path: Path) -> None:
     async def with_key(*, revoked: bool) -> None:
         engine = open_database(sqlite_url)
         store = AdminKeyStore(engine, PEPPER.encode())
-        key = await store.create("me", Role.ADMIN)
+        key = await store.create("me", Role.ADMIN, COMMAND_LINE)
         if revoked:
-            await store.revoke(key.record.public_id)
+            await store.revoke(key.record.public_id, COMMAND_LINE)
         await engine.dispose()
 
     assert findings(sqlite_url, tmp_path)["administrators"].state is State.WARNING
