@@ -1,5 +1,4 @@
-"""Writing to the books: one writer at a time, so that numbers have no gaps and what is checked still holds when it is
-written."""
+"""The books: one writer at a time, so that numbers have no gaps and what is checked still holds when it is written."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,22 +23,6 @@ class TenantName:
 
     id: str
     name: str
-
-
-@asynccontextmanager
-async def writing(database: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-    """A transaction that no other writer of the books overlaps: committed at the end, rolled back on an error.
-
-    Raises:
-        StoreUnavailable: the database does not answer, or another writer takes too long.
-    """
-    with answering():
-        async with database.connect() as connection:
-            if connection.dialect.name == "sqlite":
-                await connection.exec_driver_sql("BEGIN IMMEDIATE")
-            await lock_books(connection)
-            yield connection
-            await connection.commit()
 
 
 async def lock_books(connection: AsyncConnection) -> None:

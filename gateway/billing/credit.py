@@ -5,15 +5,15 @@ before that is on invoices, and never comes off credit. Admission, the admin API
 this.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Row, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from gateway.billing.books import check_text, find_tenant, reading, writing
+from gateway.billing.books import check_text, find_tenant, reading
 from gateway.billing.errors import IdempotencyConflict, InvalidAmount
 from gateway.billing.money import MAX_NANODOLLARS, dollars
 from gateway.billing.tables import CreditEntryRow
@@ -56,25 +56,10 @@ class CreditBalance:
 
 
 class CreditStore:
-    """Every method raises `StoreUnavailable` when the database does not answer."""
+    """Reads entries. Every method raises `StoreUnavailable` when the database does not answer."""
 
-    def __init__(self, database: AsyncEngine, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, database: AsyncEngine) -> None:
         self._database = database
-        self._now = now
-
-    async def add(self, tenant_name: str, amount_nanodollars: int, reason: str, idempotency_key: str) -> CreditEntry:
-        """Grant an amount, or correct by one below 0. The same key again, with the same amount and reason, changes
-        nothing and returns the first entry. From its first entry on a tenant is prepaid.
-
-        Raises:
-            UnknownTenant: no such tenant.
-            InvalidAmount: nothing, or a sum of all entries out of range.
-            InvalidReason: the reason or the key is empty, too long or unprintable.
-            IdempotencyConflict: the key stands for another entry.
-        """
-        async with writing(self._database) as connection:
-            tenant = await find_tenant(connection, tenant_name)
-            return await add_entry(connection, tenant.id, amount_nanodollars, reason, idempotency_key, self._now())
 
     async def entries(self, tenant_name: str) -> tuple[CreditEntry, ...]:
         """A tenant's, from the first to the last.

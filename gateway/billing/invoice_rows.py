@@ -16,7 +16,7 @@ from gateway.billing.usage import LineKey, UsageSum
 
 
 async def insert_invoice(connection: AsyncConnection, statement: Statement, now: datetime) -> Invoice:
-    """Under the next number of its month. The caller is the only writer (`books.writing`)."""
+    """Under the next number of its month. The caller is the only writer (`lock_books`)."""
     sequence = await _next_sequence(connection, InvoiceRow, statement.month)
     number = f"INV-{statement.month}-{sequence:06d}"
     row = {
@@ -39,7 +39,7 @@ async def insert_invoice(connection: AsyncConnection, statement: Statement, now:
 async def insert_credit_note(
     connection: AsyncConnection, invoice: Invoice, line: int | None, amount: int, reason: str, now: datetime
 ) -> CreditNote:
-    """Under the next number of the month it is made in. The caller is the only writer (`books.writing`)."""
+    """Under the next number of the month it is made in. The caller is the only writer (`lock_books`)."""
     month = Month.of(now)
     sequence = await _next_sequence(connection, CreditNoteRow, month)
     note = CreditNote(f"CN-{month}-{sequence:06d}", invoice.number, line, amount, reason, now)

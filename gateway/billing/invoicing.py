@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from gateway.billing.books import TenantName, check_text, find_tenant, reading, writing
+from gateway.billing.books import TenantName, check_text, find_tenant, reading
 from gateway.billing.errors import CreditTooLarge, InvalidAmount, MonthIsFinal, MonthIsOpen, UnknownInvoice
 from gateway.billing.invoice_rows import (
     charged,
@@ -31,12 +31,10 @@ LOOK_BACK_MONTHS = 12
 
 
 class Invoices:
-    """Reads final invoices and takes back from them. Every method raises `StoreUnavailable` when the database does not
-    answer."""
+    """Reads final invoices. Every method raises `StoreUnavailable` when the database does not answer."""
 
-    def __init__(self, database: AsyncEngine, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, database: AsyncEngine) -> None:
         self._database = database
-        self._now = now
 
     async def get(self, number: str) -> Invoice:
         """
@@ -61,11 +59,6 @@ class Invoices:
                 conditions.append(InvoiceRow.month == str(month))
             return await find_invoices(connection, *conditions)
 
-    async def credit(self, number: str, amount_nanodollars: int, reason: str, *, line: int | None = None) -> CreditNote:
-        """As `credit_invoice`."""
-        async with writing(self._database) as connection:
-            return await credit_invoice(connection, number, amount_nanodollars, reason, line, self._now())
-
 
 def invoiced_months(database: AsyncEngine) -> Callable[[str], Awaitable[Mapping[str, int]]]:
     """For reconciliation: a month, as `2026-11`, to what final invoices charge each tenant for its usage."""
@@ -78,8 +71,8 @@ def invoiced_months(database: AsyncEngine) -> Callable[[str], Awaitable[Mapping[
 
 
 class Invoicing:
-    """Makes invoices. Every method raises `StoreUnavailable` when the database does not answer, and `AnalyticsAway`
-    when the usage cannot be read.
+    """Drafts invoices, and reads what `make_invoice` needs. Every method raises `StoreUnavailable` when the database
+    does not answer, and `AnalyticsAway` when the usage cannot be read.
 
     `grace_s` is how long after the end of a month its late events are waited for.
     """
@@ -115,24 +108,12 @@ class Invoicing:
         async with reading(self._database) as connection:
             return _draft(tenant, month, used, invoiced, await read_versions(connection))
 
-    async def finalise(self, tenant_name: str, month: Month) -> Invoice | None:
-        """The month's final invoice: made now, or the same as ever if it was made before. None: nothing was used.
+    async def prepare(self, tenant_name: str, month: Month) -> "Invoice | ReadyMonth":
+        """What `make_invoice` needs, read before the books are locked; or the final invoice, which is there already.
 
         Raises:
             UnknownTenant: no such tenant.
             MonthIsOpen: the month and its grace are not over.
-            BooksDiffer: some line does not add up. Nothing is written.
-        """
-        ready = await self.prepare(tenant_name, month)
-        if isinstance(ready, Invoice):
-            return ready
-        async with writing(self._database) as connection:
-            return await make_invoice(connection, ready, self._now())
-
-    async def prepare(self, tenant_name: str, month: Month) -> "Invoice | ReadyMonth":
-        """What `make_invoice` needs, read before the books are locked; or the final invoice, which is there already.
-
-        Raises: as `finalise`.
         """
         async with reading(self._database) as connection:
             tenant = await find_tenant(connection, tenant_name)

@@ -1,57 +1,54 @@
 """Price versions in the SQL store."""
 
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from decimal import Decimal
 from types import MappingProxyType
 
 from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from gateway.billing.books import reading, writing
+from gateway.billing.books import reading
 from gateway.billing.errors import PriceRefused
 from gateway.billing.prices import PriceTerms, PriceVersion, declared_terms, to_ms, version_id
 from gateway.billing.tables import PriceMultiplierRow, PriceVersionRow
 
 
 class PriceStore:
-    """Reads and adds price versions. Every method raises `StoreUnavailable` when the database does not answer."""
+    """Reads price versions. Every method raises `StoreUnavailable` when the database does not answer."""
 
-    def __init__(self, database: AsyncEngine, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, database: AsyncEngine) -> None:
         self._database = database
-        self._now = now
 
     async def versions(self) -> tuple[PriceVersion, ...]:
         """All of them, by model and from the first to the last."""
         async with reading(self._database) as connection:
             return await read_versions(connection)
 
-    async def add(self, terms: PriceTerms, effective_from: datetime | None = None) -> PriceVersion:
-        """As `add_version`."""
-        async with writing(self._database) as connection:
-            return await add_version(connection, terms, effective_from, self._now())
 
-    async def declare(self, prices: Mapping[str, Sequence[Decimal]]) -> tuple[PriceVersion, ...]:
-        """Have each model of a declaration (`declared_terms`) cost what it says, from now on: a new version for each
-        that differs from what is in effect. Returns those. Many that declare the same at once add one.
+async def declare_versions(
+    connection: AsyncConnection, prices: Mapping[str, Sequence[Decimal]], now: datetime
+) -> tuple[PriceVersion, ...]:
+    """Have each model of a declaration (`declared_terms`) cost what it says, from now on: a new version for each that
+    differs from what is in effect. Returns those. The caller has locked the books.
 
-        Raises:
-            InvalidPrice: a price cannot be charged exactly.
-        """
-        declared = [declared_terms(model, stated) for model, stated in prices.items()]
-        added = []
-        async with writing(self._database) as connection:
-            now = to_ms(self._now())
-            known = await read_versions(connection)
-            for terms in declared:
-                of_model = [version for version in known if version.terms.model == terms.model]
-                in_effect = [version for version in of_model if version.effective_from <= now]
-                if in_effect and in_effect[-1].terms == terms:
-                    continue
-                if any(version.effective_from == now for version in of_model):
-                    raise PriceRefused(f"another price of {terms.model} starts at the same instant")
-                added.append(await _insert(connection, terms, now, now))
-        return tuple(added)
+    Raises:
+        InvalidPrice: a price cannot be charged exactly.
+        PriceRefused: another version of the model starts at the same instant.
+    """
+    declared = [declared_terms(model, stated) for model, stated in prices.items()]
+    now = to_ms(now)
+    known = await read_versions(connection)
+    added = []
+    for terms in declared:
+        of_model = [version for version in known if version.terms.model == terms.model]
+        in_effect = [version for version in of_model if version.effective_from <= now]
+        if in_effect and in_effect[-1].terms == terms:
+            continue
+        if any(version.effective_from == now for version in of_model):
+            raise PriceRefused(f"another price of {terms.model} starts at the same instant")
+        added.append(await _insert(connection, terms, now, now))
+    return tuple(added)
 
 
 async def add_version(

@@ -24,7 +24,9 @@ from gateway.generation.health import is_ready
 from gateway.generation.services import Services
 from gateway.http.drain import Drain
 from gateway.management.http.app import AdminApp
+from gateway.management.operations.change import Changes
 from gateway.management.operations.context import context_from
+from gateway.management.operations.prices import declare_prices
 from gateway.metering.journal.journal import Journal
 from gateway.metering.kafka_cluster import KafkaCluster
 from gateway.metering.metrics import BooksCollector, RelayCollector
@@ -61,7 +63,7 @@ async def open_services(
     """
     store = TenantStore(database, pepper)
     await _warn_of_refused(settings, store, database)
-    prices = await open_prices(settings, engine.models, database)
+    prices = await open_prices(settings, engine.models, database, Changes(database, pepper))
     analytics = open_usage_store(settings)
     journal = open_journal(settings)
     signatures = SignaturePolicy(EventSigner(pepper), settings.usage_accept_unsigned_until)
@@ -96,20 +98,19 @@ async def open_services(
     return services, AdminApp(context_from(settings, database, pepper, analytics, limiter))
 
 
-async def open_prices(settings: Settings, models: Iterable[str], database: AsyncEngine) -> PriceBook:
+async def open_prices(settings: Settings, models: Iterable[str], database: AsyncEngine, changes: Changes) -> PriceBook:
     """What is declared in the settings takes effect now. The default models have prices of their own.
 
     Raises:
         Unpriced: nothing says what a served model costs, and no answer is billed at a price that nobody stated.
     """
-    store = PriceStore(database)
-    for version in await store.declare(settings.prices):
+    for version in await declare_prices(changes, settings.prices):
         _log.info("price takes effect", version=version.id)
-    book = PriceBook(store)
+    book = PriceBook(PriceStore(database))
     await book.load()
     unpriced = book.unpriced(models, datetime.now(UTC))
     if unpriced and not settings.models and DEFAULT_PRICES.keys() >= set(unpriced):
-        for version in await store.declare({name: DEFAULT_PRICES[name] for name in unpriced}):
+        for version in await declare_prices(changes, {name: DEFAULT_PRICES[name] for name in unpriced}):
             _log.info("price takes effect", version=version.id)
         await book.load()
     elif unpriced:

@@ -57,7 +57,7 @@ def run(settings: Settings, listener: socket.socket, termination: Termination, *
         with progress() as report, loading(partial(load_engine, settings), report) as loaded:
             from gateway.process import serving
 
-            asyncio.run(serving.prepare_database(settings))
+            asyncio.run(serving.prepare_database(settings, pepper))
             preload(settings.analytics_url.get_secret_value())
             engine = loaded.result()
         leave_the_start_behind()

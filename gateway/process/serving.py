@@ -14,11 +14,16 @@ from engine.engine import Engine
 from gateway.app import create_app
 from gateway.config.settings import Settings
 from gateway.generation.service_classes import TierClasses
+from gateway.management.http.app import AdminApp
+from gateway.management.operations.change import Changes
+from gateway.management.operations.keys import NewKey
+from gateway.management.operations.local import LocalOperations
+from gateway.management.operations.tenants import NewTenant
 from gateway.process.listener import local_url
 from gateway.process.opening import open_prices, open_services
 from gateway.process.server import Server
 from gateway.process.termination import Termination
-from gateway.tenancy import TenantExists, TenantStore, open_database
+from gateway.tenancy import TenantExists, open_database
 from gateway.tenancy.schema import upgrade
 
 DEMO_TENANT = "demo"
@@ -27,13 +32,13 @@ DEMO_QUESTION = "What is the capital of France?"
 _log = structlog.get_logger("turnpike.serve")
 
 
-async def prepare_database(settings: Settings) -> None:
+async def prepare_database(settings: Settings, pepper: bytes) -> None:
     """Bring its tables up to date; and refuse a model without a price now rather than when it is loaded."""
     url = settings.database_url.get_secret_value()
     await upgrade(url)
     database = open_database(url)
     try:
-        await open_prices(settings, settings.models, database)
+        await open_prices(settings, settings.models, database, Changes(database, pepper))
     finally:
         await database.dispose()
 
@@ -49,18 +54,14 @@ def serve(
 ) -> None:
     """On `listener` until `termination` begins the drain, and through that; see `gateway.process.serve.run`."""
     url = local_url(listener)
-    invitation = ""
-    if demo:
-        key = asyncio.run(_demo_key(settings, pepper))
-        invitation = demo_invitation(url, next(iter(engine.models)), key)
 
-    def announce() -> None:
+    def announce(demo_key: str | None) -> None:
         _log.info("ready", url=url, models=list(engine.models))
-        if invitation:
-            print(invitation, flush=True)
+        if demo_key is not None:
+            print(demo_invitation(url, next(iter(engine.models)), demo_key), flush=True)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, engine, pepper, listener, termination, announce))
+        runner.run(_serve(settings, engine, pepper, listener, termination, announce, demo=demo))
 
 
 def demo_invitation(url: str, model: str, key: str) -> str:
@@ -75,15 +76,14 @@ def demo_invitation(url: str, model: str, key: str) -> str:
     return f"\nTurnpike is ready. Ask it something:\n\n{shlex.join(command)}\n"
 
 
-async def _demo_key(settings: Settings, pepper: bytes) -> str:
-    database = open_database(settings.database_url.get_secret_value())
-    store = TenantStore(database, pepper)
-    try:
-        with contextlib.suppress(TenantExists):
-            await store.create_tenant(DEMO_TENANT, TierClasses(settings).default_tier)
-        return (await store.create_key(DEMO_TENANT, "turnpike serve --demo")).plaintext
-    finally:
-        await database.dispose()
+async def make_demo_key(admin: AdminApp, tier: str) -> str:
+    """A new key of the demo's tenant, who is made in `tier` where there is none."""
+    operations = LocalOperations(admin.context, admin.operations)
+    with contextlib.suppress(TenantExists):
+        await operations.change("createTenant", body=NewTenant(DEMO_TENANT, tier))
+    body = NewKey("turnpike serve --demo", None, None, None)
+    created = await operations.change("createKey", await operations.path_of(DEMO_TENANT), body)
+    return str(created["key"])
 
 
 async def _serve(
@@ -92,15 +92,18 @@ async def _serve(
     pepper: bytes,
     listener: socket.socket,
     termination: Termination,
-    announce: Callable[[], None],
+    announce: Callable[[str | None], None],
+    *,
+    demo: bool,
 ) -> None:
     database = open_database(settings.database_url.get_secret_value())
     try:
         services, admin = await open_services(settings, engine, database, pepper)
+        demo_key = await make_demo_key(admin, TierClasses(settings).default_tier) if demo else None
 
         def on_ready() -> None:
             termination.begins(server.begin_drain)
-            announce()
+            announce(demo_key)
 
         server = Server(
             create_app(settings, services, admin),

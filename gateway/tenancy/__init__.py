@@ -1,8 +1,7 @@
 """Tenants, their API keys and limits: who is asking, for which tier, for what, and how much they may use.
 
-`TenantStore` and `LimitTable` write them to SQL for the command line, `TenantChanges` within a transaction of the
-caller's; `Authenticator` answers for every request from
-memory.
+`TenantStore` and `LimitTable` read them from SQL, `TenantChanges` writes them within a transaction of the caller's;
+`Authenticator` answers for every request from memory.
 """
 
 from gateway.tenancy.authenticator import Authenticator

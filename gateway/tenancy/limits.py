@@ -9,11 +9,10 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 
 from sqlalchemy import insert, select, update
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from gateway.tenancy.database import answering, writing
-from gateway.tenancy.errors import InvalidLimit, UnknownKey, UnknownTenant
+from gateway.tenancy.database import answering
+from gateway.tenancy.errors import InvalidLimit, UnknownKey
 from gateway.tenancy.tables import KeyRow, LimitRow, TenantRow
 
 MAX_LIMIT = 2**53 - 1
@@ -71,30 +70,10 @@ class LimitRecord:
 
 
 class LimitTable:
-    """Reads and writes limits. Every method raises `StoreUnavailable` when the database does not answer."""
+    """Reads limits for the command line. Every method raises `StoreUnavailable` when the database does not answer."""
 
     def __init__(self, database: AsyncEngine) -> None:
         self._database = database
-
-    async def set_limits(
-        self, tenant_name: str, kind: ScopeKind, scope_id: str, changes: Mapping[str, int | None]
-    ) -> LimitRecord:
-        """Change some limits of a scope (names as in `Limits`; None takes one away), and return all of them.
-
-        Raises:
-            InvalidLimit: out of range, or the scope cannot be.
-            UnknownTenant: no such tenant.
-            UnknownKey: the tenant has no such key.
-        """
-        check_limits(changes)
-        for attempt in (1, 2):
-            try:
-                return await self._set(tenant_name, kind, scope_id, changes)
-            except IntegrityError:
-                # Somebody else has inserted the row since: now it is there to be updated.
-                if attempt == 2:
-                    raise
-        raise AssertionError
 
     async def list_limits(self) -> tuple[LimitRecord, ...]:
         """All that is stated, by tenant."""
@@ -103,19 +82,6 @@ class LimitTable:
             async with self._database.connect() as connection:
                 rows = (await connection.execute(query)).all()
         return tuple(LimitRecord(row[0], ScopeKind(row[1]), *row[2:]) for row in rows)
-
-    async def _set(
-        self, tenant_name: str, kind: ScopeKind, scope_id: str, changes: Mapping[str, int | None]
-    ) -> LimitRecord:
-        async with writing(self._database) as connection:
-            tenant_id = await connection.scalar(select(TenantRow.id).where(TenantRow.name == tenant_name))
-            if tenant_id is None:
-                raise UnknownTenant(f"there is no tenant named {tenant_name}")
-            scope = await limit_scope(connection, tenant_id, kind, scope_id)
-            await write_limits(connection, tenant_id, scope, changes)
-            here = LimitRow.tenant_id == tenant_id, LimitRow.kind == kind, LimitRow.scope_id == scope.id
-            written = (await connection.execute(_RECORDS.where(*here))).one()
-        return LimitRecord(written[0], kind, *written[2:])
 
 
 @dataclass(frozen=True, slots=True)

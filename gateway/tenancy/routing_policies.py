@@ -1,13 +1,13 @@
 """Tenants' routing policies in the SQL store. As limits do, they are read together with a tenant's keys."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import Row, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from gateway.tenancy.database import answering, writing
+from gateway.tenancy.database import answering
 from gateway.tenancy.queries import tenant_id_of
 from gateway.tenancy.routing_policy import NO_POLICY, Preference, RoutingPolicy
 from gateway.tenancy.tables import RoutingPolicyRow
@@ -26,18 +26,6 @@ class RoutingPolicyTable:
             async with self._database.connect() as connection:
                 tenant_id = await tenant_id_of(connection, tenant_name)
                 return await read_policy(connection, tenant_id)
-
-    async def change(self, tenant_name: str, alter: Callable[[RoutingPolicy], RoutingPolicy]) -> RoutingPolicy:
-        """Put in the place of a tenant's policy what `alter` makes of it, and return that.
-
-        Raises:
-            InvalidPolicy: what it would be then cannot be.
-        """
-        async with writing(self._database) as connection:
-            tenant_id = await tenant_id_of(connection, tenant_name, lock=True)
-            policy = alter(await read_policy(connection, tenant_id))
-            await write_policy(connection, tenant_id, policy)
-        return policy
 
 
 async def read_policies(connection: AsyncConnection, tenant_ids: Iterable[str]) -> Mapping[str, RoutingPolicy]:

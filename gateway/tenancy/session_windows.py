@@ -7,7 +7,7 @@ from sqlalchemy import delete, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.sessions.policy import SessionWindow
-from gateway.tenancy.database import answering, writing
+from gateway.tenancy.database import answering
 from gateway.tenancy.queries import tenant_id_of
 from gateway.tenancy.tables import SessionWindowRow
 
@@ -25,11 +25,6 @@ class SessionWindowTable:
             async with self._database.connect() as connection:
                 tenant_id = await tenant_id_of(connection, tenant_name)
                 return (await read_session_windows(connection, [tenant_id])).get(tenant_id)
-
-    async def change(self, tenant_name: str, window: SessionWindow | None) -> None:
-        """State it; None takes back what was."""
-        async with writing(self._database) as connection:
-            await write_session_window(connection, await tenant_id_of(connection, tenant_name, lock=True), window)
 
 
 async def read_session_windows(connection: AsyncConnection, tenant_ids: Iterable[str]) -> Mapping[str, SessionWindow]:

@@ -1,19 +1,17 @@
 """Tenants and keys in the SQL store. Requests never come here: `Authenticator` reads through a cache."""
 
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
 
 from sqlalchemy import func, select
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.common.ids import pepper_id
-from gateway.tenancy.changes import KeyGrant, TenantChanges
-from gateway.tenancy.database import answering, writing
+from gateway.tenancy.database import answering
 from gateway.tenancy.errors import UnknownTenant
 from gateway.tenancy.grants import KeyScope
 from gateway.tenancy.limits import limits_of_key, read_limits
 from gateway.tenancy.queries import KEY_COLUMNS, TENANT_COLUMNS, key_record, tenant_record
-from gateway.tenancy.records import ActiveKey, CreatedKey, KeyRecord, Principal, Tenant, Tier
+from gateway.tenancy.records import ActiveKey, KeyRecord, Principal, Tenant
 from gateway.tenancy.routing_policies import read_policies
 from gateway.tenancy.routing_policy import NO_POLICY
 from gateway.tenancy.session_windows import read_session_windows
@@ -21,21 +19,12 @@ from gateway.tenancy.tables import KeyRow, TenantRow
 
 
 class TenantStore:
-    """Reads and writes tenants and keys. Every method raises `StoreUnavailable` when the database does not
-    answer."""
+    """Reads tenants and keys; `TenantChanges` writes them. Every method raises `StoreUnavailable` when the database
+    does not answer."""
 
-    def __init__(
-        self, database: AsyncEngine, pepper: bytes, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
-    ) -> None:
+    def __init__(self, database: AsyncEngine, pepper: bytes) -> None:
         self._database = database
-        self._pepper = pepper
         self._pepper_id = pepper_id(pepper)
-        self._now = now
-
-    async def create_tenant(self, name: str, tier: Tier) -> Tenant:
-        """Raises: as `TenantChanges.create_tenant`."""
-        async with writing(self._database) as connection:
-            return await self._changes(connection).create_tenant(name, tier)
 
     async def list_tenants(self) -> tuple[Tenant, ...]:
         """All of them, by name."""
@@ -43,17 +32,6 @@ class TenantStore:
             async with self._database.connect() as connection:
                 rows = (await connection.execute(select(*TENANT_COLUMNS).order_by(TenantRow.name))).all()
         return tuple(map(tenant_record, rows))
-
-    async def create_key(self, tenant_name: str, name: str = "") -> CreatedKey:
-        """A key that may do everything.
-
-        Raises:
-            InvalidName: the key's name is longer than 128 characters or has unprintable ones.
-            UnknownTenant: no such tenant.
-        """
-        async with writing(self._database) as connection:
-            changes = self._changes(connection)
-            return await changes.create_key(await changes.tenant_named(tenant_name), KeyGrant(name))
 
     async def list_keys(self, tenant_name: str | None = None) -> tuple[KeyRecord, ...]:
         """All keys, or one tenant's, revoked ones too, by tenant and age.
@@ -72,16 +50,6 @@ class TenantStore:
                     if known is None:
                         raise UnknownTenant(f"there is no tenant named {tenant_name}")
         return tuple(map(key_record, rows))
-
-    async def revoke_key(self, public_id: str) -> KeyRecord:
-        """Refuse a key from now on, for good. Revoking twice keeps the first time.
-
-        Raises:
-            UnknownKey: no such key.
-        """
-        async with writing(self._database) as connection:
-            changes = self._changes(connection)
-            return await changes.revoke_key(await changes.key(public_id))
 
     async def active_keys(self, public_ids: Sequence[str]) -> Mapping[str, ActiveKey[Principal]]:
         """Those of `public_ids` that are neither revoked nor of a suspended tenant, with their limits and
@@ -139,6 +107,3 @@ class TenantStore:
         with answering():
             async with self._database.connect() as connection:
                 return await connection.scalar(query) or 0
-
-    def _changes(self, connection: AsyncConnection) -> TenantChanges:
-        return TenantChanges(connection, self._pepper, self._now)

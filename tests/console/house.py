@@ -21,9 +21,10 @@ from gateway.management.http.app import AdminApp
 from gateway.management.operations.admin_keys import AdminKeyStore
 from gateway.management.operations.roles import Role
 from gateway.process.opening import open_services
-from gateway.tenancy import Tenant, TenantStore, open_database
+from gateway.tenancy import Tenant, open_database
 from tests.support.fake_engine import FakeEngine
 from tests.support.tenants import PEPPER
+from tests.support.writers import TenantWriter
 
 ORIGIN = "http://localhost"
 ACME = "acme"
@@ -53,7 +54,7 @@ class House:
     services: Services
     admin: AdminApp
     engine: WatchedEngine
-    tenants: TenantStore
+    tenants: TenantWriter
     keys: Mapping[str, str]
     tenant: Mapping[str, Tenant]
     http: httpx.AsyncClient
@@ -104,7 +105,7 @@ async def open_house(folder: Path, sqlite_schema: Path) -> AsyncIterator[House]:
     engine = WatchedEngine()
     database = open_database(settings.database_url.get_secret_value())
     try:
-        tenants = TenantStore(database, PEPPER)
+        tenants = TenantWriter(database, PEPPER)
         administrators = AdminKeyStore(database, PEPPER)
         keys = {
             role.value: (await administrators.create(f"the {role}", role, "command-line")).plaintext for role in Role

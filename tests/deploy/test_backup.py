@@ -15,12 +15,13 @@ from gateway.analytics import Analytics, migrate, open_analytics
 from gateway.analytics.rollups import drifted
 from gateway.analytics.sums import Grain
 from gateway.config.settings import normalise_database_url
-from gateway.tenancy import TenantStore, open_database
+from gateway.tenancy import open_database
 from gateway.tenancy.schema import upgrade
 from tests.support.clickhouse_server import ClickHouseServer
 from tests.support.servers import PostgresServer
 from tests.support.tenants import PEPPER
 from tests.support.usage_samples import MARCH, event, store
+from tests.support.writers import TenantWriter
 
 pytestmark = pytest.mark.anyio
 
@@ -38,8 +39,8 @@ async def test_a_dump_of_postgresql_is_restored_into_an_empty_database(
     try:
         await upgrade(url)
         database = open_database(url)
-        await TenantStore(database, PEPPER).create_tenant("acme", "premium")
-        key = await TenantStore(database, PEPPER).create_key("acme", "first")
+        await TenantWriter(database, PEPPER).create_tenant("acme", "premium")
+        key = await TenantWriter(database, PEPPER).create_key("acme", "first")
         await database.dispose()
 
         run(postgres, "pg_dump", tmp_path)
@@ -48,7 +49,7 @@ async def test_a_dump_of_postgresql_is_restored_into_an_empty_database(
 
         assert not await upgrade(url)
         database = open_database(url)
-        assert key.record.public_id in await TenantStore(database, PEPPER).active_keys([key.record.public_id])
+        assert key.record.public_id in await TenantWriter(database, PEPPER).active_keys([key.record.public_id])
         await database.dispose()
     finally:
         await say(postgres, *GONE)

@@ -12,8 +12,8 @@ from typer.core import TyperGroup
 
 from gateway.config.settings import load_settings
 from gateway.management.cli import app
-from tests.gateway.billing.test_cli_invoices import MONTH, use
-from tests.gateway.test_cli import ok
+from tests.support.command_line import ok
+from tests.support.invoiced_usage import MONTH, use
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 
@@ -59,7 +59,7 @@ CHANGES_NOTHING = {
     "route fit",
     "route score",
     "route show",
-    "serve",  # its changes are those of test_serve.py
+    "serve",  # the prices of its settings and the key of its demo: tests/gateway/admin/test_audit.py
     "session show",
     "sink",
     "tenant list",

@@ -3,8 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from gateway.billing.credit import CreditStore
-from gateway.tenancy import TenantStore
+from tests.support.writers import CreditWriter, TenantWriter
 from tests.whole.scenario import Fault
 from tests.whole.tenants import PEPPER
 from tests.whole.world import World
@@ -84,14 +83,14 @@ async def apply_fault(world: World, fault: Fault, auditor: "Auditor") -> None:
         case "poison":
             pass
         case "grant":
-            await CreditStore(gateway.database).add(
+            await CreditWriter(gateway.database).add(
                 "prepaid", fault.amount * 10_000, "more", f"grant-{fault.at_ms}-{fault.lasts_ms}"
             )
             world.database.wrote()
             auditor.granted(fault.amount * 10_000)
         case "revoke":
-            keys = await TenantStore(gateway.database, PEPPER).list_keys("economy")
-            await TenantStore(gateway.database, PEPPER).revoke_key(keys[0].public_id)
+            keys = await TenantWriter(gateway.database, PEPPER).list_keys("economy")
+            await TenantWriter(gateway.database, PEPPER).revoke_key(keys[0].public_id)
             world.database.wrote()
             auditor.revoked("economy")
         case "restart":

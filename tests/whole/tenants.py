@@ -8,13 +8,11 @@ from pathlib import Path
 
 import time_machine
 
-from gateway.billing.credit import CreditStore
-from gateway.billing.price_store import PriceStore
-from gateway.tenancy import TenantStore, open_database
-from gateway.tenancy.limits import Limits, LimitTable, ScopeKind
-from gateway.tenancy.routing_policies import RoutingPolicyTable
+from gateway.tenancy import open_database
+from gateway.tenancy.limits import Limits, ScopeKind
 from gateway.tenancy.routing_policy import RoutingPolicy
 from gateway.tenancy.schema import upgrade
+from tests.support.writers import CreditWriter, LimitWriter, PriceWriter, RoutingPolicyWriter, TenantWriter
 from tests.whole.randomness import seeded
 
 PEPPER = b"p" * 32
@@ -67,9 +65,9 @@ async def _furnish(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     url = f"sqlite+aiosqlite:///{path}"
     await upgrade(url)
     database = open_database(url)
-    store, keys, ids = TenantStore(database, PEPPER), {}, {}
+    store, keys, ids = TenantWriter(database, PEPPER), {}, {}
     stated = Settings(prices=PRICES, data_dir=path.parent).prices
-    await PriceStore(database).declare(stated)
+    await PriceWriter(database).declare(stated)
     for name in NAMES:
         tier = "premium" if name == "vip-probe" else TIERS.get(name, "standard")
         ids[name] = (await store.create_tenant(name, tier)).id
@@ -77,11 +75,11 @@ async def _furnish(path: Path) -> tuple[dict[str, str], dict[str, str]]:
         limits = LIMITS.get(name)
         if limits is not None:
             changes = {each: getattr(limits, each) for each in Limits.__slots__ if getattr(limits, each) is not None}
-            await LimitTable(database).set_limits(name, ScopeKind.TENANT, "", changes)
+            await LimitWriter(database).set_limits(name, ScopeKind.TENANT, "", changes)
         if name in CREDIT:
-            await CreditStore(database).add(name, CREDIT[name], "paid", "first")
+            await CreditWriter(database).add(name, CREDIT[name], "paid", "first")
         if name in POLICIES:
-            await RoutingPolicyTable(database).change(name, lambda _, name=name: POLICIES[name])  # type: ignore[misc]
+            await RoutingPolicyWriter(database).change(name, lambda _, name=name: POLICIES[name])  # type: ignore[misc]
     async with database.connect() as connection:
         await connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
         await connection.exec_driver_sql("PRAGMA journal_mode=DELETE")

@@ -106,7 +106,7 @@ class Invoices:
 
     def __init__(self, context: AdminContext) -> None:
         self._context = context
-        self._stored = StoredInvoices(context.database, now=context.now)
+        self._stored = StoredInvoices(context.database)
 
     async def list_all(self, call: Call) -> Any:
         credited = (

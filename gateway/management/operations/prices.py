@@ -1,5 +1,6 @@
 """What models cost: versions that are added and never changed."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -10,11 +11,11 @@ from sqlalchemy import select
 from gateway.billing.books import lock_books
 from gateway.billing.errors import InvalidPrice
 from gateway.billing.money import dollars_per_million
-from gateway.billing.price_store import add_version, read_versions
+from gateway.billing.price_store import add_version, declare_versions, read_versions
 from gateway.billing.prices import PRICED, PriceTerms, PriceVersion
 from gateway.billing.tables import PriceVersionRow
 from gateway.http.errors import APIError, invalid
-from gateway.management.operations.change import Change
+from gateway.management.operations.change import SETTINGS, Change, Changes
 from gateway.management.operations.context import AdminContext
 from gateway.management.operations.moments import instant
 from gateway.management.operations.paging import PAGE_QUERY, Listing, page_of
@@ -86,6 +87,22 @@ class Prices:
         version = _wire(await add_version(change.connection, terms, body.effective_from, change.at))
         change.record("create", "price", version["id"][:128], after=version)
         return version
+
+
+async def declare_prices(changes: Changes, prices: Mapping[str, Sequence[Decimal]]) -> tuple[PriceVersion, ...]:
+    """Have models cost from now on what a gateway's settings declare (`declare_versions`). Returns the new versions.
+
+    Raises:
+        StoreUnavailable: the database does not answer.
+    """
+    if not prices:
+        return ()
+    async with changes.change(SETTINGS, "") as change:
+        await lock_books(change.connection)
+        versions = await declare_versions(change.connection, prices, change.at)
+        for version in versions:
+            change.record("create", "price", version.id[:128], after=_wire(version))
+    return versions
 
 
 def _terms(body: NewPrice) -> PriceTerms:

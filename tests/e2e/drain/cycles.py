@@ -17,8 +17,8 @@ from gateway.config.pepper import load_pepper
 from gateway.config.settings import Settings
 from gateway.metering.journal.journal_file import JournalFile
 from gateway.process.server import CUT_S
-from gateway.tenancy import TenantStore, open_database
-from gateway.tenancy.limits import LimitTable, ScopeKind
+from gateway.tenancy import open_database
+from gateway.tenancy.limits import ScopeKind
 from gateway.tenancy.schema import upgrade
 from tests.e2e.drain.books import Books, compare
 from tests.e2e.drain.clients import MODEL, Crowd, Seen
@@ -26,6 +26,7 @@ from tests.e2e.kill.books import compare_store
 from tests.e2e.kill.cycles import listens
 from tests.e2e.kill.zygote import Zygote
 from tests.support.usage_requests import analytics_at, journalled, until
+from tests.support.writers import LimitWriter, TenantWriter
 
 LONGEST_LOAD_S = 2.5
 LONGEST_DEADLINE_S = 2.0
@@ -122,10 +123,10 @@ async def _keys(settings: Settings) -> list[str]:
     await upgrade(settings.database_url.get_secret_value())
     database = open_database(settings.database_url.get_secret_value())
     try:
-        store = TenantStore(database, load_pepper(settings))
+        store = TenantWriter(database, load_pepper(settings))
         for name, tier, concurrent in (("acme", "premium", 100), ("globex", "standard", 4)):
             await store.create_tenant(name, tier)
-            await LimitTable(database).set_limits(name, ScopeKind.TENANT, "", {"concurrent": concurrent})
+            await LimitWriter(database).set_limits(name, ScopeKind.TENANT, "", {"concurrent": concurrent})
         return [(await store.create_key(name, "load")).plaintext for name in ("acme", "globex")]
     finally:
         await database.dispose()

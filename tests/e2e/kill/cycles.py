@@ -16,13 +16,14 @@ from gateway.config.settings import Settings
 from gateway.metering.journal.journal_file import HOUR_MS, JournalFile
 from gateway.metering.reconciliation.reconciliation import reconcile
 from gateway.metering.signature import EventSigner, SignaturePolicy
-from gateway.tenancy import TenantStore, open_database
+from gateway.tenancy import open_database
 from gateway.tenancy.schema import upgrade
 from tests.e2e.kill.books import JOURNAL_MS, PRICES, Books, compare, compare_store
 from tests.e2e.kill.clients import Keys, Received, load
 from tests.e2e.kill.zygote import MODEL, Gateway, Zygote
 from tests.support.kafka_server import KafkaServer
 from tests.support.usage_requests import analytics_at, journalled, until
+from tests.support.writers import TenantWriter
 
 LONGEST_LOAD_S = 0.9
 LONGEST_START_S = 0.5
@@ -134,7 +135,7 @@ async def _keys(settings: Settings) -> tuple[Keys, str]:
     await upgrade(settings.database_url.get_secret_value())
     database = open_database(settings.database_url.get_secret_value())
     try:
-        store = TenantStore(database, load_pepper(settings))
+        store = TenantWriter(database, load_pepper(settings))
         await store.create_tenant("acme", "standard")
         streamed, whole = [await store.create_key("acme", name) for name in ("streamed", "whole")]
     finally:

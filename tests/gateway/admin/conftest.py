@@ -19,9 +19,9 @@ from gateway.management.operations.context import AdminContext
 from gateway.management.operations.roles import Role
 from gateway.management.operations.routes import PREFIX
 from gateway.telemetry.outcomes import RequestOutcomes
-from gateway.tenancy import TenantStore
 from tests.gateway.admin.harness import TIERS, Admin, AwayAnalytics, Clock, elsewhere
 from tests.support.tenants import PEPPER
+from tests.support.writers import TenantWriter
 
 
 @pytest.fixture(autouse=True)
@@ -81,5 +81,5 @@ async def admin(context: AdminContext, clock: Clock) -> AsyncIterator[Admin]:
 
 
 @pytest.fixture
-def store(database: AsyncEngine, clock: Clock) -> TenantStore:
-    return TenantStore(database, PEPPER, now=clock)
+def store(database: AsyncEngine, clock: Clock) -> TenantWriter:
+    return TenantWriter(database, PEPPER, now=clock)

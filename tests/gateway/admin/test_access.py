@@ -13,10 +13,10 @@ from gateway.management.operations.context import AdminContext
 from gateway.management.operations.resources import admin_routes
 from gateway.management.operations.roles import Role
 from gateway.management.operations.routes import PREFIX, Route
-from gateway.tenancy import TenantStore
 from gateway.tenancy.keys import ADMIN_PREFIX, new_key
 from tests.gateway.admin.harness import TIERS, Admin
 from tests.support.tenants import PEPPER
+from tests.support.writers import TenantWriter
 
 pytestmark = pytest.mark.anyio
 
@@ -72,7 +72,7 @@ async def test_every_route_with_every_role(admin: Admin) -> None:
                 assert response.json()["error"]["code"] == "role_not_allowed"
 
 
-async def test_every_route_without_a_key_that_opens(admin: Admin, context: AdminContext, store: TenantStore) -> None:
+async def test_every_route_without_a_key_that_opens(admin: Admin, context: AdminContext, store: TenantWriter) -> None:
     keys = AdminKeyStore(context.database, PEPPER, now=context.now)
     revoked = await keys.create("gone", Role.ADMIN, COMMAND_LINE)
     await keys.revoke(revoked.record.public_id, COMMAND_LINE)

@@ -1,11 +1,18 @@
 """The audit log: complete, true, append-only."""
 
+from decimal import Decimal
+
 import pytest
-from sqlalchemy import text
+from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
-from gateway.management.operations.change import COMMAND_LINE
+from gateway.management.http.app import AdminApp
+from gateway.management.operations.change import COMMAND_LINE, SETTINGS, Changes, command_line_actor
 from gateway.management.operations.context import AdminContext
+from gateway.management.operations.local import current_user
+from gateway.management.operations.prices import declare_prices
+from gateway.management.operations.tables import AuditRow
+from gateway.process.serving import make_demo_key
 from tests.gateway.admin.harness import Admin
 
 pytestmark = pytest.mark.anyio
@@ -134,3 +141,24 @@ async def test_whoever_takes_the_triggers_away_is_still_noticed(
             await connection.execute(text("DROP TRIGGER audit_log_is_append_only ON audit_log"))
         await connection.execute(text(tampering))
     assert await admin.get("/audit/verification") == {"first_broken": broken}
+
+
+async def test_prices_that_settings_declare_are_told_once(context: AdminContext) -> None:
+    changes = Changes(context.database, context.pepper, context.now)
+    for _ in range(2):
+        await declare_prices(changes, {"m": [Decimal("0.15"), Decimal("0.60")]})
+    async with context.reading() as connection:
+        (entry,) = (await connection.execute(select(AuditRow.actor, AuditRow.action, AuditRow.resource))).all()
+    assert tuple(entry) == (SETTINGS, "create", "price")
+
+
+async def test_the_demos_tenant_and_key_are_told(context: AdminContext) -> None:
+    app = AdminApp(context)
+    await make_demo_key(app, "standard")
+    await make_demo_key(app, "standard")
+    await app.aclose()
+    query = select(AuditRow.actor, AuditRow.resource).order_by(AuditRow.sequence)
+    async with context.reading() as connection:
+        entries = (await connection.execute(query)).all()
+    assert [entry.resource for entry in entries] == ["tenant", "key", "key"]
+    assert {entry.actor for entry in entries} == {command_line_actor(current_user())}

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from gateway.admission import Demand, Limiter, Measure, Quota, Scope, StoreAway
-from gateway.tenancy import ScopeKind, TenantStore
+from gateway.tenancy import ScopeKind
 from tests.gateway.admin.harness import NOBODY, Admin, new_tenant
+from tests.support.writers import TenantWriter
 
 pytestmark = pytest.mark.anyio
 
@@ -18,7 +19,7 @@ def of(use: dict[str, Any]) -> dict[tuple[str, str, str], tuple[int, int, int, i
     }
 
 
-async def test_what_is_stated_and_what_the_tier_has(admin: Admin, store: TenantStore) -> None:
+async def test_what_is_stated_and_what_the_tier_has(admin: Admin, store: TenantWriter) -> None:
     tenant = await new_tenant(admin, tier="standard")
     path = f"/tenants/{tenant['id']}/limits"
     key = (await store.create_key("acme")).record.public_id

@@ -39,10 +39,11 @@ from gateway.management.operations.roles import Role
 from gateway.management.operations.routes import PREFIX
 from gateway.metering.journal.journal import Journal
 from gateway.telemetry.outcomes import RequestOutcomes
-from gateway.tenancy import TenantStore, open_database
+from gateway.tenancy import open_database
 from gateway.tenancy.schema import upgrade
 from tests.gateway.admin.harness import TIERS
 from tests.support.tenants import PEPPER
+from tests.support.writers import TenantWriter
 
 _NOTHING: Any = None
 ROUTES = with_description(
@@ -108,7 +109,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         async def prepare() -> tuple[str, dict[str, str]]:
             journal = Journal(context.journal_path)
             await journal.aclose()
-            store = TenantStore(database, PEPPER)
+            store = TenantWriter(database, PEPPER)
             tenant = await store.create_tenant("acme", "premium")
             key = await store.create_key("acme")
             admin = await AdminKeyStore(database, PEPPER).create("test", Role.ADMIN, COMMAND_LINE)

@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 from gateway.http.errors import APIError
 from gateway.management.operations.paging import Cursors
-from gateway.tenancy import TenantStore
 from tests.gateway.admin.harness import Admin
 from tests.support.tenants import PEPPER
+from tests.support.writers import TenantWriter
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 8, 200])
-async def test_every_item_once(admin: Admin, store: TenantStore, limit: int) -> None:
+async def test_every_item_once(admin: Admin, store: TenantWriter, limit: int) -> None:
     for name in "hbdfacge":
         await store.create_tenant(name, "standard")
     for _ in range(8):
@@ -27,7 +27,7 @@ async def test_every_item_once(admin: Admin, store: TenantStore, limit: int) -> 
     ]
 
 
-async def test_what_comes_and_goes_in_between_moves_nothing_else(admin: Admin, store: TenantStore) -> None:
+async def test_what_comes_and_goes_in_between_moves_nothing_else(admin: Admin, store: TenantWriter) -> None:
     for name in "bdfh":
         await store.create_tenant(name, "standard")
     first = await admin.get("/tenants", params={"limit": 2})
@@ -37,15 +37,15 @@ async def test_what_comes_and_goes_in_between_moves_nothing_else(admin: Admin, s
     assert [each["name"] for each in first["data"] + rest["data"]] == list("bdfgh")
 
 
-async def test_keys_made_at_the_same_instant_are_told_once(admin: Admin, store: TenantStore, clock) -> None:
+async def test_keys_made_at_the_same_instant_are_told_once(admin: Admin, store: TenantWriter, clock) -> None:
     await store.create_tenant("acme", "standard")
-    still = TenantStore(store._database, PEPPER, now=lambda: clock.now)
+    still = TenantWriter(store._database, PEPPER, now=lambda: clock.now)
     made = {(await still.create_key("acme")).record.public_id for _ in range(5)}
     listed = [each["id"] for each in await admin.every("/keys", 2)]
     assert (len(listed), set(listed)) == (5, made)
 
 
-async def test_a_cursor_is_for_its_list_and_its_filters(admin: Admin, store: TenantStore) -> None:
+async def test_a_cursor_is_for_its_list_and_its_filters(admin: Admin, store: TenantWriter) -> None:
     ids = {}
     for name in "ab":
         ids[name] = (await store.create_tenant(name, "standard")).id

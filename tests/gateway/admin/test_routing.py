@@ -2,9 +2,9 @@
 
 import pytest
 
-from gateway.tenancy import TenantStore
 from gateway.tenancy.routing_policy import MAX_ALIASES, Preference, RoutingPolicy
 from tests.gateway.admin.harness import NOBODY, Admin, new_tenant
+from tests.support.writers import TenantWriter
 
 pytestmark = pytest.mark.anyio
 DEFAULT = {
@@ -20,7 +20,7 @@ async def path_of_acme(admin: Admin) -> str:
     return f"/tenants/{(await new_tenant(admin))['id']}/routing"
 
 
-async def test_a_policy_is_stated_as_a_whole_and_reaches_the_tenants_keys(admin: Admin, store: TenantStore) -> None:
+async def test_a_policy_is_stated_as_a_whole_and_reaches_the_tenants_keys(admin: Admin, store: TenantWriter) -> None:
     path = await path_of_acme(admin)
     assert await admin.get(path, role="viewer") == DEFAULT
     stated = {

@@ -2,13 +2,13 @@
 
 import pytest
 
-from gateway.tenancy import TenantStore
 from tests.gateway.admin.harness import NOBODY, Admin, new_tenant
+from tests.support.writers import TenantWriter
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_it_is_stated_read_and_taken_back(admin: Admin, store: TenantStore) -> None:
+async def test_it_is_stated_read_and_taken_back(admin: Admin, store: TenantWriter) -> None:
     tenant = await new_tenant(admin)
     path = f"/tenants/{tenant['id']}/session-window"
     key = (await store.create_key("acme")).record.public_id

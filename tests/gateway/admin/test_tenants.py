@@ -4,15 +4,15 @@ from datetime import timedelta
 
 import pytest
 
-from gateway.tenancy import TenantStore
 from gateway.tenancy.keys import parse_key
 from tests.gateway.admin.harness import NOBODY, Admin, Clock, new_tenant
 from tests.support.tenants import PEPPER
+from tests.support.writers import TenantWriter
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_tenant_is_created_read_moved_suspended_and_resumed(admin: Admin, store: TenantStore) -> None:
+async def test_a_tenant_is_created_read_moved_suspended_and_resumed(admin: Admin, store: TenantWriter) -> None:
     tenant = await new_tenant(admin)
     assert tenant.keys() == {"id", "name", "tier", "created_at", "suspended_at"}
     assert (tenant["name"], tenant["tier"], tenant["suspended_at"]) == ("acme", "premium", None)
@@ -93,7 +93,7 @@ async def test_a_tenant_that_is_not_there(admin: Admin, method: str, path: str, 
         await admin.refused(404, method, f"/tenants/{odd}{path}", **extra)
 
 
-async def test_a_key_is_shown_once_and_opens(admin: Admin, store: TenantStore) -> None:
+async def test_a_key_is_shown_once_and_opens(admin: Admin, store: TenantWriter) -> None:
     tenant = await new_tenant(admin)
     body = {"name": "ci", "scopes": ["chat", "usage"], "models": ["m"], "expires_at": "2026-01-03T13:00:00+01:00"}
     created = await admin.post(f"/tenants/{tenant['id']}/keys", body)
@@ -161,7 +161,7 @@ async def test_an_overlap_without_end(admin: Admin) -> None:
     assert len((await admin.get("/keys"))["data"]) == 1
 
 
-async def test_grants_are_replaced_and_a_revocation_is_for_good(admin: Admin, store: TenantStore) -> None:
+async def test_grants_are_replaced_and_a_revocation_is_for_good(admin: Admin, store: TenantWriter) -> None:
     tenant = await new_tenant(admin)
     key = await admin.post(f"/tenants/{tenant['id']}/keys", {"scopes": ["chat"]})
     one = f"/keys/{key['id']}"

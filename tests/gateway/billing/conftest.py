@@ -3,10 +3,10 @@
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.tenancy import TenantStore
+from tests.support.writers import TenantWriter
 
 
 @pytest.fixture
 async def acme(database: AsyncEngine) -> str:
     """The id of a tenant named acme."""
-    return (await TenantStore(database, b"p" * 32).create_tenant("acme", "premium")).id
+    return (await TenantWriter(database, b"p" * 32).create_tenant("acme", "premium")).id

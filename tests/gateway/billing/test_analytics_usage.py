@@ -13,13 +13,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from gateway.analytics import Analytics, migrate, open_analytics
 from gateway.billing.analytics_usage import AnalyticsUsage
 from gateway.billing.cost_view import reckon_costs
-from gateway.billing.invoicing import Invoicing
 from gateway.billing.month import Month
-from gateway.billing.price_store import PriceStore
 from gateway.billing.prices import Price, PriceTerms
 from gateway.metering.event import UsageEvent
 from tests.support.billing import Clock, RecordedUsage, an_event
 from tests.support.usage_requests import insert
+from tests.support.writers import InvoicingWriter, PriceWriter
 
 pytestmark = pytest.mark.anyio
 
@@ -89,12 +88,12 @@ async def test_an_invoice_survives_replays_and_new_prices(
     analytics: Analytics, database: AsyncEngine, acme: str
 ) -> None:
     clock = Clock(SEPTEMBER.start)
-    prices = PriceStore(database, now=clock)
+    prices = PriceWriter(database, now=clock)
     price = (await prices.add(PriceTerms.stated("m", Decimal(1), Decimal(2)))).price("standard")
     events = [an_event(acme, SEPTEMBER.start + timedelta(hours=n), price, (n, n // 2, n)) for n in range(1, 60)]
     await insert(analytics, events[:-1])
     clock.now = OCTOBER.start + timedelta(days=1)
-    invoicing = Invoicing(database, AnalyticsUsage(analytics), grace_s=0, now=clock)
+    invoicing = InvoicingWriter(database, AnalyticsUsage(analytics), grace_s=0, now=clock)
     invoice = await invoicing.finalise("acme", SEPTEMBER)
     assert invoice is not None
     assert invoice.statement.total_nanodollars == sum(event.cost_nanodollars for event in events[:-1])

@@ -6,12 +6,13 @@ from datetime import timedelta
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.billing.credit import CreditBalance, CreditStore
+from gateway.billing.credit import CreditBalance
 from gateway.billing.errors import IdempotencyConflict, InvalidAmount, InvalidReason
 from gateway.billing.money import MAX_NANODOLLARS
 from gateway.billing.prices import Price
 from gateway.tenancy import UnknownTenant
 from tests.support.billing import Clock, RecordedUsage, an_event, utc
+from tests.support.writers import CreditWriter
 
 pytestmark = pytest.mark.anyio
 
@@ -22,11 +23,11 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def credit(database: AsyncEngine, clock: Clock) -> CreditStore:
-    return CreditStore(database, now=clock)
+def credit(database: AsyncEngine, clock: Clock) -> CreditWriter:
+    return CreditWriter(database, now=clock)
 
 
-async def test_a_tenant_is_prepaid_from_its_first_entry_on(credit: CreditStore, acme: str, clock: Clock) -> None:
+async def test_a_tenant_is_prepaid_from_its_first_entry_on(credit: CreditWriter, acme: str, clock: Clock) -> None:
     assert await credit.granted_nanodollars(acme) is None
     assert await credit.balance("acme", RecordedUsage()) is None
     grant = await credit.add("acme", 100, "paid", "1")
@@ -37,7 +38,7 @@ async def test_a_tenant_is_prepaid_from_its_first_entry_on(credit: CreditStore, 
 
 
 async def test_what_is_left_is_what_was_not_spent_since_the_first_entry(
-    credit: CreditStore, acme: str, clock: Clock
+    credit: CreditWriter, acme: str, clock: Clock
 ) -> None:
     await credit.add("acme", 5000, "paid", "1")
     first = clock.now
@@ -56,7 +57,7 @@ async def test_what_is_left_is_what_was_not_spent_since_the_first_entry(
     assert balance.left_nanodollars == -1000
 
 
-async def test_the_same_key_is_the_same_entry(credit: CreditStore, acme: str) -> None:
+async def test_the_same_key_is_the_same_entry(credit: CreditWriter, acme: str) -> None:
     made = await asyncio.gather(*(credit.add("acme", 100, "paid", "k") for _ in range(6)))
     assert len(set(made)) == 1
     assert await credit.granted_nanodollars(acme) == 100
@@ -65,7 +66,7 @@ async def test_the_same_key_is_the_same_entry(credit: CreditStore, acme: str) ->
             await credit.add("acme", amount, reason, "k")
 
 
-async def test_refusals(credit: CreditStore, acme: str) -> None:
+async def test_refusals(credit: CreditWriter, acme: str) -> None:
     with pytest.raises(UnknownTenant):
         await credit.add("nobody", 1, "paid", "k")
     with pytest.raises(InvalidAmount):

@@ -18,12 +18,12 @@ from gateway.billing.errors import (
     UnknownInvoice,
 )
 from gateway.billing.invoices import Invoice
-from gateway.billing.invoicing import Invoices, Invoicing, invoiced_months
+from gateway.billing.invoicing import invoiced_months
 from gateway.billing.month import Month
-from gateway.billing.price_store import PriceStore
 from gateway.billing.prices import Price, PriceTerms
-from gateway.tenancy import TenantStore, UnknownTenant
+from gateway.tenancy import UnknownTenant
 from tests.support.billing import Clock, RecordedUsage, an_event, utc
+from tests.support.writers import InvoiceWriter, InvoicingWriter, PriceWriter, TenantWriter
 
 pytestmark = pytest.mark.anyio
 
@@ -41,9 +41,9 @@ class World:
         self.tenant_id = tenant_id
         self.clock = Clock(utc("2026-12-02"))
         self.usage = RecordedUsage()
-        self.prices = PriceStore(database, now=self.clock)
-        self.invoicing = Invoicing(database, self.usage, grace_s=GRACE_S, now=self.clock)
-        self.invoices = Invoices(database, now=self.clock)
+        self.prices = PriceWriter(database, now=self.clock)
+        self.invoicing = InvoicingWriter(database, self.usage, grace_s=GRACE_S, now=self.clock)
+        self.invoices = InvoiceWriter(database, now=self.clock)
         self.price = Price("", 0, 0, 0)
 
     async def set_price(self, dollars: int) -> None:
@@ -144,7 +144,7 @@ async def test_many_who_close_a_month_together_make_one_invoice(world: World) ->
 
 async def test_numbers_have_no_gaps(world: World) -> None:
     tenants = [
-        await TenantStore(world.database, b"p" * 32).create_tenant(f"t{index}", "standard") for index in range(5)
+        await TenantWriter(world.database, b"p" * 32).create_tenant(f"t{index}", "standard") for index in range(5)
     ]
     wrong = an_event(tenants[2].id, IN_NOVEMBER, world.price, (1, 0, 0), cost_nanodollars=7)
     world.usage.record(wrong, *(an_event(each.id, IN_NOVEMBER, world.price, (1, 0, 0)) for each in tenants[:4]))

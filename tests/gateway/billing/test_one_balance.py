@@ -16,19 +16,19 @@ from redis.asyncio import Redis
 from gateway.admission import Hold, Limiter, LimitStore, Measure, MemoryStore, QuotaExceeded, demands_of, limits_for
 from gateway.admission.redis_store import RedisStore
 from gateway.admission.restoring import restore_spending
-from gateway.billing.credit import CreditStore
 from gateway.billing.prepaid import PrepaidKeys
 from gateway.billing.prices import Price
 from gateway.common.timestamps import unix_ms, utc_from_ms
 from gateway.metering.event import Ending
 from gateway.metering.journal.journal import Journal
 from gateway.metering.journal.opening import Opening, Progress, Work, event_of
-from gateway.tenancy import Limits, TenantStore
+from gateway.tenancy import Limits
 from gateway.tenancy.database import open_database
 from tests.support.billing import RecordedUsage
 from tests.support.limit_stores import Clock
 from tests.support.servers import RedisServer
 from tests.support.usage_requests import an_opening
+from tests.support.writers import CreditWriter, TenantWriter
 
 PRICE = Price("m@v", 3, 1, 7)
 PROMPT_TOKENS = 4
@@ -48,12 +48,12 @@ steps = st.lists(
 class Gateway:
     """A tenant's requests, from its key to the journal, by a clock that the test moves."""
 
-    def __init__(self, folder: Path, tenants: TenantStore, credit: CreditStore, key: str, tenant_id: str) -> None:
+    def __init__(self, folder: Path, tenants: TenantWriter, credit: CreditWriter, key: str, tenant_id: str) -> None:
         self.usage = RecordedUsage()
         self.journal = Journal(folder / "journal.db", interval_ms=1, min_free_bytes=0)
         self.running: list[tuple[Hold, Opening]] = []
         self._tenants, self._credit, self._key, self._tenant_id = tenants, credit, key, tenant_id
-        self._clock = credit._now
+        self._clock = credit.now
         self._served = 0
 
     async def quotas(self):
@@ -121,10 +121,10 @@ async def play(moves: list[tuple], schema: Path, redis: RedisServer | None) -> N
         root = Path(folder)
         shutil.copyfile(schema, root / "turnpike.db")
         database = open_database(f"sqlite+aiosqlite:///{root / 'turnpike.db'}")
-        tenants = TenantStore(database, b"p" * 32)
+        tenants = TenantWriter(database, b"p" * 32)
         tenant = await tenants.create_tenant("acme", "standard")
         key = (await tenants.create_key("acme")).record.public_id
-        credit = CreditStore(database, now=lambda: utc_from_ms(clock.now_ms))
+        credit = CreditWriter(database, now=lambda: utc_from_ms(clock.now_ms))
         gateway = Gateway(root, tenants, credit, key, tenant.id)
         await forget_all(redis)
         await run_through(moves, clock, gateway, credit, redis, root)

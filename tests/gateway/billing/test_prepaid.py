@@ -5,15 +5,15 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.admission.book import limits_for
 from gateway.admission.model import Measure
-from gateway.billing.credit import CreditStore
 from gateway.billing.prepaid import PrepaidKeys
-from gateway.tenancy import Limits, TenantStore
+from gateway.tenancy import Limits
+from tests.support.writers import CreditWriter, TenantWriter
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_credit_comes_with_the_key(database: AsyncEngine) -> None:
-    store, credit = TenantStore(database, b"p" * 32), CreditStore(database)
+    store, credit = TenantWriter(database, b"p" * 32), CreditWriter(database)
     keys = {}
     for name in ("before", "after"):
         await store.create_tenant(name, "standard")
@@ -29,14 +29,14 @@ async def test_credit_comes_with_the_key(database: AsyncEngine) -> None:
 
 
 async def test_what_was_taken_back_is_no_credit(database: AsyncEngine) -> None:
-    store = TenantStore(database, b"p" * 32)
+    store = TenantWriter(database, b"p" * 32)
     await store.create_tenant("acme", "standard")
     key = (await store.create_key("acme")).record.public_id
-    await CreditStore(database).add("acme", -1, "an old debt", "1")
+    await CreditWriter(database).add("acme", -1, "an old debt", "1")
     principal = (await PrepaidKeys(store, database).active_keys([key]))[key].principal
     (quota,) = limits_for(principal, "m", 100, Limits()).quotas
     assert quota.limit == 0
 
 
 async def test_unknown_keys_stay_unknown(database: AsyncEngine) -> None:
-    assert await PrepaidKeys(TenantStore(database, b"p" * 32), database).active_keys(["nobody"]) == {}
+    assert await PrepaidKeys(TenantWriter(database, b"p" * 32), database).active_keys(["nobody"]) == {}

@@ -9,9 +9,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.billing.errors import InvalidPrice, PriceRefused
 from gateway.billing.price_book import PriceBook
-from gateway.billing.price_store import PriceStore
 from gateway.billing.prices import PriceTerms
 from tests.support.billing import Clock, utc
+from tests.support.writers import PriceWriter
 
 pytestmark = pytest.mark.anyio
 
@@ -28,11 +28,11 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def prices(database: AsyncEngine, clock: Clock) -> PriceStore:
-    return PriceStore(database, now=clock)
+def prices(database: AsyncEngine, clock: Clock) -> PriceWriter:
+    return PriceWriter(database, now=clock)
 
 
-async def test_versions_come_back_as_they_went(prices: PriceStore) -> None:
+async def test_versions_come_back_as_they_went(prices: PriceWriter) -> None:
     first = await prices.add(CHEAP, utc("2026-01-01"))
     now = await prices.add(DEAR)
     later = await prices.add(CHEAP, utc("2027-01-01"))
@@ -41,7 +41,7 @@ async def test_versions_come_back_as_they_went(prices: PriceStore) -> None:
     assert now.id == "m@2026-11-21T12:00:00.123Z"
 
 
-async def test_the_past_does_not_change(prices: PriceStore) -> None:
+async def test_the_past_does_not_change(prices: PriceWriter) -> None:
     await prices.add(CHEAP, utc("2026-01-01"))
     for start in (utc("2025-12-01"), utc("2026-06-01"), NOW - timedelta(milliseconds=1)):
         with pytest.raises(PriceRefused, match="now"):
@@ -53,7 +53,7 @@ async def test_the_past_does_not_change(prices: PriceStore) -> None:
     assert len(await prices.versions()) == 3
 
 
-async def test_a_declaration_adds_what_differs(prices: PriceStore, clock: Clock) -> None:
+async def test_a_declaration_adds_what_differs(prices: PriceWriter, clock: Clock) -> None:
     declaration = {"m": [Decimal("0.15"), Decimal("0.075"), Decimal("0.60")], "n": [Decimal(1), Decimal(2)]}
     first = await prices.declare(declaration)
     assert [version.terms.model for version in first] == ["m", "n"]
@@ -66,26 +66,26 @@ async def test_a_declaration_adds_what_differs(prices: PriceStore, clock: Clock)
     assert again.terms == CHEAP
 
 
-async def test_a_declaration_leaves_what_is_to_come(prices: PriceStore, clock: Clock) -> None:
+async def test_a_declaration_leaves_what_is_to_come(prices: PriceWriter, clock: Clock) -> None:
     await prices.add(CHEAP)
     to_come = await prices.add(DEAR, utc("2027-01-01"))
     assert await prices.declare({"m": [Decimal("0.15"), Decimal("0.075"), Decimal("0.60")]}) == ()
     assert (await prices.versions())[-1] == to_come
 
 
-async def test_replicas_that_declare_together_add_one_version(prices: PriceStore) -> None:
+async def test_replicas_that_declare_together_add_one_version(prices: PriceWriter) -> None:
     added = await asyncio.gather(*(prices.declare({"m": [Decimal(1), Decimal(2)]}) for _ in range(6)))
     assert sorted(map(len, added)) == [0, 0, 0, 0, 0, 1]
     assert len(await prices.versions()) == 1
 
 
-async def test_a_declaration_is_taken_whole_or_not_at_all(prices: PriceStore) -> None:
+async def test_a_declaration_is_taken_whole_or_not_at_all(prices: PriceWriter) -> None:
     with pytest.raises(InvalidPrice, match="output"):
         await prices.declare({"m": [Decimal(1), Decimal(2)], "n": [Decimal(1), Decimal("0.0001")]})
     assert await prices.versions() == ()
 
 
-async def test_a_book_reads_the_store(prices: PriceStore) -> None:
+async def test_a_book_reads_the_store(prices: PriceWriter) -> None:
     await prices.add(CHEAP)
     book = PriceBook(prices)
     await book.load()

@@ -7,12 +7,10 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.billing.credit import CreditStore
-from gateway.billing.invoicing import Invoices, Invoicing
 from gateway.billing.month import Month
-from gateway.billing.price_store import PriceStore
 from gateway.billing.prices import PriceTerms
 from tests.support.billing import Clock, RecordedUsage, an_event, utc
+from tests.support.writers import CreditWriter, InvoiceWriter, InvoicingWriter, PriceWriter
 
 pytestmark = pytest.mark.anyio
 
@@ -22,13 +20,13 @@ CLOCK = Clock(utc("2026-12-02"))
 @pytest.fixture
 async def books(database: AsyncEngine, acme: str) -> AsyncEngine:
     """With a row in each table."""
-    version = await PriceStore(database, now=CLOCK).add(PriceTerms.stated("m", Decimal(1), Decimal(1)))
+    version = await PriceWriter(database, now=CLOCK).add(PriceTerms.stated("m", Decimal(1), Decimal(1)))
     usage = RecordedUsage()
     usage.record(an_event(acme, utc("2026-11-15"), version.price("standard"), (1, 0, 1)))
-    invoice = await Invoicing(database, usage, grace_s=0, now=CLOCK).finalise("acme", Month(2026, 11))
+    invoice = await InvoicingWriter(database, usage, grace_s=0, now=CLOCK).finalise("acme", Month(2026, 11))
     assert invoice is not None
-    await Invoices(database, now=CLOCK).credit(invoice.number, 1, "why")
-    await CreditStore(database).add("acme", 1, "why", "k")
+    await InvoiceWriter(database, now=CLOCK).credit(invoice.number, 1, "why")
+    await CreditWriter(database).add("acme", 1, "why", "k")
     return database
 
 

@@ -8,15 +8,15 @@ import pytest
 from sqlalchemy import text
 
 import gateway.doctor.database
-from gateway.billing.price_store import PriceStore
 from gateway.config.settings import load_settings
 from gateway.doctor import Finding, State
 from gateway.doctor.database import database
 from gateway.management.operations.admin_keys import AdminKeyStore
 from gateway.management.operations.change import COMMAND_LINE
 from gateway.management.operations.roles import Role
-from gateway.tenancy import TenantStore, open_database
+from gateway.tenancy import open_database
 from gateway.tenancy.schema import upgrade
+from tests.support.writers import PriceWriter, TenantWriter
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 
@@ -31,7 +31,7 @@ def findings(url: str, tmp_path: Path, **settings: Any) -> dict[str, Finding]:
 async def filled(url: str, *, revision: str | None = None) -> None:
     await upgrade(url)
     engine = open_database(url)
-    store = TenantStore(engine, PEPPER.encode())
+    store = TenantWriter(engine, PEPPER.encode())
     await store.create_tenant("acme", "standard")
     await store.create_key("acme")
     if revision is not None:
@@ -76,7 +76,7 @@ def test_tenants_whose_tier_is_no_class(sqlite_url: str, tmp_path: Path) -> None
 def test_prices_of_what_is_served(sqlite_url: str, tmp_path: Path) -> None:
     async def price(model: str) -> None:
         engine = open_database(sqlite_url)
-        await PriceStore(engine).declare({model: (Decimal(1), Decimal(2))})
+        await PriceWriter(engine).declare({model: (Decimal(1), Decimal(2))})
         await engine.dispose()
 
     models = {"models": {"a": tmp_path / "a", "b": tmp_path / "b"}}

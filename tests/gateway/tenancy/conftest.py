@@ -3,10 +3,10 @@
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.tenancy import TenantStore
 from tests.support.tenants import PEPPER
+from tests.support.writers import TenantWriter
 
 
 @pytest.fixture
-def store(database: AsyncEngine) -> TenantStore:
-    return TenantStore(database, PEPPER)
+def store(database: AsyncEngine) -> TenantWriter:
+    return TenantWriter(database, PEPPER)

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from gateway.tenancy import Authenticator, InvalidKey, Principal, StoreUnavailable, TenantStore, open_database
+from gateway.tenancy import Authenticator, InvalidKey, Principal, StoreUnavailable, open_database
 from gateway.tenancy import authenticator as module
 from gateway.tenancy.keys import ApiKey, new_key
 from gateway.tenancy.records import ActiveKey
 from gateway.tenancy.schema import upgrade
 from tests.support.servers import PostgresServer, ServerMissing, new_postgres_database, running_postgres
 from tests.support.tenants import PEPPER
+from tests.support.writers import TenantWriter
 
 pytestmark = pytest.mark.anyio
 
@@ -290,7 +291,7 @@ class TestOutage:
         url = url.replace("postgresql:", "postgresql+asyncpg:")
         await upgrade(url)
         database = open_database(url)
-        store = TenantStore(database, PEPPER)
+        store = TenantWriter(database, PEPPER)
         authenticator = Authenticator(store, PEPPER, clock=clock)
         await store.create_tenant("acme", "standard")
         known, other = await store.create_key("acme"), await store.create_key("acme")

@@ -7,20 +7,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.tenancy import (
-    Authenticator,
-    InvalidKey,
-    LimitTable,
-    ScopeKind,
-    Tenant,
-    TenantStore,
-    UnknownTenant,
-)
+from gateway.tenancy import Authenticator, InvalidKey, ScopeKind, Tenant, UnknownTenant
 from gateway.tenancy.changes import MAX_OVERLAP, KeyGrant, TenantChanges
 from gateway.tenancy.database import writing
 from gateway.tenancy.errors import InvalidExpiry, InvalidGrant, KeyNotInUse, UnknownKey
 from gateway.tenancy.grants import MAX_MODELS, KeyScope
 from tests.support.tenants import PEPPER
+from tests.support.writers import LimitWriter, TenantWriter
 
 pytestmark = pytest.mark.anyio
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -42,17 +35,17 @@ def day() -> Day:
 
 
 @pytest.fixture
-def store(database: AsyncEngine, day: Day) -> TenantStore:
-    return TenantStore(database, PEPPER, now=day)
+def store(database: AsyncEngine, day: Day) -> TenantWriter:
+    return TenantWriter(database, PEPPER, now=day)
 
 
 @pytest.fixture
-async def tenant(store: TenantStore, anyio_backend: str) -> Tenant:
+async def tenant(store: TenantWriter, anyio_backend: str) -> Tenant:
     return await store.create_tenant("acme", "premium")
 
 
 @pytest.fixture
-async def authenticator(store: TenantStore, day: Day, anyio_backend: str) -> AsyncIterator[Authenticator]:
+async def authenticator(store: TenantWriter, day: Day, anyio_backend: str) -> AsyncIterator[Authenticator]:
     """On a clock that stands still: what it has read once, it keeps."""
     authenticator = Authenticator(store, PEPPER, clock=lambda: 0.0, now=day)
     yield authenticator
@@ -210,7 +203,7 @@ async def test_instants_that_cannot_be(tenant, changing) -> None:
 async def test_a_keys_limits_and_their_windows_outlive_its_rotations(store, tenant, changing, database) -> None:
     first = (await store.create_key("acme")).record
     other = (await store.create_key("acme")).record
-    limits = LimitTable(database)
+    limits = LimitWriter(database)
     await limits.set_limits("acme", ScopeKind.KEY, first.public_id, {"requests_per_minute": 5})
     async with changing() as changes:
         _, second = await changes.rotate_key(first, NOON + timedelta(hours=1))

@@ -5,26 +5,18 @@ import asyncio
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.tenancy import (
-    InvalidLimit,
-    Limits,
-    LimitTable,
-    ScopedLimits,
-    ScopeKind,
-    TenantStore,
-    UnknownKey,
-    UnknownTenant,
-)
+from gateway.tenancy import InvalidLimit, Limits, ScopedLimits, ScopeKind, UnknownKey, UnknownTenant
+from tests.support.writers import LimitWriter, TenantWriter
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def table(database: AsyncEngine) -> LimitTable:
-    return LimitTable(database)
+def table(database: AsyncEngine) -> LimitWriter:
+    return LimitWriter(database)
 
 
-async def test_limits_change_one_by_one(store: TenantStore, table: LimitTable) -> None:
+async def test_limits_change_one_by_one(store: TenantWriter, table: LimitWriter) -> None:
     await store.create_tenant("acme", "premium")
     await table.set_limits("acme", ScopeKind.TENANT, "", {"concurrent": 3, "tokens_per_day": 10})
     record = await table.set_limits("acme", ScopeKind.TENANT, "", {"concurrent": None, "requests_per_minute": 0})
@@ -32,7 +24,7 @@ async def test_limits_change_one_by_one(store: TenantStore, table: LimitTable) -
     assert await table.list_limits() == (record,)
 
 
-async def test_a_principal_comes_with_its_limits(store: TenantStore, table: LimitTable) -> None:
+async def test_a_principal_comes_with_its_limits(store: TenantWriter, table: LimitWriter) -> None:
     for name in ("acme", "other"):
         await store.create_tenant(name, "premium")
     mine, sibling, other = [(await store.create_key(name)).record.public_id for name in ("acme", "acme", "other")]
@@ -50,7 +42,7 @@ async def test_a_principal_comes_with_its_limits(store: TenantStore, table: Limi
     assert found[other].principal.limits == ()
 
 
-async def test_refusals(store: TenantStore, table: LimitTable) -> None:
+async def test_refusals(store: TenantWriter, table: LimitWriter) -> None:
     await store.create_tenant("acme", "premium")
     await store.create_tenant("other", "premium")
     theirs = (await store.create_key("other")).record.public_id
@@ -67,7 +59,7 @@ async def test_refusals(store: TenantStore, table: LimitTable) -> None:
     assert await table.list_limits() == ()
 
 
-async def test_many_at_once_all_take_effect(store: TenantStore, table: LimitTable) -> None:
+async def test_many_at_once_all_take_effect(store: TenantWriter, table: LimitWriter) -> None:
     await store.create_tenant("acme", "premium")
     names = ["concurrent", "tokens_per_day", "tokens_per_minute", "requests_per_minute"]
     await asyncio.gather(*(table.set_limits("acme", ScopeKind.TENANT, "", {name: 7}) for name in names))

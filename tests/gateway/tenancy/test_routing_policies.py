@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.tenancy import TenantStore, UnknownTenant
-from gateway.tenancy.routing_policies import RoutingPolicyTable
+from gateway.tenancy import UnknownTenant
 from gateway.tenancy.routing_policy import NO_POLICY, InvalidPolicy, Preference, RoutingPolicy
+from tests.support.writers import RoutingPolicyWriter, TenantWriter
 
 pytestmark = pytest.mark.anyio
 
@@ -19,11 +19,11 @@ def altering(**changes: Any) -> Callable[[RoutingPolicy], RoutingPolicy]:
 
 
 @pytest.fixture
-def table(database: AsyncEngine) -> RoutingPolicyTable:
-    return RoutingPolicyTable(database)
+def table(database: AsyncEngine) -> RoutingPolicyWriter:
+    return RoutingPolicyWriter(database)
 
 
-async def test_a_policy_changes_field_by_field(store: TenantStore, table: RoutingPolicyTable) -> None:
+async def test_a_policy_changes_field_by_field(store: TenantWriter, table: RoutingPolicyWriter) -> None:
     await store.create_tenant("acme", "standard")
     assert await table.policy_of("acme") == NO_POLICY
     await table.change("acme", altering(preference=Preference.ECONOMY, cascade_percent=70))
@@ -32,7 +32,7 @@ async def test_a_policy_changes_field_by_field(store: TenantStore, table: Routin
     assert await table.policy_of("acme") == changed
 
 
-async def test_a_principal_comes_with_its_tenants_policy(store: TenantStore, table: RoutingPolicyTable) -> None:
+async def test_a_principal_comes_with_its_tenants_policy(store: TenantWriter, table: RoutingPolicyWriter) -> None:
     for name in ("acme", "other"):
         await store.create_tenant(name, "standard")
     mine, other = [(await store.create_key(name)).record.public_id for name in ("acme", "other")]
@@ -42,7 +42,7 @@ async def test_a_principal_comes_with_its_tenants_policy(store: TenantStore, tab
     assert found[other].principal.routing == NO_POLICY
 
 
-async def test_what_cannot_be_changes_nothing(store: TenantStore, table: RoutingPolicyTable) -> None:
+async def test_what_cannot_be_changes_nothing(store: TenantWriter, table: RoutingPolicyWriter) -> None:
     await store.create_tenant("acme", "standard")
     with pytest.raises(UnknownTenant, match="nobody"):
         await table.change("nobody", altering(degrade=True))

@@ -12,9 +12,10 @@ from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import IntegrityError
 
 import migrations
-from gateway.tenancy import SchemaMismatch, StoreUnavailable, TenantStore, open_database
+from gateway.tenancy import SchemaMismatch, StoreUnavailable, open_database
 from gateway.tenancy.schema import alembic_config, current_revision, in_locked_transaction, upgrade
 from gateway.tenancy.tables import Base
+from tests.support.writers import TenantWriter
 
 
 async def revision_of(url: str) -> str | None:
@@ -131,9 +132,9 @@ async def test_a_server_that_is_not_there_is_unavailable() -> None:
 async def test_data_survives_an_upgrade_that_has_nothing_to_do(empty_database_url: str) -> None:
     await upgrade(empty_database_url)
     database = open_database(empty_database_url)
-    await TenantStore(database, b"p" * 32).create_tenant("acme", "premium")
+    await TenantWriter(database, b"p" * 32).create_tenant("acme", "premium")
     await upgrade(empty_database_url)
-    assert [tenant.name for tenant in await TenantStore(database, b"p" * 32).list_tenants()] == ["acme"]
+    assert [tenant.name for tenant in await TenantWriter(database, b"p" * 32).list_tenants()] == ["acme"]
     await database.dispose()
 
 

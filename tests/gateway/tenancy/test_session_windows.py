@@ -4,14 +4,14 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.sessions.policy import SessionWindow
-from gateway.tenancy import TenantStore
 from gateway.tenancy.database import writing
 from gateway.tenancy.session_windows import write_session_window
+from tests.support.writers import TenantWriter
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_principal_comes_with_what_its_tenant_wants(store: TenantStore, database: AsyncEngine) -> None:
+async def test_a_principal_comes_with_what_its_tenant_wants(store: TenantWriter, database: AsyncEngine) -> None:
     acme = await store.create_tenant("acme", "standard")
     await store.create_tenant("other", "standard")
     mine, other = [(await store.create_key(name)).record.public_id for name in ("acme", "other")]

@@ -7,23 +7,16 @@ import pytest
 from sqlalchemy import select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.tenancy import (
-    InvalidName,
-    StoreUnavailable,
-    TenantExists,
-    TenantStore,
-    UnknownKey,
-    UnknownTenant,
-    open_database,
-)
+from gateway.tenancy import InvalidName, StoreUnavailable, TenantExists, UnknownKey, UnknownTenant, open_database
 from gateway.tenancy.keys import parse_key
 from gateway.tenancy.tables import KeyRow, TenantRow
 from tests.support.tenants import PEPPER
+from tests.support.writers import TenantWriter
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_tenants_are_listed_by_name(store: TenantStore) -> None:
+async def test_tenants_are_listed_by_name(store: TenantWriter) -> None:
     before = datetime.now(UTC) - timedelta(seconds=1)
     await store.create_tenant("zeta", "standard")
     acme = await store.create_tenant("acme", "premium")
@@ -34,14 +27,14 @@ async def test_tenants_are_listed_by_name(store: TenantStore) -> None:
     assert acme.created_at.tzinfo is UTC
 
 
-async def test_a_name_is_taken_once(store: TenantStore) -> None:
+async def test_a_name_is_taken_once(store: TenantWriter) -> None:
     await store.create_tenant("acme", "premium")
     with pytest.raises(TenantExists, match="acme"):
         await store.create_tenant("acme", "standard")
     assert len(await store.list_tenants()) == 1
 
 
-async def test_of_many_at_once_one_gets_the_name(store: TenantStore) -> None:
+async def test_of_many_at_once_one_gets_the_name(store: TenantWriter) -> None:
     made = await asyncio.gather(*(store.create_tenant("acme", "standard") for _ in range(8)), return_exceptions=True)
     assert sorted(type(each).__name__ for each in made) == ["Tenant"] + ["TenantExists"] * 7
 
@@ -50,11 +43,11 @@ async def test_of_many_at_once_one_gets_the_name(store: TenantStore) -> None:
 async def test_odd_names_are_refused(sqlite_url: str, name: str) -> None:
     database = open_database(sqlite_url)
     with pytest.raises(InvalidName):
-        await TenantStore(database, PEPPER).create_tenant(name, "standard")
+        await TenantWriter(database, PEPPER).create_tenant(name, "standard")
     await database.dispose()
 
 
-async def test_a_key_opens_for_its_tenant(store: TenantStore) -> None:
+async def test_a_key_opens_for_its_tenant(store: TenantWriter) -> None:
     tenant = await store.create_tenant("acme", "premium")
     created = await store.create_key("acme", "laptop")
     found = await store.active_keys([created.record.public_id, "000000000000"])
@@ -68,7 +61,7 @@ async def test_a_key_opens_for_its_tenant(store: TenantStore) -> None:
     assert await store.active_keys([]) == {}
 
 
-async def test_the_plaintext_is_nowhere_in_the_database(store: TenantStore, database: AsyncEngine) -> None:
+async def test_the_plaintext_is_nowhere_in_the_database(store: TenantWriter, database: AsyncEngine) -> None:
     await store.create_tenant("acme", "premium")
     created = await store.create_key("acme")
     secret = created.plaintext.rpartition("-")[2]
@@ -82,7 +75,7 @@ async def test_the_plaintext_is_nowhere_in_the_database(store: TenantStore, data
     assert secret not in repr(await store.list_keys())
 
 
-async def test_keys_are_listed_with_the_revoked_ones(store: TenantStore) -> None:
+async def test_keys_are_listed_with_the_revoked_ones(store: TenantWriter) -> None:
     for name in ("acme", "zeta"):
         await store.create_tenant(name, "standard")
     first = (await store.create_key("acme", "first")).record
@@ -95,7 +88,7 @@ async def test_keys_are_listed_with_the_revoked_ones(store: TenantStore) -> None
         await store.list_keys("nobody")
 
 
-async def test_revoking_is_for_good_and_keeps_the_first_time(store: TenantStore) -> None:
+async def test_revoking_is_for_good_and_keeps_the_first_time(store: TenantWriter) -> None:
     await store.create_tenant("acme", "standard")
     key = (await store.create_key("acme")).record
     revoked = await store.revoke_key(key.public_id)
@@ -107,7 +100,7 @@ async def test_revoking_is_for_good_and_keeps_the_first_time(store: TenantStore)
         await store.revoke_key("000000000000")
 
 
-async def test_a_key_needs_a_tenant_and_a_printable_name(store: TenantStore) -> None:
+async def test_a_key_needs_a_tenant_and_a_printable_name(store: TenantWriter) -> None:
     with pytest.raises(UnknownTenant, match="nobody"):
         await store.create_key("nobody")
     await store.create_tenant("acme", "standard")
@@ -117,7 +110,7 @@ async def test_a_key_needs_a_tenant_and_a_printable_name(store: TenantStore) -> 
     assert await store.list_keys() == ()
 
 
-async def test_a_disabled_tenants_keys_do_not_open(store: TenantStore, database: AsyncEngine) -> None:
+async def test_a_disabled_tenants_keys_do_not_open(store: TenantWriter, database: AsyncEngine) -> None:
     await store.create_tenant("acme", "standard")
     key = (await store.create_key("acme")).record
     async with database.begin() as connection:
@@ -125,18 +118,18 @@ async def test_a_disabled_tenants_keys_do_not_open(store: TenantStore, database:
     assert await store.active_keys([key.public_id]) == {}
 
 
-async def test_keys_of_another_pepper_are_counted(store: TenantStore, database: AsyncEngine) -> None:
+async def test_keys_of_another_pepper_are_counted(store: TenantWriter, database: AsyncEngine) -> None:
     await store.create_tenant("acme", "standard")
     await store.create_key("acme")
     revoked = await store.create_key("acme")
     await store.revoke_key(revoked.record.public_id)
     assert await store.count_keys_of_other_peppers() == 0
-    assert await TenantStore(database, b"x" * 32).count_keys_of_other_peppers() == 1
+    assert await TenantWriter(database, b"x" * 32).count_keys_of_other_peppers() == 1
 
 
 async def test_instants_keep_their_zone(database: AsyncEngine) -> None:
     noon_in_tokyo = datetime(2026, 1, 2, 12, 0, 0, 123456, tzinfo=timezone(timedelta(hours=9)))
-    store = TenantStore(database, PEPPER, now=lambda: noon_in_tokyo)
+    store = TenantWriter(database, PEPPER, now=lambda: noon_in_tokyo)
     await store.create_tenant("acme", "standard")
     (tenant,) = await store.list_tenants()
     assert tenant.created_at == noon_in_tokyo
@@ -145,7 +138,7 @@ async def test_instants_keep_their_zone(database: AsyncEngine) -> None:
 
 async def test_a_database_without_tables_is_unavailable(empty_database_url: str) -> None:
     database = open_database(empty_database_url)
-    store = TenantStore(database, PEPPER)
+    store = TenantWriter(database, PEPPER)
     with pytest.raises(StoreUnavailable):
         await store.list_tenants()
     with pytest.raises(StoreUnavailable):
@@ -153,7 +146,7 @@ async def test_a_database_without_tables_is_unavailable(empty_database_url: str)
     await database.dispose()
 
 
-async def test_errors_hold_no_values(store: TenantStore, database: AsyncEngine) -> None:
+async def test_errors_hold_no_values(store: TenantWriter, database: AsyncEngine) -> None:
     async with database.begin() as connection:
         await connection.execute(text("DROP TABLE api_keys"))
     with pytest.raises(StoreUnavailable) as failure:
