@@ -9,7 +9,7 @@ from typing import Any
 from engine.scheduling.stats import ClassStats, SchedulerStats
 from gateway.management.console.app import ConsoleApp
 from gateway.management.console.screens import Screen
-from gateway.management.operations.acting import Operations
+from gateway.management.operations.operations import Operations
 from gateway.management.operations.roles import Administrator, Role
 from tests.console.events import of_tenant, used
 from tests.console.house import ACME, TENANTS, House

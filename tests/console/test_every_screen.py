@@ -10,7 +10,7 @@ from playwright.async_api import Browser, Page
 
 from gateway.management.console.headers import CONTENT_SECURITY_POLICY
 from gateway.management.console.screens import Screen
-from gateway.management.console.visitors import AdministratorVisitor, TenantVisitor
+from gateway.management.console.users import AdministratorUser, TenantUser
 from tests.console.browser import PHONE, Browsing, serving
 from tests.console.furnished import Furnished, address, console_of, furnish
 from tests.console.house import ACME, open_house
@@ -39,10 +39,10 @@ async def walking(furnished: Furnished, browser: Browser) -> AsyncIterator[Brows
 async def admitted(furnished: Furnished, who: str) -> list[Screen]:
     house = furnished.house
     if who == ACME:
-        visitor = TenantVisitor(await house.services.authenticator.authenticate(house.keys[who]))
+        user = TenantUser(await house.services.authenticator.authenticate(house.keys[who]))
     else:
-        visitor = AdministratorVisitor(await house.admin.authenticate(house.keys[who]))
-    return [screen for screen in console_of(furnished).screens if screen.admits(visitor)]
+        user = AdministratorUser(await house.admin.authenticate(house.keys[who]))
+    return [screen for screen in console_of(furnished).screens if screen.admits(user)]
 
 
 def test_names_and_paths_are_unique(furnished: Furnished) -> None:

@@ -13,17 +13,17 @@ from starlette.types import Message, Receive, Scope, Send
 from gateway.http.errors import APIError, ClientGone, as_api_error, internal_error, invalid
 from gateway.http.exchange import exchange_of
 from gateway.http.middleware import BodyLimit
-from gateway.management.console.entrance import Entrance
 from gateway.management.console.forms import NO_FORM, Form, read_form, read_pairs
 from gateway.management.console.headers import NEVER_STORED, SECURITY, is_own
-from gateway.management.console.login import SESSION_COOKIE, Gatekeeper
-from gateway.management.console.passages import Passages
-from gateway.management.console.rendering import Renderer
-from gateway.management.console.screens import PREFIX, Passage, Refusal, Screen, Visit, forbidden
-from gateway.management.console.shell import Guest, Shell
+from gateway.management.console.login import SESSION_COOKIE, SessionAuth
+from gateway.management.console.login_views import LoginView
+from gateway.management.console.page_renderer import PageRenderer, SessionUser
+from gateway.management.console.screens import PREFIX, PageRequest, Refusal, Screen, TenantProxy, forbidden
 from gateway.management.console.static_files import IMMUTABLE, StaticFiles
-from gateway.management.operations.acting import Operations, typed_errors
+from gateway.management.console.template_renderer import TemplateRenderer
+from gateway.management.console.tenant_proxies import TenantProxies
 from gateway.management.operations.errors import not_found
+from gateway.management.operations.operations import Operations, typed_errors
 from gateway.tenancy.errors import InvalidKey
 
 MAX_BODY_BYTES = 64 * 1024
@@ -31,7 +31,7 @@ MAX_BODY_BYTES = 64 * 1024
 RETURNED = frozenset({400, 409, 413, 422})
 """A form that is refused like this is shown again, with what was typed."""
 
-_GUEST = "turnpike.console_guest"
+_SESSION_USER = "turnpike.console_guest"
 
 _log = structlog.get_logger("turnpike.console")
 
@@ -43,17 +43,17 @@ class ConsoleApp:
     def __init__(
         self,
         operations: Operations,
-        gatekeeper: Gatekeeper,
+        session_auth: SessionAuth,
         screens: Sequence[Screen],
-        passages: Sequence[Passage] = (),
+        proxies: Sequence[TenantProxy] = (),
     ) -> None:
         self.screens = screens
         self._operations = operations
-        self._gatekeeper = gatekeeper
+        self._session_auth = session_auth
         self._static = StaticFiles()
-        self._shell = Shell(Renderer(self._static), gatekeeper.sessions, screens)
-        self._entrance = Entrance(gatekeeper, self._shell)
-        self._passages = Passages(gatekeeper, passages)
+        self._page_renderer = PageRenderer(TemplateRenderer(self._static), session_auth.sessions, screens)
+        self._login_view = LoginView(session_auth, self._page_renderer)
+        self._proxies = TenantProxies(session_auth, proxies)
         self._paths = [(compile_path(PREFIX + screen.path)[0], screen) for screen in screens]
         self._pages = BodyLimit(self._serve_page, MAX_BODY_BYTES)
 
@@ -65,9 +65,9 @@ class ConsoleApp:
                     headers.setdefault(name, value)
             await send(message)
 
-        passage = self._passages.find(scope["path"])
-        if passage is not None:
-            await passage(scope, receive, send_secured)
+        proxy = self._proxies.find(scope["path"])
+        if proxy is not None:
+            await proxy(scope, receive, send_secured)
             return
         try:
             await self._pages(scope, receive, send_secured)
@@ -91,16 +91,16 @@ class ConsoleApp:
             raise APIError(405, "This URL does not answer that method.", code="method_not_allowed", headers=allow)
         if request.method == "POST" and not is_own(request.headers):
             raise APIError(403, "This form was not sent from a page of this console.", code="cross_site")
-        guest = await self._guest(request)
+        session_user = await self._session_user(request)
         if path == f"{PREFIX}/login":
-            return await self._entrance.login(request, guest)
-        if guest is None:
+            return await self._login_view.login(request, session_user)
+        if session_user is None:
             return self._to_login(request)
-        request.scope[_GUEST] = guest
-        return await self._answer(request, guest)
+        request.scope[_SESSION_USER] = session_user
+        return await self._answer(request, session_user)
 
     def _refuse(self, request: Request, error: Exception) -> Response:
-        """What a visitor sees of an error: a page that says it, or the login form if the key was revoked meanwhile."""
+        """What a user sees of an error: a page that says it, or the login form if the key was revoked meanwhile."""
         answer = as_api_error(error)
         if answer is None:
             _log.error("unexpected error", exc_info=error)
@@ -108,61 +108,61 @@ class ConsoleApp:
         if answer.status == 401:
             return self._to_login(request)
         exchange_of(request.scope).error = answer.code
-        return self._shell.error(request, request.scope.get(_GUEST), answer)
+        return self._page_renderer.error(request, request.scope.get(_SESSION_USER), answer)
 
-    async def _guest(self, request: Request) -> Guest | None:
+    async def _session_user(self, request: Request) -> SessionUser | None:
         """Who comes with a session; None: nobody does, or its key is not in use any more."""
-        session = await self._gatekeeper.session(request.cookies.get(SESSION_COOKIE, ""))
+        session = await self._session_auth.session(request.cookies.get(SESSION_COOKIE, ""))
         if session is None:
             return None
         try:
-            visitor = await self._gatekeeper.visitor(session)
+            user = await self._session_auth.user(session)
         except InvalidKey:
             return None
-        exchange_of(request.scope).key_id = visitor.key_id
-        structlog.contextvars.bind_contextvars(visitor=visitor.standing)
-        return Guest(session, visitor)
+        exchange_of(request.scope).key_id = user.key_id
+        structlog.contextvars.bind_contextvars(visitor=user.standing)
+        return SessionUser(session, user)
 
-    async def _answer(self, request: Request, guest: Guest) -> Response:
+    async def _answer(self, request: Request, session_user: SessionUser) -> Response:
         path = request.scope["path"].removeprefix(PREFIX)
         if path == "/":
             return RedirectResponse(PREFIX, 303)
         form = NO_FORM
         if request.method == "POST":
             form = await read_form(request.scope, request.receive)
-            if not self._gatekeeper.sessions.is_csrf_token(guest.session, form.get("csrf")):
+            if not self._session_auth.sessions.is_csrf_token(session_user.session, form.get("csrf")):
                 raise APIError(403, "This form is of another session. Go back and load its page again.", code="csrf")
             if path == "/logout":
-                return await self._entrance.logout(guest)
+                return await self._login_view.logout(session_user)
             if path == "/theme":
-                return self._entrance.theme(request, form)
-        return await self._screen(request, guest, form)
+                return self._login_view.theme(request, form)
+        return await self._screen(request, session_user, form)
 
-    async def _screen(self, request: Request, guest: Guest, form: Form) -> Response:
+    async def _screen(self, request: Request, session_user: SessionUser, form: Form) -> Response:
         screen, parts = self._find(request.scope["path"])
-        if not screen.admits(guest.visitor):
-            first = self._shell.first_address(guest.visitor)
+        if not screen.admits(session_user.user):
+            first = self._page_renderer.first_address(session_user.user)
             if screen.path == "" and first is not None:
                 return RedirectResponse(first, 303)
             raise forbidden()
         request_id = exchange_of(request.scope).request_id
         query = read_pairs(request.scope["query_string"])
-        visit = Visit(guest.visitor, self._operations, request_id, parts, query, form)
+        page_request = PageRequest(session_user.user, self._operations, request_id, parts, query, form)
         if request.method == "GET":
-            return self._shell.respond(request, guest, screen, await screen.get(visit))
+            return self._page_renderer.respond(request, session_user, screen, await screen.get(page_request))
         act = form.get("act")
         if act not in screen.post:
             raise invalid("act", "This page has no such form.")
         try:
             with typed_errors():
-                answer = await screen.post[act](visit)
+                answer = await screen.post[act](page_request)
         except APIError as error:
             if error.status not in RETURNED:
                 raise
             refused = Refusal(act, error, form)
-            again = Visit(guest.visitor, self._operations, request_id, parts, query, refused=refused)
-            return self._shell.respond(request, guest, screen, await screen.get(again), refused)
-        return self._shell.respond(request, guest, screen, answer)
+            again = PageRequest(session_user.user, self._operations, request_id, parts, query, refused=refused)
+            return self._page_renderer.respond(request, session_user, screen, await screen.get(again), refused)
+        return self._page_renderer.respond(request, session_user, screen, answer)
 
     def _find(self, path: str) -> tuple[Screen, dict[str, str]]:
         for pattern, screen in self._paths:

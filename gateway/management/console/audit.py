@@ -8,8 +8,8 @@ import orjson
 
 from gateway.management.console.addresses import next_page
 from gateway.management.console.context import ConsoleContext
-from gateway.management.console.screens import Page, Screen, Visit
-from gateway.management.console.typed import moment_of
+from gateway.management.console.form_parsing import moment_of
+from gateway.management.console.screens import Page, PageRequest, Screen
 from gateway.management.operations.roles import AUDITORS
 
 _EQUAL_TO = ("actor", "action", "resource", "resource_id", "tenant_id")
@@ -24,13 +24,13 @@ class Difference:
     after: str | None
 
 
-async def page(visit: Visit) -> Page:
-    filters = visit.query.given(*_EQUAL_TO, "since", "until")
-    query = {**filters, **visit.query.given("cursor")}
+async def page(page_request: PageRequest) -> Page:
+    filters = page_request.query.given(*_EQUAL_TO, "since", "until")
+    query = {**filters, **page_request.query.given("cursor")}
     for name in ("since", "until"):
         if moment := moment_of(query.get(name, "")):
             query[name] = moment
-    found = await visit.acts.read("listAudit", query=query)
+    found = await page_request.actions.read("listAudit", query=query)
     # Records are kept as text, which answers pass on unread.
     entries: list[dict[str, Any]] = orjson.loads(orjson.dumps(found["data"]))
     values = {
@@ -42,8 +42,8 @@ async def page(visit: Visit) -> Page:
     return Page("audit.html", values)
 
 
-async def verification(visit: Visit) -> Page:
-    answer = await visit.acts.read("verifyAudit")
+async def verification(page_request: PageRequest) -> Page:
+    answer = await page_request.actions.read("verifyAudit")
     return Page("audit_verification.html", {"first_broken": answer["first_broken"]})
 
 

@@ -11,8 +11,8 @@ from gateway.analytics import Analytics
 from gateway.billing.price_book import PriceBook
 from gateway.generation.engine_client import EngineClient
 from gateway.generation.service_classes import TierClasses
-from gateway.management.operations.acting import Operations
 from gateway.management.operations.context import AdminContext
+from gateway.management.operations.operations import Operations
 from gateway.metering.journal.journal import Journal
 from gateway.routing.names import ModelNames
 from gateway.routing.score import ComplexityScore
@@ -22,7 +22,7 @@ from gateway.sessions import Sessions
 @dataclass(frozen=True, slots=True)
 class ConsoleContext:
     """`operations` are the admin API's, `admin` what those work on. `chat` is the endpoint of `/v1/chat/completions`,
-    for a `Passage` to lead to."""
+    for a `TenantProxy` to lead to."""
 
     operations: Operations
     admin: AdminContext = field(repr=False)

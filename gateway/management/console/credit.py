@@ -2,31 +2,33 @@
 
 from gateway.management.console.addresses import next_page
 from gateway.management.console.context import ConsoleContext
-from gateway.management.console.screens import Page, Redirect, Screen, Visit
+from gateway.management.console.form_parsing import naming, nanodollars_of
+from gateway.management.console.screens import Page, PageRequest, Redirect, Screen
 from gateway.management.console.tenants import balance_of
-from gateway.management.console.typed import naming, nanodollars_of
 from gateway.management.operations.roles import READERS
 
 
-async def page(visit: Visit) -> Page:
-    acts = visit.acts
-    entries = await acts.read("listCredit", visit.path, visit.query.given("cursor"))
-    path = f"/tenants/{visit.path['tenant_id']}/credit"
+async def page(page_request: PageRequest) -> Page:
+    actions = page_request.actions
+    entries = await actions.read("listCredit", page_request.path, page_request.query.given("cursor"))
+    path = f"/tenants/{page_request.path['tenant_id']}/credit"
     values = {
-        "tenant": await acts.read("readTenant", visit.path),
-        "balance": await balance_of(visit),
+        "tenant": await actions.read("readTenant", page_request.path),
+        "balance": await balance_of(page_request),
         "entries": entries["data"],
         "next": next_page(path, {}, entries["next_cursor"]),
-        "may_grant": visit.may("grantCredit"),
+        "may_grant": page_request.may("grantCredit"),
     }
     return Page("credit.html", values)
 
 
-async def grant(visit: Visit) -> Redirect:
-    amount = nanodollars_of("dollars", visit.form.get("dollars"))
+async def grant(page_request: PageRequest) -> Redirect:
+    amount = nanodollars_of("dollars", page_request.form.get("dollars"))
     with naming(nanodollars="dollars"):
-        entry = await visit.acts.submit("grantCredit", visit.form, visit.path, {"nanodollars": amount})
-    return Redirect(f"/tenants/{visit.path['tenant_id']}/credit", f"Entered ${entry['amount_dollars']}.")
+        entry = await page_request.actions.submit(
+            "grantCredit", page_request.form, page_request.path, {"nanodollars": amount}
+        )
+    return Redirect(f"/tenants/{page_request.path['tenant_id']}/credit", f"Entered ${entry['amount_dollars']}.")
 
 
 def screens(context: ConsoleContext) -> list[Screen]:

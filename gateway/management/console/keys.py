@@ -5,11 +5,11 @@ from typing import Any
 
 from gateway.management.console.addresses import next_page
 from gateway.management.console.context import ConsoleContext
-from gateway.management.console.own import OwnRecords
-from gateway.management.console.screens import Page, Redirect, Screen, Visit
-from gateway.management.console.typed import moment_of, words_of
-from gateway.management.operations.moments import instant
+from gateway.management.console.form_parsing import moment_of, words_of
+from gateway.management.console.screens import Page, PageRequest, Redirect, Screen
+from gateway.management.console.tenant_scoped_reads import TenantScopedReads
 from gateway.management.operations.roles import READERS
+from gateway.management.operations.timestamps import instant
 from gateway.tenancy.changes import MAX_OVERLAP
 from gateway.tenancy.grants import KeyScope
 
@@ -22,62 +22,65 @@ class Keys:
     def __init__(self, context: ConsoleContext) -> None:
         self._context = context
 
-    async def listing(self, visit: Visit) -> Page:
+    async def listing(self, page_request: PageRequest) -> Page:
         """All keys there are, or a tenant's own."""
-        query = visit.query.given("cursor")
-        if visit.tenant is None:
-            page = await visit.acts.read("listKeys", query=query)
+        query = page_request.query.given("cursor")
+        if page_request.tenant is None:
+            page = await page_request.actions.read("listKeys", query=query)
         else:
-            page = await OwnRecords(visit.operations, visit.tenant).read("listKeys", query=query)
+            page = await TenantScopedReads(page_request.operations, page_request.tenant).read("listKeys", query=query)
         values = {
             "keys": self._standing(page["data"]),
             "next": next_page("/keys", {}, page["next_cursor"]),
-            "is_tenant": visit.tenant is not None,
+            "is_tenant": page_request.tenant is not None,
         }
         return Page("keys.html", values)
 
-    async def of_tenant(self, visit: Visit) -> Page:
-        acts = visit.acts
-        tenant = await acts.read("readTenant", visit.path)
-        page = await acts.read("listKeys", query={"tenant_id": tenant["id"], **visit.query.given("cursor")})
+    async def of_tenant(self, page_request: PageRequest) -> Page:
+        actions = page_request.actions
+        tenant = await actions.read("readTenant", page_request.path)
+        page = await actions.read("listKeys", query={"tenant_id": tenant["id"], **page_request.query.given("cursor")})
         values = {
             "tenant": tenant,
             "keys": self._standing(page["data"]),
             "next": next_page(f"/tenants/{tenant['id']}/keys", {}, page["next_cursor"]),
             "scopes": _SCOPES,
-            "may_create": visit.may("createKey"),
+            "may_create": page_request.may("createKey"),
         }
         return Page("tenant_keys.html", values)
 
-    async def create(self, visit: Visit) -> Page:
-        more = {"models": words_of(visit.form.get("models")), "expires_at": moment_of(visit.form.get("expires_at"))}
-        key = await visit.acts.submit("createKey", visit.form, visit.path, more)
+    async def create(self, page_request: PageRequest) -> Page:
+        more = {
+            "models": words_of(page_request.form.get("models")),
+            "expires_at": moment_of(page_request.form.get("expires_at")),
+        }
+        key = await page_request.actions.submit("createKey", page_request.form, page_request.path, more)
         return Page("key_shown.html", {"key": key, "retired": None}, 201)
 
-    async def one(self, visit: Visit) -> Page:
-        key = await visit.acts.read("readKey", visit.path)
+    async def one(self, page_request: PageRequest) -> Page:
+        key = await page_request.actions.read("readKey", page_request.path)
         values = {
             "key": self._standing([key])[0],
-            "tenant": await visit.acts.read("readTenant", {"tenant_id": key["tenant_id"]}),
+            "tenant": await page_request.actions.read("readTenant", {"tenant_id": key["tenant_id"]}),
             "scopes": _SCOPES,
             "overlap_days": MAX_OVERLAP.days,
-            "may_change": visit.may("revokeKey"),
+            "may_change": page_request.may("revokeKey"),
         }
         return Page("key.html", values)
 
-    async def rotate(self, visit: Visit) -> Page:
-        until = moment_of(visit.form.get("old_valid_until"))
-        answer = await visit.acts.change("rotateKey", visit.path, {"old_valid_until": until})
+    async def rotate(self, page_request: PageRequest) -> Page:
+        until = moment_of(page_request.form.get("old_valid_until"))
+        answer = await page_request.actions.change("rotateKey", page_request.path, {"old_valid_until": until})
         return Page("key_shown.html", {"key": answer["successor"], "retired": answer["retired"]}, 201)
 
-    async def narrow(self, visit: Visit) -> Redirect:
-        models = words_of(visit.form.get("models"))
-        await visit.acts.submit("setKeyGrants", visit.form, visit.path, {"models": models})
-        return _back(visit, "What the key may do is stated anew.")
+    async def narrow(self, page_request: PageRequest) -> Redirect:
+        models = words_of(page_request.form.get("models"))
+        await page_request.actions.submit("setKeyGrants", page_request.form, page_request.path, {"models": models})
+        return _back(page_request, "What the key may do is stated anew.")
 
-    async def revoke(self, visit: Visit) -> Redirect:
-        await visit.acts.change("revokeKey", visit.path)
-        return _back(visit, "The key is revoked. Running gateways refuse it within 5 seconds.")
+    async def revoke(self, page_request: PageRequest) -> Redirect:
+        await page_request.actions.change("revokeKey", page_request.path)
+        return _back(page_request, "The key is revoked. Running gateways refuse it within 5 seconds.")
 
     def _standing(self, keys: list[dict[str, Any]]) -> list[dict[str, Any]]:
         now = instant(self._context.now())
@@ -95,8 +98,8 @@ def _standing(key: dict[str, Any], now: str) -> tuple[str, str]:
     return "in use", "good"
 
 
-def _back(visit: Visit, said: str) -> Redirect:
-    return Redirect(f"/keys/{visit.path['key_id']}", said)
+def _back(page_request: PageRequest, said: str) -> Redirect:
+    return Redirect(f"/keys/{page_request.path['key_id']}", said)
 
 
 def screens(context: ConsoleContext) -> list[Screen]:

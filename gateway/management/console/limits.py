@@ -5,9 +5,9 @@ from typing import Any
 
 from gateway.management.console.addresses import next_page
 from gateway.management.console.context import ConsoleContext
-from gateway.management.console.own import OwnRecords
-from gateway.management.console.screens import Page, Redirect, Screen, Visit
-from gateway.management.console.typed import chosen, naming, nanodollars_of
+from gateway.management.console.form_parsing import chosen, naming, nanodollars_of
+from gateway.management.console.screens import Page, PageRequest, Redirect, Screen
+from gateway.management.console.tenant_scoped_reads import TenantScopedReads
 from gateway.management.operations.roles import READERS
 from gateway.tenancy.limits import LIMIT_NAMES, ScopeKind
 from gateway.tenancy.records import Principal
@@ -28,51 +28,54 @@ _SPELLING: Mapping[str, Any] = {"words": WORDS, "names": LIMIT_NAMES}
 _NUMBERS = tuple(name for name in LIMIT_NAMES if name != _MONEY)
 
 
-async def of_tenant(visit: Visit) -> Page:
+async def of_tenant(page_request: PageRequest) -> Page:
     """`?kind=` and `?scope_id=` choose what the form at the end starts with."""
-    acts = visit.acts
-    tenant = await acts.read("readTenant", visit.path)
-    stated = await acts.read("listLimits", visit.path, visit.query.given("cursor"))
+    actions = page_request.actions
+    tenant = await actions.read("readTenant", page_request.path)
+    stated = await actions.read("listLimits", page_request.path, page_request.query.given("cursor"))
     values = {
         "tenant": tenant,
-        "counters": (await acts.read("readLimitUse", visit.path))["data"],
+        "counters": (await actions.read("readLimitUse", page_request.path))["data"],
         "stated": stated["data"],
         "next": next_page(f"/tenants/{tenant['id']}/limits", {}, stated["next_cursor"]),
         **_SPELLING,
         "numbers": _NUMBERS,
         "kinds": tuple((each.value, each.value) for each in ScopeKind),
-        "start": _start(visit, stated["data"]),
-        "may_state": visit.may("replaceLimits"),
+        "start": _start(page_request, stated["data"]),
+        "may_state": page_request.may("replaceLimits"),
     }
     return Page("tenant_limits.html", values)
 
 
-def _start(visit: Visit, stated: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    kind, scope_id = visit.query.get("kind", ScopeKind.TENANT), visit.query.get("scope_id")
+def _start(page_request: PageRequest, stated: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    kind, scope_id = page_request.query.get("kind", ScopeKind.TENANT), page_request.query.get("scope_id")
     nothing = {"kind": kind, "scope_id": scope_id, **dict.fromkeys(LIMIT_NAMES)}
     return next((each for each in stated if (each["kind"], each["scope_id"]) == (kind, scope_id)), nothing)
 
 
-async def state(visit: Visit) -> Redirect:
+async def state(page_request: PageRequest) -> Redirect:
     """What is left empty does not bind any more."""
-    budget = nanodollars_of("dollars_per_month", visit.form.get("dollars_per_month"))
+    budget = nanodollars_of("dollars_per_month", page_request.form.get("dollars_per_month"))
     with naming(nanodollars_per_month="dollars_per_month"), chosen("key_not_found", "scope_id"):
-        await visit.acts.submit("replaceLimits", visit.form, visit.path, {_MONEY: budget})
-    return Redirect(f"/tenants/{visit.path['tenant_id']}/limits", "Stated. Running gateways follow within 5 seconds.")
+        await page_request.actions.submit("replaceLimits", page_request.form, page_request.path, {_MONEY: budget})
+    limits = f"/tenants/{page_request.path['tenant_id']}/limits"
+    return Redirect(limits, "Stated. Running gateways follow within 5 seconds.")
 
 
-async def page(visit: Visit) -> Page:
+async def page(page_request: PageRequest) -> Page:
     """An administrator's are of all tenants, a tenant's its own."""
-    return await of_all(visit) if visit.tenant is None else await own(visit, visit.tenant)
+    return await of_all(page_request) if page_request.tenant is None else await own(page_request, page_request.tenant)
 
 
-async def of_all(visit: Visit) -> Page:
+async def of_all(page_request: PageRequest) -> Page:
     """Tenants by name, each with the counter that is nearest to its limit."""
-    filters = visit.query.given("search")
-    found = await visit.acts.read("listTenants", query={"limit": _TENANTS, **filters, **visit.query.given("cursor")})
+    filters = page_request.query.given("search")
+    found = await page_request.actions.read(
+        "listTenants", query={"limit": _TENANTS, **filters, **page_request.query.given("cursor")}
+    )
     rows = []
     for tenant in found["data"]:
-        use = await visit.acts.read("readLimitUse", {"tenant_id": tenant["id"]})
+        use = await page_request.actions.read("readLimitUse", {"tenant_id": tenant["id"]})
         rows.append((tenant, max(use["data"], key=_fullness, default=None)))
     values = {"rows": rows, "filters": filters, "words": WORDS}
     return Page("limits.html", values | {"next": next_page("/limits", filters, found["next_cursor"])})
@@ -83,9 +86,9 @@ def _fullness(counter: Mapping[str, Any]) -> float:
     return float(used / limit) if limit else 1.0
 
 
-async def own(visit: Visit, principal: Principal) -> Page:
+async def own(page_request: PageRequest, principal: Principal) -> Page:
     """As `/v1/limits` has it, with what is held."""
-    mine = OwnRecords(visit.operations, principal)
+    mine = TenantScopedReads(page_request.operations, principal)
     use = await mine.read("readLimitUse")
     stated = [
         {"kind": each.kind.value, "scope_id": each.scope_id}

@@ -10,11 +10,11 @@ from typing import Protocol
 from starlette.datastructures import Headers
 
 from gateway.http.errors import APIError
-from gateway.management.console.endings import EndedSessions
 from gateway.management.console.headers import is_loopback
+from gateway.management.console.revocations import SessionRevocations
 from gateway.management.console.sessions import LIFETIME, ConsoleSessions, KeyKind, Session
 from gateway.management.console.throttle import LoginThrottle
-from gateway.management.console.visitors import AdministratorVisitor, TenantVisitor, Visitor
+from gateway.management.console.users import AdministratorUser, TenantUser, User
 from gateway.management.operations.roles import Administrator
 from gateway.tenancy.errors import InvalidKey
 from gateway.tenancy.keys import ADMIN_PREFIX
@@ -45,21 +45,21 @@ class Tenants(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class OpenedSession:
     """A session that has been opened: its cookie's value, and whose it is."""
 
     token: str
-    visitor: Visitor
+    user: User
 
 
-class Gatekeeper:
+class SessionAuth:
     """Opens sessions for keys, ends them, and says who comes with one."""
 
     def __init__(
         self,
         administrators: Administrators,
         tenants: Tenants,
-        ended: EndedSessions,
+        ended: SessionRevocations,
         pepper: bytes,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -69,7 +69,7 @@ class Gatekeeper:
         self._throttle = LoginThrottle()
         self.sessions = ConsoleSessions(pepper, now)
 
-    async def enter(self, presented: str, address: str) -> Entry:
+    async def enter(self, presented: str, address: str) -> OpenedSession:
         """Open a session for who presents a key. `address` is the client's: its tries are counted until they succeed.
 
         Raises:
@@ -91,9 +91,9 @@ class Gatekeeper:
             if presented.startswith(f"{ADMIN_PREFIX}-"):
                 administrator = await self._administrators.authenticate(presented)
                 token = self.sessions.open(KeyKind.ADMIN, administrator.key_id)
-                return Entry(token, AdministratorVisitor(administrator))
+                return OpenedSession(token, AdministratorUser(administrator))
             principal = await self._tenants.authenticate(presented)
-            return Entry(self.sessions.open(KeyKind.TENANT, principal.key_id), TenantVisitor(principal))
+            return OpenedSession(self.sessions.open(KeyKind.TENANT, principal.key_id), TenantUser(principal))
         except InvalidKey:
             failed = True
             raise
@@ -118,15 +118,15 @@ class Gatekeeper:
         """
         await self._ended.end(session)
 
-    async def visitor(self, session: Session) -> Visitor:
+    async def user(self, session: Session) -> User:
         """
         Raises:
             InvalidKey: the key that opened the session is not in use any more.
             StoreUnavailable: the database does not answer, and the key was not seen lately.
         """
         if session.kind is KeyKind.ADMIN:
-            return AdministratorVisitor(await self._administrators.in_use(session.key_id))
-        return TenantVisitor(await self._tenants.in_use(session.key_id))
+            return AdministratorUser(await self._administrators.in_use(session.key_id))
+        return TenantUser(await self._tenants.in_use(session.key_id))
 
 
 def own_address(stated: str) -> str:

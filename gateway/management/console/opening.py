@@ -5,9 +5,9 @@ from starlette.types import ASGIApp
 from gateway.generation.stages import Stages
 from gateway.management.console.app import ConsoleApp
 from gateway.management.console.context import ConsoleContext
-from gateway.management.console.endings import EndedSessions
-from gateway.management.console.login import Gatekeeper
+from gateway.management.console.login import SessionAuth
 from gateway.management.console.pages import every_passage, every_screen
+from gateway.management.console.revocations import SessionRevocations
 from gateway.management.http.app import AdminApp
 
 
@@ -28,6 +28,6 @@ def open_console(stages: Stages, admin: AdminApp, chat: ASGIApp) -> ConsoleApp:
         chat=chat,
         now=admin.context.now,
     )
-    ended = EndedSessions(admin.context.database, admin.context.now)
-    gatekeeper = Gatekeeper(admin, services.authenticator, ended, admin.context.pepper, admin.context.now)
-    return ConsoleApp(admin.operations, gatekeeper, every_screen(context), every_passage(context))
+    ended = SessionRevocations(admin.context.database, admin.context.now)
+    session_auth = SessionAuth(admin, services.authenticator, ended, admin.context.pepper, admin.context.now)
+    return ConsoleApp(admin.operations, session_auth, every_screen(context), every_passage(context))

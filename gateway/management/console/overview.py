@@ -9,14 +9,14 @@ from engine.scheduling.stats import SchedulerStats
 from gateway.analytics.sums import Grain
 from gateway.http.errors import APIError
 from gateway.management.console.context import ConsoleContext
-from gateway.management.console.figures import duration, percent
+from gateway.management.console.filters import reading, tenant_names
+from gateway.management.console.formatting import duration, percent
 from gateway.management.console.limits import WORDS
-from gateway.management.console.observing import reading, tenant_names
-from gateway.management.console.own import OwnRecords
-from gateway.management.console.screens import Fragment, Page, Screen, Visit
+from gateway.management.console.screens import Fragment, Page, PageRequest, Screen
+from gateway.management.console.tenant_scoped_reads import TenantScopedReads
 from gateway.management.console.usage_figures import Group, grouped, summed
-from gateway.management.operations.moments import instant
 from gateway.management.operations.roles import READERS
+from gateway.management.operations.timestamps import instant
 
 SHOWN_GROUPS = 8
 """Models, and tenants, by what they cost today: of the rest there is the sum."""
@@ -67,19 +67,19 @@ class Overview:
     def __init__(self, context: ConsoleContext) -> None:
         self._context = context
 
-    async def page(self, visit: Visit) -> Page:
-        return Page("overview.html", {**await self._now(visit), **await self._today(visit)})
+    async def page(self, page_request: PageRequest) -> Page:
+        return Page("overview.html", {**await self._now(page_request), **await self._today(page_request)})
 
-    async def now(self, visit: Visit) -> Fragment:
-        return Fragment("overview_now.html", await self._now(visit))
+    async def now(self, page_request: PageRequest) -> Fragment:
+        return Fragment("overview_now.html", await self._now(page_request))
 
-    async def today(self, visit: Visit) -> Fragment:
-        return Fragment("overview_today.html", await self._today(visit))
+    async def today(self, page_request: PageRequest) -> Fragment:
+        return Fragment("overview_today.html", await self._today(page_request))
 
-    async def _now(self, visit: Visit) -> Mapping[str, Any]:
+    async def _now(self, page_request: PageRequest) -> Mapping[str, Any]:
         """The engine's state is for administrators: from others' queues a tenant could tell who is busy."""
-        if visit.tenant is not None:
-            mine = OwnRecords(visit.operations, visit.tenant)
+        if page_request.tenant is not None:
+            mine = TenantScopedReads(page_request.operations, page_request.tenant)
             use = await mine.read("readLimitUse")
             return {"counters": [each for each in use["data"] if mine.concerns(each)], "words": WORDS}
         journal = self._context.journal
@@ -90,30 +90,30 @@ class Overview:
             "trouble": journal.trouble,
         }
 
-    async def _today(self, visit: Visit) -> Mapping[str, Any]:
+    async def _today(self, page_request: PageRequest) -> Mapping[str, Any]:
         """None where the store of usage does not answer: the rest of the page is of use all the same."""
         try:
-            return {"today": await self._day(visit)}
+            return {"today": await self._day(page_request)}
         except APIError as error:
             if error.status != 503:
                 raise
             return {"today": None}
 
-    async def _day(self, visit: Visit) -> Day:
+    async def _day(self, page_request: PageRequest) -> Day:
         midnight = datetime.combine(self._context.now().astimezone(UTC), datetime.min.time(), UTC)
         window = {
             "start": instant(midnight),
             "end": instant(midnight + timedelta(days=1)),
             "bucket": Grain.DAY.value,
         }
-        read = reading(visit)
+        read = reading(page_request)
         by_model = (await read("readUsage", query={**window, "by": "model"}))["data"]
         total = Group(None, "all", summed(by_model))
         models = grouped(by_model, "model", {})[:SHOWN_GROUPS]
-        if visit.tenant is not None:
+        if page_request.tenant is not None:
             return Day(total, models, ())
         by_tenant = (await read("readUsage", query={**window, "by": "tenant"}))["data"]
-        return Day(total, models, grouped(by_tenant, "tenant", await tenant_names(visit))[:SHOWN_GROUPS])
+        return Day(total, models, grouped(by_tenant, "tenant", await tenant_names(page_request))[:SHOWN_GROUPS])
 
 
 def screens(context: ConsoleContext) -> list[Screen]:

@@ -19,7 +19,7 @@ from gateway.management.console import (
     usage,
 )
 from gateway.management.console.context import ConsoleContext
-from gateway.management.console.screens import Passage, Screen
+from gateway.management.console.screens import Screen, TenantProxy
 
 _MODULES = (
     overview,
@@ -44,5 +44,5 @@ def every_screen(context: ConsoleContext) -> tuple[Screen, ...]:
     return tuple(screen for module in _MODULES for screen in module.screens(context))
 
 
-def every_passage(context: ConsoleContext) -> Sequence[Passage]:
-    return playground.passages(context)
+def every_passage(context: ConsoleContext) -> Sequence[TenantProxy]:
+    return playground.proxies(context)

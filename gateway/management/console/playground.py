@@ -11,7 +11,7 @@ import orjson
 from gateway.billing.errors import NoPrice
 from gateway.formats.openai.models import ModelCards
 from gateway.management.console.context import ConsoleContext
-from gateway.management.console.screens import PREFIX, Page, Passage, Screen, Visit
+from gateway.management.console.screens import PREFIX, Page, PageRequest, Screen, TenantProxy
 from gateway.management.operations.roles import READERS
 from gateway.tenancy.grants import KeyScope
 
@@ -26,29 +26,29 @@ class Playground:
         self._context = context
         self._cards = ModelCards(context.engine, context.names)
 
-    async def page(self, visit: Visit) -> Page:
-        tiers = self._tiers(visit)
+    async def page(self, page_request: PageRequest) -> Page:
+        tiers = self._tiers(page_request)
         values = {
-            "models": self._models(visit),
+            "models": self._models(page_request),
             "tiers": tiers,
             "prices": orjson.dumps(self._prices(tiers)).decode(),
-            "target": API_PATH if visit.tenant is None else PREFIX + PASSAGE_PATH,
-            "needs_key": visit.tenant is None,
+            "target": API_PATH if page_request.tenant is None else PREFIX + PASSAGE_PATH,
+            "needs_key": page_request.tenant is None,
         }
         return Page("playground.html", values)
 
-    def _models(self, visit: Visit) -> Sequence[str]:
+    def _models(self, page_request: PageRequest) -> Sequence[str]:
         """The names that may be asked for."""
-        if visit.tenant is None:
+        if page_request.tenant is None:
             return list(self._context.names.all_names(()))
-        return [card["id"] for card in self._cards.all(visit.tenant)]
+        return [card["id"] for card in self._cards.all(page_request.tenant)]
 
-    def _tiers(self, visit: Visit) -> Sequence[str]:
+    def _tiers(self, page_request: PageRequest) -> Sequence[str]:
         """Classes from the highest that may be asked for. Who asks for a higher one than the key's gets the key's."""
         names = self._context.classes.names
-        if visit.tenant is None:
+        if page_request.tenant is None:
             return names
-        own = self._context.classes.of_tier(visit.tenant.tier).name
+        own = self._context.classes.of_tier(page_request.tenant.tier).name
         return names[names.index(own) :]
 
     def _prices(self, tiers: Sequence[str]) -> Mapping[str, Mapping[str, Sequence[int]]]:
@@ -81,5 +81,5 @@ def screens(context: ConsoleContext) -> list[Screen]:
     ]
 
 
-def passages(context: ConsoleContext) -> list[Passage]:
-    return [Passage(path=PASSAGE_PATH, to=API_PATH, app=context.chat)]
+def proxies(context: ConsoleContext) -> list[TenantProxy]:
+    return [TenantProxy(path=PASSAGE_PATH, to=API_PATH, app=context.chat)]

@@ -5,10 +5,10 @@ from typing import Any
 
 from gateway.common.timestamps import utc_from_ms
 from gateway.management.console.context import ConsoleContext
-from gateway.management.console.screens import Page, Screen, Visit
-from gateway.management.console.typed import moment_of
-from gateway.management.operations.moments import instant
+from gateway.management.console.form_parsing import moment_of
+from gateway.management.console.screens import Page, PageRequest, Screen
 from gateway.management.operations.roles import READERS
+from gateway.management.operations.timestamps import instant
 
 MAX_SHOWN = 100
 """Findings of each kind on the page; the rest is counted, and the API has them all."""
@@ -25,13 +25,13 @@ _MONTHS: Mapping[str, str] = {
 }
 
 
-async def page(visit: Visit) -> Page:
+async def page(page_request: PageRequest) -> Page:
     """Compares only where a window is asked for: it reads much."""
-    asked = visit.query.given("start", "end")
+    asked = page_request.query.given("start", "end")
     found: Any = None
-    if "run" in visit.query.texts():
+    if "run" in page_request.query.texts():
         query = {name: moment for name, text in asked.items() if (moment := moment_of(text)) is not None}
-        found = await visit.acts.read("readReconciliation", query=query)
+        found = await page_request.actions.read("readReconciliation", query=query)
     values = {
         "asked": asked,
         "found": found,

@@ -11,8 +11,7 @@ from gateway.http.errors import APIError
 from gateway.management.console.addresses import address, next_page
 from gateway.management.console.charts import Chart, shares
 from gateway.management.console.context import ConsoleContext
-from gateway.management.console.figures import duration, money, percent
-from gateway.management.console.observing import (
+from gateway.management.console.filters import (
     reading,
     shown_again,
     span_options,
@@ -20,10 +19,11 @@ from gateway.management.console.observing import (
     typed_fields,
     window_query,
 )
-from gateway.management.console.screens import Page, Screen, Visit
-from gateway.management.operations.moments import instant
+from gateway.management.console.formatting import duration, money, percent
+from gateway.management.console.screens import Page, PageRequest, Screen
 from gateway.management.operations.requests import RECENT
 from gateway.management.operations.roles import READERS
+from gateway.management.operations.timestamps import instant
 from gateway.metering.event import Ending
 
 DEFAULT_SPAN = "day"
@@ -52,14 +52,14 @@ class RequestPages:
     def __init__(self, context: ConsoleContext) -> None:
         self._context = context
 
-    async def listing(self, visit: Visit) -> Page:
+    async def listing(self, page_request: PageRequest) -> Page:
         values: dict[str, Any] = {
-            "typed": typed_fields(visit.query, *_ASKED),
+            "typed": typed_fields(page_request.query, *_ASKED),
             "spans": span_options(),
             "default_span": DEFAULT_SPAN,
             "endings": [(each.value, each.value) for each in Ending],
-            "names": await tenant_names(visit),
-            "everyone": visit.tenant is None,
+            "names": await tenant_names(page_request),
+            "everyone": page_request.tenant is None,
             "duration": duration,
             "address_of": request_address,
             "error": None,
@@ -67,9 +67,9 @@ class RequestPages:
         }
         try:
             # A page after the first is of the same window: its address says when that begins and ends.
-            window = window_query(visit.query, self._context.now(), DEFAULT_SPAN)
-            asked = {**window, **visit.query.given(*FILTERS)}
-            page = await reading(visit)("listRequests", query={**asked, **visit.query.given("cursor")})
+            window = window_query(page_request.query, self._context.now(), DEFAULT_SPAN)
+            asked = {**window, **page_request.query.given(*FILTERS)}
+            page = await reading(page_request)("listRequests", query={**asked, **page_request.query.given("cursor")})
         except APIError as error:
             if not shown_again(error):
                 raise
@@ -77,10 +77,10 @@ class RequestPages:
         further = next_page("/requests", asked, page["next_cursor"])
         return Page("requests.html", values | {"page": page, "further": further, "window": window})
 
-    async def one(self, visit: Visit) -> Page:
-        path = {"request_id": visit.path["request_id"]}
+    async def one(self, page_request: PageRequest) -> Page:
+        path = {"request_id": page_request.path["request_id"]}
         try:
-            request = await reading(visit)("readRequest", path, visit.query.given("near"))
+            request = await reading(page_request)("readRequest", path, page_request.query.given("near"))
         except APIError as error:
             if error.code != "request_not_found":
                 raise
@@ -91,8 +91,8 @@ class RequestPages:
         ttft_ms = request["ttft_ms"]
         values = {
             "request": request,
-            "names": await tenant_names(visit),
-            "everyone": visit.tenant is None,
+            "names": await tenant_names(page_request),
+            "everyone": page_request.tenant is None,
             "times": time_line(request),
             "begun": instant(begun),
             "first": None if ttft_ms is None else instant(begun + timedelta(milliseconds=ttft_ms)),
@@ -102,7 +102,7 @@ class RequestPages:
             "accepted": percent(request["accepted_draft_tokens"], request["draft_tokens"]),
             "engine_ms": request["engine_ns"] / _NS_PER_MS,
             "recomputed": [(each["tier"], each["engine_ns"] / _NS_PER_MS) for each in request["recomputed"]],
-            "invoices": address("/invoices", {"month": request["occurred_at"][:7], **_whose(visit, request)}),
+            "invoices": address("/invoices", {"month": request["occurred_at"][:7], **_whose(page_request, request)}),
         }
         return Page("request.html", values)
 
@@ -147,8 +147,8 @@ def charges_of(request: dict[str, Any], price: Price) -> list[Charge]:
     ]
 
 
-def _whose(visit: Visit, request: dict[str, Any]) -> dict[str, str]:
-    return {} if visit.tenant is not None else {"tenant_id": request["tenant_id"]}
+def _whose(page_request: PageRequest, request: dict[str, Any]) -> dict[str, str]:
+    return {} if page_request.tenant is not None else {"tenant_id": request["tenant_id"]}
 
 
 def screens(context: ConsoleContext) -> list[Screen]:

@@ -7,7 +7,7 @@ from typing import Any
 from gateway.http.errors import APIError, invalid
 from gateway.management.console.addresses import next_page
 from gateway.management.console.context import ConsoleContext
-from gateway.management.console.observing import (
+from gateway.management.console.filters import (
     SPANS,
     reading,
     shown_again,
@@ -18,7 +18,7 @@ from gateway.management.console.observing import (
     window_query,
 )
 from gateway.management.console.routing_figures import Savings, routing_figures
-from gateway.management.console.screens import Page, Screen, Visit
+from gateway.management.console.screens import Page, PageRequest, Screen
 from gateway.management.operations.roles import READERS
 from gateway.routing.question import Question
 from gateway.routing.score import Expectation
@@ -55,30 +55,30 @@ class RoutingPages:
         self._context = context
         self._savings = Savings(context.names, context.prices)
 
-    async def page(self, visit: Visit) -> Page:
-        question = visit.query.get("question")
-        typed = typed_fields(visit.query, *_ASKED)
+    async def page(self, page_request: PageRequest) -> Page:
+        question = page_request.query.get("question")
+        typed = typed_fields(page_request.query, *_ASKED)
         values: dict[str, Any] = {
             "typed": typed,
             "spans": span_options(_OFFERED),
             "default_span": DEFAULT_SPAN,
-            "everyone": visit.tenant is None,
+            "everyone": page_request.tenant is None,
             "pairs": sorted(self._context.names.small_of.items()),
             "question": question,
             "most_chars": MAX_QUESTION_CHARS,
             "judgement": None,
             "error": None,
             "figures": None,
-            "own": None if visit.tenant is None else visit.tenant.routing,
-            **await self._policies(visit),
+            "own": None if page_request.tenant is None else page_request.tenant.routing,
+            **await self._policies(page_request),
         }
         try:
             if question:
                 values["judgement"] = self.judged(question)
-            span = span_of(visit.query, DEFAULT_SPAN)
-            window = window_query(visit.query, self._context.now(), DEFAULT_SPAN)
-            asked = {**window, "bucket": span.grain.value, **visit.query.given("tenant_id")}
-            answer = await reading(visit)("readRouteShares", query=asked)
+            span = span_of(page_request.query, DEFAULT_SPAN)
+            window = window_query(page_request.query, self._context.now(), DEFAULT_SPAN)
+            asked = {**window, "bucket": span.grain.value, **page_request.query.given("tenant_id")}
+            answer = await reading(page_request)("readRouteShares", query=asked)
         except APIError as error:
             if not shown_again(error):
                 raise
@@ -100,18 +100,19 @@ class RoutingPages:
             tuple(Verdict(each.value, thresholds[each], expected.score >= thresholds[each]) for each in Preference),
         )
 
-    async def _policies(self, visit: Visit) -> dict[str, Any]:
+    async def _policies(self, page_request: PageRequest) -> dict[str, Any]:
         """Of a page of tenants, by name; of none for a tenant, who has its own."""
-        if visit.tenant is not None:
-            return {"policies": (), "further": None, "names": await tenant_names(visit)}
-        query = {"limit": str(TENANTS_A_PAGE), **visit.query.given("cursor")}
-        listed = await visit.acts.read("listTenants", query=query)
+        if page_request.tenant is not None:
+            return {"policies": (), "further": None, "names": await tenant_names(page_request)}
+        query = {"limit": str(TENANTS_A_PAGE), **page_request.query.given("cursor")}
+        listed = await page_request.actions.read("listTenants", query=query)
         tenants: Sequence[Any] = listed["data"]
         policies = [
-            (tenant, await visit.acts.read("readRoutingPolicy", {"tenant_id": tenant["id"]})) for tenant in tenants
+            (tenant, await page_request.actions.read("readRoutingPolicy", {"tenant_id": tenant["id"]}))
+            for tenant in tenants
         ]
-        further = next_page("/routing", visit.query.given(*_ASKED), listed["next_cursor"])
-        return {"policies": policies, "further": further, "names": await tenant_names(visit)}
+        further = next_page("/routing", page_request.query.given(*_ASKED), listed["next_cursor"])
+        return {"policies": policies, "further": further, "names": await tenant_names(page_request)}
 
 
 def screens(context: ConsoleContext) -> list[Screen]:

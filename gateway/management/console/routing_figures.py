@@ -10,7 +10,7 @@ from gateway.analytics.sums import Grain
 from gateway.billing.errors import NoPrice
 from gateway.billing.price_book import PriceBook
 from gateway.management.console.charts import Chart, Series, stacked_bars
-from gateway.management.console.figures import percent, short, whole
+from gateway.management.console.formatting import percent, short, whole
 from gateway.management.console.usage_figures import MAX_SERIES, OTHERS, bucket_starts, place_name
 from gateway.routing.names import ModelNames, Pair
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from gateway.management.console.context import ConsoleContext
 from gateway.management.console.scheduler_figures import Looks, ModelFigures
-from gateway.management.console.screens import Fragment, Page, Screen, Visit
+from gateway.management.console.screens import Fragment, Page, PageRequest, Screen
 from gateway.management.operations.roles import READERS
 
 EVERY_S = 2
@@ -18,10 +18,10 @@ class SchedulerPages:
         self._context = context
         self._looks = Looks()
 
-    async def page(self, visit: Visit) -> Page:
+    async def page(self, page_request: PageRequest) -> Page:
         return Page("scheduler.html", self._values())
 
-    async def now(self, visit: Visit) -> Fragment:
+    async def now(self, page_request: PageRequest) -> Fragment:
         return Fragment("scheduler_now.html", self._values())
 
     def _values(self) -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ from time import monotonic_ns
 
 from engine.scheduling.stats import ClassStats, DraftStats, SchedulerStats
 from gateway.management.console.charts import Chart, shares
-from gateway.management.console.figures import duration, percent, whole
+from gateway.management.console.formatting import duration, percent, whole
 
 MAX_LOOKS = 16
 LOOK_EVERY_NS = 500_000_000

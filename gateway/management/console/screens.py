@@ -8,10 +8,10 @@ from typing import Any
 from starlette.types import ASGIApp
 
 from gateway.http.errors import APIError
-from gateway.management.console.acts import Acts
+from gateway.management.console.admin_actions import AdminActions
 from gateway.management.console.forms import NO_FORM, Form
-from gateway.management.console.visitors import AdministratorVisitor, TenantVisitor, Visitor
-from gateway.management.operations.acting import Operations
+from gateway.management.console.users import AdministratorUser, TenantUser, User
+from gateway.management.operations.operations import Operations
 from gateway.management.operations.roles import Role
 from gateway.tenancy.grants import KeyScope
 from gateway.tenancy.records import Principal
@@ -34,13 +34,13 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
-    """One request of one visitor. `path` has what stands in the braces of the screen's path.
+class PageRequest:
+    """One request of one user. `path` has what stands in the braces of the screen's path.
 
     `form` is what was sent with a POST. `refused` is there when a page is shown again because a form was refused.
     """
 
-    visitor: Visitor
+    user: User
     operations: Operations = field(repr=False)
     request_id: str
     path: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -49,26 +49,26 @@ class Visit:
     refused: Refusal | None = None
 
     @property
-    def acts(self) -> Acts:
+    def actions(self) -> AdminActions:
         """The admin API's operations in this administrator's name.
 
         Raises:
             APIError: 403, it is a tenant.
         """
-        if not isinstance(self.visitor, AdministratorVisitor):
+        if not isinstance(self.user, AdministratorUser):
             raise forbidden()
-        return Acts(self.operations, self.visitor.administrator, self.request_id, self.form.get("once") or None)
+        return AdminActions(self.operations, self.user.administrator, self.request_id, self.form.get("once") or None)
 
     @property
     def tenant(self) -> Principal | None:
         """Whose key it is; None for an administrator."""
-        return self.visitor.principal if isinstance(self.visitor, TenantVisitor) else None
+        return self.user.principal if isinstance(self.user, TenantUser) else None
 
     def may(self, operation: str) -> bool:
-        """Whether the visitor may do an operation of the admin API. No tenant may."""
-        if not isinstance(self.visitor, AdministratorVisitor):
+        """Whether the user may do an operation of the admin API. No tenant may."""
+        if not isinstance(self.user, AdministratorUser):
             return False
-        return self.operations.allows(operation, self.visitor.administrator)
+        return self.operations.allows(operation, self.user.administrator)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +106,13 @@ class Document:
 
 
 Answer = Page | Fragment | Redirect | Document
-Handler = Callable[[Visit], Awaitable[Answer]]
+Handler = Callable[[PageRequest], Awaitable[Answer]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screen:
     """A path of the console. `get` reads. `post` does what a form's `act` says, by name; where it raises an `APIError`
-    of the visitor's making (400, 409, 422), the screen's `get` is shown again with `Visit.refused`.
+    of the user's making (400, 409, 422), the screen's `get` is shown again with `PageRequest.refused`.
 
     `allowed` are the roles that may come here, and `tenants` whether tenants' keys may; one that is for some scopes
     only must have `scope`. `section` is the group of the navigation it is listed in; None: another page leads to it.
@@ -130,14 +130,14 @@ class Screen:
     get: Handler
     post: Mapping[str, Handler] = field(default_factory=lambda: MappingProxyType({}))
 
-    def admits(self, visitor: Visitor) -> bool:
-        if isinstance(visitor, TenantVisitor):
-            return self.tenants and visitor.principal.may(self.scope)
-        return visitor.administrator.role in self.allowed
+    def admits(self, user: User) -> bool:
+        if isinstance(user, TenantUser):
+            return self.tenants and user.principal.may(self.scope)
+        return user.administrator.role in self.allowed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passage:
+class TenantProxy:
     """A path at which a tenant's page speaks to the gateway's own endpoint `app` as that tenant: the request goes on
     as if it had come to `to` with the tenant's key, with all that holds there (scopes, limits, billing). POST only,
     from the console's own scripts: the token of the page is in the header `x-csrf-token`."""

@@ -8,8 +8,7 @@ from gateway.analytics.sums import SUM_COLUMNS, Grain
 from gateway.http.errors import APIError, invalid
 from gateway.management.console.addresses import address
 from gateway.management.console.context import ConsoleContext
-from gateway.management.console.figures import duration
-from gateway.management.console.observing import (
+from gateway.management.console.filters import (
     reading,
     shown_again,
     span_of,
@@ -18,7 +17,8 @@ from gateway.management.console.observing import (
     typed_fields,
     window_query,
 )
-from gateway.management.console.screens import Document, Page, Screen, Visit
+from gateway.management.console.formatting import duration
+from gateway.management.console.screens import Document, Page, PageRequest, Screen
 from gateway.management.console.usage_figures import bucket_starts, figures_of
 from gateway.management.operations.roles import READERS
 from gateway.management.operations.schema import Choice
@@ -50,26 +50,26 @@ class UsagePages:
     def __init__(self, context: ConsoleContext) -> None:
         self._context = context
 
-    async def page(self, visit: Visit) -> Page:
-        typed = typed_fields(visit.query, *_ASKED)
-        names = await tenant_names(visit)
+    async def page(self, page_request: PageRequest) -> Page:
+        typed = typed_fields(page_request.query, *_ASKED)
+        names = await tenant_names(page_request)
         values: dict[str, Any] = {
             "typed": typed,
             "spans": span_options(),
             "default_span": DEFAULT_SPAN,
             "grains": [(each.value, each.value) for each in Grain],
-            "words": [(each, each) for each in (WORDS if visit.tenant is None else WORDS[1:])],
+            "words": [(each, each) for each in (WORDS if page_request.tenant is None else WORDS[1:])],
             "names": names,
-            "everyone": visit.tenant is None,
+            "everyone": page_request.tenant is None,
             "most": MAX_GROUPS,
-            "csv": address("/usage.csv", visit.query.given(*_ASKED)),
+            "csv": address("/usage.csv", page_request.query.given(*_ASKED)),
             "duration": duration,
             "error": None,
             "figures": None,
         }
         try:
-            asked = self._asked(visit)
-            answer = await reading(visit)("readUsage", query=asked.query)
+            asked = self._asked(page_request)
+            answer = await reading(page_request)("readUsage", query=asked.query)
             if len(bucket_starts(answer)) > MAX_BUCKETS:
                 raise invalid("bucket", f"Over {MAX_BUCKETS} buckets: choose a longer bucket or a shorter time.")
         except APIError as error:
@@ -78,17 +78,17 @@ class UsagePages:
             return Page("usage.html", values | {"error": error}, 400)
         return Page("usage.html", values | {"answer": answer, "figures": figures_of(answer, asked.by, names)})
 
-    async def as_csv(self, visit: Visit) -> Document:
+    async def as_csv(self, page_request: PageRequest) -> Document:
         """Every point, not only those that a chart has room for."""
-        answer = await reading(visit)("readUsage", query=self._asked(visit).query)
+        answer = await reading(page_request)("readUsage", query=self._asked(page_request).query)
         return Document(csv_text(_CSV_COLUMNS, answer["data"]).encode(), "text/csv; charset=utf-8", "usage.csv")
 
-    def _asked(self, visit: Visit) -> Asked:
+    def _asked(self, page_request: PageRequest) -> Asked:
         """
         Raises:
             APIError: 400 naming the field.
         """
-        query = visit.query
+        query = page_request.query
         window = window_query(query, self._context.now(), DEFAULT_SPAN)
         grain = query.get("bucket") or span_of(query, DEFAULT_SPAN).grain.value
         by = query.get("by") or None

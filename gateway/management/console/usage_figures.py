@@ -9,8 +9,8 @@ from typing import Any
 from gateway.analytics.sums import SUM_COLUMNS, Grain
 from gateway.common.timestamps import unix_ms, utc_from_ms
 from gateway.management.console.charts import Chart, Series, stacked_bars
-from gateway.management.console.figures import money, short, short_money, whole
-from gateway.management.operations.moments import instant
+from gateway.management.console.formatting import money, short, short_money, whole
+from gateway.management.operations.timestamps import instant
 
 MAX_SERIES = 7
 """In a chart; the rest is one more, `others`."""

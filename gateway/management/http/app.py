@@ -14,14 +14,14 @@ from gateway.http.exchange import exchange_of
 from gateway.http.middleware import BodyLimit, presented_key
 from gateway.management.http.endpoint import Resource, set_administrator
 from gateway.management.http.openapi import openapi_document
-from gateway.management.operations.acting import Operations
 from gateway.management.operations.admin_keys import AdminKeyStore
 from gateway.management.operations.change import Changes
 from gateway.management.operations.context import AdminContext
 from gateway.management.operations.errors import not_found, unavailable
+from gateway.management.operations.operations import Operations
 from gateway.management.operations.resources import admin_routes
 from gateway.management.operations.roles import READERS, Administrator
-from gateway.management.operations.routes import PREFIX, Call, Route
+from gateway.management.operations.routes import PREFIX, OperationInput, Route
 from gateway.management.operations.schema import Anything
 from gateway.tenancy.authenticator import Authenticator
 from gateway.tenancy.errors import StoreUnavailable
@@ -95,7 +95,7 @@ class AdminApp:
 def with_description(routes: Sequence[Route]) -> tuple[Route, ...]:
     """The routes, and the one that describes them all."""
 
-    async def describe(call: Call) -> object:
+    async def describe(call: OperationInput) -> object:
         return document
 
     description = Route(

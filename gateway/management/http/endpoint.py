@@ -13,7 +13,9 @@ from gateway.http.errors import APIError, invalid
 from gateway.http.exchange import exchange_of
 from gateway.http.json_body import read_json
 from gateway.http.responses import send_body
-from gateway.management.operations.acting import (
+from gateway.management.operations.change import Changes
+from gateway.management.operations.idempotency import HEADER, KeptAnswer, repetition_of
+from gateway.management.operations.operations import (
     make_change,
     read_body,
     read_path,
@@ -21,10 +23,8 @@ from gateway.management.operations.acting import (
     require_role,
     typed_errors,
 )
-from gateway.management.operations.change import Changes
-from gateway.management.operations.idempotency import HEADER, KeptAnswer, repetition_of
 from gateway.management.operations.roles import Administrator
-from gateway.management.operations.routes import Call, Document, Route
+from gateway.management.operations.routes import Document, OperationInput, Route
 from gateway.management.operations.schema import Member
 
 MAX_JSON_DEPTH = 16
@@ -80,9 +80,9 @@ class Resource:
         path = read_path(scope["path_params"])
         query = read_query(route.query, scope["query_string"])
         if route.read is not None:
-            return _answer_of(route, await route.read(Call(administrator, path, query, None)))
+            return _answer_of(route, await route.read(OperationInput(administrator, path, query, None)))
         members = await _read_members(route, scope, receive)
-        call = Call(administrator, path, query, read_body(route, members))
+        call = OperationInput(administrator, path, query, read_body(route, members))
         header = Headers(scope=scope).get(HEADER)
         told = (route.method, scope["path"], scope["query_string"].decode("latin-1"), members)
         repetition = repetition_of(administrator.key_id, header, *told)

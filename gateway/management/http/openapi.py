@@ -6,7 +6,7 @@ from typing import Any
 
 from gateway.management.operations.idempotency import HEADER, MAX_CHARS
 from gateway.management.operations.routes import PATH_KINDS, PREFIX, Documents, Route
-from gateway.management.operations.schema import Many, Member, records_in
+from gateway.management.operations.schema import ListOf, Member, records_in
 
 _ERROR = {
     "type": "object",
@@ -106,7 +106,7 @@ def _operation(route: Route) -> dict[str, Any]:
 
 def _parameter(place: str, name: str, member: Member) -> dict[str, Any]:
     said = {"name": name, "in": place, "required": member.required, "schema": member.kind.describe()}
-    if isinstance(member.kind, Many):
+    if isinstance(member.kind, ListOf):
         said |= {"style": "form", "explode": False}
     return said | ({"description": member.about} if member.about else {})
 

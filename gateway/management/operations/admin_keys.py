@@ -10,8 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.common.ids import pepper_id
 from gateway.management.operations.change import Changes
-from gateway.management.operations.moments import instant
 from gateway.management.operations.roles import Administrator, Role
+from gateway.management.operations.timestamps import instant
 from gateway.tenancy.changes import MAX_KEY_NAME_CHARS
 from gateway.tenancy.database import answering
 from gateway.tenancy.errors import InvalidName, UnknownAdminKey

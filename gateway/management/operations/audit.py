@@ -15,8 +15,8 @@ import orjson
 from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.management.operations.moments import instant
 from gateway.management.operations.tables import AuditRow
+from gateway.management.operations.timestamps import instant
 
 _FIRST = bytes(32)
 _PAGE = 500

@@ -7,12 +7,12 @@ from sqlalchemy import select
 
 from gateway.management.operations.audit import AuditLog
 from gateway.management.operations.context import AdminContext
-from gateway.management.operations.moments import instant
 from gateway.management.operations.paging import PAGE_QUERY, Listing, page_of
 from gateway.management.operations.roles import AUDITORS
-from gateway.management.operations.routes import Call, Route
+from gateway.management.operations.routes import OperationInput, Route
 from gateway.management.operations.schema import Anything, Instant, Integer, Member, Text, answer, nullable, optional
 from gateway.management.operations.tables import AuditRow
+from gateway.management.operations.timestamps import instant
 from gateway.management.operations.wire import TENANT_ID
 
 _NEWEST_FIRST = Listing("audit", (AuditRow.sequence,), descending=True)
@@ -49,7 +49,7 @@ class AuditEntries:
         self._context = context
         self._log = AuditLog(context.pepper)
 
-    async def list_all(self, call: Call) -> Any:
+    async def list_all(self, call: OperationInput) -> Any:
         statement = select(*AuditRow.__table__.columns)
         for name in _EQUAL_TO:
             if call.query[name] is not None:
@@ -61,7 +61,7 @@ class AuditEntries:
         async with self._context.reading() as connection:
             return await _NEWEST_FIRST.page(connection, statement, call.query, self._context.cursors, _wire)
 
-    async def verify(self, call: Call) -> Any:
+    async def verify(self, call: OperationInput) -> Any:
         async with self._context.reading() as connection:
             return {"first_broken": await self._log.verify(connection)}
 

@@ -14,11 +14,11 @@ from gateway.billing.month import Month
 from gateway.billing.tables import CreditEntryRow
 from gateway.management.operations.change import Change
 from gateway.management.operations.context import AdminContext
-from gateway.management.operations.moments import instant
 from gateway.management.operations.paging import PAGE_QUERY, Listing, page_of
 from gateway.management.operations.roles import FINANCE, READERS
-from gateway.management.operations.routes import PATH_KINDS, Call, Route
+from gateway.management.operations.routes import PATH_KINDS, OperationInput, Route
 from gateway.management.operations.schema import Boolean, Instant, Integer, Kind, Member, Record, Text, answer
+from gateway.management.operations.timestamps import instant
 from gateway.management.operations.wire import money, money_members
 from gateway.tenancy.limits import Limits, ScopeKind, read_limits
 from gateway.tenancy.queries import require_tenant
@@ -60,7 +60,7 @@ class CreditEntries:
         self._context = context
         self._usage = AnalyticsUsage(context.analytics)
 
-    async def balance(self, call: Call) -> Any:
+    async def balance(self, call: OperationInput) -> Any:
         tenant_id = call.path["tenant_id"]
         month = Month.of(self._context.now())
         async with self._context.reading() as connection:
@@ -80,7 +80,7 @@ class CreditEntries:
             **money("month_budget", budget),
         }
 
-    async def list_all(self, call: Call) -> Any:
+    async def list_all(self, call: OperationInput) -> Any:
         tenant_id = call.path["tenant_id"]
         statement = select(*CreditEntryRow.__table__.columns).where(CreditEntryRow.tenant_id == tenant_id)
         query = {**call.query, "tenant_id": tenant_id}
@@ -88,7 +88,7 @@ class CreditEntries:
             await require_tenant(connection, tenant_id)
             return await _BY_AGE.page(connection, statement, query, self._context.cursors, _wire)
 
-    async def grant(self, change: Change, call: Call) -> Any:
+    async def grant(self, change: Change, call: OperationInput) -> Any:
         body: Grant = call.body
         tenant = await self._context.tenants(change).tenant(call.path["tenant_id"])
         key = body.idempotency_key or f"admin-{uuid.uuid4()}"

@@ -16,16 +16,15 @@ from gateway.billing.month import Month
 from gateway.billing.tables import CreditNoteRow, InvoiceRow
 from gateway.management.operations.change import Change
 from gateway.management.operations.context import AdminContext
-from gateway.management.operations.moments import instant
 from gateway.management.operations.paging import PAGE_QUERY, Listing, page_of
 from gateway.management.operations.roles import FINANCE, READERS
-from gateway.management.operations.routes import PATH_KINDS, Call, Document, Documents, Route
+from gateway.management.operations.routes import PATH_KINDS, Document, Documents, OperationInput, Route
 from gateway.management.operations.schema import (
     Choice,
     Instant,
     Integer,
     Kind,
-    Many,
+    ListOf,
     Member,
     Record,
     Text,
@@ -33,6 +32,7 @@ from gateway.management.operations.schema import (
     nullable,
     optional,
 )
+from gateway.management.operations.timestamps import instant
 from gateway.management.operations.wire import MODEL_NAME, TENANT_ID, TENANT_NAME, money, money_members
 from gateway.tenancy.errors import UnknownTenant
 from gateway.tenancy.tables import TenantRow
@@ -70,12 +70,12 @@ _INVOICE_MEMBERS: dict[str, Member | Kind] = {
     "tenant": TENANT_NAME,
     "tenant_id": TENANT_ID,
     "month": MONTH,
-    "lines": Many(answer("InvoiceLine", _LINE_MEMBERS | money_members("amount")), MAX_LINES),
+    "lines": ListOf(answer("InvoiceLine", _LINE_MEMBERS | money_members("amount")), MAX_LINES),
     "events": _COUNT,
     "digest": Member(Text(32, 32), "Of all events."),
-    "credit_notes": Many(CREDIT_NOTE, MAX_LINES),
-    "discrepancies": Member(Many(Text(1000), MAX_LINES), "Lines of a draft that do not add up."),
-    "open_months": Member(Many(MONTH, 1000), "Earlier months with usage and without an invoice."),
+    "credit_notes": ListOf(CREDIT_NOTE, MAX_LINES),
+    "discrepancies": Member(ListOf(Text(1000), MAX_LINES), "Lines of a draft that do not add up."),
+    "open_months": Member(ListOf(MONTH, 1000), "Earlier months with usage and without an invoice."),
 }
 INVOICE = answer("Invoice", _INVOICE_MEMBERS | money_members("total") | money_members("due"))
 _SUMMARY_MEMBERS: dict[str, Member | Kind] = {
@@ -108,7 +108,7 @@ class Invoices:
         self._context = context
         self._stored = StoredInvoices(context.database)
 
-    async def list_all(self, call: Call) -> Any:
+    async def list_all(self, call: OperationInput) -> Any:
         credited = (
             select(func.coalesce(func.sum(CreditNoteRow.amount_nanodollars), 0))
             .where(CreditNoteRow.invoice_number == InvoiceRow.number)
@@ -121,7 +121,7 @@ class Invoices:
         async with self._context.reading() as connection:
             return await _BY_NUMBER.page(connection, statement, call.query, self._context.cursors, _summary)
 
-    async def read(self, call: Call) -> Any:
+    async def read(self, call: OperationInput) -> Any:
         invoice = await self._stored.get(call.path["invoice_number"])
         match call.query["format"]:
             case "csv":
@@ -131,15 +131,15 @@ class Invoices:
             case _:
                 return _wire(invoice)
 
-    async def draft(self, call: Call) -> Any:
+    async def draft(self, call: OperationInput) -> Any:
         name = await self._tenant_name(call)
         return _wire(await self._context.invoicing.draft(name, _month_in_path(call)))
 
-    async def prepare(self, call: Call) -> Any:
+    async def prepare(self, call: OperationInput) -> Any:
         body: Finalising = call.body
         return await self._context.invoicing.prepare(await self._tenant_name(call), Month.parse(body.month))
 
-    async def finalise(self, change: Change, call: Call) -> Any:
+    async def finalise(self, change: Change, call: OperationInput) -> Any:
         invoice = call.prepared
         if not isinstance(invoice, Invoice):
             await lock_books(change.connection)
@@ -149,7 +149,7 @@ class Invoices:
                 change.record("finalise", "invoice", invoice.number, tenant_id=invoice.statement.tenant_id, after=told)
         return {"invoice": None if invoice is None else _wire(invoice)}
 
-    async def credit(self, change: Change, call: Call) -> Any:
+    async def credit(self, change: Change, call: OperationInput) -> Any:
         body: Credit = call.body
         number = call.path["invoice_number"]
         await lock_books(change.connection)
@@ -159,7 +159,7 @@ class Invoices:
         change.record("credit", "invoice", number, tenant_id=tenant_id, after=wire)
         return wire
 
-    async def _tenant_name(self, call: Call) -> str:
+    async def _tenant_name(self, call: OperationInput) -> str:
         async with self._context.reading() as connection:
             name = await connection.scalar(select(TenantRow.name).where(TenantRow.id == call.path["tenant_id"]))
         if name is None:
@@ -167,7 +167,7 @@ class Invoices:
         return name
 
 
-def _month_in_path(call: Call) -> Month:
+def _month_in_path(call: OperationInput) -> Month:
     try:
         return Month.parse(call.path["month"])
     except InvalidMonth:

@@ -9,7 +9,7 @@ from gateway.management.operations.change import Change
 from gateway.management.operations.context import AdminContext
 from gateway.management.operations.paging import PAGE_QUERY, Listing, page_of
 from gateway.management.operations.roles import ADMINS, READERS
-from gateway.management.operations.routes import Call, Route
+from gateway.management.operations.routes import OperationInput, Route
 from gateway.management.operations.schema import Instant, Record, optional
 from gateway.management.operations.wire import (
     CREATED_KEY,
@@ -59,7 +59,7 @@ class Keys:
     def __init__(self, context: AdminContext) -> None:
         self._context = context
 
-    async def list_all(self, call: Call) -> Any:
+    async def list_all(self, call: OperationInput) -> Any:
         statement = KEY_COLUMNS
         if call.query["tenant_id"] is not None:
             statement = statement.where(KeyRow.tenant_id == call.query["tenant_id"])
@@ -68,11 +68,11 @@ class Keys:
                 connection, statement, call.query, self._context.cursors, lambda row: key_wire(key_record(row))
             )
 
-    async def read(self, call: Call) -> Any:
+    async def read(self, call: OperationInput) -> Any:
         async with self._context.reading() as connection:
             return key_wire(await key_of(connection, call.path["key_id"]))
 
-    async def create(self, change: Change, call: Call) -> Any:
+    async def create(self, change: Change, call: OperationInput) -> Any:
         body: NewKey = call.body
         tenants = self._context.tenants(change)
         tenant = await tenants.tenant(call.path["tenant_id"])
@@ -81,7 +81,7 @@ class Keys:
         _record(change, "create", None, created.record)
         return _with_secret(created)
 
-    async def rotate(self, change: Change, call: Call) -> Any:
+    async def rotate(self, change: Change, call: OperationInput) -> Any:
         body: Rotation = call.body
         tenants = self._context.tenants(change)
         old = await tenants.key(call.path["key_id"])
@@ -93,14 +93,14 @@ class Keys:
         _record(change, "create", None, created.record)
         return {"retired": key_wire(retired), "successor": _with_secret(created)}
 
-    async def set_grants(self, change: Change, call: Call) -> Any:
+    async def set_grants(self, change: Change, call: OperationInput) -> Any:
         body: Grants = call.body
         tenants = self._context.tenants(change)
         before = await tenants.key(call.path["key_id"])
         after = await tenants.set_grants(before, body.scopes, body.models)
         return _record(change, "set_grants", before, after)
 
-    async def revoke(self, change: Change, call: Call) -> Any:
+    async def revoke(self, change: Change, call: OperationInput) -> Any:
         tenants = self._context.tenants(change)
         before = await tenants.key(call.path["key_id"])
         return _record(change, "revoke", before, await tenants.revoke_key(before))

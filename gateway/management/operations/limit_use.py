@@ -7,8 +7,8 @@ from gateway.billing.credit import read_credit
 from gateway.management.operations.context import AdminContext
 from gateway.management.operations.errors import unavailable
 from gateway.management.operations.roles import READERS
-from gateway.management.operations.routes import Call, Route
-from gateway.management.operations.schema import Choice, Integer, Many, Member, Text, answer
+from gateway.management.operations.routes import OperationInput, Route
+from gateway.management.operations.schema import Choice, Integer, ListOf, Member, Text, answer
 from gateway.management.operations.wire import TENANT_ID
 from gateway.tenancy.grants import MAX_MODEL_CHARS
 from gateway.tenancy.limits import Limits, ScopeKind, read_limits
@@ -35,7 +35,7 @@ LIMIT_USE = answer(
     {
         "tenant_id": TENANT_ID,
         "tier": Member(Text(16), "Its limits bind where none are stated for the tenant."),
-        "data": Many(COUNTER, MAX_COUNTERS),
+        "data": ListOf(COUNTER, MAX_COUNTERS),
     },
 )
 
@@ -46,7 +46,7 @@ class LimitUse:
     def __init__(self, context: AdminContext) -> None:
         self._context = context
 
-    async def read(self, call: Call) -> Any:
+    async def read(self, call: OperationInput) -> Any:
         tenant_id = call.path["tenant_id"]
         async with self._context.reading() as connection:
             tenant = await tenant_of(connection, tenant_id)

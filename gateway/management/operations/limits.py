@@ -10,7 +10,7 @@ from gateway.management.operations.change import Change
 from gateway.management.operations.context import AdminContext
 from gateway.management.operations.paging import PAGE_QUERY, Listing, page_of
 from gateway.management.operations.roles import ADMINS, READERS
-from gateway.management.operations.routes import Call, Route
+from gateway.management.operations.routes import OperationInput, Route
 from gateway.management.operations.schema import Choice, Member, Record, Text, optional
 from gateway.management.operations.wire import LIMIT, LIMITS
 from gateway.tenancy.grants import MAX_MODEL_CHARS
@@ -28,7 +28,7 @@ class StatedLimits:
     def __init__(self, context: AdminContext) -> None:
         self._context = context
 
-    async def list_all(self, call: Call) -> Any:
+    async def list_all(self, call: OperationInput) -> Any:
         tenant_id = call.path["tenant_id"]
         statement = select(*_COLUMNS).where(LimitRow.tenant_id == tenant_id)
         async with self._context.reading() as connection:
@@ -37,7 +37,7 @@ class StatedLimits:
                 connection, statement, {**call.query, "tenant_id": tenant_id}, self._context.cursors, _row_wire
             )
 
-    async def replace(self, change: Change, call: Call) -> Any:
+    async def replace(self, change: Change, call: OperationInput) -> Any:
         """Limits that `call.body` does not name stay. A body that came as JSON names all: what it left out is None."""
         body: dict[str, Any] = call.body
         changes = {name: body[name] for name in LIMIT_NAMES if name in body}

@@ -8,9 +8,9 @@ from typing import Any
 
 from gateway.errors import OperatorError
 from gateway.http.errors import APIError
-from gateway.management.operations.acting import Operations
 from gateway.management.operations.change import Changes, command_line_actor
 from gateway.management.operations.context import AdminContext
+from gateway.management.operations.operations import Operations
 from gateway.management.operations.resources import admin_routes
 from gateway.management.operations.roles import Administrator, Role
 from gateway.tenancy.queries import tenant_id_of

@@ -1,157 +1,180 @@
-"""What the operator looks at: what engine time cost and brought in, and whether the books agree."""
+"""Doing what a route says, whoever asks: the HTTP face (`endpoint.py`) and the console come through here.
 
-import dataclasses
-import sqlite3
+So who may, what is read of what was given, the transaction, its audit entry and the answer to a repetition are one
+piece of code for both.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
-from gateway.analytics.sums import Window
-from gateway.billing.analytics_usage import AnalyticsUsage
-from gateway.billing.cost_view import CostRow, cost_view
-from gateway.billing.invoicing import invoiced_months
-from gateway.common.timestamps import unix_ms, utc_from_ms
-from gateway.management.operations.context import AdminContext
-from gateway.management.operations.errors import unavailable
-from gateway.management.operations.moments import instant
-from gateway.management.operations.roles import READERS
-from gateway.management.operations.routes import Call, Route
-from gateway.management.operations.schema import (
-    Anything,
-    Boolean,
-    Instant,
-    Integer,
-    Kind,
-    Many,
-    Member,
-    Text,
-    answer,
-    nullable,
-)
-from gateway.management.operations.usage import WINDOW_QUERY, window_of
-from gateway.management.operations.wire import money, money_members
-from gateway.metering.reconciliation.reconciliation import Reconciliation, reconcile
+import orjson
 
-MAX_ROWS = 100_000
-_AMOUNT = Integer(0, 2**63 - 1)
+from gateway.errors import OperatorError
+from gateway.http.errors import APIError
+from gateway.management.operations.change import Changes
+from gateway.management.operations.errors import as_admin_error, not_found
+from gateway.management.operations.idempotency import KeptAnswer, Repetition, keep, kept_answer, repetition_of
+from gateway.management.operations.roles import Administrator
+from gateway.management.operations.routes import PATH_KINDS, PREFIX, OperationInput, Route
+from gateway.management.operations.schema import ListOf, Member, Record, without_secrets
 
-_COST_MEMBERS: dict[str, Member | Kind] = {
-    "tier": Text(64, 0),
-    "tenant_id": nullable(Text(255), "Null: work that this class made others repeat."),
-    "engine_ns": _AMOUNT,
-}
-_COST_ROW = answer(
-    "CostRow",
-    _COST_MEMBERS
-    | money_members("cost", known=False)
-    | money_members("revenue")
-    | money_members("margin", known=False),
-)
-COSTS = answer("Costs", {"start": Instant(), "end": Instant(), "data": Many(_COST_ROW, MAX_ROWS)})
+_NOTHING: Record[dict[str, Any]] = Record("Nothing", dict)
+_EMPTY: Mapping[str, Any] = MappingProxyType({})
 
-_SUMS_MEMBERS: dict[str, Member | Kind] = {
-    "events": _AMOUNT,
-    "prompt_tokens": _AMOUNT,
-    "completion_tokens": _AMOUNT,
-}
-_SUMS = answer("ReconciledSums", _SUMS_MEMBERS | money_members("cost"))
-_FINDINGS = (
-    *("missing", "doubled", "altered", "unauthenticated", "unknown_sources", "copies"),
-    *("missing_ranges", "hours", "months", "late"),
-)
-RECONCILIATION = answer(
-    "Reconciliation",
-    {
-        "source": Member(Text(255), "The journal that was compared."),
-        "start": Instant(),
-        "end": Instant(),
-        "drift": Member(Boolean(), "Whether anything is missing, doubled, altered or not a gateway's."),
-        "former_rows": Member(_AMOUNT, "Without a signature, of the time before there were any."),
-        **dict.fromkeys(("journal", "stored", "pending"), _SUMS),
-        **{name: Many(Anything(), MAX_ROWS) for name in _FINDINGS},
-    },
-)
+
+def require_role(route: Route, administrator: Administrator) -> None:
+    """
+    Raises:
+        APIError: 403, a key of that role may not do this.
+    """
+    if administrator.role not in route.allowed:
+        raise APIError(
+            403,
+            f"A key of role {administrator.role} may not do this: {', '.join(sorted(route.allowed))} may.",
+            code="role_not_allowed",
+        )
+
+
+def read_path(given: Mapping[str, str]) -> Mapping[str, str]:
+    """
+    Raises:
+        APIError: 404, what stands in the path cannot name anything.
+    """
+    try:
+        return {name: PATH_KINDS[name].read(value, name) for name, value in given.items()}
+    except APIError:
+        raise not_found() from None
+
+
+def read_texts(members: Mapping[str, Member], texts: Mapping[str, str]) -> Mapping[str, Any]:
+    """The parameters of a query, None for those that are absent.
+
+    Raises:
+        APIError: 400 naming the parameter: unknown, missing or of another kind.
+    """
+    values = {name: members[name].kind.from_text(text) if name in members else text for name, text in texts.items()}
+    return Record("Query", dict, members).read(values, "")
+
+
+def read_body(route: Route, members: Mapping[str, Any]) -> Any:
+    """What the route's record makes of a JSON object's members.
+
+    Raises:
+        APIError: 400 naming the member at fault.
+    """
+    return (route.body or _NOTHING).read(members, "")
+
+
+@contextmanager
+def typed_errors() -> Iterator[None]:
+    """Errors of tenancy, billing and the stores become the answers that they are.
+
+    Raises:
+        APIError: in their place.
+    """
+    try:
+        yield
+    except OperatorError as error:
+        raise as_admin_error(error) or error from error
+
+
+async def make_change(
+    changes: Changes, route: Route, call: OperationInput, request_id: str, repetition: Repetition | None
+) -> Any | KeptAnswer:
+    """Do a write: its effect, its audit entry and what is kept for a repetition, or none of them. A repetition gets
+    what was kept and does nothing."""
+    assert route.write is not None, route.name
+    if route.prepare is not None:
+        call = replace(call, prepared=await route.prepare(call))
+    async with changes.change(call.administrator.key_id, request_id) as change:
+        kept = None if repetition is None else await kept_answer(change, repetition)
+        if kept is not None:
+            return kept
+        value = await route.write(change, call)
+        if repetition is not None:
+            await keep(change, repetition, route.status, without_secrets(route.json_answer, value))
+    return value
 
 
 class Operations:
-    """Handlers."""
+    """All routes by their name, for callers inside this process. Every method raises `APIError` as the HTTP face
+    answers: 403 for the role, 404, 400 naming the field, 409, 503."""
 
-    def __init__(self, context: AdminContext) -> None:
-        self._context = context
+    def __init__(self, routes: Sequence[Route], changes: Changes) -> None:
+        self._routes = {route.name: route for route in routes}
+        self._changes = changes
 
-    async def costs(self, call: Call) -> Any:
-        start, end = window_of(call.query, self._context.now())
-        usage = AnalyticsUsage(self._context.analytics)
-        view = await cost_view(usage, start, end, self._context.gpu_hour_dollars)
-        return {"start": instant(start), "end": instant(end), "data": [_cost(row) for row in view.rows]}
+    def allows(self, name: str, administrator: Administrator) -> bool:
+        """Whether a key of that role may do it."""
+        return administrator.role in self._routes[name].allowed
 
-    async def reconciliation(self, call: Call) -> Any:
-        now = self._context.now()
-        start, end = window_of(call.query, now)
-        window = Window(unix_ms(start), unix_ms(end))
-        try:
-            found = await reconcile(
-                self._context.journal_path,
-                self._context.analytics,
-                window,
-                self._context.signatures,
-                now_ms=unix_ms(now),
-                invoiced=invoiced_months(self._context.database),
+    async def read(
+        self,
+        name: str,
+        administrator: Administrator,
+        path: Mapping[str, str] = _EMPTY,
+        query: Mapping[str, str] = _EMPTY,
+    ) -> Any:
+        """The answer as its record describes it, or a `Document`."""
+        route = self._routes[name]
+        assert route.read is not None, name
+        require_role(route, administrator)
+        with typed_errors():
+            call = OperationInput(administrator, read_path(path), read_texts(route.query, query), None)
+            return await route.read(call)
+
+    async def change(
+        self,
+        name: str,
+        administrator: Administrator,
+        request_id: str,
+        path: Mapping[str, str] = _EMPTY,
+        body: Mapping[str, Any] = _EMPTY,
+        *,
+        idempotency_key: str | None = None,
+    ) -> Any:
+        """The answer as its record describes it. To a repetition under the same `idempotency_key` it is the first
+        one's, with null in place of secrets."""
+        route, members = self._routes[name], dict(body)
+        require_role(route, administrator)
+        with typed_errors():
+            call = OperationInput(
+                administrator, read_path(path), read_texts(route.query, _EMPTY), read_body(route, members)
             )
-        except sqlite3.Error:
-            raise unavailable("The journal cannot be read.") from None
-        return _reconciled(found)
+            repetition = repetition_of(
+                administrator.key_id, idempotency_key, route.method, PREFIX + route.path.format(**path), "", members
+            )
+            answer = await make_change(self._changes, route, call, request_id, repetition)
+        return orjson.loads(answer.body) if isinstance(answer, KeptAnswer) else answer
 
+    async def perform(
+        self, name: str, administrator: Administrator, path: Mapping[str, str] = _EMPTY, body: Any = None
+    ) -> Any:
+        """`change` for callers that have read their arguments themselves: `body` is what the operation's record makes
+        of a JSON object's members. Errors of tenancy, billing and the stores are raised as they are.
 
-def _cost(row: CostRow) -> dict[str, Any]:
-    return {
-        "tier": row.tier,
-        "tenant_id": row.tenant_id,
-        "engine_ns": row.engine_ns,
-        **money("cost", row.cost_nanodollars),
-        **money("revenue", row.revenue_nanodollars),
-        **money("margin", row.margin_nanodollars),
-    }
+        Raises:
+            APIError: 403, or as the operation itself refuses its arguments.
+        """
+        route = self._routes[name]
+        require_role(route, administrator)
+        return await make_change(self._changes, route, OperationInput(administrator, path, _EMPTY, body), "", None)
 
-
-def _reconciled(found: Reconciliation) -> dict[str, Any]:
-    return {
-        "source": found.source,
-        "start": instant(utc_from_ms(found.window.start_ms)),
-        "end": instant(utc_from_ms(found.window.end_ms)),
-        "drift": found.drift,
-        "former_rows": found.former_rows,
-        **{name: _sums(getattr(found, name)) for name in ("journal", "stored", "pending")},
-        **{name: [dataclasses.asdict(each) for each in getattr(found, name)] for name in _FINDINGS},
-    }
-
-
-def _sums(total: Any) -> dict[str, Any]:
-    return {name: getattr(total, name) for name in _SUMS_MEMBERS} | money("cost", total.cost_nanodollars)
-
-
-def operation_routes(context: AdminContext) -> list[Route]:
-    operations = Operations(context)
-    return [
-        Route(
-            name="readCosts",
-            about="What engine time cost and brought in, by class and tenant.",
-            method="GET",
-            path="/costs",
-            allowed=READERS,
-            query=WINDOW_QUERY,
-            answer=COSTS,
-            read=operations.costs,
-        ),
-        Route(
-            name="readReconciliation",
-            about=(
-                "Compare this gateway's journal with the store of usage, hour by hour and event by event, and verify "
-                "the signatures of what other gateways stored."
-            ),
-            method="GET",
-            path="/reconciliation",
-            allowed=READERS,
-            query=WINDOW_QUERY,
-            answer=RECONCILIATION,
-            read=operations.reconciliation,
-        ),
-    ]
+    def body_of(self, name: str, texts: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+        """A form's fields as the JSON members that the route takes, by its own kinds. An empty text is an absent
+        member; fields that the route does not know are left out. What cannot be read is passed on for `change` to
+        refuse by its name."""
+        record = self._routes[name].body or _NOTHING
+        body: dict[str, Any] = {}
+        for member, declared in record.members.items():
+            given = [text for text in texts.get(member, ()) if text != ""]
+            if not given:
+                continue
+            if isinstance(declared.kind, ListOf) and len(given) > 1:
+                body[member] = [declared.kind.item.from_text(text) for text in given]
+            else:
+                body[member] = declared.kind.from_text(given[0])
+        return body

@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import InstrumentedAttribute
 
 from gateway.http.errors import invalid
-from gateway.management.operations.schema import Integer, Kind, Many, Member, Record, Text, answer, nullable, optional
+from gateway.management.operations.schema import Integer, Kind, ListOf, Member, Record, Text, answer, nullable, optional
 from gateway.tenancy.tables import UtcDateTime
 
 MAX_PAGE = 200
@@ -40,7 +40,7 @@ def page_of(name: str, item: Kind) -> Record[dict[str, Any]]:
     return answer(
         name,
         {
-            "data": Many(item, MAX_PAGE),
+            "data": ListOf(item, MAX_PAGE),
             "next_cursor": nullable(Text(_MAX_CURSOR_CHARS), "Ask for the next page with it; null on the last."),
         },
     )

@@ -17,11 +17,11 @@ from gateway.billing.tables import PriceVersionRow
 from gateway.http.errors import APIError, invalid
 from gateway.management.operations.change import SETTINGS, Change, Changes
 from gateway.management.operations.context import AdminContext
-from gateway.management.operations.moments import instant
 from gateway.management.operations.paging import PAGE_QUERY, Listing, page_of
 from gateway.management.operations.roles import FINANCE, READERS
-from gateway.management.operations.routes import Call, Route
-from gateway.management.operations.schema import Instant, Integer, Kind, Many, Member, Record, Text, answer, optional
+from gateway.management.operations.routes import OperationInput, Route
+from gateway.management.operations.schema import Instant, Integer, Kind, ListOf, Member, Record, Text, answer, optional
+from gateway.management.operations.timestamps import instant
 from gateway.management.operations.wire import MODEL_NAME
 
 MAX_MULTIPLIERS = 64
@@ -42,7 +42,7 @@ for _name in PRICED:
 PRICE = answer(
     "PriceVersion",
     _PRICE_MEMBERS
-    | {"multipliers": Member(Many(_MULTIPLIER, MAX_MULTIPLIERS), "Of the classes that do not pay the plain price.")},
+    | {"multipliers": Member(ListOf(_MULTIPLIER, MAX_MULTIPLIERS), "Of the classes that do not pay the plain price.")},
 )
 
 
@@ -68,7 +68,7 @@ class Prices:
     def __init__(self, context: AdminContext) -> None:
         self._context = context
 
-    async def list_all(self, call: Call) -> Any:
+    async def list_all(self, call: OperationInput) -> Any:
         statement = select(PriceVersionRow.id, PriceVersionRow.model, PriceVersionRow.effective_from)
         if call.query["model"] is not None:
             statement = statement.where(PriceVersionRow.model == call.query["model"])
@@ -78,7 +78,7 @@ class Prices:
                 connection, statement, call.query, self._context.cursors, lambda row: _wire(versions[row.id])
             )
 
-    async def create(self, change: Change, call: Call) -> Any:
+    async def create(self, change: Change, call: OperationInput) -> Any:
         body: NewPrice = call.body
         if body.model in self._context.declared_prices:
             raise APIError(409, "The settings state this model's price: change it there.", code="price_is_declared")
@@ -171,7 +171,7 @@ def price_routes(context: AdminContext) -> list[Route]:
                     "cached_input": optional(_NUMBER, "Of prompts, what the prefix cache had; as input by default."),
                     "output": Member(_NUMBER, per_million),
                     "multipliers": optional(
-                        Many(multiplier, MAX_MULTIPLIERS), "By class; premium 3 and any other 1 by default."
+                        ListOf(multiplier, MAX_MULTIPLIERS), "By class; premium 3 and any other 1 by default."
                     ),
                     "effective_from": optional(Instant(), "Now by default."),
                 },

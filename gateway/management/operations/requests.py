@@ -11,22 +11,22 @@ from gateway.analytics.usage import EventCursor, Mark, events
 from gateway.common.timestamps import unix_ms, utc_from_ms
 from gateway.http.errors import APIError
 from gateway.management.operations.context import AdminContext
-from gateway.management.operations.moments import instant
 from gateway.management.operations.paging import DEFAULT_PAGE, PAGE_QUERY, Cursors, described, page_of
 from gateway.management.operations.roles import READERS
-from gateway.management.operations.routes import Call, Route
+from gateway.management.operations.routes import OperationInput, Route
 from gateway.management.operations.schema import (
     Choice,
     Instant,
     Integer,
     Kind,
-    Many,
+    ListOf,
     Member,
     Text,
     answer,
     nullable,
     optional,
 )
+from gateway.management.operations.timestamps import instant
 from gateway.management.operations.usage import FILTERS, WINDOW_QUERY, only_of, window_of
 from gateway.management.operations.wire import TENANT_ID, money, money_members
 from gateway.metering.event import Ending
@@ -75,7 +75,7 @@ _REST_MEMBERS: dict[str, Member | Kind] = {
     "model_version": Text(255, 0),
     "adapter_id": Text(255, 0),
     "recomputed": Member(
-        Many(_RECOMPUTED, _MAX_CLASSES), "What it had to repeat after preemptions, by the class that each was for."
+        ListOf(_RECOMPUTED, _MAX_CLASSES), "What it had to repeat after preemptions, by the class that each was for."
     ),
 }
 REQUEST_DETAIL = answer("RequestDetail", _REQUEST_MEMBERS | money_members("cost") | _REST_MEMBERS)
@@ -142,11 +142,11 @@ class RequestReports:
     def __init__(self, context: AdminContext) -> None:
         self._context = context
 
-    async def list_all(self, call: Call) -> Any:
+    async def list_all(self, call: OperationInput) -> Any:
         context = self._context
         return await requests_answer(context.analytics, context.cursors, call.query, only_of(call.query), context.now())
 
-    async def read(self, call: Call) -> Any:
+    async def read(self, call: OperationInput) -> Any:
         context = self._context
         return await request_answer(
             context.analytics, call.path["request_id"], call.query["near"], only_of(call.query), context.now()

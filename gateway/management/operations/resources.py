@@ -2,12 +2,12 @@
 
 from gateway.management.operations.audit_entries import audit_routes
 from gateway.management.operations.context import AdminContext
+from gateway.management.operations.costs import cost_routes
 from gateway.management.operations.credit import credit_routes
 from gateway.management.operations.invoices import invoice_routes
 from gateway.management.operations.keys import key_routes
 from gateway.management.operations.limit_use import limit_use_routes
 from gateway.management.operations.limits import limit_routes
-from gateway.management.operations.operations import operation_routes
 from gateway.management.operations.prices import price_routes
 from gateway.management.operations.requests import request_routes
 from gateway.management.operations.route_shares import route_share_routes
@@ -32,6 +32,6 @@ def admin_routes(context: AdminContext) -> list[Route]:
         *route_share_routes(context),
         *invoice_routes(context),
         *credit_routes(context),
-        *operation_routes(context),
+        *cost_routes(context),
         *audit_routes(context),
     ]

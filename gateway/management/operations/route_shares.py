@@ -10,10 +10,10 @@ from gateway.analytics.sums import Grain, Window
 from gateway.common.timestamps import unix_ms, utc_from_ms
 from gateway.http.errors import invalid
 from gateway.management.operations.context import AdminContext
-from gateway.management.operations.moments import instant
 from gateway.management.operations.roles import READERS
-from gateway.management.operations.routes import Call, Route
-from gateway.management.operations.schema import Choice, Instant, Integer, Kind, Many, Member, Text, answer, optional
+from gateway.management.operations.routes import OperationInput, Route
+from gateway.management.operations.schema import Choice, Instant, Integer, Kind, ListOf, Member, Text, answer, optional
+from gateway.management.operations.timestamps import instant
 from gateway.management.operations.usage import WINDOW_QUERY, window_of
 from gateway.management.operations.wire import TENANT_ID, money, money_members
 
@@ -37,7 +37,7 @@ SHARES = answer(
         "start": Instant(),
         "end": Instant(),
         "bucket": Choice(tuple(Grain)),
-        "data": Many(answer("RouteShare", _SHARE_MEMBERS | money_members("cost")), MAX_SHARES),
+        "data": ListOf(answer("RouteShare", _SHARE_MEMBERS | money_members("cost")), MAX_SHARES),
     },
 )
 QUERY: Mapping[str, Member] = {
@@ -80,7 +80,7 @@ def _share(each: Routed) -> dict[str, Any]:
 
 
 def route_share_routes(context: AdminContext) -> list[Route]:
-    async def read(call: Call) -> Any:
+    async def read(call: OperationInput) -> Any:
         return await shares_answer(context.analytics, call.query, context.now())
 
     return [

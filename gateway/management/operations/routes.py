@@ -24,7 +24,7 @@ PATH_KINDS: Mapping[str, Text] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class OperationInput:
     """A request that has been read: `path` and `query` by name (a query parameter that is absent is None), `body` as
     its record made it. `prepared` is what the route's `prepare` found out."""
 
@@ -51,8 +51,8 @@ class Documents:
     media_types: tuple[str, ...]
 
 
-Read = Callable[[Call], Awaitable[Any]]
-Write = Callable[[Change, Call], Awaitable[Any]]
+Read = Callable[[OperationInput], Awaitable[Any]]
+Write = Callable[[Change, OperationInput], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

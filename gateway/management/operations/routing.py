@@ -7,13 +7,13 @@ from typing import Any
 from gateway.management.operations.change import Change
 from gateway.management.operations.context import AdminContext
 from gateway.management.operations.roles import ADMINS, READERS
-from gateway.management.operations.routes import Call, Route
+from gateway.management.operations.routes import OperationInput, Route
 from gateway.management.operations.schema import (
     Boolean,
     Choice,
     Integer,
     Kind,
-    Many,
+    ListOf,
     Member,
     Record,
     Text,
@@ -29,7 +29,7 @@ _NAME = Text(128, pattern=MODEL_NAME)
 _ALIAS = answer("ModelAlias", {"name": _NAME, "model": Member(_NAME, "A model, `auto`, or `auto:` and a large model.")})
 _PREFERENCE = Choice(tuple(Preference))
 _PERCENT = Integer(1, 99)
-_ALIASES = Many(_ALIAS, MAX_ALIASES)
+_ALIASES = ListOf(_ALIAS, MAX_ALIASES)
 _CASCADE = "The small model answers first; below this certainty in percent, the large one does. "
 
 _POLICY: dict[str, Member | Kind] = {
@@ -89,13 +89,13 @@ class RoutingPolicies:
     def __init__(self, context: AdminContext) -> None:
         self._context = context
 
-    async def read(self, call: Call) -> Any:
+    async def read(self, call: OperationInput) -> Any:
         tenant_id = call.path["tenant_id"]
         async with self._context.reading() as connection:
             await require_tenant(connection, tenant_id)
             return _wire(await read_policy(connection, tenant_id))
 
-    async def replace(self, change: Change, call: Call) -> Any:
+    async def replace(self, change: Change, call: OperationInput) -> Any:
         body: RoutingPolicy | PolicyChange = call.body
         tenant = await self._context.tenants(change).tenant(call.path["tenant_id"])
         before = await read_policy(change.connection, tenant.id)

@@ -144,7 +144,7 @@ class Instant:
 
 
 @dataclass(frozen=True, slots=True)
-class Many:
+class ListOf:
     """An array."""
 
     item: Kind
@@ -265,7 +265,7 @@ def records_in(kind: Kind) -> Sequence[Record[Any]]:
         case Record():
             inner = [each for member in kind.members.values() for each in records_in(member.kind)]
             return list({each.name: each for each in (kind, *inner)}.values())
-        case Many():
+        case ListOf():
             return records_in(kind.item)
         case _:
             return []
@@ -279,7 +279,7 @@ def without_secrets(kind: Kind, value: Any) -> Any:
                 name: None if kind.members[name].secret else without_secrets(kind.members[name].kind, each)
                 for name, each in value.items()
             }
-        case Many() if value is not None:
+        case ListOf() if value is not None:
             return [without_secrets(kind.item, each) for each in value]
         case _:
             return value

@@ -5,7 +5,7 @@ from typing import Any
 from gateway.management.operations.change import Change
 from gateway.management.operations.context import AdminContext
 from gateway.management.operations.roles import ADMINS, READERS
-from gateway.management.operations.routes import Call, Route
+from gateway.management.operations.routes import OperationInput, Route
 from gateway.management.operations.schema import Choice, Record, answer, nullable, optional
 from gateway.sessions.policy import SessionWindow
 from gateway.tenancy.queries import require_tenant
@@ -24,13 +24,13 @@ class SessionWindows:
     def __init__(self, context: AdminContext) -> None:
         self._context = context
 
-    async def read(self, call: Call) -> Any:
+    async def read(self, call: OperationInput) -> Any:
         tenant_id = call.path["tenant_id"]
         async with self._context.reading() as connection:
             await require_tenant(connection, tenant_id)
             return _wire((await read_session_windows(connection, [tenant_id])).get(tenant_id))
 
-    async def replace(self, change: Change, call: Call) -> Any:
+    async def replace(self, change: Change, call: OperationInput) -> Any:
         body: dict[str, Any] = call.body
         tenant = await self._context.tenants(change).tenant(call.path["tenant_id"])
         before = (await read_session_windows(change.connection, [tenant.id])).get(tenant.id)

@@ -9,7 +9,7 @@ from gateway.management.operations.change import Change
 from gateway.management.operations.context import AdminContext
 from gateway.management.operations.paging import PAGE_QUERY, Listing, page_of
 from gateway.management.operations.roles import ADMINS, READERS
-from gateway.management.operations.routes import Call, Route
+from gateway.management.operations.routes import OperationInput, Route
 from gateway.management.operations.schema import Boolean, Choice, Member, Record, Text, optional
 from gateway.management.operations.wire import TENANT, TENANT_NAME, tenant_wire
 from gateway.tenancy.queries import TENANT_COLUMNS, tenant_of, tenant_record
@@ -36,7 +36,7 @@ class Tenants:
     def __init__(self, context: AdminContext) -> None:
         self._context = context
 
-    async def list_all(self, call: Call) -> Any:
+    async def list_all(self, call: OperationInput) -> Any:
         statement = select(*TENANT_COLUMNS)
         if call.query["tier"] is not None:
             statement = statement.where(TenantRow.tier == call.query["tier"])
@@ -52,27 +52,27 @@ class Tenants:
                 connection, statement, call.query, self._context.cursors, lambda row: tenant_wire(tenant_record(row))
             )
 
-    async def read(self, call: Call) -> Any:
+    async def read(self, call: OperationInput) -> Any:
         async with self._context.reading() as connection:
             return tenant_wire(await tenant_of(connection, call.path["tenant_id"]))
 
-    async def create(self, change: Change, call: Call) -> Any:
+    async def create(self, change: Change, call: OperationInput) -> Any:
         body: NewTenant = call.body
         tenant = await self._context.tenants(change).create_tenant(body.name, body.tier)
         return _changed(change, "create", None, tenant)
 
-    async def update(self, change: Change, call: Call) -> Any:
+    async def update(self, change: Change, call: OperationInput) -> Any:
         body: TenantChange = call.body
         tenants = self._context.tenants(change)
         before = await tenants.tenant(call.path["tenant_id"])
         return _changed(change, "update", before, await tenants.set_tier(before, body.tier))
 
-    async def suspend(self, change: Change, call: Call) -> Any:
+    async def suspend(self, change: Change, call: OperationInput) -> Any:
         tenants = self._context.tenants(change)
         before = await tenants.tenant(call.path["tenant_id"])
         return _changed(change, "suspend", before, await tenants.suspend(before))
 
-    async def resume(self, change: Change, call: Call) -> Any:
+    async def resume(self, change: Change, call: OperationInput) -> Any:
         tenants = self._context.tenants(change)
         before = await tenants.tenant(call.path["tenant_id"])
         return _changed(change, "resume", before, await tenants.resume(before))

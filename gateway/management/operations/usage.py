@@ -10,21 +10,21 @@ from gateway.analytics.usage import Point, series
 from gateway.common.timestamps import unix_ms, utc_from_ms
 from gateway.http.errors import invalid
 from gateway.management.operations.context import AdminContext
-from gateway.management.operations.moments import instant
 from gateway.management.operations.roles import READERS
-from gateway.management.operations.routes import Call, Route
+from gateway.management.operations.routes import OperationInput, Route
 from gateway.management.operations.schema import (
     Choice,
     Instant,
     Integer,
     Kind,
-    Many,
+    ListOf,
     Member,
     Text,
     answer,
     nullable,
     optional,
 )
+from gateway.management.operations.timestamps import instant
 from gateway.management.operations.wire import KEY_ID, MODEL_NAME, TENANT_ID, money, money_members
 
 MAX_BUCKETS = 1500
@@ -63,7 +63,7 @@ _USAGE_MEMBERS: dict[str, Member | Kind] = {
     "start": Instant(),
     "end": Instant(),
     "bucket": Choice(tuple(Grain)),
-    "data": Many(answer("UsagePoint", _POINT_MEMBERS | money_members("cost")), MAX_POINTS),
+    "data": ListOf(answer("UsagePoint", _POINT_MEMBERS | money_members("cost")), MAX_POINTS),
 }
 USAGE = answer("Usage", _USAGE_MEMBERS)
 
@@ -72,7 +72,7 @@ def usage_query(words: Mapping[str, Dimension] = _WORDS) -> Mapping[str, Member]
     return {
         **WINDOW_QUERY,
         "bucket": optional(Choice(tuple(Grain)), "hour by default."),
-        "by": optional(Many(Choice(tuple(words)), len(words)), "What to tell apart, separated by commas."),
+        "by": optional(ListOf(Choice(tuple(words)), len(words)), "What to tell apart, separated by commas."),
     }
 
 
@@ -121,7 +121,7 @@ class UsageReports:
     def __init__(self, context: AdminContext) -> None:
         self._context = context
 
-    async def usage(self, call: Call) -> Any:
+    async def usage(self, call: OperationInput) -> Any:
         return await usage_answer(self._context.analytics, call.query, only_of(call.query), self._context.now())
 
 

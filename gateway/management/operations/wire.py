@@ -3,9 +3,9 @@
 from typing import Any
 
 from gateway.billing.money import dollars
-from gateway.management.operations.moments import instant
 from gateway.management.operations.routes import PATH_KINDS
-from gateway.management.operations.schema import Choice, Instant, Integer, Kind, Many, Member, Text, answer, nullable
+from gateway.management.operations.schema import Choice, Instant, Integer, Kind, ListOf, Member, Text, answer, nullable
+from gateway.management.operations.timestamps import instant
 from gateway.tenancy.changes import MAX_KEY_NAME_CHARS
 from gateway.tenancy.grants import MAX_MODEL_CHARS, MAX_MODELS, KeyScope
 from gateway.tenancy.limits import LIMIT_NAMES, MAX_LIMIT, ScopeKind
@@ -16,8 +16,8 @@ KEY_ID = PATH_KINDS["key_id"]
 TENANT_NAME = Text(64, pattern="[A-Za-z0-9][A-Za-z0-9._-]*")
 KEY_NAME = Text(MAX_KEY_NAME_CHARS, 0)
 MODEL_NAME = Text(MAX_MODEL_CHARS)
-SCOPES = Many(Choice(tuple(KeyScope)), len(KeyScope), 1)
-MODELS = Many(MODEL_NAME, MAX_MODELS, 1)
+SCOPES = ListOf(Choice(tuple(KeyScope)), len(KeyScope), 1)
+MODELS = ListOf(MODEL_NAME, MAX_MODELS, 1)
 LIMIT = Integer(0, MAX_LIMIT)
 
 TENANT = answer(

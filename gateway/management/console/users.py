@@ -7,7 +7,7 @@ from gateway.tenancy.records import Principal
 
 
 @dataclass(frozen=True, slots=True)
-class AdministratorVisitor:
+class AdministratorUser:
     administrator: Administrator
 
     @property
@@ -20,12 +20,12 @@ class AdministratorVisitor:
 
     @property
     def standing(self) -> str:
-        """What the visitor is, in a word."""
+        """What the user is, in a word."""
         return self.administrator.role.value
 
 
 @dataclass(frozen=True, slots=True)
-class TenantVisitor:
+class TenantUser:
     """Sees what is its own: whoever reads for it reads for `principal.tenant_id`."""
 
     principal: Principal
@@ -43,4 +43,4 @@ class TenantVisitor:
         return "tenant"
 
 
-Visitor = AdministratorVisitor | TenantVisitor
+User = AdministratorUser | TenantUser

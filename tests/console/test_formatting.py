@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 import pytest
 
 from gateway.http.errors import APIError
-from gateway.management.console.figures import duration, money, percent, short, short_money, whole
+from gateway.management.console.filters import typed_fields, window_query
+from gateway.management.console.formatting import duration, money, percent, short, short_money, whole
 from gateway.management.console.forms import Form
-from gateway.management.console.observing import typed_fields, window_query
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 

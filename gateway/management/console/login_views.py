@@ -6,54 +6,61 @@ from starlette.responses import RedirectResponse, Response
 from gateway.http.errors import APIError
 from gateway.http.exchange import exchange_of
 from gateway.management.console.forms import Form, read_form
-from gateway.management.console.login import SESSION_COOKIE, SESSION_SECONDS, Gatekeeper, is_secure, own_address
+from gateway.management.console.login import SESSION_COOKIE, SESSION_SECONDS, SessionAuth, is_secure, own_address
+from gateway.management.console.page_renderer import (
+    THEME_COOKIE,
+    THEME_SECONDS,
+    THEMES,
+    PageRenderer,
+    SessionUser,
+    set_cookie,
+)
 from gateway.management.console.screens import PREFIX
-from gateway.management.console.shell import THEME_COOKIE, THEME_SECONDS, THEMES, Guest, Shell, set_cookie
 from gateway.tenancy.errors import InvalidKey
 
 _UNKNOWN_KEY = "This key does not open the console. It may be mistyped, revoked, expired, or of a suspended tenant."
 _NO_PAGE = "This key is for none of the console's pages: its scopes leave out usage and chat."
 
 
-class Entrance:
+class LoginView:
     """Answers those paths. That a POST comes from our own page has been checked."""
 
-    def __init__(self, gatekeeper: Gatekeeper, shell: Shell) -> None:
-        self._gatekeeper = gatekeeper
-        self._shell = shell
+    def __init__(self, session_auth: SessionAuth, page_renderer: PageRenderer) -> None:
+        self._session_auth = session_auth
+        self._page_renderer = page_renderer
 
-    async def login(self, request: Request, guest: Guest | None) -> Response:
+    async def login(self, request: Request, session_user: SessionUser | None) -> Response:
         secure = is_secure(request.url.scheme, request.headers)
         if request.method == "GET":
             address = own_address(request.query_params.get("next", ""))
-            if guest is not None:
+            if session_user is not None:
                 return RedirectResponse(address, 303)
-            return self._shell.login(request, address, secure=secure)
+            return self._page_renderer.login(request, address, secure=secure)
         form = await read_form(request.scope, request.receive)
         address = own_address(form.get("next"))
         client = "" if request.client is None else request.client.host
         try:
-            entry = await self._gatekeeper.enter(form.get("key").strip(), client)
+            entry = await self._session_auth.enter(form.get("key").strip(), client)
         except InvalidKey:
             exchange_of(request.scope).error = "invalid_api_key"
-            return self._shell.login(request, address, secure=secure, error=_UNKNOWN_KEY, status=401)
+            return self._page_renderer.login(request, address, secure=secure, error=_UNKNOWN_KEY, status=401)
         except APIError as error:
             if error.status != 429:
                 raise
             exchange_of(request.scope).error = error.code
-            response = self._shell.login(request, address, secure=secure, error=error.message, status=429)
+            response = self._page_renderer.login(request, address, secure=secure, error=error.message, status=429)
             response.headers.update(error.headers)
             return response
-        exchange_of(request.scope).key_id = entry.visitor.key_id
-        first = self._shell.first_address(entry.visitor)
+        exchange_of(request.scope).key_id = entry.user.key_id
+        first = self._page_renderer.first_address(entry.user)
         if first is None:
-            return self._shell.login(request, address, secure=secure, error=_NO_PAGE, status=403)
+            return self._page_renderer.login(request, address, secure=secure, error=_NO_PAGE, status=403)
         response = RedirectResponse(first if address == PREFIX else address, 303)
         set_cookie(request, response, SESSION_COOKIE, entry.token, SESSION_SECONDS)
         return response
 
-    async def logout(self, guest: Guest) -> Response:
-        await self._gatekeeper.leave(guest.session)
+    async def logout(self, session_user: SessionUser) -> Response:
+        await self._session_auth.leave(session_user.session)
         response = RedirectResponse(f"{PREFIX}/login", 303)
         response.delete_cookie(SESSION_COOKIE, path=PREFIX)
         return response

@@ -10,7 +10,7 @@ from typing import Any
 
 from gateway.billing.errors import UnknownInvoice
 from gateway.management.console.screens import forbidden
-from gateway.management.operations.acting import Operations, typed_errors
+from gateway.management.operations.operations import Operations, typed_errors
 from gateway.management.operations.roles import Administrator, Role
 from gateway.tenancy.limits import ScopeKind
 from gateway.tenancy.records import Principal
@@ -22,7 +22,7 @@ _IN_QUERY = frozenset({"listKeys", "listInvoices", "readUsage", "listRequests", 
 """Operations that take a `tenant_id` as a filter."""
 
 
-class OwnRecords:
+class TenantScopedReads:
     """Every read raises `APIError` as the admin API would answer."""
 
     def __init__(self, operations: Operations, principal: Principal) -> None:

@@ -21,7 +21,7 @@ MAX_SEEN = 10_000
 """Sessions that were found open and are remembered for an outage; beyond, the one not seen for longest is forgotten."""
 
 
-class EndedSessions:
+class SessionRevocations:
     """Read at each request of the console. While the database does not answer, a session that was open at its last
     answer stays so, for as long as its key would.
 

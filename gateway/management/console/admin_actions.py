@@ -1,4 +1,4 @@
-"""What a visitor does through the admin API's operations, in its own name."""
+"""What a user does through the admin API's operations, in its own name."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,14 +6,14 @@ from types import MappingProxyType
 from typing import Any
 
 from gateway.management.console.forms import Form
-from gateway.management.operations.acting import Operations
+from gateway.management.operations.operations import Operations
 from gateway.management.operations.roles import Administrator
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Acts:
+class AdminActions:
     """Operations by their names (`listTenants`, `createKey` ...) for one request of one administrator. Every method
     raises `APIError` as the admin API would answer.
 

@@ -1,4 +1,4 @@
-"""What the pages share that show what happened: whose records a visitor reads, and of which time."""
+"""What the pages share that show what happened: whose records a user reads, and of which time."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ from typing import Any
 
 from gateway.analytics.sums import Grain
 from gateway.http.errors import APIError, invalid
+from gateway.management.console.form_parsing import moment_of
 from gateway.management.console.forms import Form
-from gateway.management.console.own import OwnRecords
-from gateway.management.console.screens import Visit
-from gateway.management.console.typed import moment_of
-from gateway.management.operations.moments import instant
+from gateway.management.console.screens import PageRequest
+from gateway.management.console.tenant_scoped_reads import TenantScopedReads
+from gateway.management.operations.timestamps import instant
 
 MAX_NAMED_TENANTS = 200
 """Of so many tenants a page knows the names; of others it shows the id."""
@@ -43,18 +43,18 @@ SPANS = (
 _BY_WORD: Mapping[str, Span] = {each.word: each for each in SPANS}
 
 
-def reading(visit: Visit) -> Reading:
+def reading(page_request: PageRequest) -> Reading:
     """The admin API's reads: an administrator's by its role, a tenant's of its own records alone."""
-    if visit.tenant is not None:
-        return OwnRecords(visit.operations, visit.tenant).read
-    return visit.acts.read
+    if page_request.tenant is not None:
+        return TenantScopedReads(page_request.operations, page_request.tenant).read
+    return page_request.actions.read
 
 
-async def tenant_names(visit: Visit) -> Mapping[str, str]:
+async def tenant_names(page_request: PageRequest) -> Mapping[str, str]:
     """By id."""
-    if visit.tenant is not None:
-        return {visit.tenant.tenant_id: visit.tenant.tenant_name}
-    page = await visit.acts.read("listTenants", query={"limit": str(MAX_NAMED_TENANTS)})
+    if page_request.tenant is not None:
+        return {page_request.tenant.tenant_id: page_request.tenant.tenant_name}
+    page = await page_request.actions.read("listTenants", query={"limit": str(MAX_NAMED_TENANTS)})
     return {each["id"]: each["name"] for each in page["data"]}
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.http.errors import APIError
-from gateway.management.console.typed import chosen, moment_of, naming, nanodollars_of, pairs_of, words_of
+from gateway.management.console.form_parsing import chosen, moment_of, naming, nanodollars_of, pairs_of, words_of
 
 
 @pytest.mark.parametrize(

@@ -11,30 +11,30 @@ from gateway.http.access import require_scope
 from gateway.http.errors import APIError, as_api_error
 from gateway.http.exchange import exchange_of
 from gateway.management.console.headers import NEVER_STORED, SECURITY, is_own
-from gateway.management.console.login import SESSION_COOKIE, Gatekeeper
-from gateway.management.console.screens import PREFIX, Passage
-from gateway.management.console.visitors import TenantVisitor
+from gateway.management.console.login import SESSION_COOKIE, SessionAuth
+from gateway.management.console.screens import PREFIX, TenantProxy
+from gateway.management.console.users import TenantUser
 from gateway.tenancy.errors import InvalidKey
 
 CSRF_HEADER = "x-csrf-token"
 
 
-class Passages:
+class TenantProxies:
     """Answers are those of the endpoint, errors the API's envelopes."""
 
-    def __init__(self, gatekeeper: Gatekeeper, passages: Sequence[Passage]) -> None:
-        self._gatekeeper = gatekeeper
-        self._passages = {PREFIX + passage.path: passage for passage in passages}
+    def __init__(self, session_auth: SessionAuth, proxies: Sequence[TenantProxy]) -> None:
+        self._session_auth = session_auth
+        self._proxies = {PREFIX + proxy.path: proxy for proxy in proxies}
 
     def find(self, path: str) -> ASGIApp | None:
-        passage = self._passages.get(path)
-        if passage is None:
+        proxy = self._proxies.get(path)
+        if proxy is None:
             return None
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             try:
-                await self._enter(passage, scope)
-                await passage.app({**scope, "path": passage.to, "raw_path": passage.to.encode()}, receive, send)
+                await self._enter(proxy, scope)
+                await proxy.app({**scope, "path": proxy.to, "raw_path": proxy.to.encode()}, receive, send)
             except Exception as error:
                 answer = as_api_error(error)
                 if answer is None:
@@ -44,7 +44,7 @@ class Passages:
 
         return serve
 
-    async def _enter(self, passage: Passage, scope: Scope) -> None:
+    async def _enter(self, proxy: TenantProxy, scope: Scope) -> None:
         """
         Raises:
             InvalidKey: there is no session of a tenant's key in use.
@@ -53,16 +53,16 @@ class Passages:
         if scope["method"] != "POST":
             raise APIError(405, "This URL does not answer that method.", code="method_not_allowed")
         headers = Headers(scope=scope)
-        session = await self._gatekeeper.session(Request(scope).cookies.get(SESSION_COOKIE, ""))
+        session = await self._session_auth.session(Request(scope).cookies.get(SESSION_COOKIE, ""))
         if session is None:
             raise InvalidKey("no session")
-        if not is_own(headers) or not self._gatekeeper.sessions.is_csrf_token(session, headers.get(CSRF_HEADER, "")):
+        if not is_own(headers) or not self._session_auth.sessions.is_csrf_token(session, headers.get(CSRF_HEADER, "")):
             raise APIError(403, "This was not sent from a page of this console.", code="cross_site")
-        visitor = await self._gatekeeper.visitor(session)
-        if not isinstance(visitor, TenantVisitor):
+        user = await self._session_auth.user(session)
+        if not isinstance(user, TenantUser):
             raise APIError(403, "This is for tenants' keys.", code="role_not_allowed")
-        require_scope(visitor.principal, passage.to)
+        require_scope(user.principal, proxy.to)
         exchange = exchange_of(scope)
-        exchange.principal = visitor.principal
-        exchange.key_id = visitor.key_id
-        structlog.contextvars.bind_contextvars(tenant=visitor.principal.tenant_name)
+        exchange.principal = user.principal
+        exchange.key_id = user.key_id
+        structlog.contextvars.bind_contextvars(tenant=user.principal.tenant_name)

@@ -9,8 +9,8 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.app import create_app
-from gateway.management.console.endings import EndedSessions
 from gateway.management.console.login import SESSION_COOKIE
+from gateway.management.console.revocations import SessionRevocations
 from gateway.management.console.sessions import LIFETIME, KeyKind, Session
 from gateway.management.console.tables import EndedSessionRow
 from gateway.tenancy import StoreUnavailable, open_database
@@ -29,17 +29,17 @@ def session(name: str) -> Session:
 
 
 @pytest.fixture
-async def elsewhere(database_url: str, anyio_backend: str) -> AsyncIterator[EndedSessions]:
+async def elsewhere(database_url: str, anyio_backend: str) -> AsyncIterator[SessionRevocations]:
     """Another gateway's, on the same database as `database`."""
     engine = open_database(database_url)
-    yield EndedSessions(engine, lambda: NOON)
+    yield SessionRevocations(engine, lambda: NOON)
     await engine.dispose()
 
 
 async def test_what_ended_at_one_gateway_has_ended_at_all_and_no_other_with_it(
-    database: AsyncEngine, elsewhere: EndedSessions
+    database: AsyncEngine, elsewhere: SessionRevocations
 ) -> None:
-    here = EndedSessions(database, lambda: NOON)
+    here = SessionRevocations(database, lambda: NOON)
     one, other = session("a"), session("b")
     assert not await elsewhere.has_ended(one)
     await here.end(one)
@@ -52,7 +52,7 @@ async def test_what_ended_at_one_gateway_has_ended_at_all_and_no_other_with_it(
 
 async def test_an_ending_is_forgotten_when_its_token_would_not_do_any_more(database: AsyncEngine) -> None:
     now = NOON
-    ended = EndedSessions(database, lambda: now)
+    ended = SessionRevocations(database, lambda: now)
     await ended.end(session("a"))
     now = NOON + LIFETIME - timedelta(seconds=1)
     await ended.end(session("b"))
@@ -67,7 +67,7 @@ async def test_without_the_database_a_session_stays_as_it_was_seen_for_as_long_a
     database: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [0.0]
-    ended = EndedSessions(database, lambda: NOON, lambda: clock[0])
+    ended = SessionRevocations(database, lambda: NOON, lambda: clock[0])
     await ended.end(session("e"))
     assert await ended.has_ended(session("e"))
     assert not await ended.has_ended(session("o"))

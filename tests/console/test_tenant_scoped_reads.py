@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from gateway.http.errors import APIError
-from gateway.management.console.own import OwnRecords
+from gateway.management.console.tenant_scoped_reads import TenantScopedReads
 from tests.console.house import House
 
 pytestmark = pytest.mark.anyio
 
 
-async def own(console: House, who: str = "acme") -> OwnRecords:
+async def own(console: House, who: str = "acme") -> TenantScopedReads:
     principal = await console.services.authenticator.authenticate(console.keys[who])
-    return OwnRecords(console.admin.operations, principal)
+    return TenantScopedReads(console.admin.operations, principal)
 
 
 async def test_another_tenants_id_gives_way_to_its_own(console: House) -> None:
@@ -35,7 +35,7 @@ async def test_every_operation_is_bound_or_refused(console: House) -> None:
         calls.append((path, query))
 
     operations: Any = SimpleNamespace(read=read)
-    mine, theirs = OwnRecords(operations, principal), {"tenant_id": "theirs"}
+    mine, theirs = TenantScopedReads(operations, principal), {"tenant_id": "theirs"}
     refused = set()
     for route in console.admin.routes:
         before = len(calls)

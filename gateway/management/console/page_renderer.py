@@ -11,10 +11,10 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from gateway.http.errors import APIError
 from gateway.http.exchange import exchange_of
 from gateway.management.console.login import needs_mark
-from gateway.management.console.rendering import Renderer, Surroundings
 from gateway.management.console.screens import PREFIX, Answer, Document, Fragment, Page, Redirect, Refusal, Screen
 from gateway.management.console.sessions import ConsoleSessions, Session
-from gateway.management.console.visitors import Visitor
+from gateway.management.console.template_renderer import PageFrame, TemplateRenderer
+from gateway.management.console.users import User
 
 SAID_COOKIE = "turnpike_said"
 """What a form did, on its way to the page that comes after it."""
@@ -25,32 +25,37 @@ THEMES = ("auto", "light", "dark")
 
 
 @dataclass(frozen=True, slots=True)
-class Guest:
+class SessionUser:
     """Somebody with a session."""
 
     session: Session
-    visitor: Visitor
+    user: User
 
 
-class Shell:
-    """Makes responses. `screens` are all there are: what of them a visitor may see is the navigation."""
+class PageRenderer:
+    """Makes responses. `screens` are all there are: what of them a user may see is the navigation."""
 
-    def __init__(self, renderer: Renderer, sessions: ConsoleSessions, screens: Sequence[Screen]) -> None:
-        self._renderer = renderer
+    def __init__(self, templates: TemplateRenderer, sessions: ConsoleSessions, screens: Sequence[Screen]) -> None:
+        self._templates = templates
         self._sessions = sessions
         self._screens = screens
 
     def respond(
-        self, request: Request, guest: Guest, screen: Screen, answer: Answer, refused: Refusal | None = None
+        self,
+        request: Request,
+        session_user: SessionUser,
+        screen: Screen,
+        answer: Answer,
+        refused: Refusal | None = None,
     ) -> Response:
         match answer:
             case Page():
-                around = self._around(request, guest, screen.title, screen.name, refused)
+                frame = self._frame(request, session_user, screen.title, screen.name, refused)
                 status = answer.status if refused is None else refused.error.status
-                return self._page(request, answer.template, around, answer.values, status)
+                return self._page(request, answer.template, frame, answer.values, status)
             case Fragment():
-                around = self._around(request, guest, screen.title, screen.name, None)
-                return HTMLResponse(self._renderer.page(answer.template, around, answer.values))
+                frame = self._frame(request, session_user, screen.title, screen.name, None)
+                return HTMLResponse(self._templates.page(answer.template, frame, answer.values))
             case Redirect():
                 return self._redirect(request, answer)
             case Document():
@@ -59,34 +64,39 @@ class Shell:
                     headers["content-disposition"] = f"attachment; filename*=UTF-8''{quote(answer.filename)}"
                 return Response(answer.content, headers=headers, media_type=answer.media_type)
 
-    def error(self, request: Request, guest: Guest | None, error: APIError) -> Response:
+    def error(self, request: Request, session_user: SessionUser | None, error: APIError) -> Response:
         """A page that says what an API's client would be told."""
         title = _TITLES.get(error.status, "This did not work")
         values = {"error": error, "request_id": exchange_of(request.scope).request_id}
-        response = self._page(request, "error.html", self._around(request, guest, title), values, error.status)
+        response = self._page(request, "error.html", self._frame(request, session_user, title), values, error.status)
         response.headers.update(error.headers)
         return response
 
     def login(self, request: Request, address: str, *, secure: bool, error: str = "", status: int = 200) -> Response:
         """The form to log in, which leads to `address`."""
         values = {"next": address, "error": error, "secure": secure}
-        return self._page(request, "login.html", self._around(request, None, "Log in"), values, status)
+        return self._page(request, "login.html", self._frame(request, None, "Log in"), values, status)
 
-    def first_address(self, visitor: Visitor) -> str | None:
-        """Of the first screen that a visitor may see; None: of none."""
-        return next((PREFIX + screens[0].path for screens in self._navigation(visitor).values()), None)
+    def first_address(self, user: User) -> str | None:
+        """Of the first screen that a user may see; None: of none."""
+        return next((PREFIX + screens[0].path for screens in self._navigation(user).values()), None)
 
-    def _around(
-        self, request: Request, guest: Guest | None, title: str, here: str = "", refused: Refusal | None = None
-    ) -> Surroundings:
+    def _frame(
+        self,
+        request: Request,
+        session_user: SessionUser | None,
+        title: str,
+        here: str = "",
+        refused: Refusal | None = None,
+    ) -> PageFrame:
         theme = request.cookies.get(THEME_COOKIE, "")
         query = request.url.query
-        return Surroundings(
-            visitor=None if guest is None else guest.visitor,
+        return PageFrame(
+            user=None if session_user is None else session_user.user,
             title=title,
-            csrf="" if guest is None else self._sessions.csrf_token(guest.session),
+            csrf="" if session_user is None else self._sessions.csrf_token(session_user.session),
             theme=theme if theme in THEMES else THEMES[0],
-            navigation={} if guest is None else self._navigation(guest.visitor),
+            navigation={} if session_user is None else self._navigation(session_user.user),
             here=here,
             address=request.url.path + (f"?{query}" if query else ""),
             said=unquote(request.cookies.get(SAID_COOKIE, "")),
@@ -94,10 +104,10 @@ class Shell:
         )
 
     def _page(
-        self, request: Request, template: str, around: Surroundings, values: Mapping[str, Any], status: int
+        self, request: Request, template: str, frame: PageFrame, values: Mapping[str, Any], status: int
     ) -> Response:
-        response = HTMLResponse(self._renderer.page(template, around, values), status)
-        if around.said:
+        response = HTMLResponse(self._templates.page(template, frame, values), status)
+        if frame.said:
             response.delete_cookie(SAID_COOKIE, path=PREFIX)
         return response
 
@@ -107,10 +117,10 @@ class Shell:
             set_cookie(request, response, SAID_COOKIE, quote(answer.said), SAID_SECONDS)
         return response
 
-    def _navigation(self, visitor: Visitor) -> Mapping[str, Sequence[Screen]]:
+    def _navigation(self, user: User) -> Mapping[str, Sequence[Screen]]:
         sections: dict[str, list[Screen]] = {}
         for screen in self._screens:
-            if screen.section is not None and screen.admits(visitor):
+            if screen.section is not None and screen.admits(user):
                 sections.setdefault(screen.section, []).append(screen)
         return sections
 

@@ -10,15 +10,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from gateway.billing.money import dollars
 from gateway.management.console.screens import Refusal, Screen
 from gateway.management.console.static_files import StaticFiles
-from gateway.management.console.visitors import Visitor
+from gateway.management.console.users import User
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a page has around its own values. `visitor` is None where nobody has logged in. `navigation`: the screens
+class PageFrame:
+    """What a page has around its own values. `user` is None where nobody has logged in. `navigation`: the screens
     by section; `here` is the name of the section's screen that is marked."""
 
-    visitor: Visitor | None
+    user: User | None
     title: str
     csrf: str
     theme: str
@@ -29,7 +29,7 @@ class Surroundings:
     refused: Refusal | None = None
 
 
-class Renderer:
+class TemplateRenderer:
     """All text is escaped, and a value that a template misses is an error."""
 
     def __init__(self, static: StaticFiles) -> None:
@@ -44,18 +44,18 @@ class Renderer:
         self._environment.filters["dollars"] = dollars
         self._environment.filters["count"] = lambda number: f"{number:,}"
 
-    def page(self, template: str, around: Surroundings, values: Mapping[str, Any]) -> str:
+    def page(self, template: str, frame: PageFrame, values: Mapping[str, Any]) -> str:
         """`once` names this rendering: a form that is sent twice carries the same."""
         return self._environment.get_template(template).render(
-            visitor=around.visitor,
-            title=around.title,
-            csrf=around.csrf,
-            theme=around.theme,
-            navigation=around.navigation,
-            here=around.here,
-            address=around.address,
-            said=around.said,
-            refused=around.refused,
+            user=frame.user,
+            title=frame.title,
+            csrf=frame.csrf,
+            theme=frame.theme,
+            navigation=frame.navigation,
+            here=frame.here,
+            address=frame.address,
+            said=frame.said,
+            refused=frame.refused,
             once=secrets.token_urlsafe(16),
             **values,
         )
