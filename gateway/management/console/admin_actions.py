@@ -1,4 +1,4 @@
-"""What a user does through the admin API's operations, in its own name."""
+"""An administrator's reads and changes by the operations of the admin API."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

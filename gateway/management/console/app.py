@@ -27,9 +27,9 @@ from gateway.management.operations.operations import Operations, typed_errors
 from gateway.tenancy.errors import InvalidKey
 
 MAX_BODY_BYTES = 64 * 1024
-"""Of a form."""
+"""The largest form, in bytes."""
 RETURNED = frozenset({400, 409, 413, 422})
-"""A form that is refused like this is shown again, with what was typed."""
+"""Statuses of refusals after which the form is shown again with its values."""
 
 _SESSION_USER = "turnpike.console_guest"
 
@@ -100,7 +100,7 @@ class ConsoleApp:
         return await self._answer(request, session_user)
 
     def _refuse(self, request: Request, error: Exception) -> Response:
-        """What a user sees of an error: a page that says it, or the login form if the key was revoked meanwhile."""
+        """The response to an error: a page that describes it, or the login form if the key has been revoked."""
         answer = as_api_error(error)
         if answer is None:
             _log.error("unexpected error", exc_info=error)
@@ -111,7 +111,7 @@ class ConsoleApp:
         return self._page_renderer.error(request, request.scope.get(_SESSION_USER), answer)
 
     async def _session_user(self, request: Request) -> SessionUser | None:
-        """Who comes with a session; None: nobody does, or its key is not in use any more."""
+        """The user of the request's session; None without a session, or when its key is revoked or expired."""
         session = await self._session_auth.session(request.cookies.get(SESSION_COOKIE, ""))
         if session is None:
             return None

@@ -17,7 +17,7 @@ _EQUAL_TO = ("actor", "action", "resource", "resource_id", "tenant_id")
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Of one member of a record. None: it was not there."""
+    """A changed member of a record. None: the record lacks it."""
 
     name: str
     before: str | None
@@ -48,7 +48,7 @@ async def verification(page_request: PageRequest) -> Page:
 
 
 def differences(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[Difference]:
-    """What is not in both alike, by the members' names: `aliases[0].model`. Of what was made, nulls are left out."""
+    """The members that differ, by path, as in `aliases[0].model`. Nulls of a created record are left out."""
     left, right = dict(_flat("", before or {})), dict(_flat("", after or {}))
     if before is None:
         return [Difference(name, None, text) for name, text in right.items() if text != "null"]

@@ -1,4 +1,4 @@
-"""What the console's pages work on."""
+"""The services that the console's pages read."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

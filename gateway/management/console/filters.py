@@ -1,4 +1,4 @@
-"""What the pages share that show what happened: whose records a user reads, and of which time."""
+"""Filters of the usage, request and routing pages: whose records are read, and over which window of time."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,17 +14,17 @@ from gateway.management.console.tenant_scoped_reads import TenantScopedReads
 from gateway.management.operations.timestamps import instant
 
 MAX_NAMED_TENANTS = 200
-"""Of so many tenants a page knows the names; of others it shows the id."""
+"""The number of tenants whose names a page reads; it shows others by id."""
 
 LOCAL_CHARS = len("2026-01-02T12:00")
-"""Of a moment, as a field for it shows it."""
+"""The number of characters of a timestamp that a `datetime-local` field shows."""
 
 Reading = Callable[..., Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of time up to now that can be chosen, and the bucket that suits it."""
+    """A selectable window of time up to now, and its bucket size."""
 
     word: str
     name: str
@@ -51,7 +51,7 @@ def reading(page_request: PageRequest) -> Reading:
 
 
 async def tenant_names(page_request: PageRequest) -> Mapping[str, str]:
-    """By id."""
+    """Tenants' names by id."""
     if page_request.tenant is not None:
         return {page_request.tenant.tenant_id: page_request.tenant.tenant_name}
     page = await page_request.actions.read("listTenants", query={"limit": str(MAX_NAMED_TENANTS)})
@@ -89,13 +89,13 @@ def span_options(spans: Sequence[Span] = SPANS) -> list[tuple[str, str]]:
 
 
 def typed_fields(query: Form, *names: str) -> dict[str, str]:
-    """What a form of questions shows again: moments as its fields can show them."""
+    """The values of a filter form, with timestamps as its fields show them."""
     typed = query.given(*names)
     return typed | {name: typed[name][:LOCAL_CHARS] for name in ("start", "end") if name in typed}
 
 
 def shown_again(error: APIError) -> bool:
-    """Whether a page's own questions were wrong, so that it is shown again with what was typed."""
+    """Whether an error is of the page's own filters, so that the page is shown again with their values."""
     return error.status == 400
 
 

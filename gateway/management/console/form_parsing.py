@@ -1,4 +1,4 @@
-"""What people type, as the admin API spells it: dollars, moments without a zone, lines of pairs, lists of words."""
+"""Parsing of form fields into values of the admin API: dollars, local timestamps, lines of pairs, lists of words."""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ _LOCAL = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d{1,3})?)?", re.AS
 
 
 def nanodollars_of(field: str, text: str) -> int | None:
-    """Of an amount in dollars; None: nothing was typed.
+    """Nanodollars of an amount in dollars; None for an empty field.
 
     Raises:
         APIError: 400 naming the field.
@@ -36,17 +36,17 @@ def moment_of(text: str) -> str | None:
 
 
 def local_of(moment: str | None) -> str:
-    """An API's moment as a `datetime-local` field shows it, to the minute."""
+    """A timestamp of the API as a `datetime-local` field shows it, to the minute."""
     return "" if moment is None else moment[:16]
 
 
 def words_of(text: str) -> list[str] | None:
-    """Separated by commas or lines; None: there are none."""
+    """Words separated by commas or line breaks; None if there are none."""
     return [word for each in re.split(r"[,\n]", text) if (word := each.strip())] or None
 
 
 def pairs_of(field: str, text: str, separator: str, example: str) -> list[tuple[str, str]]:
-    """One on each line, as in `example`.
+    """Pairs, one on each line, as in `example`.
 
     Raises:
         APIError: 400 naming the field, a line is no pair.
@@ -62,7 +62,7 @@ def pairs_of(field: str, text: str, separator: str, example: str) -> list[tuple[
 
 @contextmanager
 def naming(**fields: str) -> Iterator[None]:
-    """The API's members by the names of the form's fields: an error is shown beside the field that was typed in."""
+    """Rename the parameter of an error from the API's member to the form's field, where it is shown."""
     try:
         yield
     except APIError as error:
@@ -73,7 +73,7 @@ def naming(**fields: str) -> Iterator[None]:
 
 @contextmanager
 def chosen(code: str, field: str) -> Iterator[None]:
-    """What a field names and is not there (404 with that code) is an error of the field: the page itself is there."""
+    """Turn a 404 with this code into an error of the field that named the missing record: the page itself exists."""
     try:
         yield
     except APIError as error:

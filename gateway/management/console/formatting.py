@@ -1,4 +1,4 @@
-"""How figures are spelt on pages that show what was used."""
+"""Formatting of numbers, money, durations and shares for pages."""
 
 from gateway.billing.money import NANODOLLARS, dollars
 from gateway.management.console.charts import Number
@@ -7,12 +7,12 @@ _UNITS = ((10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")
 
 
 def whole(number: Number) -> str:
-    """Exactly: 1,234,567."""
+    """The exact number with separators, as in 1,234,567."""
     return f"{int(number):,}"
 
 
 def short(number: Number) -> str:
-    """About so much, for an axis: 1.5M."""
+    """A rounded number for an axis, as in 1.5M."""
     for unit, letter in _UNITS:
         if number >= unit:
             return f"{number / unit:.4g}{letter}"
@@ -20,17 +20,17 @@ def short(number: Number) -> str:
 
 
 def money(nanodollars: Number) -> str:
-    """Exactly, in dollars."""
+    """The exact amount in dollars."""
     return f"${dollars(int(nanodollars))}"
 
 
 def short_money(nanodollars: Number) -> str:
-    """About so much, for an axis."""
+    """A rounded amount for an axis."""
     return f"${nanodollars / NANODOLLARS:.4g}"
 
 
 def duration(milliseconds: float | None) -> str:
-    """So that it can be told at a glance: 40 µs, 830 ms, 1.24 s, 3 min 20 s."""
+    """A duration in the unit that suits its size: 40 µs, 830 ms, 1.24 s, 3 min 20 s."""
     if milliseconds is None:
         return "–"
     if 0 < milliseconds < 1:
@@ -44,5 +44,5 @@ def duration(milliseconds: float | None) -> str:
 
 
 def percent(part: float, of: float) -> str:
-    """A share; a dash where there is nothing to have a share of."""
+    """A share in percent; a dash if the whole is 0."""
     return f"{100 * part / of:.1f} %" if of else "–"

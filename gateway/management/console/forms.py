@@ -1,4 +1,4 @@
-"""What a form sent: names and texts, in their order."""
+"""Submitted forms and queries: names and texts, in order."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ _FORM = "application/x-www-form-urlencoded"
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Also a query. A name may be there more than once, as ticked boxes are."""
+    """The fields of a form or a query. A name may occur more than once, as check boxes do."""
 
     pairs: tuple[tuple[str, str], ...] = ()
 
     def get(self, name: str, default: str = "") -> str:
-        """The first text of that name."""
+        """The first text under a name, or `default`."""
         return next((text for each, text in self.pairs if each == name), default)
 
     def every(self, name: str) -> list[str]:
@@ -34,7 +34,7 @@ class Form:
         return texts
 
     def given(self, *names: str) -> dict[str, str]:
-        """Those of the names that have a text, as an operation takes a query."""
+        """The fields among `names` that have a text, as query parameters of an operation."""
         return {name: text for name in names if (text := self.get(name).strip())}
 
 

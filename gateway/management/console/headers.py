@@ -1,4 +1,4 @@
-"""Headers of every answer of the console, and what is asked of those of a request that changes something."""
+"""Security headers of the console's responses, and the same-origin check of its POST requests."""
 
 import re
 from collections.abc import Mapping
@@ -42,5 +42,5 @@ def is_own(headers: Headers) -> bool:
 
 
 def is_loopback(headers: Headers) -> bool:
-    """Whether the site was asked for by a name of this machine."""
+    """Whether the Host header names a loopback address."""
     return re.sub(r":[0-9]+\Z", "", headers.get("host", "")) in _LOOPBACK

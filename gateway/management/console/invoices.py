@@ -1,4 +1,4 @@
-"""Invoices: listed, read, printed, kept as files; drafts of months that run; finalised; credited in part."""
+"""Invoices: lists, pages to print, files, drafts of open months, finalisation, credit notes."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ class Invoices:
         return Page("tenant_invoices.html", values)
 
     async def draft(self, page_request: PageRequest) -> Page:
-        """Of `?month=`, by default the one that runs."""
+        """The month of `?month=`, by default the current one."""
         path = {**page_request.path, "month": self._month(page_request)}
         return self._paper(page_request, await page_request.actions.read("draftInvoice", path))
 

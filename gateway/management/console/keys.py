@@ -88,7 +88,7 @@ class Keys:
 
 
 def _standing(key: dict[str, Any], now: str) -> tuple[str, str]:
-    """What a key is at the moment, in a word, and the tone that goes with it."""
+    """A key's current state in a word, and the tone of its badge."""
     if key["revoked_at"] is not None:
         return "revoked", "bad"
     if key["expires_at"] is not None and key["expires_at"] <= now:

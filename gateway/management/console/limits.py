@@ -13,7 +13,7 @@ from gateway.tenancy.limits import LIMIT_NAMES, ScopeKind
 from gateway.tenancy.records import Principal
 
 _TENANTS = "20"
-"""On a page: each asks the store of limits."""
+"""The number of tenants on a page: each costs a read of the store of limits."""
 _MONEY = "nanodollars_per_month"
 WORDS: Mapping[str, str] = {
     "requests_per_minute": "Requests a minute",
@@ -54,7 +54,7 @@ def _start(page_request: PageRequest, stated: Sequence[Mapping[str, Any]]) -> Ma
 
 
 async def state(page_request: PageRequest) -> Redirect:
-    """What is left empty does not bind any more."""
+    """State all limits of a scope: an empty field removes its limit."""
     budget = nanodollars_of("dollars_per_month", page_request.form.get("dollars_per_month"))
     with naming(nanodollars_per_month="dollars_per_month"), chosen("key_not_found", "scope_id"):
         await page_request.actions.submit("replaceLimits", page_request.form, page_request.path, {_MONEY: budget})

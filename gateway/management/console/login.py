@@ -1,4 +1,4 @@
-"""Coming in and going out: from a key to a session, and who a session's key stands for now."""
+"""Authentication of the console: sessions for keys, and the user of a session's key."""
 
 import math
 import re
@@ -29,7 +29,7 @@ _ELSEWHERE = re.compile(r"//|/\.")
 
 
 class Administrators(Protocol):
-    """`AdminApp`'s side of it."""
+    """Authentication of administrators' keys, as `AdminApp` does it."""
 
     async def authenticate(self, presented: str) -> Administrator: ...
 
@@ -46,14 +46,14 @@ class Tenants(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpenedSession:
-    """A session that has been opened: its cookie's value, and whose it is."""
+    """A new session: its cookie's value and its user."""
 
     token: str
     user: User
 
 
 class SessionAuth:
-    """Opens sessions for keys, ends them, and says who comes with one."""
+    """Opens sessions for keys, ends them, and finds a session's user."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class SessionAuth:
                 self._throttle.forget_try(address)
 
     async def session(self, token: str) -> Session | None:
-        """None: it is no token of ours, its session has ended, or is too old.
+        """The session of a cookie's token. None: the token is invalid, or the session has ended or expired.
 
         Raises:
             StoreUnavailable: the database does not answer, and the session was not seen lately.

@@ -1,4 +1,4 @@
-"""Paths that are open to those who have not logged in, and the way out: login, logout, theme."""
+"""The login form, logout and the choice of a theme."""
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -23,7 +23,7 @@ _NO_PAGE = "This key is for none of the console's pages: its scopes leave out us
 
 
 class LoginView:
-    """Answers those paths. That a POST comes from our own page has been checked."""
+    """Handles `/login`, `/logout` and `/theme`. The caller has checked that a POST is same-origin."""
 
     def __init__(self, session_auth: SessionAuth, page_renderer: PageRenderer) -> None:
         self._session_auth = session_auth
@@ -66,7 +66,7 @@ class LoginView:
         return response
 
     def theme(self, request: Request, form: Form) -> Response:
-        """Keeps which theme was chosen, and goes back to where it was."""
+        """Set the theme's cookie and redirect to the page of the form."""
         response = RedirectResponse(own_address(form.get("next")), 303)
         if (theme := form.get("theme")) in THEMES:
             set_cookie(request, response, THEME_COOKIE, theme, THEME_SECONDS)

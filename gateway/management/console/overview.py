@@ -1,4 +1,4 @@
-"""The first page: what runs now, what today has brought, and for a tenant where its limits stand."""
+"""The first page: the engine's state, today's usage, and a tenant's limits."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""From what a handler answers to a response: pages in their frame, errors as pages, redirects, documents."""
+"""Responses of the console: pages in their frame, error pages, redirects, documents."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from gateway.management.console.template_renderer import PageFrame, TemplateRend
 from gateway.management.console.users import User
 
 SAID_COOKIE = "turnpike_said"
-"""What a form did, on its way to the page that comes after it."""
+"""The cookie that carries the message of a change to the page after the redirect."""
 SAID_SECONDS = 30
 THEME_COOKIE = "turnpike_theme"
 THEME_SECONDS = 400 * 24 * 3600
@@ -26,14 +26,14 @@ THEMES = ("auto", "light", "dark")
 
 @dataclass(frozen=True, slots=True)
 class SessionUser:
-    """Somebody with a session."""
+    """A session and its user."""
 
     session: Session
     user: User
 
 
 class PageRenderer:
-    """Makes responses. `screens` are all there are: what of them a user may see is the navigation."""
+    """Makes responses. `screens`: all screens; those that a user may see are the navigation."""
 
     def __init__(self, templates: TemplateRenderer, sessions: ConsoleSessions, screens: Sequence[Screen]) -> None:
         self._templates = templates
@@ -65,7 +65,7 @@ class PageRenderer:
                 return Response(answer.content, headers=headers, media_type=answer.media_type)
 
     def error(self, request: Request, session_user: SessionUser | None, error: APIError) -> Response:
-        """A page that says what an API's client would be told."""
+        """A page with the message of an `APIError`."""
         title = _TITLES.get(error.status, "This did not work")
         values = {"error": error, "request_id": exchange_of(request.scope).request_id}
         response = self._page(request, "error.html", self._frame(request, session_user, title), values, error.status)
@@ -78,7 +78,7 @@ class PageRenderer:
         return self._page(request, "login.html", self._frame(request, None, "Log in"), values, status)
 
     def first_address(self, user: User) -> str | None:
-        """Of the first screen that a user may see; None: of none."""
+        """The address of the first screen that a user may see; None if there is none."""
         return next((PREFIX + screens[0].path for screens in self._navigation(user).values()), None)
 
     def _frame(
@@ -126,7 +126,7 @@ class PageRenderer:
 
 
 def set_cookie(request: Request, response: Response, name: str, value: str, seconds: int) -> None:
-    """One that only pages of the console get, and no script."""
+    """Set a cookie that is sent to the console alone and is hidden from scripts."""
     response.set_cookie(
         name,
         value,

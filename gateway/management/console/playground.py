@@ -38,7 +38,7 @@ class Playground:
         return Page("playground.html", values)
 
     def _models(self, page_request: PageRequest) -> Sequence[str]:
-        """The names that may be asked for."""
+        """The model names that the key may use."""
         if page_request.tenant is None:
             return list(self._context.names.all_names(()))
         return [card["id"] for card in self._cards.all(page_request.tenant)]

@@ -35,7 +35,7 @@ _NS_PER_MS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """A line of what a request costs: so many tokens at so many nanodollars each."""
+    """A line of a request's cost: a number of tokens and the nanodollars of each."""
 
     kind: str
     tokens: int
@@ -117,12 +117,12 @@ class RequestPages:
 
 
 def request_address(request: dict[str, Any]) -> str:
-    """Of a request's page. With its time, it is found however old it is."""
+    """The address of a request's page. With its time a request is found at any age."""
     return address(f"/requests/{quote(request['request_id'], safe='')}", {"near": request["occurred_at"]})
 
 
 def time_line(request: dict[str, Any]) -> Chart:
-    """Where the time went between the request and the end of its answer."""
+    """The phases of a request's duration, up to the end of its answer."""
     total_ms, queue_ms, ttft_ms = request["total_latency_ms"], request["queue_ms"], request["ttft_ms"]
     queued_ms = min(queue_ms, total_ms)
     if ttft_ms is None:

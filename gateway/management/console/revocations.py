@@ -1,4 +1,4 @@
-"""Which sessions were ended by hand: in the SQL database, so that a logout holds for every gateway on it."""
+"""Sessions ended by a logout, in the SQL database, so that a logout holds for every gateway on it."""
 
 import math
 import time

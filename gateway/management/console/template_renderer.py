@@ -1,4 +1,4 @@
-"""Templates: what a page's values become."""
+"""Rendering of templates."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ class PageFrame:
 
 
 class TemplateRenderer:
-    """All text is escaped, and a value that a template misses is an error."""
+    """Renders templates. Text is escaped; a missing value is an error."""
 
     def __init__(self, static: StaticFiles) -> None:
         self._environment = Environment(

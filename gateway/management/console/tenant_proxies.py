@@ -1,4 +1,4 @@
-"""Where a tenant's page speaks to the gateway's own endpoints."""
+"""Requests of a tenant's page to the gateway's own endpoints."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ CSRF_HEADER = "x-csrf-token"
 
 
 class TenantProxies:
-    """Answers are those of the endpoint, errors the API's envelopes."""
+    """Finds the proxy of a path. Responses are the endpoint's, errors the API's envelopes."""
 
     def __init__(self, session_auth: SessionAuth, proxies: Sequence[TenantProxy]) -> None:
         self._session_auth = session_auth

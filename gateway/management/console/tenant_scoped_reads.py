@@ -1,4 +1,4 @@
-"""What a tenant sees of itself: reads of the admin API, each bound to the tenant whose key it is.
+"""Reads of the admin API for a tenant's pages, each bound to the tenant of the key.
 
 No page chooses whose records it reads. A tenant's page names an operation, and the tenant's id is put in its place
 here, over whatever stood there.
@@ -23,7 +23,7 @@ _IN_QUERY = frozenset({"listKeys", "listInvoices", "readUsage", "listRequests", 
 
 
 class TenantScopedReads:
-    """Every read raises `APIError` as the admin API would answer."""
+    """Reads bound to one tenant. Every read raises `APIError` as the admin API answers."""
 
     def __init__(self, operations: Operations, principal: Principal) -> None:
         self._operations = operations

@@ -1,4 +1,4 @@
-"""How often somebody may try keys at the login form."""
+"""A rate limit of failed logins by client address."""
 
 import time
 from collections import OrderedDict, deque

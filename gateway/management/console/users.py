@@ -1,4 +1,4 @@
-"""Who looks at the console."""
+"""Users of the console: administrators and tenants, by their keys."""
 
 from dataclasses import dataclass
 
@@ -20,13 +20,13 @@ class AdministratorUser:
 
     @property
     def standing(self) -> str:
-        """What the user is, in a word."""
+        """The role in a word."""
         return self.administrator.role.value
 
 
 @dataclass(frozen=True, slots=True)
 class TenantUser:
-    """Sees what is its own: whoever reads for it reads for `principal.tenant_id`."""
+    """A tenant's key. Its pages read the records of `principal.tenant_id` alone."""
 
     principal: Principal
 

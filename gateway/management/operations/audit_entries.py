@@ -1,4 +1,4 @@
-"""Reading the audit log. There is no way to write to it but to change something."""
+"""Reads of the audit log. Only changes write to it."""
 
 from typing import Any
 

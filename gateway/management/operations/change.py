@@ -52,7 +52,7 @@ class Change:
         before: Mapping[str, Any] | None = None,
         after: Mapping[str, Any] | None = None,
     ) -> None:
-        """Say what was done, without secrets. What left everything as it was is no change and is not kept."""
+        """Add an audit entry, without secrets. A change that left its record as it was makes no entry."""
         if before != after:
             self.entries.append(Entry(action, resource, resource_id, tenant_id, before, after))
 

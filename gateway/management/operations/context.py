@@ -1,4 +1,4 @@
-"""What the admin API works on."""
+"""The stores and settings that operations work on."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager

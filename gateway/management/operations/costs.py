@@ -1,4 +1,4 @@
-"""What the operator looks at: what engine time cost and brought in, and whether the books agree."""
+"""Costs and revenue of engine time, and reconciliation of the journal, the store and the invoices."""
 
 import dataclasses
 import sqlite3

@@ -1,4 +1,4 @@
-"""What tenants pay in advance, what is left of it, and where the month's budget stands."""
+"""Prepaid credit: grants, corrections, the balance, and the month's spending against its budget."""
 
 import uuid
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""From typed errors to answers: which field, which code."""
+"""Status, code and field of each typed error."""
 
 from collections.abc import Mapping
 
@@ -77,7 +77,7 @@ def as_admin_error(error: OperatorError) -> APIError | None:
 
 
 def unavailable(what: str) -> APIError:
-    """503, for what may work again in a while."""
+    """503 with `Retry-After`, for a store that does not answer."""
     return APIError(
         503,
         f"{what} Retry in a few seconds.",

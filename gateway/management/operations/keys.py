@@ -107,7 +107,7 @@ class Keys:
 
 
 def _record(change: Change, action: str, before: KeyRecord | None, after: KeyRecord) -> dict[str, Any]:
-    """Told in the log, and the answer."""
+    """Add the audit entry and return the answer."""
     wire = key_wire(after)
     earlier = None if before is None else key_wire(before)
     change.record(action, "key", after.public_id, tenant_id=after.tenant_id, before=earlier, after=wire)

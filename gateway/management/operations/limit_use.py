@@ -1,4 +1,4 @@
-"""Where a tenant's counters stand: what of each limit is used, what requests under way hold of it, when it is reset."""
+"""A tenant's limit counters: used, held by running requests, remaining, time to reset."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What tenants, their keys and models of theirs may use."""
+"""Limits of tenants, of their keys, and of models as a tenant uses them."""
 
 from dataclasses import replace
 from typing import Any

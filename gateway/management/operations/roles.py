@@ -1,4 +1,4 @@
-"""What an administrator may be, and who may do what: the sets that routes name."""
+"""Roles of administrators, and the sets of roles that routes allow."""
 
 from dataclasses import dataclass
 from enum import StrEnum

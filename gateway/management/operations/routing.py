@@ -1,4 +1,4 @@
-"""How a tenant's requests find their model."""
+"""A tenant's routing policy: preference, stand-in, cascade, aliases."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What a tenant wants of its sessions when they outgrow their window."""
+"""A tenant's policy for sessions that exceed their window."""
 
 from typing import Any
 

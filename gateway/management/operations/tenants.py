@@ -79,7 +79,7 @@ class Tenants:
 
 
 def _changed(change: Change, action: str, before: Tenant | None, after: Tenant) -> dict[str, Any]:
-    """Told in the log, and the answer."""
+    """Add the audit entry and return the answer."""
     wire = tenant_wire(after)
     earlier = None if before is None else tenant_wire(before)
     change.record(action, "tenant", after.id, tenant_id=after.id, before=earlier, after=wire)

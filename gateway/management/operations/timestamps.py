@@ -1,4 +1,4 @@
-"""How moments are written."""
+"""Timestamps in answers and in the audit log."""
 
 from datetime import UTC, datetime
 from typing import overload

@@ -1,4 +1,4 @@
-"""Records as answers spell them, and their declarations."""
+"""Tenants, keys, limits and money as JSON, and the declarations of it."""
 
 from typing import Any
 
