@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install lock run test clients check native sanitize format bench compose-secrets
+.PHONY: install lock run test test-all clients check native sanitize format bench compose-secrets
 
 install: $(STAMP)
 
@@ -32,8 +32,16 @@ lock:
 run: install
 	$(BIN)/turnpike serve --demo
 
+# A file at a time for each worker.
+PYTEST := $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
+# What needs nothing but the installation, in minutes.
 test: install
-	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m unit
+
+# All tiers, with the servers and programs that are installed. `.venv/bin/pytest -m TIER` runs one of them.
+test-all: install
+	$(PYTEST)
 
 # Environments of the clients that tests/e2e/clients tries; without them those tests skip.
 clients: install

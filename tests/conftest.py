@@ -27,6 +27,7 @@ from tests.support.servers import (
     running_redis,
     settle_sqlite,
 )
+from tests.tiers import left_out, mark
 
 # A shared machine stalls; how long an example takes says nothing about the code.
 hypothesis.settings.register_profile("turnpike", deadline=None)
@@ -60,6 +61,15 @@ LONGEST = (
     "tests/engine/test_smollm2.py",
 )
 """Files that take 30 s or more. They go first, so that the workers of a parallel run end together."""
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    mark(item)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if line := left_out(config):
+        terminalreporter.write_line(line)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+FIRST_SEEDS = 10
 SEEDS = 60
 
 
@@ -16,6 +17,11 @@ def simulate(*arguments: str) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def test_the_first_seeds_are_clean() -> None:
+    told = simulate("--seeds", str(FIRST_SEEDS), "--jobs", "1")
+    assert re.search(r"runs, 0 failed", told)
 
 
 def test_scenarios_that_failed_once_and_seeds_are_clean() -> None:

@@ -1,0 +1,84 @@
+"""The tiers of tests. A test's markers follow from where it lies and which fixtures it asks for.
+
+.venv/bin/pytest -m unit                  # make test: a fresh clone needs nothing else
+.venv/bin/pytest -m services tests/gateway
+"""
+
+import re
+
+import pytest
+
+UNIT = "unit"
+
+PLACES = {
+    "campaign": (
+        "tests/deploy/test_dockerfile.py::test_the_source_distribution",
+        "tests/engine/simulation/test_blocks_a_step.py",
+        "tests/engine/simulation/test_shrink.py",
+        "tests/engine/simulation/test_simulation.py::test_a_planted_bug",
+        "tests/engine/simulation/test_ahead.py::test_a_planted_bug",
+        "tests/engine/simulation/test_speculate.py::test_a_planted_bug",
+        "tests/gateway/admin/test_openapi.py",
+        "tests/gateway/formats/openai/test_fuzz.py::test_hostile",
+        "tests/gateway/metering/test_crashes.py",
+        "tests/pairs/test_pairs.py",
+        "tests/whole/test_whole.py::test_scenarios",
+        "tests/whole/test_whole.py::test_planted",
+    ),
+    "e2e": (
+        "tests/e2e/",
+        "tests/gateway/test_life.py",
+        "tests/gateway/test_serve.py",
+        "tests/gateway/test_footprint.py",
+    ),
+    "kernels": ("tests/kernels/triton/", "tests/engine/execution/device/"),
+    "services": (
+        "tests/deploy/test_alerts.py::test_each_alert_fires",
+        "tests/deploy/test_alerts.py::test_the_rules",
+        "tests/deploy/test_compose_wiring.py",
+        "tests/deploy/test_prometheus_server.py",
+    ),
+}
+"""What a tier's tests have before their names: folders, files, or beginnings of names in a file."""
+
+FIXTURES = {
+    "browser": {"browser"},
+    "campaign": {"campaign", "wheel"},
+    "e2e": {"smollm2_file"},
+    "services": {"postgres", "redis", "redis_server", "kafka_server", "clickhouse_server", "site", "watched"},
+}
+"""What a tier's tests ask for, or a fixture of theirs."""
+
+STORES = {"postgresql", "redis", "server"}
+"""Parameters of fixtures by which a test that runs on several stores runs on one that is a server."""
+
+
+OTHERS = PLACES.keys() | FIXTURES.keys()
+
+
+def tiers_of(nodeid: str, fixtures: set[str], parameters: set[object]) -> set[str]:
+    """The tiers of a test: `unit` alone, or all others that it belongs to."""
+    tiers = {tier for tier, places in PLACES.items() if nodeid.startswith(places)}
+    tiers |= {tier for tier, names in FIXTURES.items() if fixtures & names}
+    if parameters & STORES:
+        tiers.add("services")
+    return tiers or {UNIT}
+
+
+def mark(item: pytest.Item) -> None:
+    """Give a test the markers of its tiers."""
+    callspec = getattr(item, "callspec", None)
+    parameters = {value for value in callspec.params.values() if isinstance(value, str)} if callspec else set()
+    for tier in tiers_of(item.nodeid, set(getattr(item, "fixturenames", ())), parameters):
+        item.add_marker(tier)
+
+
+def left_out(config: pytest.Config) -> str | None:
+    """One line on what a run of `-m unit` leaves out."""
+    if config.option.markexpr != UNIT:
+        return None
+    tiers = [
+        tier for line in config.getini("markers") for tier in re.findall(r"^(\w+): (.*)", line) if tier[0] in OTHERS
+    ]
+    others = "; ".join(f"{tier} ({needs})" for tier, needs in tiers)
+    return f"left out: {others}. All of it: make test-all. One of them: .venv/bin/pytest -m TIER"
