@@ -11,7 +11,7 @@ from engine.request import Pooling
 from engine.scheduling import RowResult, ScheduledRow
 from engine.simulation import make_request
 from tests.engine.scheduling.support import PREMIUM, make_scheduler, outcome, planned
-from tests.engine.test_engine import collect, idle, settle
+from tests.engine.streams import collect, idle, settle
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,7 @@ import asyncio
 import gc
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import aclosing
 from pathlib import Path
 
@@ -18,11 +18,11 @@ from engine import (
     InvalidParameter,
     SamplingParams,
     SchedulerConfig,
-    TextDelta,
     UnservableRequest,
     Usage,
 )
 from engine.scheduling.plan import PendingStep, StepPlan
+from tests.engine.streams import collect, idle, settle, text_of, tokens_of
 
 pytestmark = pytest.mark.anyio
 
@@ -46,28 +46,6 @@ def test_a_model_is_loaded_with_what_its_steps_take(engine: Engine) -> None:
         assert measured.max_tokens >= 32
         assert measured.max_pairs > 0
         assert runtime.scheduler.stats().steps_total == 0
-
-
-async def collect(stream: AsyncIterator[TextDelta]) -> list[TextDelta]:
-    return [delta async for delta in stream]
-
-
-def text_of(deltas: list[TextDelta], index: int = 0) -> str:
-    return "".join(delta.text for delta in deltas if delta.index == index)
-
-
-def tokens_of(deltas: list[TextDelta], index: int = 0) -> list[int]:
-    return [token for delta in deltas if delta.index == index for token in delta.token_ids]
-
-
-async def settle(engine: Engine, condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.002)
-
-
-def idle(engine: Engine) -> bool:
-    return all(s.running == s.waiting == 0 and s.free_blocks == s.num_blocks for s in engine.stats().values())
 
 
 async def test_a_stream_is_the_text_of_its_tokens(engine: Engine) -> None:

@@ -1,6 +1,6 @@
 """What callers see of an answer, and which tokens it may have."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import pytest
 
 from engine import Engine, EngineConfig, FinishReason, InvalidParameter, SamplingParams, TextDelta
 from engine.grammar import GrammarSpec
+from tests.engine.streams import collect
 from tests.support.tiny_models import IM_END, IM_START
 
 pytestmark = pytest.mark.anyio
@@ -22,10 +23,6 @@ def engine(tiny_folders: dict[str, Path]) -> Iterator[Engine]:
     config = EngineConfig(dtype="float32", kv_cache_bytes=4 << 20)
     with Engine.load({"llama": tiny_folders["llama"]}, config) as engine:
         yield engine
-
-
-async def collect(stream: AsyncIterator[TextDelta]) -> list[TextDelta]:
-    return [delta async for delta in stream]
 
 
 async def answered(engine: Engine, params: SamplingParams) -> tuple[str, list[int], TextDelta]:

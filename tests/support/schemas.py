@@ -1,8 +1,17 @@
 """JSON schemas of tests."""
 
+from engine.grammar import GrammarSpec
+
 
 def nested(levels: int) -> dict[str, object]:
     schema: dict[str, object] = {"type": "null"}
     for _ in range(levels - 1):
         schema = {"items": schema}
     return schema
+
+
+BOMB = GrammarSpec.json_schema(
+    {"allOf": [{"type": "string", "pattern": f"(a|b)*a(a|b){{{i}}}$"} for i in range(8, 22)]}
+)
+"""What meets all these patterns is worked out state by state, seconds from 700 bytes: until its time is over, or on a
+fast processor until there are too many states."""

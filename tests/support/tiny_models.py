@@ -5,6 +5,7 @@ Biases and norm weights are random too: zeros and ones would hide a forgotten bi
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -168,3 +169,6 @@ def _randomise(model: PreTrainedModel, seed: int) -> None:
                 parameter.copy_(0.2 * noise)
             else:
                 parameter.copy_(noise * parameter.shape[-1] ** -0.5)
+
+
+TinyFolder = Callable[..., Path]

@@ -29,6 +29,7 @@ from kernels.cpu.ops import CpuOps
 from kernels.cpu.probe import CpuProfile
 from kernels.exchange import tensor_of
 from kernels.host import StepRows
+from tests.support.tiny_models import VOCAB_SIZE
 
 GREEDY = SamplingParams(temperature=0, ignore_eos=True)
 
@@ -188,3 +189,8 @@ class Recorded:
         hidden = self._model.forward(token_ids, rows, kv)
         self.hidden.append(hidden.copy())
         return hidden if wanted is None else hidden[wanted]
+
+
+def prompt(length: int, seed: int = 0) -> list[int]:
+    generator = torch.Generator().manual_seed(1000 * seed + length)
+    return torch.randint(3, VOCAB_SIZE, (length,), generator=generator).tolist()

@@ -9,16 +9,11 @@ from transformers import PreTrainedModel
 
 from engine.models.host_model import HostModel
 from engine.request import SamplingParams
-from tests.engine.execution.harness import GREEDY, Harness, forward_logits, load_tiny
-from tests.support.tiny_models import FAMILIES, VOCAB_SIZE, make_checkpoint, reference_model
+from tests.engine.execution.harness import GREEDY, Harness, forward_logits, load_tiny, prompt
+from tests.support.tiny_models import FAMILIES, make_checkpoint, reference_model
 
 PROMPT_LENGTHS = (1, 5, 16, 17, 40, 70)
 NEW_TOKENS = 24
-
-
-def prompt(length: int, seed: int = 0) -> list[int]:
-    generator = torch.Generator().manual_seed(1000 * seed + length)
-    return torch.randint(3, VOCAB_SIZE, (length,), generator=generator).tolist()
 
 
 @cache

@@ -13,8 +13,7 @@ from engine.models.loader import host_model, load_model
 from engine.request import SamplingParams
 from kernels.cpu.native.library import load
 from kernels.cpu.native_ops import NativeOps
-from tests.engine.execution.harness import GREEDY, Harness, forward_logits
-from tests.engine.execution.test_golden import prompt
+from tests.engine.execution.harness import GREEDY, Harness, forward_logits, prompt
 from tests.support.tiny_models import FAMILIES, make_checkpoint, reference_model
 
 if load() is None:

@@ -17,8 +17,8 @@ from engine.speculation.proposer import Proposer
 from engine.speculation.speculator import Speculator
 from kernels.cpu.native.library import load
 from kernels.cpu.native_ops import NativeOps
+from tests.engine.execution.draft_cases import TOGGLES, Coin, Oracle, mixed, stops, usage_of
 from tests.engine.execution.harness import Harness
-from tests.engine.execution.test_speculation import TOGGLES, Coin, Oracle, mixed, stops, usage_of
 
 if load() is None:
     pytest.skip("the native library is not built: make install, with a C++ compiler", allow_module_level=True)

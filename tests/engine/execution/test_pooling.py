@@ -4,26 +4,15 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from transformers import PreTrainedModel
 
 from engine.models.host_model import HostModel
-from engine.request import FinishReason, Pooling, SamplingParams, TokenDelta
-from tests.engine.execution.harness import GREEDY, Generated, Harness, load_tiny
-from tests.support.tiny_models import FAMILIES, VOCAB_SIZE, reference_model
-
-LENGTHS = (1, 5, 16, 17, 40, 70)
-
-
-def prompt(length: int) -> list[int]:
-    generator = torch.Generator().manual_seed(length)
-    return torch.randint(3, VOCAB_SIZE, (length,), generator=generator).tolist()
-
-
-def embedding(pooling: Pooling) -> SamplingParams:
-    return SamplingParams(max_tokens=0, pooling=pooling)
+from engine.request import FinishReason, Pooling, TokenDelta
+from tests.engine.execution.harness import GREEDY, Harness, load_tiny
+from tests.engine.execution.pooling_cases import LENGTHS, embedding, of, prompt, vector
+from tests.support.tiny_models import FAMILIES, reference_model
 
 
 @cache
@@ -36,18 +25,6 @@ def expected(oracle: PreTrainedModel, tokens: Sequence[int], pooling: Pooling) -
         hidden = oracle.model(torch.tensor([tokens])).last_hidden_state[0]
     pooled = hidden.mean(dim=0) if pooling is Pooling.MEAN else hidden[-1]
     return torch.nn.functional.normalize(pooled, dim=0)
-
-
-def vector(delta: TokenDelta) -> torch.Tensor:
-    return torch.from_numpy(np.frombuffer(delta.embedding, "<f4").copy())
-
-
-def of(results: Mapping[str, Generated], name: str) -> TokenDelta:
-    """The one delta of a request."""
-    (delta,) = results[name].deltas
-    assert delta.finish_reason is FinishReason.STOP
-    assert delta.token_ids == ()
-    return delta
 
 
 def assert_equals_oracle(oracle: PreTrainedModel, tokens: Sequence[int], pooling: Pooling, delta: TokenDelta) -> None:

@@ -9,8 +9,7 @@ from engine.grammar.allowed import AllowedTokens
 from engine.models.host_model import HostModel
 from engine.request import Fault, FinishReason, SamplingParams
 from kernels.arrays import Array, Floats
-from tests.engine.execution.harness import Harness, load_tiny
-from tests.engine.execution.test_golden import prompt
+from tests.engine.execution.harness import Harness, load_tiny, prompt
 from tests.support.tiny_models import VOCAB_SIZE
 
 EOS = 2

@@ -1,6 +1,9 @@
 """Schemas of every shape that callers write, those that can be enforced and those that cannot."""
 
+import json
 from typing import Any
+
+import jsonschema
 
 PERSON: dict[str, Any] = {
     "type": "object",
@@ -129,3 +132,9 @@ REFUSED: dict[str, dict[str, Any]] = {
     "minProperties": {"type": "object", "additionalProperties": {"type": "null"}, "minProperties": 2},
 }
 """By the keyword that the refusal has to name."""
+
+
+def require_valid(text: str, schema: dict[str, Any]) -> None:
+    value = json.loads(text)
+    kind = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
+    kind(schema, format_checker=kind.FORMAT_CHECKER).validate(value)

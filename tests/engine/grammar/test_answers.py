@@ -13,9 +13,9 @@ from engine import Engine, EngineConfig, FinishReason, InvalidParameter, Samplin
 from engine.errors import GrammarGaveUp
 from engine.grammar import GrammarSpec, sandbox_program
 from engine.request import TextDelta
-from tests.engine.grammar.corpus import ENFORCED, PERSON
-from tests.engine.grammar.test_compiler import BOMB
-from tests.engine.grammar.test_schemas import require_valid
+from tests.engine.grammar.corpus import ENFORCED, PERSON, require_valid
+from tests.engine.streams import collect, idle, text_of
+from tests.support.schemas import BOMB
 from tests.support.tiny_models import IM_END
 
 pytestmark = pytest.mark.anyio
@@ -34,17 +34,9 @@ def engine(tiny_folders: dict[str, Path]) -> Iterator[Engine]:
         yield engine
 
 
-async def collect(stream: AsyncIterator[TextDelta]) -> list[TextDelta]:
-    return [delta async for delta in stream]
-
-
 def answer(engine: Engine, grammar: GrammarSpec | None, **params: object) -> AsyncIterator[TextDelta]:
     settings = {"temperature": 1.0, "max_tokens": 100, "seed": 1} | params
     return engine.stream("llama", PROMPT, SamplingParams(grammar=grammar, **settings))
-
-
-def text_of(deltas: Sequence[TextDelta], index: int = 0) -> str:
-    return "".join(delta.text for delta in deltas if delta.index == index)
 
 
 def reason_of(deltas: Sequence[TextDelta], index: int = 0) -> FinishReason:
@@ -55,10 +47,6 @@ async def settle(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.002)
-
-
-def idle(engine: Engine) -> bool:
-    return all(s.running == s.waiting == 0 and s.free_blocks == s.num_blocks for s in engine.stats().values())
 
 
 async def test_every_schema_of_the_corpus_is_kept_to(engine: Engine) -> None:

@@ -15,13 +15,8 @@ from engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from engine.grammar.sandbox import CompileSandbox, SandboxExited
 from engine.grammar.vocabulary import LibraryVocabulary
 from engine.text.tokenizer import Tokenizer
+from tests.support.schemas import BOMB
 from tests.support.tiny_models import IM_END, VOCAB_SIZE
-
-BOMB = GrammarSpec.json_schema(
-    {"allOf": [{"type": "string", "pattern": f"(a|b)*a(a|b){{{i}}}$"} for i in range(8, 22)]}
-)
-"""What meets all these patterns is worked out state by state, seconds from 700 bytes: until its time is over, or on a
-fast processor until there are too many states."""
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from engine.request import FinishReason, SamplingParams
 from engine.speculation.policy import FixedDepth
 from engine.speculation.speculator import Speculator
 from engine.text.tokenizer import Tokenizer
+from tests.engine.execution.draft_cases import assert_same, proposer_of
 from tests.engine.execution.harness import Generated, Harness, load_tiny
-from tests.engine.execution.test_speculation import assert_same, proposer_of
 from tests.engine.grammar.corpus import PERSON
 from tests.support.tiny_models import IM_END, VOCAB_SIZE
 

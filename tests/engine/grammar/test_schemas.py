@@ -3,13 +3,11 @@
 The model here draws at random, with a liking for what ends things: the matcher alone keeps it in.
 """
 
-import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -20,7 +18,7 @@ from engine.grammar import GrammarRefused, GrammarSpec
 from engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from engine.grammar.vocabulary import LibraryVocabulary
 from engine.text.tokenizer import Tokenizer
-from tests.engine.grammar.corpus import ENFORCED, REFUSED
+from tests.engine.grammar.corpus import ENFORCED, REFUSED, require_valid
 from tests.support.tiny_models import IM_END, VOCAB_SIZE
 
 WALKS = 12
@@ -56,12 +54,6 @@ def walk(grammar: CompiledGrammar, tokenizer: Tokenizer, rng: random.Random) -> 
         tokens.append(token)
         assert matcher.accept([token]) == 1
     return None
-
-
-def require_valid(text: str, schema: dict[str, Any]) -> None:
-    value = json.loads(text)
-    kind = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
-    kind(schema, format_checker=kind.FORMAT_CHECKER).validate(value)
 
 
 @pytest.mark.parametrize("schema", ENFORCED.values(), ids=ENFORCED.keys())

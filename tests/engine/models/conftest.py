@@ -1,12 +1,9 @@
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.tiny_models import TinyFamily, make_checkpoint
-
-TinyFolder = Callable[..., Path]
+from tests.support.tiny_models import TinyFamily, TinyFolder, make_checkpoint
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,8 @@ from engine.checkpoints.gguf.file import GGUFCheckpoint
 from engine.checkpoints.gguf.header import MAX_KEYS, MAX_TENSORS, read_header
 from engine.models.config import UnsupportedCheckpoint
 from kernels.arrays import FLOAT32
-from tests.engine.models.conftest import TinyFolder
 from tests.engine.models.tiny_gguf import make_gguf
+from tests.support.tiny_models import TinyFolder
 
 FIXED_BYTES = 256 * 1024
 """What opening may take whatever the file's size: Python's own objects."""

@@ -14,8 +14,7 @@ from engine.checkpoints.checkpoint import open_checkpoint
 from engine.checkpoints.huggingface.folder import HFCheckpoint
 from engine.models.config import UnsupportedCheckpoint
 from kernels.arrays import BFLOAT16, FLOAT32, Array
-from tests.engine.models.conftest import TinyFolder
-from tests.support.tiny_models import FAMILIES, TinyFamily, write_tokenizer
+from tests.support.tiny_models import FAMILIES, TinyFamily, TinyFolder, write_tokenizer
 
 
 @pytest.fixture

@@ -28,8 +28,8 @@ from kernels.host import StepRows
 from kernels.ops import Embedding, Linear
 from kernels.reference import ReferenceOps
 from kernels.weights import DENSE, StoredWeight
-from tests.engine.models.conftest import TinyFolder
 from tests.engine.models.tiny_gguf import make_gguf
+from tests.support.tiny_models import TinyFolder
 
 TOKENS = np.array([3, 1, 4, 1, 5, 9, 2, 6])
 WIDE: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 512}

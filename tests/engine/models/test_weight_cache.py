@@ -14,8 +14,8 @@ from engine.checkpoints.checkpoint import open_checkpoint
 from engine.checkpoints.gguf.file import GGUFCheckpoint
 from engine.checkpoints.weight_cache import CachedCheckpoint
 from kernels.arrays import BFLOAT16, FLOAT32, Array, Dtype
-from tests.engine.models.conftest import TinyFolder
 from tests.engine.models.tiny_gguf import make_gguf
+from tests.support.tiny_models import TinyFolder
 
 Weights = dict[str, Array]
 

@@ -23,8 +23,7 @@ from engine.speculation.proposer import DraftWant
 from engine.speculation.speculator import Speculator
 from kernels.arrays import Array, Ints
 from kernels.host import HostColumns, HostEdits
-from tests.engine.execution.harness import GREEDY, Harness, fill_with_nan, load_tiny
-from tests.engine.execution.test_speculation import (
+from tests.engine.execution.draft_cases import (
     EVERYTHING,
     SEEDED,
     TOGGLES,
@@ -32,10 +31,10 @@ from tests.engine.execution.test_speculation import (
     assert_same,
     mixed,
     model_of,
-    prompt,
     usage_of,
     without,
 )
+from tests.engine.execution.harness import GREEDY, Harness, fill_with_nan, load_tiny, prompt
 from tests.support.tiny_models import VOCAB_SIZE, make_checkpoint
 
 FREQUENT = list(range(1, VOCAB_SIZE, 2))

@@ -18,18 +18,8 @@ from tests.engine.execution.device.harness import (
     load_reference,
     load_triton,
 )
-from tests.engine.execution.harness import GREEDY, Harness, MakeRunner, Runner, load_tiny
-from tests.engine.execution.test_speculation import (
-    TOGGLES,
-    Coin,
-    Oracle,
-    assert_same,
-    mixed,
-    prompt,
-    proposer_of,
-    usage_of,
-    without,
-)
+from tests.engine.execution.draft_cases import TOGGLES, Coin, Oracle, assert_same, mixed, proposer_of, usage_of, without
+from tests.engine.execution.harness import GREEDY, Harness, MakeRunner, Runner, load_tiny, prompt
 from tests.support.tiny_models import make_checkpoint
 
 LADEN = SamplingParams(

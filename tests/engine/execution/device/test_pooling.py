@@ -18,7 +18,7 @@ from tests.engine.execution.device.harness import (
     running_request,
 )
 from tests.engine.execution.harness import GREEDY, Harness, MakeRunner, load_tiny
-from tests.engine.execution.test_pooling import LENGTHS, embedding, of, prompt, vector
+from tests.engine.execution.pooling_cases import LENGTHS, embedding, of, prompt, vector
 
 
 def fill(harness: Harness) -> None:

@@ -21,8 +21,7 @@ from tests.engine.execution.device.harness import (
     rerun,
     running_request,
 )
-from tests.engine.execution.harness import GREEDY, Harness, MakeRunner, load_tiny
-from tests.engine.execution.test_golden import prompt
+from tests.engine.execution.harness import GREEDY, Harness, MakeRunner, load_tiny, prompt
 
 SEEDED = SamplingParams(temperature=0.9, top_p=0.9, top_k=100, ignore_eos=True)
 EVERYTHING = SamplingParams(

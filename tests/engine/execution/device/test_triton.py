@@ -9,8 +9,7 @@ from engine.models.transformer import Transformer
 from engine.request import SamplingParams
 from kernels.triton.step_ops import TritonStepOps
 from tests.engine.execution.device.harness import DEVICE, TRITON, TRITON_GRAPHS, load_triton
-from tests.engine.execution.harness import GREEDY, Harness, MakeRunner, Runner, load_tiny
-from tests.engine.execution.test_golden import prompt
+from tests.engine.execution.harness import GREEDY, Harness, MakeRunner, Runner, load_tiny, prompt
 from tests.support.tiny_models import TinyFamily, make_checkpoint
 
 LADEN = SamplingParams(
