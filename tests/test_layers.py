@@ -1,4 +1,4 @@
-"""gateway -> engine -> kernels, never back; the scheduler and the allocator know no torch."""
+"""gateway -> engine -> kernels, never back; the scheduler and the allocator know no torch; tests share by `support`."""
 
 import ast
 import subprocess
@@ -87,6 +87,25 @@ for module in pkgutil.walk_packages(package.__path__, {package!r} + "."):
 assert "torch" not in sys.modules, "torch came in"
 """
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+
+
+def test_tests_and_benchmarks_share_what_they_share_in_support() -> None:
+    """No test module imports another one or a conftest, and a benchmark imports of the tests only `tests.support`."""
+    offenders = {}
+    for folder in ("tests", "benchmarks"):
+        for path in (ROOT / folder).rglob("*.py"):
+            modules = {module for module in imported_modules(path) if module.startswith("tests.")}
+            if folder == "tests":
+                modules = {module for module in modules if is_test_module(module)}
+            else:
+                modules = {module for module in modules if package_of(module) != "tests.support"}
+            if modules:
+                offenders[path.relative_to(ROOT).as_posix()] = modules
+    assert not offenders
+
+
+def is_test_module(module: str) -> bool:
+    return any(part == "conftest" or part.startswith("test_") for part in module.split("."))
 
 
 def test_only_the_gpus_kernels_need_triton() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import openai
 import pytest
 
 from kernels.cpu import native
@@ -45,3 +46,10 @@ def program(smollm2_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     dtype = "bfloat16" if level is not None and level >= native.Level.AVX2 else "float32"
     with running(data, *models, "--dtype", dtype, "--kv-cache-bytes", "256MiB") as program:
         yield program
+
+
+@pytest.fixture(scope="module")
+def client(program: Program) -> Iterator[openai.OpenAI]:
+    """OpenAI's own client, with the tenant's key."""
+    with openai.OpenAI(base_url=f"{program.url}/v1", api_key=program.key, max_retries=0) as client:
+        yield client

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import httpx
 import jsonschema
@@ -16,12 +16,6 @@ pytestmark = pytest.mark.anyio
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 GREEDY = {"temperature": 0, "max_tokens": 24}
-
-
-@pytest.fixture(scope="module")
-def client(program: Program) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{program.url}/v1", api_key=program.key, max_retries=0) as client:
-        yield client
 
 
 @pytest.fixture

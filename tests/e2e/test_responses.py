@@ -1,9 +1,6 @@
 """`client.responses` against the running program."""
 
-from collections.abc import Iterator
-
 import openai
-import pytest
 from pydantic import BaseModel, Field
 
 from tests.support.program import Program
@@ -15,12 +12,6 @@ GREEDY = {"model": "smollm2", "temperature": 0, "max_output_tokens": 24}
 class Place(BaseModel):
     city: str = Field(max_length=30)
     is_capital: bool
-
-
-@pytest.fixture(scope="module")
-def client(program: Program) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{program.url}/v1", api_key=program.key, max_retries=0) as client:
-        yield client
 
 
 def test_whole_and_streamed(client: openai.OpenAI) -> None:

@@ -2,18 +2,11 @@
 
 import httpx
 import openai
-import pytest
 
 from tests.support.program import Program
 
 GREEDY = {"temperature": 0, "max_tokens": 24}
 BLOCK_TOKENS = 16
-
-
-@pytest.fixture(scope="module")
-def client(program: Program):
-    with openai.OpenAI(base_url=f"{program.url}/v1", api_key=program.key, max_retries=0) as client:
-        yield client
 
 
 def say(client: openai.OpenAI, text: str, session: str, model: str = "smollm2"):

@@ -4,6 +4,7 @@ A conftest of tests that want them imports all of this module.
 """
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 import structlog
@@ -18,9 +19,12 @@ from gateway.sessions import Sessions
 from gateway.sessions.memory import MemorySessionStore
 from gateway.telemetry.metrics import Metrics
 from tests.support.fake_engine import FakeEngine
-from tests.support.gateway import AUTHORISED, MAX_BODY_BYTES, FakeAuthenticator, Server, serving
+from tests.support.gateway import AUTHORISED, KEY, MAX_BODY_BYTES, FakeAuthenticator, Server, serving
 from tests.support.servers import RedisServer, ServerMissing, running_redis
 from tests.support.services import services_with
+
+if TYPE_CHECKING:
+    import openai
 
 __all__ = [
     "app",
@@ -32,6 +36,7 @@ __all__ = [
     "metrics",
     "no_place_is_kept",
     "redis",
+    "sdk",
     "server",
     "sessions",
     "silent_log",
@@ -130,3 +135,12 @@ def server(app: Starlette) -> Iterator[Server]:
     """The real server on a free port, in a thread of its own."""
     with serving(app) as server:
         yield server
+
+
+@pytest.fixture
+def sdk(server: Server) -> Iterator["openai.OpenAI"]:
+    """OpenAI's own client, with the standard tenant's key."""
+    import openai
+
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0) as sdk:
+        yield sdk

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from gateway.http.errors import SHUTTING_DOWN, shutting_down
+from tests.e2e.kill.clients import events_of
 
 MODEL = "tiny"
 CLIENTS = 12
@@ -121,7 +122,7 @@ async def _read(reader: asyncio.StreamReader, record: Seen) -> None:
     head = await reader.readuntil(b"\r\n\r\n")
     record.status = int(head[9:12])
     if record.streamed and record.status == 200:
-        async for event in _events(reader):
+        async for event in events_of(reader):
             _take_event(event, record)
         return
     length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
@@ -130,15 +131,6 @@ async def _read(reader: asyncio.StreamReader, record: Seen) -> None:
         record.error = _code(body)
         return
     record.request_id, record.usage, record.ended = body["id"], _usage(body["usage"]), True
-
-
-async def _events(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """The data of each event that came whole, to the connection's end. The server sends whole events in each chunk."""
-    rest = b""
-    while data := await reader.read(1 << 16):
-        *events, rest = (rest + data).split(b"\n\n")
-        for event in events:
-            yield event.partition(b"data: ")[2]
 
 
 def _take_event(data: bytes, record: Seen) -> None:

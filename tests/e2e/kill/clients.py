@@ -113,14 +113,14 @@ async def _read(
         length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
         _take_whole(await reader.readexactly(length), record)
         return
-    async for event in _events(reader):
+    async for event in events_of(reader):
         _take_event(event, record)
         if enough is not None and record.tokens >= enough and not record.left:
             record.left = True
             writer.write_eof()
 
 
-async def _events(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+async def events_of(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
     """The data of each event that came whole, to the connection's end. The framing of chunks never splits an event, as
     the server sends whole ones."""
     rest = b""

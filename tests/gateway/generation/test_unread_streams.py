@@ -8,7 +8,6 @@ import time
 import orjson
 import pytest
 
-from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.runtime import output_stream
 from engine.scheduling.stats import SchedulerStats
@@ -18,6 +17,7 @@ from gateway.metering.event import Ending
 from gateway.metering.journal.journal import Journal
 from tests.support.gateway import KEY, FakeAuthenticator, serving, until
 from tests.support.services import services_with
+from tests.support.tiny_app import tiny_engine
 from tests.support.tiny_models import make_checkpoint
 from tests.support.usage_events import event_of
 
@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
 def engine(folder, monkeypatch):
     monkeypatch.setattr(output_stream, "MAX_UNREAD_DELTAS", UNREAD)
     monkeypatch.setattr(output_stream, "FEW_UNREAD_DELTAS", FEW)
-    return Engine.load({"tiny": folder}, EngineConfig(dtype="float32", kv_cache_bytes=4 * 2**20, threads=1))
+    return tiny_engine(folder)
 
 
 @pytest.fixture

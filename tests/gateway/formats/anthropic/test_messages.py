@@ -7,17 +7,13 @@ from starlette.testclient import TestClient
 
 from gateway.tenancy import KeyScope
 from tests.support.anthropic_error_envelope import error_of
-from tests.support.fake_engine import FakeEngine
 from tests.support.gateway import KEY, PREMIUM_KEY, USER, limit
+from tests.support.session_turns import shown
 from tests.support.sse import events
 from tests.support.usage_events import events_of
 
 PATH = "/v1/messages"
 BODY = {"model": "tiny", "max_tokens": 100, "messages": [USER]}
-
-
-def shown(engine: FakeEngine) -> str:
-    return bytes(engine.calls[-1].prompt[1:]).decode()
 
 
 @pytest.fixture

@@ -7,13 +7,8 @@ import jsonschema
 import pytest
 from starlette.testclient import TestClient
 
-from engine.config import EngineConfig
-from engine.engine import Engine
-from gateway.app import create_app
-from gateway.config.settings import Settings
-from tests.support.gateway import KEY, FakeAuthenticator
-from tests.support.services import services_with
-from tests.support.tiny_models import make_checkpoint
+from tests.support.gateway import KEY
+from tests.support.tiny_app import tiny_app
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 GREEDY = {"model": "tiny", "messages": QUESTION, "max_tokens": 12, "extra_body": {"temperature": 0}}
@@ -21,10 +16,7 @@ GREEDY = {"model": "tiny", "messages": QUESTION, "max_tokens": 12, "extra_body":
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
-    folder = make_checkpoint(tmp_path_factory.mktemp("model"), "llama")
-    engine = Engine.load({"tiny": folder}, EngineConfig(dtype="float32", kv_cache_bytes=4 * 2**20, threads=1))
-    app = create_app(Settings(data_dir=folder / "data"), services_with(folder, engine, FakeAuthenticator()))
-    with TestClient(app, headers={"x-api-key": KEY}) as client:
+    with TestClient(tiny_app(tmp_path_factory.mktemp("model")), headers={"x-api-key": KEY}) as client:
         yield client
 
 

@@ -6,7 +6,6 @@ import math
 import struct
 from dataclasses import replace
 
-import openai
 import orjson
 import pytest
 
@@ -23,12 +22,6 @@ URL = "/v1/embeddings"
 BODY = {"model": "tiny", "input": "abc"}
 TOKENS = 4
 """Of that input, by the fake tokenizer."""
-
-
-@pytest.fixture
-def sdk(server):
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0) as sdk:
-        yield sdk
 
 
 def ask(client, **fields):

@@ -16,12 +16,6 @@ def engine() -> FakeEngine:
 
 
 @pytest.fixture
-def sdk(server):
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0) as sdk:
-        yield sdk
-
-
-@pytest.fixture
 async def async_sdk(server):
     async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0) as sdk:
         yield sdk

@@ -7,16 +7,12 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from engine.config import EngineConfig
-from engine.engine import Engine
-from gateway.app import create_app
-from gateway.config.settings import Settings
 from gateway.metering.event import UsageEvent
 from gateway.metering.journal.journal import Journal
-from tests.support.gateway import AUTHORISED, FakeAuthenticator
-from tests.support.services import services_with
+from tests.support.gateway import AUTHORISED
 from tests.support.sse import chunks
-from tests.support.tiny_models import IM_END, IM_START, make_checkpoint
+from tests.support.tiny_app import tiny_app
+from tests.support.tiny_models import IM_END, IM_START
 from tests.support.usage_events import events_of
 
 PROMPT = "The quick brown fox"
@@ -41,13 +37,8 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = make_checkpoint(tmp_path_factory.mktemp("model"), "llama")
-    engine = Engine.load({"tiny": folder}, EngineConfig(dtype="float32", kv_cache_bytes=4 * 2**20, threads=1))
-    journal = Journal(folder / "journal.db", interval_ms=5, min_free_bytes=0)
-    app = create_app(
-        Settings(data_dir=folder / "data"), services_with(folder, engine, FakeAuthenticator(), journal=journal)
-    )
-    with TestClient(app, headers=AUTHORISED) as client:
+    journal = Journal(tmp_path_factory.mktemp("usage") / "journal.db", interval_ms=5, min_free_bytes=0)
+    with TestClient(tiny_app(tmp_path_factory.mktemp("model"), journal=journal), headers=AUTHORISED) as client:
         yield Server(client, journal)
 
 

@@ -2,25 +2,18 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import jsonschema
 import pytest
 from starlette.testclient import TestClient
 
-from engine.config import EngineConfig
-from engine.engine import Engine
 from engine.grammar import GrammarSpec
-from gateway.app import create_app
-from gateway.config.settings import Settings
 from gateway.http.bounds import MAX_GRAMMAR_BYTES, MAX_GUIDED_CHOICES, MAX_REGEX_CHARS, MAX_SCHEMA_NESTING
-from tests.engine.grammar.test_compiler import BOMB
 from tests.support.error_envelope import error_of
-from tests.support.gateway import AUTHORISED, FakeAuthenticator
-from tests.support.schemas import nested
-from tests.support.services import services_with
+from tests.support.gateway import AUTHORISED
+from tests.support.schemas import BOMB, nested
 from tests.support.sse import chunks
-from tests.support.tiny_models import make_checkpoint
+from tests.support.tiny_app import tiny_app
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 PERSON = {
@@ -124,10 +117,7 @@ def test_what_is_refused_before_any_work(client, engine, body, param):
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    folder: Path = make_checkpoint(tmp_path_factory.mktemp("model"), "llama")
-    engine = Engine.load({"tiny": folder}, EngineConfig(dtype="float32", kv_cache_bytes=4 * 2**20, threads=1))
-    app = create_app(Settings(data_dir=folder / "data"), services_with(folder, engine, FakeAuthenticator()))
-    with TestClient(app, headers=AUTHORISED) as client:
+    with TestClient(tiny_app(tmp_path_factory.mktemp("model")), headers=AUTHORISED) as client:
         yield client
 
 

@@ -14,6 +14,7 @@ from tests.support.error_envelope import error_of
 from tests.support.gateway import AUTHORISED, FakeAuthenticator
 from tests.support.services import services_with
 from tests.support.sse import chunks
+from tests.support.tiny_app import tiny_app
 from tests.support.tiny_models import make_checkpoint
 
 MESSAGES = [{"role": "user", "content": "What is the capital of France?"}]
@@ -21,11 +22,7 @@ MESSAGES = [{"role": "user", "content": "What is the capital of France?"}]
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
-    folder = make_checkpoint(tmp_path_factory.mktemp("model"), "llama")
-    engine = Engine.load({"tiny": folder}, EngineConfig(dtype="float32", kv_cache_bytes=4 * 2**20, threads=1))
-    settings = Settings(data_dir=folder / "data")
-    app = create_app(settings, services_with(folder, engine, FakeAuthenticator()))
-    with TestClient(app, headers=AUTHORISED) as client:
+    with TestClient(tiny_app(tmp_path_factory.mktemp("model")), headers=AUTHORISED) as client:
         yield client
 
 

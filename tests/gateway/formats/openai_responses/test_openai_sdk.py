@@ -34,12 +34,6 @@ def engine() -> FakeEngine:
     return FakeEngine({"tiny": 8192})
 
 
-@pytest.fixture
-def sdk(server):
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0) as sdk:
-        yield sdk
-
-
 def test_create(sdk, engine):
     response = sdk.responses.create(model="tiny", input="Where?", instructions="be brief")
     assert (response.output_text, response.status) == ("Hello, world!", "completed")

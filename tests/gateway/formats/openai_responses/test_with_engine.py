@@ -7,13 +7,8 @@ import openai
 import pytest
 from pydantic import BaseModel, Field
 
-from engine.config import EngineConfig
-from engine.engine import Engine
-from gateway.app import create_app
-from gateway.config.settings import Settings
-from tests.support.gateway import KEY, FakeAuthenticator, serving
-from tests.support.services import services_with
-from tests.support.tiny_models import make_checkpoint
+from tests.support.gateway import KEY, serving
+from tests.support.tiny_app import tiny_app
 
 GREEDY = {"model": "tiny", "temperature": 0, "max_output_tokens": 24}
 BLOCK_TOKENS = 16
@@ -26,11 +21,8 @@ class Place(BaseModel):
 
 @pytest.fixture(scope="module")
 def sdk(tmp_path_factory):
-    folder = make_checkpoint(tmp_path_factory.mktemp("model"), "llama")
-    engine = Engine.load({"tiny": folder}, EngineConfig(dtype="float32", kv_cache_bytes=4 * 2**20, threads=1))
-    app = create_app(Settings(data_dir=folder / "data"), services_with(folder, engine, FakeAuthenticator()))
     with (
-        serving(app) as server,
+        serving(tiny_app(tmp_path_factory.mktemp("model"))) as server,
         openai.OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0) as sdk,
     ):
         yield sdk
