@@ -24,6 +24,8 @@ PLACES = {
         "tests/pairs/test_pairs.py",
         "tests/whole/test_whole.py::test_scenarios",
         "tests/whole/test_whole.py::test_planted",
+        "tests/whole/test_whole.py::test_a_seed_goes_the_same_way_each_time[2",
+        "tests/whole/test_whole.py::test_a_seed_goes_the_same_way_each_time[3",
     ),
     "e2e": (
         "tests/e2e/",
@@ -31,10 +33,11 @@ PLACES = {
         "tests/gateway/test_serve.py",
         "tests/gateway/test_footprint.py",
     ),
-    "kernels": ("tests/kernels/triton/", "tests/engine/execution/device/"),
+    "kernels": ("tests/benchmarks/test_gpu.py", "tests/kernels/triton/", "tests/engine/execution/device/"),
     "services": (
         "tests/deploy/test_alerts.py::test_each_alert_fires",
         "tests/deploy/test_alerts.py::test_the_rules",
+        "tests/deploy/test_compose.py::test_prometheus_takes",
         "tests/deploy/test_compose_wiring.py",
         "tests/deploy/test_prometheus_server.py",
     ),
