@@ -1,7 +1,6 @@
 """The tiers of tests. A test's markers follow from where it lies and which fixtures it asks for.
 
-.venv/bin/pytest -m unit                  # make test: a fresh clone needs nothing else
-.venv/bin/pytest -m services tests/gateway
+`make test` runs `pytest -m unit`; `pytest -m services tests/gateway` runs one tier of some tests.
 """
 
 import re
@@ -52,19 +51,20 @@ FIXTURES = {
 }
 """What a tier's tests ask for, or a fixture of theirs."""
 
-STORES = {"postgresql", "redis", "server"}
-"""Parameters of fixtures by which a test that runs on several stores runs on one that is a server."""
-
+PARAMETERS = {
+    "e2e": {"smollm2"},
+    "services": {"postgresql", "redis", "server"},
+}
+"""Parameters of fixtures by which a test that runs on several stores or models runs on such a one."""
 
 OTHERS = PLACES.keys() | FIXTURES.keys()
 
 
-def tiers_of(nodeid: str, fixtures: set[str], parameters: set[object]) -> set[str]:
+def tiers_of(nodeid: str, fixtures: set[str], parameters: set[str]) -> set[str]:
     """The tiers of a test: `unit` alone, or all others that it belongs to."""
     tiers = {tier for tier, places in PLACES.items() if nodeid.startswith(places)}
     tiers |= {tier for tier, names in FIXTURES.items() if fixtures & names}
-    if parameters & STORES:
-        tiers.add("services")
+    tiers |= {tier for tier, values in PARAMETERS.items() if parameters & values}
     return tiers or {UNIT}
 
 

@@ -1,0 +1,51 @@
+"""Every test is in a tier, and what the tiers are told apart by is there."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.tiers import FIXTURES, OTHERS, PARAMETERS, PLACES, UNIT, tiers_of
+
+ROOT = Path(__file__).parent.parent
+FILES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in ROOT.glob("tests/**/*.py")}
+
+
+def test_each_tier_is_a_declared_marker() -> None:
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    assert {line.partition(":")[0] for line in options["markers"]} == {UNIT, *OTHERS}
+
+
+@pytest.mark.parametrize("place", [place for places in PLACES.values() for place in places])
+def test_each_place_is_there(place: str) -> None:
+    file, _, name = place.partition("::")
+    if file.endswith("/"):
+        assert any(path.startswith(file) for path in FILES)
+    else:
+        assert f"def {name.partition('[')[0]}" in FILES[file]
+
+
+def test_each_fixture_and_parameter_is_there() -> None:
+    text = "\n".join(FILES.values())
+    fixtures = set(re.findall(r"@pytest\.fixture(?:\([^\n]*\))?\n(?:async )?def (\w+)", text))
+    assert set().union(*FIXTURES.values()) <= fixtures
+    stated = " ".join(re.findall(r"@pytest\.fixture\([^\n]*params=\[([^\n]*)\]\)", text))
+    assert all(f'"{value}"' in stated for values in PARAMETERS.values() for value in values)
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "fixtures", "parameters", "tiers"),
+    [
+        ("tests/gateway/billing/test_prices.py::test_x", {"tmp_path"}, set(), {"unit"}),
+        ("tests/gateway/billing/test_tables.py::test_x[sqlite]", {"database"}, {"sqlite"}, {"unit"}),
+        ("tests/gateway/billing/test_tables.py::test_x[postgresql]", {"database"}, {"postgresql"}, {"services"}),
+        ("tests/gateway/metering/test_pipeline.py::test_x", {"kafka_server"}, set(), {"services"}),
+        ("tests/e2e/test_drain.py::test_x", {"redis"}, set(), {"e2e", "services"}),
+        ("tests/engine/simulation/test_ahead.py::test_a_planted_bug_is_found[x]", set(), set(), {"campaign"}),
+    ],
+)
+def test_a_test_is_in_all_tiers_that_it_belongs_to(
+    nodeid: str, fixtures: set[str], parameters: set[str], tiers: set[str]
+) -> None:
+    assert tiers_of(nodeid, fixtures, parameters) == tiers
