@@ -11,7 +11,9 @@ UNIT = "unit"
 
 PLACES = {
     "campaign": (
+        "tests/console/test_hostile.py",
         "tests/deploy/test_dockerfile.py::test_the_source_distribution",
+        "tests/engine/execution/test_draft_distribution.py",
         "tests/engine/simulation/test_blocks_a_step.py",
         "tests/engine/simulation/test_shrink.py",
         "tests/engine/simulation/test_simulation.py::test_a_planted_bug",
