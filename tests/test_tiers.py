@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiers import FIXTURES, OTHERS, PARAMETERS, PLACES, UNIT, tiers_of
+from tests.tiers import FIXTURES, KEPT, OTHERS, PARAMETERS, PLACES, UNIT, tiers_of
 
 ROOT = Path(__file__).parent.parent
 FILES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in ROOT.glob("tests/**/*.py")}
@@ -17,7 +17,7 @@ def test_each_tier_is_a_declared_marker() -> None:
     assert {line.partition(":")[0] for line in options["markers"]} == {UNIT, *OTHERS}
 
 
-@pytest.mark.parametrize("place", [place for places in PLACES.values() for place in places])
+@pytest.mark.parametrize("place", [*KEPT, *(place for places in PLACES.values() for place in places)])
 def test_each_place_is_there(place: str) -> None:
     file, _, name = place.partition("::")
     if file.endswith("/"):
@@ -42,6 +42,8 @@ def test_each_fixture_and_parameter_is_there() -> None:
         ("tests/gateway/billing/test_tables.py::test_x[postgresql]", {"database"}, {"postgresql"}, {"services"}),
         ("tests/gateway/metering/test_pipeline.py::test_x", {"kafka_server"}, set(), {"services"}),
         ("tests/e2e/test_drain.py::test_x", {"redis"}, set(), {"e2e", "services"}),
+        ("tests/kernels/triton/test_norms.py::test_x", set(), set(), {"unit"}),
+        ("tests/kernels/triton/test_ops.py::test_x", set(), set(), {"kernels"}),
         ("tests/engine/simulation/test_ahead.py::test_a_planted_bug_is_found[x]", set(), set(), {"campaign"}),
     ],
 )

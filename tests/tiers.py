@@ -22,7 +22,7 @@ PLACES = {
         "tests/gateway/admin/test_openapi.py",
         "tests/gateway/formats/openai/test_fuzz.py::test_hostile",
         "tests/gateway/metering/test_crashes.py",
-        "tests/pairs/test_pairs.py",
+        "tests/pairs/test_pairs.py::test_every_pair",
         "tests/whole/test_whole.py::test_scenarios",
         "tests/whole/test_whole.py::test_planted",
         "tests/whole/test_whole.py::test_a_seed_goes_the_same_way_each_time[2",
@@ -45,6 +45,18 @@ PLACES = {
 }
 """What a tier's tests have before their names: folders, files, or beginnings of names in a file."""
 
+KEPT = (
+    "tests/engine/execution/device/test_graphs.py",
+    "tests/engine/execution/device/test_slots.py",
+    "tests/engine/execution/device/test_staging.py",
+    "tests/kernels/triton/test_activation.py",
+    "tests/kernels/triton/test_embedding.py",
+    "tests/kernels/triton/test_norms.py",
+    "tests/kernels/triton/test_plan.py",
+    "tests/kernels/triton/test_variants.py",
+)
+"""Files of a tier's folders that are fast: they stay in `unit`."""
+
 FIXTURES = {
     "browser": {"browser"},
     "campaign": {"campaign", "wheel"},
@@ -64,7 +76,7 @@ OTHERS = PLACES.keys() | FIXTURES.keys()
 
 def tiers_of(nodeid: str, fixtures: set[str], parameters: set[str]) -> set[str]:
     """The tiers of a test: `unit` alone, or all others that it belongs to."""
-    tiers = {tier for tier, places in PLACES.items() if nodeid.startswith(places)}
+    tiers = {tier for tier, places in PLACES.items() if nodeid.startswith(places) and not nodeid.startswith(KEPT)}
     tiers |= {tier for tier, names in FIXTURES.items() if fixtures & names}
     tiers |= {tier for tier, values in PARAMETERS.items() if parameters & values}
     return tiers or {UNIT}
