@@ -19,11 +19,12 @@ def test_each_tier_is_a_declared_marker() -> None:
 
 @pytest.mark.parametrize("place", [*KEPT, *(place for places in PLACES.values() for place in places)])
 def test_each_place_is_there(place: str) -> None:
-    file, _, name = place.partition("::")
+    file, *names = place.split("::")
     if file.endswith("/"):
         assert any(path.startswith(file) for path in FILES)
     else:
-        assert f"def {name.partition('[')[0]}" in FILES[file]
+        assert all(f" {name.partition('[')[0]}" in FILES[file] for name in names)
+        assert file in FILES
 
 
 def test_each_fixture_and_parameter_is_there() -> None:

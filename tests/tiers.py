@@ -20,8 +20,10 @@ PLACES = {
         "tests/engine/simulation/test_ahead.py::test_a_planted_bug",
         "tests/engine/simulation/test_speculate.py::test_a_planted_bug",
         "tests/gateway/admin/test_openapi.py",
+        "tests/gateway/admission/test_outages.py::test_short_faults",
         "tests/gateway/formats/openai/test_fuzz.py::test_hostile",
         "tests/gateway/metering/test_crashes.py",
+        "tests/kernels/test_host_ops.py::test_top_p_",
         "tests/pairs/test_pairs.py::test_every_pair",
         "tests/whole/test_whole.py::test_scenarios",
         "tests/whole/test_whole.py::test_planted",
@@ -41,6 +43,9 @@ PLACES = {
         "tests/deploy/test_compose.py::test_prometheus_takes",
         "tests/deploy/test_compose_wiring.py",
         "tests/deploy/test_prometheus_server.py",
+        "tests/gateway/analytics/test_faults.py::test_kill_after_kill",
+        "tests/gateway/tenancy/test_authenticator.py::TestOutage::test_a_real_server",
+        "tests/support/test_servers.py::test_clickhouse_keeps",
     ),
 }
 """What a tier's tests have before their names: folders, files, or beginnings of names in a file."""
