@@ -1,4 +1,4 @@
-"""Admission of a prepared request: hold what it may need, run it no further than that, settle and bill what it used."""
+"""Admission: holds what a request may use, bounds its answer by the hold, and settles and bills what it used."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -18,17 +18,17 @@ from gateway.metering.journal.meter import Meter
 from gateway.metering.journal.opening import Opening
 
 USAGE_TIMEOUT_S = 2.0
-"""How long the engine is waited for to say what an answer that was cut short had consumed: it takes a step. Where it
-has not said so by then, all that was held counts against limits."""
+"""How long to wait for the engine's report of what an aborted answer had consumed, which takes a step. Without a report
+everything that was held counts against limits."""
 
 
 class HoldLost(QuotaExceeded):
-    """What a request held and let go of for another model is not to be had again: it cannot go on with either."""
+    """The request released its hold to try another model and could not re-acquire it; it fails on both models."""
 
 
 @dataclass(slots=True)
 class Admission:
-    """A request that may run. `prompts` have the length of their answers cut to what is held."""
+    """An admitted request. `prompts` have their `max_tokens` cut to what is held."""
 
     prompts: Sequence[PreparedPrompt]
     usage: UsageTotal
@@ -44,27 +44,27 @@ class Admission:
         self._running = True
 
     def reopen(self, opening: Opening) -> None:
-        """What is sent from now on is billed as this says. Nothing has been sent yet.
+        """Replace the usage record. Nothing has been sent yet.
 
         Raises:
-            JournalUnavailable: what is used could not be billed.
+            JournalUnavailable: the record cannot be written.
         """
         self._meter.reopen(opening)
 
     async def switch_model(self, opening: Opening, quotas: Sequence[Quota], prompts: Sequence[PreparedPrompt]) -> None:
-        """Another model answers from now on. Nothing has been sent of what the first one wrote; what it cost the engine
-        stays with the request, and its tokens count against limits together with the other one's.
+        """Switch to another model. Nothing of the first one's answer has been sent; its engine time stays with the
+        request, and its tokens count against limits together with the other model's.
 
         Raises:
-            QuotaExceeded: there is no room for the other model, and the first one goes on.
-            HoldLost: somebody else has taken the first one's room meanwhile.
+            QuotaExceeded: the limits refuse the other model; the request stays with the first one.
+            HoldLost: the first hold could not be taken again.
             StoreAway, JournalUnavailable: as `admitted`.
         """
         await self._wait_for_usage()
         former, choices_each, computed_tokens = self.hold, self.usage.choices_each, self._counted_tokens()
-        # Both at a time may be more than a limit on concurrency allows.
+        # Both together may exceed a limit on concurrency.
         await self._limiter.release(former)
-        # Should there be no other, what was computed is committed all the same.
+        # If there is no other hold, the computed tokens are still committed.
         self.hold = replace(former, request_id=f"{opening.request_id}-4")
         try:
             hold = await _hold(
@@ -87,27 +87,28 @@ class Admission:
         self._running, self._known = False, asyncio.Event()
 
     def record_sent(self) -> None:
-        """All that `usage` has counted was handed to the client's socket."""
+        """Everything that `usage` has counted was written to the client's socket."""
         self._meter.advance(self.usage.progress)
 
     def on_aborted(self, choice: int, usage: Usage) -> None:
-        """What a choice had consumed that was not read to its end, or not sent."""
+        """The engine's report for a choice that was not read to its end, or not sent."""
         self.usage.on_aborted(choice, usage)
         if self.usage.settled:
             self._known.set()
 
     async def complete(self) -> None:
-        """All choices have ended. On return that is on the disk, what was held is free, and the client may know.
+        """Close the usage record and settle, once all choices have ended. On return the record is on the disk and the
+        holds are free, so the client may have the end of its answer.
 
         Raises:
-            JournalUnavailable: it is not on the disk, so the client must not have the rest.
+            JournalUnavailable: the record is not on the disk, so the client must not have the rest.
         """
         await self._meter.close(self.usage.progress, self.usage.work, self.usage.ending)
         await self._settle()
 
     async def end(self, ending: Ending) -> None:
-        """It ended, early unless it is complete. Idempotent. A caller that is cancelled waits no longer for the engine;
-        the request is journalled and settled all the same."""
+        """End the request, early unless it is complete. Idempotent. A cancelled caller stops waiting for the engine;
+        the request is still journalled and settled."""
         try:
             if not self._meter.closed:
                 await self._wait_for_usage()
@@ -117,7 +118,7 @@ class Admission:
             await self._settle()
 
     async def _wait_for_usage(self) -> None:
-        """Wait for the engine to say what each choice consumed, as long as that may take."""
+        """Wait for the engine's report on each choice, up to `USAGE_TIMEOUT_S`."""
         if self._running and not self.usage.settled:
             with suppress(TimeoutError):
                 async with asyncio.timeout(USAGE_TIMEOUT_S):
@@ -131,14 +132,14 @@ class Admission:
             raise HoldLost(error.refusal) from None
 
     async def _settle(self) -> None:
-        """Commit what was used and free the rest, once. It is finished even if the caller is cancelled."""
+        """Commit what was used and free the rest, once, even if the caller is cancelled."""
         if self._settled is None:
             self._settled = asyncio.create_task(self._commit())
         if not self._settled.done():
             await asyncio.shield(self._settled)
 
     async def _commit(self) -> None:
-        """What the engine computed counts, though nobody pays for what was not sent."""
+        """Computed tokens count against limits, though only sent ones are billed."""
         if tokens := self._counted_tokens():
             await self._limiter.settle(self.hold, tokens, self._meter.billed_nanodollars)
         else:
@@ -159,14 +160,14 @@ async def admitted(
     choices_each: int,
     minimum_tokens: int = 0,
 ) -> AsyncIterator[Admission]:
-    """Hold prompt and answer of every choice against all quotas, for the time of the block, and meter it.
+    """Hold prompts and answers of a request against all quotas for the duration of the block, and meter it.
 
-    Where a limit has less left than was asked for, the answers are cut to it: they end at the very token where the
-    limit does, unless that is before `minimum_tokens`, where the client asks for as many.
+    If a limit has less left than was asked for, the answers are cut to it and end at the token where the limit does. A
+    limit with less than `minimum_tokens` left, or than the client asks for if that is less, refuses the request.
 
     Raises:
-        QuotaExceeded: not even that, or a token each, fits. StoreAway: the limits cannot be checked.
-        JournalUnavailable: what is used could not be billed.
+        QuotaExceeded: a limit refuses the request. StoreAway: the limits cannot be checked.
+        JournalUnavailable: the usage record cannot be opened.
     """
     lengths = [len(prompt.token_ids) for prompt in prompts]
     hold = await _hold(limiter, opening.request_id, opening.price, quotas, prompts, choices_each, minimum_tokens)
@@ -200,7 +201,7 @@ async def _hold(
     minimum_tokens: int = 0,
     earlier_tokens: int = 0,
 ) -> Hold:
-    """`earlier_tokens` were computed by another model, and are paid for by nobody."""
+    """`earlier_tokens`: computed by another model, counted against limits and not billed."""
     prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
     demands = demands_of(
         quotas,

@@ -1,4 +1,4 @@
-"""Requests that generate nothing: they count as requests, and as no tokens."""
+"""Limits of requests that generate nothing: they count as requests and not as tokens."""
 
 from gateway.admission.book import demands_of, limits_for
 from gateway.admission.model import Measure
@@ -13,11 +13,11 @@ from gateway.tenancy.records import Principal
 async def count_request(
     services: Services, classes: TierClasses, caller: Principal, model: ServedModel
 ) -> dict[str, str]:
-    """Count one against requests a minute, before its work is begun: so it counts however it ends. The headers that
-    say what is left.
+    """Count a request against requests per minute before its work begins, so that it counts however it ends. Returns
+    the rate limit headers.
 
     Raises:
-        QuotaExceeded: there is none left.
+        QuotaExceeded: none is left.
         StoreAway: the limits cannot be checked.
     """
     own = classes.of_tier(caller.tier)

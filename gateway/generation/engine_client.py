@@ -1,4 +1,4 @@
-"""What the gateway needs of an engine. `engine.engine.Engine` has it, and so has a fake in the tests."""
+"""The engine as the gateway uses it. `engine.engine.Engine` implements it."""
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -25,7 +25,7 @@ class ServedModel(Protocol):
 
     @property
     def windows(self) -> Mapping[str, int]:
-        """The same for each class of service, by its name."""
+        """`max_model_len` for each service class, by its name."""
         ...
 
     @property
@@ -36,7 +36,7 @@ class ServedModel(Protocol):
 
     @property
     def version(self) -> str:
-        """Names the weights, the same on every replica that serves them."""
+        """Identifies the weights, equally on every replica."""
         ...
 
 
@@ -73,7 +73,7 @@ class OutputStream(Protocol):
 
 
 class EngineClient(Protocol):
-    """Loaded models and what steps them. `start` and `close` may take long; both are idempotent."""
+    """Loaded models and the thread that runs them. `start` and `close` may block; both are idempotent."""
 
     @property
     def models(self) -> Mapping[str, ServedModel]: ...
@@ -86,19 +86,19 @@ class EngineClient(Protocol):
     def close(self) -> None: ...
 
     def stats(self) -> Mapping[str, SchedulerStats]:
-        """What each model's scheduler holds now and has done so far."""
+        """Current state and totals of each model's scheduler."""
         ...
 
     def predicted_wait(self, model: str, service_class: ServiceClass, prompt_tokens: int) -> PredictedWait:
-        """How long a request of this class would wait if it came now."""
+        """The predicted wait of a request of this class that is submitted now."""
         ...
 
     def queue_depth(self, model: str) -> int:
-        """How many requests wait for a model, of all classes, or were let in and will find no room."""
+        """Requests of all classes that wait for a model, including reserved ones that will not fit at once."""
         ...
 
     def reserve(self, model: str, service_class: ServiceClass) -> Reservation:
-        """Count a request that is let in now among those that wait, until `stream` submits it or it is released."""
+        """Reserve a place in the queue for a request that is admitted now, until it is submitted or released."""
         ...
 
     def submit(

@@ -1,4 +1,4 @@
-"""What a supervisor and a scraper ask, without a key."""
+"""Probes and metrics, without a key: /healthz, /readyz, /metrics."""
 
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from starlette.types import Receive, Scope, Send
@@ -11,19 +11,19 @@ from gateway.telemetry.metrics import Metrics
 
 
 class Healthz:
-    """An ASGI endpoint: the event loop answers."""
+    """An ASGI endpoint: 200 while the event loop runs."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send_body(send, 200, b'{"status":"ok"}')
 
 
 def is_ready(engine: EngineClient, journal: Journal) -> bool:
-    """Whether requests can be served, and billed."""
+    """Whether requests can be served and billed."""
     return engine.ready and journal.trouble is None
 
 
 class Readyz:
-    """An ASGI endpoint: whether to send requests here."""
+    """An ASGI endpoint: 200 if requests should be sent here, else 503."""
 
     def __init__(self, engine: EngineClient, journal: Journal, drain: Drain) -> None:
         self._engine = engine
@@ -40,7 +40,7 @@ class Readyz:
 
 
 class Scrape:
-    """An ASGI endpoint: Prometheus' text format."""
+    """An ASGI endpoint: metrics in Prometheus' text format."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics

@@ -9,7 +9,7 @@ from gateway.http.fields import too_long
 
 
 def truncated(request: GenerationRequest, token_ids: Sequence[int], window: int) -> Sequence[int]:
-    """A prompt cut to what the request says, if it says so."""
+    """The prompt, truncated as the request asks for, if it does."""
     if request.truncation is None:
         return token_ids
     most = request.truncation.tokens
@@ -23,7 +23,9 @@ def truncated(request: GenerationRequest, token_ids: Sequence[int], window: int)
 
 
 def bound_prompt_logprobs(request: GenerationRequest, encoded: Sequence[Sequence[int]]) -> None:
-    """Raises: APIError, more log-probabilities of prompts are asked for than one answer may hold."""
+    """Raises:
+    APIError: 400, the request asks for more log-probabilities of prompts than one answer may hold.
+    """
     alternatives = request.details.prompt_logprobs
     if alternatives is None:
         return
@@ -38,10 +40,10 @@ def longer_than_window(param: str, window: int, tokens: str) -> APIError:
 
 
 def require_tokenizable(param: str, text_bytes: int, window: int) -> None:
-    """Of text that is tokenised though it may have more tokens than the window.
+    """Bound text that is tokenised even if it has more tokens than the window, because it is truncated.
 
     Raises:
-        APIError: 400, it is so long that it is not.
+        APIError: 400, `text_bytes` is over the bound.
     """
     most = max(MIN_TOKENIZED_BYTES, TOKENIZED_BYTES_PER_TOKEN * window)
     if text_bytes > most:
@@ -49,10 +51,10 @@ def require_tokenizable(param: str, text_bytes: int, window: int) -> None:
 
 
 def answer_tokens(request: GenerationRequest, prompt_tokens: int, window: int) -> int:
-    """How long the answer may be: what was asked for, the default, or the rest of the window.
+    """The maximum length of the answer: the requested one, the default, or the rest of the context window.
 
     Raises:
-        APIError: 400, `context_length_exceeded` where prompt and answer do not fit.
+        APIError: 400, `context_length_exceeded` if prompt and answer do not fit the window.
     """
     param = request.prompt_param
     if prompt_tokens == 0:

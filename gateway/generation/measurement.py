@@ -1,4 +1,4 @@
-"""What the metrics learn of one generating request."""
+"""Metrics of one generating request, by OpenTelemetry's GenAI conventions."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ _INTERNAL = "internal_error"
 
 
 class Measurement:
-    """Times one request from its last byte on. `labels` are operation, model (a served one) and tier."""
+    """Times one request from the last byte of its body on. `labels`: operation, served model, and tier."""
 
     def __init__(self, metrics: Metrics, labels: tuple[str, str, str]) -> None:
         self._metrics = metrics
@@ -29,8 +29,8 @@ class Measurement:
         self._labels = (operation, model, tier)
 
     def record_deltas(self, outputs: Sequence[ParsedDelta]) -> None:
-        """Note when tokens came. A choice's later tokens are timed from the delta that brought its first, and each
-        delta from the one before it."""
+        """Record arrival times: time to first token, inter-token latency between deltas, and time per output token from
+        a choice's first delta on."""
         now = time.perf_counter()
         for output in outputs:
             choice, delta = output.choice, output.delta
@@ -65,7 +65,7 @@ class Measurement:
 
 @contextmanager
 def measuring(metrics: Metrics, labels: tuple[str, str, str]) -> Iterator[Measurement]:
-    """Measure a block; how it ends is the request's outcome."""
+    """Measure a block. Its exception, if any, is the outcome of the request."""
     measurement = Measurement(metrics, labels)
     try:
         yield measurement
@@ -78,7 +78,7 @@ def measuring(metrics: Metrics, labels: tuple[str, str, str]) -> Iterator[Measur
 
 
 def error_type(error: BaseException) -> str:
-    """An error's code, of which there are few."""
+    """The code of an error, as a label value."""
     if isinstance(error, ClientGone):
         return "client_gone"
     known = as_api_error(error) if isinstance(error, Exception) else None
@@ -86,6 +86,6 @@ def error_type(error: BaseException) -> str:
 
 
 def shed_reason(error: BaseException) -> str | None:
-    """The code of an error that says to come back later; None for any other."""
+    """The code of an error that asks the client to retry later; None for any other."""
     known = as_api_error(error) if isinstance(error, Exception) else None
     return known.code if known is not None and known.status in (429, 503) else None

@@ -26,12 +26,12 @@ from gateway.speech.prompting import shown
 
 @dataclass(frozen=True, slots=True)
 class PreparedPrompt:
-    """`echo` is the prompt as text where the client wants it back, else None. `continues_text`: the answer goes on
-    where the prompt's text ends."""
+    """A prompt in the model's tokens. `echo`: the prompt's text if the answer is to repeat it, else None.
+    `continues_text`: the answer continues the prompt's text."""
 
     token_ids: Sequence[int]
     params: SamplingParams
-    """With the length of the answer settled, and what it is held to."""
+    """With `max_tokens` and `grammar` set."""
     echo: str | None
     continues_text: bool
 
@@ -42,14 +42,14 @@ class PreparedPrompt:
 
 
 async def prepare(request: GenerationRequest, model: ServedModel, window: int, lane: TextLane) -> list[PreparedPrompt]:
-    """Tokenise, and hold prompt and answer against the window, in tokens. (The engine checks token ids.)
+    """Tokenise, and check prompt and answer against `window`, in tokens. (The engine checks token ids.)
 
-    What surely has more tokens than the window is refused without tokenising it.
+    Text that cannot fit the window is refused without tokenising it.
 
     Raises:
-        APIError: 400, `context_length_exceeded` where prompt and answer do not fit the window; the model has no chat
-            template, or it refuses these messages.
-        ClientGone: the client hung up.
+        APIError: 400, `context_length_exceeded` if prompt and answer do not fit the window; the model has no chat
+            template, or the template refuses these messages.
+        ClientGone: the client disconnected.
     """
     prompts, param = prompts_of(request), request.prompt_param
     most_tokens: int | None = window
@@ -68,7 +68,7 @@ async def prepare(request: GenerationRequest, model: ServedModel, window: int, l
 
 
 def prompts_of(request: GenerationRequest) -> tuple[Prompt, ...]:
-    """What its model is asked: conversations with the tools that it may call."""
+    """The prompts, with the tools that the answer may call in conversations."""
     tools = () if request.tools is None else request.tools.shown
     return tuple(
         replace(prompt, tools=tools) if tools and isinstance(prompt, Conversation) else prompt
@@ -79,7 +79,7 @@ def prompts_of(request: GenerationRequest) -> tuple[Prompt, ...]:
 def limited(
     request: GenerationRequest, encoded: Sequence[Sequence[int]], model: ServedModel, window: int
 ) -> list[PreparedPrompt]:
-    """As `prepare`, from the token ids of each prompt."""
+    """As `prepare`, from the token ids of each prompt (`encoded`)."""
     prepared = []
     encoded = [truncated(request, ids, window) for ids in encoded]
     bound_prompt_logprobs(request, encoded)
@@ -106,14 +106,14 @@ async def encode(
     add_special_tokens: bool = True,
     most_tokens: int | None = None,
 ) -> list[Sequence[int]]:
-    """Token ids of each prompt. Much text goes to a thread, where it does not hold up everybody's streams.
+    """Token ids of each prompt. Long text is tokenised on a thread, so that it does not delay other streams.
 
-    `add_special_tokens` is about plain text; a chat template says itself what it wants.
+    `add_special_tokens` applies to plain text; a chat template writes its own.
 
     Raises:
-        TooManyTokens: one prompt surely has more than `most_tokens`.
-        ChatTemplateError: there is no template, or it refuses these messages.
-        ClientGone: the client hung up.
+        TooManyTokens: a prompt has more than `most_tokens` tokens, by a bound on its text.
+        ChatTemplateError: the model has no template, or the template refuses these messages.
+        ClientGone: the client disconnected.
     """
 
     def encode_all() -> list[Sequence[int]]:
@@ -145,10 +145,10 @@ def _encode(prompt: Prompt, text: TextProcessor, add_special_tokens: bool, most_
 
 
 def _grammar(request: GenerationRequest) -> GrammarSpec | None:
-    """What the answer is held to: what the body says, or the calls that it has to make.
+    """The grammar of the answer: that of the body, or that of forced tool calls.
 
     Raises:
-        APIError: both. No answer can be a call and text of some form.
+        APIError: 400, the request asks for both.
     """
     asked, use = request.params.grammar, request.tools
     if use is None or not use.shown:
@@ -161,7 +161,7 @@ def _grammar(request: GenerationRequest) -> GrammarSpec | None:
 
 
 def _variables(conversation: Conversation, text: TextProcessor) -> dict[str, str | int | float | bool]:
-    """What the template may look at, the effort among it in the template's own words."""
+    """The variables of the chat template. The reasoning effort gets the name that the template reads."""
     variables, effort = dict(conversation.variables), conversation.reasoning_effort
     if effort is None:
         return variables
@@ -178,9 +178,10 @@ def _continues_text(prompt: Prompt) -> bool:
 
 
 def infilling_of(text: TextProcessor) -> Infilling:
-    """
+    """How the model fills in the middle.
+
     Raises:
-        APIError: the model has no tokens for it.
+        APIError: 400, the model has no tokens for it.
     """
     if text.infilling is None:
         raise invalid("suffix", "The model was not trained to fill in the middle.", "unsupported_parameter")
@@ -188,7 +189,7 @@ def infilling_of(text: TextProcessor) -> Infilling:
 
 
 def text_chars(prompt: Prompt) -> int:
-    """Length of what is tokenised, near enough to choose where to do it; 0 of token ids."""
+    """Approximate length of the text to tokenise, to choose where to do it; 0 for token ids."""
     match prompt:
         case str():
             return len(prompt)

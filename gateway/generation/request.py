@@ -1,4 +1,4 @@
-"""The one value that every generating endpoint's body comes down to."""
+"""`GenerationRequest`: the form into which every generating endpoint parses its body."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,11 +13,10 @@ from gateway.speech.tools import Tool, ToolUse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """Messages for a model's chat template. `variables` are extra ones that the template may look at.
+    """Messages for a model's chat template. `variables`: additional variables of the template.
 
-    `continue_final_message`: the answer goes on with the last message, an assistant's, and does not repeat it; then
-    there is no generation prompt. `tools` are those that the model is told of. `effort_param` is the body's field with
-    the effort, for errors.
+    `continue_final_message`: the answer continues the last message, an assistant's, without a generation prompt.
+    `tools`: those that the template shows. `effort_param`: the body's field of `reasoning_effort`, for errors.
     """
 
     messages: tuple[Mapping[str, Any], ...]
@@ -30,7 +29,7 @@ class Conversation:
 
     @property
     def begun_answer(self) -> str:
-        """The text of the last message, if the assistant said it."""
+        """The text of the last message, if it is the assistant's."""
         last = self.messages[-1]
         content = last.get("content") or ""
         text = content if isinstance(content, str) else "\n".join(part["text"] for part in content)
@@ -38,27 +37,27 @@ class Conversation:
 
     @property
     def chars(self) -> int:
-        """Length of all that the template may write out, near enough to choose where to do it."""
+        """Approximate length of the rendered template, to choose where to render it."""
         return len(orjson.dumps([self.messages, dict(self.variables), self.tools], default=dict))
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """What stands before and behind the text that is asked for."""
+    """A prompt for filling in the middle: the text before and after the gap."""
 
     before: str
     behind: str
 
 
 Prompt = str | tuple[int, ...] | Gap | Conversation
-"""Plain text, token ids, a gap in a text, or a conversation."""
+"""Plain text, token ids, a gap to fill, or a conversation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """What is told of an answer besides its text: the ids of its tokens and its prompt's; the log-probabilities of the
-    prompt's tokens and of its own, each with so many alternatives (None: not told); with each chunk of a stream, the
-    usage so far."""
+    """What an answer contains apart from its text. `token_ids`: those of prompt and answer. `prompt_logprobs`,
+    `logprobs`: log-probabilities with this many alternatives; None: without. `running_usage`: the usage so far in each
+    chunk."""
 
     token_ids: bool = False
     prompt_logprobs: int | None = None
@@ -68,8 +67,8 @@ class Details:
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """A longer prompt is cut to so many tokens, its last ones or its first; None: to what the answer leaves of the
-    window."""
+    """Truncation of prompts to `tokens` tokens, their last ones if `keeps_end`, else their first. None: to what the
+    answer leaves of the context window."""
 
     tokens: int | None
     keeps_end: bool = True
@@ -77,14 +76,13 @@ class Truncation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """A validated request that knows nothing of the model it names.
+    """A validated request, independent of the model that it names.
 
-    `params.max_tokens` is what the client asked for and `limit_param` the name it used, both None when it set no
-    limit; then `default_max_tokens` applies as far as the window allows (None: the rest of the window).
-    `prompt_param` names the field that the prompts came from. Choice `i * params.n + j` answers prompt i. `session_id`
-    is the conversation that the messages go on with, where the body names one. `tools`: those that the answer may call.
-    `best` of the choices for each prompt are told, the likeliest; None: all. `add_special_tokens` is about prompts of
-    plain text.
+    `params.max_tokens`: as the client set it, in the field `limit_param`; both None if it did not. Then
+    `default_max_tokens` applies as far as the context window allows (None: the rest of the window). `prompt_param`: the
+    field of the prompts. Choice `i * params.n + j` answers prompt i. `session_id`: the session that the messages
+    continue, if the body names one. `tools`: those that the answer may call. `best`: how many choices of each prompt
+    are returned, the likeliest; None: all. `add_special_tokens` applies to prompts of plain text.
     """
 
     model: str

@@ -18,7 +18,7 @@ from gateway.speech.output_parser import ParsedDelta
 
 @dataclass(frozen=True, slots=True)
 class ResponseMeta:
-    """The members that every chunk and the whole body of one answer begin with. `service_tier`: where asked for."""
+    """The first members of every chunk and of the whole body of one answer. `service_tier`: None if not asked for."""
 
     id: str
     model: str
@@ -73,25 +73,25 @@ def event(data: bytes) -> bytes:
 
 
 DONE = event(b"[DONE]")
-"""OpenAI's end of a stream that ended well."""
+"""OpenAI's last event of a successful stream."""
 
 
 def new_id(prefix: str) -> str:
-    """The prefix has its separator: APIs differ in that."""
+    """A random id. `prefix` includes its separator, in which APIs differ."""
     return prefix + uuid.uuid4().hex
 
 
 @cache
 def system_fingerprint(model: str) -> str:
-    """Changes with what may change the text that a seed gives: the program's version and the (served) model."""
+    """A digest of what may change the text of a seed: the program's version and the served model."""
     return "fp_" + hashlib.sha256(f"{version('turnpike')}:{model}".encode()).hexdigest()[:12]
 
 
 def chunk_end(include_usage: bool) -> bytes:
-    """With usage asked for, every chunk but the last says that it has none."""
+    """The end of a chunk. With `include_usage`, all chunks but the last have a `usage` of null."""
     return b'],"usage":null}' if include_usage else b"]}"
 
 
 def chunk_end_with(members: Mapping[str, Any]) -> bytes:
-    """The end of a chunk that has more to say than its choices."""
+    """The end of a chunk with members after its choices."""
     return b"]," + orjson.dumps(members)[1:]

@@ -1,4 +1,4 @@
-"""Routing of generating requests: what it is told of them, and what clients are told of it."""
+"""Routing of generating requests: the router's input, its errors, and the response headers about it."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -26,7 +26,7 @@ _NANO = 10**9
 
 
 class RouteStage:
-    """Chooses the model of each request, and counts what was chosen. `score` is what it judges questions by."""
+    """Selects the model of each request, and counts the selections. `score` rates the complexity of questions."""
 
     def __init__(self, services: Services, settings: Settings, names: ModelNames) -> None:
         self._services = services
@@ -89,7 +89,7 @@ def route_headers(route: Route) -> dict[str, str]:
 
 
 def refusal_of(error: Exception) -> Refusal | None:
-    """Why a model cannot take a request that another one may; None where none can."""
+    """Why a model refuses a request that another model may take; None if no other may."""
     match error:
         case Overloaded():
             return Refusal.OVERLOADED
@@ -104,7 +104,7 @@ def refusal_of(error: Exception) -> Refusal | None:
 
 
 def question_of(request: GenerationRequest) -> Question:
-    """What the request asks, as the complexity score sees it. It asks for tools where some were used before."""
+    """The input of the complexity score. A conversation with tool messages counts as one with tools."""
     users, system_chars, turns, has_tools = [], 0, 0, False
     for role, text in (each for prompt in request.prompts for each in _texts(prompt)):
         turns += role in ("user", "assistant")
@@ -124,7 +124,7 @@ def question_of(request: GenerationRequest) -> Question:
 
 
 def token_param(request: GenerationRequest) -> str | None:
-    """The field of the request that speaks in token ids, if one does."""
+    """The field of the request that has token ids, if one does."""
     if any(isinstance(prompt, tuple) for prompt in request.prompts):
         return request.prompt_param
     params = request.params
@@ -141,7 +141,7 @@ def model_names(engine: EngineClient, settings: Settings) -> ModelNames:
 
 
 def _texts(prompt: Prompt) -> Iterator[tuple[str, str]]:
-    """Who says what."""
+    """Role and text of each message."""
     match prompt:
         case str():
             yield "user", prompt

@@ -1,4 +1,4 @@
-"""From a tenant's tier, and what its client asks for, to the class that serves a request."""
+"""Service classes: the class that serves a request, from its tenant's tier and its `service_tier`."""
 
 from dataclasses import dataclass
 
@@ -10,13 +10,13 @@ from gateway.http.errors import APIError, invalid
 from gateway.tenancy import Limits, Tier
 
 WAIT_TARGETS = 10
-"""A request is turned away where it would wait for more than so many of its class's targets, unless stated."""
+"""The default of `max_wait_ms`, in multiples of the class's `ttft_target_ms`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TierClass:
-    """How requests of one class are served. `word` is OpenAI's for it; `limits` are its tenants' own, where none are
-    stated for them. A request whose predicted wait for a first token is over `max_wait_ms` is turned away."""
+    """How requests of one class are served. `word`: OpenAI's name of it. `limits`: those of tenants that have none of
+    their own. A request whose predicted time to first token is over `max_wait_ms` is refused."""
 
     engine_class: ServiceClass
     word: str
@@ -29,10 +29,10 @@ class TierClass:
 
 
 class TierClasses:
-    """All classes of the settings, by name; each is what a tenant's tier may be.
+    """All classes of the settings, by name. A tenant's tier is one of them.
 
-    OpenAI's words have these meanings: `auto` and `priority` ask for the tenant's own class, `default` for the one that
-    is called standard (the lowest, where there is none of that name), `flex` for the lowest.
+    OpenAI's values of `service_tier` select: `auto` and `priority` the tenant's own class, `default` the class named
+    standard (the lowest if there is none), `flex` the lowest.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -50,7 +50,7 @@ class TierClasses:
             for rank, each in enumerate(engine_classes)
         ]
         self._highest = {"auto": 0, "priority": 0, "default": default, "flex": len(names) - 1} | self._rank_of
-        """The rank that a word asks for; what is higher, the request does not get."""
+        """The highest rank that a value of `service_tier` may get."""
         self.default_tier: Tier = names[default]
 
     @property
@@ -61,15 +61,15 @@ class TierClasses:
     def of_tier(self, tier: Tier) -> TierClass:
         """
         Raises:
-            APIError: 403, the settings name no such class: no other may take its place unasked.
+            APIError: 403, the settings have no such class. No other class replaces it.
         """
         return self._classes[self._rank_of_tier(tier)]
 
     def serving(self, tier: Tier, asked: str | None) -> TierClass:
-        """The class that a request runs in: its tenant's, or a lower one that the client asks for. Never a higher one.
+        """The class that serves a request: its tenant's, or a lower one that `asked` names. Never a higher one.
 
         Raises:
-            APIError: 400, the client asks for what there is not; 403, as `of_tier`.
+            APIError: 400, there is no class `asked`; 403, as `of_tier`.
         """
         own = self._rank_of_tier(tier)
         lowered = 0 if asked is None else self._highest.get(asked)
@@ -90,7 +90,7 @@ class TierClasses:
 
 
 def echoed(serving: TierClass, asked: str | None) -> str | None:
-    """`service_tier` of an answer: in the words of the question. None: nothing was asked."""
+    """The `service_tier` of an answer, as the request spelled it. None: the request has none."""
     return None if asked is None else serving.word if asked in OPENAI_TIERS else serving.name
 
 

@@ -1,4 +1,4 @@
-"""What requests are served with."""
+"""The services that requests use."""
 
 from dataclasses import dataclass, field
 
@@ -19,9 +19,9 @@ from gateway.tenancy.records import Principal
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Whoever makes them has loaded `prices`; the application starts them with its lifespan, and ends them.
+    """Created with `prices` loaded. The application starts and closes them with its lifespan.
 
-    `relay` is None where nothing takes the journal's events away, `books` where journal and store are not compared.
+    `relay`: None if no destination of usage events is configured. `books`: None if journal and store are not compared.
     """
 
     engine: EngineClient

@@ -1,4 +1,4 @@
-"""What of a session's conversation a model is shown: all of it, or what its window takes."""
+"""Fits a session's conversation to the context window of a model: all turns, or the newest."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,16 +19,17 @@ from gateway.sessions.policy import Cut
 from gateway.sessions.window import Size, Window, turns_to_drop
 
 Summarise = Callable[[str | None, Sequence[Message]], Awaitable[Summary]]
-"""From the former summary, and the messages that go to a new one."""
+"""Writes a summary of the former summary and the messages that are dropped."""
 
 _log = structlog.get_logger("turnpike.sessions")
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """`history` with what the client has just sent, and the prompt that it is: None where that surely has more tokens
-    than the window, at least as many as `size` says. `cut` says how it was made to fit, None: nothing had to go.
-    `summary` was written for that."""
+    """The conversation as a model is given it.
+
+    `history` includes the new messages. `token_ids`: its prompt; None if it has more tokens than the window, at least
+    `size.tokens`. `cut`: how it was made to fit; None if it fits whole. `summary`: the one written for that, if any."""
 
     history: History
     token_ids: Sequence[int] | None
@@ -38,8 +39,8 @@ class Shown:
 
 
 class Fitter:
-    """Fits one conversation to one model. `droppable` of its oldest turns may go. `like` says how to render it. What
-    surely has more than `most_tokens`, which is no less than a window's limit, is not tokenised."""
+    """Fits one conversation to one model. `droppable`: how many of its oldest turns may be dropped. `like`: the
+    conversation that says how to render it. Text that has more than `most_tokens` tokens is not tokenised."""
 
     def __init__(
         self,
@@ -59,14 +60,13 @@ class Fitter:
         self._tried: dict[int, Shown] = {}
 
     async def fit(self, window: Window, summarise: Summarise | None, *, whole: bool) -> Shown:
-        """All of it where that is within the window's limit; else without the oldest turns, and with a summary of them
-        if `summarise` writes one that fits. A prompt that is over the limit even so is left to whoever holds it against
-        the model's window.
+        """The whole conversation if it is within the window's limit; otherwise without its oldest turns, and with a
+        summary of them if `summarise` writes one that fits. The caller checks the result against the model's window.
 
         Raises:
-            APIError: 400, what the client has sent is more than a session may have; or no turn may go, as it is to be
-                `whole`.
-            ClientGone: while the summary was written.
+            APIError: 400, the new messages are larger than a session may be; or `whole` is set and turns would have to
+                be dropped.
+            ClientGone: the client disconnected while the summary was written.
         """
         everything = await self._without(0)
         if everything.size.within(window.limit):
@@ -86,13 +86,14 @@ class Fitter:
         return await self._summed_up(dropped, window, summarise) or replace(shown, cut=Cut.SUMMARY_FAILED)
 
     async def _summed_up(self, dropped: int, window: Window, summarise: Summarise) -> Shown | None:
-        """Without these turns, and with a summary that stands for them. None: there is none, or it does not fit."""
+        """The conversation with a summary in place of its first `dropped` turns. None: none was written, or it does not
+        fit."""
         gone = [message for turn in self._joined.turns[:dropped] for message in turn]
         try:
             summary = await summarise(self._joined.summary, gone)
         except ClientGone:
             raise
-        except Exception as error:  # of whatever kind: the turn goes on without it
+        except Exception as error:  # of any kind: the turn continues without it
             _log.warning("no summary of a session's oldest turns", reason=type(error).__name__)
             return None
         shown = await self._show(self._joined.without(dropped, summary.text))

@@ -1,8 +1,8 @@
-"""A chat that goes on with a session: what is stored goes in front, and what was said is stored behind.
+"""Sessions: the stored conversation is prepended to a chat, and the turn is appended to it afterwards.
 
-A turn on a session passes here three times: `SessionStage.joined` before the model is chosen, `SessionStage.prepare`
-when it is, as the window is counted in its tokens, and `SessionTurn.keep` when its answer has ended well. A turn that
-ends in any other way leaves the session as it was.
+A turn has three steps: `SessionStage.joined` before the model is selected, `SessionStage.prepare` for a selected model,
+as the window is counted in its tokens, and `SessionTurn.keep` when the answer has ended well. A turn that fails leaves
+the session unchanged.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -39,7 +39,7 @@ SESSION_HEADER = "x-turnpike-session"
 
 @dataclass(slots=True)
 class SessionTurn:
-    """One turn on a session. `droppable` of the turns in `joined` were stored before; the others came just now."""
+    """One turn of a session. `droppable`: how many of the turns in `joined` were stored; the others are new."""
 
     id: str
     joined: History
@@ -75,10 +75,10 @@ class SessionTurn:
         most_tokens: int | None,
         whole: bool,
     ) -> Shown:
-        """Settle what this model is shown; the last model that it is settled for counts."""
+        """Fit the conversation to a model. The last model that it is fitted to answers."""
 
         async def summarise_once(former: str | None, gone: Sequence[Message]) -> Summary:
-            """For another model, too, if the same turns go: a summary is paid for."""
+            """Once for each set of dropped turns, whichever model needs it, as a summary is billed."""
             assert summarise is not None
             if len(gone) not in self._summaries:
                 self._summaries[len(gone)] = await summarise(former, gone)
@@ -94,14 +94,14 @@ class SessionTurn:
             self._pieces += output.pieces
 
     async def keep(self) -> None:
-        """The answer has ended well, and is billed: remember it. Where that fails the answer is the client's all the
-        same, and `kept` says so."""
+        """Store the turn, once its answer has ended well and is billed. If that fails, `kept` is False and the client
+        still gets its answer."""
         history = self.shown.history.answered(said(Spoken.of(self._pieces)))
         self.kept = await self._open.keep(history, self.shown.cut)
 
     def headers(self) -> dict[str, str]:
-        """Which session, and how many of its former turns the model was shown and how many not. Whether this one was
-        kept is known when the answer has ended."""
+        """Response headers: the session, its stored turns in the prompt, and the dropped ones. `-kept` is there once
+        the answer has ended."""
         history = self.shown.history
         shown_turns = self.droppable - (history.dropped_turns - self.joined.dropped_turns)
         headers = {
@@ -119,7 +119,7 @@ class SessionTurn:
 
 
 class SessionStage:
-    """Opens the turns of requests that name a session, and fits them to the model that answers."""
+    """Opens the turns of requests that name a session, and prepares their prompts."""
 
     def __init__(self, services: Services, settings: Settings, pipeline: Pipeline) -> None:
         self._sessions = services.sessions
@@ -132,10 +132,11 @@ class SessionStage:
     async def joined(
         self, request: GenerationRequest, scope: Scope, caller: Principal
     ) -> AsyncIterator[tuple[GenerationRequest, SessionTurn | None]]:
-        """The request with the session's conversation in front, and the turn; as it is where it names no session.
+        """The request with the session's conversation prepended, and its turn; None for the turn if it names no
+        session.
 
         Raises:
-            APIError: 400, sessions and this request do not go together.
+            APIError: 400, the request cannot use a session.
             SessionBusy, SessionStoreAway, UnreadableHistory: as `Sessions.turn`.
         """
         session_id = _session_id(request, Headers(scope=scope).get(SESSION_HEADER))
@@ -161,8 +162,8 @@ class SessionStage:
         client. `may_fall_back`: as `context.Prepare` has it.
 
         Raises:
-            APIError, ChatTemplateError: as `prepare`, and 400 for messages that are larger than a session may be.
-            ClientGone: while a summary was written.
+            APIError, ChatTemplateError: as `prepare`; 400, the messages are larger than a session may be.
+            ClientGone: the client disconnected.
         """
         lane = TextLane(self._texts, client.principal.tenant_id, client.receive)
         if turn is None:
@@ -183,10 +184,10 @@ class SessionStage:
 
 
 def _session_id(request: GenerationRequest, stated: str | None) -> str | None:
-    """The session that the body or the header names.
+    """The session id of the body or the header.
 
     Raises:
-        APIError: 400, they differ, or there can be no session here.
+        APIError: 400, they differ, or the request cannot use a session.
     """
     if stated is not None:
         require_session_id(stated, SESSION_HEADER)

@@ -1,4 +1,4 @@
-"""A summary of a session's oldest turns, written by a model: a request of its own, held, metered and billed."""
+"""Summaries of a session's oldest turns, written by a model. Each is a request of its own: limited, metered, billed."""
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,7 +25,7 @@ from gateway.tenancy.records import Principal
 SUMMARY_TOKENS = 256
 SUMMARY_DEADLINE_S = 30.0
 SUMMARY_ID_PREFIX = "sessionsum-"
-"""What the id of a summary's usage event begins with."""
+"""Prefix of the request id of a summary's usage event."""
 OPERATION = "session_summary"
 """In metrics, in the place of OpenTelemetry's `gen_ai.operation.name`."""
 
@@ -36,20 +36,20 @@ _INSTRUCTION = (
 
 
 class NoSummary(Exception):
-    """The model wrote nothing, or its window takes nothing of what there is to sum up."""
+    """The model wrote nothing, or not one message fits its context window."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """`request_id` is that of its usage event."""
+    """A summary. `request_id`: that of its usage event."""
 
     text: str
     request_id: str
 
 
 class Summariser:
-    """Has summaries written by the small model that stands beside the one that serves, or else by that one itself; for
-    a key that may not use the small one, too."""
+    """Has summaries written by the small model of the one that serves. Without a small model, or if the key may not use
+    it, the serving model writes them."""
 
     def __init__(self, engine: EngineClient, texts: TextPool, settings: Settings, pipeline: Pipeline) -> None:
         self._engine = engine
@@ -58,7 +58,7 @@ class Summariser:
         self._pipeline = pipeline
 
     def of(self, model: ServedModel, client: Client) -> Callable[[str | None, Sequence[Message]], Awaitable[Summary]]:
-        """What sums up a conversation that this model serves, as long as the client is there."""
+        """A function that summarises conversations served by `model`, while the client is connected."""
 
         async def summarise(former: str | None, messages: Sequence[Message]) -> Summary:
             """
@@ -123,10 +123,10 @@ class SummarySink:
 async def _prompt(
     model: ServedModel, former: str | None, messages: Sequence[Message], room_tokens: int, lane: TextLane
 ) -> Sequence[int]:
-    """What is to be summed up, as far as the model's window takes it: the newest half, quarter, ... of the messages.
+    """Token ids of the messages to summarise, or of their newest half, quarter, ... that fits `room_tokens`.
 
     Raises:
-        NoSummary: it takes nothing.
+        NoSummary: none fits.
     """
     while messages:
         with suppress(TooManyTokens):
@@ -146,7 +146,7 @@ def _conversation(former: str | None, messages: Sequence[Message]) -> Conversati
 
 
 def _text_of(message: Message) -> str:
-    """What it says, calls of tools included."""
+    """The text of a message, with its tool calls."""
     content = message["content"]
     said = [part["text"] for part in content] if isinstance(content, list) else [content] if content else []
     called = (call["function"] for call in message.get("tool_calls", ()))

@@ -1,7 +1,7 @@
-"""Shedding: a saturated server says so at once, instead of letting everybody wait.
+"""Load shedding: a saturated server refuses a request at once, by the predicted wait.
 
-Whoever is let in counts at once: between the question how long it would wait and its place in the queue nothing is
-awaited. The place is a reservation, a context manager, so it is released by every way that a request can go.
+An admitted request counts at once: nothing is awaited between the prediction of its wait and the reservation of its
+place in the queue. The reservation is a context manager, so every way out of a request releases it.
 """
 
 from collections.abc import Sequence
@@ -16,21 +16,21 @@ from gateway.http.rate_headers import retry_headers
 
 
 class Overloaded(APIError):
-    """429 `overloaded`: the wait is predicted to be too long."""
+    """429 `overloaded`: the predicted wait is over the class's bound."""
 
 
 PREDICTION_MARGIN = 1.25
-"""A wait may come out so much longer than predicted: whoever is let in is to have a first token within the bound."""
+"""Allowed error of a prediction: a request is admitted if this multiple of its predicted wait is within the bound."""
 
 
 def reserve(engine: EngineClient, model: str, serving: TierClass, spread: float) -> Reservation:
-    """Let a request in that has not been tokenised, unless a prompt of 1 token would wait past its class's bound: a
-    full server does not tokenise what it turns away, whatever its length. `confirm` follows.
+    """Reserve a place for a request that has not been tokenised, unless even a prompt of 1 token would wait past its
+    class's bound: a saturated server does not tokenise what it refuses. `confirm` follows.
 
-    `spread` from [0, 1) parts the returns of those turned away.
+    `spread` from [0, 1): jitter of the Retry-After of requests that are refused together.
 
     Raises:
-        Overloaded: with the time in which the queue drains.
+        Overloaded: with the time in which the queue drains as Retry-After.
     """
     _require_short_wait(engine, model, serving, 1, spread)
     return engine.reserve(model, serving.engine_class)
@@ -45,14 +45,14 @@ def confirm(
     spread: float,
     at_a_time: int | None = None,
 ) -> None:
-    """Keep a reservation for what the request turned out to be, unless that would wait past the bound.
+    """Update a reservation to the tokenised prompts, unless they would wait past the bound.
 
-    `at_a_time`: prompts that are submitted together; the others come when those have ended. None: all.
+    `at_a_time`: prompts that are submitted together, before the others. None: all.
 
     Raises:
-        Overloaded: nothing is reserved any more.
+        Overloaded: the reservation is released.
     """
-    reservation.release()  # it is not ahead of itself
+    reservation.release()  # the request does not wait for itself
     _require_short_wait(engine, model, serving, sum(len(prompt.token_ids) for prompt in prompts), spread)
     reservation.expect(
         [ExpectedPrompt(len(each.token_ids), each.params.n, each.max_tokens) for each in prompts[:at_a_time]]
@@ -64,8 +64,8 @@ def _require_short_wait(
 ) -> None:
     """Raise `Overloaded` where the predicted wait, with the margin, is past the class's bound.
 
-    Longer prompts wait longer. A request with nobody ahead of it is let in whatever its own prompt takes, as coming
-    back later would not help it.
+    Longer prompts wait longer. With an empty queue a request is admitted however long its own prompt takes, as retrying
+    later would not help.
     """
     wait = engine.predicted_wait(model, serving.engine_class, prompt_tokens)
     if wait.drain_ns == 0 or PREDICTION_MARGIN * wait.first_token_ns <= serving.max_wait_ms * 1_000_000:

@@ -1,4 +1,4 @@
-"""The stages on a request's way to a model: one of each, whatever the endpoint."""
+"""The stages of generating requests, one of each, shared by all endpoints."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from gateway.routing.names import ModelNames
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """What the endpoints share that have a model do something."""
+    """Shared by the endpoints that run a model."""
 
     services: Services
     settings: Settings

@@ -1,4 +1,4 @@
-"""Where long texts are tokenised and written: on a few threads of their own, in turn for tenants."""
+"""A thread pool that tokenises and renders long texts, shared fairly among tenants (round robin)."""
 
 import asyncio
 import os
@@ -27,11 +27,10 @@ class _Job:
 
 
 class TextPool:
-    """For one event loop. `threads` pieces of work run at once, at most `per_tenant` of them for one tenant.
+    """For one event loop. `threads` jobs run at a time, at most `per_tenant` of one tenant.
 
-    A tenant's work runs in the order in which it came; where several tenants have work waiting, they take turns, one
-    piece each (round robin). So what one tenant sends delays another's by no more than the pieces that run already.
-    `executor` runs a piece; a test or a simulation brings its own.
+    The jobs of a tenant run in order. Tenants with waiting jobs take turns, one job each, so a tenant delays another by
+    no more than the jobs that are running. `executor` runs the jobs.
     """
 
     def __init__(
@@ -42,10 +41,11 @@ class TextPool:
         self._per_tenant = per_tenant
         self._running: Counter[str] = Counter()
         self._waiting: OrderedDict[str, deque[_Job]] = OrderedDict()
-        """By tenant, those whose turn comes first in front; none is empty."""
+        """By tenant, in the order of their turns. No queue is empty."""
 
     async def run(self, tenant_id: str, work: Callable[[], T]) -> T:
-        """What `work` returns or raises. Where the caller is cancelled, work that has not begun never does."""
+        """Run `work` on a thread; returns its result or raises its exception. A cancelled job that has not begun is
+        dropped."""
         job = _Job(work, asyncio.get_running_loop().create_future())
         self._waiting.setdefault(tenant_id, deque()).append(job)
         self._begin()
@@ -57,11 +57,11 @@ class TextPool:
         return result
 
     def counts(self) -> dict[str, int]:
-        """`running` includes work whose caller is gone, until it has ended."""
+        """For metrics. `running` includes jobs whose caller was cancelled, until they end."""
         return {"running": self._running.total(), "waiting": sum(map(len, self._waiting.values()))}
 
     def close(self) -> None:
-        """What runs is not waited for."""
+        """Stop accepting jobs, without waiting for those that run."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _begin(self) -> None:
@@ -109,17 +109,17 @@ class TextPool:
 
 @dataclass(frozen=True, slots=True)
 class TextLane:
-    """The pool as one request uses it: for its tenant, and as long as its client is there."""
+    """The pool for one request: of its tenant, for as long as its client is connected."""
 
     pool: TextPool
     tenant_id: str
     receive: Receive = field(repr=False)
 
     async def run(self, chars: int, work: Callable[[], T]) -> T:
-        """`work()`, on the event loop where the text that it is about is short.
+        """Run `work`, on the event loop if its text is short. `chars`: length of the text.
 
         Raises:
-            ClientGone: the client hung up before it ended.
+            ClientGone: the client disconnected before it ended.
         """
         if chars <= MAX_INLINE_CHARS:
             return work()

@@ -1,4 +1,4 @@
-"""What a whole request used."""
+"""The usage of a request: tokens for the client and the bill, and the engine's work."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,18 +14,18 @@ _NS_PER_MS = 1_000_000
 
 
 def token_usage(prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:
-    """The part of OpenAI's `usage` object that is always there."""
+    """The required members of OpenAI's `usage` object."""
     total = prompt_tokens + completion_tokens
     return {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens, "total_tokens": total}
 
 
 @dataclass(slots=True)
 class UsageTotal:
-    """The usage of every choice added up, at any moment: a prompt counts once, whatever the number of its choices.
+    """The sum over all choices, true after every delta. A prompt counts once, whatever the number of its choices.
 
-    `prompt_lengths` are tokens. `bound_by` is the limit that cut the answers' length, if one did. `earlier` is what
-    another model did for the request before, and `earlier_tokens` what that one computed. A choice that has not ended
-    counts with the tokens that were handed out, and its prompt from then on.
+    `prompt_lengths`: tokens. `bound_by`: the limit that cut the length of the answers, if one did. `earlier`: the work
+    of another model for the request, `earlier_tokens` the tokens that it computed. A choice that has not ended counts
+    with the tokens that were read, and its prompt from the first of them on.
     """
 
     prompt_lengths: Sequence[int]
@@ -37,20 +37,20 @@ class UsageTotal:
     ttft_ms: int | None = None
     _completion_tokens: dict[int, int] = field(default_factory=dict)
     reasoning_tokens: int = 0
-    """Of the completion tokens, what the models said to themselves."""
+    """Of the completion tokens."""
     _cached_tokens: dict[int, int] = field(default_factory=dict)
     _consumed: dict[int, Usage] = field(default_factory=dict)
     _reasons: set[FinishReason] = field(default_factory=set)
 
     def add(self, choice: int, delta: TextDelta, reasoning_tokens: int = 0) -> None:
-        """Count a delta on its way to the client. `reasoning_tokens`: how many more are known to be reasoning."""
+        """Count a delta that was read. `reasoning_tokens`: further tokens known to be reasoning."""
         self.reasoning_tokens += reasoning_tokens
         counted = self._completion_tokens.get(choice, 0) + len(delta.token_ids)
         if choice % self.choices_each == 0:
-            # The other choices share this one's prompt.
+            # The other choices share this choice's prompt.
             self._cached_tokens[choice] = delta.cached_tokens
         if delta.usage is not None:
-            # The engine's own count has the end-of-text token too.
+            # The engine's count includes the end-of-text token.
             counted = delta.usage.completion_tokens
             self.ended.add(choice)
             self._consumed[choice] = delta.usage
@@ -59,12 +59,12 @@ class UsageTotal:
             self._reasons.add(delta.finish_reason)
 
     def on_aborted(self, choice: int, usage: Usage) -> None:
-        """What a choice that nobody read to its end had consumed."""
+        """The engine's report for a choice that was not read to its end."""
         self._consumed[choice] = usage
 
     @property
     def settled(self) -> bool:
-        """Whether it is known of every choice what it consumed."""
+        """Whether the engine has reported what each choice consumed."""
         return len(self._consumed) == len(self.prompt_lengths) * self.choices_each
 
     @property
@@ -84,10 +84,10 @@ class UsageTotal:
         return self.prompt_tokens + self.completion_tokens
 
     def counted_tokens(self, unknown_answers: Sequence[int] = ()) -> int:
-        """What counts against limits, whoever pays for it: the tokens of prompts as far as they were computed or found
-        cached, and of answers all that were computed, sent or not. 0: the engine has not begun.
+        """Tokens that count against limits, billed or not: of prompts those that were computed or cached, of answers
+        all that were computed. 0: the engine has not begun.
 
-        `unknown_answers` are tokens by prompt: so many each of its choices counts for of which nothing is known.
+        `unknown_answers`: by prompt, the tokens to assume for each of its choices without a report.
         """
         prompts = [0] * len(self.prompt_lengths)
         answers = 0
@@ -108,13 +108,13 @@ class UsageTotal:
 
     @property
     def progress(self) -> Progress:
-        """What has been counted so far, as the journal wants it."""
+        """The counts so far, for the journal."""
         return Progress(self.prompt_tokens, self.cached_tokens, self.completion_tokens, self.ttft_ms)
 
     @property
     def work(self) -> Work:
-        """What the engine did for all choices, as far as it is known. It waited as long as the first of them, and was
-        paused as long as the longest. What another model did before comes on top."""
+        """The engine's work for all choices that it has reported on, plus `earlier`. The queue time is that of the
+        first choice, the pause that of the longest."""
         consumed = self._consumed.values()
         recompute_ns: Counter[str] = Counter()
         for usage in consumed:
@@ -133,14 +133,14 @@ class UsageTotal:
 
     @property
     def ending(self) -> Ending:
-        """Why it ended, where all choices have: what cut one of them short goes before what ended others."""
+        """The finish reason of the request, once all choices have ended. One that was cut short decides."""
         if FinishReason.LENGTH in self._reasons:
             return Ending.LENGTH if self.bound_by is None else Ending.QUOTA
         return Ending.STOP
 
     def wire(self) -> dict[str, Any]:
-        """OpenAI's `usage` object; `limited_by` is ours, and there where a limit ended an answer. What is said of
-        predictions is of our own drafts, in choices that have ended; those that were rejected are not charged for."""
+        """OpenAI's `usage` object. `limited_by` is an extension: the limit that ended an answer. Prediction tokens are
+        those of speculative drafts, of choices that have ended; rejected ones are not billed."""
         consumed = self._consumed.values()
         drafts = sum(each.draft_tokens for each in consumed)
         accepted = sum(each.accepted_draft_tokens for each in consumed)
