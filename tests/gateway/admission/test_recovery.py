@@ -1,9 +1,9 @@
 """Redis that has lost its data: each replica records again what it had there, once."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-import anyio
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -147,4 +147,4 @@ def test_whenever_it_loses_its_data_no_more_is_given_out_than_there_is(
         finally:
             await client.aclose()
 
-    anyio.run(run)
+    asyncio.run(run())
