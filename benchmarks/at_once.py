@@ -4,23 +4,51 @@ As `benchmarks.weightless`, without even the engine's thread and its scheduler: 
 answer has the most tokens that it may have, a delta each, and all of them are there at once.
 """
 
-from collections.abc import AsyncGenerator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, Self
 
 from benchmarks import weightless
 from engine.engine import Engine
-from engine.request import FinishReason, SamplingParams, TextDelta, Usage
+from engine.request import FinishReason, PromptInput, TextDelta, Usage
+from engine.runtime.output_stream import MAX_BATCH_TOKENS
 
 TEXT = " time"
 
 
 class EngineAtOnce(Engine):
-    def stream(self, model: str, prompt: Sequence[int], params: SamplingParams, **_: Any) -> AsyncGenerator[TextDelta]:
+    def submit(self, model: str, prompts: Sequence[PromptInput], **_: Any) -> "StreamAtOnce":  # type: ignore[override]
+        [prompt] = prompts
         [token] = self.models[model].text.encode(TEXT, add_special_tokens=False)
-        return _answer(len(prompt), params.max_tokens or 1, token)
+        return StreamAtOnce(_answer(len(prompt.token_ids), prompt.params.max_tokens or 1, token))
 
 
-async def _answer(prompt_tokens: int, count: int, token: int) -> AsyncGenerator[TextDelta]:
+class StreamAtOnce:
+    """The `OutputStream` of an answer that is there."""
+
+    def __init__(self, deltas: Iterator[TextDelta]) -> None:
+        self._deltas = deltas
+        self._error: Exception | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        pass
+
+    async def next_batch(self) -> list[TextDelta]:
+        self.check()
+        return list(islice(self._deltas, MAX_BATCH_TOKENS))
+
+    def fail(self, error: Exception) -> None:
+        self._error = error
+
+    def check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+def _answer(prompt_tokens: int, count: int, token: int) -> Iterator[TextDelta]:
     for _ in range(count - 1):
         yield TextDelta(0, TEXT, (token,))
     usage = Usage(prompt_tokens, count)
