@@ -27,9 +27,9 @@ from gateway.generation.endpoint import GenerationEndpoint
 from gateway.generation.health import Healthz, Readyz, Scrape
 from gateway.generation.services import Services
 from gateway.generation.stages import Stages
+from gateway.http.error_format import format_error
 from gateway.http.errors import as_api_error
-from gateway.http.middleware import Authorisation, BodyLimit, Door, Envelope
-from gateway.http.spelling import spelt
+from gateway.http.middleware import Authorisation, BodyLimit, ErrorMiddleware, MountByPrefix
 from gateway.management.console.opening import open_console
 from gateway.management.console.screens import PREFIX as CONSOLE_PREFIX
 from gateway.management.http.app import AdminApp
@@ -47,7 +47,7 @@ def create_app(settings: Settings, services: Services, admin: AdminApp | None = 
     app = Starlette(
         routes=_routes(settings, stages, chat),
         middleware=[
-            Middleware(Envelope, outcomes=services.metrics.outcomes),
+            Middleware(ErrorMiddleware, outcomes=services.metrics.outcomes),
             *_doors(settings, stages, chat, admin),
             Middleware(Authorisation, authenticator=services.authenticator),
             Middleware(BodyLimit, max_body_bytes=settings.max_body_bytes),
@@ -66,8 +66,8 @@ def _doors(settings: Settings, stages: Stages, chat: ASGIApp, admin: AdminApp | 
         return []
     console = open_console(stages, admin, BodyLimit(chat, settings.max_body_bytes))
     return [
-        Middleware(Door, prefix=ADMIN_PREFIX, within=admin),
-        Middleware(Door, prefix=CONSOLE_PREFIX, within=console),
+        Middleware(MountByPrefix, prefix=ADMIN_PREFIX, within=admin),
+        Middleware(MountByPrefix, prefix=CONSOLE_PREFIX, within=console),
     ]
 
 
@@ -131,5 +131,5 @@ async def _answer_routing(request: Request, error: Exception) -> Response:
     """The router's 404 and 405."""
     answer = as_api_error(error)
     assert answer is not None
-    status, body = spelt(request.scope, answer)
+    status, body = format_error(request.scope, answer)
     return Response(body, status, answer.headers, "application/json")

@@ -13,9 +13,9 @@ from gateway.generation.request import GenerationRequest
 from gateway.generation.response_format import new_id
 from gateway.generation.stages import Stages
 from gateway.http.errors import shutting_down
-from gateway.http.exchange import exchange_of
 from gateway.http.fields import Fields
 from gateway.http.json_body import read_json
+from gateway.http.request_state import request_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class GenerationEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         operation = self._operation
-        principal = exchange_of(scope).caller()
+        principal = request_state(scope).caller()
         body = operation.parse(await read_json(scope, receive, self._max_json_depth))
         if self._drain.begun:
             raise shutting_down()

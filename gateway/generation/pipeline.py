@@ -14,7 +14,7 @@ from gateway.generation.measurement import measuring
 from gateway.generation.run import Run, Sink
 from gateway.generation.services import Services
 from gateway.http.errors import ClientGone
-from gateway.http.undisturbed import undisturbed
+from gateway.http.run_to_completion import run_to_completion
 from gateway.routing.router import Route
 from gateway.speech.output_parser import OutputParser
 
@@ -51,7 +51,7 @@ class Pipeline:
                             await self._compute(run, parser, sink)
                         else:
                             await _read(run, trial.replayed(), 0, parser, sink)
-                    await undisturbed(_end(run, sink))
+                    await run_to_completion(_end(run, sink))
                 except ClientGone:
                     raise
                 except (Exception, asyncio.CancelledError) as error:

@@ -4,5 +4,5 @@ middleware      request id, API key, size limits, access log
 json_body       request bytes to one JSON object
 fields, bounds  strict readers of its values; each error names the field
 errors          exceptions to status, type and code, in OpenAI's envelope
-spelling        the error envelope by path: OpenAI's or Anthropic's
+error_format    the error envelope by path: OpenAI's or Anthropic's
 """

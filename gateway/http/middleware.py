@@ -1,6 +1,6 @@
-"""Pure ASGI middleware, from the outside in: `Envelope`, `Door`, `Authorisation`, `BodyLimit`.
+"""Pure ASGI middleware, from the outside in: `ErrorMiddleware`, `MountByPrefix`, `Authorisation`, `BodyLimit`.
 
-`Envelope` is the last resort: nothing raised inside it reaches the server.
+`ErrorMiddleware` is the last resort: nothing raised inside it reaches the server.
 """
 
 import asyncio
@@ -14,9 +14,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gateway.http.access import require_scope
 from gateway.http.anthropic_errors import OVERLOADED_STATUS
 from gateway.http.bounds import MAX_HEADER_BYTES, MAX_HEADERS, MAX_TARGET_CHARS
+from gateway.http.error_format import request_id_headers, send_error
 from gateway.http.errors import SHUTTING_DOWN, APIError, ClientGone, as_api_error, internal_error, shutting_down
-from gateway.http.exchange import Exchange, begin_exchange, exchange_of
-from gateway.http.spelling import request_id_headers, send_error
+from gateway.http.request_state import RequestState, begin_request, request_state
 from gateway.telemetry.outcomes import Outcome, RequestOutcomes
 from gateway.tenancy.authenticator import Authenticator
 from gateway.tenancy.errors import InvalidKey
@@ -38,7 +38,7 @@ _MAX_LOGGED_PATH = 200
 _log = structlog.get_logger("turnpike.access")
 
 
-class Envelope:
+class ErrorMiddleware:
     """Gives each exchange its id and its log line, and every error its envelope.
 
     Every response carries `x-request-id` (the client's own where it is sane) and `openai-processing-ms`, the time
@@ -56,17 +56,17 @@ class Envelope:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
-        exchange = begin_exchange(scope, _request_id(scope))
+        state = begin_request(scope, _request_id(scope))
         structlog.contextvars.clear_contextvars()
-        structlog.contextvars.bind_contextvars(request_id=exchange.request_id)
+        structlog.contextvars.bind_contextvars(request_id=state.request_id)
 
         async def send_marked(message: Message) -> None:
             if message["type"] == "http.response.start":
-                exchange.status = message["status"]
+                state.status = message["status"]
                 message["headers"] = [
                     *message.get("headers", ()),
-                    *request_id_headers(scope, exchange.request_id),
-                    (b"openai-processing-ms", b"%d" % round(exchange.elapsed_ms)),
+                    *request_id_headers(scope, state.request_id),
+                    (b"openai-processing-ms", b"%d" % round(state.elapsed_ms)),
                 ]
             await send(message)
 
@@ -74,21 +74,21 @@ class Envelope:
             _require_small_head(scope)
             await self._app(scope, receive, send_marked)
         except asyncio.CancelledError:  # the deadline of a shutdown: the last word is said, and the task ends here
-            exchange.error = shutting_down().code
-            if exchange.status is None:
+            state.error = shutting_down().code
+            if state.status is None:
                 await send_error(scope, send_marked, shutting_down())
         except ClientGone:
-            exchange.error = CLIENT_GONE
-            exchange.status = exchange.status or CLIENT_CLOSED_REQUEST
+            state.error = CLIENT_GONE
+            state.status = state.status or CLIENT_CLOSED_REQUEST
         except Exception as error:
             await _answer(scope, send_marked, error)
         finally:
             if scope["path"].startswith("/v1/"):
-                self._outcomes.note(outcome_of(exchange))
-            _log_access(scope, exchange)
+                self._outcomes.note(outcome_of(state))
+            _log_access(scope, state)
 
 
-class Door:
+class MountByPrefix:
     """Middleware: what is under `prefix` goes to the application within, everything else on. By `scope["path"]` alone,
     in one place: no path is the one's for authentication and the other's for routing."""
 
@@ -114,8 +114,8 @@ class Authorisation:
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
             presented = presented_key(Headers(scope=scope))
             principal = await self._authenticator.authenticate(presented)
-            exchange_of(scope).principal = principal
-            exchange_of(scope).key_id = principal.key_id
+            request_state(scope).principal = principal
+            request_state(scope).key_id = principal.key_id
             structlog.contextvars.bind_contextvars(tenant=principal.tenant_name)
             require_scope(principal, scope["path"])
         await self._app(scope, receive, send)
@@ -170,20 +170,20 @@ def presented_key(headers: Headers) -> str:
     return key.strip()
 
 
-def outcome_of(exchange: Exchange) -> Outcome:
+def outcome_of(state: RequestState) -> Outcome:
     """What became of a request, for the promise of availability."""
-    status = exchange.status
-    if exchange.error == CLIENT_GONE:
+    status = state.status
+    if state.error == CLIENT_GONE:
         return Outcome.CLIENT_GONE
-    if status in _OVERLOADED_STATUSES or (status == 503 and exchange.error == SHUTTING_DOWN):
+    if status in _OVERLOADED_STATUSES or (status == 503 and state.error == SHUTTING_DOWN):
         return Outcome.TURNED_AWAY
     if status is None or status >= 500:
         return Outcome.FAILED
     if status >= 400:
         return Outcome.REFUSED
-    if exchange.error is None:
+    if state.error is None:
         return Outcome.ANSWERED
-    return Outcome.REFUSED if exchange.error_status in range(400, 500) else Outcome.FAILED
+    return Outcome.REFUSED if state.error_status in range(400, 500) else Outcome.FAILED
 
 
 def new_request_id() -> str:
@@ -213,26 +213,26 @@ def _require_small_head(scope: Scope) -> None:
 
 async def _answer(scope: Scope, send: Send, error: Exception) -> None:
     """Answer with the error's envelope, unless a response has begun. Ours are logged, unexpected ones with a stack."""
-    exchange = exchange_of(scope)
+    state = request_state(scope)
     answer = as_api_error(error)
     if answer is None:
         _log.error("unexpected error", exc_info=error)
         answer = internal_error()
     elif answer.status >= 500:
         _log.error("request failed", reason=str(error))
-    exchange.error, exchange.error_status = answer.code, answer.status
-    if exchange.status is None:
+    state.error, state.error_status = answer.code, answer.status
+    if state.status is None:
         await send_error(scope, send, answer)
 
 
-def _log_access(scope: Scope, exchange: Exchange) -> None:
+def _log_access(scope: Scope, state: RequestState) -> None:
     """The request's id and tenant are in the log's context."""
     _log.info(
         "request",
         method=scope["method"],
         path=scope["path"][:_MAX_LOGGED_PATH],
-        status=exchange.status,
-        error=exchange.error,
-        duration_ms=round(exchange.elapsed_ms, 1),
-        key_id=exchange.key_id,
+        status=state.status,
+        error=state.error,
+        duration_ms=round(state.elapsed_ms, 1),
+        key_id=state.key_id,
     )

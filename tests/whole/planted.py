@@ -154,7 +154,7 @@ PLANTS = [
     ),
     Plant("the relay does not hear of the end", "gateway.metering.relay.relay:Relay.aclose", drop("set")),
     # Errors
-    Plant("an engine's error is nobody's", "gateway.http.middleware:Envelope.__call__", without_except(2)),
+    Plant("an engine's error is nobody's", "gateway.http.middleware:ErrorMiddleware.__call__", without_except(2)),
 ]
 
 

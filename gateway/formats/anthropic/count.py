@@ -12,8 +12,8 @@ from gateway.generation.session_stage import SESSION_HEADER
 from gateway.generation.stages import Stages
 from gateway.generation.text_pool import TextLane
 from gateway.http.errors import invalid
-from gateway.http.exchange import exchange_of
 from gateway.http.json_body import read_json
+from gateway.http.request_state import request_state
 from gateway.http.responses import send_body
 
 
@@ -28,7 +28,7 @@ class CountTokens:
         self._routes = stages.routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        caller = exchange_of(scope).caller()
+        caller = request_state(scope).caller()
         if SESSION_HEADER in Headers(scope=scope):
             raise invalid(
                 SESSION_HEADER, "Only what is in the body is counted, not a session.", "unsupported_parameter"

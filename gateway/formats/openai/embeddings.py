@@ -17,9 +17,9 @@ from gateway.generation.service_classes import echoed
 from gateway.generation.stages import Stages
 from gateway.http.access import require_model
 from gateway.http.errors import invalid, shutting_down
-from gateway.http.exchange import exchange_of
 from gateway.http.json_body import read_json
 from gateway.http.rate_headers import rate_headers
+from gateway.http.request_state import request_state
 from gateway.http.responses import send_body
 from gateway.routing.reason import RouteReason
 from gateway.routing.router import Route
@@ -46,7 +46,7 @@ class EmbeddingsEndpoint:
         self._pipeline = stages.pipeline
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        principal = exchange_of(scope).caller()
+        principal = request_state(scope).caller()
         parsed = parse_embeddings(await read_json(scope, receive, self._max_json_depth))
         if self._services.drain.begun:
             raise shutting_down()

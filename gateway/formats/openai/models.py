@@ -8,7 +8,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.generation.engine_client import EngineClient, ServedModel
 from gateway.http.errors import APIError
-from gateway.http.exchange import exchange_of
+from gateway.http.request_state import request_state
 from gateway.http.responses import send_body
 from gateway.routing.names import ModelNames, Pair
 from gateway.tenancy.records import Principal
@@ -43,7 +43,7 @@ class ListModels:
         self._cards = cards
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        cards = self._cards.all(exchange_of(scope).caller())
+        cards = self._cards.all(request_state(scope).caller())
         await send_body(send, 200, orjson.dumps({"object": "list", "data": cards}))
 
 
@@ -54,7 +54,7 @@ class RetrieveModel:
         self._cards = cards
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        card = self._cards.card(scope["path_params"]["id"], exchange_of(scope).caller())
+        card = self._cards.card(scope["path_params"]["id"], request_state(scope).caller())
         if card is None:
             raise APIError(404, "This model does not exist.", param="model", code="model_not_found")
         await send_body(send, 200, orjson.dumps(card))

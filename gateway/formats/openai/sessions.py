@@ -6,7 +6,7 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from gateway.http.errors import APIError
-from gateway.http.exchange import exchange_of
+from gateway.http.request_state import request_state
 from gateway.http.responses import send_body
 from gateway.http.session_ids import is_session_id
 from gateway.sessions import SessionKey, Sessions, StoredHistory
@@ -24,7 +24,7 @@ class OneSession:
         id = scope["path_params"]["id"]
         if not is_session_id(id):
             raise _not_found()
-        key = SessionKey(exchange_of(scope).caller().tenant_id, id)
+        key = SessionKey(request_state(scope).caller().tenant_id, id)
         answer = await (self._delete(key) if scope["method"] == "DELETE" else self._read(key))
         await send_body(send, 200, orjson.dumps(answer))
 

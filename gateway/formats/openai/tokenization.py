@@ -18,9 +18,9 @@ from gateway.generation.stages import Stages
 from gateway.generation.text_pool import TextLane
 from gateway.http.bounds import MAX_DETOKENIZED_TOKENS
 from gateway.http.errors import invalid
-from gateway.http.exchange import exchange_of
 from gateway.http.fields import Fields, as_array, missing
 from gateway.http.json_body import read_json
+from gateway.http.request_state import request_state
 from gateway.http.responses import send_body
 
 
@@ -42,7 +42,7 @@ class Tokenize:
         fields.finish({})
         if not with_bos and not isinstance(prompt, str):
             raise invalid("add_special_tokens", "add_special_tokens is only allowed with prompt.")
-        caller = exchange_of(scope).caller()
+        caller = request_state(scope).caller()
         model = find_named(self._names, self._services.engine, model_name, caller)
         param = "prompt" if isinstance(prompt, str) else "messages"
         require_tokenizable(param, text_chars(prompt), model.max_model_len)
@@ -80,7 +80,7 @@ class Detokenize:
             raise missing("tokens")
         tokens = token_ids(as_array(items, "tokens", MAX_DETOKENIZED_TOKENS), "tokens")
         fields.finish({})
-        caller = exchange_of(scope).caller()
+        caller = request_state(scope).caller()
         model = find_named(self._names, self._services.engine, model_name, caller)
         if max(tokens) >= model.vocab_size:
             raise invalid("tokens", f"A token id is outside the vocabulary of {model.vocab_size}.")

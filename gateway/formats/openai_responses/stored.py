@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from gateway.formats.openai_responses.ids import is_response_id
 from gateway.formats.openai_responses.record import Record, read_record
 from gateway.http.errors import APIError, invalid
-from gateway.http.exchange import exchange_of
+from gateway.http.request_state import request_state
 from gateway.http.responses import send_body
 from gateway.sessions.records import Records
 
@@ -29,7 +29,7 @@ class OneResponse:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises: APIError, 400, 404 or, for one that cannot be read, 500; SessionStoreAway."""
         _query(scope, {"stream": _is_off, "include_obfuscation": _is_off})
-        id, tenant_id = scope["path_params"]["id"], exchange_of(scope).caller().tenant_id
+        id, tenant_id = scope["path_params"]["id"], request_state(scope).caller().tenant_id
         if scope["method"] == "DELETE":
             if not (is_response_id(id) and await self._records.delete(tenant_id, id)):
                 raise _not_found(id)
@@ -71,7 +71,7 @@ class InputItems:
 
 async def _read(records: Records, scope: Scope) -> Record:
     id = scope["path_params"]["id"]
-    record = await read_record(records, exchange_of(scope).caller().tenant_id, id)
+    record = await read_record(records, request_state(scope).caller().tenant_id, id)
     if record is None:
         raise _not_found(id)
     return record

@@ -11,8 +11,8 @@ from starlette.routing import compile_path
 from starlette.types import Message, Receive, Scope, Send
 
 from gateway.http.errors import APIError, ClientGone, as_api_error, internal_error, invalid
-from gateway.http.exchange import exchange_of
 from gateway.http.middleware import BodyLimit
+from gateway.http.request_state import request_state
 from gateway.management.console.forms import NO_FORM, Form, read_form, read_pairs
 from gateway.management.console.headers import NEVER_STORED, SECURITY, is_own
 from gateway.management.console.login import SESSION_COOKIE, SessionAuth
@@ -37,8 +37,8 @@ _log = structlog.get_logger("turnpike.console")
 
 
 class ConsoleApp:
-    """An ASGI application for HTTP below the `Envelope`. Nothing but the login form, the stylesheet and the scripts is
-    answered without a session. Every answer has the headers of `SECURITY`."""
+    """An ASGI application for HTTP below the `ErrorMiddleware`. Without a session it serves only the login form, the
+    stylesheet and the scripts. Every answer has the headers of `SECURITY`."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class ConsoleApp:
             answer = internal_error()
         if answer.status == 401:
             return self._to_login(request)
-        exchange_of(request.scope).error = answer.code
+        request_state(request.scope).error = answer.code
         return self._page_renderer.error(request, request.scope.get(_SESSION_USER), answer)
 
     async def _session_user(self, request: Request) -> SessionUser | None:
@@ -119,7 +119,7 @@ class ConsoleApp:
             user = await self._session_auth.user(session)
         except InvalidKey:
             return None
-        exchange_of(request.scope).key_id = user.key_id
+        request_state(request.scope).key_id = user.key_id
         structlog.contextvars.bind_contextvars(visitor=user.standing)
         return SessionUser(session, user)
 
@@ -145,7 +145,7 @@ class ConsoleApp:
             if screen.path == "" and first is not None:
                 return RedirectResponse(first, 303)
             raise forbidden()
-        request_id = exchange_of(request.scope).request_id
+        request_id = request_state(request.scope).request_id
         query = read_pairs(request.scope["query_string"])
         page_request = PageRequest(session_user.user, self._operations, request_id, parts, query, form)
         if request.method == "GET":

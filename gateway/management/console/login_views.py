@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from gateway.http.errors import APIError
-from gateway.http.exchange import exchange_of
+from gateway.http.request_state import request_state
 from gateway.management.console.forms import Form, read_form
 from gateway.management.console.login import SESSION_COOKIE, SESSION_SECONDS, SessionAuth, is_secure, own_address
 from gateway.management.console.page_renderer import (
@@ -42,16 +42,16 @@ class LoginView:
         try:
             entry = await self._session_auth.enter(form.get("key").strip(), client)
         except InvalidKey:
-            exchange_of(request.scope).error = "invalid_api_key"
+            request_state(request.scope).error = "invalid_api_key"
             return self._page_renderer.login(request, address, secure=secure, error=_UNKNOWN_KEY, status=401)
         except APIError as error:
             if error.status != 429:
                 raise
-            exchange_of(request.scope).error = error.code
+            request_state(request.scope).error = error.code
             response = self._page_renderer.login(request, address, secure=secure, error=error.message, status=429)
             response.headers.update(error.headers)
             return response
-        exchange_of(request.scope).key_id = entry.user.key_id
+        request_state(request.scope).key_id = entry.user.key_id
         first = self._page_renderer.first_address(entry.user)
         if first is None:
             return self._page_renderer.login(request, address, secure=secure, error=_NO_PAGE, status=403)

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from gateway.http.errors import APIError
-from gateway.http.exchange import exchange_of
+from gateway.http.request_state import request_state
 from gateway.management.console.login import needs_mark
 from gateway.management.console.screens import PREFIX, Answer, Document, Fragment, Page, Redirect, Refusal, Screen
 from gateway.management.console.sessions import ConsoleSessions, Session
@@ -67,7 +67,7 @@ class PageRenderer:
     def error(self, request: Request, session_user: SessionUser | None, error: APIError) -> Response:
         """A page with the message of an `APIError`."""
         title = _TITLES.get(error.status, "This did not work")
-        values = {"error": error, "request_id": exchange_of(request.scope).request_id}
+        values = {"error": error, "request_id": request_state(request.scope).request_id}
         response = self._page(request, "error.html", self._frame(request, session_user, title), values, error.status)
         response.headers.update(error.headers)
         return response

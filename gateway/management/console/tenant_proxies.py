@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.http.access import require_scope
 from gateway.http.errors import APIError, as_api_error
-from gateway.http.exchange import exchange_of
+from gateway.http.request_state import request_state
 from gateway.management.console.headers import NEVER_STORED, SECURITY, is_own
 from gateway.management.console.login import SESSION_COOKIE, SessionAuth
 from gateway.management.console.screens import PREFIX, TenantProxy
@@ -62,7 +62,7 @@ class TenantProxies:
         if not isinstance(user, TenantUser):
             raise APIError(403, "This is for tenants' keys.", code="role_not_allowed")
         require_scope(user.principal, proxy.to)
-        exchange = exchange_of(scope)
-        exchange.principal = user.principal
-        exchange.key_id = user.key_id
+        state = request_state(scope)
+        state.principal = user.principal
+        state.key_id = user.key_id
         structlog.contextvars.bind_contextvars(tenant=user.principal.tenant_name)

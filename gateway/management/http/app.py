@@ -10,8 +10,8 @@ from starlette.routing import Route as PathRoute
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
-from gateway.http.exchange import exchange_of
 from gateway.http.middleware import BodyLimit, presented_key
+from gateway.http.request_state import request_state
 from gateway.management.http.endpoint import Resource, set_administrator
 from gateway.management.http.openapi import openapi_document
 from gateway.management.operations.admin_keys import AdminKeyStore
@@ -31,8 +31,8 @@ MAX_BODY_BYTES = 64 * 1024
 
 
 class AdminApp:
-    """An ASGI application for HTTP below the `Envelope`. Nothing is answered without an administrator's key, whether
-    there is such a path or not; `aclose` ends what reads keys."""
+    """An ASGI application for HTTP below the `ErrorMiddleware`. Every path, known or not, needs an administrator's key.
+    `aclose` ends what reads keys."""
 
     def __init__(self, context: AdminContext) -> None:
         routes = with_description(admin_routes(context))
@@ -60,7 +60,7 @@ class AdminApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         administrator = await self.authenticate(presented_key(Headers(scope=scope)))
-        exchange_of(scope).key_id = administrator.key_id
+        request_state(scope).key_id = administrator.key_id
         structlog.contextvars.bind_contextvars(role=administrator.role.value)
         set_administrator(scope, administrator)
         await self._app(scope, receive, send)

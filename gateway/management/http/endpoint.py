@@ -10,8 +10,8 @@ from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
 from gateway.http.errors import APIError, invalid
-from gateway.http.exchange import exchange_of
 from gateway.http.json_body import read_json
+from gateway.http.request_state import request_state
 from gateway.http.responses import send_body
 from gateway.management.operations.change import Changes
 from gateway.management.operations.idempotency import HEADER, KeptAnswer, repetition_of
@@ -86,7 +86,7 @@ class Resource:
         header = Headers(scope=scope).get(HEADER)
         told = (route.method, scope["path"], scope["query_string"].decode("latin-1"), members)
         repetition = repetition_of(administrator.key_id, header, *told)
-        value = await make_change(self._changes, route, call, exchange_of(scope).request_id, repetition)
+        value = await make_change(self._changes, route, call, request_state(scope).request_id, repetition)
         if isinstance(value, KeptAnswer):
             return _Answer(value.status, value.body, REPLAYED)
         return _answer_of(route, value)

@@ -13,7 +13,7 @@ from gateway.analytics import Analytics
 from gateway.analytics.sums import Dimension
 from gateway.errors import OperatorError
 from gateway.generation.service_classes import TierClasses
-from gateway.http.exchange import exchange_of
+from gateway.http.request_state import request_state
 from gateway.http.responses import send_body
 from gateway.management.http.endpoint import read_query
 from gateway.management.operations.errors import as_admin_error
@@ -36,7 +36,7 @@ class OwnUsage:
         self._now = now
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        caller = exchange_of(scope).caller()
+        caller = request_state(scope).caller()
         query = read_query(_QUERY, scope["query_string"])
         only = {**only_of(query), Dimension.TENANT: caller.tenant_id}
         try:
@@ -56,7 +56,7 @@ class OwnLimits:
         self._classes = classes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        caller = exchange_of(scope).caller()
+        caller = request_state(scope).caller()
         read_query({}, scope["query_string"])
         own = self._classes.of_tier(caller.tier)
         stated = [each for each in caller.limits if caller.may_use(each.scope_id) or each.kind.value != "model"]

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.admission import Limiter, MemoryStore
 from gateway.analytics import Analytics
-from gateway.http.middleware import Door, Envelope
+from gateway.http.middleware import ErrorMiddleware, MountByPrefix
 from gateway.management.http.app import AdminApp
 from gateway.management.operations.admin_keys import AdminKeyStore
 from gateway.management.operations.change import COMMAND_LINE
@@ -70,7 +70,7 @@ async def admin(context: AdminContext, clock: Clock) -> AsyncIterator[Admin]:
     app = AdminApp(context)
     store = AdminKeyStore(context.database, PEPPER, now=clock)
     transport = httpx.ASGITransport(
-        Envelope(Door(elsewhere, PREFIX, app), RequestOutcomes()), raise_app_exceptions=True
+        ErrorMiddleware(MountByPrefix(elsewhere, PREFIX, app), RequestOutcomes()), raise_app_exceptions=True
     )
     async with httpx.AsyncClient(transport=transport, base_url="http://turnpike") as http:
         admin = Admin(app, http)

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from sqlalchemy import event, text
 
-from gateway.http.middleware import Door, Envelope
+from gateway.http.middleware import ErrorMiddleware, MountByPrefix
 from gateway.management.http.app import AdminApp
 from gateway.management.operations.change import COMMAND_LINE
 from gateway.management.operations.context import AdminContext
@@ -111,7 +111,7 @@ async def test_two_gateways_on_one_database_have_one_effect(
 ) -> None:
     database = open_database(database_url)
     second = AdminApp(replace(context, database=database))
-    transport = httpx.ASGITransport(Envelope(Door(elsewhere, PREFIX, second), RequestOutcomes()))
+    transport = httpx.ASGITransport(ErrorMiddleware(MountByPrefix(elsewhere, PREFIX, second), RequestOutcomes()))
     async with httpx.AsyncClient(transport=transport, base_url="http://turnpike") as http:
         both = [admin, Admin(second, http, admin.keys)]
         responses = await asyncio.gather(
@@ -155,7 +155,7 @@ async def test_a_crash_before_the_commit_leaves_nothing_and_after_it_the_answer(
 
     first = await admin.request("POST", "/tenants", json=ACME, headers=under("k"))
     restarted = AdminApp(context)
-    transport = httpx.ASGITransport(Envelope(Door(elsewhere, PREFIX, restarted), RequestOutcomes()))
+    transport = httpx.ASGITransport(ErrorMiddleware(MountByPrefix(elsewhere, PREFIX, restarted), RequestOutcomes()))
     async with httpx.AsyncClient(transport=transport, base_url="http://turnpike") as http:
         again = await Admin(restarted, http, admin.keys).request("POST", "/tenants", json=ACME, headers=under("k"))
     await restarted.aclose()

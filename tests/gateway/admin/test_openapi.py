@@ -27,7 +27,7 @@ from gateway.admission import Limiter, MemoryStore
 from gateway.analytics import open_analytics
 from gateway.analytics.prepared import PreparedAnalytics
 from gateway.config.settings import normalise_database_url
-from gateway.http.middleware import Door, Envelope
+from gateway.http.middleware import ErrorMiddleware, MountByPrefix
 from gateway.management.http.app import AdminApp, with_description
 from gateway.management.http.openapi import openapi_document
 from gateway.management.operations.admin_keys import AdminKeyStore
@@ -104,7 +104,9 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         gpu_hour_dollars=Decimal(2),
     )
     app = AdminApp(context)
-    with TestClient(Envelope(Door(Starlette(), PREFIX, app), RequestOutcomes()), base_url="http://turnpike") as client:
+    with TestClient(
+        ErrorMiddleware(MountByPrefix(Starlette(), PREFIX, app), RequestOutcomes()), base_url="http://turnpike"
+    ) as client:
 
         async def prepare() -> tuple[str, dict[str, str]]:
             journal = Journal(context.journal_path)

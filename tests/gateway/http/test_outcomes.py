@@ -7,8 +7,8 @@ import pytest
 
 from engine.errors import GrammarGaveUp
 from gateway.admission import Measure, Scope, StoreAway
-from gateway.http.exchange import Exchange
 from gateway.http.middleware import CLIENT_GONE, outcome_of
+from gateway.http.request_state import RequestState
 from gateway.telemetry.outcomes import Outcome
 from gateway.tenancy import ScopeKind
 from tests.support.gateway import AUTHORISED, until
@@ -34,12 +34,12 @@ CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
     ],
 )
 def test_an_exchange_has_one_outcome(status, error, outcome):
-    assert outcome_of(Exchange("req_1", status=status, error=error)) is outcome
+    assert outcome_of(RequestState("req_1", status=status, error=error)) is outcome
 
 
 @pytest.mark.parametrize(("status", "outcome"), [(400, Outcome.REFUSED), (500, Outcome.FAILED), (503, Outcome.FAILED)])
 def test_a_stream_that_breaks_has_the_outcome_of_its_last_event(status, outcome):
-    assert outcome_of(Exchange("req_1", status=200, error="code", error_status=status)) is outcome
+    assert outcome_of(RequestState("req_1", status=200, error="code", error_status=status)) is outcome
 
 
 def counted(metrics) -> dict[str, float]:

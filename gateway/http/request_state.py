@@ -7,11 +7,11 @@ from starlette.types import Scope
 
 from gateway.tenancy.records import Principal
 
-_KEY = "turnpike.exchange"
+_KEY = "turnpike.request_state"
 
 
 @dataclass(slots=True)
-class Exchange:
+class RequestState:
     """Written by the middleware as it learns; read by endpoints and by the access log.
 
     `status` is None until the response starts. `principal` is None on open paths and on those of
@@ -37,13 +37,13 @@ class Exchange:
         return self.principal
 
 
-def begin_exchange(scope: Scope, request_id: str) -> Exchange:
-    exchange = Exchange(request_id)
-    scope[_KEY] = exchange
-    return exchange
+def begin_request(scope: Scope, request_id: str) -> RequestState:
+    state = RequestState(request_id)
+    scope[_KEY] = state
+    return state
 
 
-def exchange_of(scope: Scope) -> Exchange:
-    exchange = scope[_KEY]
-    assert isinstance(exchange, Exchange)
-    return exchange
+def request_state(scope: Scope) -> RequestState:
+    state = scope[_KEY]
+    assert isinstance(state, RequestState)
+    return state

@@ -5,7 +5,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 
-async def undisturbed(work: Coroutine[Any, Any, None]) -> None:
+async def run_to_completion(work: Coroutine[Any, Any, None]) -> None:
     """Carry `work` to its end, though the caller be cancelled once meanwhile, which is then forgotten.
 
     A shutdown's deadline that falls between billing an answer and sending it would have a client pay for what it does

@@ -5,7 +5,7 @@ import asyncio
 import orjson
 import pytest
 
-from gateway.http.undisturbed import undisturbed
+from gateway.http.run_to_completion import run_to_completion
 from tests.support.gateway import BODY, CHAT
 
 pytestmark = pytest.mark.anyio
@@ -19,7 +19,7 @@ async def test_it_ends_though_its_caller_is_cancelled() -> None:
         await go.wait()
         ended.append(True)
 
-    task = asyncio.create_task(undisturbed(work()))
+    task = asyncio.create_task(run_to_completion(work()))
     await begun.wait()
     task.cancel()
     await asyncio.sleep(0)
@@ -33,7 +33,7 @@ async def test_what_goes_wrong_in_it_is_told() -> None:
         raise RuntimeError("the disk")
 
     with pytest.raises(RuntimeError, match="the disk"):
-        await undisturbed(work())
+        await run_to_completion(work())
 
 
 async def test_a_whole_answer_that_is_billed_is_sent(app, engine, journal, monkeypatch) -> None:

@@ -5,19 +5,19 @@ from starlette.types import Scope, Send
 
 from gateway.http.anthropic_errors import anthropic_error, anthropic_status, is_anthropic
 from gateway.http.errors import APIError
-from gateway.http.exchange import exchange_of
+from gateway.http.request_state import request_state
 from gateway.http.responses import send_body
 
 
-def spelt(scope: Scope, error: APIError) -> tuple[int, bytes]:
+def format_error(scope: Scope, error: APIError) -> tuple[int, bytes]:
     """The status and the body that answer with an error."""
     if not is_anthropic(scope["path"]):
         return error.status, error.envelope()
-    return anthropic_status(error), orjson.dumps(anthropic_error(error, exchange_of(scope).request_id))
+    return anthropic_status(error), orjson.dumps(anthropic_error(error, request_state(scope).request_id))
 
 
 async def send_error(scope: Scope, send: Send, error: APIError) -> None:
-    status, body = spelt(scope, error)
+    status, body = format_error(scope, error)
     await send_body(send, status, body, error.headers)
 
 
