@@ -138,7 +138,7 @@ class UsageTotal:
             return Ending.LENGTH if self.bound_by is None else Ending.QUOTA
         return Ending.STOP
 
-    def wire(self) -> dict[str, Any]:
+    def openai_usage(self) -> dict[str, Any]:
         """OpenAI's `usage` object. `limited_by` is an extension: the limit that ended an answer. Prediction tokens are
         those of speculative drafts, of choices that have ended; rejected ones are not billed."""
         consumed = self._consumed.values()

@@ -3,7 +3,7 @@
 schema     the body of /v1/messages and of count_tokens
 blocks     its messages' content blocks, as a conversation for the chat template
 tools      the tools it declares, and its choice among them
-wire       the answer, streamed and whole
+formatter  the answer, streamed and whole
 count      POST /v1/messages/count_tokens
 errors     an error in Anthropic's envelope
 endpoint   POST /v1/messages

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from gateway.formats.anthropic.formatter import MessagesFormatter, Terms
 from gateway.formats.anthropic.schema import parse_messages
-from gateway.formats.anthropic.wire import MessagesWire, Terms
 from gateway.generation.endpoint import Operation, ParsedBody
 from gateway.generation.engine_client import ServedModel
 from gateway.generation.prepare import PreparedPrompt
@@ -25,7 +25,7 @@ def _parse(fields: Fields) -> ParsedBody:
             is_cut=prompt.max_tokens < asked.max_tokens,
             shows_thinking=asked.shows_thinking,
         )
-        return MessagesWire(meta, terms)
+        return MessagesFormatter(meta, terms)
 
     return ParsedBody(asked.request, formatter)
 

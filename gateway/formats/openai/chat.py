@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from gateway.formats.openai.chat_formatter import ChatFormatter
 from gateway.formats.openai.chat_schema import parse_chat
-from gateway.formats.openai.chat_wire import ChatWire
 from gateway.generation.endpoint import Operation, ParsedBody
 from gateway.generation.engine_client import ServedModel
 from gateway.generation.prepare import PreparedPrompt
@@ -15,7 +15,7 @@ from gateway.http.fields import Fields
 def _formatter(
     meta: ResponseMeta, request: GenerationRequest, model: ServedModel, prompts: Sequence[PreparedPrompt]
 ) -> ResponseFormatter:
-    return ChatWire(meta, model.text.tokenizer, request, prompts[0])
+    return ChatFormatter(meta, model.text.tokenizer, request, prompts[0])
 
 
 def _parse(fields: Fields) -> ParsedBody:

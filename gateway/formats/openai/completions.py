@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from gateway.formats.openai.completion_formatter import CompletionFormatter, Told
 from gateway.formats.openai.completion_schema import parse_completion
-from gateway.formats.openai.completion_wire import CompletionWire, Told
 from gateway.generation.endpoint import Operation, ParsedBody
 from gateway.generation.engine_client import ServedModel
 from gateway.generation.prepare import PreparedPrompt
@@ -15,7 +15,7 @@ from gateway.http.fields import Fields
 def _formatter(
     meta: ResponseMeta, request: GenerationRequest, model: ServedModel, prompts: Sequence[PreparedPrompt]
 ) -> ResponseFormatter:
-    return CompletionWire(
+    return CompletionFormatter(
         meta,
         model.text.tokenizer,
         request,

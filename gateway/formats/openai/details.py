@@ -25,7 +25,7 @@ def take_details(fields: Fields, streaming: Streaming, *, logprobs: int | None, 
     return Details(fields.boolean("return_token_ids", False), wanted, logprobs, streaming.running_usage)
 
 
-class DetailsWire:
+class DetailsFormatter:
     """Spells them. `prompts` are token ids; choice c answers prompt c // choices_each."""
 
     def __init__(

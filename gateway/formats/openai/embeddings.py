@@ -6,8 +6,8 @@ from functools import partial
 from starlette.types import Receive, Scope, Send
 
 from engine.request import Pooling
+from gateway.formats.openai.embedding_format import body, item
 from gateway.formats.openai.embedding_schema import EmbeddingRequest, Encoding, parse_embeddings
-from gateway.formats.openai.embedding_wire import body, item
 from gateway.generation.context import Client, RequestContext
 from gateway.generation.lookup import find_model, model_not_found
 from gateway.generation.response_format import new_id

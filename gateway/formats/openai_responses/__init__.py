@@ -1,6 +1,6 @@
-"""POST /v1/responses and the stored ones, in OpenAI's shape.
+"""POST /v1/responses and the stored responses, in OpenAI's format.
 
-A body is read into a `GenerationRequest` and what its answer says again (`schema`, `tools`, `items`); the answer is a
-row of items that grows piece by piece (`output`), spelt by `wire`. `turn` is one request's way through what is stored:
-an answer is kept with the items that led to it (`record`), so any of them can be gone on from, more than once.
+`schema`, `tools` and `items` parse a body into a `GenerationRequest` and the members that the answer repeats. `output`
+builds the answer's items piece by piece, and `formatter` writes them. `turn` loads the items of earlier responses
+before routing and stores the answer with the items that led to it (`record`), so several requests can continue from it.
 """

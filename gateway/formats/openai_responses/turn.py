@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gateway.formats.openai_responses.conversation import conversation_of, unshown_chars
+from gateway.formats.openai_responses.formatter import ResponsesFormatter
 from gateway.formats.openai_responses.ids import response_of
 from gateway.formats.openai_responses.items import REFERENCE, Item
 from gateway.formats.openai_responses.record import Record, read_record
 from gateway.formats.openai_responses.schema import Stated
-from gateway.formats.openai_responses.wire import ResponseWire
 from gateway.generation.engine_client import ServedModel
 from gateway.generation.prepare import PreparedPrompt
 from gateway.generation.request import GenerationRequest
@@ -37,7 +37,7 @@ class ResponseTurn:
         self._input: Sequence[Item] = ()
         self._records: Records | None = None
         self._tenant_id = ""
-        self._wire: ResponseWire | None = None
+        self._wire: ResponsesFormatter | None = None
         self._kept: bool | None = None
 
     async def recall(self, services: Services, caller: Principal) -> GenerationRequest:
@@ -70,9 +70,9 @@ class ResponseTurn:
 
     def formatter(
         self, meta: ResponseMeta, request: GenerationRequest, model: ServedModel, prompts: Sequence[PreparedPrompt]
-    ) -> ResponseWire:
+    ) -> ResponsesFormatter:
         """The formatter of the answer, which `keep` reads."""
-        self._wire = ResponseWire(meta, self._stated, model.text.tokenizer)
+        self._wire = ResponsesFormatter(meta, self._stated, model.text.tokenizer)
         return self._wire
 
     async def keep(self, choices: Sequence[ParsedDelta], usage: UsageTotal) -> None:

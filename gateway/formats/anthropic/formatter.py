@@ -38,7 +38,7 @@ class Terms:
     shows_thinking: bool
 
 
-class MessagesWire:
+class MessagesFormatter:
     """`message_start` comes with the first delta, which knows how much of the prompt was cached."""
 
     def __init__(self, header: ResponseMeta, terms: Terms) -> None:

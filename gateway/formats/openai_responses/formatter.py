@@ -23,7 +23,7 @@ _FAILED_CODES = ("server_error", "rate_limit_exceeded")
 """Those of OpenAI's that can happen here; all else is a fault of the server's."""
 
 
-class ResponseWire:
+class ResponsesFormatter:
     """One response, of one choice. `kept` says, when it is known, whether it is stored."""
 
     def __init__(self, header: ResponseMeta, stated: Stated, tokenizer: Tokenizer) -> None:
@@ -126,7 +126,7 @@ class ResponseWire:
 
 def _usage(usage: UsageTotal) -> dict[str, Any]:
     """As responses name it. Writing to the prefix cache is not counted: it costs nothing."""
-    chat = usage.wire()
+    chat = usage.openai_usage()
     named = {
         "input_tokens": chat["prompt_tokens"],
         "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},

@@ -14,8 +14,8 @@ from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from engine.request import FinishReason, TextDelta, Usage
+from gateway.formats.openai_responses.formatter import ResponsesFormatter
 from gateway.formats.openai_responses.schema import parse_response
-from gateway.formats.openai_responses.wire import ResponseWire
 from gateway.generation.response_format import ResponseMeta
 from gateway.generation.usage import UsageTotal
 from gateway.http.fields import Fields
@@ -30,13 +30,13 @@ TOOL = {"type": "function", "name": "look_up"}
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)
 
 
-def new_wire() -> ResponseWire:
+def new_wire() -> ResponsesFormatter:
     tools = [
         {"type": "function", "name": "add"},
         {"type": "namespace", "name": "web", "description": "d", "tools": [TOOL]},
     ]
     _, stated = parse_response(Fields({"model": "tiny", "input": "hi", "tools": tools}))
-    return ResponseWire(META, stated, FakeTokenizer())
+    return ResponsesFormatter(META, stated, FakeTokenizer())
 
 
 def usage() -> UsageTotal:

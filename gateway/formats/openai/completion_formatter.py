@@ -8,7 +8,7 @@ import orjson
 
 from engine.request import TextDelta, TokenLogprob
 from engine.text.tokenizer import Tokenizer
-from gateway.formats.openai.details import DetailsWire
+from gateway.formats.openai.details import DetailsFormatter
 from gateway.formats.openai.logprobs import LegacyLogprobs
 from gateway.generation.request import GenerationRequest
 from gateway.generation.response_format import DONE, ResponseMeta, chunk_end, chunk_end_with, event
@@ -29,7 +29,7 @@ class Told:
     logprobs: Sequence[TokenLogprob | None] = ()
 
 
-class CompletionWire:
+class CompletionFormatter:
     """Choice c answers prompt c // n. Of the choices of each prompt, the request's `best` are told."""
 
     def __init__(
@@ -43,7 +43,7 @@ class CompletionWire:
         self._alternatives = request.details.logprobs
         self._running_usage = request.details.running_usage
         self._include_usage = request.include_usage
-        self._details = DetailsWire(
+        self._details = DetailsFormatter(
             request.details, [prompt.token_ids for prompt in prompts], self._choices_each, tokenizer
         )
         self._start = header.chunk_start(_KIND)
@@ -67,7 +67,7 @@ class CompletionWire:
     def end(self, usage: UsageTotal) -> bytes:
         if not self._include_usage:
             return DONE
-        return event(orjson.dumps(self._header.wire(_KIND) | {"choices": [], "usage": usage.wire()})) + DONE
+        return event(orjson.dumps(self._header.wire(_KIND) | {"choices": [], "usage": usage.openai_usage()})) + DONE
 
     def failure(self, error: APIError) -> bytes:
         return event(error.envelope())
@@ -77,7 +77,7 @@ class CompletionWire:
         if self._best is not None:
             told = [told[index] for index in self._likeliest([choice.delta for choice in choices], self._best)]
         wire_choices = [fields | {"index": index} for index, fields in enumerate(told)]
-        return orjson.dumps(self._header.wire(_KIND) | {"choices": wire_choices, "usage": usage.wire()})
+        return orjson.dumps(self._header.wire(_KIND) | {"choices": wire_choices, "usage": usage.openai_usage()})
 
     def _likeliest(self, choices: Sequence[TextDelta], best: int) -> list[int]:
         """Of each prompt's choices, the best first; of equals, the first."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from engine.request import FinishReason, TextDelta, Usage
 from gateway.admission.model import Measure, Scope, ScopeKind
-from gateway.formats.anthropic.wire import MessagesWire, Terms, blocks_of
+from gateway.formats.anthropic.formatter import MessagesFormatter, Terms, blocks_of
 from gateway.generation.response_format import ResponseMeta
 from gateway.generation.usage import UsageTotal
 from gateway.http.errors import APIError
@@ -34,7 +34,7 @@ def parsed(pieces: Sequence[Piece], cuts: Sequence[int], last: TextDelta) -> lis
 
 
 def wire_of(*, shows_thinking: bool = True, is_cut: bool = False, stops: Sequence[str] = ("END",)):
-    return MessagesWire(META, Terms(10, stops, is_cut, shows_thinking))
+    return MessagesFormatter(META, Terms(10, stops, is_cut, shows_thinking))
 
 
 def ended(reason: FinishReason = FinishReason.STOP, stop: str | int | None = None) -> TextDelta:

@@ -7,7 +7,7 @@ import orjson
 
 from engine.request import TextDelta
 from engine.text.tokenizer import Tokenizer
-from gateway.formats.openai.details import DetailsWire
+from gateway.formats.openai.details import DetailsFormatter
 from gateway.formats.openai.logprobs import chat_logprobs
 from gateway.generation.prepare import PreparedPrompt
 from gateway.generation.request import GenerationRequest
@@ -21,7 +21,7 @@ _ROLE = b'{"role":"assistant","content":"","refusal":null},"logprobs":null,"fini
 _CHUNK = "chat.completion.chunk"
 
 
-class ChatWire:
+class ChatFormatter:
     """For each choice: a role chunk, a chunk for each piece of what is said, a finish chunk.
 
     Log-probabilities and token ids go with the first chunk that their delta becomes, or that of its end.
@@ -40,7 +40,7 @@ class ChatWire:
         self._tells_token_ids = request.details.token_ids
         self._running_usage = request.details.running_usage
         self._include_usage = request.include_usage
-        self._details = DetailsWire(request.details, [prompt.token_ids], request.params.n, tokenizer)
+        self._details = DetailsFormatter(request.details, [prompt.token_ids], request.params.n, tokenizer)
         self._echo = prompt.echo or ""
         self._start = header.chunk_start(_CHUNK)
         self._end = chunk_end(request.include_usage)
@@ -76,7 +76,7 @@ class ChatWire:
     def end(self, usage: UsageTotal) -> bytes:
         if not self._include_usage:
             return DONE
-        return event(orjson.dumps(self._header.wire(_CHUNK) | {"choices": [], "usage": usage.wire()})) + DONE
+        return event(orjson.dumps(self._header.wire(_CHUNK) | {"choices": [], "usage": usage.openai_usage()})) + DONE
 
     def failure(self, error: APIError) -> bytes:
         return event(error.envelope())
@@ -96,7 +96,7 @@ class ChatWire:
                     **self._details.of_answer(choice.delta),
                 }
             )
-        whole = self._header.wire("chat.completion") | {"choices": wire_choices, "usage": usage.wire()}
+        whole = self._header.wire("chat.completion") | {"choices": wire_choices, "usage": usage.openai_usage()}
         return orjson.dumps(whole | self._details.of_prompt(0, choices[0].delta.prompt_logprobs))
 
     def _role_end(self, end: bytes) -> bytes:
