@@ -36,7 +36,7 @@ from gateway.app import create_app
 from gateway.config.settings import Settings
 from gateway.generation.engine_client import EngineClient
 from gateway.metering.event import UsageEvent
-from gateway.metering.journal.opening import Opening, Progress
+from gateway.metering.journal.usage_context import Progress, UsageContext
 from gateway.process.listener import bind
 from gateway.process.server import Server as TurnpikeServer
 from gateway.telemetry.logs import configure_logging
@@ -62,7 +62,7 @@ class SilentJournal:
     trouble = None
     last_sequence = backlog_events = 0
 
-    def begin(self, opening: Opening) -> None: ...
+    def begin(self, usage_context: UsageContext) -> None: ...
 
     def advance(self, request_id: str, progress: Progress) -> None: ...
 

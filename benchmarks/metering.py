@@ -27,7 +27,7 @@ from gateway.common.ids import new_event_id
 from gateway.metering.event import Ending, UsageEvent
 from gateway.metering.journal.journal import Journal
 from gateway.metering.journal.journal_file import JournalFile
-from gateway.metering.journal.opening import Opening, Progress, Work, event_of
+from gateway.metering.journal.usage_context import Progress, UsageContext, Work, event_of
 from gateway.metering.kafka_cluster import KafkaCluster
 from gateway.metering.relay.kafka_destination import KafkaDestination
 from gateway.metering.relay.relay import Relay
@@ -52,9 +52,9 @@ PROMISED_CATCH_UP_S = 120
 TOPIC = "usage"
 
 
-def an_opening(n: int) -> Opening:
+def a_usage_context(n: int) -> UsageContext:
     now_ms = time.time_ns() // 1_000_000
-    return Opening(
+    return UsageContext(
         event_id=new_event_id(now_ms),
         request_id=f"req_{n:032x}",
         tenant_id=f"tenant-{n % TENANTS}",
@@ -71,9 +71,9 @@ def an_opening(n: int) -> Opening:
     )
 
 
-def end_of(opening: Opening) -> UsageEvent:
+def end_of(usage_context: UsageContext) -> UsageEvent:
     work = Work(queue_ms=3, engine_ns=123_456_789)
-    return event_of(opening, Progress(512, 128, 64, 41), work, Ending.STOP, opening.opened_ms + 900)
+    return event_of(usage_context, Progress(512, 128, 64, 41), work, Ending.STOP, usage_context.opened_ms + 900)
 
 
 def line(what: str, took_ms: Sequence[float], note: str = "") -> str:
@@ -86,9 +86,9 @@ def line(what: str, took_ms: Sequence[float], note: str = "") -> str:
 
 async def stream(journal: Journal, first: int, took_ms: list[float]) -> None:
     for n in range(ENDS_EACH):
-        opening = an_opening(first + n)
-        journal.begin(opening)
-        event = end_of(opening)
+        usage_context = a_usage_context(first + n)
+        journal.begin(usage_context)
+        event = end_of(usage_context)
         started = time.perf_counter()
         await journal.finish(event, event)
         took_ms.append((time.perf_counter() - started) * 1e3)
@@ -116,7 +116,7 @@ def fill(path: Path, events: int) -> None:
     for first in range(1, events + 1, 5_000):
         numbers = range(first, min(first + 5_000, events + 1))
         file.begin()
-        file.append(first, [replace(end_of(an_opening(n)), source=file.source, sequence=n) for n in numbers])
+        file.append(first, [replace(end_of(a_usage_context(n)), source=file.source, sequence=n) for n in numbers])
         file.commit()
     file.close()
 
@@ -135,9 +135,9 @@ def run_gateway(path: Path, kafka_url: str, arriving_per_s: int) -> None:
             due = int((time.monotonic() - started) * arriving_per_s) - ended
             for _ in range(due):
                 ended += 1
-                opening = an_opening(10_000_000 + ended)
-                journal.begin(opening)
-                journal.finish_later(end_of(opening))
+                usage_context = a_usage_context(10_000_000 + ended)
+                journal.begin(usage_context)
+                journal.finish_later(end_of(usage_context))
             await asyncio.sleep(0.02)
         await relay.aclose(30)
         await journal.aclose()
@@ -198,14 +198,14 @@ async def arrive(path: Path, store_url: str, kafka_url: str, arriving_per_s: int
     sink.terminate()
     sink.join()
     [(events, cost)] = await analytics.query("SELECT count(), sum(cost_nanodollars) FROM usage_events FINAL")
-    assert (events, cost) == (journalled(path), events * end_of(an_opening(0)).cost_nanodollars)
+    assert (events, cost) == (journalled(path), events * end_of(a_usage_context(0)).cost_nanodollars)
     await analytics.aclose()
     return took_s
 
 
 def kafka_alone(bootstrap: str, events: int) -> tuple[float, float]:
     """Messages a second that its client sends, and takes, in this process, when it does nothing else."""
-    body = replace(end_of(an_opening(0)), source=str(new_event_id()), sequence=1).to_json()
+    body = replace(end_of(a_usage_context(0)), source=str(new_event_id()), sequence=1).to_json()
     producer = KafkaProducer(bootstrap_servers=bootstrap, batch_size=256 * 1024, linger_ms=5)
     producer.partitions_for("alone")
     started = time.monotonic()

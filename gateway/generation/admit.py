@@ -15,7 +15,7 @@ from gateway.http.errors import ClientGone
 from gateway.metering.event import Ending
 from gateway.metering.journal.journal import Journal
 from gateway.metering.journal.meter import Meter
-from gateway.metering.journal.opening import Opening
+from gateway.metering.journal.usage_context import UsageContext
 
 USAGE_TIMEOUT_S = 2.0
 """How long to wait for the engine's report of what an aborted answer had consumed, which takes a step. Without a report
@@ -43,15 +43,17 @@ class Admission:
         """The engine has it, and will report what each choice consumed."""
         self._running = True
 
-    def reopen(self, opening: Opening) -> None:
+    def reopen(self, usage_context: UsageContext) -> None:
         """Replace the usage record. Nothing has been sent yet.
 
         Raises:
             JournalUnavailable: the record cannot be written.
         """
-        self._meter.reopen(opening)
+        self._meter.reopen(usage_context)
 
-    async def switch_model(self, opening: Opening, quotas: Sequence[Quota], prompts: Sequence[PreparedPrompt]) -> None:
+    async def switch_model(
+        self, usage_context: UsageContext, quotas: Sequence[Quota], prompts: Sequence[PreparedPrompt]
+    ) -> None:
         """Switch to another model. Nothing of the first one's answer has been sent; its engine time stays with the
         request, and its tokens count against limits together with the other model's.
 
@@ -65,22 +67,22 @@ class Admission:
         # Both together may exceed a limit on concurrency.
         await self._limiter.release(former)
         # If there is no other hold, the computed tokens are still committed.
-        self.hold = replace(former, request_id=f"{opening.request_id}-4")
+        self.hold = replace(former, request_id=f"{usage_context.request_id}-4")
         try:
             hold = await _hold(
                 self._limiter,
-                f"{opening.request_id}-2",
-                opening.price,
+                f"{usage_context.request_id}-2",
+                usage_context.price,
                 quotas,
                 prompts,
                 choices_each,
                 earlier_tokens=computed_tokens,
             )
         except QuotaExceeded:
-            self.hold = await self._hold_again(f"{opening.request_id}-3", former)
+            self.hold = await self._hold_again(f"{usage_context.request_id}-3", former)
             raise
         self.hold = hold
-        self._meter.reopen(opening)
+        self._meter.reopen(usage_context)
         lengths = [len(prompt.token_ids) for prompt in prompts]
         self.prompts = [_cut(prompt, hold.granted_tokens) for prompt in prompts]
         self.usage = UsageTotal(lengths, choices_each, hold.bound_by, self.usage.work, computed_tokens)
@@ -154,7 +156,7 @@ class Admission:
 async def admitted(
     limiter: Limiter,
     journal: Journal,
-    opening: Opening,
+    usage_context: UsageContext,
     quotas: Sequence[Quota],
     prompts: Sequence[PreparedPrompt],
     choices_each: int,
@@ -170,9 +172,11 @@ async def admitted(
         JournalUnavailable: the usage record cannot be opened.
     """
     lengths = [len(prompt.token_ids) for prompt in prompts]
-    hold = await _hold(limiter, opening.request_id, opening.price, quotas, prompts, choices_each, minimum_tokens)
+    hold = await _hold(
+        limiter, usage_context.request_id, usage_context.price, quotas, prompts, choices_each, minimum_tokens
+    )
     try:
-        meter = Meter(journal, opening)
+        meter = Meter(journal, usage_context)
     except BaseException:
         await asyncio.shield(limiter.release(hold))
         raise

@@ -18,7 +18,7 @@ from gateway.generation.service_classes import TierClass, TierClasses
 from gateway.generation.services import Services
 from gateway.generation.shed import confirm, reserve
 from gateway.http.errors import APIError
-from gateway.metering.journal.opening import Opening
+from gateway.metering.journal.usage_context import UsageContext
 from gateway.routing.router import Refusal, Route
 
 NEAR_BUDGET_TOKENS = 1024
@@ -71,9 +71,9 @@ class Candidates:
             reservation = held.enter_context(reserve(engine, model.name, serving, jitter))
             prompts = await context.prepare(model, limits.context_tokens, self._may_fall_back(route, serving))
             confirm(reservation, engine, model.name, serving, prompts, jitter, context.prompts_at_a_time)
-            opening = self._opening(context, route, model)
+            usage_context = self._usage_context(context, route, model)
             until.enter_context(held.pop_all())
-        return Candidate(route, model, opening, limits.quotas, prompts, reservation)
+        return Candidate(route, model, usage_context, limits.quotas, prompts, reservation)
 
     async def _fall_back(
         self,
@@ -121,7 +121,7 @@ class Candidates:
             admitted(
                 limiter,
                 journal,
-                candidate.opening,
+                candidate.usage_context,
                 candidate.quotas,
                 candidate.prompts,
                 context.choices_each,
@@ -129,10 +129,10 @@ class Candidates:
             )
         )
 
-    def _opening(self, context: RequestContext, route: Route, model: ServedModel) -> Opening:
+    def _usage_context(self, context: RequestContext, route: Route, model: ServedModel) -> UsageContext:
         """What is billed, to whom, at the prices of the moment when the request was received."""
         principal, tier_served = context.client.principal, context.client.serving.name
-        return Opening(
+        return UsageContext(
             event_id=new_event_id(),
             request_id=context.id,
             tenant_id=principal.tenant_id,

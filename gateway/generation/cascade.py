@@ -119,7 +119,7 @@ async def _escalate(
     try:
         async with AsyncExitStack() as attempt:
             large = await candidates.prepare(run.context, route, run.measurement, attempt)
-            await run.admission.switch_model(large.opening, large.quotas, large.prompts)
+            await run.admission.switch_model(large.usage_context, large.quotas, large.prompts)
             await until.enter_async_context(attempt.pop_all())
     except (APIError, QuotaExceeded) as error:
         refusal = refusal_of(error)
@@ -129,7 +129,7 @@ async def _escalate(
             raise
         run.measurement.on_model_selected(run.candidate.route.served)
         kept = _for_reason(run, _REASONS[refusal])
-        run.admission.reopen(kept.candidate.opening)
+        run.admission.reopen(kept.candidate.usage_context)
         return kept, trial
     return replace(run, candidate=large), None
 
@@ -137,8 +137,8 @@ async def _escalate(
 def _for_reason(run: Run, reason: RouteReason) -> Run:
     candidate = run.candidate
     route = replace(candidate.route, reason=reason)
-    opening = replace(candidate.opening, route_reason=reason.value)
-    return replace(run, candidate=replace(candidate, route=route, opening=opening))
+    usage_context = replace(candidate.usage_context, route_reason=reason.value)
+    return replace(run, candidate=replace(candidate, route=route, usage_context=usage_context))
 
 
 def _on_trial(prompt: PreparedPrompt) -> PreparedPrompt:

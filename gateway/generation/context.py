@@ -12,7 +12,7 @@ from gateway.admission import Quota
 from gateway.generation.engine_client import ServedModel
 from gateway.generation.prepare import PreparedPrompt
 from gateway.generation.service_classes import TierClass
-from gateway.metering.journal.opening import Opening
+from gateway.metering.journal.usage_context import UsageContext
 from gateway.routing.router import Route
 from gateway.tenancy.records import Principal
 
@@ -62,7 +62,7 @@ class Candidate:
 
     route: Route
     model: ServedModel
-    opening: Opening
+    usage_context: UsageContext
     quotas: Sequence[Quota]
     prompts: Sequence[PreparedPrompt]
     reservation: Reservation

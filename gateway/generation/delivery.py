@@ -79,7 +79,7 @@ class ResponseSink:
         if self._delivery.hook is not None:
             await self._delivery.hook.keep(choices, self._run.usage)
         candidate = self._run.candidate
-        self._delivery.routes.record_answered(candidate.route, candidate.opening, self._run.usage.progress)
+        self._delivery.routes.record_answered(candidate.route, candidate.usage_context, self._run.usage.progress)
 
 
 class StreamSink(ResponseSink):

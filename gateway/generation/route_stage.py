@@ -13,7 +13,7 @@ from gateway.generation.services import Services
 from gateway.generation.shed import Overloaded
 from gateway.http.access import model_not_allowed
 from gateway.http.errors import APIError, invalid
-from gateway.metering.journal.opening import Opening, Progress
+from gateway.metering.journal.usage_context import Progress, UsageContext
 from gateway.routing.names import ModelNames
 from gateway.routing.question import Question
 from gateway.routing.replicas import Replicas
@@ -68,16 +68,16 @@ class RouteStage:
         """Count the model of this route as the one that answers."""
         self._services.metrics.routed.labels(route.served, route.reason.value).inc()
 
-    def record_answered(self, route: Route, opening: Opening, progress: Progress) -> None:
+    def record_answered(self, route: Route, usage_context: UsageContext, progress: Progress) -> None:
         """Count what the answer would have cost from the large model, by the same tokens, and what was saved of it."""
         if route.large == route.served:
-            all_large = opening.price
+            all_large = usage_context.price
         else:
-            all_large = self._services.prices.price_of(route.large, opening.tier_served, datetime.now(UTC))
+            all_large = self._services.prices.price_of(route.large, usage_context.tier_served, datetime.now(UTC))
         cost = all_large.of(progress.prompt_tokens, progress.cached_tokens, progress.completion_tokens)
         metrics = self._services.metrics
         metrics.all_large_dollars.labels(route.large).inc(cost / _NANO)
-        metrics.saved_dollars.labels(route.large).inc(max(0, cost - opening.cost(progress)) / _NANO)
+        metrics.saved_dollars.labels(route.large).inc(max(0, cost - usage_context.cost(progress)) / _NANO)
 
 
 def route_headers(route: Route) -> dict[str, str]:

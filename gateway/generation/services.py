@@ -9,7 +9,7 @@ from gateway.generation.engine_client import EngineClient
 from gateway.generation.text_pool import TextPool
 from gateway.http.drain import Drain
 from gateway.metering.journal.journal import Journal
-from gateway.metering.reconciliation.books_watch import BooksWatch
+from gateway.metering.reconciliation.reconciliation_monitor import ReconciliationMonitor
 from gateway.metering.relay.relay import Relay
 from gateway.sessions import Sessions
 from gateway.telemetry.metrics import Metrics
@@ -35,4 +35,4 @@ class Services:
     metrics: Metrics
     drain: Drain = field(default_factory=Drain)
     texts: TextPool = field(default_factory=TextPool)
-    books: BooksWatch | None = None
+    books: ReconciliationMonitor | None = None

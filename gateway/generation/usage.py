@@ -8,7 +8,7 @@ from typing import Any
 from engine.request import FinishReason, TextDelta, Usage
 from gateway.admission.model import Scope
 from gateway.metering.event import Ending
-from gateway.metering.journal.opening import NO_WORK, Progress, Work
+from gateway.metering.journal.usage_context import NO_WORK, Progress, Work
 
 _NS_PER_MS = 1_000_000
 

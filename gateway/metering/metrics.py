@@ -9,8 +9,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from gateway.metering.journal.journal import Journal
-from gateway.metering.reconciliation.books_watch import BooksWatch
 from gateway.metering.reconciliation.gaps import MissingRange
+from gateway.metering.reconciliation.reconciliation_monitor import ReconciliationMonitor
 from gateway.metering.relay.relay import Relay
 from gateway.metering.sink.message_source import Partition
 from gateway.metering.sink.sink import Sink
@@ -57,7 +57,7 @@ class RelayCollector(Collector):
 class BooksCollector(Collector):
     """Of a gateway: whether its journal and the store of usage agree, as of the last check."""
 
-    def __init__(self, watch: BooksWatch) -> None:
+    def __init__(self, watch: ReconciliationMonitor) -> None:
         self._watch = watch
 
     def describe(self) -> Iterator[Metric]:

@@ -30,7 +30,7 @@ from gateway.management.operations.prices import declare_prices
 from gateway.metering.journal.journal import Journal
 from gateway.metering.kafka_cluster import KafkaCluster
 from gateway.metering.metrics import BooksCollector, RelayCollector
-from gateway.metering.reconciliation.books_watch import BooksWatch
+from gateway.metering.reconciliation.reconciliation_monitor import ReconciliationMonitor
 from gateway.metering.relay.analytics_destination import AnalyticsDestination
 from gateway.metering.relay.destination import Destination
 from gateway.metering.relay.kafka_destination import KafkaDestination
@@ -134,12 +134,12 @@ def open_usage_store(settings: Settings) -> Analytics:
     return PreparedAnalytics(open_analytics(settings.analytics_url.get_secret_value()))
 
 
-def open_books(settings: Settings, analytics: Analytics, signatures: SignaturePolicy) -> BooksWatch | None:
+def open_books(settings: Settings, analytics: Analytics, signatures: SignaturePolicy) -> ReconciliationMonitor | None:
     """None where nothing of what the journal has can be in the store: sinks bring it to another one."""
     if settings.kafka_url is not None and is_embedded(settings.analytics_url.get_secret_value()):
         _log.warning("usage goes to Kafka and analytics_url names no server: nobody compares the books")
         return None
-    return BooksWatch(settings.journal_path, analytics, signatures, every_s=settings.reconcile_every_s)
+    return ReconciliationMonitor(settings.journal_path, analytics, signatures, every_s=settings.reconcile_every_s)
 
 
 def _destination(settings: Settings, analytics: Analytics, signer: EventSigner) -> Destination:

@@ -14,7 +14,7 @@ from gateway.common.ids import new_event_id
 from gateway.metering.event import COLUMNS, Ending, UsageEvent
 from gateway.metering.journal.journal import Journal
 from gateway.metering.journal.journal_file import JournalFile, JournalRow
-from gateway.metering.journal.opening import Opening, Progress, Work, event_of
+from gateway.metering.journal.usage_context import Progress, UsageContext, Work, event_of
 from gateway.metering.signature import EventSigner, SignaturePolicy
 from gateway.metering.sink.intake import EVENTS_TABLE, Message, row_of
 from tests.support.tenants import PEPPER
@@ -25,8 +25,8 @@ SIGNER = EventSigner(PEPPER)
 SIGNATURES = SignaturePolicy(SIGNER)
 
 
-def an_opening(request_id: str, tenant_id: str = "t0", opened_ms: int = NOW_MS) -> Opening:
-    return Opening(
+def a_usage_context(request_id: str, tenant_id: str = "t0", opened_ms: int = NOW_MS) -> UsageContext:
+    return UsageContext(
         event_id=new_event_id(),
         request_id=request_id,
         tenant_id=tenant_id,
@@ -49,8 +49,8 @@ def sent(tokens: int) -> Progress:
 
 def an_event(n: int, *, source: str = "s", ended_ms: int = NOW_MS) -> UsageEvent:
     """Event `n` of a source."""
-    opening = an_opening(f"{source}-r{n}", f"t{n % 3}")
-    event = event_of(opening, sent(n % 7), Work(recompute_ns={"premium": n}), Ending.STOP, ended_ms + n)
+    usage_context = a_usage_context(f"{source}-r{n}", f"t{n % 3}")
+    event = event_of(usage_context, sent(n % 7), Work(recompute_ns={"premium": n}), Ending.STOP, ended_ms + n)
     return replace(event, source=source, sequence=n)
 
 
@@ -74,10 +74,12 @@ async def journal_at(path: Path) -> AsyncIterator[Journal]:
 
 async def finish(journal: Journal, count: int, ended_ms: int = NOW_MS) -> None:
     """Requests that begin and end."""
-    openings = [an_opening(f"r-{uuid4()}", f"t{n % 3}") for n in range(count)]
-    for opening in openings:
-        journal.begin(opening)
-    events = [event_of(opening, sent(n), Work(), Ending.STOP, ended_ms + n) for n, opening in enumerate(openings)]
+    contexts = [a_usage_context(f"r-{uuid4()}", f"t{n % 3}") for n in range(count)]
+    for usage_context in contexts:
+        journal.begin(usage_context)
+    events = [
+        event_of(usage_context, sent(n), Work(), Ending.STOP, ended_ms + n) for n, usage_context in enumerate(contexts)
+    ]
     await asyncio.gather(*(journal.finish(event) for event in events))
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from gateway.metering.event import UsageEvent
-from gateway.metering.journal.opening import Opening, Progress
+from gateway.metering.journal.usage_context import Progress, UsageContext
 
 
 class Ended(NamedTuple):
@@ -23,7 +23,7 @@ class Batch:
     """Changes in the order that they came, as few as say the same: of a request only its newest progress, and of one
     that begins and ends in it only its event. Not safe between threads by itself."""
 
-    opened: dict[str, tuple[Opening, Progress]] = field(default_factory=dict)
+    opened: dict[str, tuple[UsageContext, Progress]] = field(default_factory=dict)
     advanced: dict[str, Progress] = field(default_factory=dict)
     ended: list[Ended] = field(default_factory=list)
     acknowledged: int = 0
@@ -35,8 +35,8 @@ class Batch:
     def __bool__(self) -> bool:
         return bool(self.opened or self.advanced or self.ended or self.acknowledged or self.credit_asked)
 
-    def open(self, opening: Opening, progress: Progress = Progress()) -> None:  # noqa: B008 a value
-        self.opened[opening.request_id] = (opening, progress)
+    def open(self, usage_context: UsageContext, progress: Progress = Progress()) -> None:  # noqa: B008 a value
+        self.opened[usage_context.request_id] = (usage_context, progress)
 
     def advance(self, request_id: str, progress: Progress) -> None:
         if request_id in self.opened:
@@ -60,8 +60,8 @@ class Batch:
 
     def followed_by(self, later: "Batch") -> None:
         """Take in what came after."""
-        for opening, progress in later.opened.values():
-            self.open(opening, progress)
+        for usage_context, progress in later.opened.values():
+            self.open(usage_context, progress)
         for request_id, progress in later.advanced.items():
             self.advance(request_id, progress)
         for ended in later.ended:

@@ -25,7 +25,7 @@ from gateway.errors import OperatorError
 from gateway.metering.event import Ending, UsageEvent
 from gateway.metering.journal.batch import Batch, Ended
 from gateway.metering.journal.journal_file import JournalFile, OpenRequest, Spent
-from gateway.metering.journal.opening import Opening, Progress, Work, event_of
+from gateway.metering.journal.usage_context import Progress, UsageContext, Work, event_of
 
 INTERVAL_MS = 50
 GATHER_MS = 5
@@ -127,7 +127,7 @@ class Journal:
         """What had been spent when the journal was opened, by month, tenant, key and model."""
         return self._spent
 
-    def begin(self, opening: Opening) -> None:
+    def begin(self, usage_context: UsageContext) -> None:
         """
         Raises:
             JournalUnavailable: the disk fails or is nearly full.
@@ -138,8 +138,8 @@ class Journal:
         with self._changed:
             self._refuse_if_closed()
             wake = not self._next
-            self._under_way.add(opening.request_id)
-            self._next.open(opening)
+            self._under_way.add(usage_context.request_id)
+            self._next.open(usage_context)
             if wake:
                 self._changed.notify()
 
@@ -280,7 +280,7 @@ class Journal:
         file, now_ms = self._file, time.time_ns() // 1_000_000
         file.begin()
         last = file.last_sequence()
-        file.open(OpenRequest(opening, progress, now_ms) for opening, progress in batch.opened.values())
+        file.open(OpenRequest(usage_context, progress, now_ms) for usage_context, progress in batch.opened.values())
         file.advance(batch.advanced.items(), now_ms)
         if batch.credit_since_ms:
             file.follow_credit(batch.credit_since_ms)
@@ -347,7 +347,7 @@ class Journal:
 
 def _interrupted(left: OpenRequest) -> UsageEvent:
     """What a request that the process died under is billed: what is known to have been sent."""
-    return event_of(left.opening, left.progress, Work(), Ending.INTERRUPTED, left.advanced_ms)
+    return event_of(left.usage_context, left.progress, Work(), Ending.INTERRUPTED, left.advanced_ms)
 
 
 def _lock(path: Path) -> IO[bytes]:

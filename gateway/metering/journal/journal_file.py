@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from gateway.common.timestamps import unix_ms, utc_from_ms
 from gateway.metering.event import UsageEvent, admitted_ms
-from gateway.metering.journal.opening import Opening, Progress
+from gateway.metering.journal.usage_context import Progress, UsageContext
 
 BUSY_TIMEOUT_MS = 5000
 HOUR_MS = 3_600_000
@@ -130,7 +130,7 @@ class Totals:
 class OpenRequest:
     """A request that was running when its last progress was written, at `advanced_ms` (Unix time)."""
 
-    opening: Opening
+    usage_context: UsageContext
     progress: Progress
     advanced_ms: int
 
@@ -187,7 +187,10 @@ class JournalFile:
 
     def open(self, opened: Iterable[OpenRequest]) -> None:
         """A request that is open already is from now on what this says."""
-        rows = [(each.opening.request_id, each.opening.to_json(), *each.progress, each.advanced_ms) for each in opened]
+        rows = [
+            (each.usage_context.request_id, each.usage_context.to_json(), *each.progress, each.advanced_ms)
+            for each in opened
+        ]
         self._connection.executemany("INSERT OR REPLACE INTO open_requests VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
 
     def advance(self, progress: Iterable[tuple[str, Progress]], now_ms: int) -> None:
@@ -274,8 +277,8 @@ class JournalFile:
     def open_requests(self) -> list[OpenRequest]:
         rows = self._connection.execute("SELECT * FROM open_requests ORDER BY request_id").fetchall()
         return [
-            OpenRequest(Opening.from_json(opening), Progress(*progress), advanced_ms)
-            for _, opening, *progress, advanced_ms in rows
+            OpenRequest(UsageContext.from_json(usage_context), Progress(*progress), advanced_ms)
+            for _, usage_context, *progress, advanced_ms in rows
         ]
 
     def events_after(self, sequence: int, limit: int) -> list[JournalRow]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gateway.metering.event import Ending, UsageEvent
 from gateway.metering.journal.journal import Journal
-from gateway.metering.journal.opening import Opening, Progress, Work, event_of
+from gateway.metering.journal.usage_context import Progress, UsageContext, Work, event_of
 
 
 def unix_now_ms() -> int:
@@ -23,13 +23,13 @@ class Meter:
         JournalUnavailable: nothing new may run.
     """
 
-    def __init__(self, journal: Journal, opening: Opening, clock: Callable[[], int] = unix_now_ms) -> None:
+    def __init__(self, journal: Journal, usage_context: UsageContext, clock: Callable[[], int] = unix_now_ms) -> None:
         self.sent = Progress()
-        self._opening = opening
+        self._usage_context = usage_context
         self._journal = journal
         self._clock = clock
         self._closed = False
-        journal.begin(opening)
+        journal.begin(usage_context)
 
     @property
     def closed(self) -> bool:
@@ -39,9 +39,9 @@ class Meter:
     @property
     def billed_nanodollars(self) -> int:
         """For what has been sent so far."""
-        return self._opening.cost(self.sent)
+        return self._usage_context.cost(self.sent)
 
-    def reopen(self, opening: Opening) -> None:
+    def reopen(self, usage_context: UsageContext) -> None:
         """Another model answers, or for another reason. Nothing has been sent yet.
 
         Raises:
@@ -49,13 +49,13 @@ class Meter:
         """
         assert not self._closed, "a request ends once"
         assert self.sent == Progress(), "an answer has begun"
-        assert opening.request_id == self._opening.request_id
-        self._journal.begin(opening)
-        self._opening = opening
+        assert usage_context.request_id == self._usage_context.request_id
+        self._journal.begin(usage_context)
+        self._usage_context = usage_context
 
     def advance(self, sent: Progress) -> None:
         self.sent = sent
-        self._journal.advance(self._opening.request_id, sent)
+        self._journal.advance(self._usage_context.request_id, sent)
 
     async def close(self, total: Progress, work: Work, ending: Ending) -> None:
         """The answer is complete, and all of it will have been sent with what the caller sends next. Returns when the
@@ -66,14 +66,14 @@ class Meter:
         """
         assert not self._closed, "a request ends once"
         self._closed = True
-        opening, sent, now_ms = self._opening, self.sent, self._clock()
+        usage_context, sent, now_ms = self._usage_context, self.sent, self._clock()
 
         def otherwise() -> UsageEvent:
             unsent = total.completion_tokens - sent.completion_tokens
             undelivered = replace(work, undelivered_tokens=work.undelivered_tokens + unsent)
-            return event_of(opening, sent, undelivered, Ending.ERROR, now_ms)
+            return event_of(usage_context, sent, undelivered, Ending.ERROR, now_ms)
 
-        await self._journal.finish(event_of(opening, total, work, ending, now_ms), otherwise)
+        await self._journal.finish(event_of(usage_context, total, work, ending, now_ms), otherwise)
         self.sent = total
 
     def abandon(self, computed: Progress, work: Work, ending: Ending) -> None:
@@ -83,4 +83,4 @@ class Meter:
         self._closed = True
         unsent = max(0, computed.completion_tokens - self.sent.completion_tokens)
         work = replace(work, undelivered_tokens=work.undelivered_tokens + unsent)
-        self._journal.finish_later(event_of(self._opening, self.sent, work, ending, self._clock()))
+        self._journal.finish_later(event_of(self._usage_context, self.sent, work, ending, self._clock()))

@@ -21,13 +21,13 @@ from gateway.billing.prices import Price
 from gateway.common.timestamps import unix_ms, utc_from_ms
 from gateway.metering.event import Ending
 from gateway.metering.journal.journal import Journal
-from gateway.metering.journal.opening import Opening, Progress, Work, event_of
+from gateway.metering.journal.usage_context import Progress, UsageContext, Work, event_of
 from gateway.tenancy import Limits
 from gateway.tenancy.database import open_database
 from tests.support.billing import RecordedUsage
 from tests.support.limit_stores import Clock
 from tests.support.servers import RedisServer
-from tests.support.usage_requests import an_opening
+from tests.support.usage_requests import a_usage_context
 from tests.support.writers import CreditWriter, TenantWriter
 
 PRICE = Price("m@v", 3, 1, 7)
@@ -51,7 +51,7 @@ class Gateway:
     def __init__(self, folder: Path, tenants: TenantWriter, credit: CreditWriter, key: str, tenant_id: str) -> None:
         self.usage = RecordedUsage()
         self.journal = Journal(folder / "journal.db", interval_ms=1, min_free_bytes=0)
-        self.running: list[tuple[Hold, Opening]] = []
+        self.running: list[tuple[Hold, UsageContext]] = []
         self._tenants, self._credit, self._key, self._tenant_id = tenants, credit, key, tenant_id
         self._clock = credit.now
         self._served = 0
@@ -71,20 +71,20 @@ class Gateway:
             token_nanodollars=PRICE.completion,
         )
         id = f"{self._tenant_id}-{self._served}"
-        opening = replace(an_opening(id, self._tenant_id, unix_ms(self._clock())), price=PRICE)
+        usage_context = replace(a_usage_context(id, self._tenant_id, unix_ms(self._clock())), price=PRICE)
         try:
             hold = await limiter.hold(id, demands, minimum_tokens=1, desired_tokens=tokens)
         except QuotaExceeded:
             return
-        self.journal.begin(opening)
-        self.running.append((hold, opening))
+        self.journal.begin(usage_context)
+        self.running.append((hold, usage_context))
 
     async def end(self, limiter: Limiter, tokens: int) -> None:
         if not self.running:
             return
-        hold, opening = self.running.pop(0)
+        hold, usage_context = self.running.pop(0)
         progress = Progress(PROMPT_TOKENS, 0, min(tokens, hold.granted_tokens), 1)
-        event = event_of(opening, progress, Work(), Ending.STOP, unix_ms(self._clock()))
+        event = event_of(usage_context, progress, Work(), Ending.STOP, unix_ms(self._clock()))
         await self.journal.finish(event)
         self.usage.record(event)
         await limiter.settle(hold, PROMPT_TOKENS + progress.completion_tokens, event.cost_nanodollars)

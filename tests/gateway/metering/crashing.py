@@ -20,7 +20,7 @@ from gateway.metering.event import Ending
 from gateway.metering.journal import journal as journal_module
 from gateway.metering.journal.journal import Journal
 from gateway.metering.journal.journal_file import JournalFile, JournalRow, OpenRequest
-from gateway.metering.journal.opening import Opening, Progress, Work, event_of
+from gateway.metering.journal.usage_context import Progress, UsageContext, Work, event_of
 from gateway.metering.kafka_cluster import KafkaCluster
 from gateway.metering.relay import relay as relay_module
 from gateway.metering.relay.analytics_destination import AnalyticsDestination
@@ -32,7 +32,7 @@ from gateway.metering.sink.intake import EVENTS_TABLE, Intake
 from gateway.metering.sink.kafka_source import KafkaSource
 from gateway.metering.sink.message_source import Fetched, Partition
 from gateway.metering.sink.sink import Sink
-from tests.support.usage_requests import NOW_MS, SIGNER, an_opening, sent
+from tests.support.usage_requests import NOW_MS, SIGNER, a_usage_context, sent
 
 STREAMS = 6
 TOKENS = 6
@@ -124,7 +124,7 @@ def _journal_file(death: Death, record: Record) -> type[JournalFile]:
             requests = list(opened)
             if requests:
                 self.steps.add(Step.OPEN)
-            self.kept += [(each.opening.request_id, each.progress.completion_tokens) for each in requests]
+            self.kept += [(each.usage_context.request_id, each.progress.completion_tokens) for each in requests]
             super().open(requests)
 
         def advance(self, progress: Iterable[tuple[str, Progress]], now_ms: int) -> None:
@@ -207,15 +207,15 @@ class _DyingSource(KafkaSource):
             await super().commit(offsets)
 
 
-async def _stream(journal: Journal, record: Record, opening: Opening) -> None:
+async def _stream(journal: Journal, record: Record, usage_context: UsageContext) -> None:
     """One request: its tokens reach the client, then the journal, and at the end the journal comes first."""
-    request_id = opening.request_id
-    journal.begin(opening)
+    request_id = usage_context.request_id
+    journal.begin(usage_context)
     for tokens in range(1, TOKENS + 1):
         record.note("sent", request_id, tokens)
         journal.advance(request_id, sent(tokens))
         await asyncio.sleep(0.004)
-    event = event_of(opening, sent(TOKENS), Work(), Ending.STOP, NOW_MS)
+    event = event_of(usage_context, sent(TOKENS), Work(), Ending.STOP, NOW_MS)
     await journal.finish(event)
     record.note("ended", request_id, TOKENS)
 
@@ -225,8 +225,8 @@ async def _serve(journal: Journal, destination: Destination, record: Record, nam
     relay.start()
     async with asyncio.timeout(LIFETIME_S):
         for turn in range(10_000):
-            openings = [an_opening(f"{name}-{turn}-{n}", f"t{n}") for n in range(STREAMS)]
-            await asyncio.gather(*(_stream(journal, record, opening) for opening in openings))
+            contexts = [a_usage_context(f"{name}-{turn}-{n}", f"t{n}") for n in range(STREAMS)]
+            await asyncio.gather(*(_stream(journal, record, usage_context) for usage_context in contexts))
 
 
 def run_gateway(path: Path, record: Record, death: Death, kafka_url: str | None, topic: str, store_url: str) -> None:

@@ -10,7 +10,7 @@ from gateway.common.ids import new_event_id
 from gateway.metering.event import Ending, UsageEvent
 from gateway.metering.journal.journal import Journal
 from gateway.metering.journal.journal_file import JournalFile
-from gateway.metering.journal.opening import Opening, Progress, Work, event_of
+from gateway.metering.journal.usage_context import Progress, UsageContext, Work, event_of
 
 NOW_MS = 1_790_000_000_000
 SENT = Progress(10, 4, 3, 20)
@@ -25,7 +25,7 @@ async def journal_at(path: Path, **options: int) -> AsyncIterator[Journal]:
         await journal.aclose()
 
 
-def an_opening(request_id: str = "r1", **changes: object) -> Opening:
+def a_usage_context(request_id: str = "r1", **changes: object) -> UsageContext:
     stated: dict[str, object] = {
         "event_id": new_event_id(),
         "request_id": request_id,
@@ -41,11 +41,11 @@ def an_opening(request_id: str = "r1", **changes: object) -> Opening:
         "price": Price("p1", 5, 2, 7),
         "opened_ms": NOW_MS,
     }
-    return Opening(**stated | changes)  # type: ignore[arg-type]
+    return UsageContext(**stated | changes)  # type: ignore[arg-type]
 
 
-def an_ending(opening: Opening, progress: Progress = SENT, ending: Ending = Ending.STOP) -> UsageEvent:
-    return event_of(opening, progress, Work(engine_ns=9), ending, NOW_MS + 30)
+def an_ending(usage_context: UsageContext, progress: Progress = SENT, ending: Ending = Ending.STOP) -> UsageEvent:
+    return event_of(usage_context, progress, Work(engine_ns=9), ending, NOW_MS + 30)
 
 
 def crashed_copy(path: Path, target: Path) -> Path:

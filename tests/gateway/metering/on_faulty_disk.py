@@ -16,9 +16,9 @@ from pathlib import Path
 from gateway.metering.event import Ending
 from gateway.metering.journal import journal as journal_module
 from gateway.metering.journal.journal import Journal, JournalUnavailable
-from gateway.metering.journal.opening import Opening, Work, event_of
+from gateway.metering.journal.usage_context import UsageContext, Work, event_of
 from tests.gateway.metering.crashing import Record
-from tests.support.usage_requests import NOW_MS, an_opening, sent, until
+from tests.support.usage_requests import NOW_MS, a_usage_context, sent, until
 
 REQUESTS = 4
 TOKENS = 6
@@ -26,28 +26,28 @@ SENT_BEFORE = 2
 WORKS, SYNC_FAILS, FULL = 0, 1, 2
 
 
-async def finish(journal: Journal, record: Record, opening: Opening, sent_before: int) -> None:
+async def finish(journal: Journal, record: Record, usage_context: UsageContext, sent_before: int) -> None:
     """The end of a request of which a client has a part: nothing where it is not streamed."""
-    event = event_of(opening, sent(TOKENS), Work(), Ending.STOP, NOW_MS)
-    otherwise = event_of(opening, sent(sent_before), Work(), Ending.ERROR, NOW_MS)
+    event = event_of(usage_context, sent(TOKENS), Work(), Ending.STOP, NOW_MS)
+    otherwise = event_of(usage_context, sent(sent_before), Work(), Ending.ERROR, NOW_MS)
     try:
         await journal.finish(event, lambda: otherwise)
     except JournalUnavailable:
-        record.note("failed", opening.request_id, sent_before)
+        record.note("failed", usage_context.request_id, sent_before)
     else:
-        record.note("ended", opening.request_id, TOKENS)
+        record.note("ended", usage_context.request_id, TOKENS)
 
 
 async def main(path: Path, record: Record, kind: int, syncs_left: int, then: str) -> None:
     disk = ctypes.CDLL(None)
     journal_module.RETRY_S = 0.05
     journal = Journal(path, interval_ms=5)
-    whole = [an_opening(f"whole-{n}") for n in range(REQUESTS)]
-    streamed = [an_opening(f"streamed-{n}") for n in range(REQUESTS)]
-    for opening in [*whole, *streamed]:
-        journal.begin(opening)
-    for opening in streamed:
-        journal.advance(opening.request_id, sent(SENT_BEFORE))
+    whole = [a_usage_context(f"whole-{n}") for n in range(REQUESTS)]
+    streamed = [a_usage_context(f"streamed-{n}") for n in range(REQUESTS)]
+    for usage_context in [*whole, *streamed]:
+        journal.begin(usage_context)
+    for usage_context in streamed:
+        journal.advance(usage_context.request_id, sent(SENT_BEFORE))
     disk.fault_set(kind, syncs_left, str(path.parent).encode())
     for pair in zip(whole, streamed, strict=True):
         await asyncio.gather(
@@ -56,14 +56,14 @@ async def main(path: Path, record: Record, kind: int, syncs_left: int, then: str
         )
     assert journal.trouble is not None
     try:
-        journal.begin(an_opening("refused"))
+        journal.begin(a_usage_context("refused"))
     except JournalUnavailable:
         record.note("refused", "refused", 0)
     if then == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     disk.fault_set(WORKS, 0, b"")
     await until(lambda: journal.trouble is None)
-    last = an_opening("last")
+    last = a_usage_context("last")
     journal.begin(last)
     await finish(journal, record, last, 0)
     await journal.aclose()

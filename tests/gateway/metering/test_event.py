@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from gateway.common.ids import new_event_id
 from gateway.common.timestamps import unix_ms, utc_from_ms
 from gateway.metering.event import Ending, InvalidEvent, UsageEvent
-from gateway.metering.journal.opening import Opening
+from gateway.metering.journal.usage_context import UsageContext
 from tests.support.usage_events import an_event
-from tests.support.usage_requests import an_opening
+from tests.support.usage_requests import a_usage_context
 
 COUNTS = st.integers(0, 2**63 - 1)
 NAMES = st.text(max_size=20).filter(lambda text: not any("\ud800" <= char <= "\udfff" for char in text))
@@ -138,10 +138,10 @@ def test_a_former_version_has_no_pause(before: Callable[[], dict[str, object]]) 
 
 
 def test_a_request_of_before_routing_that_a_crash_left_open_can_be_billed() -> None:
-    opening = an_opening("r")
-    stated = orjson.loads(opening.to_json())
+    usage_context = a_usage_context("r")
+    stated = orjson.loads(usage_context.to_json())
     del stated["routed_model"], stated["route_reason"]
-    assert Opening.from_json(orjson.dumps(stated)) == opening
+    assert UsageContext.from_json(orjson.dumps(stated)) == usage_context
 
 
 def test_an_unknown_field_is_refused() -> None:

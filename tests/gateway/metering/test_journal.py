@@ -12,12 +12,12 @@ from gateway.metering.event import Ending, UsageEvent
 from gateway.metering.journal.journal import Journal, JournalInUse, JournalUnavailable
 from gateway.metering.journal.journal_file import HOUR_MS, JournalFile
 from gateway.metering.journal.meter import Meter
-from gateway.metering.journal.opening import Opening, Progress
+from gateway.metering.journal.usage_context import Progress, UsageContext
 from tests.gateway.metering.journals import (
     NOW_MS,
     SENT,
+    a_usage_context,
     an_ending,
-    an_opening,
     crashed_copy,
     events_in,
     journal_at,
@@ -28,14 +28,14 @@ from tests.gateway.metering.journals import (
 @pytest.mark.anyio
 async def test_an_event_is_on_the_disk_when_finish_returns(path: Path, tmp_path: Path) -> None:
     async with journal_at(path) as journal:
-        opening = an_opening()
-        journal.begin(opening)
-        event = an_ending(opening)
+        usage_context = a_usage_context()
+        journal.begin(usage_context)
+        event = an_ending(usage_context)
         await journal.finish(event)
         (found,) = events_in(crashed_copy(path, tmp_path / "crashed"))
         assert (found.source, found.sequence) == (journal.source, 1)
         assert found.cost_nanodollars == 6 * 5 + 4 * 2 + 3 * 7
-        assert (found.event_id, found.finish_reason, found.engine_ns) == (opening.event_id, Ending.STOP, 9)
+        assert (found.event_id, found.finish_reason, found.engine_ns) == (usage_context.event_id, Ending.STOP, 9)
         assert journal.last_sequence == 1
 
 
@@ -43,10 +43,10 @@ async def test_an_event_is_on_the_disk_when_finish_returns(path: Path, tmp_path:
 async def test_sequences_count_up_without_a_gap_over_restarts(path: Path) -> None:
     for start in range(3):
         async with journal_at(path) as journal:
-            openings = [an_opening(f"r{start}-{each}") for each in range(20)]
-            for opening in openings:
-                journal.begin(opening)
-            await asyncio.gather(*(journal.finish(an_ending(each)) for each in openings))
+            contexts = [a_usage_context(f"r{start}-{each}") for each in range(20)]
+            for usage_context in contexts:
+                journal.begin(usage_context)
+            await asyncio.gather(*(journal.finish(an_ending(each)) for each in contexts))
     events = events_in(path)
     assert [event.sequence for event in events] == list(range(1, 61))
     assert len({event.source for event in events}) == 1
@@ -56,8 +56,8 @@ async def test_sequences_count_up_without_a_gap_over_restarts(path: Path) -> Non
 @pytest.mark.anyio
 async def test_what_a_dead_process_left_open_is_interrupted_at_what_was_sent(path: Path, tmp_path: Path) -> None:
     async with journal_at(path, interval_ms=1) as journal:
-        opening = an_opening()
-        journal.begin(opening)
+        usage_context = a_usage_context()
+        journal.begin(usage_context)
         journal.advance("r1", Progress(10, 4, 1, 20))
         journal.advance("r1", Progress(10, 4, 2, 20))
         file = JournalFile(path)
@@ -72,16 +72,16 @@ async def test_what_a_dead_process_left_open_is_interrupted_at_what_was_sent(pat
     assert event.finish_reason is Ending.INTERRUPTED
     assert (event.prompt_tokens, event.cached_tokens, event.completion_tokens) == (10, 4, 2)
     assert event.cost_nanodollars == 6 * 5 + 4 * 2 + 2 * 7
-    assert event.event_id == opening.event_id
+    assert event.event_id == usage_context.event_id
 
 
 @pytest.mark.anyio
 async def test_a_request_that_was_handed_over_is_billed_as_it_was_opened_last(path: Path, tmp_path: Path) -> None:
     async with journal_at(path, interval_ms=1) as journal:
-        meter = Meter(journal, an_opening(served_model="small", price=Price("p-small", 1, 1, 1)))
+        meter = Meter(journal, a_usage_context(served_model="small", price=Price("p-small", 1, 1, 1)))
         file = JournalFile(path)
         await until(lambda: len(file.open_requests()) == 1)
-        meter.reopen(an_opening())
+        meter.reopen(a_usage_context())
         meter.advance(SENT)
         await until(lambda: [each.progress for each in file.open_requests()] == [SENT])
         file.close()
@@ -90,13 +90,13 @@ async def test_a_request_that_was_handed_over_is_billed_as_it_was_opened_last(pa
         pass
     (event,) = events_in(left)
     assert (event.served_model, event.price_version) == ("m", "p1")
-    assert event.cost_nanodollars == an_opening().cost(SENT)
+    assert event.cost_nanodollars == a_usage_context().cost(SENT)
 
 
 @pytest.mark.anyio
 async def test_a_request_that_sent_nothing_costs_nothing(path: Path, tmp_path: Path) -> None:
     async with journal_at(path, interval_ms=1) as journal:
-        journal.begin(an_opening())
+        journal.begin(a_usage_context())
         file = JournalFile(path)
         await until(lambda: len(file.open_requests()) == 1)
         file.close()
@@ -110,12 +110,12 @@ async def test_a_request_that_sent_nothing_costs_nothing(path: Path, tmp_path: P
 @pytest.mark.anyio
 async def test_closing_writes_what_nobody_waits_for(path: Path) -> None:
     async with journal_at(path, interval_ms=60_000) as journal:
-        opening = an_opening()
-        journal.begin(opening)
-        journal.finish_later(an_ending(opening, ending=Ending.CANCELLED))
+        usage_context = a_usage_context()
+        journal.begin(usage_context)
+        journal.finish_later(an_ending(usage_context, ending=Ending.CANCELLED))
     assert [event.finish_reason for event in events_in(path)] == [Ending.CANCELLED]
     with pytest.raises(JournalUnavailable):
-        journal.begin(an_opening("r2"))
+        journal.begin(a_usage_context("r2"))
 
 
 @pytest.mark.anyio
@@ -130,10 +130,10 @@ async def test_one_commit_carries_all_who_wait(path: Path) -> None:
 
         file = journal._file._connection
         file.set_trace_callback(lambda statement: count() if statement == "COMMIT" else None)
-        openings = [an_opening(f"r{each}") for each in range(500)]
-        for opening in openings:
-            journal.begin(opening)
-        await asyncio.gather(*(journal.finish(an_ending(each)) for each in openings))
+        contexts = [a_usage_context(f"r{each}") for each in range(500)]
+        for usage_context in contexts:
+            journal.begin(usage_context)
+        await asyncio.gather(*(journal.finish(an_ending(each)) for each in contexts))
         file.set_trace_callback(None)
     assert commits < 20
 
@@ -159,9 +159,9 @@ async def test_every_connection_waits_for_the_disk(path: Path) -> None:
 async def test_hours_and_months_add_up(path: Path) -> None:
     async with journal_at(path) as journal:
         for each in range(5):
-            opening = an_opening(f"r{each}", tenant_id=f"t{each % 2}")
-            journal.begin(opening)
-            event = an_ending(opening)
+            usage_context = a_usage_context(f"r{each}", tenant_id=f"t{each % 2}")
+            journal.begin(usage_context)
+            event = an_ending(usage_context)
             await journal.finish(event)
     file = JournalFile(path)
     (totals,) = file.hours(0, 2**60).values()
@@ -179,9 +179,9 @@ async def test_hours_and_months_add_up(path: Path) -> None:
 
 
 async def finished(journal: Journal, request_id: str, **changes: object) -> UsageEvent:
-    opening = an_opening(request_id, **changes)
-    journal.begin(opening)
-    event = an_ending(opening)
+    usage_context = a_usage_context(request_id, **changes)
+    journal.begin(usage_context)
+    event = an_ending(usage_context)
     await journal.finish(event)
     return event
 
@@ -253,9 +253,9 @@ async def test_no_sum_is_too_large_for_the_journal(path: Path) -> None:
 async def test_only_what_has_arrived_is_pruned(path: Path) -> None:
     async with journal_at(path) as journal:
         for each in range(4):
-            opening = an_opening(f"r{each}")
-            journal.begin(opening)
-            await journal.finish(an_ending(opening))
+            usage_context = a_usage_context(f"r{each}")
+            journal.begin(usage_context)
+            await journal.finish(an_ending(usage_context))
         assert journal.backlog_events == 4
         journal.acknowledge(2)
         await until(lambda: journal.backlog_events == 2)
@@ -269,10 +269,10 @@ async def test_only_what_has_arrived_is_pruned(path: Path) -> None:
 @pytest.mark.anyio
 async def test_a_caller_who_is_cancelled_does_not_stop_the_writer(path: Path) -> None:
     async with journal_at(path, interval_ms=60_000) as journal:
-        opening, other = an_opening("r1"), an_opening("r2")
-        journal.begin(opening)
+        usage_context, other = a_usage_context("r1"), a_usage_context("r2")
+        journal.begin(usage_context)
         journal.begin(other)
-        waiting = asyncio.create_task(journal.finish(an_ending(opening)))
+        waiting = asyncio.create_task(journal.finish(an_ending(usage_context)))
         await asyncio.sleep(0)
         waiting.cancel()
         await journal.finish(an_ending(other))
@@ -291,18 +291,18 @@ async def test_an_end_waits_for_others_only_while_there_are_others(path: Path, m
     """Commits are shared by those who may end soon; one who is alone has its own at once."""
     monkeypatch.setattr("gateway.metering.journal.journal.GATHER_MS", 3_600_000)
 
-    async def ended(journal: Journal, opening: Opening) -> None:
-        event = an_ending(opening)
+    async def ended(journal: Journal, usage_context: UsageContext) -> None:
+        event = an_ending(usage_context)
         await journal.finish(event)
 
     async with journal_at(path) as journal:
         for name in ("r1", "r2"):
-            alone = an_opening(name)
+            alone = a_usage_context(name)
             journal.begin(alone)
             journal.begin(alone)  # another model took it over
             async with asyncio.timeout(30):
                 await ended(journal, alone)
-        first, second, third = an_opening("r3"), an_opening("r4"), an_opening("r5")
+        first, second, third = a_usage_context("r3"), a_usage_context("r4"), a_usage_context("r5")
         for each in (first, second, third):
             journal.begin(each)
         waiting = asyncio.create_task(ended(journal, first))

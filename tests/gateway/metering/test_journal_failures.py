@@ -10,8 +10,8 @@ from engine.runtime.futures import outcome_of
 from gateway.metering.event import Ending
 from gateway.metering.journal.journal import Journal, JournalUnavailable
 from gateway.metering.journal.journal_file import JournalFile
-from gateway.metering.journal.opening import Progress
-from tests.gateway.metering.journals import an_ending, an_opening, events_in, journal_at, until
+from gateway.metering.journal.usage_context import Progress
+from tests.gateway.metering.journals import a_usage_context, an_ending, events_in, journal_at, until
 
 
 class FailingDisk:
@@ -41,9 +41,9 @@ async def test_a_disk_that_fails_refuses_new_work_and_loses_nothing(
     async with journal_at(path) as journal:
         disk = FailingDisk(journal)
         monkeypatch.setattr(journal._file, "commit", disk.commit)
-        before, streamed, whole = an_opening("before"), an_opening("streamed"), an_opening("whole")
-        for opening in (before, streamed, whole):
-            journal.begin(opening)
+        before, streamed, whole = a_usage_context("before"), a_usage_context("streamed"), a_usage_context("whole")
+        for usage_context in (before, streamed, whole):
+            journal.begin(usage_context)
         await journal.finish(an_ending(before))
 
         disk.failing.set()
@@ -54,19 +54,19 @@ async def test_a_disk_that_fails_refuses_new_work_and_loses_nothing(
             await journal.finish(an_ending(whole), lambda: an_ending(whole, Progress(), Ending.ERROR))
         assert journal.trouble is not None
         with pytest.raises(JournalUnavailable):
-            journal.begin(an_opening("refused"))
+            journal.begin(a_usage_context("refused"))
 
         disk.failing.clear()
         await until(lambda: journal.trouble is None)
-        opening = an_opening("after")
-        journal.begin(opening)
-        await journal.finish(an_ending(opening))
+        usage_context = a_usage_context("after")
+        journal.begin(usage_context)
+        await journal.finish(an_ending(usage_context))
     costs = {event.request_id: event.cost_nanodollars for event in events_in(path)}
     assert costs == {
         "before": an_ending(before).cost_nanodollars,
         "streamed": delivered.cost_nanodollars,
         "whole": 0,
-        "after": an_ending(opening).cost_nanodollars,
+        "after": an_ending(usage_context).cost_nanodollars,
     }
     assert [event.sequence for event in events_in(path)] == [1, 2, 3, 4]
 
@@ -86,9 +86,9 @@ async def test_a_disk_that_failed_while_nothing_was_to_be_kept_is_tried_again(
         assert journal.trouble is not None
         disk.failing.clear()
         await until(lambda: journal.trouble is None)
-        opening = an_opening()
-        journal.begin(opening)
-        await journal.finish(an_ending(opening))
+        usage_context = a_usage_context()
+        journal.begin(usage_context)
+        await journal.finish(an_ending(usage_context))
     assert [event.request_id for event in events_in(path)] == ["r1"]
 
 
@@ -108,11 +108,11 @@ def test_a_touch_is_written_and_changes_nothing(path: Path) -> None:
 @pytest.mark.anyio
 async def test_a_nearly_full_disk_refuses_new_work_only(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with journal_at(path) as journal:
-        opening = an_opening()
-        journal.begin(opening)
+        usage_context = a_usage_context()
+        journal.begin(usage_context)
         monkeypatch.setattr(journal, "min_free_bytes", 2**62)
         monkeypatch.setattr(journal, "_disk_checked", -10.0)
         with pytest.raises(JournalUnavailable, match="bytes left"):
-            journal.begin(an_opening("r2"))
-        await journal.finish(an_ending(opening))
+            journal.begin(a_usage_context("r2"))
+        await journal.finish(an_ending(usage_context))
     assert [event.request_id for event in events_in(path)] == ["r1"]

@@ -7,8 +7,8 @@ import pytest
 from gateway.metering.event import Ending, UsageEvent
 from gateway.metering.journal.journal import Journal, JournalUnavailable
 from gateway.metering.journal.meter import Meter
-from gateway.metering.journal.opening import Progress, Work
-from tests.gateway.metering.journals import NOW_MS, an_opening, events_in, journal_at
+from gateway.metering.journal.usage_context import Progress, Work
+from tests.gateway.metering.journals import NOW_MS, a_usage_context, events_in, journal_at
 
 pytestmark = pytest.mark.anyio
 
@@ -26,7 +26,7 @@ async def event_after(path: Path, *, advanced: Progress | None, whole: Progress,
 
 
 def a_meter(journal: Journal) -> Meter:
-    return Meter(journal, an_opening(), clock=lambda: NOW_MS + 40)
+    return Meter(journal, a_usage_context(), clock=lambda: NOW_MS + 40)
 
 
 async def test_a_complete_answer_is_billed_whole(tmp_path: Path) -> None:

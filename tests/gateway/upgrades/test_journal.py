@@ -14,7 +14,7 @@ from gateway.metering.relay.analytics_destination import AnalyticsDestination
 from gateway.metering.relay.relay import Relay
 from gateway.metering.sink.intake import STORED_COLUMNS, event_of
 from tests.gateway.upgrades.former_usage import SOURCE, former_event, occurred_ms, opening
-from tests.support.usage_requests import SIGNER, an_event, an_opening, journalled, until
+from tests.support.usage_requests import SIGNER, a_usage_context, an_event, journalled, until
 
 pytestmark = pytest.mark.anyio
 
@@ -88,7 +88,7 @@ async def test_what_former_versions_left_is_delivered(version: int, tmp_path: Pa
         assert journal.source == SOURCE
         [spent] = journal.spent_at_start
         assert (spent.tokens, spent.nanodollars) == (444 + 27, 10_000 + 250 * 16 + 125 * 4 + 1000 * 7)
-        journal.begin(an_opening("cmpl-new"))
+        journal.begin(a_usage_context("cmpl-new"))
         await journal.finish(an_event(1))
         await until(lambda: journal.backlog_events == 0)
         signatures = await analytics.query(

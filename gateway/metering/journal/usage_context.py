@@ -14,7 +14,7 @@ from gateway.metering.event import MAX_COUNT, Ending, UsageEvent, unrouted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
+class UsageContext:
     """What was fixed when a request was admitted. `price` is that of the moment, in the tier that serves it;
     `opened_ms` is Unix time."""
 
@@ -81,22 +81,22 @@ class Work:
 NO_WORK = Work()
 
 
-def event_of(opening: Opening, progress: Progress, work: Work, ending: Ending, ended_ms: int) -> UsageEvent:
+def event_of(usage_context: UsageContext, progress: Progress, work: Work, ending: Ending, ended_ms: int) -> UsageEvent:
     """The one event of a request. The journal gives it its `source` and `sequence`."""
     return UsageEvent(
-        event_id=opening.event_id,
+        event_id=usage_context.event_id,
         source="",
         sequence=0,
-        request_id=opening.request_id,
-        tenant_id=opening.tenant_id,
-        key_id=opening.key_id,
-        tier=opening.tier,
-        tier_served=opening.tier_served,
-        requested_model=opening.requested_model,
-        routed_model=opening.routed_model,
-        served_model=opening.served_model,
-        model_version=opening.model_version,
-        route_reason=opening.route_reason,
+        request_id=usage_context.request_id,
+        tenant_id=usage_context.tenant_id,
+        key_id=usage_context.key_id,
+        tier=usage_context.tier,
+        tier_served=usage_context.tier_served,
+        requested_model=usage_context.requested_model,
+        routed_model=usage_context.routed_model,
+        served_model=usage_context.served_model,
+        model_version=usage_context.model_version,
+        route_reason=usage_context.route_reason,
         prompt_tokens=progress.prompt_tokens,
         cached_tokens=progress.cached_tokens,
         completion_tokens=progress.completion_tokens,
@@ -104,14 +104,14 @@ def event_of(opening: Opening, progress: Progress, work: Work, ending: Ending, e
         draft_tokens=work.draft_tokens,
         accepted_draft_tokens=work.accepted_draft_tokens,
         ttft_ms=progress.ttft_ms,
-        total_latency_ms=max(0, ended_ms - opening.opened_ms),
+        total_latency_ms=max(0, ended_ms - usage_context.opened_ms),
         queue_ms=work.queue_ms,
         paused_ms=work.paused_ms,
         engine_ns=work.engine_ns,
         recompute_ns=dict(work.recompute_ns or {}),
         preemptions=work.preemptions,
         finish_reason=ending,
-        price_version=opening.price.version,
-        cost_nanodollars=opening.cost(progress),
+        price_version=usage_context.price.version,
+        cost_nanodollars=usage_context.cost(progress),
         occurred_at=utc_from_ms(ended_ms),
     )

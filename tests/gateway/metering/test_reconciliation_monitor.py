@@ -16,7 +16,7 @@ from gateway.config.settings import Settings
 from gateway.metering.event import UsageEvent
 from gateway.metering.journal.journal_file import HOUR_MS, JournalFile, Totals
 from gateway.metering.metrics import BooksCollector
-from gateway.metering.reconciliation.books_watch import BooksWatch, Drift
+from gateway.metering.reconciliation.reconciliation_monitor import Drift, ReconciliationMonitor
 from gateway.metering.relay.analytics_destination import AnalyticsDestination
 from gateway.process.opening import open_books
 from tests.support.fake_engine import FakeEngine
@@ -60,22 +60,22 @@ async def path(tmp_path: Path, analytics: Analytics) -> Path:
 
 
 @pytest.fixture
-async def watch(path: Path, analytics: Analytics) -> BooksWatch:
+async def watch(path: Path, analytics: Analytics) -> ReconciliationMonitor:
     """It has seen once what was relayed."""
-    watch = BooksWatch(path, analytics, SIGNATURES, every_s=300)
+    watch = ReconciliationMonitor(path, analytics, SIGNATURES, every_s=300)
     await watch.check(LATER_MS)
     assert watch.checked_s == 0
     return watch
 
 
-async def test_what_arrived_agrees(watch: BooksWatch) -> None:
+async def test_what_arrived_agrees(watch: ReconciliationMonitor) -> None:
     await watch.check(LATER_MS)
     assert watch.drift == Drift()
     assert watch.checked_s > 0
 
 
 async def test_drift_is_counted_by_its_kind_and_gone_when_it_is_mended(
-    watch: BooksWatch, path: Path, analytics: Analytics
+    watch: ReconciliationMonitor, path: Path, analytics: Analytics
 ) -> None:
     events = journalled(path)
     double = replace(events[2], event_id=new_event_id())
@@ -99,7 +99,7 @@ async def test_drift_is_counted_by_its_kind_and_gone_when_it_is_mended(
     assert watch.drift == Drift()
 
 
-async def test_what_was_relayed_since_the_last_check_has_its_time(watch: BooksWatch, path: Path) -> None:
+async def test_what_was_relayed_since_the_last_check_has_its_time(watch: ReconciliationMonitor, path: Path) -> None:
     async with journal_at(path) as journal:
         await finish(journal, 3)
         journal.acknowledge(EVENTS + 3)  # it is in Kafka
@@ -110,11 +110,11 @@ async def test_what_was_relayed_since_the_last_check_has_its_time(watch: BooksWa
 
 
 async def test_the_same_drift_is_taken_apart_once(
-    watch: BooksWatch, path: Path, analytics: Analytics, monkeypatch: pytest.MonkeyPatch
+    watch: ReconciliationMonitor, path: Path, analytics: Analytics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await delete(analytics, journalled(path)[4])
     await watch.check(LATER_MS)
-    monkeypatch.setattr("gateway.metering.reconciliation.books_watch.reconcile", None)
+    monkeypatch.setattr("gateway.metering.reconciliation.reconciliation_monitor.reconcile", None)
     await watch.check(LATER_MS)
     assert watch.drift == Drift(hours=1, missing=1)
 
@@ -127,7 +127,7 @@ class Away:
 
 
 async def test_a_store_that_is_away_is_counted_and_looked_for_again(path: Path) -> None:
-    watch = BooksWatch(path, Away(), SIGNATURES, every_s=0.01)  # type: ignore[arg-type]
+    watch = ReconciliationMonitor(path, Away(), SIGNATURES, every_s=0.01)  # type: ignore[arg-type]
     watch.start()
     await until(lambda: watch.failures_total > 1)
     await watch.aclose()
@@ -137,7 +137,7 @@ async def test_a_store_that_is_away_is_counted_and_looked_for_again(path: Path) 
 def test_the_application_watches_its_books(tmp_path: Path) -> None:
     memory = open_analytics("chdb://memory")
     services = services_with(tmp_path, FakeEngine(), FakeAuthenticator(), analytics=memory)
-    watch = BooksWatch(services.journal.path, memory, SIGNATURES, every_s=0.01)
+    watch = ReconciliationMonitor(services.journal.path, memory, SIGNATURES, every_s=0.01)
     app = create_app(Settings(data_dir=tmp_path), replace(services, books=watch))
     with TestClient(app):
         deadline = time.monotonic() + 60

@@ -43,7 +43,7 @@ Sides = tuple[Totals, Totals]
 """Of an hour: what the journal says, and what the store does."""
 
 
-class BooksWatch:
+class ReconciliationMonitor:
     """For one event loop, between `start` and `aclose`. What takes time is done on other threads.
 
     Each property is of the last check that could be made.
