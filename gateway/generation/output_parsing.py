@@ -7,9 +7,9 @@ from gateway.generation.engine_client import ServedModel
 from gateway.generation.prepare import PreparedPrompt
 from gateway.generation.request import Conversation, GenerationRequest
 from gateway.speech.calls import CallReader
-from gateway.speech.forms import FORMS
 from gateway.speech.output_parser import ChoiceParser, OutputParser, PlainReader, Reader
 from gateway.speech.reasoning import ReasoningReader
+from gateway.speech.tool_call_parsers import FORMS
 from gateway.speech.tools import ToolChoice
 
 _ID_CHARS = 24

@@ -29,9 +29,9 @@ from gateway.sessions import History, OpenTurn, SessionKey
 from gateway.sessions.history import Message
 from gateway.sessions.policy import SessionWindow
 from gateway.sessions.window import Window
-from gateway.speech.message import said
+from gateway.speech.message import as_message
 from gateway.speech.output_parser import ParsedDelta
-from gateway.speech.pieces import Piece, Spoken
+from gateway.speech.pieces import ParsedMessage, Piece
 from gateway.tenancy.records import Principal
 
 SESSION_HEADER = "x-turnpike-session"
@@ -96,7 +96,7 @@ class SessionTurn:
     async def keep(self) -> None:
         """Store the turn, once its answer has ended well and is billed. If that fails, `kept` is False and the client
         still gets its answer."""
-        history = self.shown.history.answered(said(Spoken.of(self._pieces)))
+        history = self.shown.history.answered(as_message(ParsedMessage.of(self._pieces)))
         self.kept = await self._open.keep(history, self.shown.cut)
 
     def headers(self) -> dict[str, str]:

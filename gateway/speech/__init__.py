@@ -5,8 +5,8 @@ prompting   what a model is told of them
 forced      the grammar of an answer that has to be calls
 pieces      what an answer is made of
 output_parser   parses each delta of an answer once, each choice with a reader of its own
-calls       the reader that finds calls, in one of the forms
-forms       the forms in which models write them, over json_text
+calls       the reader that finds calls in one of these forms
+tool_call_parsers   the forms in which models write them, over json_text
 reasoning   the reader that separates reasoning from the answer
 message     an answer as a message of the conversation that goes on
 """

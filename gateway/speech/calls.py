@@ -3,9 +3,9 @@
 from collections.abc import Callable, Container
 
 from engine.request import TextDelta
-from gateway.speech.forms import Attempt, Begun, Form, Heard, NotACall, forced
 from gateway.speech.overlap import overlap
 from gateway.speech.pieces import CallArguments, CallBegun, Piece, Text
+from gateway.speech.tool_call_parsers import Attempt, Begun, Form, Heard, NotACall, forced
 
 _CLOSING_TAG = "</tool_call>"
 _CLOSING = "}],; \t\r\n"

@@ -5,13 +5,13 @@ from typing import Any
 
 import orjson
 
-from gateway.speech.pieces import Call, Spoken
+from gateway.speech.pieces import Call, ParsedMessage
 
 _MAX_LEVELS = 64
 """Of arguments; a client that says them again may not nest them deeper."""
 
 
-def said(spoken: Spoken) -> dict[str, Any]:
+def as_message(spoken: ParsedMessage) -> dict[str, Any]:
     """In OpenAI's form, with arguments as objects, as chat templates take them.
 
     A call that was cut short is left out, as no result can follow it. What the model said to itself is of use as long

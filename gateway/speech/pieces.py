@@ -48,7 +48,7 @@ class Call:
 
 
 @dataclass(slots=True)
-class Spoken:
+class ParsedMessage:
     """A whole answer. `text` and `reasoning` are None where none was said."""
 
     text: str | None = None
@@ -56,16 +56,16 @@ class Spoken:
     calls: list[Call] = field(default_factory=list)
 
     @classmethod
-    def of(cls, pieces: Iterable[Piece]) -> "Spoken":
-        spoken = cls()
+    def of(cls, pieces: Iterable[Piece]) -> "ParsedMessage":
+        message = cls()
         for piece in pieces:
             match piece:
                 case Text(text):
-                    spoken.text = (spoken.text or "") + text
+                    message.text = (message.text or "") + text
                 case Reasoning(text):
-                    spoken.reasoning = (spoken.reasoning or "") + text
+                    message.reasoning = (message.reasoning or "") + text
                 case CallBegun(_, id, name):
-                    spoken.calls.append(Call(id, name))
+                    message.calls.append(Call(id, name))
                 case CallArguments(index, text):
-                    spoken.calls[index].arguments += text
-        return spoken
+                    message.calls[index].arguments += text
+        return message

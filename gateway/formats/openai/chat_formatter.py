@@ -15,7 +15,7 @@ from gateway.generation.response_format import DONE, ResponseMeta, chunk_end, ch
 from gateway.generation.usage import UsageTotal
 from gateway.http.errors import APIError
 from gateway.speech.output_parser import ParsedDelta
-from gateway.speech.pieces import Call, CallArguments, CallBegun, Piece, Reasoning, Spoken, Text
+from gateway.speech.pieces import Call, CallArguments, CallBegun, ParsedMessage, Piece, Reasoning, Text
 
 _ROLE = b'{"role":"assistant","content":"","refusal":null},"logprobs":null,"finish_reason":null}'
 _CHUNK = "chat.completion.chunk"
@@ -84,7 +84,7 @@ class ChatFormatter:
     def body(self, choices: Sequence[ParsedDelta], usage: UsageTotal) -> bytes:
         wire_choices = []
         for index, choice in enumerate(choices):
-            message = _message(Spoken.of(choice.pieces))
+            message = _message(ParsedMessage.of(choice.pieces))
             if self._echo:
                 message["content"] = self._echo + (message["content"] or "")
             wire_choices.append(
@@ -127,7 +127,7 @@ def _delta_of(piece: Piece) -> bytes:
             return orjson.dumps({"tool_calls": [{"index": index, "function": {"arguments": text}}]})
 
 
-def _message(spoken: Spoken) -> dict[str, Any]:
+def _message(spoken: ParsedMessage) -> dict[str, Any]:
     """Content is null where there are calls and nothing else was said."""
     content = spoken.text if spoken.text is not None or spoken.calls else ""
     message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}

@@ -11,10 +11,10 @@ from engine.request import FinishReason, TextDelta
 from engine.text.dialect import CallForm
 from engine.text.reasoning_span import ReasoningTracker
 from gateway.speech.calls import CallReader
-from gateway.speech.forms import FORMS
 from gateway.speech.output_parser import Reader
-from gateway.speech.pieces import Call, CallArguments, CallBegun, Piece, Reasoning, Spoken, Text
+from gateway.speech.pieces import Call, CallArguments, CallBegun, ParsedMessage, Piece, Reasoning, Text
 from gateway.speech.reasoning import ReasoningReader
+from gateway.speech.tool_call_parsers import FORMS
 
 NAMES = {"weather", "time"}
 CALL = '{"name": "weather", "arguments": {"city": "Oslo"}}'
@@ -41,12 +41,12 @@ def thinking(opened: bool, answer: CallReader) -> ReasoningReader:
     return ReasoningReader(tracker, answer)
 
 
-def spoken(by: Reader, *parts: str) -> Spoken:
-    return Spoken.of(itertools.chain.from_iterable(pieces_of(by, list(parts))))
+def spoken(by: Reader, *parts: str) -> ParsedMessage:
+    return ParsedMessage.of(itertools.chain.from_iterable(pieces_of(by, list(parts))))
 
 
-def called(*calls: tuple[str, str], text: str | None = None) -> Spoken:
-    return Spoken(text, None, [Call(f"call_{i}", name, arguments) for i, (name, arguments) in enumerate(calls)])
+def called(*calls: tuple[str, str], text: str | None = None) -> ParsedMessage:
+    return ParsedMessage(text, None, [Call(f"call_{i}", name, arguments) for i, (name, arguments) in enumerate(calls)])
 
 
 OSLO = ("weather", '{"city": "Oslo"}')
@@ -80,13 +80,13 @@ LATE = ("time", "{}")
         (CallForm.LLAMA, '{"name": "weather", "parameters": {"city": "Oslo"}}', called(OSLO)),
         (CallForm.LLAMA, f"\n\n{CALL}; {CALL}\n", called(OSLO, OSLO)),
         (CallForm.LLAMA, f"<|python_tag|>{CALL}", called(OSLO)),
-        (CallForm.LLAMA, f"It is {CALL}", Spoken(f"It is {CALL}")),
-        (CallForm.LLAMA, '{"a": 1} is JSON', Spoken('{"a": 1} is JSON')),
+        (CallForm.LLAMA, f"It is {CALL}", ParsedMessage(f"It is {CALL}")),
+        (CallForm.LLAMA, '{"a": 1} is JSON', ParsedMessage('{"a": 1} is JSON')),
         (CallForm.MISTRAL, f"[TOOL_CALLS] [{CALL}, {CALL}]", called(OSLO, OSLO)),
         (CallForm.MISTRAL, f"[TOOL_CALLS][{CALL[:-1]}, 'id': 1}}]", called(OSLO, text=", 'id': 1}]")),
         (CallForm.MISTRAL, '[TOOL_CALLS]weather[ARGS]{"city": "Oslo"}[TOOL_CALLS]time[ARGS]{}', called(OSLO, LATE)),
         (CallForm.MISTRAL, '[TOOL_CALLS]weather[CALL_ID]aB3[ARGS]{"city": "Oslo"}', called(OSLO)),
-        (CallForm.MISTRAL, "[TOOL_CALLS]nothing[ARGS]{}", Spoken("[TOOL_CALLS]nothing[ARGS]{}")),
+        (CallForm.MISTRAL, "[TOOL_CALLS]nothing[ARGS]{}", ParsedMessage("[TOOL_CALLS]nothing[ARGS]{}")),
         (None, f"[{CALL},{CALL}]", called(OSLO, OSLO)),
         (None, CALL, called(OSLO)),
     ],
@@ -125,7 +125,7 @@ def test_what_is_no_call_is_text_to_the_last_character(text):
     if '"arguments": {"a": 1}' in text:  # it has begun, and its text ends
         assert told == called(("weather", '{"a": 1}'))
     else:
-        assert told == Spoken(text or None)
+        assert told == ParsedMessage(text or None)
 
 
 def test_a_call_may_follow_what_is_none():
@@ -250,22 +250,22 @@ def test_whatever_the_arguments_are_they_are_told_whole(calls, form, ascii_only,
 @given(st.text(alphabet="ab<>/think_toolcall{}[] \n", max_size=40), FORM, st.data())
 def test_text_without_a_call_is_what_it_was(text, form, data):
     told = spoken(reader(form), *data.draw(cut(text)))
-    assert told == Spoken(text or None)
+    assert told == ParsedMessage(text or None)
 
 
 @pytest.mark.parametrize(
     ("opened", "text", "expected"),
     [
-        (False, "<think>\nso\n</think>\n\nyes", Spoken("yes", "so")),
-        (False, "\n<think>so</think>", Spoken(None, "so")),
-        (False, "<think>so", Spoken(None, "so")),
-        (False, "yes <think>so</think>", Spoken("yes <think>so</think>")),
-        (False, "<thi", Spoken("<thi")),
-        (False, "<think></think>yes", Spoken("yes")),
-        (True, "\nso it\n\nis </thin", Spoken(None, "so it\n\nis </thin")),
-        (True, "so</think>yes </think>", Spoken("yes </think>", "so")),
-        (True, f"so</think>\n\n<tool_call>{CALL}</tool_call>", Spoken(None, "so", called(OSLO).calls)),
-        (True, f"so <tool_call>{CALL}</tool_call>", Spoken(None, f"so <tool_call>{CALL}</tool_call>")),
+        (False, "<think>\nso\n</think>\n\nyes", ParsedMessage("yes", "so")),
+        (False, "\n<think>so</think>", ParsedMessage(None, "so")),
+        (False, "<think>so", ParsedMessage(None, "so")),
+        (False, "yes <think>so</think>", ParsedMessage("yes <think>so</think>")),
+        (False, "<thi", ParsedMessage("<thi")),
+        (False, "<think></think>yes", ParsedMessage("yes")),
+        (True, "\nso it\n\nis </thin", ParsedMessage(None, "so it\n\nis </thin")),
+        (True, "so</think>yes </think>", ParsedMessage("yes </think>", "so")),
+        (True, f"so</think>\n\n<tool_call>{CALL}</tool_call>", ParsedMessage(None, "so", called(OSLO).calls)),
+        (True, f"so <tool_call>{CALL}</tool_call>", ParsedMessage(None, f"so <tool_call>{CALL}</tool_call>")),
     ],
 )
 def test_reasoning_is_a_span_at_the_beginning(opened, text, expected):

@@ -2,7 +2,7 @@
 
 from engine.request import FinishReason, TextDelta
 from gateway.speech.output_parser import ChoiceParser, OutputParser, ParsedDelta
-from gateway.speech.pieces import Call, CallArguments, CallBegun, Piece, Reasoning, Spoken, Text
+from gateway.speech.pieces import Call, CallArguments, CallBegun, ParsedMessage, Piece, Reasoning, Text
 
 
 def test_without_a_reader_all_is_text() -> None:
@@ -25,8 +25,8 @@ def test_pieces_make_a_whole_answer() -> None:
         CallArguments(0, '"Paris"}'),
     ]
     calls = [Call("call_a", "weather", '{"city":"Paris"}'), Call("call_b", "time", "{}")]
-    assert Spoken.of(pieces) == Spoken("Let me look.", "so it is", calls)
-    assert Spoken.of([]) == Spoken(None, None, [])
+    assert ParsedMessage.of(pieces) == ParsedMessage("Let me look.", "so it is", calls)
+    assert ParsedMessage.of([]) == ParsedMessage(None, None, [])
 
 
 def test_only_a_choice_that_called_and_was_not_cut_ends_with_tool_calls() -> None:

@@ -11,7 +11,7 @@ from engine.grammar.after_reasoning import AfterReasoning
 from engine.request import FinishReason, TextDelta
 from engine.text.reasoning_span import ReasoningTracker, SpanState
 from gateway.speech.output_parser import ChoiceParser, OutputParser, PlainReader
-from gateway.speech.pieces import Spoken
+from gateway.speech.pieces import ParsedMessage
 from gateway.speech.reasoning import ReasoningReader
 
 WORDS = [
@@ -132,7 +132,7 @@ def test_text_count_and_grammar_agree_where_reasoning_ends(opened, tokens, data)
         parsed = parser.parse(0, TextDelta(0, text, tuple(tokens[start:end]), finish_reason=finish))
         count += parsed.reasoning_tokens
         pieces += parsed.pieces
-    content = Spoken.of(pieces).text or ""
+    content = ParsedMessage.of(pieces).text or ""
     assert count == len(tokens) - len(grammar.accepted)
     expected = text_of(grammar.accepted)
     assert content == (expected.lstrip() if count else expected)
