@@ -34,7 +34,7 @@ PLACES = {
         "tests/e2e/",
         "tests/gateway/test_life.py",
         "tests/gateway/test_serve.py",
-        "tests/gateway/test_footprint.py",
+        "tests/gateway/test_memory_trim.py",
     ),
     "kernels": ("tests/benchmarks/test_gpu.py", "tests/kernels/triton/", "tests/engine/execution/device/"),
     "services": (

@@ -23,8 +23,8 @@ from gateway.config.safety import readable_secrets, refuse_unsafe, stores_withou
 from gateway.config.settings import Settings
 from gateway.errors import OperatorError
 from gateway.process.catalog import default_models, default_pairs
-from gateway.process.footprint import DATA_FRAMES, collecting_nothing, do_without, leave_the_start_behind
 from gateway.process.loading import loading
+from gateway.process.memory_trim import DATA_FRAMES, block_imports, collecting_nothing, trim_after_startup
 from gateway.process.progress import Report, progress
 from gateway.process.termination import Termination
 from gateway.telemetry.logs import configure_logging
@@ -52,7 +52,7 @@ def run(settings: Settings, listener: socket.socket, termination: Termination, *
     configure_logging(settings.log_level, settings.log_format, secrets)
     _warn_of_openness(settings)
     _refuse_missing(settings)
-    do_without(DATA_FRAMES)
+    block_imports(DATA_FRAMES)
     with collecting_nothing():
         with progress() as report, loading(partial(load_engine, settings), report) as loaded:
             from gateway.process import serving
@@ -60,7 +60,7 @@ def run(settings: Settings, listener: socket.socket, termination: Termination, *
             asyncio.run(serving.prepare_database(settings, pepper))
             preload(settings.analytics_url.get_secret_value())
             engine = loaded.result()
-        leave_the_start_behind()
+        trim_after_startup()
         # What is there now stays: a full collection that walked it took 40 ms and more of everybody's time, and one now
         # would find next to nothing.
         gc.freeze()

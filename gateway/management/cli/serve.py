@@ -60,8 +60,8 @@ def serve(
     )
 
     # The port comes first: better refused now than after loading a model.
-    from gateway.process.footprint import collecting_nothing
     from gateway.process.listener import bind
+    from gateway.process.memory_trim import collecting_nothing
     from gateway.process.termination import Termination
 
     with Termination() as termination, bind(settings.host, settings.port) as listener, collecting_nothing():

@@ -25,7 +25,7 @@ def collecting_nothing() -> Iterator[None]:
         gc.enable()
 
 
-def do_without(modules: Iterable[str]) -> None:
+def block_imports(modules: Iterable[str]) -> None:
     """Have imports of these fail in this process from now on, as where they are not installed.
 
     For what others import only because they find it. A module that is imported already stays.
@@ -34,7 +34,7 @@ def do_without(modules: Iterable[str]) -> None:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # Python's own way to say so
 
 
-def leave_the_start_behind() -> None:
+def trim_after_startup() -> None:
     """Give back what is free of the heap, and let pages of libraries go that nobody has written.
 
     Importing walks through hundreds of megabytes of libraries (symbols, relocations, what runs once), of which serving

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from gateway.process.footprint import untouched_mappings
+from gateway.process.memory_trim import untouched_mappings
 
 SMAPS = """\
 7f0000000000-7f0000010000 r-xp 00000000 08:01 11  /usr/lib/libone.so.1
@@ -38,12 +38,12 @@ def test_only_pages_that_are_a_librarys_file_still_may_go() -> None:
 def test_everything_works_without_those_pages_and_less_is_resident() -> None:
     program = """
 import chdb
-from gateway.process.footprint import leave_the_start_behind
+from gateway.process.memory_trim import trim_after_startup
 def file_kib():
     lines = (line.split() for line in open("/proc/self/status"))
     return next(int(words[1]) for words in lines if words[0] == "RssFile:")
 before = file_kib()
-leave_the_start_behind()
+trim_after_startup()
 after = file_kib()
 assert after < before / 2, (before, after)
 assert str(chdb.query("SELECT sum(number) FROM numbers(100)")).strip() == "4950"
@@ -54,8 +54,8 @@ assert str(chdb.query("SELECT sum(number) FROM numbers(100)")).strip() == "4950"
 def test_the_embedded_store_needs_no_data_frames() -> None:
     program = """
 import asyncio, sys
-from gateway.process.footprint import DATA_FRAMES, do_without
-do_without(DATA_FRAMES)
+from gateway.process.memory_trim import DATA_FRAMES, block_imports
+block_imports(DATA_FRAMES)
 from gateway.analytics.opening import open_analytics
 
 async def main():
