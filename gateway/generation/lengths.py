@@ -31,12 +31,20 @@ def bound_prompt_logprobs(request: GenerationRequest, encoded: Sequence[Sequence
         return
     entries = sum(map(len, encoded)) * (alternatives + 1)
     if entries > MAX_PROMPT_LOGPROBS:
-        message = f"prompt_logprobs has at most {MAX_PROMPT_LOGPROBS} entries with all alternatives, not {entries}."
+        message = f"Too many 'prompt_logprobs': {entries} entries, the maximum is {MAX_PROMPT_LOGPROBS}."
         raise invalid("prompt_logprobs", message)
 
 
 def longer_than_window(param: str, window: int, tokens: str) -> APIError:
-    return invalid(param, f"The window is {window} tokens, and the {param} has {tokens}.", "context_length_exceeded")
+    """The error for a prompt of `tokens` tokens, such as "3000" or "at least 3000".
+
+    The message is OpenAI's and vLLM's: proxies match on it.
+    """
+    message = (
+        f"This model's maximum context length is {window} tokens. However, your {param} resulted in {tokens} tokens. "
+        f"Please reduce the length of the {param}."
+    )
+    return invalid(param, message, "context_length_exceeded")
 
 
 def require_tokenizable(param: str, text_bytes: int, window: int) -> None:
@@ -58,7 +66,7 @@ def answer_tokens(request: GenerationRequest, prompt_tokens: int, window: int) -
     """
     param = request.prompt_param
     if prompt_tokens == 0:
-        raise invalid(param, f"{param} has no tokens.")
+        raise invalid(param, f"Invalid '{param}': the prompt has no tokens.")
     room = window - prompt_tokens
     wanted = request.params.max_tokens
     if room < (1 if wanted is None else min(1, wanted)):
@@ -69,7 +77,9 @@ def answer_tokens(request: GenerationRequest, prompt_tokens: int, window: int) -
     if wanted > room:
         raise invalid(
             request.limit_param,
-            f"The window is {window} tokens; {prompt_tokens} of the {param} and {wanted} of the answer do not fit.",
+            f"This model's maximum context length is {window} tokens. However, you requested "
+            f"{prompt_tokens + wanted} tokens ({prompt_tokens} in the {param}, {wanted} in the completion). "
+            f"Please reduce the length of the {param} or completion.",
             "context_length_exceeded",
         )
     return wanted

@@ -47,4 +47,5 @@ def require_ready(engine: EngineClient) -> None:
 
 
 def model_not_found(name: str) -> APIError:
-    return APIError(404, f"The model `{name[:128]}` does not exist.", param="model", code="model_not_found")
+    message = f"The model `{name[:128]}` does not exist or you do not have access to it."
+    return APIError(404, message, param="model", code="model_not_found")

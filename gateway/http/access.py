@@ -41,7 +41,11 @@ def require_scope(principal: Principal, path: str) -> None:
     if wanted is None:
         wanted = next((scopes for start, scopes in _STARTS if path.startswith(start)), None)
     if wanted is None or (wanted and not wanted & principal.scopes):
-        raise APIError(403, "This API key is not for this URL.", code="scope_not_allowed")
+        raise APIError(
+            403,
+            "You have insufficient permissions for this operation: the API key lacks its scope.",
+            code="scope_not_allowed",
+        )
 
 
 def require_model(principal: Principal, model: str) -> None:
@@ -55,7 +59,7 @@ def require_model(principal: Principal, model: str) -> None:
 
 
 def model_not_allowed() -> APIError:
-    return APIError(403, "This API key is not for this model.", param="model", code="model_not_allowed")
+    return APIError(403, "The API key does not have access to this model.", param="model", code="model_not_allowed")
 
 
 _STARTS = [(path, scopes) for path, scopes in SCOPES_BY_PATH.items() if path.endswith("/")]

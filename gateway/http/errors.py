@@ -90,18 +90,23 @@ def as_api_error(error: Exception) -> APIError | None:
                 429, str(error), type=RATE_LIMIT, code="rate_limit_exceeded", headers=retry_headers(_GRAMMARS_RETRY_MS)
             )
         case EngineError():
-            return APIError(500, "The model failed on this request. Retry it.", type=SERVER_ERROR, code="engine_error")
+            return APIError(
+                500,
+                "The model failed to process the request. Please retry.",
+                type=SERVER_ERROR,
+                code="engine_error",
+            )
         case InvalidKey():
             return APIError(
                 401,
-                "Incorrect API key provided, or none. Send `Authorization: Bearer <key>` or `x-api-key: <key>`.",
+                "Incorrect API key provided. Send it as `Authorization: Bearer <key>` or `x-api-key: <key>`.",
                 code="invalid_api_key",
                 headers={"www-authenticate": "Bearer"},
             )
         case StoreUnavailable():
             return APIError(
                 503,
-                "Keys cannot be checked at the moment. Retry in a few seconds.",
+                "API keys cannot be verified at the moment. Please retry in a few seconds.",
                 type=SERVER_ERROR,
                 code="service_unavailable",
                 headers={"retry-after": "5"},
@@ -119,7 +124,7 @@ def as_api_error(error: Exception) -> APIError | None:
         case NoPrice():
             return APIError(
                 503,
-                "This model has no price at the moment.",
+                "This model is temporarily unavailable: it has no price in effect.",
                 type=SERVER_ERROR,
                 param="model",
                 code="model_not_priced",
@@ -127,7 +132,7 @@ def as_api_error(error: Exception) -> APIError | None:
         case JournalUnavailable():
             return APIError(
                 503,
-                "Usage cannot be recorded at the moment. Retry in a few seconds.",
+                "Usage cannot be recorded at the moment. Please retry in a few seconds.",
                 type=SERVER_ERROR,
                 code="service_unavailable",
                 headers={"retry-after": "5"},
@@ -135,7 +140,7 @@ def as_api_error(error: Exception) -> APIError | None:
         case SessionBusy():
             return APIError(
                 409,
-                "Another turn of this session is under way. Retry when it has ended.",
+                "Another request is using this session. Please retry when it has completed.",
                 param="session_id",
                 code="session_busy",
                 headers=retry_headers(1000),
@@ -143,7 +148,7 @@ def as_api_error(error: Exception) -> APIError | None:
         case TooManyWaitingTurns():
             return APIError(
                 429,
-                "Too many turns of this account wait for other turns of their sessions. Retry when some have ended.",
+                "Too many requests of this account wait for their sessions. Please retry when some have completed.",
                 type=RATE_LIMIT,
                 param="session_id",
                 code="too_many_waiting_turns",
@@ -152,7 +157,7 @@ def as_api_error(error: Exception) -> APIError | None:
         case SessionStoreAway():
             return APIError(
                 503,
-                "Sessions and stored responses cannot be read at the moment. Retry in a few seconds.",
+                "Sessions and stored responses are temporarily unavailable. Please retry in a few seconds.",
                 type=SERVER_ERROR,
                 code="service_unavailable",
                 headers={"retry-after": "5"},
@@ -160,7 +165,7 @@ def as_api_error(error: Exception) -> APIError | None:
         case UnreadableHistory():
             return APIError(
                 500,
-                "What is stored of this session cannot be read. Delete it to begin anew.",
+                "The stored history of this session cannot be read. Delete the session to start a new one.",
                 type=SERVER_ERROR,
                 param="session_id",
                 code="session_unreadable",
@@ -188,7 +193,7 @@ def shutting_down() -> APIError:
     """For new work while the server drains, and for what its deadline cuts off."""
     return APIError(
         503,
-        "The server is shutting down. Retry the request.",
+        "The server is shutting down. Please retry your request.",
         type=SERVER_ERROR,
         code=SHUTTING_DOWN,
         headers={"retry-after": "1", "connection": "close"},
@@ -197,8 +202,8 @@ def shutting_down() -> APIError:
 
 def _unchecked(error: StoreAway) -> str:
     if error.scope is None:
-        return "Limits cannot be checked at the moment. Retry in a few seconds."
-    return f"The limit on {in_words(error.scope)} cannot be checked at the moment. Retry in a few seconds."
+        return "Rate limits cannot be checked at the moment. Please retry in a few seconds."
+    return f"The limit on {in_words(error.scope)} cannot be checked at the moment. Please retry in a few seconds."
 
 
 def _quota_error(error: QuotaExceeded) -> APIError:
@@ -216,7 +221,7 @@ def _quota_error(error: QuotaExceeded) -> APIError:
 def _routing_error(error: HTTPException) -> APIError:
     """404 and 405 are the router's; it raises nothing else."""
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
-    message = {404: "Unknown request URL.", 405: "This URL does not answer that method."}.get(
+    message = {404: "Unknown request URL.", 405: "Method not allowed for this URL."}.get(
         error.status_code, error.detail
     )
     return APIError(error.status_code, message, code=code, headers=error.headers)

@@ -1,23 +1,24 @@
-"""Strict readers of JSON values: each knows its path, so that an error names the field exactly.
+"""Strict readers of JSON values. Each reader knows its path, so an error names the exact field.
 
-Strict means that JSON types are taken as they stand: "5" is not 5, true is not 1, 5.0 is not an integer. A null
-member counts as absent, as in the OpenAI API.
+Readers never convert between JSON types: "5" is not 5, true is not 1, 5.0 is not an integer. A null member counts as
+absent, as in the OpenAI API. The error messages are OpenAI's: clients and proxies match on their phrases.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from gateway.http.errors import APIError, invalid
 
 MAX_NAME_CHARS = 64
+"""Characters of an unknown member's name, or of a value, that an error repeats."""
 
 _KINDS = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", int: "an integer", float: "a number"}
 
 
 class Fields:
-    """The members of one JSON object. They are taken by name; `finish` refuses those that nobody took.
+    """The members of one JSON object, taken by name. `finish` rejects the members that were not taken.
 
     Raises:
-        APIError: 400, from every method, naming the member.
+        APIError: 400 from every method, naming the member.
     """
 
     __slots__ = ("_path", "_values")
@@ -32,7 +33,7 @@ class Fields:
         return f"{self._path}.{name}" if self._path else name
 
     def take(self, name: str) -> object:
-        """The member as it stands, or None."""
+        """The member's value of any type, or None."""
         return self._values.pop(name, None)
 
     def string(self, name: str, max_chars: int | None = None) -> str | None:
@@ -63,7 +64,7 @@ class Fields:
         return None if value is None else as_integer(value, self.path(name), low, high)
 
     def number(self, name: str, default: float) -> float:
-        """Its range is `SamplingParams`' affair."""
+        """A number of any range: `SamplingParams` checks the range."""
         value = self.take(name)
         return default if value is None else as_number(value, self.path(name))
 
@@ -81,18 +82,18 @@ class Fields:
         return rest
 
     def finish(self, refused: Mapping[str, Sequence[object]]) -> None:
-        """Refuse what is left by name.
+        """Reject the members that were not taken.
 
-        `refused` are parameters that the API knows and that this server cannot honour, each with the values that
-        ask for nothing. Everything else is unknown.
+        `refused`: parameters of the API that this server does not support, each with its neutral values, which are
+        accepted. All other members are unknown.
         """
         for name, value in self._values.items():
             if name in refused:
                 if value is not None and not any(_same(value, neutral) for neutral in refused[name]):
-                    raise invalid(self.path(name), f"{name} is not supported here.", "unsupported_parameter")
+                    raise unsupported(self.path(name))
             else:
                 path = self.path(name[:MAX_NAME_CHARS])
-                raise invalid(path, f"Unknown parameter: {path}.", "unknown_parameter")
+                raise invalid(path, f"Unknown parameter: '{path}'.", "unknown_parameter")
 
 
 def as_string(value: object, path: str) -> str:
@@ -105,7 +106,7 @@ def as_integer(value: object, path: str, low: int, high: int) -> int:
     if type(value) is not int:
         raise wrong_type(path, "an integer", value)
     if not low <= value <= high:
-        raise invalid(path, f"{path} must be in [{low}, {high}], got {value}.")
+        raise _out_of_range(path, value, low, high)
     return value
 
 
@@ -119,25 +120,82 @@ def as_array(value: object, path: str, max_items: int) -> list[object]:
     if not isinstance(value, list):
         raise wrong_type(path, "an array", value)
     if len(value) > max_items:
-        raise invalid(path, f"{path} takes at most {max_items} items, got {len(value)}.")
+        raise array_too_long(path, max_items, len(value))
     return value
 
 
-def wrong_type(path: str | None, wanted: str, value: object) -> APIError:
-    got = "null" if value is None else _KINDS[type(value)]
-    return invalid(path, f"{path or 'The body'} must be {wanted}, got {got}.", "invalid_type")
-
-
-def too_long(path: str, most: int, chars: int) -> APIError:
-    """In OpenAI's words, which clients look for."""
-    message = f"Invalid '{path}': string too long. Expected a string with maximum length {most}, got {chars} instead."
-    return invalid(path, message, "string_above_max_length")
+def wrong_type(path: str | None, expected: str, value: object) -> APIError:
+    """`expected`: the JSON type with its article, such as "an integer"."""
+    got = "null" if value is None else f"{_KINDS[type(value)]} instead"
+    field = "the request body" if path is None else f"'{path}'"
+    return invalid(path, f"Invalid type for {field}: expected {expected}, but got {got}.", "invalid_type")
 
 
 def missing(path: str) -> APIError:
-    return invalid(path, f"Missing required parameter: {path}.", "missing_required_parameter")
+    return invalid(path, f"Missing required parameter: '{path}'.", "missing_required_parameter")
+
+
+def unsupported(path: str) -> APIError:
+    """A parameter that the API defines and this server does not implement."""
+    return invalid(path, f"Unsupported parameter: '{path}' is not supported by this server.", "unsupported_parameter")
+
+
+def unsupported_value(path: str, value: object, supported: Iterable[str]) -> APIError:
+    """A string that is none of the `supported` values."""
+    *others, last = (f"'{each}'" for each in supported)
+    values = f"{', '.join(others)} and {last}" if others else last
+    return invalid(
+        path, f"Invalid value for '{path}': '{str(value)[:MAX_NAME_CHARS]}'. Supported values are: {values}."
+    )
+
+
+def too_long(path: str, max_chars: int, chars: int) -> APIError:
+    message = (
+        f"Invalid '{path}': string too long. Expected a string with maximum length {max_chars}, but got a string with "
+        f"length {chars} instead."
+    )
+    return invalid(path, message, "string_above_max_length")
+
+
+def wrong_length(path: str, max_chars: int) -> APIError:
+    """A string that is empty or over `max_chars` characters."""
+    return invalid(path, f"Invalid '{path}': expected a string of 1 to {max_chars} characters.")
+
+
+def wrong_pattern(path: str, allowed: str) -> APIError:
+    """A string with other characters than `allowed`, or of another length."""
+    return invalid(path, f"Invalid '{path}': string does not match pattern. Expected {allowed}.")
+
+
+def array_too_long(path: str, max_items: int, items: int) -> APIError:
+    return invalid(
+        path,
+        f"Invalid '{path}': array too long. Expected an array with maximum length {max_items}, but got an array with "
+        f"length {items} instead.",
+    )
+
+
+def empty_array(path: str) -> APIError:
+    return invalid(
+        path,
+        f"Invalid '{path}': empty array. Expected an array with minimum length 1, but got an empty array instead.",
+    )
+
+
+def empty_string(path: str) -> APIError:
+    return invalid(
+        path,
+        f"Invalid '{path}': empty string. Expected a string with minimum length 1, but got an empty string instead.",
+    )
+
+
+def _out_of_range(path: str, value: int, low: int, high: int) -> APIError:
+    bound = f"below minimum value. Expected a value >= {low}"
+    if value > high:
+        bound = f"above maximum value. Expected a value <= {high}"
+    return invalid(path, f"Invalid '{path}': integer {bound}, but got {value} instead.")
 
 
 def _same(value: object, neutral: object) -> bool:
-    """Equal without Python's 1 == True."""
+    """Equality that distinguishes 1 from True."""
     return type(value) is type(neutral) and value == neutral

@@ -41,7 +41,7 @@ async def read_body(receive: Receive) -> bytes:
     except TimeoutError:
         raise APIError(
             408,
-            "The request body did not arrive in time.",
+            "Timed out while reading the request body.",
             code="request_timeout",
             headers={"connection": "close"},
         ) from None
@@ -66,7 +66,7 @@ class InnerJSON:
         try:
             return orjson.loads(text)
         except orjson.JSONDecodeError as error:
-            raise invalid(None, f"The body is not valid JSON: {error}.", "invalid_json") from None
+            raise invalid(None, f"We could not parse the JSON body of your request: {error}.", "invalid_json") from None
 
 
 async def _read(receive: Receive) -> bytes:
@@ -84,9 +84,9 @@ def _require_json(headers: Headers) -> None:
     media_type, _, parameters = headers.get("content-type", "").partition(";")
     charset = parameters.strip().lower().replace('"', "")
     if media_type.strip().lower() != "application/json" or charset not in ("", "charset=utf-8", "charset=utf8"):
-        raise APIError(415, "The content type must be application/json, in UTF-8.", code="unsupported_media_type")
+        raise APIError(415, "The content type must be application/json in UTF-8.", code="unsupported_media_type")
     if headers.get("content-encoding", "identity").strip().lower() != "identity":
-        raise APIError(415, "The body must not be compressed.", code="unsupported_content_encoding")
+        raise APIError(415, "Compressed request bodies are not supported.", code="unsupported_content_encoding")
 
 
 def _require_bounded(body: bytes, max_depth: int, max_containers: int) -> int:
@@ -101,7 +101,7 @@ def _require_bounded(body: bytes, max_depth: int, max_containers: int) -> int:
     if containers > max_containers:
         raise _too_large("arrays and objects")
     if containers > max_depth and _nests_deeper(skeleton, max_depth):
-        raise invalid(None, f"The JSON nests over {max_depth} levels deep, or its brackets differ.", "invalid_json")
+        raise invalid(None, f"The JSON body nests over {max_depth} levels or has unbalanced brackets.", "invalid_json")
     return containers
 
 
@@ -114,4 +114,4 @@ def _nests_deeper(skeleton: bytes, depth: int) -> bool:
 
 
 def _too_large(what: str) -> APIError:
-    return invalid(None, f"The JSON has too many {what}.", "request_too_large")
+    return invalid(None, f"The JSON body has too many {what}.", "request_too_large")

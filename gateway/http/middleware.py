@@ -150,7 +150,8 @@ class BodyLimit:
     def _too_large(self) -> APIError:
         """The rest is dropped as it comes in, for a while: closed at once, the connection would be reset, and the
         client not told why."""
-        return APIError(413, f"The body must not be over {self._max_body_bytes} bytes.", code="request_too_large")
+        message = f"Request body too large. The maximum is {self._max_body_bytes} bytes."
+        return APIError(413, message, code="request_too_large")
 
 
 def presented_key(headers: Headers) -> str:
@@ -193,7 +194,7 @@ def new_request_id() -> str:
 def headers_too_large() -> APIError:
     return APIError(
         431,
-        f"A request has at most {MAX_HEADERS} headers of {MAX_HEADER_BYTES} bytes together.",
+        f"Request headers too large. The maximum is {MAX_HEADERS} headers and {MAX_HEADER_BYTES} bytes in total.",
         code="headers_too_large",
     )
 
@@ -205,7 +206,7 @@ def _request_id(scope: Scope) -> str:
 
 def _require_small_head(scope: Scope) -> None:
     if len(scope["path"]) + len(scope["query_string"]) > MAX_TARGET_CHARS:
-        raise APIError(414, f"A URL has at most {MAX_TARGET_CHARS} characters.", code="uri_too_long")
+        raise APIError(414, f"URL too long. The maximum is {MAX_TARGET_CHARS} characters.", code="uri_too_long")
     headers = scope["headers"]
     if len(headers) > MAX_HEADERS or sum(len(name) + len(value) for name, value in headers) > MAX_HEADER_BYTES:
         raise headers_too_large()

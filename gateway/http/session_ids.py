@@ -2,7 +2,7 @@
 
 import re
 
-from gateway.http.errors import invalid
+from gateway.http.fields import wrong_pattern
 
 _SESSION_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
@@ -14,4 +14,4 @@ def is_session_id(text: str) -> bool:
 def require_session_id(text: str, param: str) -> None:
     """Raises: APIError, naming `param`."""
     if not is_session_id(text):
-        raise invalid(param, f"{param} must be 1 to 128 letters, digits and . _ : -")
+        raise wrong_pattern(param, "1 to 128 letters, digits, dots, underscores, colons and dashes")

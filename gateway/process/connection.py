@@ -109,7 +109,7 @@ class Connection(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return
         if len(self.pipeline) >= MAX_PIPELINED_REQUESTS:
-            raise APIError(400, "Too many requests wait on this connection.", code="too_many_pipelined")
+            raise APIError(400, "Too many pipelined requests on this connection.", code="too_many_pipelined")
         self._require_one_meaning()
         super().on_headers_complete()
         self._in_body, self._idle_bytes = True, 0
@@ -178,9 +178,9 @@ class Connection(HttpToolsProtocol):
         version, names = self.parser.get_http_version(), [name for name, _ in self.headers]
         hosts = names.count(b"host")
         if hosts > 1 or (hosts == 0 and version == "1.1"):
-            raise APIError(400, "A request needs one Host header.", code="invalid_http")
+            raise APIError(400, "A request must have exactly one Host header.", code="invalid_http")
         if version == "1.0" and b"transfer-encoding" in names:
-            raise APIError(400, "Transfer-Encoding has no meaning in HTTP/1.0.", code="invalid_http")
+            raise APIError(400, "Transfer-Encoding is not allowed in HTTP/1.0.", code="invalid_http")
 
     def _refuse(self, error: APIError) -> None:
         """Take nothing more. Whoever asked before is answered first, in full, and this not at all."""
@@ -236,7 +236,7 @@ class Connection(HttpToolsProtocol):
 
     def _late(self) -> None:
         if self._in_head and not self._refused:
-            self._refuse(APIError(408, "The request did not arrive in time.", code="request_timeout"))
+            self._refuse(APIError(408, "Timed out while reading the request headers.", code="request_timeout"))
         else:
             self.transport.close()
             self._begin_stall()  # it closes when the client has taken the rest
@@ -267,4 +267,4 @@ def _cut_off(cycle: RequestResponseCycle) -> None:
 
 
 def _not_http() -> APIError:
-    return APIError(400, "This is not an HTTP/1.1 request.", code="invalid_http")
+    return APIError(400, "Malformed HTTP/1.1 request.", code="invalid_http")

@@ -11,7 +11,7 @@ from typing import Any
 from gateway.generation.request import Conversation
 from gateway.http.bounds import MAX_MESSAGES
 from gateway.http.errors import invalid
-from gateway.http.fields import Fields, as_array, as_string, missing, wrong_type
+from gateway.http.fields import Fields, as_array, as_string, empty_array, missing, unsupported_value, wrong_type
 
 MAX_BLOCKS = MAX_MESSAGES
 _MAX_SHOWN_TYPE_CHARS = 64
@@ -35,7 +35,7 @@ def take_conversation(fields: Fields, variables: Mapping[str, bool]) -> Conversa
     if items is None:
         raise missing("messages")
     if not items:
-        raise invalid("messages", "messages must not be empty.")
+        raise empty_array("messages")
     for position, item in enumerate(items):
         for turn in _turns(Fields(item, f"messages[{position}]")):
             _append(turns, turn)
@@ -80,7 +80,7 @@ def _turns(fields: Fields) -> Iterator[_Turn]:
         case "system":
             yield {"role": role, "content": take_texts(content, path)}
         case _:
-            raise invalid(fields.path("role"), f"{fields.path('role')} must be user, assistant or system.")
+            raise unsupported_value(fields.path("role"), role, ("user", "assistant", "system"))
 
 
 def _user_turns(content: object, path: str) -> Iterator[_Turn]:
@@ -88,7 +88,7 @@ def _user_turns(content: object, path: str) -> Iterator[_Turn]:
         yield {"role": "user", "content": [content]}
         return
     if content == []:
-        raise invalid(path, f"{path} must not be empty.")
+        raise empty_array(path)
     for block in _blocks(content, path, ("text", "tool_result")):
         if block.kind == "text":
             yield {"role": "user", "content": [_take_text(block)]}
@@ -123,7 +123,8 @@ class _Block(Fields):
         self.kind = self.required_string("type")
         if self.kind not in kinds:
             message = (
-                f"Blocks of type {self.kind[:_MAX_SHOWN_TYPE_CHARS]} are not supported here, only {', '.join(kinds)}."
+                f"Content blocks of type '{self.kind[:_MAX_SHOWN_TYPE_CHARS]}' are not supported by this server. "
+                f"Supported types are: {', '.join(kinds)}."
             )
             raise invalid(self.path("type"), message, "unsupported_parameter")
 
@@ -198,12 +199,15 @@ def _goes_on(turns: list[_Turn], path: str) -> bool:
     if last["role"] != "assistant":
         return False
     if "tool_calls" in last:
-        raise invalid(path, f"{path}: an answer cannot go on with a tool_use; its tool_result must follow.")
+        raise invalid(
+            path,
+            f"{path}: a final assistant message must not contain tool_use without its tool_result.",
+        )
     text = "".join(last["content"])
     if not text:
         turns.pop()
         if not turns:
-            raise invalid("messages", "messages must have something to answer.")
+            raise invalid("messages", "messages must contain at least one message to answer.")
         return False
     last["content"] = [text]
     return True

@@ -31,7 +31,9 @@ class CountTokens:
         caller = request_state(scope).caller()
         if SESSION_HEADER in Headers(scope=scope):
             raise invalid(
-                SESSION_HEADER, "Only what is in the body is counted, not a session.", "unsupported_parameter"
+                SESSION_HEADER,
+                "Sessions are not supported when counting tokens.",
+                "unsupported_parameter",
             )
         request = parse_count(await read_json(scope, receive, self._max_json_depth))
         route = self._routes.route(request, caller, self._classes.serving(caller.tier, None))

@@ -11,7 +11,7 @@ from gateway.formats.openai.structured import schema_spec
 from gateway.generation.request import GenerationRequest
 from gateway.http.bounds import MAX_STOP_CHARS
 from gateway.http.errors import invalid
-from gateway.http.fields import Fields, as_string, missing
+from gateway.http.fields import Fields, as_string, missing, unsupported_value, wrong_length
 
 MIN_THINKING_TOKENS = 1024
 """Anthropic's bound on `budget_tokens`."""
@@ -89,7 +89,7 @@ def _take_question(
     variables = {} if thinking.wanted is None else {"enable_thinking": thinking.wanted}
     conversation = take_conversation(fields, variables)
     if conversation.continue_final_message and thinking.wanted:
-        raise invalid("messages", "An answer that goes on with the last message does not begin with thinking.")
+        raise invalid("messages", "The final message must not be an assistant message when thinking is enabled.")
     tools = take_tools(fields)
     fields.nested("cache_control")  # a hint, as in blocks
     fields.finish(_REFUSED)
@@ -111,7 +111,9 @@ def _take_question(
 def _take_temperature(fields: Fields) -> float:
     temperature = fields.number("temperature", 1.0)
     if not 0.0 <= temperature <= 1.0:
-        raise invalid("temperature", f"temperature must be in [0, 1], got {temperature}.")
+        raise invalid(
+            "temperature", f"Invalid 'temperature': expected a value between 0 and 1, but got {temperature} instead."
+        )
     return temperature
 
 
@@ -120,7 +122,7 @@ def _take_stop_sequences(fields: Fields) -> tuple[str, ...]:
     strings = tuple(as_string(item, f"stop_sequences[{i}]") for i, item in enumerate(items))
     for i, string in enumerate(strings):
         if not 0 < len(string) <= MAX_STOP_CHARS:
-            raise invalid(f"stop_sequences[{i}]", f"stop_sequences[{i}] must have 1 to {MAX_STOP_CHARS} characters.")
+            raise wrong_length(f"stop_sequences[{i}]", MAX_STOP_CHARS)
     return strings
 
 
@@ -129,7 +131,7 @@ def _take_tier(fields: Fields) -> str | None:
     if asked is None:
         return None
     if asked not in _TIERS:
-        raise invalid("service_tier", f"service_tier must be one of {', '.join(_TIERS)}.")
+        raise unsupported_value("service_tier", asked, _TIERS)
     return _TIERS[asked]
 
 
@@ -149,7 +151,7 @@ def _take_thinking(fields: Fields) -> _Thinking:
         return _Thinking()
     kind, budget_tokens, shown = given.required_string("type"), None, True
     if kind not in ("enabled", "adaptive", "disabled"):
-        raise invalid(given.path("type"), f"{given.path('type')} must be enabled, adaptive or disabled.")
+        raise unsupported_value(given.path("type"), kind, ("enabled", "adaptive", "disabled"))
     if kind == "enabled":
         budget_tokens = given.integer("budget_tokens", MIN_THINKING_TOKENS, MAX_TOKENS)
         if budget_tokens is None:
@@ -157,7 +159,7 @@ def _take_thinking(fields: Fields) -> _Thinking:
     if kind != "disabled":
         display = given.string("display") or "summarized"
         if display not in ("summarized", "omitted"):
-            raise invalid(given.path("display"), f"{given.path('display')} must be summarized or omitted.")
+            raise unsupported_value(given.path("display"), display, ("summarized", "omitted"))
         shown = display == "summarized"
     given.finish({})
     return _Thinking({"enabled": True, "disabled": False}.get(kind), shown, budget_tokens)
@@ -170,15 +172,16 @@ def _take_output_config(fields: Fields) -> GrammarSpec | None:
         return None
     effort = given.string("effort")
     if effort is not None and effort not in _EFFORTS:
-        raise invalid(given.path("effort"), f"{given.path('effort')} must be one of {', '.join(_EFFORTS)}.")
+        raise unsupported_value(given.path("effort"), effort, _EFFORTS)
     form = given.nested("format")
     given.finish({})
     return None if form is None else _take_format(form)
 
 
 def _take_format(form: Fields) -> GrammarSpec:
-    if form.required_string("type") != "json_schema":
-        raise invalid(form.path("type"), f"{form.path('type')} must be json_schema.")
+    kind = form.required_string("type")
+    if kind != "json_schema":
+        raise unsupported_value(form.path("type"), kind, ("json_schema",))
     schema, path = form.take("schema"), form.path("schema")
     if schema is None:
         raise missing(path)

@@ -4,7 +4,7 @@ import re
 
 from gateway.formats.openai.tool_schema import arguments_schema
 from gateway.http.errors import invalid
-from gateway.http.fields import Fields, missing
+from gateway.http.fields import Fields, missing, unsupported_value, wrong_pattern
 from gateway.speech.tools import Tool, ToolChoice, ToolUse
 
 MAX_TOOLS = 512
@@ -26,13 +26,13 @@ def take_tools(fields: Fields) -> ToolUse | None:
     seen: set[str] = set()
     for i, tool in enumerate(tools):
         if tool.name in seen:
-            raise invalid(f"tools[{i}].name", "Each tool must have a name of its own.")
+            raise invalid(f"tools[{i}].name", "Tool names must be unique.")
         seen.add(tool.name)
     choice = fields.nested("tool_choice")
     if choice is None:
         return ToolUse(tools) if tools else None
     if not tools:
-        raise invalid("tool_choice", "tool_choice is only allowed with tools.")
+        raise invalid("tool_choice", "'tool_choice' is only allowed when 'tools' are specified.")
     return _chosen(choice, tools)
 
 
@@ -40,12 +40,12 @@ def _chosen(given: Fields, tools: tuple[Tool, ...]) -> ToolUse:
     kind, path = given.required_string("type"), given.path("type")
     choice = _CHOICES.get(kind)
     if choice is None:
-        raise invalid(path, f"{path} must be one of {', '.join(_CHOICES)}.")
+        raise unsupported_value(path, kind, _CHOICES)
     named = None
     if kind == "tool":
         named = given.required_string("name")
         if all(tool.name != named for tool in tools):
-            raise invalid(given.path("name"), f"{given.path('name')} must be the name of one of the tools.")
+            raise invalid(given.path("name"), f"The tool in '{given.path('name')}' is not in 'tools'.")
     parallel = not given.boolean("disable_parallel_tool_use", False)
     given.finish({})
     return ToolUse(tools, choice, named, parallel)
@@ -55,12 +55,12 @@ def _tool(fields: Fields) -> Tool:
     kind = fields.string("type")
     if kind not in (None, "custom"):
         message = (
-            f"Tools of type {kind[:_MAX_SHOWN_TYPE_CHARS]} run at Anthropic; only tools of the client's are served."
+            f"Tools of type '{kind[:_MAX_SHOWN_TYPE_CHARS]}' are not supported by this server: only client tools are."
         )
         raise invalid(fields.path("type"), message, "unsupported_parameter")
     name = fields.required_string("name")
     if not _NAME.fullmatch(name):
-        raise invalid(fields.path("name"), f"{fields.path('name')} must be 1 to 128 letters, digits and _ -")
+        raise wrong_pattern(fields.path("name"), "1 to 128 letters, digits, underscores and dashes")
     description = fields.string("description")
     schema, path = fields.take("input_schema"), fields.path("input_schema")
     if schema is None:

@@ -7,7 +7,16 @@ from typing import Any
 from gateway.generation.request import Conversation
 from gateway.http.bounds import MAX_ARGUMENTS_NESTING, MAX_MESSAGES, MAX_TEMPLATE_VARIABLES
 from gateway.http.errors import APIError, invalid
-from gateway.http.fields import Fields, as_array, as_string, missing, wrong_type
+from gateway.http.fields import (
+    Fields,
+    array_too_long,
+    as_array,
+    as_string,
+    empty_array,
+    missing,
+    unsupported_value,
+    wrong_type,
+)
 from gateway.http.json_body import InnerJSON
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -40,7 +49,7 @@ def take_conversation(fields: Fields) -> Conversation:
     if items is None:
         raise missing("messages")
     if not items:
-        raise invalid("messages", "messages must not be empty.")
+        raise empty_array("messages")
     inner = InnerJSON()
     messages = tuple(_message(Fields(item, f"messages[{i}]"), inner) for i, item in enumerate(items))
     continues = _take_continue(fields, messages[-1])
@@ -58,16 +67,21 @@ def _take_continue(fields: Fields, last: Mapping[str, Any]) -> bool:
     if not fields.boolean("continue_final_message", False):
         return False
     if fields.boolean("add_generation_prompt", False):
-        raise invalid("add_generation_prompt", "add_generation_prompt must be false with continue_final_message.")
+        raise invalid(
+            "add_generation_prompt", "'add_generation_prompt' must be false when 'continue_final_message' is true."
+        )
     if last["role"] != "assistant" or "tool_calls" in last:
-        raise invalid("messages", "With continue_final_message the last message must be a text of the assistant's.")
+        raise invalid(
+            "messages",
+            "The last message must be an assistant message without tool calls when 'continue_final_message' is true.",
+        )
     return True
 
 
 def _take_effort(fields: Fields) -> str | None:
     effort = fields.string("reasoning_effort")
     if effort not in (None, *EFFORTS):
-        raise invalid("reasoning_effort", f"reasoning_effort must be one of {', '.join(EFFORTS)}.")
+        raise unsupported_value("reasoning_effort", effort, EFFORTS)
     return effort
 
 
@@ -78,12 +92,12 @@ def _take_variables(fields: Fields) -> Mapping[str, str | int | float | bool]:
         return {}
     items = given.rest()
     if len(items) > MAX_TEMPLATE_VARIABLES:
-        raise invalid("chat_template_kwargs", f"chat_template_kwargs takes at most {MAX_TEMPLATE_VARIABLES}.")
+        raise array_too_long("chat_template_kwargs", MAX_TEMPLATE_VARIABLES, len(items))
     variables = {}
     for name, value in items.items():
         path = given.path(name[:64])
         if not _VARIABLE_NAME.fullmatch(name) or name in _RESERVED_VARIABLES:
-            raise invalid(path, "This template variable cannot be set.", "unsupported_parameter")
+            raise invalid(path, f"The template variable '{path}' cannot be set.", "unsupported_parameter")
         if not isinstance(value, str | int | float | bool):
             raise wrong_type(path, "a string, a number or a boolean", value)
         variables[name] = value
@@ -94,7 +108,7 @@ def _message(fields: Fields, inner: InnerJSON) -> dict[str, Any]:
     """One message, as the chat template takes it."""
     role = fields.required_string("role")
     if role not in ROLES:
-        raise invalid(fields.path("role"), f"role must be one of {', '.join(ROLES)}.")
+        raise unsupported_value(fields.path("role"), role, ROLES)
     message: dict[str, Any] = {"role": role}
     calls = _take_tool_calls(fields, inner) if role == "assistant" else []
     content = fields.take("content")
@@ -122,7 +136,7 @@ def _take_reasoning(fields: Fields) -> dict[str, str]:
     said = {fields.string(name) for name in ("reasoning_content", "reasoning")} - {None, ""}
     if len(said) > 1:
         path = fields.path("reasoning_content")
-        raise invalid(path, f"{path} and {fields.path('reasoning')} differ.")
+        raise invalid(path, f"'{path}' and '{fields.path('reasoning')}' have different values.")
     return {"reasoning_content": text} if (text := next(iter(said), None)) else {}
 
 
@@ -133,13 +147,17 @@ def _content(content: object, path: str) -> str | list[dict[str, str]]:
     if not isinstance(content, list):
         raise wrong_type(path, "a string or an array of parts", content)
     if not content:
-        raise invalid(path, f"{path} must not be empty.")
+        raise empty_array(path)
     parts = []
     for i, item in enumerate(content):
         part = Fields(item, f"{path}[{i}]")
         kind = part.required_string("type")
         if kind != "text":
-            raise invalid(part.path("type"), "Only parts of type text are supported.", "unsupported_parameter")
+            raise invalid(
+                part.path("type"),
+                "Only content parts of type 'text' are supported by this server.",
+                "unsupported_parameter",
+            )
         text = part.take("text")
         if text is None:
             raise missing(part.path("text"))
@@ -161,7 +179,7 @@ def _tool_call(call: Fields, inner: InnerJSON) -> dict[str, Any]:
     call_id = call.required_string("id")
     kind = call.required_string("type")
     if kind != "function":
-        raise invalid(call.path("type"), "type must be function.")
+        raise unsupported_value(call.path("type"), kind, ("function",))
     function = call.nested("function")
     if function is None:
         raise missing(call.path("function"))
@@ -173,7 +191,7 @@ def _tool_call(call: Fields, inner: InnerJSON) -> dict[str, Any]:
     try:
         arguments = inner.parse(text.encode(), MAX_ARGUMENTS_NESTING)
     except APIError:
-        raise invalid(path, f"{path} must be a JSON object in a string.") from None
+        raise invalid(path, f"Invalid '{path}': expected a string that contains a JSON object.") from None
     if not isinstance(arguments, dict):
-        raise invalid(path, f"{path} must be a JSON object in a string.")
+        raise invalid(path, f"Invalid '{path}': expected a string that contains a JSON object.")
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}

@@ -78,7 +78,7 @@ def _take_limit(fields: Fields) -> tuple[str | None, int | None]:
         if (value := fields.integer(name, 1, MAX_TOKENS)) is not None
     }
     if len(set(limits.values())) > 1:
-        raise invalid("max_tokens", "max_tokens and max_completion_tokens differ.")
+        raise invalid("max_tokens", "'max_tokens' and 'max_completion_tokens' have different values.")
     return next(iter(limits.items()), (None, None))
 
 
@@ -86,5 +86,5 @@ def _take_logprobs(fields: Fields) -> int | None:
     wanted = fields.boolean("logprobs", False)
     top = fields.integer("top_logprobs", 0, MAX_TOP_LOGPROBS)
     if top and not wanted:
-        raise invalid("top_logprobs", "top_logprobs is only allowed when logprobs is true.")
+        raise invalid("top_logprobs", "'top_logprobs' is only allowed when 'logprobs' is true.")
     return (top or 0) if wanted else None

@@ -41,11 +41,15 @@ def parse_completion(fields: Fields) -> GenerationRequest:
     params, best = _take_best(fields, params, streaming.stream)
     if len(prompts) * params.n > MAX_CHOICES_PER_REQUEST:
         param = "n" if best is None else "best_of"
-        raise invalid(param, f"A request makes at most {MAX_CHOICES_PER_REQUEST} choices, all prompts together.")
+        raise invalid(param, f"Too many choices: the maximum is {MAX_CHOICES_PER_REQUEST} for all prompts together.")
     add_special_tokens = fields.boolean("add_special_tokens", True)
     truncation = take_truncation(fields)
     if truncation is not None and isinstance(prompts[0], Gap):
-        raise invalid("truncate_prompt_tokens", "A prompt with a suffix cannot be cut.", "unsupported_parameter")
+        raise invalid(
+            "truncate_prompt_tokens",
+            "'truncate_prompt_tokens' is not supported together with 'suffix'.",
+            "unsupported_parameter",
+        )
     service_tier = take_hints(fields)
     fields.finish(REFUSED_COMPLETION)
     return GenerationRequest(
@@ -72,10 +76,10 @@ def _take_suffix(fields: Fields, prompts: tuple[Prompt, ...], echo: bool) -> tup
     if not suffix:
         return prompts
     if echo:
-        raise invalid("echo", "echo cannot be asked for together with suffix.", "unsupported_parameter")
+        raise invalid("echo", "'echo' is not supported together with 'suffix'.", "unsupported_parameter")
     texts = [prompt for prompt in prompts if isinstance(prompt, str)]
     if len(texts) < len(prompts):
-        raise invalid("suffix", "suffix goes with prompts of text, not of token ids.", "unsupported_parameter")
+        raise invalid("suffix", "'suffix' is not supported with prompts of token ids.", "unsupported_parameter")
     return tuple(Gap(text, suffix) for text in texts)
 
 
@@ -85,7 +89,9 @@ def _take_best(fields: Fields, params: SamplingParams, stream: bool) -> tuple[Sa
     if best_of is None or best_of == n:
         return params, None
     if best_of < n:
-        raise invalid("best_of", f"best_of must be at least n, which is {n}.")
+        raise invalid("best_of", f"'best_of' must be greater than or equal to 'n', which is {n}.")
     if stream:
-        raise invalid("best_of", "best_of over n cannot be streamed.", "unsupported_parameter")
+        raise invalid(
+            "best_of", "'best_of' greater than 'n' is not supported when 'stream' is true.", "unsupported_parameter"
+        )
     return replace(params, n=best_of, logprobs=params.logprobs or 0), n

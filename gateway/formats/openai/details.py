@@ -21,7 +21,9 @@ def take_details(fields: Fields, streaming: Streaming, *, logprobs: int | None, 
     """
     wanted = fields.integer("prompt_logprobs", 0, most)
     if wanted is not None and streaming.stream:
-        raise invalid("prompt_logprobs", "prompt_logprobs cannot be streamed.", "unsupported_parameter")
+        raise invalid(
+            "prompt_logprobs", "'prompt_logprobs' is not supported when 'stream' is true.", "unsupported_parameter"
+        )
     return Details(fields.boolean("return_token_ids", False), wanted, logprobs, streaming.running_usage)
 
 

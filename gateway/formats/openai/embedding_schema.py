@@ -10,7 +10,7 @@ from gateway.formats.openai.sampling import take_truncation
 from gateway.generation.request import GenerationRequest, Prompt, Truncation
 from gateway.http.bounds import MAX_EMBEDDING_INPUTS
 from gateway.http.errors import invalid
-from gateway.http.fields import Fields
+from gateway.http.fields import Fields, unsupported_value
 
 REFUSED: dict[str, tuple[object, ...]] = {
     "embed_dtype": ("float32",),
@@ -63,7 +63,7 @@ class EmbeddingRequest:
             APIError: 400, an input has a token id that the model does not know.
         """
         if any(isinstance(each, tuple) and max(each) >= size for each in self.inputs):
-            raise invalid("input", f"input has a token id outside the vocabulary of {size}.")
+            raise invalid("input", f"Invalid 'input': a token id is out of vocabulary. The model has {size} tokens.")
 
 
 def parse_embeddings(fields: Fields) -> EmbeddingRequest:
@@ -72,7 +72,7 @@ def parse_embeddings(fields: Fields) -> EmbeddingRequest:
     inputs = plain_prompts(fields.take("input"), "input", MAX_EMBEDDING_INPUTS)
     encoding = _encoding(fields.string("encoding_format"))
     if fields.take("dimensions") is not None:
-        message = "dimensions is not supported: no model here was trained for vectors that can be cut."
+        message = "Unsupported parameter: 'dimensions' is not supported by the models of this server."
         raise invalid("dimensions", message, "unsupported_parameter")
     add_special_tokens = fields.boolean("add_special_tokens", True)
     truncation = take_truncation(fields)
@@ -92,5 +92,4 @@ def _encoding(stated: str | None) -> Encoding:
     try:
         return Encoding(stated or Encoding.FLOAT)
     except ValueError:
-        names = " or ".join(Encoding)
-        raise invalid("encoding_format", f"encoding_format must be {names}.") from None
+        raise unsupported_value("encoding_format", stated, Encoding) from None

@@ -77,7 +77,7 @@ class EmbeddingsEndpoint:
         if pooling is None:
             if self._names.find(parsed.model, principal.routing.aliases) is None:
                 raise model_not_found(parsed.model)
-            raise invalid("model", f"The model `{parsed.model}` makes no embeddings here.", "unsupported_model")
+            raise invalid("model", f"The model `{parsed.model}` does not support embeddings.", "unsupported_model")
         parsed.require_vocabulary(find_model(self._services.engine, parsed.model, principal).vocab_size)
         return pooling
 

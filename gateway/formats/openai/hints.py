@@ -34,12 +34,13 @@ def take_metadata(fields: Fields) -> dict[str, str]:
     given = fields.nested("metadata")
     stated = {} if given is None else given.rest()
     if len(stated) > MAX_METADATA:
-        raise invalid("metadata", f"metadata takes at most {MAX_METADATA} pairs.")
+        raise invalid("metadata", f"Invalid 'metadata': too many properties. The maximum is {MAX_METADATA}.")
     metadata = {}
     for name, value in stated.items():
         path = f"metadata.{name[:MAX_METADATA_KEY_CHARS]}"
         if len(name) > MAX_METADATA_KEY_CHARS:
-            raise invalid(path, f"A key of metadata has at most {MAX_METADATA_KEY_CHARS} characters.")
+            message = f"Invalid '{path}': key too long. Expected a key with maximum length {MAX_METADATA_KEY_CHARS}."
+            raise invalid(path, message)
         metadata[name] = as_string(value, path)
         if len(metadata[name]) > MAX_METADATA_VALUE_CHARS:
             raise too_long(path, MAX_METADATA_VALUE_CHARS, len(metadata[name]))

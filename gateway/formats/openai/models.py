@@ -7,7 +7,7 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from gateway.generation.engine_client import EngineClient, ServedModel
-from gateway.http.errors import APIError
+from gateway.generation.lookup import model_not_found
 from gateway.http.request_state import request_state
 from gateway.http.responses import send_body
 from gateway.routing.names import ModelNames, Pair
@@ -56,7 +56,7 @@ class RetrieveModel:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         card = self._cards.card(scope["path_params"]["id"], request_state(scope).caller())
         if card is None:
-            raise APIError(404, "This model does not exist.", param="model", code="model_not_found")
+            raise model_not_found(scope["path_params"]["id"])
         await send_body(send, 200, orjson.dumps(card))
 
 

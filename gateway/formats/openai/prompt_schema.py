@@ -4,8 +4,7 @@ from typing import cast
 
 from gateway.formats.openai.sampling import MAX_TOKEN_ID
 from gateway.generation.request import Prompt
-from gateway.http.errors import invalid
-from gateway.http.fields import as_integer, missing, wrong_type
+from gateway.http.fields import array_too_long, as_integer, empty_array, missing, wrong_type
 
 
 def plain_prompts(value: object, path: str, most: int) -> tuple[Prompt, ...]:
@@ -21,11 +20,11 @@ def plain_prompts(value: object, path: str, most: int) -> tuple[Prompt, ...]:
     if not isinstance(value, list):
         raise wrong_type(path, "a string or an array", value)
     if not value:
-        raise invalid(path, f"{path} must not be empty.")
+        raise empty_array(path)
     if type(value[0]) is int:
         return (token_ids(value, path),)
     if len(value) > most:
-        raise invalid(path, f"{path} takes at most {most} {path}s, got {len(value)}.")
+        raise array_too_long(path, most, len(value))
     return tuple(_one(item, f"{path}[{i}]", type(value[0])) for i, item in enumerate(value))
 
 
@@ -41,7 +40,7 @@ def _one(item: object, path: str, kind: type[object]) -> Prompt:
 def token_ids(items: list[object], path: str) -> tuple[int, ...]:
     """Ids that some vocabulary could have; the model's own size is checked when the model is known."""
     if not items:
-        raise invalid(path, f"{path} must not be empty.")
+        raise empty_array(path)
     ids = cast(list[int], items)
     if set(map(type, items)) != {int} or not 0 <= min(ids) <= max(ids) <= MAX_TOKEN_ID:
         for i, item in enumerate(items):  # again, to name the one at fault

@@ -16,7 +16,16 @@ from gateway.http.bounds import (
     MAX_STOP_TOKEN_IDS,
 )
 from gateway.http.errors import invalid
-from gateway.http.fields import Fields, as_array, as_integer, as_number, as_string
+from gateway.http.fields import (
+    Fields,
+    array_too_long,
+    as_array,
+    as_integer,
+    as_number,
+    as_string,
+    unsupported_value,
+    wrong_length,
+)
 
 MAX_TOKENS = 2**31 - 1
 MAX_TOKEN_ID = 2**31 - 1
@@ -66,7 +75,7 @@ def take_sampling(
     """
     skip_special_tokens = fields.boolean("skip_special_tokens", True)
     if fields.boolean("spaces_between_special_tokens", False) and not skip_special_tokens:
-        message = "No spaces are put between special tokens."
+        message = "'spaces_between_special_tokens' is not supported when 'skip_special_tokens' is false."
         raise invalid("spaces_between_special_tokens", message, "unsupported_parameter")
     return SamplingParams(
         max_tokens=max_tokens,
@@ -104,9 +113,12 @@ def take_stream(fields: Fields) -> Streaming:
     options.boolean("include_obfuscation", False)
     options.finish({})
     if not stream:
-        raise invalid("stream_options", "stream_options is only allowed when stream is true.")
+        raise invalid("stream_options", "'stream_options' is only allowed when 'stream' is true.")
     if running_usage and not include_usage:
-        raise invalid(options.path("continuous_usage_stats"), "continuous_usage_stats goes with include_usage.")
+        raise invalid(
+            options.path("continuous_usage_stats"),
+            "'continuous_usage_stats' is only allowed when 'include_usage' is true.",
+        )
     return Streaming(stream, include_usage, running_usage)
 
 
@@ -115,7 +127,7 @@ def take_truncation(fields: Fields) -> Truncation | None:
     tokens = fields.integer("truncate_prompt_tokens", -1, MAX_TOKENS)
     side = fields.string("truncation_side")
     if side not in (None, "left", "right"):
-        raise invalid("truncation_side", "truncation_side must be left or right.")
+        raise unsupported_value("truncation_side", side, ("left", "right"))
     if tokens is None:
         return None
     return Truncation(None if tokens < 0 else tokens, keeps_end=side != "right")
@@ -125,14 +137,14 @@ def _take_constraint(fields: Fields) -> GrammarSpec | None:
     """What the answer has to look like: a form that it has, or words that it has not."""
     form, without = take_grammar(fields), _take_bad_words(fields)
     if form is not None and without is not None:
-        raise invalid(without.param, f"{form.param} and {without.param} cannot be asked for together.")
+        raise invalid(without.param, f"'{form.param}' and '{without.param}' cannot be used together.")
     return form or without
 
 
 def _take_bad_words(fields: Fields) -> GrammarSpec | None:
     items = fields.array("bad_words", MAX_BAD_WORDS) or []
     words = [as_string(item, f"bad_words[{i}]") for i, item in enumerate(items)]
-    _require_stop_length(words, "bad_words", "A bad word")
+    _require_stop_length(words, "bad_words")
     return GrammarSpec.without(words, "bad_words") if words else None
 
 
@@ -143,14 +155,14 @@ def _take_stop(fields: Fields) -> tuple[str, ...]:
     if isinstance(value, str):
         value = [value]
     strings = [as_string(item, f"stop[{i}]") for i, item in enumerate(as_array(value, "stop", MAX_STOP_STRINGS))]
-    _require_stop_length(strings, "stop", "A stop string")
+    _require_stop_length(strings, "stop")
     return tuple(strings)
 
 
-def _require_stop_length(strings: list[str], path: str, what: str) -> None:
+def _require_stop_length(strings: list[str], path: str) -> None:
     for i, string in enumerate(strings):
         if not 0 < len(string) <= MAX_STOP_CHARS:
-            raise invalid(f"{path}[{i}]", f"{what} has 1 to {MAX_STOP_CHARS} characters.")
+            raise wrong_length(f"{path}[{i}]", MAX_STOP_CHARS)
 
 
 def _take_allowed(fields: Fields) -> frozenset[int] | None:
@@ -174,10 +186,10 @@ def _take_logit_bias(fields: Fields) -> MappingProxyType[int, float]:
         return MappingProxyType({})
     items = biases.rest()
     if len(items) > MAX_LOGIT_BIASES:
-        raise invalid("logit_bias", f"logit_bias takes at most {MAX_LOGIT_BIASES} tokens.")
+        raise array_too_long("logit_bias", MAX_LOGIT_BIASES, len(items))
     parsed = {}
     for key, value in items.items():
         if not (key.isascii() and key.isdigit() and len(key) <= len(str(MAX_TOKEN_ID))):
-            raise invalid("logit_bias", "The keys of logit_bias must be token ids.")
+            raise invalid("logit_bias", "Invalid 'logit_bias': keys must be token ids.")
         parsed[int(key)] = as_number(value, f"logit_bias.{key}")
     return MappingProxyType(parsed)

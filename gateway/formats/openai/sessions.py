@@ -68,4 +68,4 @@ def _message(message: Message) -> dict[str, Any]:
 
 
 def _not_found() -> APIError:
-    return APIError(404, "There is no such session.", code="session_not_found")
+    return APIError(404, "Session not found.", code="session_not_found")

@@ -9,7 +9,18 @@ import orjson
 from engine.grammar import GrammarSpec
 from gateway.http.bounds import MAX_GRAMMAR_BYTES, MAX_GUIDED_CHOICES, MAX_REGEX_CHARS, MAX_SCHEMA_NESTING
 from gateway.http.errors import APIError, invalid
-from gateway.http.fields import Fields, as_array, as_string, missing, wrong_type
+from gateway.http.fields import (
+    Fields,
+    as_array,
+    as_string,
+    empty_array,
+    empty_string,
+    missing,
+    unsupported_value,
+    wrong_length,
+    wrong_pattern,
+    wrong_type,
+)
 from gateway.http.json_body import parse_json
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -37,7 +48,7 @@ def take_grammar(fields: Fields) -> GrammarSpec | None:
     wanted = [_response_format(fields), *_guided(fields, "guided_"), _structured_outputs(fields)]
     specs = [spec for spec in wanted if spec is not None]
     if len(specs) > 1:
-        raise invalid(specs[1].param, f"{specs[0].param} and {specs[1].param} cannot be asked for together.")
+        raise invalid(specs[1].param, f"'{specs[0].param}' and '{specs[1].param}' cannot be used together.")
     return specs[0] if specs else None
 
 
@@ -66,7 +77,7 @@ def read_format(given: Fields, *, nested: bool) -> GrammarSpec | None:
             spec = _named_schema(wrapping)
             wrapping.finish({})
         case _:
-            raise invalid(given.path("type"), f"{given.path('type')} must be text, json_object or json_schema.")
+            raise unsupported_value(given.path("type"), kind, ("text", "json_object", "json_schema"))
     given.finish({"json_schema": ()} if nested else {})
     return spec
 
@@ -74,9 +85,10 @@ def read_format(given: Fields, *, nested: bool) -> GrammarSpec | None:
 def _named_schema(wrapping: Fields) -> GrammarSpec:
     """A schema and its name. It is kept to without `strict`, too."""
     if not _NAME.fullmatch(wrapping.required_string("name")):
-        raise invalid(wrapping.path("name"), f"{wrapping.path('name')} must be 1 to 64 letters, digits and _ -")
+        raise wrong_pattern(wrapping.path("name"), "1 to 64 letters, digits, underscores and dashes")
     if len(wrapping.string("description") or "") > _MAX_DESCRIPTION_CHARS:
-        raise invalid(wrapping.path("description"), f"A description has at most {_MAX_DESCRIPTION_CHARS} characters.")
+        path = wrapping.path("description")
+        raise invalid(path, f"Invalid '{path}': string too long. The maximum length is {_MAX_DESCRIPTION_CHARS}.")
     wrapping.boolean("strict", False)
     schema = wrapping.take("schema")
     if schema is None:
@@ -94,7 +106,8 @@ def _structured_outputs(fields: Fields) -> GrammarSpec | None:
     given.finish(_REFUSED)
     if len(wanted) != 1:
         raise invalid(
-            "structured_outputs", "structured_outputs must have one of json, regex, choice, grammar and json_object."
+            "structured_outputs",
+            "'structured_outputs' must have exactly one of 'json', 'regex', 'choice', 'grammar' and 'json_object'.",
         )
     return wanted[0]
 
@@ -121,16 +134,18 @@ def schema_spec(value: object, param: str) -> GrammarSpec:
         try:
             value = parse_json(value.encode(), MAX_SCHEMA_NESTING)
         except APIError:
-            raise invalid(param, f"{param} is not a JSON schema of at most {MAX_SCHEMA_NESTING} levels.") from None
+            raise invalid(
+                param, f"Invalid '{param}': expected JSON of at most {MAX_SCHEMA_NESTING} nested levels."
+            ) from None
     if not isinstance(value, dict | bool):
         raise wrong_type(param, "a JSON schema", value)
     if _nests_deeper(value, MAX_SCHEMA_NESTING):
-        raise invalid(param, f"{param} nests over {MAX_SCHEMA_NESTING} levels deep.")
+        raise invalid(param, f"Invalid '{param}': the schema has more than {MAX_SCHEMA_NESTING} nested levels.")
     _require_bytes(orjson.dumps(value), param)  # as near as need be, before the slow writing of one that is too large
     try:
         spec = GrammarSpec.json_schema(value, param)
     except ValueError:
-        raise invalid(param, f"{param} has a number that is too large.") from None
+        raise invalid(param, f"Invalid '{param}': a number is too large.") from None
     _require_bytes(spec.source.encode(), param)
     return spec
 
@@ -138,7 +153,7 @@ def schema_spec(value: object, param: str) -> GrammarSpec:
 def _regex(value: object, param: str) -> GrammarSpec:
     pattern = as_string(value, param)
     if not 0 < len(pattern) <= MAX_REGEX_CHARS:
-        raise invalid(param, f"{param} has 1 to {MAX_REGEX_CHARS} characters.")
+        raise wrong_length(param, MAX_REGEX_CHARS)
     return GrammarSpec.regex(pattern, param)
 
 
@@ -146,10 +161,10 @@ def _choice(value: object, param: str) -> GrammarSpec:
     items = as_array(value, param, MAX_GUIDED_CHOICES)
     choices = [as_string(item, f"{param}[{i}]") for i, item in enumerate(items)]
     if not choices:
-        raise invalid(param, f"{param} must not be empty.")
+        raise empty_array(param)
     for i, choice in enumerate(choices):
         if not choice:
-            raise invalid(f"{param}[{i}]", f"{param}[{i}] must not be empty.")
+            raise empty_string(f"{param}[{i}]")
     _require_bytes("".join(choices).encode(), param)
     return GrammarSpec.choice(choices, param)
 
@@ -157,14 +172,15 @@ def _choice(value: object, param: str) -> GrammarSpec:
 def _grammar(value: object, param: str) -> GrammarSpec:
     grammar = as_string(value, param)
     if not grammar:
-        raise invalid(param, f"{param} must not be empty.")
+        raise empty_string(param)
     _require_bytes(grammar.encode(), param)
     return GrammarSpec.ebnf(grammar, param)
 
 
 def _require_bytes(text: bytes, param: str) -> None:
     if len(text) > MAX_GRAMMAR_BYTES:
-        raise invalid(param, f"{param} has at most {MAX_GRAMMAR_BYTES} bytes, got {len(text)}.")
+        message = f"Invalid '{param}': too large. The maximum is {MAX_GRAMMAR_BYTES} bytes, but got {len(text)} bytes."
+        raise invalid(param, message)
 
 
 def _nests_deeper(value: Any, levels: int) -> bool:

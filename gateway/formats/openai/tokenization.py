@@ -41,7 +41,7 @@ class Tokenize:
         with_strings = fields.boolean("return_token_strs", False)
         fields.finish({})
         if not with_bos and not isinstance(prompt, str):
-            raise invalid("add_special_tokens", "add_special_tokens is only allowed with prompt.")
+            raise invalid("add_special_tokens", "'add_special_tokens' is only allowed with 'prompt'.")
         caller = request_state(scope).caller()
         model = find_named(self._names, self._services.engine, model_name, caller)
         param = "prompt" if isinstance(prompt, str) else "messages"
@@ -83,7 +83,9 @@ class Detokenize:
         caller = request_state(scope).caller()
         model = find_named(self._names, self._services.engine, model_name, caller)
         if max(tokens) >= model.vocab_size:
-            raise invalid("tokens", f"A token id is outside the vocabulary of {model.vocab_size}.")
+            raise invalid(
+                "tokens", f"Invalid 'tokens': a token id is out of vocabulary. The model has {model.vocab_size} tokens."
+            )
 
         headers = await count_request(self._services, self._classes, caller, model)
 
@@ -100,5 +102,5 @@ def _take_prompt(fields: Fields) -> Prompt:
         conversation, use = take_conversation(fields), take_tools(fields)
         return conversation if use is None else replace(conversation, tools=use.shown)
     if fields.take("messages") is not None:
-        raise invalid("messages", "prompt and messages exclude each other.")
+        raise invalid("messages", "'prompt' and 'messages' cannot be used together.")
     return prompt

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from gateway.formats.openai.structured import schema_spec
 from gateway.http.errors import invalid
-from gateway.http.fields import Fields, missing, wrong_type
+from gateway.http.fields import Fields, missing, unsupported_value, wrong_pattern, wrong_type
 from gateway.speech.tools import Tool, ToolChoice, ToolUse
 
 MAX_TOOLS = 128
@@ -35,7 +35,9 @@ def take_tools(fields: Fields) -> ToolUse | None:
 def _tool(fields: Fields) -> Tool:
     kind = fields.required_string("type")
     if kind != "function":
-        raise invalid(fields.path("type"), "Only tools of type function are supported.", "unsupported_parameter")
+        raise invalid(
+            fields.path("type"), "Only tools of type 'function' are supported by this server.", "unsupported_parameter"
+        )
     function = fields.nested("function")
     if function is None:
         raise missing(fields.path("function"))
@@ -53,10 +55,10 @@ def read_function(function: Fields) -> Tool:
     """
     name, path = function.required_string("name"), function.path("name")
     if not _NAME.fullmatch(name):
-        raise invalid(path, f"{path} must be 1 to 64 letters, digits and _ -")
+        raise wrong_pattern(path, "1 to 64 letters, digits, underscores and dashes")
     description, path = function.string("description"), function.path("description")
     if description is not None and len(description) > MAX_DESCRIPTION_CHARS:
-        raise invalid(path, f"A description has at most {MAX_DESCRIPTION_CHARS} characters.")
+        raise invalid(path, f"Invalid '{path}': string too long. The maximum length is {MAX_DESCRIPTION_CHARS}.")
     parameters, path = function.take("parameters"), function.path("parameters")
     strict = function.boolean("strict", False)
     return Tool(name, description, arguments_schema(parameters, path), strict, path)
@@ -70,7 +72,7 @@ def arguments_schema(value: object, path: str) -> Mapping[str, object]:
         raise wrong_type(path, "a JSON schema", value)
     schema_spec(value, path)
     if value.get("type", "object") != "object":
-        raise invalid(f"{path}.type", f"{path}.type must be object.")
+        raise unsupported_value(f"{path}.type", value["type"], ("object",))
     return {"type": "object"} | value
 
 
@@ -80,7 +82,7 @@ def require_own_names(tools: Sequence[Tool]) -> None:
     for tool in tools:
         if tool.name in seen:
             path = tool.param.removesuffix("parameters") + "name"
-            raise invalid(path, "Each tool must have a name of its own.")
+            raise invalid(path, "Tool names must be unique.")
         seen.add(tool.name)
 
 
@@ -91,14 +93,14 @@ def _take_choice(fields: Fields, tools: Sequence[Tool]) -> tuple[ToolChoice, str
         return ToolChoice.AUTO, None
     if isinstance(given, str):
         if given not in tuple(ToolChoice):
-            raise invalid(path, f"{path} must be none, auto, required or a function.")
+            raise unsupported_value(path, given, ToolChoice)
         choice = ToolChoice(given)
         if not tools and choice is not ToolChoice.NONE:
-            raise invalid(path, f"{path} is only allowed with tools.")
+            raise invalid(path, f"'{path}' is only allowed when 'tools' are specified.")
         return choice, None
     wrapping = Fields(given, path)
     if wrapping.required_string("type") != "function":
-        raise invalid(wrapping.path("type"), f"{wrapping.path('type')} must be function.", "unsupported_parameter")
+        raise invalid(wrapping.path("type"), f"'{wrapping.path('type')}' must be 'function'.", "unsupported_parameter")
     function = wrapping.nested("function")
     if function is None:
         raise missing(wrapping.path("function"))
@@ -106,5 +108,5 @@ def _take_choice(fields: Fields, tools: Sequence[Tool]) -> tuple[ToolChoice, str
     name = function.required_string("name")
     function.finish({})
     if all(tool.name != name for tool in tools):
-        raise invalid(function.path("name"), f"{function.path('name')} must be the name of one of the tools.")
+        raise invalid(function.path("name"), f"The tool in '{function.path('name')}' is not in 'tools'.")
     return ToolChoice.REQUIRED, name

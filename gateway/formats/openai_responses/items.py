@@ -10,7 +10,7 @@ from typing import Any
 
 from gateway.http.bounds import MAX_ARGUMENTS_NESTING, MAX_MESSAGES
 from gateway.http.errors import APIError, invalid
-from gateway.http.fields import Fields, as_array, as_string, missing, wrong_type
+from gateway.http.fields import Fields, as_array, as_string, empty_array, missing, unsupported_value, wrong_type
 from gateway.http.json_body import InnerJSON
 
 Item = dict[str, Any]
@@ -72,7 +72,7 @@ def _read(value: object, path: str, inner: InnerJSON) -> Item:
     elif kind in _READERS:
         item = _READERS[kind](given)
     else:
-        message = f"Items of type {kind[:_MAX_SHOWN_CHARS]} are not supported here."
+        message = f"Items of type '{kind[:_MAX_SHOWN_CHARS]}' are not supported by this server."
         raise invalid(given.path("type"), message, "unsupported_parameter")
     given.finish(_REFUSED)
     return item
@@ -85,7 +85,7 @@ _REFUSED: Mapping[str, tuple[object, ...]] = {"async": (False,), "caller": ()}
 def _message(given: Fields) -> Item:
     role = given.required_string("role")
     if role not in _ROLES:
-        raise invalid(given.path("role"), f"{given.path('role')} must be one of {', '.join(_ROLES)}.")
+        raise unsupported_value(given.path("role"), role, _ROLES)
     path, content = given.path("content"), given.take("content")
     if content is None:
         raise missing(path)
@@ -117,9 +117,9 @@ def _function_call(given: Fields, inner: InnerJSON) -> Item:
         try:
             arguments = inner.parse(item["arguments"].encode(), MAX_ARGUMENTS_NESTING)
         except APIError:
-            raise invalid(path, f"{path} must be a JSON object in a string.") from None
+            raise invalid(path, f"Invalid '{path}': expected a string that contains a JSON object.") from None
         if not isinstance(arguments, dict):
-            raise invalid(path, f"{path} must be a JSON object in a string.")
+            raise invalid(path, f"Invalid '{path}': expected a string that contains a JSON object.")
     return item
 
 
@@ -163,7 +163,7 @@ def _status(given: Fields) -> str:
     if status is None:
         return COMPLETED
     if status not in _STATUSES:
-        raise invalid(given.path("status"), f"{given.path('status')} must be one of {', '.join(_STATUSES)}.")
+        raise unsupported_value(given.path("status"), status, _STATUSES)
     return status
 
 
@@ -172,13 +172,15 @@ def _part_texts(value: object, path: str) -> list[str]:
     if not isinstance(value, list):
         raise wrong_type(path, "a string or an array of parts", value)
     if not value:
-        raise invalid(path, f"{path} must not be empty.")
+        raise empty_array(path)
     texts = []
     for i, item in enumerate(as_array(value, path, MAX_MESSAGES)):
         part = Fields(item, f"{path}[{i}]")
         kind = part.required_string("type")
         if kind not in _PART_TYPES:
-            message = f"Parts of type {kind[:_MAX_SHOWN_CHARS]} are not supported here: only text is."
+            message = (
+                f"Content parts of type '{kind[:_MAX_SHOWN_CHARS]}' are not supported by this server: only text is."
+            )
             raise invalid(part.path("type"), message, "unsupported_parameter")
         texts.append(_text(part, "refusal" if kind == "refusal" else "text"))
         part.take("annotations")
@@ -192,8 +194,9 @@ def _spoken(given: Fields, name: str, kind: str) -> list[dict[str, str]]:
     parts = []
     for i, item in enumerate(given.array(name, MAX_MESSAGES) or []):
         part = Fields(item, f"{given.path(name)}[{i}]")
-        if part.required_string("type") != kind:
-            raise invalid(part.path("type"), f"{part.path('type')} must be {kind}.")
+        stated = part.required_string("type")
+        if stated != kind:
+            raise unsupported_value(part.path("type"), stated, (kind,))
         parts.append({"type": kind, "text": _text(part, "text")})
         part.finish({})
     return parts

@@ -70,5 +70,5 @@ async def read_record(records: Records, tenant_id: str, id: str) -> Record | Non
 
 
 def _unreadable() -> APIError:
-    message = "What is stored of this response cannot be read. Delete it."
+    message = "The stored response cannot be read. Delete it."
     return APIError(500, message, type=SERVER_ERROR, code="response_unreadable")

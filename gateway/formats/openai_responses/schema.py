@@ -13,7 +13,7 @@ from gateway.formats.openai_responses.items import CallName, Item, take_items
 from gateway.formats.openai_responses.tools import take_tools
 from gateway.generation.request import Conversation, GenerationRequest
 from gateway.http.errors import invalid
-from gateway.http.fields import Fields, as_string
+from gateway.http.fields import Fields, as_string, unsupported_value
 
 MAX_INCLUDES = 16
 
@@ -71,7 +71,7 @@ def parse_response(fields: Fields) -> tuple[GenerationRequest, Stated]:
     reasoning_echo = _take_reasoning(fields)
     logprobs, top_logprobs = _take_logprobs(fields)
     if logprobs and tools.use is not None:
-        raise invalid("include", f"{_LOGPROBS} is not supported with tools.", "unsupported_parameter")
+        raise invalid("include", f"'{_LOGPROBS}' is not supported with tools.", "unsupported_parameter")
     max_tokens = fields.integer("max_output_tokens", 1, MAX_TOKENS)
     params = SamplingParams(
         max_tokens=max_tokens,
@@ -132,7 +132,7 @@ def _take_stream(fields: Fields) -> bool:
     if options is not None:
         options.finish({"include_obfuscation": (False,)})
         if not stream:
-            raise invalid("stream_options", "stream_options is only allowed when stream is true.")
+            raise invalid("stream_options", "'stream_options' is only allowed when 'stream' is true.")
     return stream
 
 
@@ -157,7 +157,7 @@ def _take_reasoning(fields: Fields) -> dict[str, str | None]:
         return {"effort": None, "summary": None}
     effort = given.string("effort")
     if effort not in (None, *EFFORTS):
-        raise invalid("reasoning.effort", f"reasoning.effort must be one of {', '.join(EFFORTS)}.")
+        raise unsupported_value("reasoning.effort", effort, EFFORTS)
     given.finish({"summary": ("auto",), "generate_summary": ("auto",), "context": ("auto",)})
     return {"effort": effort, "summary": None}
 
@@ -168,9 +168,11 @@ def _take_logprobs(fields: Fields) -> tuple[bool, int]:
     for i, each in enumerate(included):
         if each not in (_LOGPROBS, _NOTHING_ENCRYPTED):
             raise invalid(
-                f"include[{i}]", f"include takes {_LOGPROBS} and {_NOTHING_ENCRYPTED}.", "unsupported_parameter"
+                f"include[{i}]",
+                f"'include[{i}]' supports only '{_LOGPROBS}' and '{_NOTHING_ENCRYPTED}'.",
+                "unsupported_parameter",
             )
     top = fields.integer("top_logprobs", 0, MAX_TOP_LOGPROBS) or 0
     if top and _LOGPROBS not in included:
-        raise invalid("top_logprobs", f"top_logprobs is only allowed when include has {_LOGPROBS}.")
+        raise invalid("top_logprobs", f"'top_logprobs' is only allowed when 'include' has '{_LOGPROBS}'.")
     return _LOGPROBS in included, top

@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 from gateway.formats.openai_responses.ids import is_response_id
 from gateway.formats.openai_responses.record import Record, read_record
 from gateway.http.errors import APIError, invalid
+from gateway.http.fields import unsupported
 from gateway.http.request_state import request_state
 from gateway.http.responses import send_body
 from gateway.sessions.records import Records
@@ -55,7 +56,7 @@ class InputItems:
         first = 0
         if "after" in query:
             if query["after"] not in ids:
-                raise invalid("after", "There is no such item in this list.")
+                raise invalid("after", "Item with id in 'after' not found in this list.")
             first = ids.index(query["after"]) + 1
         last = first + query.get("limit", DEFAULT_PAGE)
         page = items[first:last]
@@ -85,34 +86,34 @@ def _query(scope: Scope, readers: Mapping[str, Callable[[str], Any]]) -> dict[st
     """
     query = scope["query_string"]
     if len(query) > _MAX_QUERY_BYTES:
-        raise invalid(None, f"The query must not be over {_MAX_QUERY_BYTES} bytes.")
+        raise invalid(None, f"The query string is too long. The maximum is {_MAX_QUERY_BYTES} bytes.")
     values = {}
     for name, text in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
         if name not in readers:
-            raise invalid(name[:64], f"{name[:64]} is not supported here.", "unsupported_parameter")
+            raise unsupported(name[:64])
         try:
             values[name] = readers[name](text)
         except ValueError as error:
-            raise invalid(name, f"{name} {error}") from None
+            raise invalid(name, f"Invalid '{name}': {error}") from None
     return values
 
 
 def _is_off(text: str) -> None:
     if text.lower() != "false":
-        raise ValueError("must be false: a stored response is not streamed.")
+        raise ValueError("streaming a stored response is not supported by this server.")
 
 
 def _page_size(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 3 and 1 <= int(text) <= MAX_PAGE):
-        raise ValueError(f"must be in [1, {MAX_PAGE}].")
+        raise ValueError(f"expected an integer between 1 and {MAX_PAGE}.")
     return int(text)
 
 
 def _order(text: str) -> str:
     if text not in ("asc", "desc"):
-        raise ValueError("must be asc or desc.")
+        raise ValueError("supported values are: 'asc' and 'desc'.")
     return text
 
 
 def _not_found(id: str) -> APIError:
-    return APIError(404, f"There is no stored response {id[:64]}.", code="response_not_found")
+    return APIError(404, f"Response with id '{id[:64]}' not found.", code="response_not_found")

@@ -10,7 +10,7 @@ import orjson
 from gateway.formats.openai.tool_schema import MAX_TOOLS, read_function, require_own_names
 from gateway.formats.openai_responses.items import CallName, full_name
 from gateway.http.errors import invalid
-from gateway.http.fields import Fields, as_string
+from gateway.http.fields import Fields, as_string, empty_array, unsupported_value, wrong_pattern
 from gateway.speech.tools import Tool, ToolChoice, ToolUse
 
 _NAMESPACE = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -79,7 +79,7 @@ def _namespace(given: Fields) -> tuple[dict[str, Any], list[Tool]]:
     """What a namespace says of itself, and its functions by their own names."""
     name = given.required_string("name")
     if not _NAMESPACE.fullmatch(name):
-        raise invalid(given.path("name"), f"{given.path('name')} must be 1 to 64 letters, digits and _ -")
+        raise wrong_pattern(given.path("name"), "1 to 64 letters, digits, underscores and dashes")
     description, path = given.required_string("description"), given.path("tools")
     items = given.array("tools", MAX_TOOLS) or []
     functions = [Fields(item, f"{path}[{i}]") for i, item in enumerate(items)]
@@ -95,7 +95,7 @@ def _described(tool: Tool, namespace: str) -> Tool:
 
 def _function(given: Fields, kind: str) -> Tool:
     if kind != "function":
-        message = f"Tools of type {kind[:_MAX_SHOWN_CHARS]} are not supported here: only functions are."
+        message = f"Tools of type '{kind[:_MAX_SHOWN_CHARS]}' are not supported by this server: only functions are."
         raise invalid(given.path("type"), message, "unsupported_parameter")
     tool = read_function(given)
     given.finish(_REFUSED)
@@ -105,9 +105,9 @@ def _function(given: Fields, kind: str) -> Tool:
 def _chosen(choice: object, tools: tuple[Tool, ...], parallel: bool) -> ToolUse:
     if isinstance(choice, str):
         if choice not in list(ToolChoice):
-            raise invalid("tool_choice", f"tool_choice must be an object or one of {', '.join(ToolChoice)}.")
+            raise unsupported_value("tool_choice", choice, ToolChoice)
         if choice == ToolChoice.REQUIRED and not tools:
-            raise invalid("tool_choice", "tool_choice is required, and there are no tools.")
+            raise invalid("tool_choice", "'tool_choice' is only allowed to be 'required' when 'tools' are specified.")
         return ToolUse(tools, ToolChoice(choice), parallel=parallel)
     given = Fields(choice, "tool_choice")
     kind = given.required_string("type")
@@ -117,7 +117,7 @@ def _chosen(choice: object, tools: tuple[Tool, ...], parallel: bool) -> ToolUse:
         return ToolUse(tools, ToolChoice.REQUIRED, named, parallel)
     if kind == "allowed_tools":
         return _allowed(given, tools, parallel)
-    message = f"A tool_choice of type {kind[:_MAX_SHOWN_CHARS]} is not supported here."
+    message = f"'tool_choice' of type '{kind[:_MAX_SHOWN_CHARS]}' is not supported by this server."
     raise invalid("tool_choice.type", message, "unsupported_parameter")
 
 
@@ -125,10 +125,10 @@ def _allowed(given: Fields, tools: Sequence[Tool], parallel: bool) -> ToolUse:
     """Some of the tools: the model is told of no others."""
     mode = given.required_string("mode")
     if mode not in (ToolChoice.AUTO, ToolChoice.REQUIRED):
-        raise invalid(given.path("mode"), f"{given.path('mode')} must be auto or required.")
+        raise unsupported_value(given.path("mode"), mode, ("auto", "required"))
     items = given.array("tools", MAX_TOOLS) or []
     if not items:
-        raise invalid(given.path("tools"), f"{given.path('tools')} must not be empty.")
+        raise empty_array(given.path("tools"))
     allowed = []
     for i, item in enumerate(items):
         one = Fields(item, f"{given.path('tools')}[{i}]")
@@ -144,7 +144,7 @@ def _declared(given: Fields, tools: Sequence[Tool]) -> Tool:
     for tool in tools:
         if tool.name == name:
             return tool
-    raise invalid(given.path("name"), f"{given.path('name')} must be the name of one of the tools.")
+    raise invalid(given.path("name"), f"The tool in '{given.path('name')}' is not in 'tools'.")
 
 
 def _echo(tool: Tool) -> dict[str, Any]:

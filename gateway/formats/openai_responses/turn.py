@@ -16,6 +16,7 @@ from gateway.generation.response_format import ResponseMeta
 from gateway.generation.services import Services
 from gateway.generation.usage import UsageTotal
 from gateway.http.errors import APIError, invalid
+from gateway.http.fields import empty_array
 from gateway.sessions.records import Records
 from gateway.speech.output_parser import ParsedDelta
 from gateway.tenancy.records import Principal
@@ -55,7 +56,7 @@ class ResponseTurn:
             self._require_shown()
         messages = conversation_of(self._stated.instructions, [*self._before, *self._input])
         if not messages:
-            raise invalid("input", "input must not be empty.")
+            raise empty_array("input")
         return replace(self._request, prompts=(self._stated.conversation(messages),))
 
     def _require_shown(self) -> None:
@@ -63,8 +64,9 @@ class ResponseTurn:
         if unshown > MAX_UNSHOWN_CHARS:
             raise invalid(
                 "input",
-                f"input and tools have {unshown} characters that no model sees, and {MAX_UNSHOWN_CHARS} are stored. "
-                "Leave out summaries, reasoning that led to nothing and tools that may not be called, or do not store.",
+                f"'input' and 'tools' have {unshown} characters that are not part of the prompt. The maximum is "
+                f"{MAX_UNSHOWN_CHARS} for a stored response. Remove reasoning summaries, reasoning without a message "
+                "and tools that 'tool_choice' excludes, or set 'store' to false.",
                 "string_above_max_length",
             )
 
@@ -101,7 +103,9 @@ class ResponseTurn:
                 raise _no_item(id, param)
             if response_id not in known:
                 if len(known) == MAX_REFERRED:
-                    raise invalid(param, f"A request refers to items of at most {MAX_REFERRED} responses.")
+                    raise invalid(
+                        param, f"Too many references: a request refers to items of at most {MAX_REFERRED} responses."
+                    )
                 known[response_id] = await self._read(response_id, param)
             own = known[response_id]
             found = [each for each in (*own.input, *own.response["output"]) if each["id"] == id]
@@ -115,9 +119,9 @@ class ResponseTurn:
         record = await read_record(self._records, self._tenant_id, id)
         if record is None:
             code = "previous_response_not_found" if param == "previous_response_id" else "item_not_found"
-            raise APIError(404, f"There is no stored response {id[:64]}.", param=param, code=code)
+            raise APIError(404, f"Response with id '{id[:64]}' not found.", param=param, code=code)
         return record
 
 
 def _no_item(id: str, param: str) -> APIError:
-    return APIError(404, f"There is no stored item {id[:64]}.", param=param, code="item_not_found")
+    return APIError(404, f"Item with id '{id[:64]}' not found.", param=param, code="item_not_found")
