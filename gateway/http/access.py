@@ -1,4 +1,4 @@
-"""What a tenant's key may do: by path for its scopes, by name for models."""
+"""Authorization of tenant keys: scopes by path, models by name."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from gateway.tenancy.grants import KeyScope
 from gateway.tenancy.records import Principal
 
 ANY_KEY = frozenset[KeyScope]()
-"""Of a path that asks for no scope."""
+"""Marks a path that needs no scope."""
 
 _GENERATION = frozenset({KeyScope.CHAT, KeyScope.COMPLETIONS, KeyScope.EMBEDDINGS})
 SCOPES_BY_PATH: Mapping[str, frozenset[KeyScope]] = {
@@ -26,14 +26,14 @@ SCOPES_BY_PATH: Mapping[str, frozenset[KeyScope]] = {
     "/v1/models": ANY_KEY,
     "/v1/models/": ANY_KEY,
 }
-"""One of these scopes opens the path; one that ends in a slash stands for all below it. A path that is not here is
-closed to keys with scopes: a new endpoint has to say what it belongs to."""
+"""Scopes that allow a path; one of them is enough. A path that ends in a slash covers all paths below it. A path that
+is missing here is denied to keys with scopes, so a new endpoint must be listed."""
 
 
 def require_scope(principal: Principal, path: str) -> None:
     """
     Raises:
-        APIError: 403, the key is for other things.
+        APIError: 403, the key lacks the path's scope.
     """
     if principal.scopes is None:
         return
@@ -49,10 +49,10 @@ def require_scope(principal: Principal, path: str) -> None:
 
 
 def require_model(principal: Principal, model: str) -> None:
-    """Whether or not there is such a model.
+    """Check the name only: the model need not exist.
 
     Raises:
-        APIError: 403, the key is for other models.
+        APIError: 403, the key's models do not include it.
     """
     if not principal.may_use(model):
         raise model_not_allowed()

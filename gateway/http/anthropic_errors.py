@@ -7,7 +7,7 @@ from gateway.http.errors import APIError
 PATH = "/v1/messages"
 
 OVERLOADED_STATUS = 529
-"""Anthropic's for a server that is too busy. What a limit of the caller's refused stays 429."""
+"""Anthropic's status for an overloaded server. A request over one of the caller's limits gets 429."""
 
 _TYPES = {
     401: "authentication_error",
@@ -22,7 +22,7 @@ _TYPES = {
 
 
 def is_anthropic(path: str) -> bool:
-    """Whether an error on this path is spelt as Anthropic does, whether or not there is an endpoint."""
+    """Whether errors on this path use Anthropic's envelope. The path need not have an endpoint."""
     return path == PATH or path.startswith(PATH + "/")
 
 
@@ -31,7 +31,7 @@ def anthropic_status(error: APIError) -> int:
 
 
 def anthropic_error(error: APIError, request_id: str | None = None) -> dict[str, Any]:
-    """The envelope. It has no place for the field at fault, so the message begins with its name."""
+    """The envelope. It has no `param` member, so the message starts with the parameter's name."""
     status = anthropic_status(error)
     kind = _TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
     message = error.message

@@ -1,8 +1,8 @@
-"""Whether this process is on its way out."""
+"""Whether this process is shutting down."""
 
 
 class Drain:
-    """`begun` turns True once and stays so: what runs may end, nothing new begins, and readiness is off.
+    """`begun` turns True once and stays True: running requests finish, new ones are rejected, and readiness is off.
 
     `begin` only sets a flag, so a signal handler may call it.
     """

@@ -1,4 +1,4 @@
-"""How an error is spelt: as the API does whose path was asked for, OpenAI's or Anthropic's."""
+"""Formats an error in the envelope of the requested path's API, OpenAI's or Anthropic's."""
 
 import orjson
 from starlette.types import Scope, Send
@@ -10,7 +10,7 @@ from gateway.http.responses import send_body
 
 
 def format_error(scope: Scope, error: APIError) -> tuple[int, bytes]:
-    """The status and the body that answer with an error."""
+    """Status and body of an error response."""
     if not is_anthropic(scope["path"]):
         return error.status, error.envelope()
     return anthropic_status(error), orjson.dumps(anthropic_error(error, request_state(scope).request_id))
@@ -22,7 +22,7 @@ async def send_error(scope: Scope, send: Send, error: APIError) -> None:
 
 
 def request_id_headers(scope: Scope, request_id: str) -> list[tuple[bytes, bytes]]:
-    """The name of the request for its client: OpenAI's header, and on Anthropic's paths theirs too."""
+    """The request id headers: OpenAI's, and on Anthropic's paths also Anthropic's."""
     value = request_id.encode("latin-1")
     names = (b"x-request-id", b"request-id") if is_anthropic(scope["path"]) else (b"x-request-id",)
     return [(name, value) for name in names]

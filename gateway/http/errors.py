@@ -1,4 +1,4 @@
-"""The one place where errors become HTTP: statuses, OpenAI's types and codes, its envelope."""
+"""Maps exceptions to HTTP errors: status, OpenAI's type and code, and OpenAI's envelope."""
 
 from collections.abc import Mapping
 
@@ -21,16 +21,16 @@ SERVER_ERROR = "server_error"
 RATE_LIMIT = "rate_limit_error"
 
 _GRAMMARS_RETRY_MS = 2000
-"""When a tenant's queue of grammars has room again, likely."""
+"""Estimated time until a tenant's queue of grammars has room."""
 
 MAX_TEMPLATE_ERROR_CHARS = 500
-"""A template writes its own error messages, maybe with the conversation in them."""
+"""Bound on a template's error message, which may contain the conversation."""
 
 
 class APIError(Exception):
-    """An answer other than the one asked for. `param` names the field at fault as the client wrote it.
+    """An error response. `param` is the path of the invalid parameter in the client's body.
 
-    `limit` says which limit refused the request: its scope, its name and its size.
+    `limit`: scope, name and size of the limit that rejected the request.
     """
 
     def __init__(
@@ -54,13 +54,13 @@ class APIError(Exception):
         self.limit = limit
 
     def envelope(self) -> bytes:
-        """`{"error": {"message", "type", "param", "code"}}`, and `limit` for one that a limit refused."""
+        """`{"error": {"message", "type", "param", "code"}}`, with `limit` where a limit rejected the request."""
         error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
         return orjson.dumps({"error": error if self.limit is None else error | {"limit": self.limit}})
 
 
 class ClientGone(Exception):
-    """The client hung up: there is nobody to answer."""
+    """The client disconnected before the response was complete."""
 
 
 def invalid(param: str | None, message: str, code: str | None = "invalid_value") -> APIError:
@@ -68,12 +68,12 @@ def invalid(param: str | None, message: str, code: str | None = "invalid_value")
 
 
 def template_refusal(error: ChatTemplateError, param: str) -> APIError:
-    """The field at fault is the one that the messages came from."""
+    """An error of the chat template. `param`: the parameter that the messages came from."""
     return invalid(param, str(error)[:MAX_TEMPLATE_ERROR_CHARS])
 
 
 def as_api_error(error: Exception) -> APIError | None:
-    """The answer to a typed error; None for one that nobody expected."""
+    """The response to a typed error; None for an unexpected one."""
     match error:
         case APIError():
             return error
@@ -177,7 +177,7 @@ def as_api_error(error: Exception) -> APIError | None:
 
 
 def internal_error() -> APIError:
-    """What a client learns of a fault of ours: nothing but that it happened."""
+    """The response to an unexpected error. It reveals no detail."""
     return APIError(
         500,
         "The server had an error while processing your request.",
@@ -190,7 +190,7 @@ SHUTTING_DOWN = "shutting_down"
 
 
 def shutting_down() -> APIError:
-    """For new work while the server drains, and for what its deadline cuts off."""
+    """The response to new requests while the server drains, and to those that its deadline cuts off."""
     return APIError(
         503,
         "The server is shutting down. Please retry your request.",
@@ -219,7 +219,7 @@ def _quota_error(error: QuotaExceeded) -> APIError:
 
 
 def _routing_error(error: HTTPException) -> APIError:
-    """404 and 405 are the router's; it raises nothing else."""
+    """The router raises 404 and 405 only."""
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
     message = {404: "Unknown request URL.", 405: "Method not allowed for this URL."}.get(
         error.status_code, error.detail

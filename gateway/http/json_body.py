@@ -1,4 +1,4 @@
-"""From the bytes of a request to one JSON object, with every bound checked on the way."""
+"""Reads a request body as one JSON object and checks its bounds."""
 
 import asyncio
 import re
@@ -21,9 +21,9 @@ async def read_json(scope: Scope, receive: Receive, max_depth: int) -> Fields:
     """Read and parse the body.
 
     Raises:
-        APIError: 415 for a media type or content encoding other than plain UTF-8 JSON, 408 for a body that does
-            not arrive, 400 for anything that is not one JSON object. (413 comes from `BodyLimit`.)
-        ClientGone: hung up half-way.
+        APIError: 415 for another media type or content encoding than UTF-8 JSON, 408 for a timeout, 400 for
+            anything but one JSON object. (`BodyLimit` raises 413.)
+        ClientGone: the client disconnected.
     """
     _require_json(Headers(scope=scope))
     return Fields(parse_json(await read_body(receive), max_depth))
@@ -32,8 +32,8 @@ async def read_json(scope: Scope, receive: Receive, max_depth: int) -> Fields:
 async def read_body(receive: Receive) -> bytes:
     """
     Raises:
-        APIError: 408, it does not arrive. (413 comes from `BodyLimit`.)
-        ClientGone: hung up half-way.
+        APIError: 408, a timeout. (`BodyLimit` raises 413.)
+        ClientGone: the client disconnected.
     """
     try:
         async with asyncio.timeout(MAX_BODY_SECONDS):
@@ -53,7 +53,7 @@ def parse_json(body: bytes, max_depth: int) -> object:
 
 
 class InnerJSON:
-    """JSON in the strings of one body: all together it has no more arrays and objects than the body may have."""
+    """Parses JSON in the strings of one body. The body's bound on arrays and objects holds for all of them together."""
 
     __slots__ = ("_containers_left",)
 
@@ -90,8 +90,7 @@ def _require_json(headers: Headers) -> None:
 
 
 def _require_bounded(body: bytes, max_depth: int, max_containers: int) -> int:
-    """Look at the bytes, so that no parser recurses on hostile input or builds what nobody will use. Returns how many
-    arrays and objects there are."""
+    """Check the bounds on the bytes, before a parser recurses or allocates. Returns how many containers it has."""
     skeleton, strings = _STRINGS.subn(b"", body, MAX_JSON_STRINGS + 1)
     if strings > MAX_JSON_STRINGS:
         raise _too_large("strings")
@@ -106,7 +105,7 @@ def _require_bounded(body: bytes, max_depth: int, max_containers: int) -> int:
 
 
 def _nests_deeper(skeleton: bytes, depth: int) -> bool:
-    """Whether brackets nest deeper, or do not match. Each pass takes away the innermost pairs: one level."""
+    """Whether brackets nest over `depth` levels or do not match. Each pass removes the innermost level of pairs."""
     brackets = skeleton.translate(_SQUARE, _NOT_BRACKETS)
     for _ in range(depth):
         brackets = brackets.replace(b"[]", b"")

@@ -23,13 +23,13 @@ from gateway.tenancy.errors import InvalidKey
 from gateway.tenancy.records import Principal
 
 OPEN_PATHS = frozenset(("/healthz", "/readyz", "/metrics"))
-"""All that answers without a key. A path that is not here needs one, whether it exists or not."""
+"""Paths that need no key. Every other path needs one, also a path that does not exist."""
 
 CLIENT_CLOSED_REQUEST = 499
-"""Logged for a client that hung up before its response started; nobody is sent it."""
+"""Logged, never sent: the client disconnected before the response started (nginx's status)."""
 
 CLIENT_GONE = "client_gone"
-"""The error of such an exchange, at whatever point it was."""
+"""Error code of a request whose client disconnected, before or after the response started."""
 
 _OVERLOADED_STATUSES = (429, OVERLOADED_STATUS)
 _SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
@@ -39,10 +39,10 @@ _log = structlog.get_logger("turnpike.access")
 
 
 class ErrorMiddleware:
-    """Gives each exchange its id and its log line, and every error its envelope.
+    """Sets each request's id, writes its access log line, and turns every exception into an error response.
 
-    Every response carries `x-request-id` (the client's own where it is sane) and `openai-processing-ms`, the time
-    to the start of the response. The log line never holds a query, a header or a body.
+    Every response has `x-request-id` (the client's own where it is valid) and `openai-processing-ms`, the time to the
+    start of the response. The log line never contains a query, a header or a body.
     """
 
     def __init__(self, app: ASGIApp, outcomes: RequestOutcomes) -> None:
@@ -73,7 +73,7 @@ class ErrorMiddleware:
         try:
             _require_small_head(scope)
             await self._app(scope, receive, send_marked)
-        except asyncio.CancelledError:  # the deadline of a shutdown: the last word is said, and the task ends here
+        except asyncio.CancelledError:  # the deadline of a shutdown: the error is sent, and the task ends here
             state.error = shutting_down().code
             if state.status is None:
                 await send_error(scope, send_marked, shutting_down())
@@ -89,8 +89,10 @@ class ErrorMiddleware:
 
 
 class MountByPrefix:
-    """Middleware: what is under `prefix` goes to the application within, everything else on. By `scope["path"]` alone,
-    in one place: no path is the one's for authentication and the other's for routing."""
+    """Routes paths below `prefix` to the application `within`, and all others to the next one.
+
+    Only `scope["path"]` decides, so authentication and routing cannot disagree on a path.
+    """
 
     def __init__(self, app: ASGIApp, prefix: str, within: ASGIApp) -> None:
         self._app = app
@@ -103,8 +105,8 @@ class MountByPrefix:
 
 
 class Authorisation:
-    """Lets a request through on an open path, or with a key that opens and that is for the path. Looks at
-    `scope["path"]` alone."""
+    """Passes requests on open paths, and those with a valid key whose scopes allow the path. Only `scope["path"]`
+    decides."""
 
     def __init__(self, app: ASGIApp, authenticator: Authenticator[Principal]) -> None:
         self._app = app
@@ -122,7 +124,7 @@ class Authorisation:
 
 
 class BodyLimit:
-    """Refuses a body over the bound by what it says and by what it is. Raises `APIError` 413 from `receive`."""
+    """Rejects a body over the bound, by its content-length and by its bytes. `receive` raises `APIError` 413."""
 
     def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
         self._app = app
@@ -148,8 +150,8 @@ class BodyLimit:
         await self._app(scope, receive_bounded, send)
 
     def _too_large(self) -> APIError:
-        """The rest is dropped as it comes in, for a while: closed at once, the connection would be reset, and the
-        client not told why."""
+        """The server reads and drops the rest of the body for a while: closing at once would reset the connection
+        before the client reads the error."""
         message = f"Request body too large. The maximum is {self._max_body_bytes} bytes."
         return APIError(413, message, code="request_too_large")
 
@@ -158,7 +160,7 @@ def presented_key(headers: Headers) -> str:
     """The key in `Authorization: Bearer`, or else in `x-api-key`.
 
     Raises:
-        InvalidKey: there is neither.
+        InvalidKey: neither header is present.
     """
     authorization = headers.get("authorization")
     if authorization is None:
@@ -172,7 +174,7 @@ def presented_key(headers: Headers) -> str:
 
 
 def outcome_of(state: RequestState) -> Outcome:
-    """What became of a request, for the promise of availability."""
+    """Outcome of a request, for the availability objective."""
     status = state.status
     if state.error == CLIENT_GONE:
         return Outcome.CLIENT_GONE
@@ -213,7 +215,7 @@ def _require_small_head(scope: Scope) -> None:
 
 
 async def _answer(scope: Scope, send: Send, error: Exception) -> None:
-    """Answer with the error's envelope, unless a response has begun. Ours are logged, unexpected ones with a stack."""
+    """Send the error, unless the response has started. Log server errors, unexpected ones with a stack trace."""
     state = request_state(scope)
     answer = as_api_error(error)
     if answer is None:
@@ -227,7 +229,7 @@ async def _answer(scope: Scope, send: Send, error: Exception) -> None:
 
 
 def _log_access(scope: Scope, state: RequestState) -> None:
-    """The request's id and tenant are in the log's context."""
+    """Write the log line. The request's id and tenant are in the log's context."""
     _log.info(
         "request",
         method=scope["method"],

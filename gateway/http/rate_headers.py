@@ -1,4 +1,4 @@
-"""OpenAI's rate limit headers, from where the limits stood when the request was admitted or refused."""
+"""OpenAI's rate limit headers, from the limits' states when the request was admitted or rejected."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ _TOKENS = (Measure.TOKENS_PER_MINUTE, Measure.TOKENS_PER_DAY)
 
 
 def rate_headers(states: Sequence[LimitState]) -> dict[str, str]:
-    """`x-ratelimit-limit|remaining|reset-requests|tokens`, of the limit with the least left; none where unlimited."""
+    """`x-ratelimit-limit|remaining|reset-requests|tokens` of the tightest limit; empty where there is no limit."""
     headers = {}
     for word, measures in (("requests", _REQUESTS), ("tokens", _TOKENS)):
         state = tightest(states, measures)
@@ -21,14 +21,14 @@ def rate_headers(states: Sequence[LimitState]) -> dict[str, str]:
 
 
 def retry_headers(retry_after_ms: int | None) -> dict[str, str]:
-    """`retry-after` in whole seconds, rounded up, and `retry-after-ms`; none where waiting does not help."""
+    """`retry-after` in whole seconds, rounded up, and `retry-after-ms`; empty where retrying does not help."""
     if retry_after_ms is None:
         return {}
     return {"retry-after": str(max(1, -(-retry_after_ms // 1000))), "retry-after-ms": str(retry_after_ms)}
 
 
 def duration(milliseconds: int) -> str:
-    """As OpenAI writes it: `120ms`, `1s`, `6m0s`, `1h2m3s`; a fraction of a second is rounded up."""
+    """A duration in OpenAI's form: `120ms`, `1s`, `6m0s`, `1h2m3s`. Fractions of a second are rounded up."""
     if milliseconds < 1000:
         return f"{milliseconds}ms"
     minutes, seconds = divmod(-(-milliseconds // 1000), 60)

@@ -1,4 +1,4 @@
-"""What is known of one HTTP exchange while it is served."""
+"""State of one HTTP request while it is served."""
 
 import time
 from dataclasses import dataclass, field
@@ -12,11 +12,11 @@ _KEY = "turnpike.request_state"
 
 @dataclass(slots=True)
 class RequestState:
-    """Written by the middleware as it learns; read by endpoints and by the access log.
+    """Written by the middleware, read by endpoints and by the access log.
 
-    `status` is None until the response starts. `principal` is None on open paths and on those of
-    administrators; `key_id` is the public id of whichever key it was. `error`
-    is the code of what went wrong, also where the response had begun, and `error_status` the status that goes with it.
+    `status`: of the response; None until it starts. `principal`: None on open paths and on those of administrators.
+    `key_id`: public id of the tenant's or administrator's key. `error`, `error_status`: code and status of the error,
+    also of one that was raised after the response had started.
     """
 
     request_id: str
@@ -32,7 +32,7 @@ class RequestState:
         return (time.perf_counter() - self.started) * 1e3
 
     def caller(self) -> Principal:
-        """The principal of a path that is not open."""
+        """The principal. Invariant: the path needs a key."""
         assert self.principal is not None, "an endpoint that needs a key was reached without one"
         return self.principal
 

@@ -1,4 +1,4 @@
-"""JSON answers as two ASGI messages, without the objects in between."""
+"""Sends a whole response as two ASGI messages, without a response object."""
 
 from collections.abc import Mapping
 
@@ -23,5 +23,5 @@ async def send_body(
 
 
 def encoded_headers(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    """Headers as ASGI has them."""
+    """Headers in ASGI's form."""
     return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]

@@ -1,4 +1,4 @@
-"""The end of an answer that is sent as a whole: it is billed, and then it is sent."""
+"""Protects the end of a response that is not streamed: billing it and sending it."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -6,10 +6,10 @@ from typing import Any
 
 
 async def run_to_completion(work: Coroutine[Any, Any, None]) -> None:
-    """Carry `work` to its end, though the caller be cancelled once meanwhile, which is then forgotten.
+    """Run `work` to its end and suppress one cancellation of the caller.
 
-    A shutdown's deadline that falls between billing an answer and sending it would have a client pay for what it does
-    not get. What is left to do there takes milliseconds.
+    A shutdown's deadline between billing a response and sending it would bill a client for a response that it does not
+    receive. The remaining work takes milliseconds.
     """
     task = asyncio.create_task(work)
     try:

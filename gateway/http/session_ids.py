@@ -1,4 +1,4 @@
-"""Session ids as clients state them, in a body, a header or a path."""
+"""Session ids of clients, in a body, a header or a path."""
 
 import re
 
@@ -12,6 +12,6 @@ def is_session_id(text: str) -> bool:
 
 
 def require_session_id(text: str, param: str) -> None:
-    """Raises: APIError, naming `param`."""
+    """Raises: APIError, 400 naming `param`."""
     if not is_session_id(text):
         raise wrong_pattern(param, "1 to 128 letters, digits, dots, underscores, colons and dashes")
