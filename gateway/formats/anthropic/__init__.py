@@ -5,6 +5,5 @@ blocks     its messages' content blocks, as a conversation for the chat template
 tools      the tools it declares, and its choice among them
 formatter  the answer, streamed and whole
 count      POST /v1/messages/count_tokens
-errors     an error in Anthropic's envelope
 endpoint   POST /v1/messages
 """

@@ -1,8 +1,8 @@
-"""Content blocks of messages and of the system prompt, as a conversation in the form that chat templates read.
+"""Converts content blocks of messages and of the system prompt to a conversation in the form that chat templates read.
 
-Messages of one role in a row are one turn, as Anthropic has it. Of an assistant's blocks, text becomes the message's
-content, `tool_use` its calls, `thinking` its `reasoning_content`, which a template shows where its model wants it;
-`redacted_thinking` nobody here can read, and it is left out. A user's `tool_result` becomes a message of the tool's.
+Consecutive messages of one role are one turn, as in Anthropic's API. An assistant's text blocks become the message's
+content, `tool_use` its tool calls, and `thinking` its `reasoning_content`, which the template may show.
+`redacted_thinking` is encrypted and dropped. A user's `tool_result` becomes a message of the role `tool`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,15 +17,15 @@ MAX_BLOCKS = MAX_MESSAGES
 _MAX_SHOWN_TYPE_CHARS = 64
 
 _CLIENT_LINE = "x-anthropic-billing-header:"
-"""Claude Code begins its system prompt with such a line. It is about the client, not for the model, and another one in
-each request: no two prompts would share a prefix, and none would hit the prefix cache."""
+"""First line of Claude Code's system prompt. It describes the client and differs in each request, so it is removed:
+with it, no two prompts would share a prefix in the prefix cache."""
 
 _Turn = dict[str, Any]
 """A message whose content is a list of texts."""
 
 
 def take_conversation(fields: Fields, variables: Mapping[str, bool]) -> Conversation:
-    """`system` and `messages`. Where an assistant has the last word, the answer goes on with it.
+    """`system` and `messages`. The answer continues a final assistant message.
 
     Raises: APIError.
     """
@@ -49,7 +49,7 @@ def take_conversation(fields: Fields, variables: Mapping[str, bool]) -> Conversa
 
 
 def take_texts(value: object, path: str) -> list[str]:
-    """A string, or an array of text blocks. Empty ones say nothing and are left out."""
+    """The texts of a string or an array of text blocks, without empty ones."""
     texts = [value] if isinstance(value, str) else map(_take_text, _blocks(value, path, ("text",)))
     return [text for text in texts if text]
 
@@ -65,7 +65,7 @@ def _without_client_line(text: str) -> str:
 
 
 def _turns(fields: Fields) -> Iterator[_Turn]:
-    """What one message of the body becomes: several where tools' results are in it."""
+    """The turns of one message of the body: several where it has tool results."""
     role = fields.required_string("role")
     content = fields.take("content")
     path = fields.path("content")
@@ -134,7 +134,7 @@ def _blocks(value: object, path: str, kinds: tuple[str, ...]) -> Iterator[_Block
         raise wrong_type(path, "a string or an array of blocks", value)
     for position, item in enumerate(as_array(value, path, MAX_BLOCKS)):
         block = _Block(item, f"{path}[{position}]", kinds)
-        block.nested("cache_control")  # a hint: every prefix is cached
+        block.nested("cache_control")  # a hint: all prefixes are cached
         yield block
 
 
@@ -147,7 +147,7 @@ def _take_text(block: Fields) -> str:
 
 
 def _take_thinking(block: Fields) -> str:
-    """The signature says that a text is Anthropic's own. There are none here, and none is looked at."""
+    """The text. The signature proves that it is from Anthropic's own models; it is ignored."""
     block.string("signature")
     thinking = block.take("thinking")
     if thinking is None:
@@ -173,7 +173,7 @@ def _take_call(block: Fields) -> dict[str, Any]:
 
 
 def _tool_result(block: Fields) -> _Turn:
-    """A failure is told to the model in words, as templates have no other way to say it."""
+    """A `tool` turn. Templates have no member for a failure, so its text begins with "Error:"."""
     call_id = block.required_string("tool_use_id")
     content = block.take("content")
     texts = [] if content is None else take_texts(content, block.path("content"))
@@ -184,7 +184,7 @@ def _tool_result(block: Fields) -> _Turn:
 
 
 def _append(turns: list[_Turn], turn: _Turn) -> None:
-    """Behind the others, or to the last of them where the same one goes on."""
+    """Append a turn, or extend the last one if it has the same role."""
     if turn["role"] not in ("user", "assistant") or not turns or turns[-1]["role"] != turn["role"]:
         turns.append(turn)
         return
@@ -194,7 +194,7 @@ def _append(turns: list[_Turn], turn: _Turn) -> None:
 
 
 def _goes_on(turns: list[_Turn], path: str) -> bool:
-    """Whether the last turn is the beginning of the answer. One that says nothing is taken away."""
+    """Whether the answer continues the last turn. An empty assistant turn is removed."""
     last = turns[-1]
     if last["role"] != "assistant":
         return False
@@ -214,7 +214,7 @@ def _goes_on(turns: list[_Turn], path: str) -> bool:
 
 
 def _message(turn: _Turn) -> Mapping[str, Any]:
-    """As templates like it best: one text as a string, several as parts."""
+    """A turn as a message: one text is a string, several are parts."""
     texts = [text for text in turn["content"] if text]
     content: str | list[dict[str, str]] | None
     if len(texts) > 1:

@@ -1,4 +1,4 @@
-"""POST /v1/messages/count_tokens: how long a prompt would be, without an answer."""
+"""POST /v1/messages/count_tokens: the length of a prompt in tokens."""
 
 import orjson
 from starlette.datastructures import Headers
@@ -18,8 +18,8 @@ from gateway.http.responses import send_body
 
 
 class CountTokens:
-    """An ASGI endpoint. It counts in the tokens and by the template of the model that would answer now; nothing is
-    generated or billed, and of limits it is one request."""
+    """An ASGI endpoint. It counts with the tokenizer and template of the model that routing would choose now. It bills
+    nothing and counts as one request against limits."""
 
     def __init__(self, stages: Stages) -> None:
         self._services = stages.services

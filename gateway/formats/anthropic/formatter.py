@@ -1,8 +1,7 @@
-"""An answer as Anthropic spells it: a message of content blocks.
+"""Formats an answer as Anthropic's message of content blocks.
 
-**Usage.** Anthropic's `input_tokens` are those of the prompt that were not read from a cache; all of the prompt is the
-sum of `input_tokens`, `cache_read_input_tokens` and `cache_creation_input_tokens`. The last is always 0: here every
-prompt may be a prefix of later ones, and nobody pays for that.
+**Usage.** `input_tokens` excludes tokens read from the prefix cache. The prompt's length is the sum of `input_tokens`,
+`cache_read_input_tokens` and `cache_creation_input_tokens`. The last is always 0: writing to the cache is free.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,15 +21,15 @@ from gateway.speech.output_parser import TOOL_CALLS, ParsedDelta
 from gateway.speech.pieces import CallArguments, CallBegun, Piece, Reasoning, Text
 
 _TIERS = {"priority": "priority", "default": "standard", "flex": "standard"}
-"""OpenAI's words for classes, as Anthropic says them in an answer."""
+"""OpenAI's service tiers -> Anthropic's."""
 
 INVALID_JSON = "INVALID_JSON"
-"""In the place of a call's arguments."""
+"""Member that has a call's arguments when they are not valid JSON, as in Anthropic's API."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What an answer is told of its question. `is_cut`: less than `max_tokens` were asked of the model."""
+    """The request's options. `is_cut`: the context window allows fewer than `max_tokens` tokens."""
 
     prompt_tokens: int
     stop_sequences: Sequence[str]
@@ -39,7 +38,7 @@ class Terms:
 
 
 class MessagesFormatter:
-    """`message_start` comes with the first delta, which knows how much of the prompt was cached."""
+    """Sends `message_start` with the first delta, which has the number of cached prompt tokens."""
 
     def __init__(self, header: ResponseMeta, terms: Terms) -> None:
         self._header = header
@@ -111,7 +110,7 @@ class MessagesFormatter:
 
 
 def blocks_of(pieces: Sequence[Piece], *, shows_thinking: bool, is_whole: bool) -> list[dict[str, Any]]:
-    """The content of an answer, in the order in which it was said. One that is not whole was cut short."""
+    """The content blocks of an answer in order. `is_whole`: the answer was not cut off."""
     blocks: list[dict[str, Any]] = []
     arguments: dict[int, str] = {}
     for piece in pieces:
@@ -136,9 +135,8 @@ def blocks_of(pieces: Sequence[Piece], *, shows_thinking: bool, is_whole: bool) 
 
 
 def _input(arguments: str, is_whole: bool) -> dict[str, Any]:
-    """A call's arguments as an object: of an answer that was cut short, what there is of them, as Anthropic's clients
-    read a stream. What is no JSON is handed on under the name that Anthropic has for it, and not mended, as a client
-    would act on it."""
+    """A call's arguments as an object. Arguments that were cut off are parsed partially, as Anthropic's clients do with
+    a stream. Invalid JSON is returned under `INVALID_JSON` and never repaired, since a client would act on it."""
     if not arguments:
         return {}
     try:
@@ -157,7 +155,7 @@ def _input_counts(prompt_tokens: int, cached_tokens: int) -> dict[str, Any]:
 
 
 def _counts(usage: UsageTotal) -> dict[str, Any]:
-    """Of an answer that has ended. What is not shown of reasoning is counted like what is."""
+    """Usage of a complete answer. Hidden reasoning counts like shown reasoning."""
     return _input_counts(usage.prompt_tokens, usage.cached_tokens) | {
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},

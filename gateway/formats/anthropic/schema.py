@@ -18,7 +18,7 @@ MIN_THINKING_TOKENS = 1024
 
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 _TIERS = {"auto": "auto", "standard_only": "default"}
-"""Anthropic's words in OpenAI's, which `TierClasses` knows."""
+"""Anthropic's service tiers -> OpenAI's, which `TierClasses` reads."""
 
 _REFUSED: dict[str, tuple[object, ...]] = {
     "container": (),
@@ -31,13 +31,13 @@ _REFUSED: dict[str, tuple[object, ...]] = {
     "user_profile_id": (),
     "workspace_id": (),
 }
-"""Known to Anthropic and not honoured here, with the values that ask for nothing."""
+"""Parameters of Anthropic's that are not supported, each with its neutral values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request, and what only Anthropic's answer wants to know. `max_tokens` bounds the answer as far as the window
-    allows. Reasoning that is not shown leaves its block empty."""
+    """A request with the options of Anthropic's answer. `max_tokens`: bound of the answer; the context window may
+    shorten it. Without `shows_thinking`, thinking blocks are empty."""
 
     request: GenerationRequest
     max_tokens: int
@@ -46,7 +46,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class _Thinking:
-    """`wanted`: None leaves it to the model."""
+    """`wanted`: None leaves the choice to the template."""
 
     wanted: bool | None = None
     shown: bool = True
@@ -75,7 +75,7 @@ def parse_messages(fields: Fields) -> Asked:
 
 
 def parse_count(fields: Fields) -> GenerationRequest:
-    """Of a body that asks for no answer. Raises: APIError."""
+    """The body of count_tokens, which requests no answer. Raises: APIError."""
     params = SamplingParams(grammar=_take_output_config(fields))
     return _take_question(fields, params, None, False, None)[0]
 
@@ -83,7 +83,7 @@ def parse_count(fields: Fields) -> GenerationRequest:
 def _take_question(
     fields: Fields, params: SamplingParams, max_tokens: int | None, stream: bool, tier: str | None
 ) -> tuple[GenerationRequest, _Thinking]:
-    """What both bodies have, which is all that the prompt is made of; and the end of the body."""
+    """The members that both bodies share, from which the prompt is made. Rejects all others."""
     model = fields.required_string("model")
     thinking = _take_thinking(fields)
     variables = {} if thinking.wanted is None else {"enable_thinking": thinking.wanted}
@@ -143,9 +143,8 @@ def _take_metadata(fields: Fields) -> None:
 
 
 def _take_thinking(fields: Fields) -> _Thinking:
-    """A word to the chat template, `enable_thinking`: a model whose template does not know it answers as ever. What
-    `adaptive` and nothing at all ask for is the template's own way. A budget is held against Anthropic's bounds, and
-    only `max_tokens` ends an answer."""
+    """The template variable `enable_thinking`. Templates without it ignore it; `adaptive` and a missing `thinking`
+    leave it unset. `budget_tokens` is checked against Anthropic's bounds and otherwise ignored."""
     given = fields.nested("thinking")
     if given is None:
         return _Thinking()
@@ -166,7 +165,7 @@ def _take_thinking(fields: Fields) -> _Thinking:
 
 
 def _take_output_config(fields: Fields) -> GrammarSpec | None:
-    """The schema that the answer is held to. `effort` is a hint."""
+    """The JSON schema of the answer. `effort` is a hint."""
     given = fields.nested("output_config")
     if given is None:
         return None

@@ -1,4 +1,4 @@
-"""Anthropic's server-sent events, which have names, and the content blocks in them."""
+"""Anthropic's named server-sent events, and the content blocks in them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,10 +15,10 @@ def event(name: str, members: Mapping[str, Any]) -> bytes:
 
 
 class BlockStream:
-    """Pieces as blocks: each is opened, filled and closed before the next one is opened.
+    """Formats pieces as content blocks. Each block is opened, filled and closed before the next one is opened.
 
-    So it takes a call's arguments only as long as nothing else is said behind the call. In the place of reasoning that
-    is not shown come pings, so that its client hears something.
+    Invariant: a call's arguments arrive before any other piece that follows the call. Hidden reasoning is replaced by
+    pings, which keep the connection active.
     """
 
     def __init__(self, shows_thinking: bool) -> None:
@@ -38,11 +38,11 @@ class BlockStream:
             case CallBegun(_, id, name):
                 return self._begin({"type": "tool_use", "id": id, "name": name, "input": {}})
             case CallArguments(_, text):
-                assert self._open == "tool_use", "arguments of a call behind which something else was said"
+                assert self._open == "tool_use", "arguments of a call whose block is closed"
                 return self._delta(b"input_json_delta", b"partial_json", text)
 
     def close(self) -> bytes:
-        """End the block that is open, if one is."""
+        """End the open block, if there is one."""
         if self._open is None:
             return b""
         self._open = None

@@ -1,4 +1,4 @@
-"""Tools as Anthropic spells them: `tools` and `tool_choice`."""
+"""Anthropic's `tools` and `tool_choice`."""
 
 import re
 
@@ -66,7 +66,7 @@ def _tool(fields: Fields) -> Tool:
     if schema is None:
         raise missing(path)
     strict = fields.boolean("strict", False)
-    fields.nested("cache_control")  # hints, as in blocks
+    fields.nested("cache_control")  # a hint, as in blocks
     fields.boolean("eager_input_streaming", False)
     fields.finish({"allowed_callers": (["direct"],), "defer_loading": (False,), "input_examples": ([],)})
     return Tool(name, description, arguments_schema(schema, path), strict, path)

@@ -1,4 +1,4 @@
-"""Chat completions on the wire: `chat.completion` and `chat.completion.chunk`."""
+"""Formats chat completions: `chat.completion` and `chat.completion.chunk`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,9 +22,10 @@ _CHUNK = "chat.completion.chunk"
 
 
 class ChatFormatter:
-    """For each choice: a role chunk, a chunk for each piece of what is said, a finish chunk.
+    """Formats a stream as one role chunk per choice, one chunk per piece of the answer, and one finish chunk.
 
-    Log-probabilities and token ids go with the first chunk that their delta becomes, or that of its end.
+    The first chunk of a delta has the delta's log-probabilities and token ids; without a piece, the finish chunk has
+    the token ids.
     """
 
     def __init__(
@@ -100,12 +101,12 @@ class ChatFormatter:
         return orjson.dumps(whole | self._details.of_prompt(0, choices[0].delta.prompt_logprobs))
 
     def _role_end(self, end: bytes) -> bytes:
-        """The first chunk of all tells of the prompt."""
+        """End of a role chunk. The first chunk of the stream has the prompt's details."""
         told = {} if self._begun else self._details.of_prompt(0)
         return end[:-1] + b"," + orjson.dumps(told)[1:] if told else end
 
     def _token_ids_of(self, delta: TextDelta) -> bytes:
-        """The member of a choice, with the comma in front."""
+        """The `token_ids` member of a choice, with a leading comma."""
         if not self._tells_token_ids:
             return b""
         told = self._details.of_answer(delta)
@@ -128,7 +129,7 @@ def _delta_of(piece: Piece) -> bytes:
 
 
 def _message(spoken: ParsedMessage) -> dict[str, Any]:
-    """Content is null where there are calls and nothing else was said."""
+    """The message object. `content` is null where the answer has tool calls and no text."""
     content = spoken.text if spoken.text is not None or spoken.calls else ""
     message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
     if spoken.reasoning is not None:

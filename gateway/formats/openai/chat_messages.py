@@ -1,4 +1,4 @@
-"""The messages of a chat, and what its template is told besides."""
+"""Parses the messages of a chat and the options of its template."""
 
 import re
 from collections.abc import Mapping
@@ -32,8 +32,7 @@ REFUSED_IN_MESSAGE: dict[str, tuple[object, ...]] = {
     "refusal": ("",),
     "tool_calls": ([],),
 }
-"""What answers have and clients send back, with the values that say nothing."""
-
+"""Members of answers that clients send back, each with its neutral values."""
 
 _VARIABLE_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _RESERVED_VARIABLES = {
@@ -44,7 +43,7 @@ _RESERVED_VARIABLES = {
 
 
 def take_conversation(fields: Fields) -> Conversation:
-    """The messages and how to render them; /v1/tokenize takes the same."""
+    """The messages and the options that render them, as in /v1/tokenize."""
     items = fields.array("messages", MAX_MESSAGES)
     if items is None:
         raise missing("messages")
@@ -63,7 +62,7 @@ def take_conversation(fields: Fields) -> Conversation:
 
 
 def _take_continue(fields: Fields, last: Mapping[str, Any]) -> bool:
-    """`continue_final_message`: there is a text of the assistant's to go on with, and no generation prompt behind."""
+    """`continue_final_message`: the answer continues the assistant's last text, without a generation prompt."""
     if not fields.boolean("continue_final_message", False):
         return False
     if fields.boolean("add_generation_prompt", False):
@@ -86,7 +85,7 @@ def _take_effort(fields: Fields) -> str | None:
 
 
 def _take_variables(fields: Fields) -> Mapping[str, str | int | float | bool]:
-    """Scalars under plain names: enough for templates, nothing to run or to override in the renderer."""
+    """Template variables: scalars under plain names, none of which overrides a variable of the renderer."""
     given = fields.nested("chat_template_kwargs")
     if given is None:
         return {}
@@ -105,7 +104,7 @@ def _take_variables(fields: Fields) -> Mapping[str, str | int | float | bool]:
 
 
 def _message(fields: Fields, inner: InnerJSON) -> dict[str, Any]:
-    """One message, as the chat template takes it."""
+    """One message in the form that chat templates read."""
     role = fields.required_string("role")
     if role not in ROLES:
         raise unsupported_value(fields.path("role"), role, ROLES)
@@ -132,7 +131,7 @@ def _message(fields: Fields, inner: InnerJSON) -> dict[str, Any]:
 
 
 def _take_reasoning(fields: Fields) -> dict[str, str]:
-    """What the assistant said to itself, by either of its names; templates read one."""
+    """The assistant's reasoning, from either of its two members, under the one that templates read."""
     said = {fields.string(name) for name in ("reasoning_content", "reasoning")} - {None, ""}
     if len(said) > 1:
         path = fields.path("reasoning_content")
@@ -141,7 +140,7 @@ def _take_reasoning(fields: Fields) -> dict[str, str]:
 
 
 def _content(content: object, path: str) -> str | list[dict[str, str]]:
-    """A string, or text parts as they are: the chat template knows which form its model wants."""
+    """A string or an array of text parts, unchanged: the chat template accepts either."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -167,7 +166,7 @@ def _content(content: object, path: str) -> str | list[dict[str, str]]:
 
 
 def _take_tool_calls(fields: Fields, inner: InnerJSON) -> list[dict[str, Any]]:
-    """Calls that an assistant made earlier. Arguments become objects, which is what templates print."""
+    """Tool calls of an earlier answer. Arguments are parsed to objects, which templates print."""
     value = fields.take("tool_calls")
     if value is None:
         return []

@@ -1,4 +1,4 @@
-"""Completions on the wire: `text_completion`, streamed or whole."""
+"""Formats completions: `text_completion`, streamed or whole."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ _KIND = "text_completion"
 
 @dataclass(slots=True)
 class Told:
-    """A prompt, as its choices tell of it: `echo` is its text where that stands in front of each of them, else None.
-    Its log-probabilities come with the first delta of its first choice."""
+    """A prompt's part in its choices. `echo`: text put before each choice, or None. `logprobs`: of the prompt; they
+    arrive with the first delta of its first choice."""
 
     token_ids: Sequence[int]
     echo: str | None = None
@@ -30,7 +30,7 @@ class Told:
 
 
 class CompletionFormatter:
-    """Choice c answers prompt c // n. Of the choices of each prompt, the request's `best` are told."""
+    """Choice c belongs to prompt c // n. With `best`, the response has the `best` choices of each prompt."""
 
     def __init__(
         self, header: ResponseMeta, tokenizer: Tokenizer, request: GenerationRequest, prompts: Sequence[Told]
@@ -80,7 +80,7 @@ class CompletionFormatter:
         return orjson.dumps(self._header.wire(_KIND) | {"choices": wire_choices, "usage": usage.openai_usage()})
 
     def _likeliest(self, choices: Sequence[TextDelta], best: int) -> list[int]:
-        """Of each prompt's choices, the best first; of equals, the first."""
+        """Indices of the `best` choices of each prompt, by mean log-probability; ties keep their order."""
         kept: list[int] = []
         for first in range(0, len(choices), self._choices_each):
             indices = range(first, first + self._choices_each)
@@ -122,6 +122,6 @@ class CompletionFormatter:
 
 
 def _mean_logprob(choice: TextDelta) -> float:
-    """Of its tokens. One that has none is the least likely: nothing is known of it."""
+    """Mean log-probability of a choice's tokens; minus infinity for an empty choice."""
     logprobs = [entry.logprob for entry in choice.logprobs]
     return sum(logprobs) / len(logprobs) if logprobs else float("-inf")

@@ -71,7 +71,7 @@ def parse_completion(fields: Fields) -> GenerationRequest:
 
 
 def _take_suffix(fields: Fields, prompts: tuple[Prompt, ...], echo: bool) -> tuple[Prompt, ...]:
-    """`suffix` stands behind the answer to each prompt; an empty one asks for nothing."""
+    """`suffix`: text after the completion of each prompt. An empty one has no effect."""
     suffix = fields.string("suffix")
     if not suffix:
         return prompts
@@ -84,7 +84,7 @@ def _take_suffix(fields: Fields, prompts: tuple[Prompt, ...], echo: bool) -> tup
 
 
 def _take_best(fields: Fields, params: SamplingParams, stream: bool) -> tuple[SamplingParams, int | None]:
-    """`best_of`: as many choices are made, with the log-probabilities by which the `n` best are chosen."""
+    """`best_of`: number of choices to generate; the `n` with the highest mean log-probability are returned."""
     n, best_of = params.n, fields.integer("best_of", 1, MAX_CHOICES_PER_REQUEST)
     if best_of is None or best_of == n:
         return params, None

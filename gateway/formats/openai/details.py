@@ -1,4 +1,4 @@
-"""What is told of an answer besides its text: vLLM's additions to OpenAI's answers, for clients that ask."""
+"""Optional details of an answer: vLLM's extensions `return_token_ids` and `prompt_logprobs`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from gateway.http.fields import Fields
 
 
 def take_details(fields: Fields, streaming: Streaming, *, logprobs: int | None, most: int) -> Details:
-    """`return_token_ids`, `prompt_logprobs` with `most` alternatives at most, and what was taken before.
+    """Parse `return_token_ids` and `prompt_logprobs`, which is at most `most`. Includes what was parsed before.
 
     Raises:
         APIError: a value of a wrong type or over a bound, or `prompt_logprobs` in a stream.
@@ -28,7 +28,7 @@ def take_details(fields: Fields, streaming: Streaming, *, logprobs: int | None, 
 
 
 class DetailsFormatter:
-    """Spells them. `prompts` are token ids; choice c answers prompt c // choices_each."""
+    """Formats the details. `prompts`: token ids; choice c belongs to prompt c // choices_each."""
 
     def __init__(
         self, details: Details, prompts: Sequence[Sequence[int]], choices_each: int, tokenizer: Tokenizer
@@ -40,7 +40,7 @@ class DetailsFormatter:
         self._completion_tokens: dict[int, int] = {}
 
     def of_prompt(self, choice: int, entries: Sequence[TokenLogprob | None] = ()) -> dict[str, Any]:
-        """What is told of a choice's prompt. `entries` are its log-probabilities, if there are any to tell."""
+        """Members that describe a choice's prompt. `entries`: the prompt's log-probabilities."""
         told: dict[str, Any] = {}
         if self._details.token_ids:
             told["prompt_token_ids"] = self._prompt(choice)
@@ -49,13 +49,13 @@ class DetailsFormatter:
         return told
 
     def of_answer(self, delta: TextDelta) -> dict[str, Any]:
-        """The ids of a delta's tokens, with the one that ended the choice: as many as are counted."""
+        """Ids of a delta's tokens, including the stop token: as many as usage counts."""
         if not self._details.token_ids:
             return {}
         return {"token_ids": [*delta.token_ids, *([delta.stop] if isinstance(delta.stop, int) else [])]}
 
     def usage_so_far(self, choice: int, delta: TextDelta) -> dict[str, Any]:
-        """The usage of one choice up to this delta, the next of it."""
+        """The usage of one choice including this delta, its next one."""
         tokens = self._completion_tokens.get(choice, 0) + len(delta.token_ids)
         self._completion_tokens[choice] = tokens if delta.usage is None else delta.usage.completion_tokens
         return token_usage(len(self._prompt(choice)), self._completion_tokens[choice])

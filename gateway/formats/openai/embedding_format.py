@@ -1,4 +1,4 @@
-"""OpenAI's list of embeddings, written item by item as they come."""
+"""Formats OpenAI's list of embeddings, item by item as they arrive."""
 
 from base64 import b64encode
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ from gateway.generation.usage import UsageTotal
 
 
 def item(index: int, embedding: bytes, encoding: Encoding) -> bytes:
-    """One member of `data`, of a vector in little-endian float32. Numbers have as many digits as float32 needs."""
+    """One item of `data`. `embedding`: little-endian float32. Numbers have the digits that float32 needs."""
     vector: Any = np.frombuffer(embedding, "<f4") if encoding is Encoding.FLOAT else b64encode(embedding).decode()
     return orjson.dumps({"object": "embedding", "index": index, "embedding": vector}, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def body(items: Sequence[bytes], id: str, model: str, service_tier: str | None, usage: UsageTotal) -> bytes:
-    """The whole answer: OpenAI's, with the id that it is billed under. `usage` is without what only texts have;
-    `service_tier` is there if asked for."""
+    """The whole response in OpenAI's form, with the request's billing id. `usage` omits the completion's members;
+    `service_tier` is present if requested."""
     rest: dict[str, Any] = {
         "id": id,
         "model": model,

@@ -20,11 +20,11 @@ REFUSED: dict[str, tuple[object, ...]] = {
     "priority": (0,),
     "use_activation": (True,),
 }
-"""Of vLLM's extensions those that are not honoured here, with the values that ask for nothing."""
+"""vLLM's extensions that are not supported, each with its neutral values."""
 
 
 class Encoding(StrEnum):
-    """How a vector is written: as JSON numbers, or in base64 as little-endian float32."""
+    """Format of a vector: JSON numbers, or base64 of little-endian float32."""
 
     FLOAT = "float"
     BASE64 = "base64"
@@ -32,7 +32,7 @@ class Encoding(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingRequest:
-    """A validated request that knows nothing of the model it names."""
+    """A validated request. It is independent of the named model."""
 
     model: str
     inputs: tuple[Prompt, ...]
@@ -42,7 +42,7 @@ class EmbeddingRequest:
     truncation: Truncation | None
 
     def pooled(self, pooling: Pooling) -> GenerationRequest:
-        """What every endpoint's request comes down to: each input is a prompt, and nothing is said to it."""
+        """The common form of a request: each input is a prompt, and no token is generated."""
         return GenerationRequest(
             model=self.model,
             prompts=self.inputs,
@@ -60,7 +60,7 @@ class EmbeddingRequest:
     def require_vocabulary(self, size: int) -> None:
         """
         Raises:
-            APIError: 400, an input has a token id that the model does not know.
+            APIError: 400, a token id is out of the model's vocabulary.
         """
         if any(isinstance(each, tuple) and max(each) >= size for each in self.inputs):
             raise invalid("input", f"Invalid 'input': a token id is out of vocabulary. The model has {size} tokens.")

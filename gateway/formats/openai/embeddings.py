@@ -1,4 +1,4 @@
-"""POST /v1/embeddings: a vector for each input in the place of text."""
+"""POST /v1/embeddings: one vector per input."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -30,7 +30,7 @@ OPERATION = "embeddings"
 """OpenTelemetry's `gen_ai.operation.name`."""
 
 INPUTS_AT_A_TIME = 64
-"""Inputs of one request that the engine is given together: more would delay the streams of others."""
+"""Inputs of one request that are submitted together; more would delay other requests' streams."""
 
 
 class EmbeddingsEndpoint:
@@ -51,7 +51,7 @@ class EmbeddingsEndpoint:
         if self._services.drain.begun:
             raise shutting_down()
         request = parsed.pooled(self._pooling(parsed, principal))
-        async with self._sessions.joined(request, scope, principal):  # refuses one: an embedding continues nothing
+        async with self._sessions.joined(request, scope, principal):  # rejects a session: embeddings have none
             serving = self._classes.serving(principal.tier, request.service_tier)
             client = Client(principal, serving, receive)
             context = RequestContext(
@@ -66,8 +66,7 @@ class EmbeddingsEndpoint:
             await self._pipeline.run(context, route, sink)
 
     def _pooling(self, parsed: EmbeddingRequest, principal: Principal) -> Pooling:
-        """How the model that is named pools. It has to be a model's own name, as vectors of different models cannot be
-        compared: routing might choose another one the next time.
+        """The named model's pooling. Routed names are rejected: vectors of different models are not comparable.
 
         Raises:
             APIError: 400, 403, 404 or, while nothing can be served, 503.
@@ -83,7 +82,7 @@ class EmbeddingsEndpoint:
 
 
 class EmbeddingSink:
-    """One JSON body. Each item is formatted when its vector comes: all at the end would delay the streams of others."""
+    """Sends one JSON body. Items are formatted as they arrive: formatting all at the end would delay other streams."""
 
     def __init__(self, encoding: Encoding, service_tier: str | None, send: Send) -> None:
         self._encoding = encoding

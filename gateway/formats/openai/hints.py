@@ -1,10 +1,10 @@
-"""What a body says of its user and its purpose, which changes nothing in the answer. Lengths are OpenAI's."""
+"""Parameters that do not change the answer: user, safety and cache ids, metadata. Bounds are OpenAI's."""
 
 from gateway.http.errors import invalid
 from gateway.http.fields import Fields, as_string, too_long
 
 HINTS = {"user": 512, "safety_identifier": 64, "prompt_cache_key": 64}
-"""Each with its longest value, in characters. OpenAI states none for `user`; clients put composed ids there."""
+"""Parameter -> maximum characters. OpenAI states no bound for `user`; clients put composed ids there."""
 
 MAX_METADATA = 16
 MAX_METADATA_KEY_CHARS = 64
@@ -12,12 +12,10 @@ MAX_METADATA_VALUE_CHARS = 512
 
 
 def take_hints(fields: Fields) -> str | None:
-    """Take what changes nothing in the answer, and `service_tier`, which can only lower the key's tier; returns it.
-
-    Which tiers there are, `TierClasses` knows.
+    """Take the hints and return `service_tier`, which can only lower the key's tier. `TierClasses` validates it.
 
     Raises:
-        APIError: 400 naming the one that is no string, or too long.
+        APIError: 400 naming the parameter that is not a string or too long.
     """
     stated_hints(fields)
     take_metadata(fields)
@@ -25,7 +23,7 @@ def take_hints(fields: Fields) -> str | None:
 
 
 def stated_hints(fields: Fields) -> dict[str, str | None]:
-    """All of `HINTS`. Raises: as `take_hints`."""
+    """The values of `HINTS`. Raises: as `take_hints`."""
     return {name: fields.string(name, most) for name, most in HINTS.items()}
 
 

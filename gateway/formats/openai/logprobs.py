@@ -1,4 +1,4 @@
-"""Log-probabilities in the two shapes of the API."""
+"""Log-probabilities in the API's formats: chat's, completions', and vLLM's for prompts."""
 
 import codecs
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from engine.request import TokenLogprob
 from engine.text.tokenizer import Tokenizer
 
 MIN_LOGPROB = -9999.0
-"""JSON has no infinity; OpenAI writes this for a token that could not be drawn."""
+"""OpenAI's value for minus infinity, which JSON lacks."""
 
 
 def chat_logprobs(entries: Sequence[TokenLogprob], tokenizer: Tokenizer) -> dict[str, Any]:
@@ -36,7 +36,7 @@ class LegacyLogprobs:
         self._offset = 0
 
     def piece(self, token_ids: Sequence[int], entries: Sequence[TokenLogprob | None]) -> dict[str, Any]:
-        """The next tokens. An entry is None for a text's very first token, which nothing precedes."""
+        """Format the next tokens. The entry of a text's first token is None: nothing precedes it."""
         offsets = []
         for token_id in token_ids:
             offsets.append(self._offset)
@@ -49,7 +49,7 @@ class LegacyLogprobs:
         }
 
     def _top(self, entry: TokenLogprob) -> dict[str, float]:
-        """The most likely tokens, and the one that stands there."""
+        """The most likely tokens and the chosen one."""
         top = {self._label(each.token_id): _finite(each.logprob) for each in entry.top[: self._alternatives]}
         top.setdefault(self._label(entry.token_id), _finite(entry.logprob))
         return top
@@ -61,24 +61,24 @@ class LegacyLogprobs:
 def prompt_logprobs(
     entries: Sequence[TokenLogprob | None], alternatives: int, tokenizer: Tokenizer
 ) -> list[dict[str, Any] | None]:
-    """vLLM's `prompt_logprobs`: of each token, by token id, its own and the likeliest in its place. The first is None.
+    """vLLM's `prompt_logprobs`: for each position the chosen token and the most likely ones, by id. The first is None.
 
-    A token that is not among the `alternatives` has no rank.
+    `rank` is None for a chosen token that is not among the `alternatives`.
     """
     return [None if entry is None else _by_token_id(entry, alternatives, tokenizer) for entry in entries]
 
 
 def _by_token_id(entry: TokenLogprob, alternatives: int, tokenizer: Tokenizer) -> dict[str, Any]:
-    def spelt(token_id: int, logprob: float, rank: int | None) -> dict[str, Any]:
+    def entry_of(token_id: int, logprob: float, rank: int | None) -> dict[str, Any]:
         text = token_label(tokenizer.token_bytes(token_id))
         return {"logprob": _finite(logprob), "rank": rank, "decoded_token": text}
 
-    top = {str(each.token_id): spelt(*each, rank) for rank, each in enumerate(entry.top[:alternatives], start=1)}
-    return {str(entry.token_id): spelt(entry.token_id, entry.logprob, None)} | top
+    top = {str(each.token_id): entry_of(*each, rank) for rank, each in enumerate(entry.top[:alternatives], start=1)}
+    return {str(entry.token_id): entry_of(entry.token_id, entry.logprob, None)} | top
 
 
 def token_label(token: bytes) -> str:
-    """A token as text. One that is not whole characters is spelt out, so that no two have one label."""
+    """A token as text. Bytes that are not valid UTF-8 are escaped, so labels are unique."""
     try:
         return token.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""GET /v1/models and /v1/models/{id}: those that the key may use, and the other names that lead to them."""
+"""GET /v1/models and /v1/models/{id}: the models that the key may use, and aliases and versions of them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from gateway.tenancy.records import Principal
 
 
 class ModelCards:
-    """What clients see of a name."""
+    """Builds the model objects that clients see."""
 
     def __init__(self, engine: EngineClient, names: ModelNames) -> None:
         self._engine = engine
@@ -26,7 +26,7 @@ class ModelCards:
         return [card for card in cards if card is not None]
 
     def card(self, name: str, caller: Principal) -> dict[str, Any] | None:
-        """None: the name leads nowhere, or to what the key may not use."""
+        """None: the name is unknown, or the key may not use its model."""
         target = self._names.find(name, caller.routing.aliases)
         names = (target.large, target.small) if isinstance(target, Pair) else (target,)
         may_use_all = caller.may_use(name)
@@ -48,7 +48,7 @@ class ListModels:
 
 
 class RetrieveModel:
-    """An ASGI endpoint. A model's name may hold slashes."""
+    """An ASGI endpoint. A model's name may contain slashes."""
 
     def __init__(self, cards: ModelCards) -> None:
         self._cards = cards
@@ -61,8 +61,8 @@ class RetrieveModel:
 
 
 def _wire(name: str, models: Sequence[ServedModel]) -> dict[str, Any]:
-    """`max_model_len` is vLLM's name for the window, `context_window` the one that other clients look for: the shortest
-    of those that may answer."""
+    """The model object. The context window is the smallest of `models`, under vLLM's name `max_model_len` and under
+    `context_window`, which other clients read."""
     window = min(model.max_model_len for model in models)
     return {
         "id": name,

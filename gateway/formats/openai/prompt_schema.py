@@ -1,4 +1,4 @@
-"""A member of a body that holds plain prompts, in the four forms that OpenAI has for them."""
+"""Parses prompts in OpenAI's four forms: a string, strings, token ids, arrays of token ids."""
 
 from typing import cast
 
@@ -11,7 +11,7 @@ def plain_prompts(value: object, path: str, most: int) -> tuple[Prompt, ...]:
     """A string, an array of strings, an array of token ids, or an array of such arrays: at most `most` of them.
 
     Raises:
-        APIError: it is something else, or nothing, or too many.
+        APIError: another type, no prompt, or too many.
     """
     if value is None:
         raise missing(path)
@@ -29,7 +29,7 @@ def plain_prompts(value: object, path: str, most: int) -> tuple[Prompt, ...]:
 
 
 def _one(item: object, path: str, kind: type[object]) -> Prompt:
-    """One of several, which are all of one kind."""
+    """One item of an array whose items all have the type `kind`."""
     if kind is str and isinstance(item, str):
         return item
     if kind is not str and isinstance(item, list):
@@ -38,12 +38,12 @@ def _one(item: object, path: str, kind: type[object]) -> Prompt:
 
 
 def token_ids(items: list[object], path: str) -> tuple[int, ...]:
-    """Ids that some vocabulary could have; the model's own size is checked when the model is known."""
+    """Non-negative token ids. The model's vocabulary size is checked once the model is known."""
     if not items:
         raise empty_array(path)
     ids = cast(list[int], items)
     if set(map(type, items)) != {int} or not 0 <= min(ids) <= max(ids) <= MAX_TOKEN_ID:
-        for i, item in enumerate(items):  # again, to name the one at fault
+        for i, item in enumerate(items):  # find the invalid item
             if type(item) is not int or not 0 <= item <= MAX_TOKEN_ID:
                 as_integer(item, f"{path}[{i}]", 0, MAX_TOKEN_ID)
     return tuple(ids)

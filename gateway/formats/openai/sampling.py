@@ -1,4 +1,4 @@
-"""Sampling parameters as chat and completions share them: OpenAI's names, vLLM's extensions."""
+"""Sampling parameters of chat and completions: OpenAI's names and vLLM's extensions."""
 
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -52,12 +52,12 @@ REFUSED: dict[str, tuple[object, ...]] = {
     "vllm_xargs": ({},),
     "watermarking": (False,),
 }
-"""Known to OpenAI or vLLM and not honoured here, with the values that ask for nothing."""
+"""Parameters of OpenAI or vLLM that are not supported, each with its neutral values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """`running_usage`: every chunk says what its choice has used so far."""
+    """`running_usage`: every chunk has its choice's usage so far."""
 
     stream: bool
     include_usage: bool
@@ -67,7 +67,7 @@ class Streaming:
 def take_sampling(
     fields: Fields, *, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None = None
 ) -> SamplingParams:
-    """Take all that shapes the text.
+    """Parse all sampling parameters.
 
     Raises:
         APIError: a value of a wrong type or over a bound.
@@ -123,7 +123,7 @@ def take_stream(fields: Fields) -> Streaming:
 
 
 def take_truncation(fields: Fields) -> Truncation | None:
-    """`truncate_prompt_tokens`, -1 for what the window has room for, and `truncation_side`."""
+    """`truncate_prompt_tokens`, where -1 means the rest of the context window, and `truncation_side`."""
     tokens = fields.integer("truncate_prompt_tokens", -1, MAX_TOKENS)
     side = fields.string("truncation_side")
     if side not in (None, "left", "right"):
@@ -134,7 +134,7 @@ def take_truncation(fields: Fields) -> Truncation | None:
 
 
 def _take_constraint(fields: Fields) -> GrammarSpec | None:
-    """What the answer has to look like: a form that it has, or words that it has not."""
+    """The constraint on the answer: a format, or words that it must not contain."""
     form, without = take_grammar(fields), _take_bad_words(fields)
     if form is not None and without is not None:
         raise invalid(without.param, f"'{form.param}' and '{without.param}' cannot be used together.")

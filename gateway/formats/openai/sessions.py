@@ -1,4 +1,4 @@
-"""GET and DELETE /v1/sessions/{id}: what is remembered of a conversation, for the tenant whose it is."""
+"""GET and DELETE /v1/sessions/{id}: the stored history of a tenant's session."""
 
 from typing import Any
 
@@ -14,13 +14,13 @@ from gateway.sessions.history import Message
 
 
 class OneSession:
-    """An ASGI endpoint. Whose session it is says the key: another tenant's is as one that is not there."""
+    """An ASGI endpoint. Another tenant's session is not found."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises: APIError, 404; SessionStoreAway; UnreadableHistory, but for DELETE."""
+        """Raises: APIError, 404; SessionStoreAway; UnreadableHistory for GET."""
         id = scope["path_params"]["id"]
         if not is_session_id(id):
             raise _not_found()
@@ -41,7 +41,7 @@ class OneSession:
 
 
 def _wire(id: str, stored: StoredHistory) -> dict[str, Any]:
-    """`turns` are those of `messages`; `dropped_turns` came before them and are gone but for the summary."""
+    """`turns`: number of turns in `messages`. `dropped_turns`: earlier turns, kept only in the summary."""
     history = stored.history
     return {
         "id": id,
@@ -56,7 +56,7 @@ def _wire(id: str, stored: StoredHistory) -> dict[str, Any]:
 
 
 def _message(message: Message) -> dict[str, Any]:
-    """As it was sent: arguments of tool calls are JSON in a string."""
+    """The message as the API has it: arguments of tool calls are a JSON string."""
     if "tool_calls" not in message:
         return dict(message)
     calls = []

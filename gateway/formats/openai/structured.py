@@ -1,4 +1,4 @@
-"""What an answer has to look like: OpenAI's `response_format`, and what vLLM's clients say in its place."""
+"""Structured output: OpenAI's `response_format` and vLLM's `guided_*` and `structured_outputs`."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -29,18 +29,18 @@ _MAX_DESCRIPTION_CHARS = 4096
 _REFUSED: Mapping[str, tuple[object, ...]] = {
     "backend": (),
     "disable_additional_properties": (False,),
-    "disable_any_whitespace": (True, False),  # there never is any
-    "disable_fallback": (True, False),  # there is none
+    "disable_any_whitespace": (True, False),  # the grammar allows none
+    "disable_fallback": (True, False),  # there is no fallback
     "structural_tag": (),
     "whitespace_pattern": (),
 }
-"""Of `structured_outputs`: known to vLLM and not honoured here, with the values that ask for nothing."""
+"""Members of vLLM's `structured_outputs` that are not supported, each with its neutral values."""
 
 
 def take_grammar(fields: Fields) -> GrammarSpec | None:
-    """The one thing that the body asks for, of all that may say it; None for any text.
+    """The one constraint of the body, from any of the parameters that state one; None for free text.
 
-    The grammar itself is looked at when it is compiled. Here it is held against the bounds.
+    Only its bounds are checked here. Compilation validates the grammar.
 
     Raises:
         APIError: a value of a wrong type or over a bound, or more than one of them.
@@ -58,8 +58,8 @@ def _response_format(fields: Fields) -> GrammarSpec | None:
 
 
 def read_format(given: Fields, *, nested: bool) -> GrammarSpec | None:
-    """OpenAI's object that says what an answer looks like. A schema with its name is `nested` in a member of its own,
-    as chat has it, or stands beside the type, as responses have it.
+    """Parse OpenAI's format object. `nested`: schema and name are in a member `json_schema`, as in chat; otherwise they
+    are members of the object itself, as in responses.
 
     Raises:
         APIError: a value of a wrong type or over a bound.
@@ -83,7 +83,7 @@ def read_format(given: Fields, *, nested: bool) -> GrammarSpec | None:
 
 
 def _named_schema(wrapping: Fields) -> GrammarSpec:
-    """A schema and its name. It is kept to without `strict`, too."""
+    """A schema with its name. It is enforced with and without `strict`."""
     if not _NAME.fullmatch(wrapping.required_string("name")):
         raise wrong_pattern(wrapping.path("name"), "1 to 64 letters, digits, underscores and dashes")
     if len(wrapping.string("description") or "") > _MAX_DESCRIPTION_CHARS:
@@ -113,7 +113,7 @@ def _structured_outputs(fields: Fields) -> GrammarSpec | None:
 
 
 def _guided(fields: Fields, prefix: str) -> list[GrammarSpec | None]:
-    """vLLM's four, by their names behind the prefix."""
+    """vLLM's four constraints, under `prefix` and their name."""
     readers: dict[str, Callable[[object, str], GrammarSpec]] = {
         "json": schema_spec,
         "regex": _regex,
@@ -128,7 +128,7 @@ def _guided(fields: Fields, prefix: str) -> list[GrammarSpec | None]:
 
 
 def schema_spec(value: object, param: str) -> GrammarSpec:
-    """An object, true or false, or (as vLLM has it) any of these in a string."""
+    """A schema: an object, true or false, or (vLLM's extension) a string that contains one."""
     if isinstance(value, str):
         _require_bytes(value.encode(), param)
         try:
@@ -141,7 +141,7 @@ def schema_spec(value: object, param: str) -> GrammarSpec:
         raise wrong_type(param, "a JSON schema", value)
     if _nests_deeper(value, MAX_SCHEMA_NESTING):
         raise invalid(param, f"Invalid '{param}': the schema has more than {MAX_SCHEMA_NESTING} nested levels.")
-    _require_bytes(orjson.dumps(value), param)  # as near as need be, before the slow writing of one that is too large
+    _require_bytes(orjson.dumps(value), param)  # a fast estimate, before the slow canonical form
     try:
         spec = GrammarSpec.json_schema(value, param)
     except ValueError:
@@ -184,7 +184,7 @@ def _require_bytes(text: bytes, param: str) -> None:
 
 
 def _nests_deeper(value: Any, levels: int) -> bool:
-    """Whether arrays and objects are nested over so many levels deep."""
+    """Whether arrays and objects nest over `levels` deep."""
     layer = [value]
     for _ in range(levels):
         layer = [item for each in layer for item in _items(each)]

@@ -1,4 +1,4 @@
-"""POST /v1/tokenize and /v1/detokenize, in vLLM's shapes."""
+"""POST /v1/tokenize and /v1/detokenize, in vLLM's format."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ from gateway.http.responses import send_body
 
 
 class Tokenize:
-    """An ASGI endpoint: `prompt`, or `messages` and `tools` as chat takes them, to token ids."""
+    """An ASGI endpoint: `prompt`, or `messages` and `tools` as in chat, to token ids."""
 
     def __init__(self, stages: Stages) -> None:
         self._services = stages.services
@@ -64,7 +64,7 @@ class Tokenize:
 
 
 class Detokenize:
-    """An ASGI endpoint: `tokens` to `prompt`, special tokens spelt out."""
+    """An ASGI endpoint: `tokens` to `prompt`, including special tokens."""
 
     def __init__(self, stages: Stages) -> None:
         self._services = stages.services

@@ -12,15 +12,15 @@ MAX_TOOLS = 128
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 MAX_DESCRIPTION_CHARS = 32 * 1024
-"""Agents write pages of it: some of theirs have over 4,096 characters, which is what OpenAI states as a bound."""
+"""Larger than OpenAI's bound of 4,096, which descriptions of coding agents exceed."""
 _NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 def take_tools(fields: Fields) -> ToolUse | None:
-    """None where there are no tools.
+    """Parse the tools; None where there are none.
 
     Raises:
-        APIError: what is wrong with which part of which tool, or a choice that there is not.
+        APIError: an invalid tool or `tool_choice`, naming the member.
     """
     items = fields.array("tools", MAX_TOOLS) or []
     tools = tuple(_tool(Fields(item, f"{fields.path('tools')}[{i}]")) for i, item in enumerate(items))
@@ -48,7 +48,7 @@ def _tool(fields: Fields) -> Tool:
 
 
 def read_function(function: Fields) -> Tool:
-    """Take what every spelling of tools has of a function.
+    """Parse the members of a function that all tool formats share.
 
     Raises:
         APIError: a member is missing, of a wrong type or over a bound.
@@ -65,7 +65,7 @@ def read_function(function: Fields) -> Tool:
 
 
 def arguments_schema(value: object, path: str) -> Mapping[str, object]:
-    """The schema of an object; a tool without one takes no arguments."""
+    """The schema of the arguments. A tool without one takes no arguments."""
     if value is None:
         return _NO_ARGUMENTS
     if not isinstance(value, dict):
@@ -87,7 +87,7 @@ def require_own_names(tools: Sequence[Tool]) -> None:
 
 
 def _take_choice(fields: Fields, tools: Sequence[Tool]) -> tuple[ToolChoice, str | None]:
-    """What `tool_choice` says, and the tool that it names."""
+    """`tool_choice`, and the tool that it names."""
     given, path = fields.take("tool_choice"), fields.path("tool_choice")
     if given is None:
         return ToolChoice.AUTO, None

@@ -1,4 +1,4 @@
-"""From items to the messages that a chat template takes."""
+"""Converts items to the messages that chat templates read."""
 
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
@@ -12,8 +12,8 @@ _SYSTEM_ROLES = ("system", "developer")
 
 
 def conversation_of(instructions: str | None, items: Sequence[Item]) -> tuple[dict[str, Any], ...]:
-    """Instructions come first, in one message with what else the system says before anybody speaks: few templates know
-    two."""
+    """The messages, starting with one system message of `instructions` and all leading system items: few templates
+    accept two system messages."""
     messages = _messages_of(items)
     if instructions is None:
         return tuple(messages)
@@ -23,8 +23,8 @@ def conversation_of(instructions: str | None, items: Sequence[Item]) -> tuple[di
 
 
 def unshown_chars(items: Iterable[Item]) -> int:
-    """How much text of these items no model is shown: summaries beside the reasoning itself, reasoning that led to no
-    message of the assistant's, and arguments of calls that were cut off."""
+    """Characters of these items that are not part of a prompt: summaries of reasoning that is present, reasoning that
+    no assistant message or call follows, and arguments of calls that were cut off."""
     unshown = pending = 0
     for item in items:
         match item["type"]:
@@ -46,8 +46,8 @@ def _chars(parts: Iterable[dict[str, str]]) -> int:
 
 
 def _messages_of(items: Iterable[Item]) -> list[dict[str, Any]]:
-    """A call belongs to the message of the assistant's before it, and reasoning to the one behind it. A call that was
-    cut off was never made."""
+    """Messages from items. A call joins the assistant message before it, and reasoning the one after it. Calls that
+    were cut off are dropped."""
     messages: list[dict[str, Any]] = []
     reasoning: list[str] = []
     for item in items:
@@ -69,7 +69,7 @@ def _messages_of(items: Iterable[Item]) -> list[dict[str, Any]]:
 
 
 def _reasoned(message: dict[str, Any], reasoning: list[str]) -> None:
-    """Give a message the reasoning that led to it, under the name that templates of models that reason know."""
+    """Move the pending reasoning to an assistant message, as `reasoning_content`; drop it before any other message."""
     if message["role"] == "assistant" and any(reasoning):
         former = [message["reasoning_content"]] if "reasoning_content" in message else []
         message["reasoning_content"] = "\n".join([*former, *reasoning])
@@ -86,7 +86,7 @@ def _text_of(content: str | list[dict[str, str]]) -> str:
 
 
 def _call_of(item: Item) -> dict[str, Any]:
-    """Templates print arguments as an object."""
+    """A tool call of a message. Its arguments are an object, which templates print."""
     name = full_name(item.get("namespace"), item["name"])
     function = {"name": name, "arguments": orjson.loads(item["arguments"] or b"{}")}
     return {"id": item["call_id"], "type": "function", "function": function}

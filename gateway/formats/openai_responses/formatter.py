@@ -1,4 +1,4 @@
-"""Responses on the wire: the whole object, and the named, numbered events of a stream that ends with it."""
+"""Formats responses: the whole object, and the named, numbered events of a stream."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -20,11 +20,11 @@ from gateway.speech.output_parser import ParsedDelta
 from gateway.speech.pieces import Text
 
 _FAILED_CODES = ("server_error", "rate_limit_exceeded")
-"""Those of OpenAI's that can happen here; all else is a fault of the server's."""
+"""OpenAI's error codes that apply here; all other errors become `server_error`."""
 
 
 class ResponsesFormatter:
-    """One response, of one choice. `kept` says, when it is known, whether it is stored."""
+    """Formats one response of one choice. `kept`: whether the response is stored."""
 
     def __init__(self, header: ResponseMeta, stated: Stated, tokenizer: Tokenizer) -> None:
         self._header = header
@@ -44,39 +44,39 @@ class ResponsesFormatter:
     def start(self) -> bytes:
         response = self._response("in_progress", [], None)
         kinds = ("response.created", "response.in_progress")
-        return self._spelt({"type": kind, "response": response} for kind in kinds)
+        return self._encode({"type": kind, "response": response} for kind in kinds)
 
     def events(self, output: ParsedDelta) -> bytes:
-        return self._spelt(self._add(output))
+        return self._encode(self._add(output))
 
     def end(self, usage: UsageTotal) -> bytes:
         response = self.response(usage)
-        return self._spelt([{"type": f"response.{response['status']}", "response": response}])
+        return self._encode([{"type": f"response.{response['status']}", "response": response}])
 
     def failure(self, error: APIError) -> bytes:
         code = error.code if error.code in _FAILED_CODES else _FAILED_CODES[0]
         response = self._response("failed", self._output.items, None)
         response["error"] = {"code": code, "message": error.message}
         told = {"type": "error", "code": error.code, "message": error.message, "param": error.param}
-        return self._spelt([told, {"type": "response.failed", "response": response}])
+        return self._encode([told, {"type": "response.failed", "response": response}])
 
     def body(self, choices: Sequence[ParsedDelta], usage: UsageTotal) -> bytes:
         self.add(choices)
         return orjson.dumps(self.response(usage))
 
     def add(self, choices: Sequence[ParsedDelta]) -> None:
-        """Take in an answer that is not streamed. Once it is, no more."""
+        """Add an answer that is not streamed. Idempotent."""
         if not self._output.ended:
             [choice] = choices
             self._add(choice)
 
     def response(self, usage: UsageTotal) -> dict[str, Any]:
-        """The whole object, when the answer has ended."""
-        assert self._output.ended, "an answer is whole when it has ended"
+        """The whole object. Invariant: the answer has ended."""
+        assert self._output.ended, "the answer has not ended"
         return self._response(INCOMPLETE if self._cut else COMPLETED, self._output.items, usage)
 
     def _add(self, output: ParsedDelta) -> list[Event]:
-        """The next of the answer. Log-probabilities go with the next text, and those of the last tokens with none."""
+        """Add a delta. Log-probabilities go with the next text piece; the remaining ones with an empty last piece."""
         delta = output.delta
         if self._stated.logprobs:
             self._pending += delta.logprobs
@@ -115,17 +115,17 @@ class ResponsesFormatter:
             "store": self.kept,
         }
 
-    def _spelt(self, events: Iterable[Event]) -> bytes:
-        spelt = []
+    def _encode(self, events: Iterable[Event]) -> bytes:
+        encoded = []
         for event in events:
             numbered = {"type": event["type"], "sequence_number": self._next_number, **event}
             self._next_number += 1
-            spelt.append(b"event: %b\ndata: %b\n\n" % (event["type"].encode(), orjson.dumps(numbered)))
-        return b"".join(spelt)
+            encoded.append(b"event: %b\ndata: %b\n\n" % (event["type"].encode(), orjson.dumps(numbered)))
+        return b"".join(encoded)
 
 
 def _usage(usage: UsageTotal) -> dict[str, Any]:
-    """As responses name it. Writing to the prefix cache is not counted: it costs nothing."""
+    """Usage in the format of responses. Cache writes are free, so they are reported as 0."""
     chat = usage.openai_usage()
     named = {
         "input_tokens": chat["prompt_tokens"],

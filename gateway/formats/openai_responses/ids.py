@@ -1,10 +1,10 @@
-"""Ids of responses and of their items: an item's leads to the response that it is of."""
+"""Ids of responses and of their items. An item's id contains its response's id."""
 
 import re
 
 PREFIX = "resp_"
 INPUT, OUTPUT = "i", "o"
-"""Of which of a response's items an id speaks."""
+"""Part of a response that an item belongs to."""
 
 _RESPONSE = re.compile(r"resp_[0-9a-f]{32}")
 _ITEM = re.compile(r"[a-z]{2,3}_([0-9a-f]{32})[io][0-9a-f]{4}")
@@ -15,11 +15,11 @@ def is_response_id(text: str) -> bool:
 
 
 def item_id(response_id: str, prefix: str, part: str, index: int) -> str:
-    """The id of the item with this number in the response's input or output."""
+    """The id of item `index` of the response's input or output (`part`)."""
     return f"{prefix}_{response_id.removeprefix(PREFIX)}{part}{index:04x}"
 
 
 def response_of(item: str) -> str | None:
-    """None: the item is none of ours."""
+    """The id of an item's response; None for an item id of another form."""
     match = _ITEM.fullmatch(item)
     return None if match is None else f"{PREFIX}{match[1]}"

@@ -1,7 +1,7 @@
-"""Items: what a response is made from and made of. They are read strictly, into the form in which they go out again.
+"""Items: the input and output of a response. They are parsed strictly into the form that responses return.
 
-That one form serves for a client's input, for an answer's output and in the store: every member that OpenAI's types
-demand is there, but for the id of an input item, which comes with the response that it is the input of.
+Input, output and stored items share this form, which has every member that OpenAI's types require. The id of an input
+item is set when its response is stored.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ Item = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class CallName:
-    """How a call says what it is of."""
+    """The function of a call, by name and namespace."""
 
     name: str
     namespace: str | None = None
@@ -28,7 +28,7 @@ class CallName:
 
 
 def full_name(namespace: str | None, name: str) -> str:
-    """The one name by which a model knows a function."""
+    """The unique name of a function in the prompt."""
     return name if namespace is None else f"{namespace}__{name}"
 
 
@@ -45,10 +45,10 @@ _PART_TYPES = ("input_text", "output_text", "refusal")
 
 
 def take_items(fields: Fields) -> list[Item]:
-    """`input`: a string is a message of the user. References are left for whoever has what they refer to.
+    """`input`: items, or a string that is one user message. `ResponseTurn` resolves references.
 
     Raises:
-        APIError: 400, naming the place.
+        APIError: 400, naming the member.
     """
     value = fields.take("input")
     if value is None:
@@ -65,7 +65,7 @@ def _read(value: object, path: str, inner: InnerJSON) -> Item:
     given = Fields(value, path)
     kind = given.string("type")
     if kind is None:
-        # A message can be known by its role. A reference may go without a type, too.
+        # `type` is optional for messages, which have a role, and for references.
         kind = "message" if isinstance(value, dict) and value.get("role") is not None else REFERENCE
     if kind == "function_call":
         item = _function_call(given, inner)
@@ -79,7 +79,7 @@ def _read(value: object, path: str, inner: InnerJSON) -> Item:
 
 
 _REFUSED: Mapping[str, tuple[object, ...]] = {"async": (False,), "caller": ()}
-"""Of an item: known to OpenAI and not honoured here, with the values that ask for nothing."""
+"""Members of OpenAI's items that are not supported, each with its neutral values."""
 
 
 def _message(given: Fields) -> Item:
@@ -135,7 +135,7 @@ def _function_call_output(given: Fields) -> Item:
 
 
 def _reasoning(given: Fields) -> Item:
-    """What is encrypted, nobody here can read: it is none of ours."""
+    """A reasoning item. Encrypted content is from another server and dropped."""
     given.string("id")
     given.string("encrypted_content")
     return {
@@ -168,7 +168,7 @@ def _status(given: Fields) -> str:
 
 
 def _part_texts(value: object, path: str) -> list[str]:
-    """The text of each part. What an assistant wrote comes back with what was noted on it, which is left out."""
+    """The text of each part. Annotations and log-probabilities of an earlier answer are dropped."""
     if not isinstance(value, list):
         raise wrong_type(path, "a string or an array of parts", value)
     if not value:
@@ -203,7 +203,7 @@ def _spoken(given: Fields, name: str, kind: str) -> list[dict[str, str]]:
 
 
 def _text(part: Fields, name: str) -> str:
-    """It may be empty."""
+    """A string, which may be empty."""
     text = part.take(name)
     if text is None:
         raise missing(part.path(name))

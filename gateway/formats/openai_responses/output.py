@@ -1,7 +1,7 @@
-"""A response's output as it grows: pieces of speech become items, and each step is an event for those who watch.
+"""Builds a response's output: pieces of the answer become items, and each change is a stream event.
 
-One item is said at a time, and ends where another begins. Its events are `output_item.added`, those of its one part or
-of its arguments, and `output_item.done`, which has it whole. What its deltas add up to is what it is in the end.
+One item is open at a time; the next one closes it. Its events are `output_item.added`, those of its one part or of its
+arguments, and `output_item.done` with the whole item. Invariant: the deltas add up to the whole item.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,19 +19,19 @@ _NO_LOGPROBS: Logprobs = []
 
 
 class Output:
-    """The items of one answer. `new_id` makes the id of the item with this number, from its kind's prefix. `names` is
-    how calls are spelt, by what the model calls."""
+    """The items of one answer. `new_id`: (prefix of the kind, index) -> item id. `names`: name in the prompt ->
+    function as the client declared it."""
 
     def __init__(self, new_id: Callable[[str, int], str], names: Mapping[str, CallName]) -> None:
         self._new_id = new_id
         self._names = names
         self._open: _Message | _Reasoning | _Call | None = None
         self.items: list[Item] = []
-        """Those that have ended."""
+        """Completed items."""
         self.ended = False
 
     def say(self, piece: Piece, logprobs: Logprobs = _NO_LOGPROBS) -> list[Event]:
-        """Invariant: a call's arguments follow it, before anything else is said. `logprobs` are a text's."""
+        """Add a piece. Invariant: a call's arguments follow it directly. `logprobs`: of a text piece."""
         events: list[Event] = []
         match piece:
             case Text(text):
@@ -49,13 +49,13 @@ class Output:
                 events += self._begin(_Call(*self._place("fc"), number, id, self._names[name]))
             case CallArguments(number, text):
                 assert isinstance(self._open, _Call)
-                assert self._open.number == number, "arguments follow their own call"
+                assert self._open.number == number, "arguments of a call that is not open"
                 events.append(self._open.delta(text))
         return events
 
     def end(self, *, cut: bool) -> list[Event]:
-        """Nothing more is said. `cut`: it would have gone on, so that what was said last is not complete. An answer has
-        one item at least."""
+        """Close the output. `cut`: the answer was cut off, so its last item is incomplete. An empty answer has one
+        empty message."""
         events: list[Event] = []
         if self._open is None:
             events = self._begin(_Message(*self._place("msg")))
@@ -79,7 +79,7 @@ class Output:
 
 
 class _Growing:
-    """An item that is being said."""
+    """An open item."""
 
     def __init__(self, id: str, index: int) -> None:
         self._id = id
@@ -98,12 +98,12 @@ class _Growing:
 
 
 class _OnePart(_Growing):
-    """An item of one part: a message, or reasoning. `members` are what it has beside its id, its status and the part;
-    `told` are the part's own that are told when it has ended."""
+    """An item of one part: a message or reasoning. `members`: of the item, besides id, status and content.
+    `done_members`: of the part, repeated in the `done` event."""
 
     members: ClassVar[Mapping[str, Any]]
     part_type: ClassVar[str]
-    told: ClassVar[tuple[str, ...]]
+    done_members: ClassVar[tuple[str, ...]]
 
     def begun(self) -> list[Event]:
         return [
@@ -117,7 +117,7 @@ class _OnePart(_Growing):
     def ended(self, whole: Item) -> list[Event]:
         [part] = whole["content"]
         return [
-            self._event(f"{self.part_type}.done", content_index=0, **{name: part[name] for name in self.told}),
+            self._event(f"{self.part_type}.done", content_index=0, **{name: part[name] for name in self.done_members}),
             self._event("content_part.done", content_index=0, part=part),
             self._item_event("done", whole),
         ]
@@ -136,7 +136,7 @@ class _OnePart(_Growing):
 class _Message(_OnePart):
     members = MappingProxyType({"type": "message", "role": "assistant"})
     part_type = "output_text"
-    told = ("text", "logprobs")
+    done_members = ("text", "logprobs")
 
     def __init__(self, id: str, index: int) -> None:
         super().__init__(id, index)
@@ -153,7 +153,7 @@ class _Message(_OnePart):
 class _Reasoning(_OnePart):
     members = MappingProxyType({"type": "reasoning", "summary": ()})
     part_type = "reasoning_text"
-    told = ("text",)
+    done_members = ("text",)
 
     def delta(self, text: str) -> Event:
         return self._delta(text)

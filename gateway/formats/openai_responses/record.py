@@ -1,4 +1,4 @@
-"""A response as it is stored: the object, what it was asked, and what came before that."""
+"""A stored response: the object, its input items, and the items before them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _MEMBERS = {"response", "before", "input"}
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """`input` has ids, as it is listed; `before` are the items of the responses that this one goes on from."""
+    """`before`: items of the previous responses. `input`: this response's input items, with ids."""
 
     response: dict[str, Any]
     before: Sequence[Item]
@@ -26,7 +26,7 @@ class Record:
 
     @classmethod
     def of(cls, response: dict[str, Any], before: Sequence[Item], given: Sequence[Item]) -> "Record":
-        """With an id for each of the given items that has none yet."""
+        """A record of `given` input items. Items without an id get one."""
         numbered = enumerate(given)
         return cls(
             response,
@@ -36,7 +36,7 @@ class Record:
 
     @property
     def items(self) -> list[Item]:
-        """All that was said when it had ended."""
+        """All items up to the end of this response."""
         return [*self.before, *self.input, *self.response["output"]]
 
     def to_json(self) -> bytes:
@@ -57,8 +57,8 @@ class Record:
 async def read_record(records: Records, tenant_id: str, id: str) -> Record | None:
     """
     Raises:
-        SessionStoreAway: nobody can tell.
-        APIError: 500, what is stored is none of a form that is known.
+        SessionStoreAway: the store is unavailable.
+        APIError: 500, the stored record has an unknown format.
     """
     if not is_response_id(id):
         return None

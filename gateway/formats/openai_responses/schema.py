@@ -19,7 +19,7 @@ MAX_INCLUDES = 16
 
 _LOGPROBS = "message.output_text.logprobs"
 _NOTHING_ENCRYPTED = "reasoning.encrypted_content"
-"""Asked for by clients that store nothing, to send reasoning back. It goes out in the clear and comes back so."""
+"""Requested by clients that store nothing, to send reasoning back. Reasoning is returned unencrypted."""
 
 REFUSED: Mapping[str, tuple[object, ...]] = {
     "access_programs": (),
@@ -33,13 +33,13 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
     "prompt_cache_retention": (),
     "truncation": ("disabled",),
 }
-"""Known to OpenAI and not honoured here, with the values that ask for nothing."""
+"""Parameters of OpenAI's that are not supported, each with its neutral values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """What a body says beside what is generated. `items` are its input, references among them. `echo` is what the
-    answer says again. `logprobs`: they go with the answer's text."""
+    """The parameters of a body that do not affect sampling. `items`: its input, including references. `echo`: members
+    that the response repeats. `logprobs`: whether output text has log-probabilities."""
 
     items: Sequence[Item]
     instructions: str | None
@@ -48,17 +48,17 @@ class Stated:
     logprobs: bool
     reasoning_effort: str | None
     names: Mapping[str, CallName]
-    """How calls are spelt, by what the model calls."""
+    """Name in the prompt -> function as the client declared it."""
     echo: Mapping[str, Any]
     unshown_tool_chars: int
-    """Of tools that are stored with the response, and that the model is not told of."""
+    """Characters of declared tools that are stored with the response and are not part of the prompt."""
 
     def conversation(self, messages: tuple[Mapping[str, Any], ...]) -> Conversation:
         return Conversation(messages=messages, reasoning_effort=self.reasoning_effort, effort_param="reasoning.effort")
 
 
 def parse_response(fields: Fields) -> tuple[GenerationRequest, Stated]:
-    """The request has no prompt yet: that is the input's items, behind what is stored.
+    """Parse a body. The request has no prompt yet: `ResponseTurn` makes it from stored items and the input.
 
     Raises: APIError, InvalidParameter.
     """
@@ -84,7 +84,7 @@ def parse_response(fields: Fields) -> tuple[GenerationRequest, Stated]:
     echo = {
         "instructions": instructions,
         "max_output_tokens": max_tokens,
-        # Calls of tools that run here would count, and none does.
+        # It bounds calls of server-side tools, of which there are none.
         "max_tool_calls": fields.integer("max_tool_calls", 1, MAX_TOKENS),
         "metadata": take_metadata(fields),
         "previous_response_id": previous,
@@ -98,7 +98,7 @@ def parse_response(fields: Fields) -> tuple[GenerationRequest, Stated]:
         **stated_hints(fields),
         **tools.echo,
     }
-    fields.nested("client_metadata")  # Codex's, for whoever reads its traffic
+    fields.nested("client_metadata")  # Codex's telemetry
     fields.finish(REFUSED)
     request = GenerationRequest(
         model=model,
@@ -137,7 +137,7 @@ def _take_stream(fields: Fields) -> bool:
 
 
 def _take_text(fields: Fields) -> tuple[Any, dict[str, Any]]:
-    """`text`: the grammar of the answer, None for any text, and what is said again."""
+    """`text`: the grammar of the answer (None for free text) and the member that the response repeats."""
     given = fields.nested("text")
     echo: dict[str, Any] = {"format": {"type": "text"}, "verbosity": "medium"}
     if given is None:
@@ -151,7 +151,7 @@ def _take_text(fields: Fields) -> tuple[Any, dict[str, Any]]:
 
 
 def _take_reasoning(fields: Fields) -> dict[str, str | None]:
-    """`reasoning`. There are no summaries: a model's reasoning is all there, so that `auto` asks for what it gets."""
+    """`reasoning`. Summaries are not made: reasoning is returned in full, which `auto` allows."""
     given = fields.nested("reasoning")
     if given is None:
         return {"effort": None, "summary": None}
@@ -163,7 +163,7 @@ def _take_reasoning(fields: Fields) -> dict[str, str | None]:
 
 
 def _take_logprobs(fields: Fields) -> tuple[bool, int]:
-    """Whether the text goes with log-probabilities, and with how many alternatives."""
+    """Whether output text has log-probabilities, and the number of alternatives."""
     included = [as_string(each, f"include[{i}]") for i, each in enumerate(fields.array("include", MAX_INCLUDES) or [])]
     for i, each in enumerate(included):
         if each not in (_LOGPROBS, _NOTHING_ENCRYPTED):

@@ -1,5 +1,5 @@
-"""GET and DELETE /v1/responses/{id}, and GET /v1/responses/{id}/input_items: what is stored, for the tenant whose it
-is. Another tenant's is as one that is not there."""
+"""GET and DELETE /v1/responses/{id}, and GET /v1/responses/{id}/input_items: a tenant's stored responses. Another
+tenant's response is not found."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -79,10 +79,10 @@ async def _read(records: Records, scope: Scope) -> Record:
 
 
 def _query(scope: Scope, readers: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
-    """The parameters of the query that are stated.
+    """The parameters of the query string.
 
     Raises:
-        APIError: 400 naming the parameter: unknown, or none of its values.
+        APIError: 400 naming the parameter that is unknown or has an invalid value.
     """
     query = scope["query_string"]
     if len(query) > _MAX_QUERY_BYTES:

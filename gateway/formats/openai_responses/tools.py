@@ -1,4 +1,4 @@
-"""Tools as responses spell them: `tools`, `tool_choice` and `parallel_tool_calls`."""
+"""The tools of a response: `tools`, `tool_choice` and `parallel_tool_calls`."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -21,13 +21,13 @@ _REFUSED: Mapping[str, tuple[object, ...]] = {
     "defer_loading": (False,),
     "output_schema": (),
 }
-"""Of a function: known to OpenAI and not honoured here, with the values that ask for nothing."""
+"""Members of OpenAI's functions that are not supported, each with its neutral values."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredTools:
-    """`use` is what may be called, None where nothing is declared; `names` is how a call of each is spelt, by the name
-    that the model knows; `echo` is what the answer says again."""
+    """`use`: the tools that may be called; None without tools. `names`: name in the prompt -> function as the client
+    declared it. `echo`: members that the response repeats."""
 
     use: ToolUse | None
     names: Mapping[str, CallName]
@@ -35,7 +35,7 @@ class DeclaredTools:
 
     @property
     def unshown_chars(self) -> int:
-        """Of what the answer says again, near enough: what the model is not told of, as it may not call it."""
+        """Approximate characters of the repeated tools that `tool_choice` excludes from the prompt."""
         shown = () if self.use is None else self.use.shown
         told = sum(len(orjson.dumps((tool.description, tool.parameters))) for tool in shown)
         return max(0, len(orjson.dumps((self.echo["tools"], self.echo["tool_choice"]))) - told)
@@ -44,7 +44,7 @@ class DeclaredTools:
 def take_tools(fields: Fields) -> DeclaredTools:
     """
     Raises:
-        APIError: 400, naming the place. Tools of other types than functions, alone and in namespaces, run at OpenAI.
+        APIError: 400, naming the member. Only functions, alone or in namespaces, are supported.
     """
     tools: list[Tool] = []
     names: dict[str, CallName] = {}
@@ -76,7 +76,7 @@ def take_tools(fields: Fields) -> DeclaredTools:
 
 
 def _namespace(given: Fields) -> tuple[dict[str, Any], list[Tool]]:
-    """What a namespace says of itself, and its functions by their own names."""
+    """A namespace's own members, and its functions under their own names."""
     name = given.required_string("name")
     if not _NAMESPACE.fullmatch(name):
         raise wrong_pattern(given.path("name"), "1 to 64 letters, digits, underscores and dashes")
@@ -89,7 +89,7 @@ def _namespace(given: Fields) -> tuple[dict[str, Any], list[Tool]]:
 
 
 def _described(tool: Tool, namespace: str) -> Tool:
-    """With what is said of its namespace, which the model is not told of elsewhere."""
+    """The tool with its namespace's description before its own."""
     return replace(tool, description=f"{namespace}\n{tool.description or ''}".rstrip())
 
 
@@ -122,7 +122,7 @@ def _chosen(choice: object, tools: tuple[Tool, ...], parallel: bool) -> ToolUse:
 
 
 def _allowed(given: Fields, tools: Sequence[Tool], parallel: bool) -> ToolUse:
-    """Some of the tools: the model is told of no others."""
+    """`allowed_tools`: the prompt contains only the allowed tools."""
     mode = given.required_string("mode")
     if mode not in (ToolChoice.AUTO, ToolChoice.REQUIRED):
         raise unsupported_value(given.path("mode"), mode, ("auto", "required"))

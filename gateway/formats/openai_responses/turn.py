@@ -1,4 +1,4 @@
-"""One request's way through what is stored: what it goes on from, and what is kept of it."""
+"""Loads the responses that a request continues from, and stores its own."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,13 +23,13 @@ from gateway.tenancy.records import Principal
 
 KEPT_HEADER = "x-turnpike-response-kept"
 MAX_REFERRED = 16
-"""Responses whose items one request may refer to: each is a read of the store."""
+"""Number of responses whose items one request may refer to. Each is one read of the store."""
 MAX_UNSHOWN_CHARS = 128 * 1024
-"""Of what would be stored with a response, and is no part of its prompt: nobody pays for that by the token."""
+"""Bound on characters that are stored with a response and are not part of its prompt, as they are not billed."""
 
 
 class ResponseTurn:
-    """A `ConversationHook`: called before routing, when the formatter is made, and when the answer has ended."""
+    """A `ConversationHook`, called before routing, when the formatter is made, and after the answer."""
 
     def __init__(self, request: GenerationRequest, stated: Stated) -> None:
         self._request = request
@@ -38,14 +38,14 @@ class ResponseTurn:
         self._input: Sequence[Item] = ()
         self._records: Records | None = None
         self._tenant_id = ""
-        self._wire: ResponsesFormatter | None = None
+        self._formatter: ResponsesFormatter | None = None
         self._kept: bool | None = None
 
     async def recall(self, services: Services, caller: Principal) -> GenerationRequest:
         """
         Raises:
-            APIError: 404, what it goes on from is not there, or not the tenant's; 400, there is nothing to answer.
-            SessionStoreAway: that cannot be read.
+            APIError: 404, the tenant has no such previous response or item; 400, the input is empty.
+            SessionStoreAway: the store is unavailable.
         """
         self._records, self._tenant_id = services.sessions.responses, caller.tenant_id
         previous = self._stated.previous_response_id
@@ -73,24 +73,25 @@ class ResponseTurn:
     def formatter(
         self, meta: ResponseMeta, request: GenerationRequest, model: ServedModel, prompts: Sequence[PreparedPrompt]
     ) -> ResponsesFormatter:
-        """The formatter of the answer, which `keep` reads."""
-        self._wire = ResponsesFormatter(meta, self._stated, model.text.tokenizer)
-        return self._wire
+        """The formatter of the answer. `keep` reads the response from it."""
+        self._formatter = ResponsesFormatter(meta, self._stated, model.text.tokenizer)
+        return self._formatter
 
     async def keep(self, choices: Sequence[ParsedDelta], usage: UsageTotal) -> None:
-        wire = self._wire
-        assert wire is not None
+        formatter = self._formatter
+        assert formatter is not None
         assert self._records is not None
-        wire.add(choices)
+        formatter.add(choices)
         if self._stated.store:
-            record = Record.of(wire.response(usage), self._before, self._input)
-            self._kept = wire.kept = await self._records.put(self._tenant_id, wire.id, record.to_json())
+            record = Record.of(formatter.response(usage), self._before, self._input)
+            self._kept = await self._records.put(self._tenant_id, formatter.id, record.to_json())
+            formatter.kept = self._kept
 
     def headers(self) -> Mapping[str, str]:
         return {} if self._kept is None else {KEPT_HEADER: "true" if self._kept else "false"}
 
     async def _resolved(self, items: Sequence[Item]) -> list[Item]:
-        """With what they refer to in the place of references."""
+        """The items, with each reference replaced by its item."""
         known: dict[str, Record] = {}
         resolved = []
         for i, item in enumerate(items):

@@ -33,7 +33,7 @@ def parsed(pieces: Sequence[Piece], cuts: Sequence[int], last: TextDelta) -> lis
     return [*outputs, ParsedDelta(0, last, rest, finish_reason=reason)]
 
 
-def wire_of(*, shows_thinking: bool = True, is_cut: bool = False, stops: Sequence[str] = ("END",)):
+def formatter_of(*, shows_thinking: bool = True, is_cut: bool = False, stops: Sequence[str] = ("END",)):
     return MessagesFormatter(META, Terms(10, stops, is_cut, shows_thinking))
 
 
@@ -52,16 +52,16 @@ def usage_after(*deltas: TextDelta, bound_by: Scope | None = None) -> UsageTotal
 
 def whole(pieces: Sequence[Piece], last: TextDelta | None = None, *, bound_by: Scope | None = None, **terms) -> dict:
     last = last or ended()
-    body = wire_of(**terms).body(parsed(pieces, (), last), usage_after(last, bound_by=bound_by))
+    body = formatter_of(**terms).body(parsed(pieces, (), last), usage_after(last, bound_by=bound_by))
     return orjson.loads(body)
 
 
 def streamed(pieces: Sequence[Piece], cuts: Sequence[int], last: TextDelta | None = None, **terms) -> bytes:
     last = last or ended()
     outputs = parsed(pieces, cuts, last)
-    wire = wire_of(**terms)
-    said = wire.start() + b"".join(wire.events(output) for output in outputs)
-    return said + wire.end(usage_after(*(output.delta for output in outputs)))
+    formatter = formatter_of(**terms)
+    said = formatter.start() + b"".join(formatter.events(output) for output in outputs)
+    return said + formatter.end(usage_after(*(output.delta for output in outputs)))
 
 
 def accumulated(stream: bytes) -> Message:
@@ -192,5 +192,5 @@ def test_a_limits_cut_is_not_the_windows():
 
 
 def test_a_failure_is_an_event_of_its_own():
-    event = wire_of().failure(APIError(503, "Retry.", code="service_unavailable"))
+    event = formatter_of().failure(APIError(503, "Retry.", code="service_unavailable"))
     assert event == (b'event: error\ndata: {"type":"error","error":{"type":"api_error","message":"Retry."}}\n\n')

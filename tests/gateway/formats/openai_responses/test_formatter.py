@@ -30,7 +30,7 @@ TOOL = {"type": "function", "name": "look_up"}
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)
 
 
-def new_wire() -> ResponsesFormatter:
+def new_formatter() -> ResponsesFormatter:
     tools = [
         {"type": "function", "name": "add"},
         {"type": "namespace", "name": "web", "description": "d", "tools": [TOOL]},
@@ -49,16 +49,16 @@ def output(pieces: Sequence[Piece], last: bool, reason: FinishReason) -> ParsedD
 
 
 def streamed(portions: Sequence[Sequence[Piece]], reason: FinishReason = FinishReason.STOP) -> list[dict]:
-    wire = new_wire()
-    data = wire.start()
+    formatter = new_formatter()
+    data = formatter.start()
     for number, pieces in enumerate(portions):
-        data += wire.events(output(pieces, number == len(portions) - 1, reason))
-    return sse.events((data + wire.end(usage())).decode())
+        data += formatter.events(output(pieces, number == len(portions) - 1, reason))
+    return sse.events((data + formatter.end(usage())).decode())
 
 
 def whole(portions: Sequence[Sequence[Piece]], reason: FinishReason = FinishReason.STOP) -> dict:
     together = [piece for portion in portions for piece in portion]
-    return orjson.loads(new_wire().body([output(together, True, reason)], usage()))
+    return orjson.loads(new_formatter().body([output(together, True, reason)], usage()))
 
 
 def added_up(events: list[dict]) -> list[dict]:
