@@ -1,4 +1,4 @@
-"""Finds calls of tools in what a model says."""
+"""Finds tool calls in model output."""
 
 from collections.abc import Callable, Container
 
@@ -12,15 +12,14 @@ _CLOSING = "}],; \t\r\n"
 
 
 class CallReader:
-    """Reads one choice that may call tools or, without a form, that is nothing but calls.
+    """Reads one choice that may call tools. Without a `form`, the choice consists of calls only.
 
-    Text comes out at once, but for an end that may become a marker, and for space in front of all text or behind a
-    call, which goes where a call follows or nothing does. A call comes out when its arguments begin, and they follow as
-    they come. What is no call after all, malformed or of a tool that was not declared, comes out as text, to the last
-    character. Where that shows only when arguments have begun, they stay as they are, no JSON: nothing is made up to
-    finish them, as a client would act on it.
+    Text is returned at once, except a suffix that may become a marker, and whitespace at the start or after a call,
+    which is dropped before a call and at the end. A call is returned when its arguments start; the arguments follow as
+    they arrive. Malformed calls and calls of undeclared tools are returned as text, without loss. If the error occurs
+    within the arguments, they stay incomplete JSON: the reader never completes them, since a client would act on it.
 
-    `most` calls are told, others are left out. `new_id` names a call by its index.
+    `most`: maximum number of calls; further ones are dropped. `new_id`: index of a call -> its id.
     """
 
     def __init__(
@@ -34,9 +33,9 @@ class CallReader:
         self._heard: Heard = []
         self._attempt: Attempt | None = None
         self._held = ""
-        """What was read and not told: an end of text, or what an attempt has taken since it last told anything."""
+        """Text that was read and not returned: a suffix, or what the parser consumed since its last result."""
         self._marker_chars = 0
-        """Of what an attempt holds, what is text if it fails; what follows may be another call."""
+        """Prefix of `_held` that is text if the parser fails; the rest may contain another call."""
         self._may_be_layout = True
         self._at_start = True
         if form is None:
@@ -52,7 +51,7 @@ class CallReader:
         return _joined(pieces)
 
     def _in_text(self, text: str, pieces: list[Piece]) -> str | None:
-        """Tell what is text for certain. Returns what follows where a call may begin, if it does."""
+        """Return the text that cannot be part of a call. The result is the rest after a marker, or None."""
         text, self._held, form = self._held + text, "", self._form
         if form is None:
             self._say(text, pieces)
@@ -81,7 +80,7 @@ class CallReader:
         return text[behind:]
 
     def _in_call(self, text: str, pieces: list[Piece]) -> str | None:
-        """Tell what an attempt hears. Returns what follows its end, or all that is to be read again if it fails."""
+        """Feed the parser. The result is the text after its end or, if it fails, the text to read again."""
         attempt, begins = self._attempt, 0
         assert attempt is not None
         for end, char in enumerate(text, 1):
@@ -106,10 +105,10 @@ class CallReader:
         return None
 
     def _end(self, pieces: list[Piece]) -> None:
-        """No more will come."""
+        """Return the text that is still held."""
         held, self._held = self._held, ""
         if self._attempt is not None and self._calls and not self._marker_chars:
-            # What closes a call may be missing.
+            # The closing tag may be missing.
             held = "" if _CLOSING_TAG.startswith(held.strip(_CLOSING)) else held
         elif self._calls and not held.strip():
             held = ""
@@ -142,7 +141,7 @@ class CallReader:
 
 
 def _joined(pieces: list[Piece]) -> list[Piece]:
-    """Without cuts between pieces of the same kind."""
+    """Merge adjacent pieces of the same kind."""
     joined: list[Piece] = []
     for piece in pieces:
         match joined[-1:], piece:

@@ -1,4 +1,4 @@
-"""A grammar for an answer that has to be calls of tools: compact JSON, `{"name": .., "arguments": {..}}`."""
+"""The grammar of an answer that must be tool calls: compact JSON, `{"name": .., "arguments": {..}}`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -7,15 +7,15 @@ from engine.grammar import GrammarSpec
 from gateway.speech.tools import Tool, ToolChoice, ToolUse
 
 MAX_FORCED_CALLS = 16
-"""In one answer. A model that repeats itself would write calls until its tokens are at an end."""
+"""Maximum calls of one answer. A model that repeats itself would write calls up to `max_tokens`."""
 
 _LITERAL = ("const", "enum", "default", "examples")
 _BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 
 
 def forced_grammar(use: ToolUse | None) -> GrammarSpec | None:
-    """None where no call is asked for. Arguments are valid by their tool's schema, with or without `strict`: one call
-    where the tool is named or parallel calls are not wanted, else an array of at least one."""
+    """The grammar; None where no call is required. Arguments match their tool's schema, with or without `strict`. The
+    answer is one call if the tool is named or parallel calls are off, else an array of at least one call."""
     if use is None or use.choice is not ToolChoice.REQUIRED:
         return None
     tools = [tool for tool in use.tools if use.named in (None, tool.name)]
@@ -37,7 +37,7 @@ def _call(tool: Tool, reference: str) -> dict[str, Any]:
 
 
 def _moved(schema: Any, base: str) -> Any:
-    """A schema whose references to places in itself hold where it stands at `base`. Not deeper than schemas may be."""
+    """A schema with its local references rebased to `base`. Recursion is bounded by the nesting of schemas."""
     if isinstance(schema, list):
         return [_moved(each, base) for each in schema]
     if not isinstance(schema, Mapping):

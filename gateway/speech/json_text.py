@@ -1,4 +1,4 @@
-"""JSON that comes character by character."""
+"""Validates JSON character by character."""
 
 import re
 from enum import Enum, auto
@@ -12,7 +12,7 @@ _CLOSES = {"{": "}", "[": "]"}
 
 
 class NotJson(ValueError):
-    """No JSON goes on like this."""
+    """The character does not continue valid JSON."""
 
 
 class _Expects(Enum):
@@ -29,9 +29,10 @@ class _Expects(Enum):
 
 
 class JsonText:
-    """Follows one value, an object, an array or a string, and says when it has `ended`. To any depth.
+    """Validates one value of any depth: an object, an array or a string. `ended`: the value is complete.
 
-    What it took is the beginning of a valid text (RFC 8259), but for a number or a literal that has not ended.
+    Invariant: the characters taken are a prefix of a valid JSON text (RFC 8259), except that a number or a literal is
+    only validated at its end.
     """
 
     __slots__ = ("_after_string", "_expects", "_hex_left", "_open", "_word", "ended")
@@ -45,7 +46,7 @@ class JsonText:
         self._word = ""
 
     def take(self, char: str) -> None:
-        """Raises: NotJson, and then it must not be asked again. There must be more to come."""
+        """Take the next character. Requires: not `ended`. Raises: NotJson, after which the object is unusable."""
         match self._expects:
             case _Expects.IN_STRING:
                 self._in_string(char)
@@ -91,7 +92,7 @@ class JsonText:
         self._expects = _Expects.COMMA_OR_END
 
     def _between(self, char: str) -> None:
-        """Where no string, number or literal is under way."""
+        """Take a character outside strings, numbers and literals."""
         if char in _SPACES:
             return
         match self._expects:
@@ -115,7 +116,7 @@ class JsonText:
         return _CLOSES[self._open[-1]]
 
     def _begin(self, char: str) -> None:
-        """A value begins."""
+        """Take the first character of a value."""
         if char in _CLOSES:
             self._open.append(char)
             self._expects = _Expects.KEY_OR_END if char == "{" else _Expects.VALUE_OR_END

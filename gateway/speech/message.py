@@ -1,4 +1,4 @@
-"""An answer as a message of the conversation that goes on behind it."""
+"""An answer as a message of its conversation."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,21 +8,21 @@ import orjson
 from gateway.speech.pieces import Call, ParsedMessage
 
 _MAX_LEVELS = 64
-"""Of arguments; a client that says them again may not nest them deeper."""
+"""Maximum nesting of arguments, equal to the bound on tool calls in a request."""
 
 
-def as_message(spoken: ParsedMessage) -> dict[str, Any]:
-    """In OpenAI's form, with arguments as objects, as chat templates take them.
+def as_message(answer: ParsedMessage) -> dict[str, Any]:
+    """The answer in OpenAI's format, with arguments as objects, which chat templates read.
 
-    A call that was cut short is left out, as no result can follow it. What the model said to itself is of use as long
-    as its calls are under way, so it stays with those alone.
+    Calls that were cut off are dropped, as no result can follow them. Reasoning is kept only with calls: the model
+    needs it until the calls have results.
     """
-    calls = [each for call in spoken.calls if (each := _call(call)) is not None]
-    message: dict[str, Any] = {"role": "assistant", "content": spoken.text or ""}
+    calls = [each for call in answer.calls if (each := _call(call)) is not None]
+    message: dict[str, Any] = {"role": "assistant", "content": answer.text or ""}
     if calls:
-        message |= {"content": spoken.text, "tool_calls": calls}
-        if spoken.reasoning is not None:
-            message["reasoning_content"] = spoken.reasoning
+        message |= {"content": answer.text, "tool_calls": calls}
+        if answer.reasoning is not None:
+            message["reasoning_content"] = answer.reasoning
     return message
 
 

@@ -1,4 +1,4 @@
-"""Parses an answer once: what the client, its session, the stored response and the usage record are given."""
+"""Parses an answer once, for the client, its session, the stored response and the usage record."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,21 +9,21 @@ from engine.text.reasoning_span import ReasoningTracker
 from gateway.speech.pieces import CallBegun, Piece, Text
 
 TOOL_CALLS = "tool_calls"
-"""The finish reason of a choice that ended with calls of tools."""
+"""Finish reason of a choice that ended with tool calls."""
 
 
 class Reader(Protocol):
     """Reads the text of one choice.
 
-    Invariants: what it returns does not depend on how the text was cut into deltas, but for where pieces of the same
-    kind are cut; with the last delta everything that it held back is returned.
+    Invariants: the pieces do not depend on how the text is split into deltas, except where pieces of the same kind are
+    split; the last delta returns all held text.
     """
 
     def read(self, delta: TextDelta) -> list[Piece]: ...
 
 
 class PlainReader:
-    """Returns all text as it is."""
+    """Returns all text unchanged."""
 
     def read(self, delta: TextDelta) -> list[Piece]:
         return [Text(delta.text)] if delta.text else []
@@ -31,7 +31,7 @@ class PlainReader:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceParser:
-    """How one choice is parsed. `reasoning` counts its reasoning tokens; the reader may follow the same tracker."""
+    """Parser of one choice. `reasoning` counts its reasoning tokens; the reader may share the tracker."""
 
     reader: Reader
     reasoning: ReasoningTracker | None = None
@@ -39,10 +39,10 @@ class ChoiceParser:
 
 @dataclass(frozen=True, slots=True)
 class ParsedDelta:
-    """A delta of choice `choice`, which is the index that the client sees, and the pieces of the answer in it.
+    """A delta of choice `choice` (the client's index) and its pieces.
 
-    `reasoning_tokens`: how many more of the choice's tokens are known to be reasoning. `finish_reason` is OpenAI's, and
-    None while the choice has not ended.
+    `reasoning_tokens`: number of further tokens of the choice that are reasoning. `finish_reason`: OpenAI's; None until
+    the choice ends.
     """
 
     choice: int
@@ -53,7 +53,7 @@ class ParsedDelta:
 
     @classmethod
     def joined(cls, parts: Sequence["ParsedDelta"]) -> "ParsedDelta":
-        """All deltas of one choice as one: the whole answer."""
+        """All deltas of one choice merged into one."""
         return cls(
             parts[-1].choice,
             joined_delta([part.delta for part in parts]),
@@ -68,7 +68,7 @@ def _plain(choice: int) -> ChoiceParser:
 
 
 class OutputParser:
-    """Parses the choices of one answer. `choice_parser` makes the parser of each, by its index."""
+    """Parses the choices of one answer. `choice_parser`: index -> parser of that choice."""
 
     def __init__(self, choice_parser: Callable[[int], ChoiceParser] = _plain) -> None:
         self._new_parser = choice_parser
@@ -76,7 +76,7 @@ class OutputParser:
         self._called: set[int] = set()
 
     def parse(self, choice: int, delta: TextDelta) -> ParsedDelta:
-        """Parse a delta, the next of its choice."""
+        """Parse the next delta of a choice."""
         parser = self._parsers.get(choice)
         if parser is None:
             parser = self._parsers[choice] = self._new_parser(choice)
@@ -84,14 +84,14 @@ class OutputParser:
         if parser.reasoning is not None:
             reasoning_tokens = parser.reasoning.add(delta.token_ids)
             if isinstance(delta.stop, int):
-                parser.reasoning.add((delta.stop,))  # its text may be shown; it is not among the tokens
+                parser.reasoning.add((delta.stop,))  # not in `token_ids`, but its text may be shown
         pieces = parser.reader.read(delta)
         if any(isinstance(piece, CallBegun) for piece in pieces):
             self._called.add(choice)
         return ParsedDelta(choice, delta, pieces, reasoning_tokens, self._finish_reason(choice, delta.finish_reason))
 
     def _finish_reason(self, choice: int, reason: FinishReason | None) -> str | None:
-        """A choice that was cut short ends with `length`, also amid a call."""
+        """OpenAI's finish reason. A choice that was cut off ends with `length`, also within a call."""
         if reason is None:
             return None
         return TOOL_CALLS if reason is FinishReason.STOP and choice in self._called else reason.value

@@ -1,7 +1,7 @@
-"""Whether a text that has not ended may be about to say something."""
+"""Partial matches of a marker at the end of a text."""
 
 
 def overlap(text: str, marker: str) -> int:
-    """Length of the longest end of the text that the marker begins with, short of all of it."""
+    """Length of the longest suffix of the text that is a proper prefix of the marker."""
     lengths = range(min(len(text), len(marker) - 1), 0, -1)
     return next((length for length in lengths if text.endswith(marker[:length])), 0)

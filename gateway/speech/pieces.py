@@ -1,4 +1,4 @@
-"""The parts of an answer, in the order in which they are said, and a whole answer made of them."""
+"""The parts of an answer in order, and a whole answer made of them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -6,21 +6,21 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Goes on with what the reader sees."""
+    """More visible text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """Goes on with what the model says to itself."""
+    """More reasoning."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallBegun:
-    """A call of a declared tool. Calls of one choice are numbered from 0; arguments of the same number follow."""
+    """The start of a call of a declared tool. `index`: of the call in its choice, from 0. Its arguments follow."""
 
     index: int
     id: str
@@ -29,7 +29,7 @@ class CallBegun:
 
 @dataclass(frozen=True, slots=True)
 class CallArguments:
-    """Goes on with a call's arguments: all of them together are one JSON object."""
+    """More of a call's arguments. Joined, they are one JSON object."""
 
     index: int
     text: str
@@ -49,7 +49,7 @@ class Call:
 
 @dataclass(slots=True)
 class ParsedMessage:
-    """A whole answer. `text` and `reasoning` are None where none was said."""
+    """A whole answer. `text` and `reasoning` are None where the answer has none."""
 
     text: str | None = None
     reasoning: str | None = None

@@ -1,6 +1,6 @@
-"""What a model is told of tools, and of calls that were made: by its chat template, or as text where that knows none.
+"""Puts tools and earlier tool calls into the prompt: by the chat template, or as text if it does not support tools.
 
-The text is in the form of Hermes, which is read back where a model keeps to it.
+The text uses the Hermes format, which the tool call parser of such models reads.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ To call a tool, write a JSON object with its name and its arguments between tags
 def shown(
     messages: Sequence[Message], tools: Sequence[Tool], dialect: Dialect
 ) -> tuple[Sequence[Message], dict[str, Any]]:
-    """Messages as the model's chat template takes them, and the variables that go with them."""
+    """Messages in the form of the model's chat template, and the template variables for tools."""
     if dialect.knows_tools:
         if dialect.call_form is CallForm.MISTRAL:
             messages = [_with_short_ids(message) for message in messages]
@@ -46,13 +46,13 @@ def shown(
 
 
 def _declared(tool: Tool) -> dict[str, Any]:
-    """As OpenAI has it. Templates put the description into text, so there is always one."""
+    """The tool in OpenAI's format. Templates print the description, so it is never missing."""
     function = {"name": tool.name, "description": tool.description or "", "parameters": tool.parameters}
     return {"type": "function", "function": function}
 
 
 def _as_text(messages: Sequence[Message]) -> Iterator[Message]:
-    """Calls become text of the assistant's, and results text of the user's: all that came back together in one."""
+    """Calls become assistant text, and consecutive results one user message."""
     responses: list[str] = []
     for message in messages:
         if message["role"] == "tool":
@@ -72,7 +72,7 @@ def _as_text(messages: Sequence[Message]) -> Iterator[Message]:
 
 
 def _one_by_one(messages: Sequence[Message]) -> Iterator[Message]:
-    """Each call in a message of its own, with its results behind it."""
+    """Each call in its own message, followed by its results."""
     position = 0
     while position < len(messages):
         message = messages[position]
@@ -91,7 +91,7 @@ def _one_by_one(messages: Sequence[Message]) -> Iterator[Message]:
 
 
 def _with_instruction(messages: Sequence[Message], text: str, dialect: Dialect) -> list[Message]:
-    """Behind the client's own system prompt, or as one; in front of what the user says where the template has none."""
+    """Append the text to the system prompt, or add one. Without system prompts, prepend it to the user's message."""
     place = next((i for i, message in enumerate(messages) if message["role"] in _SYSTEM_ROLES), None)
     if place is not None:
         return [*messages[:place], _with_content(messages[place], "{0}\n\n{1}", text), *messages[place + 1 :]]
@@ -113,7 +113,7 @@ def _text_of(message: Message) -> str:
 
 
 def _with_short_ids(message: Message) -> Message:
-    """Mistral's templates refuse ids of calls that do not have nine letters and digits."""
+    """Shorten call ids: Mistral's templates require nine letters and digits."""
     changed: dict[str, Any] = {}
     if "tool_call_id" in message:
         changed["tool_call_id"] = _short_id(message["tool_call_id"])

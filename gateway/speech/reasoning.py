@@ -1,6 +1,6 @@
-"""Separates reasoning from the answer: a span at the beginning, between two markers.
+"""Separates reasoning from the answer: a span at the start, between two markers.
 
-Markers further on are text: a model may write about them.
+Later markers are text: a model may write about them.
 """
 
 from dataclasses import replace
@@ -21,11 +21,11 @@ class _Place(Enum):
 
 
 class ReasoningReader:
-    """Reads the span, and has `answer` read what follows.
+    """Reads the reasoning span, and passes the text after it to the reader `answer`.
 
-    `tracker` decides where the span begins and ends. It has processed the tokens of a delta before the delta's text is
-    read; the text may lag behind the tokens. Space around the span's text and behind its end is layout, and is
-    dropped. A span that never ends is the whole answer.
+    `tracker` decides where the span starts and ends. It processes a delta's tokens before the reader gets the delta's
+    text, which may lag behind the tokens. Whitespace around the span is dropped. A span without an end is the whole
+    answer.
     """
 
     def __init__(self, tracker: ReasoningTracker, answer: Reader) -> None:
@@ -53,7 +53,7 @@ class ReasoningReader:
         return pieces
 
     def _before(self, text: str, ended: bool) -> str:
-        """Whether there is a span. Returns what is not held."""
+        """Decide whether there is a span. Returns the text that is not held."""
         begin, visible = self.tracker.begin, text.lstrip(WHITESPACE)
         is_undecided = self.tracker.state is SpanState.BEFORE
         lags = self.tracker.has_span and len(visible) < len(begin) and begin.startswith(visible)
@@ -67,7 +67,7 @@ class ReasoningReader:
         return text
 
     def _inside(self, text: str, ended: bool, pieces: list[Piece]) -> str:
-        """Read what is of the span. Returns what is behind it."""
+        """Read the text of the span. Returns the text after it."""
         if not self._has_text:
             text = text.lstrip()
         reasoning, end, behind = self._cut(text)
@@ -84,7 +84,7 @@ class ReasoningReader:
         return behind
 
     def _cut(self, text: str) -> tuple[str, str, str]:
-        """As `str.partition` at the marker that ends the span: one that its model only wrote about may come before."""
+        """Partition at the marker that ends the span, as `str.partition`. Markers within the reasoning are skipped."""
         marker, tracker, begin = self.tracker.end, self.tracker, 0
         while (place := text.find(marker, begin)) >= 0:
             if tracker.state is SpanState.AFTER and self._spelled_ends == tracker.spelled_ends:

@@ -1,7 +1,7 @@
-"""The forms in which models write calls of tools, read character by character.
+"""Parsers of the formats in which models write tool calls.
 
-An attempt is a coroutine that is sent the text behind a form's marker and says on the way what it has understood. It
-returns behind the last call that belongs to the marker, and raises `NotACall` where the text is none after all.
+A parser (`Attempt`) is a coroutine that receives the text after a format's marker, character by character, and appends
+its results to `Heard`. It returns after the last call of the marker, and raises `NotACall` for any other text.
 """
 
 import json
@@ -19,18 +19,18 @@ _MAX_NAME_CHARS = 256
 
 
 class NotACall(Exception):
-    """What looked like a call is text."""
+    """The text is not a tool call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A call of this tool. Its arguments follow: the text of one JSON object."""
+    """The start of a call of this tool. Its arguments follow as the text of one JSON object."""
 
     name: str
 
 
 Heard = list["Begun | str"]
-"""What an attempt understood: calls that begin, each with its arguments in parts behind it."""
+"""Results of a parser: the start of each call, followed by parts of its arguments."""
 
 T = TypeVar("T")
 _Reading = Generator[None, str, T]
@@ -39,8 +39,8 @@ Attempt = _Reading[None]
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """`marker` is what a call begins with. `bare`: an answer that begins with a brace may be one without a marker, too.
-    `attempt` takes the names of the declared tools."""
+    """A format. `marker`: prefix of a call. `bare`: an answer that starts with a brace may be a call without a marker.
+    `attempt`: makes the parser, from the names of the declared tools."""
 
     marker: str
     attempt: Callable[[Container[str], Heard], Attempt]
@@ -59,7 +59,7 @@ def _hermes(names: Container[str], heard: Heard) -> Attempt:
 
 
 def _llama(names: Container[str], heard: Heard) -> Attempt:
-    """`{"name": .., "parameters": {..}}`, and more of them behind semicolons."""
+    """`{"name": .., "parameters": {..}}`, several separated by semicolons."""
     while True:
         yield from _object(names, heard, (yield from _past_spaces()))
         if (yield from _past_spaces()) != ";":
@@ -67,7 +67,7 @@ def _llama(names: Container[str], heard: Heard) -> Attempt:
 
 
 def _mistral(names: Container[str], heard: Heard) -> Attempt:
-    """`[{..}, {..}]`, or `name[ARGS]{..}`, with `[CALL_ID]..` between the two in some versions."""
+    """`[{..}, {..}]`, or `name[ARGS]{..}`, in some versions `name[CALL_ID]..[ARGS]{..}`."""
     char = yield from _past_spaces()
     if char == "[":
         yield from _array(names, heard)
@@ -90,7 +90,7 @@ def _mistral(names: Container[str], heard: Heard) -> Attempt:
 
 
 def forced(names: Container[str], heard: Heard) -> Attempt:
-    """What the grammar of `gateway.speech.forced` allows: one object, or an array of them, and nothing else."""
+    """The output of the grammar of `gateway.speech.forced`: one object, or an array of objects."""
     char = yield from _past_spaces()
     if char == "[":
         yield from _array(names, heard)
@@ -106,7 +106,7 @@ FORMS = {
 
 
 def _array(names: Container[str], heard: Heard) -> Attempt:
-    """Calls in an array, behind its bracket."""
+    """Calls in an array, after its opening bracket."""
     while True:
         yield from _object(names, heard, (yield from _past_spaces()))
         char = yield from _past_spaces()
@@ -117,8 +117,8 @@ def _array(names: Container[str], heard: Heard) -> Attempt:
 
 
 def _object(names: Container[str], heard: Heard, char: str) -> Attempt:
-    """One call as an object that begins with `char`. It is one when its name is known and its arguments begin; other
-    members, an id for example, are passed over."""
+    """One call as an object that starts with `char`. The call starts once its name and its arguments are found; other
+    members, such as an id, are skipped."""
     name = arguments = None
     if char != "{":
         raise NotACall
@@ -154,7 +154,7 @@ def _object(names: Container[str], heard: Heard, char: str) -> Attempt:
 
 
 def _arguments(name: str, heard: Heard, char: str) -> Attempt:
-    """The arguments of a call, told as they come."""
+    """The arguments of a call, appended as they arrive."""
     if char != "{":
         raise NotACall
     text = JsonText()
@@ -168,7 +168,7 @@ def _arguments(name: str, heard: Heard, char: str) -> Attempt:
 
 
 def _whole_object(char: str) -> _Reading[str]:
-    """The text of an object, when it has ended."""
+    """The text of a complete object."""
     if char != "{":
         raise NotACall
     return (yield from _text_of(char))
@@ -182,7 +182,7 @@ def _string(char: str) -> _Reading[str]:
 
 
 def _skipped(char: str) -> _Reading[str]:
-    """Past any value, to the first character behind it that is no space."""
+    """Skip any value. Returns the next character that is not whitespace."""
     if char in '{["':
         yield from _text_of(char)
         return (yield from _past_spaces())
@@ -198,7 +198,7 @@ def _skipped(char: str) -> _Reading[str]:
 
 
 def _text_of(char: str) -> _Reading[str]:
-    """An object, an array or a string that begins with `char`, to its end."""
+    """The text of an object, an array or a string that starts with `char`."""
     text, taken = JsonText(), []
     while True:
         _take(text, char)
@@ -209,12 +209,12 @@ def _text_of(char: str) -> _Reading[str]:
 
 
 def _tag() -> _Reading[str]:
-    """A word in brackets, behind the first of them."""
+    """A word in brackets, after the opening bracket."""
     return "[" + (yield from _until("]")) + "]"
 
 
 def _until(end: str) -> _Reading[str]:
-    """A few name characters, and `end`."""
+    """Up to `_MAX_NAME_CHARS` name characters, ended by `end`."""
     taken = ""
     while (char := (yield)) in _NAME_CHARS and len(taken) < _MAX_NAME_CHARS:
         taken += char
@@ -224,7 +224,7 @@ def _until(end: str) -> _Reading[str]:
 
 
 def _past_spaces() -> _Reading[str]:
-    """The next character that is no space."""
+    """The next character that is not whitespace."""
     while (char := (yield)) in _SPACES:
         pass
     return char

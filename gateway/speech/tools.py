@@ -1,4 +1,4 @@
-"""Tools that a client declares, and which of them an answer may or must call."""
+"""Declared tools, and the tools that an answer may or must call."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that the client can run. `parameters` is the JSON schema of its arguments, an object's; `param` is the
-    body's field with that schema, for errors."""
+    """A function that the client can run. `parameters`: JSON schema of the arguments object. `param`: the parameter of
+    the body that has the schema, for errors."""
 
     name: str
     description: str | None
@@ -28,8 +28,8 @@ class ToolChoice(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """What a request says of tools. `named` is the one that has to be called, with `choice` REQUIRED. `param` is the
-    body's field, for errors."""
+    """The tools of a request. `named`: the tool that must be called, with `choice` REQUIRED. `param`: the parameter of
+    the body, for errors."""
 
     tools: tuple[Tool, ...]
     choice: ToolChoice = ToolChoice.AUTO
@@ -39,10 +39,10 @@ class ToolUse:
 
     @property
     def shown(self) -> tuple[Tool, ...]:
-        """The tools that a model is told of: none where it is to call none."""
+        """The tools that the prompt contains: none if the answer must call none."""
         return () if self.choice is ToolChoice.NONE else self.tools
 
     @property
     def most_calls(self) -> int | None:
-        """How many an answer may make; None: any number."""
+        """Maximum number of calls of an answer; None: unlimited."""
         return None if self.parallel and self.named is None else 1
