@@ -1,2 +1,2 @@
-"""What requests consume: events, made durable here before the client sees the end of its stream, and brought to where
-they are billed and shown."""
+"""Usage metering: events are made durable on this machine before a stream ends, and delivered to ClickHouse for billing
+and reporting."""

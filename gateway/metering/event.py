@@ -1,4 +1,4 @@
-"""The usage event: what one request consumed and what it costs. Everything that is billed is a sum over these."""
+"""The usage event: consumption and cost of one request. Every billed amount is a sum of events."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -14,12 +14,13 @@ from gateway.common.timestamps import unix_ms
 from gateway.routing.reason import RouteReason
 
 SCHEMA_VERSION = 3
-"""Version 1 has no `routed_model` and no `route_reason`: there was no routing. Version 2 has no `paused_ms`."""
+"""Version 1 has no `routed_model` and no `route_reason`. Version 2 has no `paused_ms`."""
 
 
 class Ending(StrEnum):
-    """Why a request ended. `stop`, `length` and `tool_calls` are OpenAI's; `quota`: a limit or the budget ended it;
-    `cancelled`: its client went away; `interrupted`: the gateway died under it, and the journal told the next one."""
+    """Why a request ended. `stop`, `length` and `tool_calls` are OpenAI's. `quota`: a limit or the budget ended it.
+    `cancelled`: the client disconnected. `interrupted`: the gateway crashed; its next start recovered the request from
+    the journal."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -31,22 +32,21 @@ class Ending(StrEnum):
 
 
 class InvalidEvent(ValueError):
-    """Bytes that are not a usage event of a known version; the message names what is wrong."""
+    """Bytes that are not a usage event of a known version. The message names the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageEvent:
     """One request's consumption. The field names are the columns of `usage_events` in ClickHouse.
 
-    `event_id` is the identity for de-duplication. `source` is the journal that wrote it, `sequence` its place there:
-    1, 2, 3, ... without a gap. The client asked for `requested_model`; routing chose `routed_model`, for
-    `route_reason`, of which `served_model` is the version that answered. Billed are `prompt_tokens` (of which
-    `cached_tokens` came from the prefix cache) and `completion_tokens`, those that were sent to the client;
-    `undelivered_tokens` were computed for it and not sent.
-    `queue_ms` is how long it waited until it was first admitted; for `paused_ms` it stood still because its client did
-    not read. `engine_ns` is the request's share of the steps it was in; `recompute_ns` is what it had to repeat after
-    preemptions, by the class that each was for. `cost_nanodollars` is final: the tokens at the price version of the
-    moment. `occurred_at` is the end of the request, UTC, to the millisecond.
+    `event_id`: identity for deduplication. `source`: id of the journal. `sequence`: number in the journal: 1, 2, 3, ...
+    without a gap. `requested_model`: name that the client sent. `routed_model`: model that routing chose, for
+    `route_reason`. `served_model`: version of it that answered. Billed are `prompt_tokens` (of which `cached_tokens`
+    are prefix cache hits) and `completion_tokens`, which were sent to the client. `undelivered_tokens`: computed and
+    not sent. `queue_ms`: wait until first admitted. `paused_ms`: time paused because the client did not read.
+    `engine_ns`: the request's share of its engine steps. `recompute_ns`: recomputation after preemptions, by the class
+    that preempted. `cost_nanodollars` is final: tokens at the price version of the request. `occurred_at`: end of the
+    request, UTC, in milliseconds.
     """
 
     event_id: UUID
@@ -83,12 +83,12 @@ class UsageEvent:
     occurred_at: datetime
 
     def to_json(self) -> bytes:
-        """One JSON object, as it travels through the journal and Kafka."""
+        """One JSON object, the form in the journal and in Kafka."""
         return orjson.dumps({name: getattr(self, name) for name in _FIELDS[self.schema_version]}, default=dict)
 
     def canonical(self) -> bytes:
-        """The fields of its version as one JSON object, keys sorted, the instant in Unix milliseconds: equal for equal
-        events, whichever store they come from. What signatures are made over."""
+        """The canonical form, over which signatures are made: one JSON object of the version's fields with sorted keys
+        and the timestamp in Unix milliseconds. Equal events have equal bytes, whichever store they come from."""
         stated = {name: getattr(self, name) for name in _FIELDS[self.schema_version]}
         stated["occurred_at"] = unix_ms(self.occurred_at)
         return orjson.dumps(stated, default=dict, option=orjson.OPT_SORT_KEYS)
@@ -115,10 +115,10 @@ class UsageEvent:
 
 
 def canonical_of(body: bytes) -> bytes:
-    """`UsageEvent.canonical` of what `to_json` wrote, at a fraction of the cost of reading it.
+    """`UsageEvent.canonical` of the bytes from `to_json`, without making an event.
 
     Raises:
-        ValueError, KeyError, TypeError: nothing that it wrote.
+        ValueError, KeyError, TypeError: other bytes.
     """
     stated = orjson.loads(body)
     stated["occurred_at"] = unix_ms(_instant(stated["occurred_at"]))
@@ -126,7 +126,7 @@ def canonical_of(body: bytes) -> bytes:
 
 
 def unrouted(model: str) -> dict[str, str]:
-    """What version 1 left unsaid: the model that answered was the one that was named."""
+    """Fields that version 1 lacks: without routing, the requested model answered."""
     return {"routed_model": model, "route_reason": RouteReason.EXPLICIT.value}
 
 
@@ -200,7 +200,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "ttft_ms": lambda value: None if value is None else _count(value),
     "recompute_ns": _counts_by_class,
 }
-"""Of the fields that are not text."""
+"""Readers of the fields that are not text."""
 
 
 def admitted_ms(event: UsageEvent) -> int:

@@ -1,6 +1,6 @@
-"""A Kafka cluster by URL, and clients of it that fail in bounded time.
+"""A Kafka cluster by URL, and its clients with bounded timeouts.
 
-kafka-python's clients block: whoever makes or uses one is on a thread of its own (`Worker`).
+kafka-python's clients block, so they are made and used on their own thread (`Worker`).
 """
 
 from collections.abc import Callable, Mapping
@@ -18,22 +18,22 @@ FORM = "kafka://[user:password@]host[:port][,host[:port]...], or kafkas:// for T
 
 
 class KafkaFailed(OperatorError):
-    """Kafka is away, or refuses what a command asked of it."""
+    """Kafka is unavailable or rejected a command."""
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaCluster:
-    """`options` are what every client of it is made with; a password may be among them, and is not shown."""
+    """`options`: arguments of every client. They may include a password and are not part of the repr."""
 
     servers: tuple[str, ...]
     options: Mapping[str, Any] = field(repr=False)
 
     @classmethod
     def from_url(cls, url: str) -> Self:
-        """`?sasl=SCRAM-SHA-512` chooses how the password is proved; PLAIN where nothing is said.
+        """`?sasl=SCRAM-SHA-512` selects the SASL mechanism; the default is PLAIN.
 
         Raises:
-            ValueError: another form. The message does not repeat the URL.
+            ValueError: an invalid URL. The message does not contain it.
         """
         parts = urlsplit(url)
         security = SCHEMES.get(parts.scheme)
@@ -56,10 +56,10 @@ class KafkaCluster:
         return cls(tuple(_server(host) for host in hosts.split(",")), options)
 
     def connect(self, client: Callable[..., Any], **options: Any) -> Any:
-        """One of kafka-python's clients. Blocks for at most `BOOTSTRAP_TIMEOUT_MS`.
+        """Make one of kafka-python's clients. Blocks for at most `BOOTSTRAP_TIMEOUT_MS`.
 
         Raises:
-            kafka.errors.KafkaError: no server of the cluster answers, or it refuses who we are.
+            kafka.errors.KafkaError: no broker answers, or authentication failed.
         """
         from kafka.net.compat import KafkaNetClient
 
@@ -78,15 +78,15 @@ class KafkaCluster:
                 **options,
             )
         except BaseException:
-            for each in networks:  # a constructor that fails leaves its sockets and its thread behind
+            for each in networks:  # a failed constructor leaks its sockets and its thread
                 each.close()
             raise
 
     def create_topic(self, topic: str, *, partitions: int, replication: int) -> bool:
-        """False where it exists already, however many partitions it has. Blocks.
+        """Create a topic; False if it exists, with any number of partitions. Blocks.
 
         Raises:
-            KafkaFailed: it could not be made.
+            KafkaFailed: the topic could not be created.
         """
         from kafka.admin import KafkaAdminClient
         from kafka.errors import KafkaError, TopicAlreadyExistsError

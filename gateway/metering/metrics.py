@@ -1,4 +1,4 @@
-"""Prometheus metrics of usage on its way."""
+"""Prometheus metrics of the usage pipeline."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from gateway.metering.sink.sink import Sink
 
 
 class RelayCollector(Collector):
-    """Of a gateway: its journal, and what it has brought on."""
+    """Metrics of a gateway's journal and relay."""
 
     def __init__(self, journal: Journal, relay: Relay) -> None:
         self._journal = journal
@@ -29,33 +29,51 @@ class RelayCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         relay, journal = self._relay, self._journal
         yield GaugeMetricFamily(
-            "turnpike_usage_backlog_events", "Events in the journal that have not arrived", relay.backlog_events
+            "turnpike_usage_backlog_events", "Events in the journal that are not delivered", relay.backlog_events
         )
         yield GaugeMetricFamily(
-            "turnpike_usage_backlog_age_seconds", "Since the oldest of them ended", relay.backlog_age_s
+            "turnpike_usage_backlog_age_seconds", "Age of the oldest event that is not delivered", relay.backlog_age_s
         )
         yield GaugeMetricFamily(
-            "turnpike_usage_failing_seconds", "How long no delivery has succeeded; 0 is well", relay.failing_s
+            "turnpike_usage_failing_seconds",
+            "Time since deliveries started to fail; 0 if they succeed",
+            relay.failing_s,
         )
         yield GaugeMetricFamily(
-            "turnpike_usage_journal_trouble", "1 while usage cannot be written", float(journal.trouble is not None)
+            "turnpike_usage_journal_trouble",
+            "1 while the journal cannot be written",
+            float(journal.trouble is not None),
         )
-        yield GaugeMetricFamily("turnpike_usage_journal_free_bytes", "Of the journal's disk", journal.free_bytes)
         yield GaugeMetricFamily(
-            "turnpike_usage_journal_needed_bytes", "With fewer nothing new is begun", journal.min_free_bytes
+            "turnpike_usage_journal_free_bytes", "Free bytes of the journal's disk", journal.free_bytes
         )
-        yield CounterMetricFamily("turnpike_usage_journalled_events", "Events ever written", journal.last_sequence)
+        yield GaugeMetricFamily(
+            "turnpike_usage_journal_needed_bytes",
+            "Free bytes below which new requests are rejected",
+            journal.min_free_bytes,
+        )
         yield CounterMetricFamily(
-            "turnpike_usage_commits", "Since the start, each for all streams", journal.commits_total
+            "turnpike_usage_journalled_events",
+            "Events written to the journal since it was created",
+            journal.last_sequence,
         )
-        yield CounterMetricFamily("turnpike_usage_commit_seconds", "That they took", journal.commit_ns_total * 1e-9)
-        yield CounterMetricFamily("turnpike_usage_commit_failures", "Since the start", journal.failures_total)
-        yield CounterMetricFamily("turnpike_usage_delivered_events", "Since the start", relay.delivered_total)
-        yield CounterMetricFamily("turnpike_usage_delivery_failures", "Since the start", relay.failures_total)
+        yield CounterMetricFamily("turnpike_usage_commits", "Group commits since the start", journal.commits_total)
+        yield CounterMetricFamily(
+            "turnpike_usage_commit_seconds", "Duration of group commits", journal.commit_ns_total * 1e-9
+        )
+        yield CounterMetricFamily(
+            "turnpike_usage_commit_failures", "Failed commits since the start", journal.failures_total
+        )
+        yield CounterMetricFamily(
+            "turnpike_usage_delivered_events", "Events delivered since the start", relay.delivered_total
+        )
+        yield CounterMetricFamily(
+            "turnpike_usage_delivery_failures", "Failed deliveries since the start", relay.failures_total
+        )
 
 
 class BooksCollector(Collector):
-    """Of a gateway: whether its journal and the store of usage agree, as of the last check."""
+    """Metrics of a gateway's last reconciliation check: differences between its journal and the usage store."""
 
     def __init__(self, watch: ReconciliationMonitor) -> None:
         self._watch = watch
@@ -66,34 +84,40 @@ class BooksCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         watch, drift = self._watch, self._watch.drift
         events = GaugeMetricFamily(
-            "turnpike_reconciliation_drift_events", "That are not in the store as in the journal", labels=["kind"]
+            "turnpike_reconciliation_drift_events",
+            "Events that differ between the journal and the store",
+            labels=["kind"],
         )
         for kind in ("missing", "doubled", "altered"):
             events.add_metric([kind], getattr(drift, kind))
         yield events
-        yield GaugeMetricFamily("turnpike_reconciliation_drift_hours", "Hours whose sums differ", drift.hours)
         yield GaugeMetricFamily(
-            "turnpike_reconciliation_checked_timestamp_seconds", "End of the last check, or 0", watch.checked_s
+            "turnpike_reconciliation_drift_hours",
+            "Hours whose sums differ between the journal and the store",
+            drift.hours,
         )
-        yield CounterMetricFamily(
-            "turnpike_reconciliation_failures", "Checks that could not be made", watch.failures_total
+        yield GaugeMetricFamily(
+            "turnpike_reconciliation_checked_timestamp_seconds",
+            "Unix time of the end of the last check, or 0",
+            watch.checked_s,
         )
+        yield CounterMetricFamily("turnpike_reconciliation_failures", "Failed checks", watch.failures_total)
 
 
 class KnownGaps(Protocol):
     @property
     def missing(self) -> Sequence[MissingRange]:
-        """Numbers of sources that are not in the store."""
+        """Ranges of sequences that the store lacks."""
 
 
 class KnownLag(Protocol):
     @property
     def behind(self) -> Mapping[Partition, int]:
-        """How many messages the source has of each partition that were not fetched."""
+        """Number of unfetched messages of each partition."""
 
 
 class SinkCollector(Collector):
-    """Of a sink, and of what it last found out. Until `started` it cannot use its store."""
+    """Metrics of a sink and of its last checks. Before `started` the sink cannot use its store."""
 
     def __init__(self, sink: Sink, gaps: KnownGaps, lag: KnownLag, started: Callable[[], bool]) -> None:
         self._sink = sink
@@ -109,12 +133,14 @@ class SinkCollector(Collector):
         for each in fields(counts):
             name = each.name.removesuffix("_total")
             yield CounterMetricFamily(f"turnpike_sink_{name}", "Since the start", getattr(counts, each.name))
-        yield GaugeMetricFamily("turnpike_sink_held_messages", "Fetched and not yet stored", self._sink.held_messages)
+        yield GaugeMetricFamily(
+            "turnpike_sink_held_messages", "Messages that are fetched and not stored", self._sink.held_messages
+        )
         yield from self._behind()
         failing = not self._started() or self._sink.last_error is not None
-        yield GaugeMetricFamily("turnpike_sink_failing", "1 while usage cannot be brought on", float(failing))
+        yield GaugeMetricFamily("turnpike_sink_failing", "1 while the sink cannot fetch or store usage", float(failing))
         missing = GaugeMetricFamily(
-            "turnpike_usage_missing_events", "Numbers of a source that are not in ClickHouse", labels=["source"]
+            "turnpike_usage_missing_events", "Sequences of a source that ClickHouse lacks", labels=["source"]
         )
         by_source: dict[str, int] = {}
         for gap in self._gaps.missing:
@@ -126,10 +152,12 @@ class SinkCollector(Collector):
     def _behind(self) -> Iterator[Metric]:
         behind, held, oldest_ms = self._lag.behind, self._sink.held_by_partition, self._sink.oldest_ms
         messages = GaugeMetricFamily(
-            "turnpike_sink_lag_messages", "Of a partition of this member, not stored yet", labels=["partition"]
+            "turnpike_sink_lag_messages", "Messages of an assigned partition that are not stored", labels=["partition"]
         )
         for place, count in behind.items():
             messages.add_metric([str(place.number)], count + held.get(place, 0))
         yield messages
         lag_s = 0.0 if oldest_ms is None else max(0.0, time.time() - oldest_ms / 1000)
-        yield GaugeMetricFamily("turnpike_sink_lag_seconds", "Age of the oldest message that it holds", lag_s)
+        yield GaugeMetricFamily(
+            "turnpike_sink_lag_seconds", "Age of the oldest message that is fetched and not stored", lag_s
+        )

@@ -1,9 +1,9 @@
-"""Signatures of usage events: only an event that was signed under the pepper is billed.
+"""Signatures of usage events: only events signed under the pepper are billed.
 
-HMAC-SHA256 (RFC 2104) under a key derived from the pepper, over `UsageEvent.canonical`: whoever can write to Kafka or
-ClickHouse and does not know the pepper can neither make an event nor change one. A signature is made when an event
-leaves its journal, travels beside it (a header in Kafka, a column in ClickHouse), and is verified before the event is
-stored, and again by `turnpike reconcile`.
+HMAC-SHA256 (RFC 2104) over `UsageEvent.canonical`, under a key derived from the pepper. An attacker with write access
+to Kafka or ClickHouse but without the pepper can neither forge nor change an event. The relay signs an event when it
+leaves the journal. The signature is a header in Kafka and a column in ClickHouse; the sink verifies it before the
+event is stored, and `turnpike reconcile` verifies it again.
 """
 
 import hmac
@@ -18,23 +18,22 @@ from gateway.common.timestamps import unix_ms
 from gateway.metering.event import UsageEvent, canonical_of
 
 HEADER = "turnpike-signature"
-"""Of a Kafka message."""
+"""Header of a Kafka message."""
 UPGRADE_GRACE_MS = 24 * 3_600_000
-"""How long after the upgrade of a store with unsigned events others are accepted, where no setting says: as long as
-gateways of the former version may run, and what they sent may lie in Kafka."""
+"""Default period after a store's upgrade in which unsigned events are accepted: gateways of the former version may
+still run, and their events may still be in Kafka."""
 
 Signed = Callable[[UsageEvent, str], str]
-"""An event and the signature that came with it, or "" -> the signature to store with it, or "".
-Raises `UnauthenticatedEvent`."""
+"""(event, its signature or "") -> the signature to store, or "". Raises `UnauthenticatedEvent`."""
 
 
 class UnauthenticatedEvent(Exception):
-    """An event whose signature is missing, or not that of this pepper and of these fields; the message says which."""
+    """An event whose signature is missing, made under another pepper, or invalid. The message names the reason."""
 
 
 class EventSigner:
-    """Signs and verifies under one pepper. A signature is `PEPPER_ID:HMAC`, both hexadecimal: the id tells an event
-    that was signed under another pepper from one that was changed."""
+    """Signs and verifies under one pepper. A signature is `PEPPER_ID:HMAC`, both hexadecimal. The id distinguishes an
+    event that was signed under another pepper from one that was changed."""
 
     def __init__(self, pepper: bytes) -> None:
         self._key = hmac.digest(pepper, b"turnpike usage events", "sha256")
@@ -44,7 +43,7 @@ class EventSigner:
         return self._sign(event.canonical())
 
     def sign_json(self, body: bytes) -> str:
-        """The signature of `UsageEvent.to_json`; "" for what is no event, which its reader will see for itself."""
+        """The signature of bytes from `UsageEvent.to_json`; "" for other bytes, which the sink rejects."""
         try:
             return self._sign(canonical_of(body))
         except (ValueError, KeyError, TypeError):
@@ -60,7 +59,7 @@ class EventSigner:
         """
         if not signature:
             raise UnauthenticatedEvent("no signature")
-        # As bytes: what came may be any text, and only ASCII can be compared as text.
+        # Compared as bytes: `compare_digest` accepts only ASCII text.
         if hmac.compare_digest(self.sign(event).encode(), signature.encode(errors="replace")):
             return
         stated, _, _ = signature.partition(":")
@@ -70,7 +69,7 @@ class EventSigner:
 
 
 class Verification:
-    """What a sink stores: events with a valid signature, and, for a while after an upgrade, events without one."""
+    """Accepts events with a valid signature, and unsigned events for a period after an upgrade."""
 
     def __init__(self, signer: EventSigner, clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
         self._signer = signer
@@ -78,7 +77,7 @@ class Verification:
         self._unsigned_until_ms = 0
 
     def accept_unsigned_until(self, instant_ms: int) -> None:
-        """By this machine's clock: what an event says of its time is not authenticated without a signature."""
+        """Set the end of the period, by this machine's clock: an unsigned event's own timestamp is not authentic."""
         self._unsigned_until_ms = instant_ms
 
     def __call__(self, event: UsageEvent, signature: str) -> str:
@@ -90,13 +89,13 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class SignaturePolicy:
-    """Who signs, and until when events without a signature are accepted. None: as the store's history says."""
+    """The signer, and the end of the period in which unsigned events are accepted. None: from the store's history."""
 
     signer: EventSigner
     accept_unsigned_until: datetime | None = None
 
     async def unsigned_until_ms(self, analytics: Analytics) -> int:
-        """Unix time; 0 where every event must be signed, as in a store that never had one that was not.
+        """Unix milliseconds; 0 where every event must be signed, as in a store that never had an unsigned one.
 
         Raises:
             AnalyticsAway, AnalyticsRefused

@@ -1,4 +1,4 @@
-"""A thread of one's own for a client that blocks."""
+"""A dedicated thread for a blocking client."""
 
 import logging
 import queue
@@ -14,9 +14,9 @@ _log = logging.getLogger(__name__)
 
 
 class Worker:
-    """Runs calls one after another on one thread, so that what they use needs no lock.
+    """Runs calls in order on one thread, so the objects that they use need no lock.
 
-    The thread is a daemon: a call that hangs cannot hold the process up at its end.
+    The thread is a daemon: a hanging call does not block the exit of the process.
     """
 
     def __init__(self, name: str) -> None:
@@ -25,31 +25,31 @@ class Worker:
         self._thread.start()
 
     async def call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """What `function` returns or raises. A caller that is cancelled leaves it running."""
+        """The result or exception of `function`. Cancelling the caller does not stop the call."""
         done: Future[T] = Future()
 
         def run() -> None:
             try:
                 done.set_result(function(*arguments))
-            except BaseException as error:  # it belongs to the caller
+            except BaseException as error:  # raised in the caller
                 done.set_exception(error)
 
         self._calls.put(run)
         return await outcome_of(done)
 
     def post(self, function: Callable[[], object]) -> None:
-        """Run it after what was called before. Nobody is told how it went."""
+        """Run `function` after the earlier calls. An exception is logged."""
 
         def run() -> None:
             try:
                 function()
-            except Exception:  # the thread goes on
+            except Exception:  # keep the thread alive
                 _log.exception("a call failed on the thread %s", self._thread.name)
 
         self._calls.put(run)
 
     def end(self) -> None:
-        """No further calls; those that were made are still run."""
+        """Stop the thread after the calls made so far."""
         self._calls.put(None)
 
     def _run(self) -> None:

@@ -1,1 +1,1 @@
-"""The journal: usage made durable on this machine's disk before the last byte of an answer."""
+"""The journal: makes usage durable on this machine's disk before the last byte of an answer."""

@@ -1,4 +1,4 @@
-"""What one commit of the journal writes."""
+"""The changes of one commit of the journal."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -10,8 +10,8 @@ from gateway.metering.journal.usage_context import Progress, UsageContext
 
 
 class Ended(NamedTuple):
-    """A request that ended. `done` is told when `event` is on the disk; where it cannot be written now, what
-    `otherwise` makes is written in its place as soon as anything can."""
+    """A request that ended. `done` completes when `event` is on the disk. If the commit fails, the event that
+    `otherwise` makes is written in its place once the disk works again."""
 
     event: UsageEvent
     done: "Future[None] | None" = None
@@ -20,8 +20,8 @@ class Ended(NamedTuple):
 
 @dataclass(slots=True)
 class Batch:
-    """Changes in the order that they came, as few as say the same: of a request only its newest progress, and of one
-    that begins and ends in it only its event. Not safe between threads by itself."""
+    """Coalesced changes: only the newest progress of a request, and only the event of a request that begins and ends in
+    the batch. Not thread-safe."""
 
     opened: dict[str, tuple[UsageContext, Progress]] = field(default_factory=dict)
     advanced: dict[str, Progress] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class Batch:
     acknowledged: int = 0
     credit_since_ms: dict[str, int] = field(default_factory=dict)
     credit_spent: Mapping[str, int] = field(default_factory=dict)
-    """As of its commit."""
+    """Sums as of the batch's commit."""
     credit_asked: "list[Future[Mapping[str, int]]]" = field(default_factory=list)
 
     def __bool__(self) -> bool:
@@ -54,12 +54,12 @@ class Batch:
         self.acknowledged = max(self.acknowledged, sequence)
 
     def follow_credit(self, since_ms: Mapping[str, int], told: "Future[Mapping[str, int]]") -> None:
-        """Before what ends in this batch. `told` is given what was spent after it."""
+        """Follow these tenants before the batch's events are added. `told` completes with the sums after them."""
         self.credit_since_ms.update(since_ms)
         self.credit_asked.append(told)
 
     def followed_by(self, later: "Batch") -> None:
-        """Take in what came after."""
+        """Append the changes of a later batch."""
         for usage_context, progress in later.opened.values():
             self.open(usage_context, progress)
         for request_id, progress in later.advanced.items():
@@ -71,20 +71,20 @@ class Batch:
         self.credit_asked += later.credit_asked
 
     def numbered(self, source: str, first_sequence: int) -> list[UsageEvent]:
-        """The events, with their place in the journal."""
+        """The events with source and sequence."""
         return [
             replace(ended.event, source=source, sequence=sequence)
             for sequence, ended in enumerate(self.ended, first_sequence)
         ]
 
     def told(self) -> None:
-        """Tell all who wait that it is on the disk."""
+        """Complete the waiting calls: the batch is on the disk."""
         for ended in self.ended:
             if ended.done is not None:
                 ended.done.set_result(None)
 
     def fall_back(self) -> "list[Future[None]]":
-        """Put in place of each event what is written otherwise. Returns those who wait, to be told of an error."""
+        """Replace each event by its `otherwise`. Returns the futures of the waiting calls, which get the error."""
         waiting = [ended.done for ended in self.ended if ended.done is not None]
         self.ended = [Ended(each.event if each.otherwise is None else each.otherwise()) for each in self.ended]
         return waiting

@@ -1,10 +1,9 @@
-"""The journal of usage: what was consumed is on this machine's disk before a client sees the end of its answer.
+"""The journal of usage: a request's consumption is on this machine's disk before its client sees the end of its answer.
 
-A request is opened when it is admitted, advanced while it streams and closed by its event. All streams share one
-commit (group commit): at most `INTERVAL_MS` after a change, and at once where somebody waits for it, but then not more
-often than every `GATHER_MS` as long as others are under way who may come to wait, too. Progress is written after the
-tokens were handed to the socket, so what a crash leaves behind is never more than was sent, and less by at most what
-was sent since the last commit.
+A request is opened at admission, advanced while it streams, and closed by its event. All streams share one commit
+(group commit), at most `INTERVAL_MS` after a change. A change that a caller waits for is committed at once, but at most
+every `GATHER_MS` while other requests are running that may wait, too. Progress is written after its tokens were handed
+to the socket, so a crash never bills more than was sent; it loses at most what was sent since the last commit.
 """
 
 import asyncio
@@ -41,19 +40,19 @@ _log = structlog.get_logger("turnpike.journal")
 
 
 class JournalUnavailable(OperatorError):
-    """Usage cannot be made durable at the moment, so nothing new may run."""
+    """Usage cannot be made durable, so new requests are rejected."""
 
 
 class JournalInUse(OperatorError):
-    """Another process writes this journal."""
+    """Another process holds this journal's lock."""
 
 
 class Journal:
-    """Owns the file and the thread that writes it. All methods are safe from any thread and none waits for the disk,
-    but `open_journal` and `aclose`.
+    """Owns the journal's file and the thread that writes it. All methods are thread-safe, and only the
+    constructor and `aclose` block on the disk.
 
-    `interval_ms` bounds how much a crash can lose of a running stream. Below `min_free_bytes` of disk nothing new is
-    begun; what runs may end. Events that have arrived downstream are kept for `retention_days`.
+    `interval_ms` bounds the part of a running stream that a crash can lose. Below `min_free_bytes` of disk space new
+    requests are rejected and running ones finish. Delivered events are kept for `retention_days`.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class Journal:
             raise JournalUnavailable(f"{path} cannot be read: {error}") from error
         self.source = self._file.source
         self.on_events: Callable[[], None] | None = None
-        """Called on the journal's thread when events have been written; it neither waits nor raises."""
+        """Callback on the journal's thread after events were written. It must not block or raise."""
         self.commits_total = 0
         self.commit_ns_total = 0
         self.failures_total = 0
@@ -89,7 +88,7 @@ class Journal:
         self._next = Batch()
         self._unwritten = Batch()
         self._under_way: set[str] = set()
-        """Requests that have begun and not ended, by id."""
+        """Ids of open requests."""
         self._trouble: str | None = None
         self._disk_trouble: str | None = None
         self._free_bytes = 0
@@ -102,35 +101,35 @@ class Journal:
 
     @property
     def trouble(self) -> str | None:
-        """Why nothing new may run, for readiness and logs; None where all is well."""
+        """Why new requests are rejected, for readiness and logs; None if they are not."""
         self._check_disk()
         return self._trouble or self._disk_trouble
 
     @property
     def free_bytes(self) -> int:
-        """Of the disk that it is on, as of this second; 0 where that cannot be read."""
+        """Free bytes of the journal's disk, at most a second old; 0 if they cannot be read."""
         self._check_disk()
         return self._free_bytes
 
     @property
     def last_sequence(self) -> int:
-        """Of the newest event on the disk."""
+        """Sequence of the newest event on the disk."""
         return self._last_sequence
 
     @property
     def backlog_events(self) -> int:
-        """Events on the disk that have not arrived downstream."""
+        """Number of events on the disk that are not delivered."""
         return self._last_sequence - self._relayed_sequence
 
     @property
     def spent_at_start(self) -> list[Spent]:
-        """What had been spent when the journal was opened, by month, tenant, key and model."""
+        """Usage before the journal was opened, by month, tenant, key and model."""
         return self._spent
 
     def begin(self, usage_context: UsageContext) -> None:
         """
         Raises:
-            JournalUnavailable: the disk fails or is nearly full.
+            JournalUnavailable: the disk fails or is nearly full, or the journal is closed.
         """
         trouble = self.trouble
         if trouble is not None:
@@ -144,7 +143,7 @@ class Journal:
                 self._changed.notify()
 
     def advance(self, request_id: str, progress: Progress) -> None:
-        """Note what has been sent; it is on the disk within the interval."""
+        """Record what was sent; it is on the disk within the interval."""
         with self._changed:
             wake = not self._next
             self._next.advance(request_id, progress)
@@ -154,11 +153,11 @@ class Journal:
     async def finish(self, event: UsageEvent, otherwise: Callable[[], UsageEvent] | None = None) -> None:
         """Close a request; returns when its event is on the disk.
 
-        Where that fails, what `otherwise` makes is journalled in its place when the disk is back: what was consumed by
-        a client who is now told of an error.
+        If the commit fails, the event that `otherwise` makes is written in its place once the disk works again: the
+        usage of a client that gets an error.
 
         Raises:
-            JournalUnavailable: it is not on the disk.
+            JournalUnavailable: the event is not on the disk.
         """
         done: Future[None] = Future()
         with self._changed:
@@ -167,15 +166,16 @@ class Journal:
         await outcome_of(done)
 
     def finish_later(self, event: UsageEvent) -> None:
-        """Close a request of which nobody waits for the end."""
+        """Close a request without waiting for the disk."""
         with self._changed:
             self._refuse_if_closed()
             self._end(Ended(event))
 
     def follow_credit(self, since_ms: Mapping[str, int]) -> Future[Mapping[str, int]]:
-        """Sum from now on what these tenants' requests cost that were admitted at or after their instant, by tenant id
-        in Unix milliseconds; for one that is followed already nothing changes. The sums of all that are followed, once
-        they are on the disk, or JournalUnavailable.
+        """Start to sum the cost of these tenants' requests that are admitted at or after a timestamp.
+
+        `since_ms`: tenant id -> Unix milliseconds. A tenant that is followed already keeps its timestamp. The future
+        completes with the sums of all followed tenants once they are on the disk, or with JournalUnavailable.
         """
         told: Future[Mapping[str, int]] = Future()
         with self._changed:
@@ -187,13 +187,13 @@ class Journal:
         return told
 
     def acknowledge(self, sequence: int) -> None:
-        """All events up to this one have arrived downstream. It need not be durable at once: they may arrive twice."""
+        """Record that all events up to `sequence` are delivered. It need not be durable: delivery is at least once."""
         with self._changed:
             self._next.acknowledge(sequence)
             self._changed.notify()
 
     async def aclose(self) -> None:
-        """Write what is left and let go of the file. Idempotent."""
+        """Write the remaining changes and close the file. Idempotent."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -209,7 +209,7 @@ class Journal:
             raise JournalUnavailable("the journal is closed")
 
     def _recover(self) -> None:
-        """End what the last process left open."""
+        """Write the events of requests that the last process left open."""
         left = self._file.open_requests()
         if not left:
             return
@@ -238,8 +238,8 @@ class Journal:
                 return
 
     def _due(self) -> float | None:
-        """When to write next, on the monotonic clock; None if there is nothing to write. After an error there always
-        is, to detect that the disk has recovered."""
+        """Time of the next write, on the monotonic clock; None without changes. After an error writes continue, to
+        detect that the disk has recovered."""
         if self._closing:
             return 0.0
         if self._unwritten or self._trouble is not None:
@@ -253,7 +253,7 @@ class Journal:
         started_ns = time.monotonic_ns()
         try:
             last = self._commit(batch)
-        except Exception as error:  # whatever it is, this thread has to stay and say so
+        except Exception as error:  # keep the thread alive and report any error
             self._fail(batch, error)
         else:
             self._wrote(batch, last)
@@ -276,7 +276,7 @@ class Journal:
             asked.set_result(batch.credit_spent)
 
     def _commit(self, batch: Batch) -> int:
-        """Write a batch in one transaction; returns the sequence of the last event there is."""
+        """Write a batch in one transaction. Returns the sequence of the newest event."""
         file, now_ms = self._file, time.time_ns() // 1_000_000
         file.begin()
         last = file.last_sequence()
@@ -315,11 +315,11 @@ class Journal:
             each.set_exception(JournalUnavailable(reason))
 
     def _overwrite(self, batch: Batch) -> None:
-        """A commit that failed on its sync lies whole in the log, and would count should this process die before the
-        next one. So what is true now is written over it before anybody is told of the failure."""
+        """Overwrite a commit whose sync failed. It is complete in the write-ahead log and would take effect if the
+        process crashed before the next commit, so the new state is written before callers get the error."""
         try:
             last = self._commit(batch)
-        except Exception:  # as before; it is tried again
+        except Exception:  # retried by the next write
             self._undo()
         else:
             self._wrote(batch, last)
@@ -346,13 +346,13 @@ class Journal:
 
 
 def _interrupted(left: OpenRequest) -> UsageEvent:
-    """What a request that the process died under is billed: what is known to have been sent."""
+    """The event of a request that a crash interrupted: it bills the recorded progress."""
     return event_of(left.usage_context, left.progress, Work(), Ending.INTERRUPTED, left.advanced_ms)
 
 
 def _lock(path: Path) -> IO[bytes]:
-    """Held until closed, or until the process ends however it ends."""
-    file = open(path.with_name(path.name + ".lock"), "ab")  # noqa: SIM115 it stays open
+    """Lock the journal until the file is closed or the process ends."""
+    file = open(path.with_name(path.name + ".lock"), "ab")  # noqa: SIM115 stays open
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -1,4 +1,4 @@
-"""The journal's SQLite file: what is in it, and the only statements that touch it."""
+"""The journal's SQLite file: its schema and all statements on it."""
 
 import sqlite3
 import uuid
@@ -63,8 +63,8 @@ CREATE TABLE IF NOT EXISTS credit_spent (
 
 
 def _plus(column: str, amount: str) -> str:
-    """A sum that stops at the largest integer: SQLite would make a float of it, refuse the row, and no event of anybody
-    could be written any more."""
+    """A saturating sum. On overflow SQLite would produce a float and reject the row, which would block every later
+    event."""
     return f"{column} = {column} + min({amount}, {_MAX_INTEGER} - {column})"
 
 
@@ -87,8 +87,7 @@ UPDATE credit_spent SET {_plus("nanodollars", "?")} WHERE tenant_id = ? AND sinc
 """
 
 _DISORDER_MS = 60_000
-"""Events are numbered as they are written; by the time of their end they are out of order by less than this."""
-
+"""Bound on the disorder of `occurred_ms`: sequences are assigned at the write, shortly after a request's end."""
 
 _HOURS_UP_TO = f"""
 SELECT hour_ms, hours.events - coalesce(later.events, 0),
@@ -109,7 +108,7 @@ WHERE hour_ms >= ? AND hour_ms < ?
 
 
 class JournalRow(NamedTuple):
-    """An event as it was written; `body` is `UsageEvent.to_json`."""
+    """A stored event. `body`: from `UsageEvent.to_json`."""
 
     sequence: int
     body: bytes
@@ -128,7 +127,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
-    """A request that was running when its last progress was written, at `advanced_ms` (Unix time)."""
+    """A request that was running at `advanced_ms` (Unix milliseconds), when its progress was last written."""
 
     usage_context: UsageContext
     progress: Progress
@@ -137,7 +136,7 @@ class OpenRequest:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a key used of a model in a month (`2026-11`, UTC)."""
+    """Usage of a model by a key in a month (`2026-11`, UTC)."""
 
     month: str
     tenant_id: str
@@ -148,16 +147,16 @@ class Spent:
 
 
 class JournalFile:
-    """One connection. WAL with synchronous=FULL: what is committed outlives a power cut, and a torn write is no write.
+    """One connection. WAL with synchronous=FULL: commits survive a power loss, and torn writes are discarded.
 
-    Used by one thread at a time. Every method raises `sqlite3.Error` where the disk does not do as told.
+    Used by one thread at a time. Every method raises `sqlite3.Error` if the disk fails.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         target = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}"
         self._connection = sqlite3.connect(target, uri=True, isolation_level=None, check_same_thread=False)
         try:
-            # synchronous is the connection's, not the file's.
+            # `synchronous` is a property of the connection, not of the file.
             for pragma in (f"busy_timeout={BUSY_TIMEOUT_MS}", "synchronous=FULL"):
                 self._connection.execute(f"PRAGMA {pragma}")
             if not read_only:
@@ -169,7 +168,7 @@ class JournalFile:
             self._connection.close()
             raise
         self.source: str = row[0]
-        """The journal's own name, for ever: the `source` of its events."""
+        """The journal's permanent id, the `source` of its events."""
 
     def close(self) -> None:
         self._connection.close()
@@ -178,7 +177,7 @@ class JournalFile:
         self._connection.execute("BEGIN IMMEDIATE")
 
     def commit(self) -> None:
-        """Returns when all since `begin` is on the disk."""
+        """Returns when all changes since `begin` are on the disk."""
         self._connection.execute("COMMIT")
 
     def rollback(self) -> None:
@@ -186,7 +185,7 @@ class JournalFile:
             self._connection.execute("ROLLBACK")
 
     def open(self, opened: Iterable[OpenRequest]) -> None:
-        """A request that is open already is from now on what this says."""
+        """Insert open requests, or replace those with the same id."""
         rows = [
             (each.usage_context.request_id, each.usage_context.to_json(), *each.progress, each.advanced_ms)
             for each in opened
@@ -201,9 +200,9 @@ class JournalFile:
         )
 
     def append(self, first_sequence: int, events: Sequence[UsageEvent]) -> None:
-        """Close requests: their events, numbered from `first_sequence` on, in place of what was open of them.
+        """Close requests: replace their open entries by their events.
 
-        The events carry this journal's source and their sequences already.
+        The events have this journal's source and consecutive sequences from `first_sequence`.
         """
         execute = self._connection.executemany
         execute("DELETE FROM open_requests WHERE request_id = ?", [(event.request_id,) for event in events])
@@ -214,7 +213,7 @@ class JournalFile:
         self._connection.execute("UPDATE journal SET last_sequence = ?", (first_sequence + len(events) - 1,))
 
     def acknowledge(self, sequence: int) -> None:
-        """All events up to this one have arrived where they go."""
+        """Record that all events up to `sequence` are delivered."""
         self._connection.execute("UPDATE journal SET relayed_sequence = max(relayed_sequence, ?)", (sequence,))
 
     def touch(self) -> None:
@@ -223,8 +222,8 @@ class JournalFile:
             self._connection.execute("UPDATE journal SET relayed_sequence = relayed_sequence + ?", (change,))
 
     def follow_credit(self, since_ms: Mapping[str, int]) -> None:
-        """Sum from now on what a tenant's requests cost that were admitted at or after an instant (Unix milliseconds),
-        the events that are here included. Nothing changes for one that is followed already."""
+        """Start to sum the cost of each tenant's requests admitted at or after a timestamp (Unix milliseconds), and
+        include stored events. A tenant that is followed already keeps its timestamp."""
         known = self.credit_spent()
         for tenant_id, since in since_ms.items():
             if tenant_id not in known:
@@ -232,12 +231,12 @@ class JournalFile:
                 self._connection.execute("INSERT INTO credit_spent VALUES (?, ?, ?)", (tenant_id, since, spent))
 
     def credit_spent(self) -> dict[str, int]:
-        """By tenant, what `follow_credit` sums."""
+        """Tenant id -> nanodollars that `follow_credit` sums."""
         return dict(self._connection.execute("SELECT tenant_id, nanodollars FROM credit_spent"))
 
     def _spent_since(self, tenant_id: str, since_ms: int) -> int:
-        """Exact where the events since then are still here. Where some have been pruned (of a journal that former
-        versions have written), all of the months from that instant's on: no less than was spent."""
+        """Nanodollars spent since a timestamp. Exact if all events since then are stored. If some are pruned (in
+        journals of former versions), an upper bound: the whole months from the timestamp's on."""
         hour_ms = since_ms // HOUR_MS * HOUR_MS
         spent = seen = 0
         for occurred_ms, body in self._connection.execute(
@@ -257,7 +256,7 @@ class JournalFile:
         return sum(nanodollars for (nanodollars,) in months)
 
     def prune(self, before_ms: int, limit: int) -> None:
-        """Drop events that have arrived and are older. Their sums stay."""
+        """Delete at most `limit` delivered events from before `before_ms`. Their sums are kept."""
         self._connection.execute(
             "DELETE FROM events WHERE sequence IN (SELECT sequence FROM events, journal "
             "WHERE sequence <= relayed_sequence AND occurred_ms < ? ORDER BY sequence LIMIT ?)",
@@ -288,7 +287,7 @@ class JournalFile:
         return [JournalRow(*row) for row in rows]
 
     def events_during(self, start_ms: int, end_ms: int, after_sequence: int, limit: int) -> list[JournalRow]:
-        """As `events_after`, of those of [start, end) alone."""
+        """As `events_after`, restricted to [start, end)."""
         rows = self._connection.execute(
             "SELECT sequence, body FROM events WHERE sequence > ? AND occurred_ms >= ? AND occurred_ms < ? "
             "ORDER BY sequence LIMIT ?",
@@ -297,12 +296,12 @@ class JournalFile:
         return [JournalRow(*row) for row in rows]
 
     def first_sequence(self) -> int:
-        """Of the oldest event that is still here; the one after the last where there is none."""
+        """Sequence of the oldest stored event; without one, the next sequence."""
         first: int | None = self._connection.execute("SELECT min(sequence) FROM events").fetchone()[0]
         return self.last_sequence() + 1 if first is None else first
 
     def event_ids(self, start_ms: int, end_ms: int) -> dict[str, int]:
-        """Event id -> sequence of the events of [start, end) that are still here."""
+        """Event id -> sequence of the stored events of [start, end)."""
         rows = self._connection.execute(
             "SELECT event_id, sequence FROM events WHERE occurred_ms >= ? AND occurred_ms < ?", (start_ms, end_ms)
         )
@@ -316,7 +315,7 @@ class JournalFile:
         return {hour_ms: Totals(*amounts) for hour_ms, *amounts in rows}
 
     def hours_up_to(self, sequence: int, start_ms: int, end_ms: int) -> dict[int, Totals]:
-        """As `hours`, without the events after a sequence. One statement, so the gateway may write meanwhile."""
+        """As `hours`, without the events after a sequence. One statement, so concurrent writes do not affect it."""
         rows = self._connection.execute(_HOURS_UP_TO, (sequence, start_ms, end_ms))
         return {hour_ms: Totals(*amounts) for hour_ms, *amounts in rows}
 

@@ -1,4 +1,4 @@
-"""One request's way to its usage event, from admission to the journal."""
+"""Meters one request, from admission to its usage event in the journal."""
 
 import time
 from collections.abc import Callable
@@ -14,13 +14,12 @@ def unix_now_ms() -> int:
 
 
 class Meter:
-    """Tells the journal how far a request has come, and of its end exactly once.
+    """Records a request's progress in the journal, and its end exactly once.
 
-    `sent` is what was handed to the client's socket. An answer that is not streamed is sent as a whole, so until then
-    nothing is.
+    `sent`: progress handed to the client's socket. It stays at zero until the end of an answer that is not streamed.
 
     Raises:
-        JournalUnavailable: nothing new may run.
+        JournalUnavailable: new requests are rejected.
     """
 
     def __init__(self, journal: Journal, usage_context: UsageContext, clock: Callable[[], int] = unix_now_ms) -> None:
@@ -33,22 +32,22 @@ class Meter:
 
     @property
     def closed(self) -> bool:
-        """The journal knows of the request's end."""
+        """Whether the request's end is recorded."""
         return self._closed
 
     @property
     def billed_nanodollars(self) -> int:
-        """For what has been sent so far."""
+        """Cost of the tokens sent so far."""
         return self._usage_context.cost(self.sent)
 
     def reopen(self, usage_context: UsageContext) -> None:
-        """Another model answers, or for another reason. Nothing has been sent yet.
+        """Replace the context: another model answers, or for another reason. Requires that nothing was sent.
 
         Raises:
-            JournalUnavailable: nothing has changed.
+            JournalUnavailable: the context is unchanged.
         """
         assert not self._closed, "a request ends once"
-        assert self.sent == Progress(), "an answer has begun"
+        assert self.sent == Progress(), "tokens were sent"
         assert usage_context.request_id == self._usage_context.request_id
         self._journal.begin(usage_context)
         self._usage_context = usage_context
@@ -58,11 +57,12 @@ class Meter:
         self._journal.advance(self._usage_context.request_id, sent)
 
     async def close(self, total: Progress, work: Work, ending: Ending) -> None:
-        """The answer is complete, and all of it will have been sent with what the caller sends next. Returns when the
-        event is on the disk.
+        """Record the end of a complete answer, whose last bytes the caller sends next. Returns when the event is on the
+        disk.
 
         Raises:
-            JournalUnavailable: it is not; the caller sends an error. What had been sent before is billed later.
+            JournalUnavailable: the event is not on the disk, so the caller sends an error. The tokens sent before are
+                billed later.
         """
         assert not self._closed, "a request ends once"
         self._closed = True
@@ -77,7 +77,7 @@ class Meter:
         self.sent = total
 
     def abandon(self, computed: Progress, work: Work, ending: Ending) -> None:
-        """It ended early: billed is what had been sent. Nothing where the request was closed before."""
+        """Record an early end and bill the tokens that were sent. No effect on a closed request."""
         if self._closed:
             return
         self._closed = True

@@ -1,4 +1,4 @@
-"""What is known of a request while it runs: enough to bill it should the gateway die under it."""
+"""The billing data of a running request, from which a crashed gateway's next start bills it."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -15,8 +15,8 @@ from gateway.metering.event import MAX_COUNT, Ending, UsageEvent, unrouted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageContext:
-    """What was fixed when a request was admitted. `price` is that of the moment, in the tier that serves it;
-    `opened_ms` is Unix time."""
+    """Billing data that is fixed at admission. `price`: in effect at admission, for the tier that serves the request.
+    `opened_ms`: Unix milliseconds."""
 
     event_id: UUID
     request_id: str
@@ -33,7 +33,7 @@ class UsageContext:
     opened_ms: int
 
     def cost(self, progress: "Progress") -> int:
-        """Nanodollars, at most what the stores have room for: prices of earlier programs have no useful bound."""
+        """Cost in nanodollars, capped at the stores' range: prices of former versions are not bounded."""
         cost = self.price.of(progress.prompt_tokens, progress.cached_tokens, progress.completion_tokens)
         return min(cost, MAX_COUNT)
 
@@ -42,14 +42,14 @@ class UsageContext:
 
     @classmethod
     def from_json(cls, data: bytes) -> Self:
-        """One that was written before there was routing had no choice but the model that was named."""
+        """Parse a context. Contexts of versions without routing get the requested model as the routed one."""
         stated = orjson.loads(data)
         stated = unrouted(stated["served_model"]) | stated
         return cls(**stated | {"event_id": UUID(stated["event_id"]), "price": Price(**stated["price"])})
 
 
 class Progress(NamedTuple):
-    """How far a request has come: tokens that were handed to the client's socket, and the prompt once any was."""
+    """Tokens handed to the client's socket. The prompt counts from the first of them."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -59,7 +59,7 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What the engine did for a request, as far as it is known."""
+    """The engine's work for a request, as far as it is known."""
 
     undelivered_tokens: int = 0
     draft_tokens: int = 0
@@ -82,7 +82,7 @@ NO_WORK = Work()
 
 
 def event_of(usage_context: UsageContext, progress: Progress, work: Work, ending: Ending, ended_ms: int) -> UsageEvent:
-    """The one event of a request. The journal gives it its `source` and `sequence`."""
+    """The event of a request. The journal sets `source` and `sequence`."""
     return UsageEvent(
         event_id=usage_context.event_id,
         source="",

@@ -1,4 +1,4 @@
-"""Numbers that a source has given out and that are not in ClickHouse."""
+"""Gaps in the sequences of a source's events in ClickHouse."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from gateway.analytics.audit import gaps
 from gateway.analytics.sums import DURING, Window
 
 MAX_NUMBERS = 10_000
-"""As many numbers of one gap are looked for elsewhere; beyond that a gap is taken for what it seems."""
+"""Bound on sequences of one gap that are looked up at other times; the rest of the gap counts as missing."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -24,10 +24,11 @@ class MissingRange:
 
 
 async def missing_ranges(analytics: Analytics, window: Window, source: str | None = None) -> list[MissingRange]:
-    """Of every source that has events in the window, or of one; below the newest of its events there. Ordered.
+    """Missing sequences of `source`, or of every source with events in the window, up to its newest event there,
+    in order.
 
-    A number counts as missing only if no event has it at any time: the events of requests that were interrupted long
-    ago are numbered when the gateway starts again. What is still under way counts too, so ask of what has settled.
+    A sequence is missing only if no event at any time has it: an interrupted request's event gets its sequence at the
+    gateway's next start. Events in transit count as missing, so the window should end before them.
     """
     sources = [source] if source is not None else await _sources(analytics, window)
     found: list[MissingRange] = []
@@ -45,7 +46,7 @@ async def _sources(analytics: Analytics, window: Window) -> list[str]:
 
 
 async def _confirmed(analytics: Analytics, gap: MissingRange) -> list[MissingRange]:
-    """What is left of a gap when events of other times are taken into account."""
+    """The parts of a gap that no event at another time fills."""
     rows = await analytics.query(
         "SELECT DISTINCT sequence FROM usage_events WHERE source = {source:String} "
         "AND sequence >= {first:UInt64} AND sequence <= {last:UInt64} ORDER BY sequence LIMIT {limit:UInt32}",

@@ -1,9 +1,9 @@
-"""The running equation: what the journal wrote is what ClickHouse counts is what invoices say.
+"""Reconciles the journal, ClickHouse and invoices.
 
-For each hour of a journal: its sums = the sums of the distinct events in ClickHouse + those of events still under way.
-Events that the journal still has are compared one by one, so that what breaks the equation is named; of older ones
-there are the hours' sums, and the numbers that are missing. All other rows of the store, those of other journals among
-them, are verified by their signatures.
+For each hour: the journal's sums = the sums of the distinct events in ClickHouse + those of events in transit. Events
+that the journal still has are compared one by one, so each difference is named. For pruned events the hours' sums and
+missing sequences are compared. All other rows of the store, including those of other journals, are verified by their
+signatures.
 """
 
 import asyncio
@@ -27,17 +27,17 @@ from gateway.metering.sink.intake import row_of
 
 PAGE_EVENTS = 5_000
 MAX_FINDINGS = 1_000
-"""Of each kind: enough to raise the alarm, to mend and to look again."""
+"""Bound on findings of each kind: enough for an alert and a first repair."""
 SETTLED_AFTER_MS = 5 * 60_000
-"""An event may be this long under way, in Kafka for example, before it is called missing."""
+"""Time in transit, in Kafka for example, after which an event counts as missing."""
 
 Invoiced = Callable[[str], Awaitable[Mapping[str, int]]]
-"""Month (`2026-11`) -> tenant whose invoice of it is final -> nanodollars of all invoice lines for its usage."""
+"""Month (`2026-11`) -> tenants with a final invoice -> nanodollars of the usage lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventFinding:
-    """An event that is not in ClickHouse as it is in the journal. `detail` says how."""
+    """An event that differs between the journal and ClickHouse. `detail`: the difference."""
 
     event_id: UUID
     sequence: int
@@ -46,7 +46,7 @@ class EventFinding:
 
 @dataclass(frozen=True, slots=True)
 class HourFinding:
-    """An hour in which the equation does not hold: journal != stored + pending."""
+    """An hour whose sums differ: journal != stored + pending."""
 
     hour_ms: int
     journal: Totals
@@ -56,7 +56,7 @@ class HourFinding:
 
 @dataclass(frozen=True, slots=True)
 class MonthFinding:
-    """A month whose invoice is final, and whose invoice lines are not what its events cost."""
+    """A month with a final invoice whose usage lines differ from its events' cost."""
 
     month: str
     tenant_id: str
@@ -66,10 +66,10 @@ class MonthFinding:
 
 @dataclass(slots=True)
 class Reconciliation:
-    """What came of it. No drift: `copies`, events that lie in the store more than once and are counted once; `late`,
-    months with usage that came after their invoice and is for the next one; `former_rows`, rows without a signature of
-    the time before there were any. `unauthenticated` rows of the store are no gateway's, and so are all of
-    `unknown_sources`."""
+    """The findings. Three of them are not drift: `copies` are events with several equal rows, which count once; `late`
+    are months with usage that arrived after their invoice and goes to the next one; `former_rows` are unsigned rows
+    from before signatures. `unauthenticated`: rows that no gateway signed. `unknown_sources`: sources with such rows
+    only."""
 
     source: str
     window: Window
@@ -96,7 +96,7 @@ class Reconciliation:
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """The journal at one moment. Events up to `relayed` have been delivered; those before `first` are pruned."""
+    """A consistent view of the journal. Events up to `relayed` are delivered; those before `first` are pruned."""
 
     source: str
     first: int
@@ -114,8 +114,8 @@ async def reconcile(
     now_ms: int,
     invoiced: Invoiced | None = None,
 ) -> Reconciliation:
-    """Compare a journal with the store, in the whole hours that the window touches, and verify what else the store has
-    there. The gateway may be running.
+    """Compare a journal with the store in all hours that overlap the window, and verify the store's other rows there.
+    The gateway may be running.
 
     Raises:
         sqlite3.Error: there is no such journal, or it cannot be read.
@@ -137,7 +137,7 @@ async def reconcile(
     found.missing_ranges = [
         MissingRange(gap.source, gap.first, min(gap.last, snapshot.first - 1))
         for gap in await missing_ranges(analytics, settled, snapshot.source)
-        if gap.first < snapshot.first  # the others were named one by one
+        if gap.first < snapshot.first  # later events were compared one by one
     ]
     if invoiced is not None:
         await _compare_months(analytics, window, invoiced, found)
@@ -146,7 +146,7 @@ async def reconcile(
 
 @dataclass(slots=True)
 class _UnderWay:
-    """Tells what may not have arrived yet, and adds it up by hour."""
+    """Decides which events may be in transit, and sums them by hour."""
 
     relayed_sequence: int
     settled_before_ms: int
@@ -161,7 +161,7 @@ class _UnderWay:
 
 
 def _snapshot(file: JournalFile, window: Window) -> _Snapshot:
-    """On a thread. Repeated where the gateway wrote in the middle of it."""
+    """Runs on a thread. Repeats the reads if the gateway wrote between them."""
     while True:
         last, relayed = file.last_sequence(), file.relayed_sequence()
         hours = file.hours(window.start_ms, window.end_ms)
@@ -208,11 +208,11 @@ def _compare_page(
             under_way.add(event)
         else:
             _note(found.missing, EventFinding(event.event_id, event.sequence))
-    for event_id, rows in stored.items():  # what the journal does not know
+    for event_id, rows in stored.items():  # rows that the journal does not have
         sequence = rows[0][_SEQUENCE]
         if sequence in by_sequence:
             original = by_sequence[sequence].event_id
-            _note(found.doubled, EventFinding(event_id, sequence, f"has the number of event {original}"))
+            _note(found.doubled, EventFinding(event_id, sequence, f"has the sequence of event {original}"))
 
 
 def _compare_copies(event: UsageEvent, copies: Sequence[EventRow], found: Reconciliation) -> None:
@@ -272,7 +272,7 @@ async def _compare_months(analytics: Analytics, window: Window, invoiced: Invoic
 
 
 def _months(window: Window) -> list[tuple[str, Window]]:
-    """The calendar months, UTC, that a window touches."""
+    """The calendar months (UTC) that overlap a window."""
     found = []
     start = utc_from_ms(window.start_ms)
     year, month = start.year, start.month

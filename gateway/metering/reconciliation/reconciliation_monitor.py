@@ -1,8 +1,8 @@
-"""Looks from time to time whether the journal and the store of usage agree, so that drift shows in the metrics.
+"""Compares the journal with the usage store periodically and reports drift as metrics.
 
-What was relayed a check earlier has had its time and must be in the store: so the sums of each hour are compared up to
-that sequence, which costs either side one statement. Where they differ, `reconcile` names the events of those hours,
-once for each state that they are found in.
+Events that were delivered before the previous check must be in the store. The sums of each hour are compared up to that
+sequence, with one statement on each side. If they differ, `reconcile` names the events of these hours, once per change
+of the differences.
 """
 
 import asyncio
@@ -24,14 +24,14 @@ from gateway.metering.signature import SignaturePolicy
 
 LOOK_BACK_MS = 24 * HOUR_MS
 MAX_NAMED_HOURS = 3
-"""In so many hours events are compared one by one: enough to raise the alarm, and `turnpike reconcile` has the rest."""
+"""Number of differing hours whose events are compared one by one; `turnpike reconcile` covers the others."""
 
 _log = structlog.get_logger("turnpike.books")
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """What a check found, in events; of `hours`, the newest are taken apart."""
+    """Result of a check. `hours`: differing hours. The others count events of the newest `MAX_NAMED_HOURS` of them."""
 
     hours: int = 0
     missing: int = 0
@@ -40,13 +40,13 @@ class Drift:
 
 
 Sides = tuple[Totals, Totals]
-"""Of an hour: what the journal says, and what the store does."""
+"""An hour's sums in the journal and in the store."""
 
 
 class ReconciliationMonitor:
-    """For one event loop, between `start` and `aclose`. What takes time is done on other threads.
+    """Runs on one event loop between `start` and `aclose`, with blocking work on threads.
 
-    Each property is of the last check that could be made.
+    `drift` and `checked_s` are of the last successful check.
     """
 
     def __init__(
@@ -57,18 +57,18 @@ class ReconciliationMonitor:
         self._signatures = signatures
         self._every_s = every_s
         self._settled: int | None = None
-        """All events up to this one were relayed when the last check began."""
+        """Sequence up to which events were delivered at the start of the last check."""
         self._differing: Mapping[int, Sides] = {}
         self._task: asyncio.Task[None] | None = None
         self._failing = False
         self.drift = Drift()
         self.checked_s = 0.0
-        """Unix time of its end; 0 before the first."""
+        """Unix time of the end of the last check; 0 before the first."""
         self.failures_total = 0
 
     def start(self) -> None:
         assert self._task is None
-        self._task = asyncio.create_task(self._run(), name="books-watch")
+        self._task = asyncio.create_task(self._run(), name="reconciliation-monitor")
 
     async def aclose(self) -> None:
         """Idempotent."""
@@ -77,18 +77,18 @@ class ReconciliationMonitor:
             await asyncio.wait([self._task])
 
     async def check(self, now_ms: int) -> None:
-        """Compare once. The first time there is nothing yet that has had its time.
+        """Compare once. The first check only records the delivered sequence.
 
         Raises:
             sqlite3.Error: the journal cannot be read.
-            AnalyticsError: the store is away, or says no.
+            AnalyticsError: the store is unavailable or rejects the query.
         """
         settled = self._settled
         self._settled = await asyncio.to_thread(self._relayed)
         if settled is None:
             return
         window = Window(now_ms - LOOK_BACK_MS, now_ms).widened_to(HOUR_MS)
-        differing = await self._compare(window, settled) if settled else {}  # 0: nothing has ever left the journal
+        differing = await self._compare(window, settled) if settled else {}  # 0: no event was ever delivered
         if differing != self._differing:
             self.drift = await self._named(differing, now_ms)
             self._differing = differing
@@ -101,7 +101,7 @@ class ReconciliationMonitor:
                 await self.check(time.time_ns() // 1_000_000)
             except (AnalyticsError, sqlite3.Error) as error:
                 self._failed(str(error))
-            except Exception as error:  # whatever it is, this task has to stay and say so
+            except Exception as error:  # keep the task alive and report any error
                 _log.exception("the check of the books failed; it goes on")
                 self._failed(str(error))
             else:
@@ -109,7 +109,7 @@ class ReconciliationMonitor:
             await asyncio.sleep(self._every_s)
 
     async def _compare(self, window: Window, settled: int) -> dict[int, Sides]:
-        """The hours in which the two differ."""
+        """The hours whose sums differ."""
         source, journal = await asyncio.to_thread(self._hours, window, settled)
         stored = await stored_hours(self._analytics, source, window, settled)
         sides = {hour: (journal.get(hour, Totals()), stored.get(hour, Totals())) for hour in {*journal, *stored}}

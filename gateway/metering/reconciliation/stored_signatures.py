@@ -1,4 +1,4 @@
-"""Rows of the store that no gateway has signed: usage that somebody else put there, or changed."""
+"""Finds rows of the store that no gateway signed: forged or changed usage."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -22,7 +22,7 @@ MAX_FINDINGS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class UnauthenticatedRow:
-    """A row of the store without a valid signature. `detail` says what is wrong; the rest is what the row claims."""
+    """A row without a valid signature. `detail`: the reason. The other fields are the row's own, unverified values."""
 
     event_id: UUID
     source: str
@@ -34,7 +34,7 @@ class UnauthenticatedRow:
 
 @dataclass(frozen=True, slots=True)
 class UnsignedSource:
-    """Rows of a source without a valid signature, and what they add to bills."""
+    """Rows of a source without a valid signature, and their cost."""
 
     source: str
     rows: int
@@ -51,14 +51,14 @@ class _OfSource:
 
 @dataclass(slots=True)
 class SignatureCheck:
-    """What was found. `rows` are the first `MAX_FINDINGS`; the sums by source are of all."""
+    """The findings. `rows`: the first `MAX_FINDINGS`. `sources`: sums over all rows."""
 
     rows: list[UnauthenticatedRow] = field(default_factory=list)
     sources: dict[str, _OfSource] = field(default_factory=dict)
 
     @property
     def unknown_sources(self) -> list[UnsignedSource]:
-        """Sources of which not one row is a gateway's."""
+        """Sources without any signed or former row."""
         return [
             UnsignedSource(source, sums.unauthenticated, sums.unauthenticated_nanodollars)
             for source, sums in sorted(self.sources.items())
@@ -67,7 +67,7 @@ class SignatureCheck:
 
     @property
     def former_rows(self) -> int:
-        """Rows without a signature, of the time before there were any: they cannot be verified."""
+        """Number of unsigned rows from before signatures, which cannot be verified."""
         return sum(sums.former for sums in self.sources.values())
 
 
@@ -80,7 +80,7 @@ async def check_signatures(
     source: str,
     compared: SequenceRange,
 ) -> SignatureCheck:
-    """Verify every row of the window, copies included, but those of `source` that are `compared` with its journal.
+    """Verify every row of the window, including copies, except those of `source` that are `compared` with its journal.
 
     Raises:
         AnalyticsAway, AnalyticsRefused
@@ -119,7 +119,7 @@ def _check_row(row: EventRow, signer: EventSigner, unsigned_until_ms: int, found
 
 
 async def _pages(analytics: Analytics, window: Window) -> AsyncIterator[list[EventRow]]:
-    """Rows in the order of the table's key, hour by hour; never a part of an event's copies."""
+    """Rows in the order of the table's key, hour by hour. All copies of an event are on one page."""
     hours = await analytics.query(
         f"SELECT DISTINCT toUnixTimestamp(toStartOfHour(occurred_at)) * 1000 AS hour_ms FROM {EVENTS_TABLE} "
         f"WHERE {DURING} ORDER BY hour_ms",

@@ -1,4 +1,4 @@
-"""What ClickHouse holds of one source, as it lies there: for comparison with the source's journal."""
+"""Reads a source's rows from ClickHouse, for comparison with its journal."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from gateway.metering.journal.journal_file import Totals
 from gateway.metering.sink.intake import EVENTS_TABLE
 
 EventRow = tuple[Any, ...]
-"""The values of `COLUMNS`, as `intake.row_of` gives them."""
+"""The values of `COLUMNS`, as from `intake.row_of`."""
 
 _EVENT_ID = COLUMNS.index("event_id")
 _SUMS = ", ".join(f"sum(toInt128({name}))" for name in ("prompt_tokens", "cached_tokens", "completion_tokens"))
@@ -29,7 +29,7 @@ class SequenceRange:
 async def stored_rows(
     analytics: Analytics, source: str, sequences: SequenceRange, around: Window
 ) -> dict[UUID, list[EventRow]]:
-    """Every row of a source with these sequences, copies included, by event id. `around` bounds the search in time."""
+    """All rows of a source with these sequences, including copies, by event id. `around` bounds the timestamps."""
     rows = await analytics.query(
         f"SELECT {', '.join(COLUMNS)} FROM {EVENTS_TABLE} WHERE {DURING} AND source = {{source:String}} "
         "AND sequence >= {first:UInt64} AND sequence <= {last:UInt64}",
@@ -42,8 +42,8 @@ async def stored_rows(
 
 
 async def stored_hours(analytics: Analytics, source: str, window: Window, last_sequence: int) -> Mapping[int, Totals]:
-    """Sums of a source's distinct events up to a sequence, by hour (Unix milliseconds of its start): what a bill made
-    now would count."""
+    """Sums of a source's distinct events up to a sequence, by hour (Unix milliseconds of its start): the amounts that
+    would be billed."""
     rows = await analytics.query(
         f"""
         SELECT toUnixTimestamp(toStartOfHour(occurred_at)) * 1000 AS hour_ms,

@@ -1,1 +1,1 @@
-"""The relay: brings the journal's events to Kafka or ClickHouse, at least once, in order."""
+"""The relay: delivers the journal's events to Kafka or ClickHouse, at least once, in order."""

@@ -1,4 +1,4 @@
-"""ClickHouse as the relay's destination, where there is no Kafka."""
+"""ClickHouse as the relay's destination, without Kafka."""
 
 from collections.abc import Sequence
 
@@ -12,17 +12,17 @@ from gateway.metering.signature import EventSigner
 from gateway.metering.sink.intake import Intake, Message
 
 PARTITION = 0
-"""A journal has one. What is found not to be an event is a dead letter of topic `journal-SOURCE`."""
+"""A journal has one partition. Invalid events become dead letters of the topic `journal-SOURCE`."""
 
 
 class AnalyticsDestination:
-    """Inserts each batch under the token `journal-SOURCE-0-FIRST-LAST` of its sequences.
+    """Inserts each batch under the deduplication token `journal-SOURCE-0-FIRST-LAST` of its sequences.
 
-    A delivery of unknown outcome is repeated with the same rows, so it is stored once, in the sums for dashboards too.
-    After a crash between the insert and its acknowledgement the next process may cut its batch elsewhere: then the
-    events lie there twice, and readings take each once by its id.
+    A delivery with an unknown outcome is repeated with the same rows, so it is stored once, also in the dashboards'
+    sums. After a crash between an insert and its acknowledgement the next process may form other batches. Then events
+    are stored twice, and queries count each event id once.
 
-    The store is the caller's, with its tables up to date. Each row has its event's signature, for reconciliation.
+    The caller owns the store and its migrations. Each row has its event's signature, for reconciliation.
     """
 
     linger_ms = 500
@@ -37,7 +37,7 @@ class AnalyticsDestination:
         """
         Raises:
             DestinationAway
-            DestinationRefused: the tables are not as they should be.
+            DestinationRefused: the tables have an unexpected schema.
         """
         source = orjson.loads(rows[0].body)["source"]
         messages = [Message(*row) for row in rows]

@@ -1,4 +1,4 @@
-"""Where the relay brings events, and how long it waits when that is away."""
+"""The relay's destination, and the backoff of its deliveries."""
 
 import random
 from collections.abc import Sequence
@@ -8,34 +8,34 @@ from gateway.metering.journal.journal_file import JournalRow
 
 
 class DestinationAway(Exception):
-    """It did not take all rows, or nobody knows whether it did. The same rows may be delivered again at any time."""
+    """The delivery failed or its outcome is unknown. The same rows may be delivered again at any time."""
 
 
 class DestinationRefused(Exception):
-    """It answers and will not take these rows until somebody changes something there or here."""
+    """The destination rejects the rows until its configuration or the gateway's changes."""
 
 
 class Destination(Protocol):
-    """What `deliver` returned for has arrived for good. The same rows may come again; whoever reads them at the other
-    end knows each event by its id."""
+    """Receives events. Rows are durable when `deliver` returns. The same rows may be delivered again, so readers
+    deduplicate by event id."""
 
     linger_ms: int
-    """How long it pays to wait for more rows before a delivery."""
+    """Time to wait for more rows before a delivery."""
 
     async def deliver(self, rows: Sequence[JournalRow]) -> None:
         """
         Raises:
-            DestinationAway: try again.
-            DestinationRefused: trying again helps only after a change.
+            DestinationAway: retry.
+            DestinationRefused: retrying helps only after a change.
         """
 
     async def aclose(self) -> None:
-        """Let go of it, without waiting for what hangs. Idempotent."""
+        """Close the destination without waiting for hanging calls. Idempotent."""
 
 
 class Backoff:
-    """Waits that double from `first_s` up to `longest_s`, each drawn from its upper half, so that many who lost the
-    same server do not all come back in one moment."""
+    """Exponential backoff from `first_s` to `longest_s`, with jitter: each wait is drawn from the upper half of its
+    bound, so clients do not retry simultaneously."""
 
     def __init__(self, first_s: float, longest_s: float) -> None:
         self._first_s = first_s

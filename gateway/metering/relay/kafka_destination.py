@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 MAX_BLOCK_MS = 5_000
 REQUEST_TIMEOUT_MS = 5_000
 DELIVERY_TIMEOUT_MS = 15_000
-"""A broker that is killed answers again within this, and then its records arrive in order and once."""
+"""Longer than a broker's restart, after which its records arrive in order and once."""
 BATCH_BYTES = 256 * 1024
 CLIENT_LINGER_MS = 5
 
 
 class KafkaDestination:
-    """Rows become messages: the key is the tenant, so that one tenant's are in order, the value the event's JSON, and a
-    header its signature.
+    """Rows become messages. The key is the tenant, which keeps a tenant's events in order. The value is the event's
+    JSON, and a header has its signature.
 
-    Idempotent and acknowledged by all replicas in sync. After a failure the producer is thrown away with whatever it
-    still held: the relay brings the same rows again. Everything runs on one thread of its own; a delivery takes at most
-    the sum of the timeouts above.
+    The producer is idempotent and waits for all in-sync replicas. After a failure it is discarded with its pending
+    records, and the relay delivers the same rows again. All calls run on one thread; a delivery takes at most the sum
+    of the timeouts above.
     """
 
     linger_ms = 0
@@ -45,12 +45,12 @@ class KafkaDestination:
         """
         Raises:
             DestinationAway
-            DestinationRefused: the topic's name, our rights or the size of a message.
+            DestinationRefused: the topic's name, missing rights or the size of a message.
         """
         await self._worker.call(self._deliver, rows)
 
     async def aclose(self) -> None:
-        # Not awaited: where the broker is gone the thread may hang until its timeouts are over.
+        # Not awaited: without a broker the thread may hang until its timeouts.
         self._worker.post(self._discard)
         self._worker.end()
 
@@ -108,7 +108,7 @@ class KafkaDestination:
             with contextlib.suppress(KafkaError):
                 producer.close(timeout=0)
                 return
-            producer._sender.force_close()  # `close` gives up before this where records are left
+            producer._sender.force_close()  # `close` raises before this if records are pending
 
 
 def _refusals() -> tuple[Any, ...]:

@@ -1,6 +1,6 @@
-"""The relay: brings what the journal holds to where it is billed, at least once, in order, without hurry.
+"""The relay: delivers the journal's events to the destination, at least once and in order.
 
-Nothing waits for it. While its destination is away the journal grows and answers go on.
+No request waits for it. While the destination is unavailable the journal grows, and requests are still served.
 """
 
 import asyncio
@@ -30,11 +30,11 @@ _log = structlog.get_logger("turnpike.relay")
 class Relay:
     """Reads events after the last acknowledged one, delivers them, and acknowledges them; holds one batch at a time.
 
-    A batch that failed is delivered again with the same rows until it arrives, so that a destination can tell a
-    repetition within one process by its first and last sequence. Over a restart it cannot: the next process reads from
-    the same row on, but may read further.
+    A failed batch is delivered again with the same rows until it succeeds, so a destination recognizes a repetition by
+    the first and last sequence. This does not hold across restarts: the next process starts at the same row, but its
+    batch may be longer.
 
-    For one event loop, between `start` and `aclose`.
+    Runs on one event loop between `start` and `aclose`.
     """
 
     def __init__(
@@ -53,30 +53,30 @@ class Relay:
         self._file: JournalFile | None = None
         self._delivered: int | None = None
         self._oldest: JournalRow | None = None
-        """What has not arrived is no older than this; None where nothing waits."""
+        """Lower bound on the age of undelivered events; None without any."""
         self._failing_since: float | None = None
         self._awaited_after = math.inf
-        """`_woken` is set when the journal has an event after this one."""
+        """Sequence after which a new event sets `_woken`."""
         self._woken = asyncio.Event()
         self._stopping = False
         self._closed = False
         self._task: asyncio.Task[None] | None = None
         self.last_error: str | None = None
-        """Why the newest delivery failed; None after one that did not."""
+        """Error of the last delivery; None if it succeeded."""
         self.delivered_total = 0
         self.failures_total = 0
 
     @property
     def backlog_events(self) -> int:
-        """Events on this machine's disk that have not arrived."""
+        """Number of events on this machine's disk that are not delivered."""
         if self._delivered is None:
             return self._journal.backlog_events
         return self._journal.last_sequence - self._delivered
 
     @property
     def backlog_age_s(self) -> float:
-        """How long ago the oldest request ended whose event has not arrived; 0 where there is none, or it has not been
-        looked at yet."""
+        """Seconds since the end of the oldest request whose event is not delivered; 0 without one, or before the first
+        read."""
         if self._oldest is None or not self.backlog_events:
             return 0.0
         ended_ms = unix_ms(UsageEvent.from_json(self._oldest.body).occurred_at)
@@ -84,7 +84,7 @@ class Relay:
 
     @property
     def failing_s(self) -> float:
-        """How long no delivery has succeeded though some were tried; 0 where all is well."""
+        """Seconds since deliveries started to fail; 0 if they succeed."""
         return 0.0 if self._failing_since is None else time.monotonic() - self._failing_since
 
     def start(self) -> None:
@@ -93,8 +93,8 @@ class Relay:
         self._task = asyncio.create_task(self._run(), name="relay")
 
     async def aclose(self, deadline_s: float) -> None:
-        """Try once more to deliver what there is, for at most `deadline_s`. What is left stays in the journal for the
-        next process. Close the journal after this. Idempotent."""
+        """Try to deliver the remaining events once, for at most `deadline_s`. The others stay in the journal for the
+        next process. Must be called before the journal is closed. Idempotent."""
         self._stopping = True
         self._woken.set()
         if self._closed:
@@ -119,7 +119,7 @@ class Relay:
                 if rows:
                     self._oldest = rows[0]
                     await self._destination.deliver(rows)
-            except Exception as error:  # whatever it is, this task has to stay and say so
+            except Exception as error:  # keep the task alive and report any error
                 self._failed(error)
                 if self._stopping:
                     return
@@ -166,13 +166,13 @@ class Relay:
             self._failing_since = time.monotonic()
 
     async def _gather(self) -> None:
-        """Wait until there is something to deliver, and then a little for more of it."""
+        """Wait for an event, then for the destination's linger time or a full batch."""
         delivered = self._delivered or 0
         await self._until_after(delivered)
         await self._until_after(delivered + self._batch_events - 1, self._destination.linger_ms / 1000)
 
     async def _until_after(self, sequence: float, timeout_s: float | None = None) -> None:
-        """Wait until the journal has an event after `sequence`, `timeout_s` is over, or the relay stops."""
+        """Wait until the journal has an event after `sequence`, `timeout_s` has passed, or the relay stops."""
         self._awaited_after = sequence  # before the journal is asked: it sets its sequence before it reads this one
         try:
             async with asyncio.timeout(timeout_s):
@@ -185,7 +185,7 @@ class Relay:
             self._awaited_after = math.inf
 
     def _on_events(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The journal has written events. On its thread."""
+        """Callback on the journal's thread after events were written."""
         if self._journal.last_sequence > self._awaited_after:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._woken.set)

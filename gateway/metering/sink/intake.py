@@ -1,5 +1,5 @@
-"""The last step of an event's way: from bytes to rows of ClickHouse. What is no event, or none that a gateway signed,
-goes to the dead letters, which no bill counts."""
+"""Parses messages and inserts them into ClickHouse. Invalid and unauthenticated events become dead letters,
+which are not billed."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -20,8 +20,8 @@ _MAX_PREEMPTIONS = 2**32 - 1
 
 
 class Message(NamedTuple):
-    """Bytes at an offset of a partition. `timestamp_ms` is when they were sent there (Unix time), 0 if unknown;
-    `signature` is what came with them, "" if nothing did."""
+    """A message of a partition. `timestamp_ms`: Unix milliseconds at which it was sent, 0 if unknown. `signature`: ""
+    if it has none."""
 
     offset: int
     body: bytes
@@ -30,8 +30,8 @@ class Message(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """Messages, by what became of them. Of the `events`, `unsigned` have no signature; `unauthenticated` ones were put
-    aside with the `dead_letters`, and are not among these."""
+    """Numbers of messages by outcome. `unsigned`: part of `events`. `unauthenticated`: stored as dead letters, but not
+    counted in `dead_letters`."""
 
     events: int
     dead_letters: int
@@ -40,11 +40,11 @@ class Stored(NamedTuple):
 
 
 class Intake:
-    """Stores messages that follow one another in a partition; the same messages again are stored once.
+    """Stores consecutive messages of a partition. The same messages are stored once.
 
-    Within the store's memory of tokens that goes for the raw rows too. Beyond it, or where the same events come in
-    another batch, copies lie in the table until they are merged, and every reading that bills takes an event once by
-    its id (`FINAL`): so a repetition costs space, never money.
+    Repeated batches are dropped within the store's deduplication window. Beyond it, or in another batch, copies of
+    events stay in the table until merges remove them. Billing queries count each event id once (`FINAL`), so a copy
+    costs space, never money.
     """
 
     def __init__(self, analytics: Analytics, signed: Signed) -> None:
@@ -54,8 +54,8 @@ class Intake:
     async def store(self, topic: str, partition: int, messages: Sequence[Message]) -> Stored:
         """
         Raises:
-            AnalyticsAway: nobody knows what was stored; store the same messages again.
-            AnalyticsRefused: the tables are not as this program expects them.
+            AnalyticsAway: the outcome is unknown; store the same messages again.
+            AnalyticsRefused: the tables have an unexpected schema.
         """
         rows: list[tuple[Any, ...]] = []
         dead: list[tuple[Any, ...]] = []
@@ -73,7 +73,7 @@ class Intake:
         token = f"{topic}-{partition}-{messages[0].offset}-{messages[-1].offset}"
         if dead:
             await self._analytics.insert(DEAD_LETTERS_TABLE, _DEAD_LETTER_COLUMNS, dead, f"dead-{token}")
-            # Read again under another pepper or setting, the same messages may be other rows.
+            # Under another pepper or setting the same messages may become other rows.
             token = f"{token}-without-{len(dead)}"
         if rows:
             await self._analytics.insert(EVENTS_TABLE, STORED_COLUMNS, rows, token)
@@ -97,13 +97,13 @@ def _dead_letter(topic: str, partition: int, message: Message, reason: str) -> t
 
 
 def _sent_at(timestamp_ms: int) -> datetime:
-    """When a dead letter came to Kafka, rather than here: so the same message again is the same row. Whoever sent it
-    may have said any number."""
+    """Timestamp of a dead letter: when it was sent, so a repeated message becomes the same row. The sender may have
+    stated any number."""
     return utc_from_ms(min(max(timestamp_ms, 0), unix_ms(_LATEST)))
 
 
 def row_of(event: UsageEvent) -> tuple[Any, ...]:
-    """The values of `COLUMNS`, each within the range of its column, so that no single event can hold up a batch.
+    """The values of `COLUMNS`, each within the range of its column, so no single event can block a batch.
 
     Raises:
         InvalidEvent
@@ -121,7 +121,7 @@ def event_of(row: Sequence[Any]) -> UsageEvent:
     """The event whose `COLUMNS` these values are.
 
     Raises:
-        InvalidEvent: no program of this or a former version has written it.
+        InvalidEvent: an unknown schema version.
     """
     event = UsageEvent(**dict(zip(COLUMNS, row, strict=True)))
     if event.schema_version not in VERSIONS:

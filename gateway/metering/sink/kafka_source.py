@@ -21,16 +21,16 @@ COMMIT_TIMEOUT_MS = 10_000
 END_OFFSETS_TIMEOUT_MS = 2_000
 CLOSE_TIMEOUT_MS = 2_000
 METADATA_MS = 5_000
-"""How often the client looks whether the topic has other partitions."""
+"""Interval at which the client refreshes the topic's partitions."""
 
 T = TypeVar("T")
 
 
 class KafkaSource:
-    """A consumer of one topic, on a thread of its own. Made on first use, and anew after it failed.
+    """A consumer of one topic, on its own thread. It is created on first use, and again after a failure.
 
-    `member` makes it a static member of the group: one that comes back under the same name within the session timeout
-    (45 s) has its partitions back at once, where a nameless one that was killed keeps them until then.
+    `member`: makes it a static group member, which gets its partitions back at once if it restarts within the session
+    timeout (45 s). A dynamic member that was killed keeps its partitions until the timeout.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class KafkaSource:
             if not _keeps_its_place(error):
                 self._discard()
             raise SourceAway(f"Kafka does not give the topic {self._topic}: {error}") from error
-        except Exception as error:  # a bug of the client's; a new one may not have it
+        except Exception as error:  # a bug in the client: make a new one
             self._discard()
             raise SourceAway(f"the Kafka client failed: {type(error).__name__}: {error}") from error
 
@@ -94,7 +94,7 @@ class KafkaSource:
                 reconnect_backoff_max_ms=1_000,
                 allow_auto_create_topics=False,
             )
-            # A leader that does not know the topic yet would divide it among nobody, and might not notice.
+            # A group leader that does not know the topic yet would assign no partitions, and might not notice.
             if not self._consumer.partitions_for_topic(self._topic):
                 self._discard()
                 raise UnknownTopicOrPartitionError(self._topic)
@@ -125,7 +125,7 @@ def _messages(records: Sequence[Any]) -> list[Message]:
 
 
 def _signature(headers: Sequence[tuple[str, bytes | None]]) -> str:
-    """The header's text, "" where there is none. Whoever sent it may have sent any bytes, and more than one."""
+    """The header's text, "" without one. The sender is untrusted: any bytes, and several headers, are possible."""
     found = [value or b"" for name, value in headers if name == HEADER]
     return found[-1].decode(errors="replace") if found else ""
 
@@ -150,7 +150,7 @@ def _partition(place: Any) -> Partition:
 
 
 def _keeps_its_place(error: Any) -> bool:
-    """After these the consumer goes on by itself: it joins its group again, or asks its broker again."""
+    """Whether the consumer recovers by itself: it rejoins its group or retries its broker."""
     from kafka import errors
 
     rejoins = (

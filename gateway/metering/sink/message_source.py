@@ -1,4 +1,4 @@
-"""Where the sink takes messages from."""
+"""The source of the sink's messages."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from gateway.metering.sink.intake import Message
 
 
 class SourceAway(Exception):
-    """The source does not answer, or this member has lost its place in the group. Try again."""
+    """The source is unavailable, or this member lost its group membership. Retry."""
 
 
 class Partition(NamedTuple):
@@ -18,36 +18,35 @@ class Partition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """`assigned` is what this member holds after the fetch: what is not in it, somebody else reads from the last
-    committed offset on."""
+    """`assigned`: this member's partitions after the fetch. Other members read the rest from the committed offset."""
 
     messages: Mapping[Partition, Sequence[Message]]
     assigned: frozenset[Partition]
 
 
 class MessageSource(Protocol):
-    """A member of a consumer group. A partition that comes back to it starts at its committed offset again."""
+    """A member of a consumer group. A reassigned partition starts at its committed offset."""
 
     async def fetch(self, *, more: bool) -> Fetched:
-        """New messages, within a fraction of a second; none where `more` is false, but for partitions that are new.
-        To be called again and again: that keeps the place in the group.
+        """Fetch new messages, within a fraction of a second. Without `more`, only those of newly assigned partitions.
+        Calls must continue, since they keep the group membership.
 
         Raises:
             SourceAway
         """
 
     async def behind(self) -> Mapping[Partition, int]:
-        """How many messages there are of each partition that this member holds and has not fetched.
+        """Number of unfetched messages of each assigned partition.
 
         Raises:
             SourceAway
         """
 
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
-        """What is before these offsets need not come again.
+        """Commit offsets: earlier messages are not fetched again.
 
         Raises:
-            SourceAway: it may.
+            SourceAway: earlier messages may be fetched again.
         """
 
     async def aclose(self) -> None:

@@ -1,8 +1,8 @@
-"""The sink: takes usage from Kafka to ClickHouse.
+"""The sink: moves usage from Kafka to ClickHouse.
 
-Messages of a partition are stored in batches, each under a token of its offsets, and their offsets are committed after
-that. So a crash repeats messages and loses none; what a repetition does to the store, `Intake` says. Nothing here
-depends on being told of a rebalance in time: a batch that another member stores as well is a repetition like any other.
+Messages of a partition are stored in batches, each under a deduplication token of its offsets, and their offsets are
+committed afterwards. A crash repeats messages and loses none; `Intake` describes the effect of a repetition. The sink
+does not rely on timely rebalance notifications: a batch that another member stores, too, is an ordinary repetition.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from gateway.metering.sink.intake import Intake, Message, Stored
 from gateway.metering.sink.message_source import Fetched, MessageSource, Partition, SourceAway
 
 BATCH_MESSAGES = 5_000
-"""Over all partitions. Up to as many again may have been fetched while they are being stored."""
+"""Messages of all partitions. Twice this number may be held while a batch is stored."""
 LINGER_MS = 1_000
 FIRST_BACKOFF_S = 0.2
 LONGEST_BACKOFF_S = 10.0
@@ -29,28 +29,28 @@ _log = structlog.get_logger("turnpike.sink")
 
 @dataclass(slots=True)
 class SinkCounts:
-    """Since the start."""
+    """Counters since the start."""
 
     events_total: int = 0
     unsigned_total: int = 0
-    """Of the events, those that were accepted without a signature."""
+    """Part of the events: accepted without a signature."""
     dead_letters_total: int = 0
     unauthenticated_total: int = 0
-    """Events whose signature is missing or wrong: put aside beside the dead letters, and not among these."""
+    """Events with a missing or invalid signature. Stored as dead letters, but not counted in `dead_letters_total`."""
     batches_total: int = 0
     failures_total: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """What is stored under one token, and so never changes."""
+    """Messages stored under one deduplication token. Immutable."""
 
     partition: Partition
     messages: list[Message]
 
 
 class Sink:
-    """One member of the group. `run` returns after `stop`; it owns the source, and not the store."""
+    """One member of the consumer group. `run` returns after `stop`. It closes the source, not the store."""
 
     def __init__(
         self,
@@ -79,17 +79,17 @@ class Sink:
 
     @property
     def last_error(self) -> str | None:
-        """Why it does not go on at the moment; None where all is well."""
+        """Current error of fetching or storing; None without one."""
         return next(iter(self._errors.values()), None)
 
     @property
     def held_messages(self) -> int:
-        """Fetched and not yet stored."""
+        """Number of messages that are fetched and not stored."""
         return sum(self.held_by_partition.values())
 
     @property
     def held_by_partition(self) -> Mapping[Partition, int]:
-        """The same, of each partition that has any. From any thread, as `oldest_ms`."""
+        """Held messages of each partition with any. Thread-safe, as is `oldest_ms`."""
         held = {place: len(messages) for place, messages in list(self._fetched.items())}
         for batch in list(self._batches):
             held[batch.partition] = held.get(batch.partition, 0) + len(batch.messages)
@@ -97,13 +97,13 @@ class Sink:
 
     @property
     def oldest_ms(self) -> int | None:
-        """When the oldest of them was sent to the source, Unix time; None where there is none."""
+        """Timestamp of the oldest held message, Unix milliseconds; None without one."""
         heads = [messages[0] for messages in list(self._fetched.values()) if messages]
         heads += [batch.messages[0] for batch in list(self._batches)]
         return min((head.timestamp_ms for head in heads), default=None)
 
     def stop(self) -> None:
-        """Store and commit what was fetched, as far as that works at once, and end."""
+        """Try once to store and commit the fetched messages, then end."""
         self._stopping.set()
 
     async def run(self) -> None:
@@ -111,7 +111,7 @@ class Sink:
             while not self._stopping.is_set():
                 await self._attempt(self._fetch)
                 if self._clock() < self._retry_at:
-                    continue  # still fetching, so that the place in the group is kept
+                    continue  # fetching keeps the group membership
                 if not self._batches and self._is_due():
                     self._seal()
                 await self._attempt(self._store)
@@ -125,7 +125,7 @@ class Sink:
         try:
             self._take(await self._source.fetch(more=self._waiting() < self._batch_messages))
         except SourceAway:
-            await asyncio.sleep(FIRST_BACKOFF_S)  # it may fail at once, every time
+            await asyncio.sleep(FIRST_BACKOFF_S)  # it may fail immediately every time
             raise
 
     async def _store(self) -> None:
@@ -148,9 +148,9 @@ class Sink:
                 self._oldest = self._clock()
             held = self._fetched.setdefault(partition, [])
             if held and messages[0].offset <= held[-1].offset:
-                held.clear()  # the partition went away and came back: it starts again
+                held.clear()  # reassigned: the partition starts at its committed offset
             held.extend(messages)
-        # What another member reads now, this one need not store.
+        # Partitions of other members are stored there.
         self._fetched = {place: held for place, held in self._fetched.items() if place in fetched.assigned}
         self._batches = deque(batch for batch in self._batches if batch.partition in fetched.assigned)
         self._uncommitted = {place: offset for place, offset in self._uncommitted.items() if place in fetched.assigned}
