@@ -1,1 +1,1 @@
-"""Helpers without a domain: timestamps and ids."""
+"""Shared helpers: timestamps and ids."""

@@ -1,4 +1,4 @@
-"""Ids of events, which sort by time, and of peppers."""
+"""Ids of events, ordered by time, and ids of peppers."""
 
 import hashlib
 import secrets
@@ -15,5 +15,5 @@ def new_event_id(now_ms: int | None = None) -> UUID:
 
 
 def pepper_id(pepper: bytes) -> str:
-    """A short name of a pepper, safe to store and show: 64 bits of a hash of 256 random bits."""
+    """The public id of a pepper: the first 64 bits of a hash over its 256 random bits."""
     return hashlib.sha256(b"turnpike pepper id\0" + pepper).hexdigest()[:16]

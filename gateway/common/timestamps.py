@@ -6,7 +6,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def utc_from_ms(unix_ms: int) -> datetime:
-    """An instant, to the millisecond: what every store keeps of it."""
+    """A UTC datetime with millisecond precision, which all stores keep."""
     return datetime.fromtimestamp(unix_ms // 1000, UTC) + timedelta(milliseconds=unix_ms % 1000)
 
 

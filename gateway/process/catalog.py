@@ -1,4 +1,4 @@
-"""Fetching a model by name, for the command line and for a server that was told no model."""
+"""Models by name, and the default models of a server without configured models."""
 
 from collections.abc import Collection, Mapping
 from decimal import Decimal
@@ -9,21 +9,21 @@ from gateway.errors import OperatorError
 from gateway.process.progress import Report
 
 DEFAULT_MODEL = "smollm2"
-"""What is served when no model is named: small enough for any machine."""
+"""The default model: small enough for any machine."""
 DEFAULT_SMALL_MODEL = "smollm2-small"
-"""What is served beside it, where this installation has its part."""
+"""The default model's small model, where the installation includes it."""
 DEFAULT_PRICES: Mapping[str, tuple[Decimal, Decimal, Decimal]] = {
     DEFAULT_MODEL: (Decimal("0.05"), Decimal("0.025"), Decimal("0.1")),
     DEFAULT_SMALL_MODEL: (Decimal("0.01"), Decimal("0.005"), Decimal("0.02")),
 }
-"""What they cost where nobody stated that: dollars per million tokens of input, of cached input and of output."""
+"""Default prices: dollars per million tokens of input, cached input and output."""
 
 
 def default_models(models_dir: Path, report: Report) -> dict[str, Path]:
-    """What is served when no model is named, fetched where it is not there yet.
+    """The default models, downloaded if missing.
 
     Raises:
-        OperatorError: it cannot be had.
+        OperatorError: a download failed.
     """
     known = {entry.name for entry in available(models_dir)}
     names = (name for name in (DEFAULT_MODEL, DEFAULT_SMALL_MODEL) if name in known)
@@ -31,15 +31,15 @@ def default_models(models_dir: Path, report: Report) -> dict[str, Path]:
 
 
 def default_pairs(models: Collection[str]) -> dict[str, str]:
-    """Large model -> the small one beside it, of the models that are served by default."""
+    """Large model -> small model, of the default models."""
     return {DEFAULT_MODEL: DEFAULT_SMALL_MODEL} if {DEFAULT_MODEL, DEFAULT_SMALL_MODEL} <= set(models) else {}
 
 
 def fetch_model(name: str, models_dir: Path, report: Report) -> Path:
-    """A model's file, downloaded where it is not there yet.
+    """A model's file, downloaded if missing.
 
     Raises:
-        OperatorError: it cannot be had; the message says what to do instead.
+        OperatorError: the download failed. The message names a remedy.
     """
     try:
         return fetch(name, models_dir, lambda done, total: report(f"fetching {name}", done, total))
@@ -48,10 +48,10 @@ def fetch_model(name: str, models_dir: Path, report: Report) -> Path:
 
 
 def find_model(named: str, served: Mapping[str, Path], models_dir: Path, report: Report) -> Path:
-    """What a command line means by a model: a path that is there, a served name, or one that can be fetched.
+    """Resolve a model on the command line: an existing path, a served name, or a name that can be downloaded.
 
     Raises:
-        OperatorError: it is none of them.
+        OperatorError: none of these.
     """
     path = Path(named)
     if path.exists():

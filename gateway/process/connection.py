@@ -1,16 +1,16 @@
-"""A client's connection: what of a request it takes, and how little of an answer lies in it untaken.
+"""HTTP/1.1 connection limits: time and size bounds on request heads, pipelining, and unread response bytes.
 
-**Taken.** Between two answers a client has `MAX_HEAD_SECONDS` to send what is left of the last request and the head of
-the next one. Bytes that come to nothing (a head without end, trailers, chunk extensions, blank lines) are bounded by
-`MAX_HEAD_BYTES`, to within one read; so are requests that wait behind a running one, by `MAX_PIPELINED_REQUESTS`. What
-is over a bound, or is not HTTP, is answered in the API's envelope, and the connection ends. Nobody is upgraded: the
-wish is overlooked, as RFC 9110 (7.8) lets a server do, and the request served in HTTP/1.1. While the server drains, a
-connection ends with its answer, and says so.
+**Requests.** Between two responses a client has `MAX_HEAD_SECONDS` to send the rest of the last request and the head of
+the next one. Bytes without effect (an endless head, trailers, chunk extensions, blank lines) are bounded by
+`MAX_HEAD_BYTES`, up to one read; requests queued behind a running one by `MAX_PIPELINED_REQUESTS`. A request over a
+bound, or malformed, gets an error in the API's envelope, and the connection closes. Upgrade requests are ignored, as
+RFC 9110 (7.8) allows, and served in HTTP/1.1. While the server drains, a connection closes after its response, which
+has `connection: close`.
 
-**Untaken.** What was handed to a connection counts as sent, and is billed. So a client that stops to read, or hangs up,
-is billed for what lies in its buffers: `WRITE_BUFFER_BYTES` and one write more in this process, and what the kernel
-takes for a socket with `listener.SEND_BUFFER_BYTES`. Left to itself the kernel takes megabytes. One that takes nothing
-for `MAX_STALLED_SECONDS` is cut off; nothing is said to it, as it would not read that either.
+**Responses.** Bytes handed to a connection count as sent and are billed. A client that stops reading or disconnects is
+billed for the bytes in its buffers: `WRITE_BUFFER_BYTES` plus one write in this process, and the kernel's buffer of a
+socket with `listener.SEND_BUFFER_BYTES`, which would otherwise be megabytes. A client that reads nothing for
+`MAX_STALLED_SECONDS` is disconnected without an error, which it would not read.
 """
 
 import asyncio
@@ -31,19 +31,19 @@ from gateway.http.errors import APIError
 from gateway.http.middleware import headers_too_large, new_request_id
 
 WRITE_BUFFER_BYTES = 16 * 1024
-"""With more than this unwritten, an answer waits."""
+"""High-water mark: with more unwritten bytes a response is paused."""
 
 LINGER_SECONDS = 2.0
-"""What a refused client still sends is read for so long: closed at once, the connection would be reset, and the
-refusal lost."""
+"""Time in which a rejected client's further bytes are read and dropped: closing at once would reset the connection
+before the client reads the error."""
 
 _log = structlog.get_logger("turnpike.connection")
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's, with bounds.
+    """uvicorn's connection, with bounds.
 
-    Invariant: a deadline runs just while no answer is under way, so no connection is held for nothing.
+    Invariant: a deadline runs whenever no request is being served, so no idle connection is kept.
     """
 
     def __init__(self, *args: Any, drain: Drain, stall_seconds: float, **kwargs: Any) -> None:
@@ -51,13 +51,13 @@ class Connection(HttpToolsProtocol):
         self._drain = drain
         self._stall_seconds = stall_seconds
         self._stall: asyncio.TimerHandle | None = None
-        """Runs while the client takes nothing. (One timer a stall, and none around each write.)"""
+        """Runs while the client reads nothing. (One timer per stall, none per write.)"""
         self._serving: RequestResponseCycle | None = None
-        """The request whose answer is under way. (uvicorn's `cycle` is the one that arrived last.)"""
+        """The request that is being served. (uvicorn's `cycle` is the last one that arrived.)"""
         self._in_head = False
         self._in_body = False
         self._idle_bytes = 0
-        """Received since a head or a piece of a body was complete."""
+        """Bytes received since the last complete head or piece of a body."""
         self._deadline: asyncio.TimerHandle | None = None
         self._refused = False
 
@@ -101,7 +101,7 @@ class Connection(HttpToolsProtocol):
         self._in_head = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # and not a trailer, which would join the headers of a request that is being served
+        if self._in_head:  # not a trailer, which would join the headers of a running request
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -136,29 +136,29 @@ class Connection(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def end_with_answer(self) -> None:
-        """Nothing comes after the answer that is under way. An idle connection stays, for whoever is about to ask."""
+        """Close after the current response. An idle connection stays open for a request that may be on its way."""
         if self._serving is not None:
             self._serving.keep_alive = False
 
     def cut_if_unread(self) -> None:
-        """Cut off a client that does not take what was said to it."""
+        """Disconnect a client that does not read its response."""
         if self.flow.write_paused:
             self.transport.abort()
 
     def _parse(self, data: bytes) -> None:
-        """Raises: HttpParserError; its context is an `APIError` where a bound is why."""
+        """Raises: HttpParserError; its context is an `APIError` if a bound was exceeded."""
         while data:
             try:
                 self.parser.feed_data(data)
                 return
             except httptools.HttpParserUpgrade as upgrade:
-                # The parser takes what follows for another protocol. It is the request's body, or the next request.
+                # The parser expects another protocol after the head. The bytes are the body or the next request.
                 data = self._head_without_upgrade() + data[upgrade.args[0] :]
                 self.parser = httptools.HttpRequestParser(self)
-                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as in uvicorn
 
     def _head_without_upgrade(self) -> bytes:
-        """Raises: HttpParserError for CONNECT, which has no meaning without."""
+        """The head without its upgrade headers. Raises: HttpParserError for CONNECT, which requires an upgrade."""
         method = self.parser.get_method()
         if method == b"CONNECT":
             raise httptools.HttpParserError("no tunnels")
@@ -171,7 +171,7 @@ class Connection(HttpToolsProtocol):
         return b"\r\n".join([*lines, b"", b""])
 
     def _require_one_meaning(self) -> None:
-        """What a proxy before us may have read in another way (RFC 9112, 3.2 and 6.1).
+        """Reject heads that a proxy may interpret differently (RFC 9112, 3.2 and 6.1).
 
         Raises: APIError.
         """
@@ -183,16 +183,16 @@ class Connection(HttpToolsProtocol):
             raise APIError(400, "Transfer-Encoding is not allowed in HTTP/1.0.", code="invalid_http")
 
     def _refuse(self, error: APIError) -> None:
-        """Take nothing more. Whoever asked before is answered first, in full, and this not at all."""
+        """Read no more requests. If earlier ones are running, serve them in full and close without this error."""
         self._refused = True
         serving = self._serving
         if serving is not None and (serving is not self.cycle or not self._in_body):
             if self._in_body:
-                self.pipeline.popleft()  # the newest, whose body will never be complete
+                self.pipeline.popleft()  # the newest request, whose body stays incomplete
             last = self.pipeline[0][0] if self.pipeline else serving
             last.keep_alive = False
-            # They wait with reading paused. What is still sent is dropped: unread, it would reset the connection, and
-            # take answers with it.
+            # Queued requests pause reading. Resume it and drop the bytes: unread bytes would reset the connection and
+            # lose responses.
             self.flow.resume_reading()
             return
         _log.info("request refused", status=error.status, error=error.code)
@@ -239,14 +239,14 @@ class Connection(HttpToolsProtocol):
             self._refuse(APIError(408, "Timed out while reading the request headers.", code="request_timeout"))
         else:
             self.transport.close()
-            self._begin_stall()  # it closes when the client has taken the rest
+            self._begin_stall()  # closes when the client has read the rest
 
 
 def server_config(
     app: ASGIApp, drain: Drain, *, trusted_proxies: Sequence[str] = (), stall_seconds: float = MAX_STALLED_SECONDS
 ) -> uvicorn.Config:
-    """How this program serves HTTP. `trusted_proxies` are the addresses and networks that `X-Forwarded-For` and
-    `X-Forwarded-Proto` are believed of; left to itself uvicorn believes this machine."""
+    """uvicorn's configuration. `trusted_proxies`: addresses and networks whose `X-Forwarded-For` and
+    `X-Forwarded-Proto` are trusted; uvicorn's default would trust this machine."""
     return uvicorn.Config(
         app,
         http=partial(Connection, drain=drain, stall_seconds=stall_seconds),  # type: ignore[arg-type]
@@ -261,7 +261,7 @@ def server_config(
 
 
 def _cut_off(cycle: RequestResponseCycle) -> None:
-    """Tell who serves it that nobody is there any more."""
+    """Signal the request's application that the client has disconnected."""
     cycle.disconnected = True
     cycle.message_event.set()
 

@@ -5,15 +5,15 @@ import socket
 from gateway.errors import OperatorError
 
 SEND_BUFFER_BYTES = 32 * 1024
-"""Of each connection; Linux grants twice that, and keeps its books in it. Enough for some 400 kB a second to a client
-that is 100 ms away; small, as what lies in it when the client hangs up counts as sent."""
+"""Send buffer of each connection; Linux doubles it for bookkeeping. Enough for 400 kB/s at a round trip of 100 ms, and
+small, since bytes in it count as sent when the client disconnects."""
 
 
 def bind(host: str, port: int) -> socket.socket:
     """A socket on the address, not listening yet.
 
     Raises:
-        OperatorError: the address is taken or not this machine's.
+        OperatorError: the address is in use or not local.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -21,9 +21,9 @@ def bind(host: str, port: int) -> socket.socket:
         )[0]
         listener = socket.socket(family, kind, protocol)
         try:
-            # Connections of a server that was here before may linger; another that listens is still refused.
+            # Allows lingering connections of a former server; a second listener still fails.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            # Its connections have what it has.
+            # Connections inherit it.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
             listener.bind(address)
         except OSError:
@@ -36,7 +36,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def local_url(listener: socket.socket) -> str:
-    """Where a client on this machine finds the server."""
+    """The server's URL for clients on this machine."""
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

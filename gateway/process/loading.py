@@ -1,4 +1,4 @@
-"""Models load on a thread while the main one goes on starting: most of that is native code, without the interpreter."""
+"""Loads models on a thread while the main thread continues the start: most of the work releases the GIL."""
 
 import contextlib
 import threading
@@ -12,15 +12,15 @@ T = TypeVar("T")
 
 
 class _Cancelled(Exception):
-    """Nobody waits for what is being loaded."""
+    """The load was abandoned."""
 
 
 @contextlib.contextmanager
 def loading(load: Callable[[Report], T], report: Report) -> Iterator[Future[T]]:
-    """What `load` gives, and raises, is in the future.
+    """Run `load` on a thread; the future has its result or exception.
 
-    Whoever leaves the block before has it end at its next report, and waits for that: a process must not end while a
-    thread computes.
+    Leaving the block early cancels the load at its next progress report and waits for the thread, since the process
+    must not exit while a thread computes.
     """
     loaded: Future[T] = Future()
     cancelled = threading.Event()

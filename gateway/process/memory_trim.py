@@ -1,4 +1,4 @@
-"""Memory that serving does not need: not taken, or given back after the start."""
+"""Reduces memory: skips unneeded imports and returns the memory of the start."""
 
 import contextlib
 import ctypes
@@ -11,13 +11,13 @@ _SMAPS = Path("/proc/self/smaps")
 _MADV_DONTNEED = 4
 
 DATA_FRAMES = ("pandas", "pyarrow")
-"""What the ClickHouse drivers import to answer in kinds of tables that nobody here asks them for: 40 MiB."""
+"""Optional imports of the ClickHouse drivers for result formats that are not used: 40 MiB."""
 
 
 @contextlib.contextmanager
 def collecting_nothing() -> Iterator[None]:
-    """Without collections of garbage. What imports and loading make mostly stays: they would walk through it again and
-    again. Where one is within another, they are on again after the inner one."""
+    """Disable garbage collection. Objects of imports and loading mostly stay alive, so collections would scan them
+    repeatedly. Not reentrant: the inner block enables collection at its end."""
     gc.disable()
     try:
         yield
@@ -26,20 +26,20 @@ def collecting_nothing() -> Iterator[None]:
 
 
 def block_imports(modules: Iterable[str]) -> None:
-    """Have imports of these fail in this process from now on, as where they are not installed.
+    """Make further imports of these modules fail, as if they were not installed.
 
-    For what others import only because they find it. A module that is imported already stays.
+    For optional dependencies of libraries. A module that is already imported stays.
     """
     for name in modules:
-        sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # Python's own way to say so
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # None blocks the import
 
 
 def trim_after_startup() -> None:
-    """Give back what is free of the heap, and let pages of libraries go that nobody has written.
+    """Return free heap memory to the system, and drop clean pages of libraries.
 
-    Importing walks through hundreds of megabytes of libraries (symbols, relocations, what runs once), of which serving
-    touches a part. Pages come back from the page cache as they are touched. To be called while no other thread loads
-    a library. A no-op where there is no glibc, or no /proc.
+    Imports touch hundreds of megabytes of libraries (symbols, relocations, initialization), of which serving uses a
+    part. Dropped pages are read from the page cache on the next access. No other thread may load a library during the
+    call. No effect without glibc or /proc.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):
@@ -52,7 +52,7 @@ def trim_after_startup() -> None:
 
 
 def untouched_mappings(smaps: str) -> Iterator[tuple[int, int]]:
-    """Addresses [start, end) of what is mapped from libraries, read-only, and holds no page but the file's own."""
+    """Address ranges [start, end) of read-only mappings of libraries without anonymous pages."""
     words: list[str] = []
     for line in smaps.splitlines():
         fields = line.split()

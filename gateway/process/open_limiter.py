@@ -1,4 +1,4 @@
-"""From settings to a limiter."""
+"""Constructs the limiter from settings."""
 
 from gateway.admission.limiter import Limiter
 from gateway.admission.local_share import LocalShare
@@ -7,12 +7,12 @@ from gateway.config.settings import Settings
 
 
 def open_limiter(settings: Settings, replica: str) -> Limiter:
-    """Limits in Redis where the settings name one, else in this process. Connects on first use; the caller closes it.
-    To be called on the event loop that it is used on. `replica`: a lasting name of this process."""
+    """A limiter on the settings' Redis, or in this process without one. It connects on first use; the caller closes it.
+    Must be called on the event loop that uses it. `replica`: permanent name of this process."""
     if settings.redis_url is None:
         return Limiter(MemoryStore())
 
-    # The client takes a while to import, and few need it.
+    # Imported on demand: the client is slow to import and optional.
     from gateway.admission.redis_store import RedisStore
 
     shared = RedisStore.open(settings.redis_url.get_secret_value(), replica)

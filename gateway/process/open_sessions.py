@@ -1,4 +1,4 @@
-"""From settings to sessions."""
+"""Constructs the session store from settings."""
 
 from gateway.config.settings import Settings
 from gateway.sessions.memory import MemorySessionStore
@@ -6,12 +6,12 @@ from gateway.sessions.sessions import Sessions
 
 
 def open_sessions(settings: Settings) -> Sessions:
-    """In Redis where the settings name one, else in this process. Connects on first use; the caller closes it. To be
-    called on the event loop that it is used on."""
+    """Sessions in the settings' Redis, or in this process without one. It connects on first use; the caller closes it.
+    Must be called on the event loop that uses it."""
     if settings.sessions_redis_url is None:
         return Sessions(MemorySessionStore(), wait_s=settings.session_wait_s)
 
-    # The client takes a while to import, and few need it.
+    # Imported on demand: the client is slow to import and optional.
     from gateway.sessions.redis_store import RedisSessionStore
 
     store = RedisSessionStore.open(settings.sessions_redis_url.get_secret_value())

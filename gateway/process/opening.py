@@ -1,4 +1,4 @@
-"""From settings to the services that requests are served with."""
+"""Constructs the services from settings."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -55,11 +55,11 @@ class Unpriced(OperatorError):
 async def open_services(
     settings: Settings, engine: Engine, database: AsyncEngine, pepper: bytes
 ) -> tuple[Services, AdminApp]:
-    """The services and the admin API over them, on the event loop that they serve on. The application starts and ends
-    both; the database is the caller's.
+    """The services and the admin API, on the event loop that serves them. The application starts and stops both; the
+    caller owns the database.
 
     Raises:
-        OperatorError: a served model has no price, the journal cannot be written, or the database is away.
+        OperatorError: a served model has no price, the journal cannot be written, or the database is unavailable.
     """
     store = TenantStore(database, pepper)
     await _warn_of_refused(settings, store, database)
@@ -99,10 +99,10 @@ async def open_services(
 
 
 async def open_prices(settings: Settings, models: Iterable[str], database: AsyncEngine, changes: Changes) -> PriceBook:
-    """What is declared in the settings takes effect now. The default models have prices of their own.
+    """Put the settings' prices into effect and load the price book. The default models have default prices.
 
     Raises:
-        Unpriced: nothing says what a served model costs, and no answer is billed at a price that nobody stated.
+        Unpriced: a served model has no price.
     """
     for version in await declare_prices(changes, settings.prices):
         _log.info("price takes effect", version=version.id)
@@ -130,12 +130,12 @@ def open_journal(settings: Settings) -> Journal:
 
 
 def open_usage_store(settings: Settings) -> Analytics:
-    """Where usage is asked for; it connects when it first is."""
+    """The usage store; it connects on first use."""
     return PreparedAnalytics(open_analytics(settings.analytics_url.get_secret_value()))
 
 
 def open_books(settings: Settings, analytics: Analytics, signatures: SignaturePolicy) -> ReconciliationMonitor | None:
-    """None where nothing of what the journal has can be in the store: sinks bring it to another one."""
+    """The monitor; None if sinks deliver the journal's events to another store than this gateway's."""
     if settings.kafka_url is not None and is_embedded(settings.analytics_url.get_secret_value()):
         _log.warning("usage goes to Kafka and analytics_url names no server: nobody compares the books")
         return None

@@ -1,4 +1,4 @@
-"""How far something is that takes a while: bars on a terminal, a line every quarter elsewhere."""
+"""Progress of long operations: bars on a terminal, otherwise a line every quarter."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -7,14 +7,14 @@ from contextlib import contextmanager
 import typer
 
 Report = Callable[[str, int, int], None]
-"""Called with (what is going on, bytes done, bytes in all)."""
+"""(operation, bytes done, total bytes) -> None."""
 
 _MIB = 2**20
 
 
 @contextmanager
 def progress() -> Iterator[Report]:
-    """Reports go to standard error: standard output is for results."""
+    """Write reports to standard error; standard output is for results."""
     with _bars() if sys.stderr.isatty() else _lines() as report:
         yield report
 

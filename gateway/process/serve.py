@@ -1,6 +1,6 @@
-"""Running the gateway: from settings to a server that answers, and down again.
+"""Runs the gateway: from settings to serving, and the shutdown.
 
-What is imported here is needed to load a model. Everything else is imported while that goes on (`serving.py`).
+This module imports only what loading a model needs. All else is imported during the load (`serving.py`).
 """
 
 import asyncio
@@ -31,20 +31,19 @@ from gateway.telemetry.logs import configure_logging
 from kernels.dispatch import DeviceUnavailable
 
 GC_ALLOCATIONS = 20_000
-"""Objects made and not gone, between collections of young garbage."""
+"""Net allocations between collections of the young generation."""
 
 _log = structlog.get_logger("turnpike.serve")
 
 
 def run(settings: Settings, listener: socket.socket, termination: Termination, *, demo: bool = False) -> None:
-    """Load, serve on `listener` until SIGTERM or SIGINT, let running streams end for `shutdown_deadline_s`, return.
+    """Load the models, serve on `listener` until SIGTERM or SIGINT, drain for `shutdown_deadline_s`, and return.
 
-    `termination` is in place; from when the server answers on, its first signal begins that drain.
-
-    With `demo`, a tenant and a fresh key are there for the first request, which is printed ready to paste.
+    `termination` is installed. Once the server is ready, its first signal starts the drain. With `demo`, a tenant and a
+    new key are created, and a first request is printed, ready to paste.
 
     Raises:
-        OperatorError: a model or the database is not as the settings say, or that would be unsafe.
+        OperatorError: a model or the database does not match the settings, or the settings are unsafe.
     """
     pepper = load_pepper(settings)
     refuse_unsafe(listener.getsockname()[0], pepper, demo=demo)
@@ -61,12 +60,12 @@ def run(settings: Settings, listener: socket.socket, termination: Termination, *
             preload(settings.analytics_url.get_secret_value())
             engine = loaded.result()
         trim_after_startup()
-        # What is there now stays: a full collection that walked it took 40 ms and more of everybody's time, and one now
-        # would find next to nothing.
+        # The objects so far stay alive. A full collection over them stops all requests for 40 ms and more, and would
+        # free almost nothing.
         gc.freeze()
     if not settings.models:
         settings = settings.model_copy(update={"small_models": default_pairs(engine.models)})
-    # At Python's 700, every other request was walked through by a collection that found nothing.
+    # At Python's default of 700, every other request triggers a collection that frees nothing.
     gc.set_threshold(GC_ALLOCATIONS, *gc.get_threshold()[1:])
     serving.serve(settings, engine, pepper, listener, termination, demo=demo)
 
@@ -85,10 +84,10 @@ def _refuse_missing(settings: Settings) -> None:
 
 
 def load_engine(settings: Settings, report: Report) -> Engine:
-    """The engine with the models of the settings, or with the default ones where they name none.
+    """The engine with the settings' models, or with the default models.
 
     Raises:
-        OperatorError: a model is missing, cannot be served, or does not fit; or the device is not there.
+        OperatorError: a model is missing, unsupported or too large, or the device is unavailable.
     """
     models: Mapping[str, Path] = settings.models
     small_models: Mapping[str, str] = settings.small_models

@@ -1,9 +1,9 @@
-"""uvicorn, with a way down that loses nothing.
+"""uvicorn with a graceful shutdown.
 
-From the first signal on, readiness is off and new work is refused (`drain.py`), while the listener goes on
-answering: probes, scrapes, administrators, and a proper 503 for whoever has not noticed yet. When what ran at the
-signal has ended, and `delay_s` has passed so that load balancers have noticed, the listener closes and idle connections
-with it. At `deadline_s` what still runs is cut: each client is told so, and is billed for what it was sent.
+After the first signal, readiness is off and new generation requests get 503 (`drain.py`). The listener still serves
+probes, metrics and the admin API. When the requests that ran at the signal have ended and `delay_s` has passed, so that
+load balancers have seen the readiness, the listener and idle connections close. At `deadline_s` the remaining requests
+are cancelled: each client gets an error and is billed for the tokens that it was sent.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from gateway.http.drain import Drain
 from gateway.process.connection import Connection, server_config
 
 CUT_S = 5.0
-"""How long after the deadline requests that were cut may take to settle. They take milliseconds; on a machine without a
-core to spare the engine's last word on them takes up to `admit.LAST_WORD_S`, and then they settle."""
+"""Time after the deadline in which cancelled requests settle. It takes milliseconds; on a fully loaded machine the
+engine's last report takes up to `admit.LAST_WORD_S`."""
 
 FLUSH_S = 1.0
-"""Of these, how long a client may take to read why. One that does not read would keep its request from settling."""
+"""Part of `CUT_S` in which a client may read its error. A client that does not read would block its request."""
 
 GRACE_S = 0.1
-"""How long connections without a request stay after the listener: one may be on its way, and is refused in words."""
+"""Time that idle connections stay open after the listener closes: a request may be on its way, and gets 503."""
 
 _POLL_S = 0.02
 
@@ -37,7 +37,7 @@ _log = structlog.get_logger("turnpike.serve")
 
 
 class Server(uvicorn.Server):
-    """Serves until `begin_drain`, and then as the module says. Signals are the caller's."""
+    """Serves until `begin_drain`, then shuts down gracefully. The caller handles signals."""
 
     def __init__(
         self,
@@ -56,12 +56,12 @@ class Server(uvicorn.Server):
         self._deadline_s = deadline_s
         self._on_ready = on_ready
         self._begun_s: float | None = None
-        """When the drain was noticed, monotonic."""
+        """Start of the drain, monotonic seconds; None before it."""
         self._running: set[asyncio.Task[None]] = set()
-        """What ran then. What came later was refused, or is short."""
+        """Requests that ran at the start of the drain. Later ones were rejected, or are short."""
 
     def begin_drain(self) -> None:
-        """May be called by a signal handler."""
+        """Start the drain. May be called by a signal handler."""
         self._drain.begin()
         self.should_exit = True
 
@@ -70,11 +70,11 @@ class Server(uvicorn.Server):
         self._on_ready()
 
     async def on_tick(self, counter: int) -> bool:
-        """uvicorn's, ten times a second. True: stop listening."""
+        """uvicorn's hook, ten times a second. True stops the listener."""
         return await super().on_tick(counter) and self._drained()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        while not self._drained():  # uvicorn skips its main loop where the signal came as soon as it listened
+        while not self._drained():  # uvicorn skips its main loop if the signal came during its start
             await asyncio.sleep(_POLL_S)
         assert self._begun_s is not None
         state = self.server_state
@@ -95,7 +95,7 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """None: whoever serves has handlers already."""
+        """Install no handlers: the caller has them."""
         yield
 
     def _drained(self) -> bool:
@@ -112,7 +112,7 @@ class Server(uvicorn.Server):
         return elapsed_s >= self._delay_s and not self._running & self.server_state.tasks
 
     async def _cut(self) -> None:
-        """End what the deadline found running. Its requests know how to take that (`CancelledError`)."""
+        """Cancel the requests that still run at the deadline. They handle `CancelledError`."""
         tasks = self.server_state.tasks
         _log.warning("requests are cut off at the deadline", requests=len(tasks))
         for task in list(tasks):
@@ -125,11 +125,11 @@ class Server(uvicorn.Server):
             _log.error("requests did not end; the next start bills what was sent of them", requests=len(tasks))
 
     def _connections(self) -> list[Connection]:
-        """A copy: each leaves when it is closed."""
+        """A copy, since closing a connection removes it."""
         return cast(list[Connection], list(self.server_state.connections))
 
     async def _until_gone(self, seconds: float) -> None:
-        """Wait for every request and connection to end, at most so long."""
+        """Wait for all requests and connections to end, at most `seconds`."""
         end = time.monotonic() + seconds
         while (self.server_state.tasks or self.server_state.connections) and time.monotonic() < end:
             await asyncio.sleep(_POLL_S)

@@ -1,4 +1,4 @@
-"""Serving with a loaded engine, and what has to be in order before it is loaded."""
+"""Serves with a loaded engine, and prepares the database before it is loaded."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ _log = structlog.get_logger("turnpike.serve")
 
 
 async def prepare_database(settings: Settings, pepper: bytes) -> None:
-    """Bring its tables up to date; and refuse a model without a price now rather than when it is loaded."""
+    """Migrate the tables, and reject a model without a price before it is loaded."""
     url = settings.database_url.get_secret_value()
     await upgrade(url)
     database = open_database(url)
@@ -52,7 +52,7 @@ def serve(
     *,
     demo: bool,
 ) -> None:
-    """On `listener` until `termination` begins the drain, and through that; see `gateway.process.serve.run`."""
+    """Serve on `listener` until the end of the drain that `termination` starts; see `gateway.process.serve.run`."""
     url = local_url(listener)
 
     def announce(demo_key: str | None) -> None:
@@ -65,7 +65,7 @@ def serve(
 
 
 def demo_invitation(url: str, model: str, key: str) -> str:
-    """The command that asks the demo's question, to paste into a shell."""
+    """The shell command of the demo's request."""
     body = {"model": model, "messages": [{"role": "user", "content": DEMO_QUESTION}], "temperature": 0, "stream": True}
     command = [
         *("curl", "-N", f"{url}/v1/chat/completions"),
@@ -77,7 +77,7 @@ def demo_invitation(url: str, model: str, key: str) -> str:
 
 
 async def make_demo_key(admin: AdminApp, tier: str) -> str:
-    """A new key of the demo's tenant, who is made in `tier` where there is none."""
+    """A new key of the demo's tenant, which is created in `tier` if missing."""
     operations = LocalOperations(admin.context, admin.operations)
     with contextlib.suppress(TenantExists):
         await operations.change("createTenant", body=NewTenant(DEMO_TENANT, tier))

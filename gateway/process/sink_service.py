@@ -29,20 +29,20 @@ GAPS_EVERY_S = 60.0
 LAG_EVERY_S = 5.0
 GAPS_WINDOW_MS = 48 * 3_600_000
 SETTLED_AFTER_MS = 5 * 60_000
-"""An event may be this long under way before its number is called missing."""
+"""Time in transit after which an event's sequence counts as missing."""
 
 _log = structlog.get_logger("turnpike.sink")
 
 
 class GapWatch:
-    """Looks for missing numbers from time to time, and keeps what it found."""
+    """Checks for missing sequences periodically and keeps the last result."""
 
     def __init__(self, analytics: Analytics) -> None:
         self._analytics = analytics
         self.missing: list[MissingRange] = []
 
     async def look(self, now_ms: int) -> None:
-        """Look once; where the store is away, what was found before stands."""
+        """Check once. If the store is unavailable, the last result stays."""
         try:
             found = await missing_ranges(self._analytics, Window(now_ms - GAPS_WINDOW_MS, now_ms - SETTLED_AFTER_MS))
         except AnalyticsError:
@@ -59,14 +59,14 @@ class GapWatch:
 
 
 class LagWatch:
-    """Asks from time to time how far the source is ahead, and keeps what it said."""
+    """Reads the source's lag periodically and keeps the last result."""
 
     def __init__(self, source: MessageSource) -> None:
         self._source = source
         self.behind: Mapping[Partition, int] = {}
 
     async def look(self) -> None:
-        """Look once; where the source is away, what it said before stands."""
+        """Read once. If the source is unavailable, the last result stays."""
         with suppress(SourceAway):
             self.behind = await self._source.behind()
 
@@ -77,11 +77,10 @@ class LagWatch:
 
 
 async def run_sink(settings: Settings, *, member: str | None = None) -> None:
-    """Until SIGTERM or SIGINT.
+    """Run the sink until SIGTERM or SIGINT.
 
     Raises:
-        OperatorError: there is no Kafka to take from, no pepper to verify signatures under, or the store is not one
-            that this program can use.
+        OperatorError: no Kafka or no pepper is configured, or the store is unusable.
     """
     if settings.kafka_url is None:
         raise OperatorError("kafka_url is not set: without Kafka the gateway brings usage to the store by itself")
@@ -125,7 +124,7 @@ async def run_sink(settings: Settings, *, member: str | None = None) -> None:
 
 
 def _signatures(settings: Settings) -> SignaturePolicy:
-    """A pepper is never made here: under one of its own, a sink would refuse every event.
+    """The signature policy. The sink never creates a pepper: under a new one it would reject every event.
 
     Raises:
         OperatorError
@@ -139,7 +138,7 @@ def _signatures(settings: Settings) -> SignaturePolicy:
 
 
 async def _prepared(prepare: Callable[[], Awaitable[None]], stopping: asyncio.Event) -> bool:
-    """Prepare the store, however long it is away; False where it is time to stop."""
+    """Prepare the store, and retry while it is unavailable. False if `stopping` was set."""
     backoff = Backoff(0.5, 10.0)
     while not stopping.is_set():
         try:

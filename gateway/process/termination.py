@@ -1,4 +1,4 @@
-"""What SIGTERM and SIGINT do to the program. Imports nothing heavy: it is there before torch is."""
+"""Handles SIGTERM and SIGINT. It imports nothing heavy, as it is installed before torch is imported."""
 
 import os
 import signal
@@ -12,11 +12,11 @@ _SHOW_CURSOR = b"\x1b[?25h"
 
 
 class Termination:
-    """In its block a signal ends the process at once, with the status that a shell gives to it: 128 and its number.
-    After `begins(with_what)` the first one calls that instead, and the next one ends the process.
+    """A context manager in which a signal ends the process at once, with the shell's status: 128 plus its number. After
+    `begins(begin)` the first signal calls `begin` instead, and the next one ends the process.
 
-    Nothing is lost by ending at once: every store is written so that a process may be killed. The process exits rather
-    than let the signal kill it, as one that is number 1 in a container is not killed by what it has no handler for.
+    Ending at once loses no data: all stores tolerate a killed process. The process exits by itself, because as PID 1 of
+    a container it would not be killed by an unhandled signal.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Termination:
         self._former: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        """In the main thread."""
+        """Install the handlers. Must be called in the main thread."""
         self._former = {number: signal.signal(number, self._handle) for number in SIGNALS}
         return self
 
@@ -33,7 +33,7 @@ class Termination:
             signal.signal(number, handler)
 
     def begins(self, begin: Callable[[], None]) -> None:
-        """What the next signal does. It is called between any two instructions of the main thread."""
+        """Set the function that the next signal calls, between any two instructions of the main thread."""
         self._begin = begin
 
     def _handle(self, number: int, _: FrameType | None) -> None:
@@ -41,6 +41,6 @@ class Termination:
         if begin is not None:
             begin()
             return
-        if sys.stderr.isatty():  # progress bars hide the cursor, and clean nothing up now
+        if sys.stderr.isatty():  # progress bars hide the cursor and are not closed
             os.write(sys.stderr.fileno(), _SHOW_CURSOR)
         os._exit(128 + number)
