@@ -1,1 +1,1 @@
-"""What an operator states: settings, service classes, the pepper, and what no program starts with."""
+"""Configuration: settings, service classes, the pepper, and checks for unsafe settings."""

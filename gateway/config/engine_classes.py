@@ -1,11 +1,11 @@
-"""The settings' classes of service as the engine knows them."""
+"""Converts the settings' service classes to the engine's."""
 
 from engine.request import ServiceClass, ranked
 from gateway.config.settings import Settings
 
 
 def engine_classes_of(settings: Settings) -> tuple[ServiceClass, ...]:
-    """From the highest to the lowest."""
+    """The classes, highest priority first."""
     return ranked(
         ServiceClass(
             name,

@@ -24,7 +24,7 @@ def pepper_path(settings: Settings) -> Path:
 
 
 def load_pepper(settings: Settings) -> bytes:
-    """The pepper, made on first use where the settings state none.
+    """The pepper, created on first use unless the settings have one.
 
     Raises:
         UnusablePepper: its file cannot be read or written, is short, or can be read by other users.
@@ -46,8 +46,8 @@ def load_pepper(settings: Settings) -> bytes:
 
 
 def _create(path: Path) -> None:
-    """Write a new pepper under its final name at once and whole. Where two processes do it together, the first
-    one's pepper stays and the other reads it."""
+    """Write a new pepper atomically. If two processes do it concurrently, the first one's pepper stays and the other
+    reads it."""
     path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.parent.mkdir(mode=0o700, exist_ok=True)
     draft = path.with_name(f"pepper.{secrets.token_hex(8)}")

@@ -1,4 +1,4 @@
-"""What the program does not start with though every setting is well formed, and what it warns of."""
+"""Unsafe settings: those that the program rejects at the start, and those that it warns of."""
 
 import stat
 import tomllib
@@ -17,10 +17,10 @@ PLACEHOLDERS = (
     *("change", "replace", "example", "placeholder", "default", "insecure", "secret", "pepper", "password"),
     *("turnpike", "12345678", "abcdefgh"),
 )
-"""Words of documentation. In 32 random characters none of them occurs."""
+"""Words of placeholders in documentation. A random pepper contains none of them."""
 
 MIN_DISTINCT = 8
-"""Bytes. 32 random hexadecimal digits have more."""
+"""Minimum number of distinct bytes of a pepper. 32 random hexadecimal digits have more."""
 
 _TLS_SCHEMES = frozenset(("rediss", "kafkas", "https"))
 _TLS_MODES = frozenset(("require", "verify-ca", "verify-full"))
@@ -28,49 +28,49 @@ _LOCAL_SCHEMES = frozenset(("sqlite+aiosqlite", "chdb", "unix"))
 
 
 class UnsafeSettings(OperatorError):
-    """What others could use against whoever serves. The message says how to mend it, and shows no secret."""
+    """Settings that others could exploit. The message names the remedy and contains no secret."""
 
 
 def refuse_unsafe(address: str, pepper: bytes, *, demo: bool) -> None:
-    """`address` is the one that is listened on, in numbers.
+    """Check a server on `address`, the numeric address that it listens on.
 
     Raises:
-        UnsafeSettings: other machines reach it, and there is a key that anybody may use or a pepper that anybody knows.
+        UnsafeSettings: other machines can reach it, and it has a demo key or a placeholder as pepper.
     """
     if ip_address(address.partition("%")[0]).is_loopback:
         return
     if demo:
         raise UnsafeSettings(
-            f"--demo makes a key without limits, and {address} is reached from other machines: "
-            "serve on 127.0.0.1, or make a tenant and a key with turnpike tenant create and turnpike key create"
+            f"--demo creates a key without limits, and other machines can reach {address}: "
+            "serve on 127.0.0.1, or create a tenant and a key with turnpike tenant create and turnpike key create"
         )
     if is_placeholder(pepper):
         raise UnsafeSettings(
-            f"key_pepper is a placeholder, and {address} is reached from other machines: "
-            "set it to what openssl rand -hex 32 prints, and make the keys anew"
+            f"key_pepper is a placeholder, and other machines can reach {address}: "
+            "set it to the output of openssl rand -hex 32, and create new keys"
         )
 
 
 def is_placeholder(pepper: bytes) -> bool:
-    """Whether somebody wrote it, who could be anybody, and no generator."""
+    """Whether the pepper was written by hand rather than generated."""
     text = pepper.decode(errors="replace").lower()
     return len(set(pepper)) < MIN_DISTINCT or any(word in text for word in PLACEHOLDERS)
 
 
 def stores_without_tls(settings: Settings) -> list[str]:
-    """Names of the settings by which data leaves this machine for others to read."""
+    """Names of the settings whose connections leave this machine unencrypted."""
     urls = _secret_urls(settings)
     return [name for name, url in urls if not _is_private(url)]
 
 
 def readable_secrets(settings: Settings) -> list[Path]:
-    """Configuration files with a secret in them that every user of this machine may read."""
+    """Configuration files with a secret that every user of this machine can read."""
     files = dict.fromkeys(path.resolve() for path in (Path(CONFIG_FILE), settings.data_dir / CONFIG_FILE))
-    return [path for path in files if _tells_everybody(path)]
+    return [path for path in files if _is_world_readable(path)]
 
 
 def share_a_redis(settings: Settings) -> bool:
-    """Whether limits and sessions are in one server's memory, as far as the addresses say."""
+    """Whether limits and sessions use the same Redis server, by address."""
     if settings.redis_url is None or settings.sessions_redis_url is None:
         return False
     return _server(settings.redis_url.get_secret_value()) == _server(settings.sessions_redis_url.get_secret_value())
@@ -89,7 +89,7 @@ def _secret_urls(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def _is_private(url: str) -> bool:
-    """It stays on this machine, or is encrypted whatever the other side would like."""
+    """Whether a connection is local or always encrypted."""
     scheme, rest = url.split("://", 1)
     if scheme in _LOCAL_SCHEMES or scheme in _TLS_SCHEMES:
         return True
@@ -101,7 +101,7 @@ def _is_private(url: str) -> bool:
 
 
 def _is_local(host: str) -> bool:
-    """`host` may have a port, and may be a folder of sockets."""
+    """Whether a host, with or without port, or a socket directory is local."""
     name = host.partition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
     if name == "localhost" or name.startswith("/"):
         return True
@@ -110,7 +110,7 @@ def _is_local(host: str) -> bool:
     return False
 
 
-def _tells_everybody(path: Path) -> bool:
+def _is_world_readable(path: Path) -> bool:
     try:
         if not path.stat().st_mode & stat.S_IROTH:
             return False

@@ -1,7 +1,7 @@
-"""The classes of service that an operator states: one each for what a tenant's tier may be.
+"""The configured service classes, one per tier.
 
-Nothing of the engine is loaded here, as every command reads the settings. `gateway.generation.service_classes` turns
-them into the engine's.
+This module does not import the engine, since every command reads the settings. `gateway.config.engine_classes`
+converts the classes to the engine's.
 """
 
 import json
@@ -15,28 +15,27 @@ from pydantic import BaseModel, ConfigDict, Field
 from gateway.errors import OperatorError
 
 MAX_RESERVED_FRACTION = 0.9
-"""The engine's bound on all classes together."""
+"""The engine's bound on the sum over all classes."""
 
 STANDARD_TIER = "standard"
-"""Where there is a class of this name, it is what `default` means to a client, and the demo's."""
+"""The class of OpenAI's tier `default` and of the demo, if it exists."""
 
 OPENAI_TIERS = ("auto", "default", "flex", "priority")
-"""What OpenAI's clients may ask for, so no class can have these names."""
+"""OpenAI's values of `service_tier`, which are reserved names."""
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,15}")  # the store's column for tiers has 16 characters
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,15}")  # the database column of tiers has 16 characters
 
 
 class UnknownClass(OperatorError):
-    """A tier that the settings do not know."""
+    """A tier that is no configured class."""
 
 
 class StatedClass(BaseModel):
-    """One class. What the numbers up to `itl_target_ms` mean, and which priority goes first,
-    `engine.request.ServiceClass` says.
+    """One class. `engine.request.ServiceClass` documents the fields up to `itl_target_ms`.
 
-    A request that would wait longer than `max_wait_ms` for its first token is turned away; None: the smaller of the
-    setting `max_wait_s` and ten times the target. `context_tokens` bounds prompt and answer together for tenants of
-    which nothing is stated; None leaves it to the model.
+    `max_wait_ms`: predicted wait for the first token above which a request is rejected; None: the smaller of the
+    setting `max_wait_s` and ten times the target. `context_tokens`: default bound on prompt plus answer for the class's
+    tenants; None: the model's context window.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -64,7 +63,7 @@ DEFAULT_CLASSES: Mapping[str, StatedClass] = MappingProxyType(
 def check_classes(classes: Mapping[str, StatedClass]) -> None:
     """
     Raises:
-        ValueError: there is none, a name or a priority cannot be, or they reserve too much together.
+        ValueError: no class, an invalid or duplicate name or priority, or a sum of reserved fractions over the bound.
     """
     if not classes:
         raise ValueError("there must be at least one class")
@@ -82,28 +81,28 @@ def check_classes(classes: Mapping[str, StatedClass]) -> None:
             raise ValueError(f"{other} and {name} have the same priority {stated.priority}")
     reserved = sum(stated.reserved_fraction for stated in classes.values())
     if reserved > MAX_RESERVED_FRACTION + 1e-9:
-        raise ValueError(f"reserved_fraction adds up to {reserved:.4g}, and {MAX_RESERVED_FRACTION} is the most")
+        raise ValueError(f"reserved_fraction adds up to {reserved:.4g}; the maximum is {MAX_RESERVED_FRACTION}")
 
 
 def require_class(classes: Mapping[str, StatedClass], tier: str) -> None:
     """
     Raises:
-        UnknownClass: a tier that is none of the classes.
+        UnknownClass: the tier is not a class.
     """
     if tier not in classes:
         raise UnknownClass(f"{tier!r} is not one of the service classes {', '.join(classes)}")
 
 
 def unserved_tiers(classes: Mapping[str, StatedClass], tenants_by_tier: Mapping[str, int]) -> dict[str, int]:
-    """Of the tiers that tenants have, those that are no class, by name."""
+    """Tenants by tier, for the tiers that are not a class, sorted by name."""
     return {tier: count for tier, count in sorted(tenants_by_tier.items()) if tier not in classes}
 
 
 def decode_classes(value: object) -> object:
-    """Classes from a variable's JSON; anything else as it is.
+    """Parse the classes of an environment variable; return other values unchanged.
 
     Raises:
-        ValueError: it is not JSON, or a name comes twice, which a JSON reader would let pass.
+        ValueError: invalid JSON, or a duplicate name, which JSON parsers accept.
     """
     if not isinstance(value, str):
         return value

@@ -1,9 +1,9 @@
-"""What an operator can set, and where it is read from.
+"""The settings and their sources.
 
-From the strongest to the weakest, key by key (a table such as `[models]` is one key: it is never merged):
+Precedence per key, highest first. A table such as `[models]` is one key and is never merged:
 
 1. command-line flags, given to `load_settings` as keywords;
-2. environment variables `TURNPIKE_<KEY>`; an empty one counts as not set, a mapping is written as JSON;
+2. environment variables `TURNPIKE_<KEY>`; an empty one counts as unset, a mapping is JSON;
 3. `turnpike.toml` in the working directory;
 4. `turnpike.toml` in the data directory, which therefore cannot set `data_dir` itself;
 5. the defaults below.
@@ -50,10 +50,10 @@ from gateway.tenancy.routing_policy import MODEL_NAME
 CONFIG_FILE = "turnpike.toml"
 ENV_PREFIX = "TURNPIKE_"
 OTHER_VARIABLES = frozenset((f"{ENV_PREFIX}KEY",))
-"""Not settings of the gateway: where clients have the key that they show to it."""
+"""Variables that are not settings: the API key of clients."""
 MIN_PEPPER_CHARS = 32
 MOST_DRAFTS = 16
-"""As the engine has it, which is not imported for reading settings."""
+"""The engine's bound, repeated to avoid importing the engine."""
 
 _ASYNC_DRIVERS = {
     "sqlite": "sqlite+aiosqlite",
@@ -65,11 +65,11 @@ _ASYNC_DRIVERS = {
 
 
 class SettingsError(OperatorError):
-    """Settings that cannot be used. The message names the key and never repeats its value."""
+    """Invalid settings. The message names the key and never contains its value."""
 
 
 class Settings(BaseSettings):
-    """Every setting of the gateway. Frozen; secrets are `SecretStr`, which no repr, log or error shows."""
+    """All settings. Immutable; secrets are `SecretStr` and appear in no repr, log or error."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX,
@@ -85,115 +85,114 @@ class Settings(BaseSettings):
         default_factory=lambda known: SecretStr(f"sqlite:///{known['data_dir'] / 'turnpike.db'}")
     )
     key_pepper: SecretStr | None = None
-    """Key of the HMAC that API keys are stored under, and from which other keys are derived. None: the file that
-    `gateway.config.pepper` keeps in `data_dir`. Replicas that share a database, and their sinks, must share it."""
+    """Key of the HMAC of stored API keys, from which other keys are derived. None: the file in `data_dir` that
+    `gateway.config.pepper` manages. Replicas that share a database, and their sinks, must share the pepper."""
 
     redis_url: SecretStr | None = None
-    """Where replicas share what is used of limits. None: each counts for itself."""
+    """Redis in which replicas share the usage of limits. None: each replica counts by itself."""
     sessions_redis_url: SecretStr | None = Field(default_factory=lambda known: known["redis_url"])
-    """Where they share sessions and stored responses: best a Redis of its own, as what clients store fills memory that
-    limits need. None: each has its own."""
+    """Redis in which replicas share sessions and stored responses. A separate one is recommended, since they use memory
+    that limits need. None: each replica has its own."""
     limits_local_share: float = Field(default=0.2, gt=0, le=1)
-    """How much of each limit a replica gives out by itself while Redis is away."""
+    """Share of each limit that a replica grants by itself while Redis is unavailable."""
 
     session_max_bytes: ByteSize = Field(default=ByteSize(256 * 1024), ge=1024)
-    """Of a session's history, as JSON. Over it, the oldest turns go. An answer more may be stored."""
+    """Size of a session's history as JSON; the oldest turns above it are dropped. The last answer may exceed it."""
     session_wait_s: float = Field(default=5.0, ge=0, le=60)
-    """How long a turn on a session waits for another one to end, before it is refused (409)."""
+    """Time that a request waits for another one of its session before it is rejected (409)."""
     session_window: SessionWindow = SessionWindow.SLIDING
-    """What becomes of turns that a session's window has no room for, for tenants of which nothing is stated."""
+    """Default treatment of turns that exceed a session's window."""
 
     journal_path: Path = Field(default_factory=lambda known: known["data_dir"] / "usage" / "journal.db")
-    """Where usage is written before a client sees the end of its answer. On a disk that outlives this process, and of
-    this process alone."""
+    """File to which usage is written before a client sees the end of its answer. It must be on a persistent disk and
+    used by one process only."""
     journal_interval_ms: int = Field(default=50, ge=5, le=1000)
-    """How much of a running stream a crash can leave unbilled."""
+    """Part of a running stream that a crash can leave unbilled."""
     journal_min_free: ByteSize = Field(default=ByteSize(256 * 1024**2), ge=0)
-    """With less room on the journal's disk, nothing new is begun."""
+    """Free space of the journal's disk below which new requests are rejected."""
     journal_retention_days: int = Field(default=7, ge=1, le=3650)
-    """How long events stay in the journal after they have arrived: so long can each be compared by its id."""
+    """Time that delivered events stay in the journal, in which `reconcile` compares them one by one."""
     usage_accept_unsigned_until: AwareDatetime | None = None
-    """Until then sinks bill events without a signature, and `reconcile` does not name stored ones of before. None: for
-    24 hours after the upgrade of a store that has such events from a former version, and else never."""
+    """Time until which sinks bill unsigned events; `reconcile` does not report stored ones from before it. None: 24
+    hours after the upgrade of a store with unsigned events of a former version, otherwise never."""
     reconcile_every_s: int = Field(default=300, ge=60)
-    """How often the journal's sums are compared with those in `analytics_url`. What was relayed so long ago must have
-    arrived."""
+    """Interval at which the journal's sums are compared with those in `analytics_url`. Events delivered that long ago
+    must be stored."""
     kafka_url: SecretStr | None = None
-    """What carries usage to `turnpike sink`. None: it goes from the journal to `analytics_url` itself."""
+    """Kafka that transports usage to `turnpike sink`. None: the journal delivers to `analytics_url` directly."""
     kafka_topic: str = Field(default="turnpike.usage", pattern=r"^[A-Za-z0-9._-]{1,249}$")
     sink_metrics_port: int = Field(default=9464, ge=0, le=65535)
-    """Where `turnpike sink` serves its metrics, at the address `host`. 0: nowhere. Each of several on one machine needs
-    a port of its own."""
+    """Port of `turnpike sink`'s metrics, on the address `host`. 0 disables them. Several sinks on one machine need
+    different ports."""
     analytics_url: SecretStr = Field(
         default_factory=lambda known: SecretStr(f"chdb://{quote(str(known['data_dir'] / 'analytics'))}")
     )
-    """Where usage is kept and asked for: a ClickHouse server, or its engine in a folder that one process has."""
+    """The usage store: a ClickHouse server, or its embedded engine in a folder that one process uses."""
 
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=65535)
-    """0 takes any free port."""
+    """0: any free port."""
     trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
-    """Addresses, or networks such as `10.0.0.0/8`, of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are
-    believed. None: whoever connects is the client."""
+    """Addresses or networks, such as `10.0.0.0/8`, of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are
+    trusted. Empty: the peer of a connection is the client."""
     shutdown_deadline_s: int = Field(default=20, ge=0)
-    """How long running streams may take to end after SIGTERM. With what is cut then and with usage on its way, the end
-    comes within the 30 s that Kubernetes waits."""
+    """Time that running streams get after SIGTERM. Including the cut-off and the delivery of usage, the process ends
+    within Kubernetes' default of 30 s."""
     drain_delay_s: float = Field(default=0, ge=0)
-    """How long after SIGTERM the listener stays open at least, for load balancers to see that readiness is off."""
+    """Minimum time that the listener stays open after SIGTERM, so that load balancers see the readiness."""
     max_wait_s: int = Field(default=30, ge=1)
-    """A request that would wait longer for its first token is turned away (429), unless its class says otherwise or
-    has a target that is shorter by far."""
+    """Predicted wait for the first token above which a request is rejected (429). A class's own bound, or ten times its
+    target if that is smaller, takes precedence."""
     max_body_bytes: ByteSize = Field(default=ByteSize(4 * 1024**2), ge=1024)
     max_json_depth: int = Field(default=64, ge=8, le=512)
 
     models: dict[str, Path] = Field(default_factory=dict)
     """Served name -> checkpoint: a Hugging Face folder or a GGUF file."""
     small_models: dict[str, str] = Field(default_factory=dict)
-    """Large model -> the small one beside it, which drafts for it and stands in for it: both by served name."""
+    """Large model -> small model that drafts for it and substitutes for it, both by served name."""
     embeddings: dict[str, Literal["mean", "last"]] = Field(default_factory=dict)
-    """Served models that make embeddings, each with what they are made of: the mean of all of an input's tokens, or the
-    last one. The vectors have the length 1."""
+    """Served models that compute embeddings, with their pooling: the mean of an input's tokens, or the last token.
+    Vectors have unit length."""
     model_versions: dict[str, dict[str, float]] = Field(default_factory=dict)
-    """Name -> the served models that it stands for, each with its weight: a session, or a tenant, always gets the
-    same one. The name may be that of a served model, too."""
+    """Name -> served models with weights. A session or a tenant always gets the same version. The name may also be that
+    of a served model."""
     saturated_queue: int = Field(default=10, ge=0)
-    """With more requests than these in its queue, the small model stands in for a large one, for tenants that allow it.
-    Requests of classes above standard stay in the queue."""
+    """Queue length of a large model above which its small model substitutes for it, for tenants that allow it. Requests
+    of classes above standard stay in the queue."""
     route_weights: Path | None = None
-    """What `turnpike route fit` wrote for this pair of models. None: what comes with the program."""
+    """Routing weights from `turnpike route fit` for this pair of models. None: the built-in weights."""
     prices: dict[str, tuple[Decimal, ...]] = Field(default_factory=dict)
-    """Served name -> dollars per million tokens: [input, output] or [input, cached input, output]. What differs from
-    the price in effect is a new version from the start on; by hand, the price of a model that is here is not set."""
+    """Served name -> dollars per million tokens: [input, output] or [input, cached input, output]. A price that differs
+    from the one in effect becomes a new version at the start. Prices of models listed here cannot be set otherwise."""
     invoice_grace_s: int = Field(default=3600, ge=0)
-    """How long after a month's end its late usage is waited for, before it can be invoiced."""
+    """Time after a month's end in which late usage may arrive before the month can be invoiced."""
     gpu_hour_dollars: Decimal | None = Field(default=None, ge=0, le=1_000_000, decimal_places=9)
-    """What an hour of the device that the engine steps on costs the operator. None: it is not known."""
+    """The operator's cost of a device hour in dollars. None: unknown."""
     service_classes: Annotated[dict[str, StatedClass], NoDecode, BeforeValidator(decode_classes)] = Field(
         default_factory=lambda: dict(DEFAULT_CLASSES)
     )
-    """All of them by name, in place of the default ones. A tenant's tier is one of these names."""
+    """Name -> class; replaces all default classes. A tenant's tier is one of these names."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto: a GPU where one can be used, the CPU otherwise."""
+    """auto: a usable GPU, otherwise the CPU."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
     kv_dtype: Literal["auto", "fp8", "int8"] = "auto"
-    """auto: KV as it is computed. Half of the memory: fp8 on a GPU, int8 on a CPU with the native kernels."""
+    """KV cache dtype. auto: the compute dtype. Half the memory: fp8 on a GPU, int8 on a CPU with native kernels."""
     quantize: Literal["none", "int8", "int4"] = "none"
-    """What matrices of served models are kept as that are not in blocks of fewer bits already; on a CPU only."""
+    """Weight quantization of matrices that the checkpoint does not quantize; on a CPU only."""
     kv_cache_bytes: ByteSize | None = Field(default=None, ge=1024**2)
-    """KV memory of each model; `4GiB` is understood. None: a share of what is free."""
+    """KV memory of each model, such as `4GiB`. None: a share of the free memory."""
     max_model_len: int | None = Field(default=None, ge=2)
     max_running: int = Field(default=64, ge=1, le=4096)
     threads: int | None = Field(default=None, ge=1)
     step_timeout_s: int = Field(default=60, ge=1, le=3600)
-    """A step of the engine that takes longer hangs: its requests fail, and readiness goes."""
+    """Timeout of an engine step: its requests fail, and readiness is off."""
     speculation: Literal["auto", "off", "ngram", "draft"] = "auto"
-    """Who drafts what a model will say next, for it to check several tokens at once; the text is the same. ngram: what
-    the request's own text has. draft: the small model beside it, and it is an error where that cannot. auto: both, as
-    far as they can. How much is drafted follows from what it brings."""
+    """Speculative decoding; it does not change the text. ngram: drafts from the request's own text. draft: drafts from
+    the small model, and an error without one. auto: both where possible. The depth adapts to the measured gain."""
     max_draft_tokens: int = Field(default=8, ge=1, le=MOST_DRAFTS)
-    """Drafts of one request in one step, at most."""
+    """Maximum draft tokens of one request per step."""
     speculate_below: int = Field(default=33, ge=0)
-    """There are no drafts for a model while so many of its requests run, or more."""
+    """Number of running requests of a model from which drafting stops."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "json", "console"] = "auto"
@@ -208,7 +207,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """One source, already merged by whole keys, as the library would merge mappings entry by entry."""
+        """One source, merged by whole keys: the library would merge mappings entry by entry."""
         _refuse_unknown_variables(settings_cls)
         stated = _read_toml(settings_cls, Path(CONFIG_FILE)) | env_settings() | init_settings()
         if "data_dir" in stated:
@@ -316,7 +315,7 @@ class Settings(BaseSettings):
         return pepper
 
     def secret_values(self) -> tuple[str, ...]:
-        """Every secret text in these settings, for the log's redaction."""
+        """All secrets of the settings, for the redaction of logs."""
         pepper = self.key_pepper.get_secret_value() if self.key_pepper else ""
         stores = (self.database_url, self.redis_url, self.sessions_redis_url, self.kafka_url, self.analytics_url)
         urls = [url.get_secret_value() for url in stores if url is not None]
@@ -325,7 +324,7 @@ class Settings(BaseSettings):
 
 
 def load_settings(**flags: Any) -> Settings:
-    """Read the settings. A flag that is None counts as not given.
+    """Load the settings. A flag that is None counts as unset.
 
     Raises:
         SettingsError: an unknown key, a value out of range, or a file that is not TOML.
@@ -341,11 +340,11 @@ def load_settings(**flags: Any) -> Settings:
 
 
 def _complaints(error: ValidationError) -> list[str]:
-    """`key: what is wrong`, without the values."""
+    """`key: error`, without values."""
     complaints = []
     for each in error.errors(include_url=False, include_context=False, include_input=False):
         if each["type"] == "default_factory_not_called":
-            continue  # the echo of an error in the key that this default is computed from
+            continue  # follows from an error in the key that the default depends on
         key = ".".join(str(part) for part in each["loc"])
         unknown = each["type"] == "extra_forbidden"
         complaints.append(f"{key}: {'unknown key' if unknown else each['msg'].removeprefix('Value error, ')}")
@@ -353,9 +352,9 @@ def _complaints(error: ValidationError) -> list[str]:
 
 
 def normalise_database_url(url: str) -> str:
-    """The same database through the driver that the store uses (a plain `postgresql://` means another one).
+    """The URL with the async driver of the store (a plain `postgresql://` selects another driver).
 
-    libpq's `sslmode=` is accepted as what asyncpg calls `ssl=`.
+    libpq's `sslmode=` becomes asyncpg's `ssl=`.
 
     Raises:
         ValueError: another database or driver, or an SQLite database that is not a file.
@@ -395,14 +394,14 @@ def _is_redis_url(url: str) -> bool:
 
 
 def _xdg(variable: str, fallback: str) -> Path:
-    """Turnpike's folder under an XDG base directory; the specification says to ignore a relative one."""
+    """Turnpike's folder under an XDG base directory. Relative ones are ignored, as the specification requires."""
     stated = os.environ.get(variable, "")
     base = Path(stated) if stated.startswith("/") else Path.home() / fallback
     return base / "turnpike"
 
 
 def _read_toml(settings_cls: type[BaseSettings], path: Path) -> dict[str, Any]:
-    """A configuration file's keys; nothing when there is no such file."""
+    """A configuration file's keys; empty without the file."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
@@ -418,10 +417,10 @@ def _read_toml(settings_cls: type[BaseSettings], path: Path) -> dict[str, Any]:
 
 
 def _refuse_unknown_variables(settings_cls: type[BaseSettings]) -> None:
-    """What is misspelt would not be in effect, and nobody would know.
+    """Reject misspelt variables, which would otherwise have no effect silently.
 
     Raises:
-        SettingsError: a variable with our prefix that is no setting.
+        SettingsError: a variable with the prefix that is not a setting.
     """
     for variable in sorted(os.environ):
         key = variable.upper().removeprefix(ENV_PREFIX).lower()
@@ -432,6 +431,6 @@ def _refuse_unknown_variables(settings_cls: type[BaseSettings]) -> None:
 
 
 def _meant(settings_cls: type[BaseSettings], key: str) -> str:
-    """What somebody may have meant who wrote `key`."""
+    """A suggestion for an unknown key."""
     close = get_close_matches(key, settings_cls.model_fields, 1)
     return f" (was {close[0]} meant?)" if close else ""

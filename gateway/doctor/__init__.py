@@ -1,6 +1,6 @@
-"""What this machine has of what Turnpike needs. Looks only: makes no file and changes nothing.
+"""Checks of this machine and of the configured servers. Read-only: it creates and changes nothing.
 
-Each check takes the settings and yields findings; `examination` has the list of them.
+Each check takes the settings and yields findings; `examination` lists the checks.
 """
 
 from gateway.doctor.examination import examine

@@ -1,4 +1,4 @@
-"""ClickHouse, where usage is kept."""
+"""Checks ClickHouse, the usage store."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ _TABLES = "SELECT count() FROM system.tables WHERE database = currentDatabase() 
 def clickhouse(settings: Settings) -> Iterator[Finding]:
     url = settings.analytics_url.get_secret_value()
     if url.startswith("chdb://"):
-        # Not opened: its folder has one owner, which may be running.
+        # Not opened: only one process may use the folder, and a gateway may be running.
         folder = Path(unquote(url.removeprefix("chdb://")))
         made = "" if folder.exists() else ", made on first use"
         yield ok("ClickHouse", f"inside the gateway, in {folder}{made}; one gateway alone can use it")
@@ -50,7 +50,7 @@ async def _examined(url: str) -> Finding:
 
 
 def judged(version: str, schema: int) -> Finding:
-    """`schema` is the last file that was applied, 0 before the first."""
+    """`schema`: version of the last applied migration, 0 without any."""
     newest = max(each.version for each in shipped_migrations())
     if schema > newest:
         detail = f"{version}, tables of version {schema}: a newer version of this program has been here"

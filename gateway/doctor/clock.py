@@ -1,7 +1,7 @@
-"""How far another machine's clock is from ours.
+"""Clock skew between this machine and a server.
 
-Prices take effect, days begin and keys end by each machine's own clock, limits by Redis'. A second apart, they are at
-odds in nothing that a customer could see.
+Prices, days and key expiry follow each machine's own clock, limits follow Redis' clock. A skew of up to a second has no
+visible effect.
 """
 
 from dataclasses import replace
@@ -12,14 +12,14 @@ MOST_S = 1.0
 
 
 def skew_s(server_s: float, asked_s: float, answered_s: float) -> float:
-    """By how much the server is ahead, at the least: it read its clock somewhere between question and answer."""
+    """Lower bound of the server's lead in seconds: it read its clock between the request and the response."""
     if server_s > answered_s:
         return server_s - answered_s
     return min(server_s - asked_s, 0.0)
 
 
 def with_skew(finding: Finding, skew: float) -> Finding:
-    """The finding, with a warning where the clocks are too far apart."""
+    """The finding, with a warning if the skew exceeds `MOST_S`."""
     if abs(skew) <= MOST_S:
         return finding
     detail = f"{finding.detail}; its clock is {abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'} ours"

@@ -1,4 +1,4 @@
-"""The SQL database: whether it answers, its schema, and what must be in it."""
+"""Checks the SQL database: connection, schema and required contents."""
 
 import asyncio
 import time
@@ -63,7 +63,7 @@ async def _examined(settings: Settings, kind: str) -> list[Finding]:
 
 
 async def _server(engine: AsyncEngine) -> tuple[str, float]:
-    """The server's version, and by how many seconds its clock is ahead. An SQLite file has our own."""
+    """The server's version and its clock's lead in seconds, 0 for SQLite."""
     with answering():
         async with engine.connect() as connection:
             if connection.dialect.name == "sqlite":
@@ -87,7 +87,7 @@ async def _contents(settings: Settings, engine: AsyncEngine, server: str) -> Fin
         try:
             strangers = await TenantStore(engine, load_pepper(settings)).count_keys_of_other_peppers()
         except UnusablePepper:
-            strangers = 0  # it has a finding of its own
+            strangers = 0  # reported by its own check
         if strangers:
             detail = f"{server}, but {strangers} keys were made under another pepper and are refused"
             return warning("database", detail, "set TURNPIKE_KEY_PEPPER to that one, or make new keys")
@@ -100,7 +100,7 @@ async def _contents(settings: Settings, engine: AsyncEngine, server: str) -> Fin
 
 
 async def _priced(settings: Settings, engine: AsyncEngine) -> frozenset[str]:
-    """Of the served models, those whose price the database has."""
+    """The served models with a price in the database."""
     book = PriceBook(PriceStore(engine))
     await book.load()
     names = served(settings)

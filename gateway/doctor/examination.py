@@ -1,4 +1,4 @@
-"""All checks, one after another."""
+"""Runs all checks in order."""
 
 from dataclasses import replace
 
@@ -37,7 +37,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 def examine(settings: Settings) -> list[Finding]:
-    """What the checks found; whatever a server said, the settings' secrets are not in it."""
+    """The findings of all checks. Secrets of the settings are redacted, also in messages from servers."""
     redact = Redactor(settings.secret_values()).text
     return [
         replace(found, detail=redact(found.detail), remedy=redact(found.remedy))

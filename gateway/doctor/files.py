@@ -1,4 +1,4 @@
-"""The folders, the pepper and the port that the settings name."""
+"""Checks the folders, the pepper and the port of the settings."""
 
 import http.client
 import os
@@ -13,7 +13,7 @@ from gateway.errors import OperatorError
 from gateway.process.listener import bind
 
 AMPLE_DISKFULS = 4
-"""Times `journal_min_free`: with less than this, it is time to look."""
+"""Multiple of `journal_min_free` below which free space is a warning."""
 _GIB = 2**30
 
 
@@ -72,7 +72,7 @@ def port(settings: Settings) -> Iterator[Finding]:
 
 
 def _a_gateway_answers(settings: Settings) -> bool:
-    """By its header: many things answer on /healthz."""
+    """Whether a gateway answers, recognized by its header: other servers have /healthz, too."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
     connection = http.client.HTTPConnection(host, settings.port, timeout=1.0)
     try:
@@ -86,7 +86,7 @@ def _a_gateway_answers(settings: Settings) -> bool:
 
 
 def _nearest(folder: Path) -> Path:
-    """The nearest folder that exists: the rest is made on first use."""
+    """The nearest existing parent folder; the rest is created on first use."""
     while not folder.exists():
         folder = folder.parent
     return folder

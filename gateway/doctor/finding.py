@@ -1,4 +1,4 @@
-"""What a check has found."""
+"""The result of a check."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -7,20 +7,20 @@ from enum import StrEnum
 from gateway.config.settings import Settings
 
 DEADLINE_S = 3.0
-"""What is asked over the network answers within so long, or is away."""
+"""Timeout of a server's answer."""
 
 
 class State(StrEnum):
     OK = "ok"
     WARNING = "warning"
-    """Turnpike serves, with less, or not for long."""
+    """Turnpike serves, but with less performance or only for a limited time."""
     FAILURE = "failure"
-    """Turnpike does not start, or does not do what the settings ask of it."""
+    """Turnpike does not start, or does not work as configured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`what` was looked at, and `remedy` says what to do where it is not `OK`. Neither holds a secret."""
+    """`what`: subject of the check. `remedy`: what to do unless the state is `OK`. Neither contains a secret."""
 
     what: str
     state: State

@@ -1,4 +1,4 @@
-"""Kafka, which carries usage to sinks."""
+"""Checks Kafka, which transports usage to sinks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -33,7 +33,7 @@ def kafka(settings: Settings) -> Iterator[Finding]:
 
 
 def judged(brokers: int, topic: str, partitions: Sequence[Mapping[str, Any]]) -> Finding:
-    """`partitions` as Kafka describes them, of a topic that may not be there."""
+    """`partitions`: Kafka's descriptions; empty if the topic does not exist."""
     here = f"{brokers} {'broker' if brokers == 1 else 'brokers'}"
     if not partitions:
         return failure("Kafka", f"{here}, but there is no topic {topic}", "turnpike kafka create-topic")

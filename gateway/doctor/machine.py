@@ -1,4 +1,4 @@
-"""What this machine and this installation have, whatever the settings say."""
+"""Checks the machine and the installation, independently of the settings."""
 
 import contextlib
 import importlib.metadata
@@ -18,15 +18,15 @@ from kernels.cpu.native_ops import computes_natively
 from kernels.dispatch import has_cuda_driver
 
 _CPU_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "bf16")
-"""What the CPU kernels can make use of (x86, then Arm)."""
+"""CPU features that the kernels use (x86, then Arm)."""
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 FEW_FILES = 4096
-"""Each connection is one, and the stores take some tens."""
+"""Warning level of the file limit. Each connection takes one file, the stores some tens."""
 _PINNED = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?==([^;\s]+)$")
 
 
 def torch(_: Settings) -> Iterator[Finding]:
-    """It is imported where it would compute; else its version says enough."""
+    """Import torch only if it would compute; otherwise read its version."""
     on = f"on Python {platform.python_version()}"
     if computes_natively() and not has_cuda_driver():
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -59,7 +59,7 @@ def packages(_: Settings) -> Iterator[Finding]:
 
 
 def _other_versions(required: Sequence[str]) -> Iterator[str]:
-    """Of what is needed in any case; a build's own mark, as in 2.13.0+cpu, is no other version."""
+    """Required packages with another version than pinned. Local version labels, as in 2.13.0+cpu, are ignored."""
     for requirement in required:
         if (pinned := _PINNED.match(requirement)) is None:
             continue
@@ -91,7 +91,7 @@ def compiler(_: Settings) -> Iterator[Finding]:
 
 
 def native_kernels(_: Settings) -> Iterator[Finding]:
-    """Built with the package where there is a compiler; what they make use of is found out at run time."""
+    """The native kernels: built with the package if there is a compiler; CPU features are detected at run time."""
     level = native.level()
     if level is None:
         yield warning(
@@ -111,7 +111,7 @@ def native_kernels(_: Settings) -> Iterator[Finding]:
 
 
 def huge_pages(_: Settings) -> Iterator[Finding]:
-    """The kernels' weights ask for them: with small pages a processor spends time on finding where memory is."""
+    """Transparent huge pages, which the kernels' weights use to reduce TLB misses."""
     try:
         modes = _HUGE_PAGES.read_text(encoding="ascii")
     except OSError:

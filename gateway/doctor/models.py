@@ -1,4 +1,4 @@
-"""The models that are served, whether there is memory for them, and the classes that they serve."""
+"""Checks the served models, their memory, and the service classes."""
 
 import math
 import os
@@ -17,7 +17,7 @@ from gateway.process.catalog import DEFAULT_MODEL, DEFAULT_SMALL_MODEL
 from kernels.dispatch import missing_for_cuda
 
 PROCESS_BYTES = 2**30
-"""Room for what the process has apart from weights and KV: libraries, the embedded ClickHouse, requests in flight."""
+"""Memory of the process besides weights and KV: libraries, the embedded ClickHouse, requests in flight."""
 _GIB = 2**30
 
 
@@ -30,7 +30,7 @@ def service_classes(settings: Settings) -> Iterator[Finding]:
 
 
 def models(settings: Settings) -> Iterator[Finding]:
-    """That they are there and can be read, and that memory holds them all."""
+    """Whether the models exist, are supported and fit in memory."""
     found = _found(settings)
     if not found:
         remedy = f"turnpike models fetch {DEFAULT_MODEL}; serve does it too"
@@ -53,12 +53,12 @@ def models(settings: Settings) -> Iterator[Finding]:
 
 
 def served(settings: Settings) -> tuple[str, ...]:
-    """The names that `turnpike serve` would serve."""
+    """The model names that `turnpike serve` would serve."""
     return tuple(_found(settings)) or (DEFAULT_MODEL,)
 
 
 def _found(settings: Settings) -> dict[str, Path]:
-    """By name: those of the settings, or of the default ones those that are here."""
+    """Name -> path of the settings' models, or of the default models that are downloaded."""
     if settings.models:
         return dict(settings.models)
     fetched = {entry.name: entry.path for entry in available(settings.models_dir) if entry.fetched}
@@ -70,7 +70,7 @@ def _parameters(path: Path) -> int:
 
 
 def _memory(settings: Settings, parameters: int, count: int) -> Finding:
-    """On the host. What a GPU has is known to the engine alone, once it has loaded the models."""
+    """Whether host memory suffices. Only the engine knows a GPU's memory, after loading the models."""
     if settings.device != "cpu" and missing_for_cuda() is None:
         return ok("memory", f"{parameters / 1e9:.2f} billion parameters on the GPU; KV takes what they leave")
     page = os.sysconf("SC_PAGE_SIZE")

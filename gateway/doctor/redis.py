@@ -1,4 +1,4 @@
-"""Redis, where replicas share limits and sessions."""
+"""Checks Redis, in which replicas share limits and sessions."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ _SESSIONS_AWAY = "start it, or correct TURNPIKE_SESSIONS_REDIS_URL; until then t
 
 
 def redis(settings: Settings) -> Iterator[Finding]:
-    """Of limits, and of sessions: what they find of the second follows from the first."""
+    """Check the Redis of limits, then that of sessions, which may be the same."""
     limits: Mapping[str, Any] = {}
     if settings.redis_url is None:
         yield ok("Redis", "not set: this gateway counts limits by itself; several of them need one")
@@ -35,11 +35,11 @@ def redis(settings: Settings) -> Iterator[Finding]:
 
 
 class _Unusable(Exception):
-    """It does not answer as it should. The message has no more of the error than its kind."""
+    """Redis does not answer as expected. The message contains only the error's type."""
 
 
 def _asked(url: str) -> tuple[Mapping[str, Any], float]:
-    """What `INFO` says, and how far its clock is from ours, in seconds. Raises: _Unusable."""
+    """The result of `INFO`, and the clock skew in seconds. Raises: _Unusable."""
     from redis import Redis
     from redis.backoff import NoBackoff
     from redis.exceptions import RedisError
@@ -60,8 +60,8 @@ def _asked(url: str) -> tuple[Mapping[str, Any], float]:
 
 
 def judged_for_sessions(info: Mapping[str, Any], limits: Mapping[str, Any]) -> Finding:
-    """By what `INFO` says of it and of the one that limits are in, which may be the same; the worst comes first. What
-    it evicts or forgets is a session that begins anew."""
+    """The most severe finding, from `INFO` of it and of the Redis of limits, which may be the same. A session that it
+    evicts or loses starts again."""
     version = str(info.get("redis_version", "?"))
     if _is_old(version):
         return failure(_SESSIONS, f"{version} is too old", "install 7.0 or newer")
@@ -81,7 +81,7 @@ def _is_old(version: str) -> bool:
 
 
 def judged(info: Mapping[str, Any]) -> Finding:
-    """By what `INFO` says; the worst comes first."""
+    """The most severe finding, from `INFO`."""
     version = str(info.get("redis_version", "?"))
     if _is_old(version):
         return failure("Redis", f"{version} is too old", "install 7.0 or newer")

@@ -1,4 +1,4 @@
-"""What `turnpike serve` refuses or warns of though every setting is well formed."""
+"""Checks for unsafe settings, which `turnpike serve` rejects or warns of."""
 
 import socket
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from gateway.doctor.finding import Finding, failure, ok, warning
 
 
 def address(settings: Settings) -> Iterator[Finding]:
-    """Whether it may be shown to other machines with this pepper."""
+    """Whether the address may be served on with this pepper."""
     try:
         found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         pepper = _pepper(settings)
@@ -20,7 +20,7 @@ def address(settings: Settings) -> Iterator[Finding]:
         detail, _, remedy = str(error).partition(": ")
         yield failure("address", detail, remedy)
     except (OSError, UnusablePepper):
-        return  # port and pepper have findings of their own
+        return  # reported by the checks of port and pepper
     else:
         yield ok("address", f"{settings.host} may be served on with this pepper")
 
@@ -43,7 +43,7 @@ def secret_files(settings: Settings) -> Iterator[Finding]:
 
 
 def _pepper(settings: Settings) -> bytes | None:
-    """None: there is none yet, and the one that is made on first use is random."""
+    """The pepper; None if it does not exist yet and will be generated."""
     if settings.key_pepper is None and not pepper_path(settings).exists():
         return None
     return load_pepper(settings)

@@ -188,7 +188,8 @@ class TestServeRefuses:
 
     def test_a_key_for_everybody_is_one_line(self) -> None:
         message = failure(1, "serve", "--host", "0.0.0.0", "--port", "0", "--demo")
-        assert "--demo makes a key without limits, and 0.0.0.0 is reached" in message
+        assert "--demo" in message
+        assert "0.0.0.0" in message
 
     def test_a_placeholder_for_a_pepper_is_one_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TURNPIKE_KEY_PEPPER", "change-me-" * 4)
