@@ -1,5 +1,5 @@
-"""Load on any server that speaks OpenAI's API, and what its users would have seen of it.
+"""Load test of any server with OpenAI's API, measured from its clients' side.
 
-`load` sends at times that do not hang on answers; `client` does one request; `report` sums up. Nothing here knows the
-gateway: the server is another process, and mostly another machine.
+`load` schedules requests independently of responses, `client` sends one request, and `report` aggregates. The package
+does not depend on the gateway: the server is another process, usually on another machine.
 """

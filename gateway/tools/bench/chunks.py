@@ -1,7 +1,7 @@
-"""What an event of a streamed answer says, of chat or of completions, by whichever server.
+"""Parses an event of a streamed chat or completion, from any server.
 
-Servers differ: the first chunk has just the role or text at once, usage comes with the last text, alone with empty
-choices, or never; errors come as an object, a text, or an event without choices.
+Servers differ: the first chunk has only the role, or text already; usage comes with the last text, in a chunk with
+empty choices, or never; errors are an object, a string, or an event without choices.
 """
 
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ class Malformed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """`answers`: it has something of the answer in it. `ends`: it says why the answer ends. `error`: the server's own
-    code, type or message."""
+    """`answers`: it contains a part of the answer. `ends`: it has a finish reason. `error`: the server's error code,
+    type or message."""
 
     answers: bool = False
     ends: bool = False
@@ -33,7 +33,7 @@ class Chunk:
 def read_chunk(data: bytes) -> Chunk:
     """
     Raises:
-        Malformed: no JSON object.
+        Malformed: not a JSON object.
     """
     try:
         event = orjson.loads(data)
@@ -56,7 +56,7 @@ def read_chunk(data: bytes) -> Chunk:
 
 
 def error_code(error: Any) -> str:
-    """One word for an error of any shape, short: kinds of errors are counted by it."""
+    """A short key for an error of any form, by which errors are counted."""
     if isinstance(error, dict):
         named = (error.get("code"), error.get("type"), error.get("message"))
         error = next((each for each in named if isinstance(each, str) and each), "error")

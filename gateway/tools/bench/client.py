@@ -1,4 +1,4 @@
-"""One request to an OpenAI server, streamed, and what became of it."""
+"""Sends one streamed request to an OpenAI server and records its outcome."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,19 +22,19 @@ Endpoint = Literal["chat", "completions"]
 
 _PATHS: dict[Endpoint, str] = {"chat": "/chat/completions", "completions": "/completions"}
 _IDLE_S = 2.0
-"""Servers close connections that were idle for 5 s and more; ours are given up before that, so that none is closed
-under a request."""
+"""Keep-alive timeout. Servers close connections that are idle for 5 s or more; a shorter timeout avoids sending a
+request on a closing connection."""
 _LAST_BYTE_S = 1.0
 _MAX_ERROR_BYTES = 64 * 1024
 
 
 class ServerRefuses(OperatorError):
-    """The first request has failed: the load would be one of errors."""
+    """The first request failed, so the load test would only measure errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`url` is what the SDKs call the base URL, mostly with /v1 at its end."""
+    """`url`: the SDKs' base URL, usually ending in /v1."""
 
     url: str
     model: str
@@ -67,7 +67,7 @@ class Target:
 
 
 class Client:
-    """Keeps connections, as many as there are requests: nothing may queue here."""
+    """Keeps an unlimited number of connections, so requests never queue in the client."""
 
     def __init__(self, target: Target, session: aiohttp.ClientSession, clock: Clock) -> None:
         self.target = target
@@ -75,7 +75,7 @@ class Client:
         self._clock = clock
 
     async def ask(self, prompt: Prompt, due_s: float, record: Recorder) -> None:
-        """Notes what became of the request, also where this is cancelled."""
+        """Send a request and record its outcome, also on cancellation."""
         record.begin()
         answer = _Answer(due_s, self._clock)
         ending = UNFINISHED
@@ -91,11 +91,11 @@ class Client:
             record.end(answer.outcome(ending))
 
     async def prepare(self, prompt: Prompt) -> None:
-        """Ask once, which is not measured: it shows that address, key and model are right. A server that does not know
-        `stream_options` is asked without from then on.
+        """Send one request, which is not measured, to verify address, key and model. For a server that rejects
+        `stream_options`, all further requests omit it.
 
         Raises:
-            ServerRefuses: it did not answer.
+            ServerRefuses: the request failed.
         """
         ending = await self._try(prompt)
         if ending.startswith(("http 400", "http 422")):
@@ -129,9 +129,9 @@ class Client:
         return answer.at_close()
 
     async def _post(self, body: bytes) -> aiohttp.ClientResponse:
-        """The answer's head. Some servers close a connection after an answer without saying so, and what is sent on it
-        meanwhile is lost. Users' clients send it again, and so do we, while its time goes on. What a new connection
-        loses is an error."""
+        """The response's head. Some servers close a connection after a response without notice, and a request sent on
+        it is lost. Like other clients, this one sends it again; its latency still counts from the start. A failure on a
+        new connection is an error."""
         while True:
             connection = _Connection()
             try:
@@ -143,14 +143,14 @@ class Client:
 
 @dataclass(slots=True)
 class _Connection:
-    """What carries a request. `kept`: it has carried another one before."""
+    """A connection. `kept`: reused from an earlier request."""
 
     kept: bool = False
 
 
 @dataclass(slots=True)
 class _Answer:
-    """An answer as it comes."""
+    """A response in progress."""
 
     due_s: float
     clock: Clock
@@ -165,7 +165,7 @@ class _Answer:
         self.sent_s = self.clock.now_s()
 
     def take(self, event: bytes) -> str | None:
-        """How the answer ends, where it does with this event."""
+        """Process an event. Returns the outcome if the event ends the answer."""
         if event.strip() == DONE:
             self.ended_s = self.clock.now_s()
             return FINISHED if self.pieces_s or self.output_tokens is not None else "empty answer"
@@ -178,12 +178,12 @@ class _Answer:
         if chunk.answers:
             self.pieces_s.append(self.clock.now_s())
         self.concluded = self.concluded or chunk.ends
-        if chunk.output_tokens is not None:  # some servers send it with each chunk: the last one is the sum
+        if chunk.output_tokens is not None:  # some servers send it with each chunk: the last one is the total
             self.prompt_tokens, self.output_tokens = chunk.prompt_tokens, chunk.output_tokens
         return None
 
     def at_close(self) -> str:
-        """Not every server sends [DONE]: an answer that said why it ends is whole, too."""
+        """The outcome at the end of the stream. Without [DONE], an answer with a finish reason is complete, too."""
         return FINISHED if self.concluded and self.pieces_s else "stream cut off"
 
     def outcome(self, ending: str) -> Outcome:
@@ -200,7 +200,7 @@ class _Answer:
 
 @asynccontextmanager
 async def opened(target: Target, clock: Clock, *, keep_connections: bool = True) -> AsyncIterator[Client]:
-    """Without `keep_connections` each request has a new one."""
+    """A client. Without `keep_connections` each request opens a new connection."""
     headers = {"content-type": "application/json", "accept": "text/event-stream"}
     if target.key is not None:
         headers["authorization"] = f"Bearer {target.key}"
@@ -222,8 +222,7 @@ async def _note_kept(
 
 
 async def _read_out(response: aiohttp.ClientResponse) -> None:
-    """Up to the answer's last byte, which is not the user's concern any more: only then is the connection of use to the
-    next request, which would otherwise pay for a new one."""
+    """Read up to the last byte, which is not measured: only then can the next request reuse the connection."""
     with suppress(TimeoutError, aiohttp.ClientError):
         async with asyncio.timeout(_LAST_BYTE_S):
             await response.read()

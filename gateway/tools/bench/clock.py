@@ -1,4 +1,4 @@
-"""Time, as something that tests can put in its place."""
+"""A clock that tests can replace."""
 
 import asyncio
 import time

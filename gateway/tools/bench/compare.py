@@ -1,4 +1,4 @@
-"""Two runs, side by side."""
+"""Compares two runs."""
 
 from collections.abc import Iterator, Mapping
 
@@ -6,7 +6,7 @@ from gateway.tools.bench.report import Report
 
 
 def compare(before: Mapping[str, Report], after: Mapping[str, Report]) -> Iterator[tuple[str, str, float, float]]:
-    """(load, figure, before, after) of what both runs can state, load by load."""
+    """(load, figure, before, after) of the figures that both runs have, by load."""
     for load in before:
         if load in after:
             one, other = _figures(before[load]), _figures(after[load])

@@ -1,4 +1,4 @@
-"""Lengths as chats have them: most short, a few long."""
+"""Lengths distributed as in chats: most short, a few long."""
 
 import math
 import random
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LogNormal:
-    """Whole numbers of about this mean, log-normal with deviation `sigma` of the logarithm, cut at `low` and `high`.
-    A `sigma` of 0 makes all of them the mean."""
+    """Log-normal integers with this mean, clipped to [`low`, `high`]. `sigma`: standard deviation of the logarithm; 0
+    makes all of them the mean."""
 
     mean: float
     sigma: float

@@ -1,8 +1,8 @@
-"""When requests are sent.
+"""Schedules requests.
 
-An open loop sends at times drawn beforehand, whatever has become of the requests before: users do not wait for one
-another, and a server that slows down must not slow its load down with it. A closed loop keeps a number under way: it
-measures the most that a server does, and says nothing of what its users wait.
+An open loop sends at random times that are independent of responses: users do not wait for each other, and a slow
+server must not reduce its load. A closed loop keeps a number of requests running: it measures maximum throughput, not
+latency.
 """
 
 import asyncio
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from gateway.tools.bench.clock import Clock
 
 Ask = Callable[[float], Awaitable[None]]
-"""Does one request, due at a time of the clock."""
+"""Sends one request that is due at a time of the clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenLoop:
-    """Arrivals of a Poisson process."""
+    """Requests at the arrival times of a Poisson process."""
 
     rate_per_s: float
 
@@ -35,7 +35,7 @@ class OpenLoop:
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoop:
-    """So many under way at any time; a request is due when the one before it has ended."""
+    """`concurrency` requests at any time; a request is due when the previous one ends."""
 
     concurrency: int
 
@@ -58,7 +58,7 @@ Load = OpenLoop | ClosedLoop
 
 
 def poisson_arrivals(rate_per_s: float, seconds: float, rng: random.Random) -> Iterator[float]:
-    """Times from 0 to before `seconds`."""
+    """Arrival times in [0, `seconds`)."""
     at_s = rng.expovariate(rate_per_s)
     while at_s < seconds:
         yield at_s

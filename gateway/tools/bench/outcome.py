@@ -1,21 +1,21 @@
-"""One request, as its user saw it. Times are seconds of one monotonic clock."""
+"""The outcome of one request, from the client's side. Times are seconds of one monotonic clock."""
 
 from dataclasses import dataclass
 from itertools import pairwise
 
 FINISHED = "finished"
 UNFINISHED = "unfinished"
-"""Still under way when the run was broken off: neither an answer nor an error."""
+"""Still running when the test was stopped: neither an answer nor an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`due_s` is when it should have been sent, `sent_s` when it was. `pieces_s` has the time of each event with
-    something of the answer. `ending` is `FINISHED`, `UNFINISHED`, or the kind of error, as in "http 429
-    rate_limit_exceeded". Tokens are what the server's `usage` says, None where it says nothing.
+    """`due_s`: when it should have been sent. `sent_s`: when it was sent. `pieces_s`: times of the events with a part
+    of the answer. `ending`: `FINISHED`, `UNFINISHED`, or the kind of error, as in "http 429 rate_limit_exceeded".
+    Tokens are from the server's `usage`, None without it.
 
-    Latencies count from `due_s`: a request that the generator sent late had a user who waited meanwhile, and leaving
-    that out would hide the very moments that are slow (coordinated omission).
+    Latencies count from `due_s`. Counting from `sent_s` would hide the delays of a late generator (coordinated
+    omission).
     """
 
     due_s: float
@@ -32,12 +32,12 @@ class Outcome:
 
     @property
     def refused(self) -> bool:
-        """Turned away with 429: there was more load than the server or the key's limits take."""
+        """Rejected with 429: the load exceeded the server's capacity or the key's limits."""
         return self.ending.startswith("http 429")
 
     @property
     def output_tokens(self) -> int:
-        """By `usage`, else the pieces, of which each may be several tokens."""
+        """From `usage`, otherwise the number of pieces, each of which may have several tokens."""
         return len(self.pieces_s) if self.usage_tokens is None else self.usage_tokens
 
     @property
@@ -50,14 +50,14 @@ class Outcome:
 
     @property
     def tpot_s(self) -> float | None:
-        """Mean time of a token after the first. None where it cannot be known: one token, or all in one piece."""
+        """Mean time per token after the first. None for one token, or all tokens in one piece."""
         if len(self.pieces_s) < 2 or self.output_tokens < 2:
             return None
         return (self.pieces_s[-1] - self.pieces_s[0]) / (self.output_tokens - 1)
 
     @property
     def gaps_s(self) -> list[float]:
-        """Between one piece and the next: what a reader sees as stutter."""
+        """Times between consecutive pieces."""
         return [after - before for before, after in pairwise(self.pieces_s)]
 
     @property

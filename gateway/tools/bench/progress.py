@@ -1,4 +1,4 @@
-"""A bar on a terminal, nothing elsewhere; on standard error, as standard output is for results."""
+"""A progress bar on a terminal, on standard error; standard output is for results."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from gateway.tools.bench.run import Watch
 
 @contextmanager
 def bars(seconds: float) -> Iterator[Watch]:
-    """`seconds`: how long requests are sent in each load."""
+    """`seconds`: duration of each load."""
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),

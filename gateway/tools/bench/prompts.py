@@ -1,4 +1,4 @@
-"""What is asked: words of drawn lengths, or prompts out of a file."""
+"""Prompts: words of random length, or prompts from a file."""
 
 import json
 import random
@@ -21,12 +21,12 @@ _WORDS = tuple(_TEXT.split())
 
 
 class PromptsUnreadable(OperatorError):
-    """The file of prompts cannot be used."""
+    """The prompt file is missing or invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """`messages` is None where the prompt is plain text."""
+    """`messages`: None for a plain text prompt."""
 
     text: str
     messages: tuple[dict[str, Any], ...] | None
@@ -34,19 +34,19 @@ class Prompt:
 
 
 def synthetic(words: LogNormal, output_tokens: LogNormal, rng: random.Random) -> Iterator[Prompt]:
-    """Without end. A word is about a token. No two begin alike: no prefix cache is to answer for the server."""
+    """Endless prompts. A word is about a token. Each has a random prefix, so no prefix cache applies."""
     while True:
         text = " ".join(rng.choice(_WORDS) for _ in range(words.draw(rng)))
         yield Prompt(f"{rng.getrandbits(32):08x} {text}", None, output_tokens.draw(rng))
 
 
 def from_file(path: Path, output_tokens: LogNormal, rng: random.Random) -> Iterator[Prompt]:
-    """Without end: all of the file's, shuffled, again and again.
+    """Endless prompts: the file's prompts, shuffled and repeated.
 
-    Each line is `{"prompt": "..."}` or `{"messages": [...]}`, with `max_tokens` where it is to be that, or plain text.
+    Each line is `{"prompt": "..."}` or `{"messages": [...]}`, with an optional `max_tokens`, or plain text.
 
     Raises:
-        PromptsUnreadable: there is no such file, no prompt in it, or a line of another form.
+        PromptsUnreadable: the file is missing or empty, or a line is invalid.
     """
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]

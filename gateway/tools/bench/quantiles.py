@@ -1,4 +1,4 @@
-"""Quantiles that are stated only where the samples can tell."""
+"""Quantiles, reported only with enough samples."""
 
 import math
 from collections.abc import Sequence
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from statistics import fmean
 
 ENOUGH_BEYOND = 10
-"""Samples that must lie on either side of a quantile. How many of n lie beyond the true one is binomial, with the root
-of that number for its deviation: with 10 it is known to about a third, with 1 the "p99" is just the worst there was."""
+"""Minimum number of samples beyond a quantile. The number beyond the true quantile is binomial, with a standard
+deviation of about its square root: 10 samples give a relative error of a third; with 1, the p99 is just the maximum."""
 
 
 def samples_needed(share: float) -> int:
@@ -15,7 +15,7 @@ def samples_needed(share: float) -> int:
 
 
 def quantile(ordered: Sequence[float], share: float) -> float | None:
-    """The smallest of the ascending values that at least `share` of them do not exceed; None with too few of them."""
+    """The smallest of the ascending values that at least `share` of them do not exceed; None with too few values."""
     n = len(ordered)
     if n < samples_needed(share):
         return None
@@ -24,7 +24,7 @@ def quantile(ordered: Sequence[float], share: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """Of `n` values, in milliseconds; None is "too few to say"."""
+    """Quantiles of `n` values in milliseconds; None with too few values."""
 
     n: int
     mean: float | None

@@ -1,10 +1,10 @@
-"""What has come of a load so far."""
+"""Collects the outcomes of a load."""
 
 from gateway.tools.bench.outcome import Outcome
 
 
 class Recorder:
-    """Invariant: each request that was begun is among `outcomes` or under way."""
+    """Invariant: each request is in `outcomes` or running."""
 
     def __init__(self) -> None:
         self.outcomes: list[Outcome] = []

@@ -1,7 +1,8 @@
-"""What a load has come to.
+"""Aggregates the outcomes of a load.
 
-One window, asked what it can tell without a bias: of requests that were *due* in it latencies, errors and objectives
-count, whenever they ended; requests that *ended* and tokens that *came* in it are throughput. The warm-up is before it.
+All figures are of one window after the warm-up, without selection bias. Latencies, errors and objectives are of
+requests *due* in the window, whenever they end. Throughput is of requests that *end*, and tokens that *arrive*, in the
+window.
 """
 
 from bisect import bisect_left
@@ -14,12 +15,12 @@ from gateway.tools.bench.quantiles import Quantiles, quantiles_ms
 
 LATE_MS = 10
 LATE_SHARE = 0.01
-"""More than this share of requests sent more than `LATE_MS` after they were due: the generator is too slow."""
+"""Share of requests sent more than `LATE_MS` late above which the generator is too slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What a user expects; None is "whatever it takes"."""
+    """Latency objectives; None: no objective."""
 
     ttft_ms: float | None = None
     tpot_ms: float | None = None
@@ -28,7 +29,7 @@ class Objective:
         return self.ttft_ms is not None or self.tpot_ms is not None
 
     def met(self, outcome: Outcome) -> bool:
-        """Errors and refusals do not meet it. An answer of one token has no time per token to miss."""
+        """Whether a request met the objective. Errors and rejections do not; one token always meets `tpot_ms`."""
         if not outcome.finished or outcome.ttft_s is None:
             return False
         if self.ttft_ms is not None and outcome.ttft_s * 1e3 > self.ttft_ms:
@@ -38,10 +39,10 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One load. Latencies are of finished requests; `late_ms` is how long after its time the generator sent each
-    (None in a closed loop, which has no times). `errors` are by kind, 429s not among them. `tokens_by` says what output
-    tokens were counted by: "usage", "chunks" or "both". `goodput_per_s` and `attainment` are None without an objective:
-    requests a second that met it, and their share of all that were due and not broken off."""
+    """The figures of one load. Latencies are of finished requests. `late_ms`: the generator's delay (None in a closed
+    loop). `errors`: counts by kind, without 429s. `tokens_by`: how output tokens were counted: "usage", "chunks" or
+    "both". `goodput_per_s`, `attainment`: requests per second that met the objective, and their share of all due and
+    not stopped requests; None without an objective."""
 
     load: str
     seconds: float
@@ -74,7 +75,7 @@ def summarise(
     *,
     scheduled: bool,
 ) -> Report:
-    """`window_s` is the measured time, from and to; `scheduled` is whether requests had times of their own."""
+    """`window_s`: start and end of the window. `scheduled`: whether requests had scheduled times."""
     from_s, to_s = window_s
     seconds = max(to_s - from_s, 1e-9)
     outcomes = list(outcomes)
@@ -113,7 +114,7 @@ def summarise(
 
 
 def _tokens_between(outcome: Outcome, from_s: float, to_s: float) -> float:
-    """Tokens that came in that time, those of a request spread evenly over its pieces."""
+    """Tokens that arrived in that time; a request's tokens are spread evenly over its pieces."""
     pieces = outcome.pieces_s
     if not pieces:
         return 0.0

@@ -1,4 +1,4 @@
-"""Loads one after another on one server."""
+"""Runs loads in order on one server."""
 
 import asyncio
 import math
@@ -18,12 +18,12 @@ TICK_S = 0.25
 
 Prompts = Callable[[random.Random], Iterator[Prompt]]
 Watch = Callable[[Load, float, Recorder], None]
-"""Called every `TICK_S` with the seconds since the load began; the last time when all is done."""
+"""Callback every `TICK_S` with the seconds since the load started, and at its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Each load lasts `warmup_s` and then `seconds`, of which alone there are figures."""
+    """Each load lasts `warmup_s` plus the measured `seconds`."""
 
     loads: Sequence[Load]
     seconds: float
@@ -35,10 +35,10 @@ class Plan:
 async def run_plan(
     plan: Plan, client: Client, prompts: Prompts, clock: Clock, watch: Watch, stop: asyncio.Event
 ) -> list[Report]:
-    """A report for each load. After `stop` nothing more is sent, and the load under way is reported as far as it is.
+    """A report for each load. `stop` ends the test; the current load is reported up to then.
 
     Raises:
-        ServerRefuses: the first request was not answered.
+        ServerRefuses: the first request failed.
     """
     await client.prepare(next(prompts(random.Random(f"{plan.seed}/first"))))
     reports = []

@@ -1,4 +1,4 @@
-"""Server-sent events out of bytes that come in any pieces (HTML standard, 9.2.6)."""
+"""Decodes server-sent events from a byte stream (HTML standard, 9.2.6)."""
 
 import re
 
@@ -9,12 +9,12 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
 class EventTooLarge(Exception):
-    """A line or an event without end."""
+    """A line or an event exceeds `MAX_EVENT_BYTES`."""
 
 
 class EventDecoder:
-    """Feed it what arrives; it gives back the data of each event that is complete, in order. Comments, names and ids
-    of events are passed over. What does not end with a blank line is no event and never comes out."""
+    """Takes bytes and returns the data of complete events, in order. Comments, event names and ids are ignored. Data
+    that does not end with a blank line is never returned."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -25,7 +25,7 @@ class EventDecoder:
     def feed(self, piece: bytes) -> list[bytes]:
         """
         Raises:
-            EventTooLarge: more than `MAX_EVENT_BYTES` have come to nothing.
+            EventTooLarge: more than `MAX_EVENT_BYTES` without a complete event.
         """
         text = self._rest + piece
         if self._at_start:
@@ -47,7 +47,7 @@ class EventDecoder:
         return events
 
     def _line(self, line: bytes) -> bytes | None:
-        """The event that this line ends."""
+        """The data of the event that this line completes."""
         if line:
             name, _, value = line.partition(b":")
             if name == b"data":

@@ -1,4 +1,4 @@
-"""Reports as text for people, and as JSON for programs."""
+"""Reports as text and as JSON."""
 
 import dataclasses
 import json
@@ -15,7 +15,7 @@ _COLUMNS = ("mean", "p50", "p90", "p99", "max")
 
 
 class ReportUnreadable(OperatorError):
-    """A file is not what `turnpike bench --json` writes."""
+    """The file is not from `turnpike bench --json`."""
 
 
 def describe(report: Report) -> Iterator[str]:
@@ -91,10 +91,10 @@ def write_json(path: Path, about: Mapping[str, Any], reports: Sequence[Report]) 
 
 
 def read_json(path: Path) -> dict[str, Report]:
-    """The reports of a file, by their load.
+    """The reports of a file, by load.
 
     Raises:
-        ReportUnreadable: it is not there, or is something else.
+        ReportUnreadable: the file is missing or has another format.
     """
     try:
         document = json.loads(path.read_bytes())

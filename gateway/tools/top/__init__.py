@@ -1,5 +1,4 @@
-"""A running gateway as it is this second, on a terminal, from what `/metrics` says to everybody.
+"""A live terminal monitor of a gateway, from its public `/metrics`.
 
-`sample` reads the metrics, `view` makes figures of two samples, `screen` makes lines of figures, and `watch` does all
-that again and again.
+`sample` reads the metrics, `view` computes figures from two samples, `screen` renders them, and `watch` repeats this.
 """

@@ -1,4 +1,4 @@
-"""The samples of late, and how it is with the server."""
+"""The recent samples and the state of the server."""
 
 from collections import deque
 
@@ -6,11 +6,11 @@ from gateway.tools.top.sample import Between, Sample
 from gateway.tools.top.view import View, view_of
 
 OF_LATE_S = 30.0
-"""Latencies and shares are those of so long."""
+"""Window of latencies and shares, in seconds."""
 
 
 class History:
-    """Two samples make a view; as many are kept as `OF_LATE_S` takes. `trouble` says why the newest is missing, since
+    """The samples of the last `OF_LATE_S` seconds; a view needs two. `trouble`: why the newest sample is missing, since
     `trouble_since_s`."""
 
     def __init__(self) -> None:

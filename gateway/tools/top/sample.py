@@ -1,4 +1,4 @@
-"""What `/metrics` said at one time, and what has happened between two of them."""
+"""A sample of `/metrics`, and the differences between two samples."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -10,12 +10,12 @@ Labels = frozenset[tuple[str, str]]
 
 
 class NotMetrics(Exception):
-    """The text is not Prometheus' format."""
+    """The text is not in Prometheus' format."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """`at_s` is of a monotonic clock. Values by their names as exposed, `_total` and `_bucket` included, and labels."""
+    """`at_s`: monotonic seconds. `series`: values by exposed name (with `_total`, `_bucket`) and labels."""
 
     at_s: float
     series: Mapping[str, Mapping[Labels, float]]
@@ -24,7 +24,7 @@ class Sample:
     def parse(cls, text: str, at_s: float) -> "Sample":
         """
         Raises:
-            NotMetrics: it is something else.
+            NotMetrics: another format.
         """
         series: dict[str, dict[Labels, float]] = {}
         try:
@@ -36,12 +36,12 @@ class Sample:
         return cls(at_s, series)
 
     def of(self, name: str, labels: Mapping[str, str]) -> Iterator[tuple[Labels, float]]:
-        """All series of a name that have these labels, and maybe others."""
+        """All series of a name that include these labels."""
         wanted = labels.items()
         return ((each, value) for each, value in self.series.get(name, {}).items() if wanted <= each)
 
     def total(self, name: str, **labels: str) -> float | None:
-        """Their sum; None where there is none."""
+        """The sum of these series; None without any."""
         values = [value for _, value in self.of(name, labels)]
         return sum(values) if values else None
 
@@ -49,21 +49,20 @@ class Sample:
         return max((value for _, value in self.of(name, labels)), default=None)
 
     def values_of(self, label: str, *names: str, **labels: str) -> list[str]:
-        """What a label is among the series of these names, sorted."""
+        """The sorted values of a label in the series of these names."""
         found = {dict(each).get(label) for name in names for each, _ in self.of(name, labels)}
         return sorted(value for value in found if value is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """What has been counted between two samples. A counter that is lower than before has begun anew, at 0: the server
-    was restarted."""
+    """The increase of counters between two samples. A counter that decreased was reset to 0 by a restart."""
 
     before: Sample
     after: Sample
 
     def grown(self, name: str, **labels: str) -> float | None:
-        """By how much counters have grown; None where there are none."""
+        """The increase of counters; None without any."""
         earlier = self.before.series.get(name, {})
         grown = None
         for each, value in self.after.of(name, labels):
@@ -72,13 +71,13 @@ class Between:
         return grown
 
     def rate(self, name: str, **labels: str) -> float | None:
-        """The same in a second."""
+        """The increase per second."""
         seconds = self.after.at_s - self.before.at_s
         grown = self.grown(name, **labels)
         return None if grown is None or seconds <= 0 else grown / seconds
 
     def buckets(self, name: str, **labels: str) -> list[tuple[float, float]]:
-        """(upper edge, observations up to it) of a histogram, over all series with these labels, by their edges."""
+        """(upper edge, cumulative observations) of a histogram, summed over all series with these labels, by edge."""
         edges = {float(edge): edge for edge in self.after.values_of("le", f"{name}_bucket", **labels)}
         grown = {edge: self.grown(f"{name}_bucket", **labels, le=text) for edge, text in sorted(edges.items())}
         return [(edge, count) for edge, count in grown.items() if count is not None]
@@ -86,14 +85,14 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A quantile out of a histogram. `beyond`: it is above the last edge, which is `value`."""
+    """A quantile of a histogram. `beyond`: it is above the last edge, which is `value`."""
 
     value: float
     beyond: bool = False
 
 
 def quantile(buckets: list[tuple[float, float]], share: float) -> Estimate | None:
-    """As Prometheus does it: by a straight line within the bucket that has it. None without observations."""
+    """Prometheus' `histogram_quantile`: linear interpolation within a bucket. None without observations."""
     if not buckets or buckets[-1][1] <= 0:
         return None
     rank = share * buckets[-1][1]

@@ -1,4 +1,4 @@
-"""Asking a gateway for its metrics."""
+"""Reads a gateway's metrics."""
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,12 +14,12 @@ Scrape = Callable[[], Awaitable[Sample]]
 
 
 class ServerAway(Exception):
-    """There are no metrics to be had; the message says why, in a few words."""
+    """The metrics are unavailable. The message states the reason."""
 
 
 @asynccontextmanager
 async def scraping(url: str) -> AsyncIterator[Scrape]:
-    """`url` is the gateway's, with or without /v1 at its end. What comes raises `ServerAway`."""
+    """A function that reads the metrics and raises `ServerAway`. `url`: the gateway's, with or without /v1."""
     address = url.rstrip("/").removesuffix("/v1") + "/metrics"
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
     async with aiohttp.ClientSession(timeout=timeout) as session:

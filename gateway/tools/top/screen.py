@@ -1,4 +1,4 @@
-"""Lines for a terminal, from figures. Every line fits the width; what colours say, the text says too."""
+"""Renders figures as lines that fit the terminal's width. Colours only repeat the text."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ SMALLEST = (80, 24)
 KEYS = "q quit   p pause   1-9 model"
 _BAR = 23
 _OTHER_LINES = 15
-"""All but those of classes, of which each has two."""
+"""Number of lines besides those of classes, which have two each."""
 _MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What is to be seen. `view` is None before there were two samples; `trouble` is empty where the server answers."""
+    """The content of a frame. `view`: None before the second sample. `trouble`: empty if the server answers."""
 
     url: str
     interval_s: float
@@ -155,7 +155,7 @@ def _kv(model: ModelView, classes: Sequence[ClassView]) -> Iterator[Text]:
 
 
 def _bar(each: ClassView, blocks: float) -> Text:
-    """Of all blocks: what the class holds, what of its reserve it does not, what it has cached."""
+    """A bar of all blocks: held by the class, reserved but not held, and cached."""
     bar, left = Text("["), _BAR
     for value, mark, style in ((each.held, "#", "green"), (each.reserved, "r", "yellow"), (each.cached, "c", "blue")):
         cells = min(left, round(_BAR * (value or 0) / blocks)) if blocks else 0

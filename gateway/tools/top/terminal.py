@@ -1,4 +1,4 @@
-"""The keyboard, a key at a time."""
+"""Reads single keys from the keyboard."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def keys(pressed: Callable[[str], None]) -> Iterator[None]:
-    """Tells of each key, on the running loop; nothing where standard input is no terminal. It is left as it was."""
+    """Report each key on the running loop, if standard input is a terminal. Restores the terminal's mode."""
     if not sys.stdin.isatty():
         yield
         return

@@ -1,4 +1,4 @@
-"""The figures of a moment. None is what this server does not say."""
+"""The figures of a moment. None: the server does not export the metric."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ OUTCOMES = ("answered", "refused", "turned_away", "client_gone", "failed")
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Of `n` observations, in seconds."""
+    """Quantiles of `n` observations, in seconds."""
 
     n: int
     p50: Estimate | None
@@ -22,8 +22,8 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class ClassView:
-    """A service class of a model. Blocks are those of the model's KV memory; those that are reserved are a claim on
-    free ones, some of which may be cached."""
+    """A service class of a model. Blocks are of the model's KV memory. Reserved blocks are a claim on free ones, some
+    of which may be cached."""
 
     name: str
     requests_per_s: float | None
@@ -40,12 +40,12 @@ class ClassView:
     ttft: Latency
     tpot: Latency
     gap: Latency
-    """Between two deltas of a stream."""
+    """Time between two deltas of a stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftView:
-    """One proposer: how deep it drafts at most, and the share of its drafts that were right."""
+    """A draft proposer. `depth`: maximum draft depth. `right`: share of its drafts that were accepted."""
 
     proposer: str
     depth: float | None
@@ -54,7 +54,7 @@ class DraftView:
 
 @dataclass(frozen=True, slots=True)
 class ModelView:
-    """`found` is the share of tokens that the prefix cache had, of all that had to be there."""
+    """`found`: share of prompt tokens that were prefix cache hits."""
 
     name: str
     running: float | None
@@ -79,7 +79,7 @@ class View:
     resident_bytes: float | None
     cpu_share: float | None
     outcomes_per_s: tuple[float | None, ...]
-    """In the order of `OUTCOMES`."""
+    """Counts in the order of `OUTCOMES`."""
     backlog: float | None
     backlog_age_s: float | None
     failing_s: float | None
@@ -90,7 +90,7 @@ class View:
 
 
 def view_of(last: Between, of_late: Between) -> View:
-    """Rates of the `last` interval; shares and latencies of a longer one, as a second has too few requests for them."""
+    """A view: rates of the `last` interval, shares and latencies of a longer one with enough requests."""
     now = last.after
     outcomes = tuple(last.rate("turnpike_requests_total", outcome=outcome) for outcome in OUTCOMES)
     return View(

@@ -1,4 +1,4 @@
-"""Looking again and again, until somebody has seen enough."""
+"""Samples and renders repeatedly until the user quits."""
 
 import asyncio
 import signal
@@ -17,9 +17,9 @@ from gateway.tools.top.terminal import keys
 
 
 class Watch:
-    """What has been seen and what was pressed, and the frame that follows from it.
+    """The samples and the pressed keys, and the resulting frame.
 
-    While it is paused, samples are taken on, so that nothing is missing afterwards, and the frame stays.
+    While paused, sampling continues, so the history has no gap, and the frame does not change.
     """
 
     def __init__(self, url: str, interval_s: float) -> None:
@@ -66,7 +66,7 @@ class Watch:
 
 
 async def once(url: str, interval_s: float) -> str:
-    """One frame as plain text, of the size that fits everywhere.
+    """One frame as plain text, in a size that fits any terminal.
 
     Raises:
         OperatorError: the gateway does not answer.
@@ -83,7 +83,7 @@ async def once(url: str, interval_s: float) -> str:
 
 
 async def live(url: str, interval_s: float) -> None:
-    """On the terminal, until q or Ctrl-C."""
+    """Run on the terminal until q or Ctrl-C."""
     watch, console = Watch(url, interval_s), Console()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, watch.over.set)
