@@ -120,5 +120,5 @@ def _prices(settings: Settings, priced: frozenset[str]) -> Finding:
 def _admin_keys(count: int) -> Finding:
     if count == 0:
         remedy = "turnpike admin-key create --role admin NAME"
-        return warning("administrators", "none has a key, so the admin API answers nobody", remedy)
+        return warning("administrators", "no key exists, so the admin API rejects all requests", remedy)
     return ok("administrators", f"{count} {'key' if count == 1 else 'keys'}")

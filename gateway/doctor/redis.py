@@ -73,7 +73,7 @@ def judged_for_sessions(info: Mapping[str, Any], limits: Mapping[str, Any]) -> F
     if not info.get("maxmemory"):
         detail = f"{version} without maxmemory: a tenant's sessions are bounded, and all tenants' together are not"
         return warning(_SESSIONS, detail, "CONFIG SET maxmemory 1gb, and in redis.conf")
-    return ok(_SESSIONS, f"{version}, apart from limits, with a maxmemory of its own")
+    return ok(_SESSIONS, f"{version}, apart from limits, with its own maxmemory")
 
 
 def _is_old(version: str) -> bool:

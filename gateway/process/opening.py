@@ -137,7 +137,7 @@ def open_usage_store(settings: Settings) -> Analytics:
 def open_books(settings: Settings, analytics: Analytics, signatures: SignaturePolicy) -> ReconciliationMonitor | None:
     """The monitor; None if sinks deliver the journal's events to another store than this gateway's."""
     if settings.kafka_url is not None and is_embedded(settings.analytics_url.get_secret_value()):
-        _log.warning("usage goes to Kafka and analytics_url names no server: nobody compares the books")
+        _log.warning("usage goes to Kafka and analytics_url names no server: reconciliation is off")
         return None
     return ReconciliationMonitor(settings.journal_path, analytics, signatures, every_s=settings.reconcile_every_s)
 

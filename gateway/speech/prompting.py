@@ -63,9 +63,9 @@ def _as_text(messages: Sequence[Message]) -> Iterator[Message]:
             responses = []
         calls = message.get("tool_calls")
         if calls:
-            said = [text] if (text := _text_of(message)) else []
+            texts = [text] if (text := _text_of(message)) else []
             written = [f"<tool_call>\n{_json(call['function'])}\n</tool_call>" for call in calls]
-            message = {"role": "assistant", "content": "\n".join(said + written)}
+            message = {"role": "assistant", "content": "\n".join(texts + written)}
         yield message
     if responses:
         yield {"role": "user", "content": "\n".join(responses)}

@@ -93,13 +93,13 @@ class MessagesFormatter:
         }
 
     def _tier(self) -> dict[str, Any]:
-        """A member of `usage`, where the question has one."""
+        """The `service_tier` of `usage`, if the request has one."""
         tier = self._header.service_tier
         return {} if tier is None else {"service_tier": _TIERS[tier]}
 
     def _stop(self, last: ParsedDelta, usage: UsageTotal) -> tuple[str, str | None]:
-        """Why it ended, and the stop sequence that ended it. A limit's cut is `max_tokens`, as it is for Anthropic; the
-        window's has a name of its own."""
+        """The stop reason and the stop sequence. A limit's cut is `max_tokens`, as in Anthropic's API; the context
+        window's is `model_context_window_exceeded`."""
         delta = last.delta
         if delta.finish_reason is FinishReason.LENGTH:
             by_window = self._terms.is_cut and usage.bound_by is None

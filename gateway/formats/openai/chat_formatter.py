@@ -38,7 +38,7 @@ class ChatFormatter:
         self._header = header
         self._tokenizer = tokenizer
         self._logprobs = request.details.logprobs is not None
-        self._tells_token_ids = request.details.token_ids
+        self._include_token_ids = request.details.token_ids
         self._running_usage = request.details.running_usage
         self._include_usage = request.include_usage
         self._details = DetailsFormatter(request.details, [prompt.token_ids], request.params.n, tokenizer)
@@ -62,12 +62,14 @@ class ChatFormatter:
             if self._echo:
                 chunks.append(head + _delta_of(Text(self._echo)) + b',"logprobs":null,"finish_reason":null}' + end)
             self._begun.add(choice)
-        said = [_delta_of(piece) for piece in output.pieces]
+        deltas = [_delta_of(piece) for piece in output.pieces]
         logprobs, token_ids = self._logprobs_of(delta), self._token_ids_of(delta)
-        if not said and ((self._logprobs and delta.logprobs) or (token_ids and delta.finish_reason is None)):
-            said = [b'{"content":""}']
-        for each in said:
-            chunks.append(head + each + b',"logprobs":' + logprobs + b',"finish_reason":null' + token_ids + b"}" + end)
+        if not deltas and ((self._logprobs and delta.logprobs) or (token_ids and delta.finish_reason is None)):
+            deltas = [b'{"content":""}']
+        for content in deltas:
+            chunks.append(
+                head + content + b',"logprobs":' + logprobs + b',"finish_reason":null' + token_ids + b"}" + end
+            )
             logprobs, token_ids = b"null", b""
         if output.finish_reason is not None:
             reason = output.finish_reason.encode()
@@ -83,12 +85,12 @@ class ChatFormatter:
         return event(error.envelope())
 
     def body(self, choices: Sequence[ParsedDelta], usage: UsageTotal) -> bytes:
-        wire_choices = []
+        formatted = []
         for index, choice in enumerate(choices):
             message = _message(ParsedMessage.of(choice.pieces))
             if self._echo:
                 message["content"] = self._echo + (message["content"] or "")
-            wire_choices.append(
+            formatted.append(
                 {
                     "index": index,
                     "message": message,
@@ -97,20 +99,20 @@ class ChatFormatter:
                     **self._details.of_answer(choice.delta),
                 }
             )
-        whole = self._header.wire("chat.completion") | {"choices": wire_choices, "usage": usage.openai_usage()}
+        whole = self._header.wire("chat.completion") | {"choices": formatted, "usage": usage.openai_usage()}
         return orjson.dumps(whole | self._details.of_prompt(0, choices[0].delta.prompt_logprobs))
 
     def _role_end(self, end: bytes) -> bytes:
         """End of a role chunk. The first chunk of the stream has the prompt's details."""
-        told = {} if self._begun else self._details.of_prompt(0)
-        return end[:-1] + b"," + orjson.dumps(told)[1:] if told else end
+        members = {} if self._begun else self._details.of_prompt(0)
+        return end[:-1] + b"," + orjson.dumps(members)[1:] if members else end
 
     def _token_ids_of(self, delta: TextDelta) -> bytes:
         """The `token_ids` member of a choice, with a leading comma."""
-        if not self._tells_token_ids:
+        if not self._include_token_ids:
             return b""
-        told = self._details.of_answer(delta)
-        return b"," + orjson.dumps(told)[1:-1] if told.get("token_ids") else b""
+        members = self._details.of_answer(delta)
+        return b"," + orjson.dumps(members)[1:-1] if members.get("token_ids") else b""
 
     def _logprobs_of(self, delta: TextDelta) -> bytes:
         return orjson.dumps(chat_logprobs(delta.logprobs, self._tokenizer)) if self._logprobs else b"null"

@@ -132,11 +132,11 @@ def _message(fields: Fields, inner: InnerJSON) -> dict[str, Any]:
 
 def _take_reasoning(fields: Fields) -> dict[str, str]:
     """The assistant's reasoning, from either of its two members, under the one that templates read."""
-    said = {fields.string(name) for name in ("reasoning_content", "reasoning")} - {None, ""}
-    if len(said) > 1:
+    texts = {fields.string(name) for name in ("reasoning_content", "reasoning")} - {None, ""}
+    if len(texts) > 1:
         path = fields.path("reasoning_content")
         raise invalid(path, f"'{path}' and '{fields.path('reasoning')}' have different values.")
-    return {"reasoning_content": text} if (text := next(iter(said), None)) else {}
+    return {"reasoning_content": text} if (text := next(iter(texts), None)) else {}
 
 
 def _content(content: object, path: str) -> str | list[dict[str, str]]:

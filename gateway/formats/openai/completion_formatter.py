@@ -20,7 +20,7 @@ _KIND = "text_completion"
 
 
 @dataclass(slots=True)
-class Told:
+class EchoedPrompt:
     """A prompt's part in its choices. `echo`: text put before each choice, or None. `logprobs`: of the prompt; they
     arrive with the first delta of its first choice."""
 
@@ -33,7 +33,7 @@ class CompletionFormatter:
     """Choice c belongs to prompt c // n. With `best`, the response has the `best` choices of each prompt."""
 
     def __init__(
-        self, header: ResponseMeta, tokenizer: Tokenizer, request: GenerationRequest, prompts: Sequence[Told]
+        self, header: ResponseMeta, tokenizer: Tokenizer, request: GenerationRequest, prompts: Sequence[EchoedPrompt]
     ) -> None:
         self._header = header
         self._tokenizer = tokenizer
@@ -73,11 +73,13 @@ class CompletionFormatter:
         return event(error.envelope())
 
     def body(self, choices: Sequence[ParsedDelta], usage: UsageTotal) -> bytes:
-        told = [self._choice(index, choice.delta) for index, choice in enumerate(choices)]
+        formatted = [self._choice(index, choice.delta) for index, choice in enumerate(choices)]
         if self._best is not None:
-            told = [told[index] for index in self._likeliest([choice.delta for choice in choices], self._best)]
-        wire_choices = [fields | {"index": index} for index, fields in enumerate(told)]
-        return orjson.dumps(self._header.wire(_KIND) | {"choices": wire_choices, "usage": usage.openai_usage()})
+            formatted = [
+                formatted[index] for index in self._likeliest([choice.delta for choice in choices], self._best)
+            ]
+        numbered = [fields | {"index": index} for index, fields in enumerate(formatted)]
+        return orjson.dumps(self._header.wire(_KIND) | {"choices": numbered, "usage": usage.openai_usage()})
 
     def _likeliest(self, choices: Sequence[TextDelta], best: int) -> list[int]:
         """Indices of the `best` choices of each prompt, by mean log-probability; ties keep their order."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gateway.formats.openai.completion_formatter import CompletionFormatter, Told
+from gateway.formats.openai.completion_formatter import CompletionFormatter, EchoedPrompt
 from gateway.formats.openai.completion_schema import parse_completion
 from gateway.generation.endpoint import Operation, ParsedBody
 from gateway.generation.engine_client import ServedModel
@@ -19,7 +19,7 @@ def _formatter(
         meta,
         model.text.tokenizer,
         request,
-        [Told(prompt.token_ids, prompt.echo) for prompt in prompts],
+        [EchoedPrompt(prompt.token_ids, prompt.echo) for prompt in prompts],
     )
 
 

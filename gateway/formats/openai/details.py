@@ -41,12 +41,12 @@ class DetailsFormatter:
 
     def of_prompt(self, choice: int, entries: Sequence[TokenLogprob | None] = ()) -> dict[str, Any]:
         """Members that describe a choice's prompt. `entries`: the prompt's log-probabilities."""
-        told: dict[str, Any] = {}
+        members: dict[str, Any] = {}
         if self._details.token_ids:
-            told["prompt_token_ids"] = self._prompt(choice)
+            members["prompt_token_ids"] = self._prompt(choice)
         if self._details.prompt_logprobs is not None:
-            told["prompt_logprobs"] = prompt_logprobs(entries, self._details.prompt_logprobs, self._tokenizer)
-        return told
+            members["prompt_logprobs"] = prompt_logprobs(entries, self._details.prompt_logprobs, self._tokenizer)
+        return members
 
     def of_answer(self, delta: TextDelta) -> dict[str, Any]:
         """Ids of a delta's tokens, including the stop token: as many as usage counts."""

@@ -57,8 +57,8 @@ class ResponsesFormatter:
         code = error.code if error.code in _FAILED_CODES else _FAILED_CODES[0]
         response = self._response("failed", self._output.items, None)
         response["error"] = {"code": code, "message": error.message}
-        told = {"type": "error", "code": error.code, "message": error.message, "param": error.param}
-        return self._encode([told, {"type": "response.failed", "response": response}])
+        event = {"type": "error", "code": error.code, "message": error.message, "param": error.param}
+        return self._encode([event, {"type": "response.failed", "response": response}])
 
     def body(self, choices: Sequence[ParsedDelta], usage: UsageTotal) -> bytes:
         self.add(choices)

@@ -37,8 +37,8 @@ class DeclaredTools:
     def unshown_chars(self) -> int:
         """Approximate characters of the repeated tools that `tool_choice` excludes from the prompt."""
         shown = () if self.use is None else self.use.shown
-        told = sum(len(orjson.dumps((tool.description, tool.parameters))) for tool in shown)
-        return max(0, len(orjson.dumps((self.echo["tools"], self.echo["tool_choice"]))) - told)
+        shown_chars = sum(len(orjson.dumps((tool.description, tool.parameters))) for tool in shown)
+        return max(0, len(orjson.dumps((self.echo["tools"], self.echo["tool_choice"]))) - shown_chars)
 
 
 def take_tools(fields: Fields) -> DeclaredTools:
