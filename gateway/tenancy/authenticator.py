@@ -17,12 +17,13 @@ import asyncio
 import logging
 import math
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hmac import compare_digest
 from typing import Generic, Protocol, TypeVar
+
+from cachetools import LRUCache
 
 from gateway.tenancy.errors import InvalidKey, StoreUnavailable
 from gateway.tenancy.keys import TENANT_PREFIX, parse_key
@@ -83,9 +84,9 @@ class Authenticator(Generic[Who]):
         self._prefix = prefix
         self._clock = clock
         self._now = now
-        # Least recently used first. Apart, so that a flood of made-up keys cannot push out real ones.
-        self._known: OrderedDict[str, _Read[Who]] = OrderedDict()
-        self._unknown: OrderedDict[str, _Read[Who]] = OrderedDict()
+        # Apart, so that a flood of made-up keys cannot push out real ones.
+        self._known: LRUCache[str, _Read[Who]] = LRUCache(MAX_KNOWN_KEYS)
+        self._unknown: LRUCache[str, _Read[Who]] = LRUCache(MAX_UNKNOWN_KEYS)
         self._wanted: dict[str, asyncio.Future[None]] = {}
         self._reader: asyncio.Task[None] | None = None
         self._outage = False
@@ -147,19 +148,13 @@ class Authenticator(Generic[Who]):
         return math.inf if read is None else self._clock() - read.at
 
     def _remembered(self, public_id: str) -> _Read[Who] | None:
-        for reads in (self._known, self._unknown):
-            if public_id in reads:
-                reads.move_to_end(public_id)
-                return reads[public_id]
-        return None
+        return self._known.get(public_id) or self._unknown.get(public_id)
 
     def _remember(self, public_id: str, read: _Read[Who]) -> None:
         self._known.pop(public_id, None)
         self._unknown.pop(public_id, None)
-        reads, limit = (self._unknown, MAX_UNKNOWN_KEYS) if read.key is None else (self._known, MAX_KNOWN_KEYS)
+        reads = self._unknown if read.key is None else self._known
         reads[public_id] = read
-        if len(reads) > limit:
-            reads.popitem(last=False)
 
     def _request_read(self, public_id: str) -> asyncio.Future[None] | None:
         """Have a public id read; the future ends with the attempt. None: not in an outage, nor when too many

@@ -2,11 +2,11 @@
 
 import math
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 
+from cachetools import FIFOCache
 from sqlalchemy import delete, insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -37,7 +37,7 @@ class SessionRevocations:
         self._database = database
         self._now = now
         self._clock = clock
-        self._seen_open: OrderedDict[str, float] = OrderedDict()
+        self._seen_open: FIFOCache[str, float] = FIFOCache(MAX_SEEN)
 
     async def end(self, session: Session) -> None:
         """To be known everywhere when it returns. Ended already: nothing.
@@ -67,9 +67,8 @@ class SessionRevocations:
             if asked_at - seen_at > MAX_OUTAGE_S:
                 raise
             return False
-        self._seen_open.pop(session.id, None)
-        if not ended:
+        if ended:
+            self._seen_open.pop(session.id, None)
+        else:
             self._seen_open[session.id] = asked_at
-            if len(self._seen_open) > MAX_SEEN:
-                self._seen_open.popitem(last=False)
         return ended

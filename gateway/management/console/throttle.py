@@ -1,8 +1,10 @@
 """A rate limit of failed logins by client address."""
 
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
+
+from cachetools import FIFOCache
 
 MAX_FAILURES = 20
 WINDOW_S = 60.0
@@ -15,7 +17,8 @@ class LoginThrottle:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._tries: OrderedDict[str, deque[float]] = OrderedDict()
+        # Beyond its size, the address whose last try is the oldest is forgotten.
+        self._tries: FIFOCache[str, deque[float]] = FIFOCache(MAX_ADDRESSES)
 
     def wait_s(self, address: str) -> float:
         """How long until the address may try again; 0 where it may now."""
@@ -29,10 +32,9 @@ class LoginThrottle:
 
     def count_try(self, address: str) -> None:
         """Before it is known how it ends: of many at a time, no more begin than may fail."""
-        self._tries.setdefault(address, deque(maxlen=MAX_FAILURES)).append(self._clock())
-        self._tries.move_to_end(address)
-        if len(self._tries) > MAX_ADDRESSES:
-            self._tries.popitem(last=False)
+        tries = self._tries.setdefault(address, deque(maxlen=MAX_FAILURES))
+        tries.append(self._clock())
+        self._tries[address] = tries
 
     def forget_try(self, address: str) -> None:
         """One that did not fail."""

@@ -351,9 +351,10 @@ class TestBounds:
         assert [type(outcome) for outcome in outcomes] == [InvalidKey, StoreUnavailable]
 
     async def test_strangers_do_not_push_out_real_keys(
-        self, authenticator: Authenticator, source: FakeSource, monkeypatch: pytest.MonkeyPatch
+        self, source: FakeSource, clock: Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(module, "MAX_UNKNOWN_KEYS", 5)
+        authenticator = Authenticator(source, PEPPER, clock=clock)
         key = source.add()
         await authenticator.authenticate(key.plaintext)
         for _ in range(50):
@@ -365,13 +366,14 @@ class TestBounds:
         assert len(source.queries) == queries
 
     async def test_known_keys_are_bounded_too(
-        self, authenticator: Authenticator, source: FakeSource, monkeypatch: pytest.MonkeyPatch
+        self, source: FakeSource, clock: Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(module, "MAX_KNOWN_KEYS", 3)
+        authenticator = Authenticator(source, PEPPER, clock=clock)
         keys = [source.add() for _ in range(5)]
-        for key in keys:
+        for key in (*keys[:3], keys[0], *keys[3:]):
             await authenticator.authenticate(key.plaintext)
-        assert list(authenticator._known) == [key.public_id for key in keys[2:]]
+        assert set(authenticator._known) == {keys[each].public_id for each in (0, 3, 4)}
 
     async def test_many_that_ask_for_one_key_share_a_read(
         self, authenticator: Authenticator, source: FakeSource
