@@ -1,1 +1,1 @@
-"""Models fetched by name, and distilled models that ship with the repository as parts."""
+"""Models fetched by name, checkpoints of the Hugging Face Hub, and distilled models that ship as parts."""

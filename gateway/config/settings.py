@@ -147,7 +147,7 @@ class Settings(BaseSettings):
     max_json_depth: int = Field(default=64, ge=8, le=512)
 
     models: dict[str, Path] = Field(default_factory=dict)
-    """Served name -> checkpoint: a Hugging Face folder or a GGUF file."""
+    """Served name -> checkpoint: a Hugging Face folder, a GGUF file, or the `owner/name` of a fetched repository."""
     small_models: dict[str, str] = Field(default_factory=dict)
     """Large model -> small model that drafts for it and substitutes for it, both by served name."""
     embeddings: dict[str, Literal["mean", "last"]] = Field(default_factory=dict)
@@ -237,10 +237,10 @@ class Settings(BaseSettings):
 
     @field_validator("models")
     @classmethod
-    def _servable_names(cls, models: dict[str, Path]) -> dict[str, Path]:
+    def _servable_names(cls, models: dict[str, Path], known: ValidationInfo) -> dict[str, Path]:
         for name in models:
             _require_model_name(name)
-        return {name: path.expanduser().absolute() for name, path in models.items()}
+        return {name: _located(path, known.data.get("models_dir")) for name, path in models.items()}
 
     @field_validator("small_models")
     @classmethod
@@ -371,6 +371,16 @@ def normalise_database_url(url: str) -> str:
     before, question, query = rest.partition("?")
     query = re.sub("(^|&)sslmode=", r"\1ssl=", query)
     return f"{driver}://{before}{question}{query}"
+
+
+def _located(path: Path, models_dir: Path | None) -> Path:
+    """An absolute path, or the checkpoint of a fetched repository `owner/name` where there is no such path here."""
+    absolute = path.expanduser().absolute()
+    if models_dir is None or path.is_absolute() or absolute.exists():
+        return absolute
+    from engine.catalog.hub import fetched  # most settings name paths, and do without
+
+    return fetched(path.as_posix(), models_dir) or absolute
 
 
 def _require_model_name(name: str) -> None:

@@ -4,9 +4,12 @@ from collections.abc import Collection, Mapping
 from decimal import Decimal
 from pathlib import Path
 
+from engine.catalog import hub
 from engine.catalog.catalog import FetchError, available, fetch
 from gateway.errors import OperatorError
 from gateway.process.progress import Report
+
+FETCH_FIRST = "a model of the Hugging Face Hub is fetched first: turnpike models fetch OWNER/NAME"
 
 DEFAULT_MODEL = "smollm2"
 """The default model: small enough for any machine."""
@@ -35,20 +38,34 @@ def default_pairs(models: Collection[str]) -> dict[str, str]:
     return {DEFAULT_MODEL: DEFAULT_SMALL_MODEL} if {DEFAULT_MODEL, DEFAULT_SMALL_MODEL} <= set(models) else {}
 
 
-def fetch_model(name: str, models_dir: Path, report: Report) -> Path:
-    """A model's file, downloaded if missing.
+def fetch_model(
+    name: str, models_dir: Path, report: Report, *, revision: str | None = None, file: str | None = None
+) -> Path:
+    """A model's file or folder, downloaded if missing. `revision`, `file`: of a repository `owner/name` of the Hugging
+    Face Hub.
 
     Raises:
         OperatorError: the download failed. The message names a remedy.
     """
+
+    def progress(done: int, total: int) -> None:
+        report(f"fetching {name}", done, total)
+
     try:
-        return fetch(name, models_dir, lambda done, total: report(f"fetching {name}", done, total))
+        if "/" in name:
+            return hub.fetch(name, models_dir, progress, revision=revision, file=file)
+        if revision is not None or file is not None:
+            raise OperatorError(
+                f"--revision and --file are for models of the Hugging Face Hub, OWNER/NAME, not {name!r}"
+            )
+        return fetch(name, models_dir, progress)
     except FetchError as error:
         raise OperatorError(str(error)) from error
 
 
 def find_model(named: str, served: Mapping[str, Path], models_dir: Path, report: Report) -> Path:
-    """Resolve a model on the command line: an existing path, a served name, or a name that can be downloaded.
+    """Resolve a model on the command line: an existing path, a served name, a fetched repository `owner/name`, or a
+    name of the catalogue, which is downloaded.
 
     Raises:
         OperatorError: none of these.
@@ -56,4 +73,10 @@ def find_model(named: str, served: Mapping[str, Path], models_dir: Path, report:
     path = Path(named)
     if path.exists():
         return path.absolute()
-    return served[named] if named in served else fetch_model(named, models_dir, report)
+    if named in served:
+        return served[named]
+    if "/" not in named:
+        return fetch_model(named, models_dir, report)
+    if (checkpoint := hub.fetched(named, models_dir)) is None:
+        raise OperatorError(f"there is no {named}; {FETCH_FIRST}")
+    return checkpoint

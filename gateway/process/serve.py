@@ -22,7 +22,7 @@ from gateway.config.pepper import load_pepper
 from gateway.config.safety import readable_secrets, refuse_unsafe, stores_without_tls
 from gateway.config.settings import Settings
 from gateway.errors import OperatorError
-from gateway.process.catalog import default_models, default_pairs
+from gateway.process.catalog import FETCH_FIRST, default_models, default_pairs
 from gateway.process.loading import loading
 from gateway.process.memory_trim import DATA_FRAMES, block_imports, collecting_nothing, trim_after_startup
 from gateway.process.progress import Report, progress
@@ -80,7 +80,7 @@ def _warn_of_openness(settings: Settings) -> None:
 def _refuse_missing(settings: Settings) -> None:
     for name, path in settings.models.items():
         if not path.exists():
-            raise OperatorError(f"model {name}: there is no {path}")
+            raise OperatorError(f"model {name}: there is no {path}; {FETCH_FIRST}")
 
 
 def load_engine(settings: Settings, report: Report) -> Engine:

@@ -10,7 +10,15 @@ from gateway.process.progress import progress
 
 
 def fetch(
-    name: Annotated[str, typer.Argument(help="A name that `turnpike models list` shows.")],
+    name: Annotated[
+        str, typer.Argument(help="A name that `turnpike models list` shows, or OWNER/NAME on the Hugging Face Hub.")
+    ],
+    revision: Annotated[
+        str | None, typer.Option(help="Of OWNER/NAME: a branch, tag or commit.", show_default="main")
+    ] = None,
+    file: Annotated[
+        str | None, typer.Option(help="Of OWNER/NAME: the GGUF file to fetch, where it has several.")
+    ] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Download a model, unless it is there, and print its path."""
@@ -18,7 +26,7 @@ def fetch(
 
     settings = settings_from(data_dir=data_dir)
     with progress() as report:
-        path = fetch_model(name, settings.models_dir, report)
+        path = fetch_model(name, settings.models_dir, report, revision=revision, file=file)
     typer.echo(path)
 
 
