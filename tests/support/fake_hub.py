@@ -29,13 +29,15 @@ class Refusal:
 class FakeHub:
     """`repositories`: files by name, by repository. All have the branch `main` and one commit.
 
-    `cut_bytes`: the body of a file in LFS ends after this many bytes, and every later request is refused. `refusals`:
-    by repository, for a listing, or by "repository/file".
+    `storage`: another server, to which requests for files in LFS are redirected. `cut_bytes`: the body of a file in LFS
+    ends after this many bytes, and every later request is refused. `refusals`: by repository, for a listing, or by
+    "repository/file".
     """
 
     repositories: dict[str, dict[str, bytes]] = field(default_factory=dict)
     corrupt: set[str] = field(default_factory=set)
     refusals: dict[str, Refusal] = field(default_factory=dict)
+    storage: str = ""
     cut_bytes: int | None = None
     requests: list[tuple[str, str | None]] = field(default_factory=list)
     """Path and `Range` of each request."""
@@ -97,6 +99,8 @@ def serving() -> Iterator[FakeHub]:
             if refusal := hub.refusals.get(f"{name}/{file}"):
                 return self.refuse(refusal)
             assert revision == COMMIT
+            if hub.storage and file.endswith(_LFS):
+                return self.answer(302, b"", {"Location": f"{hub.storage}{self.path}"})
             content = hub.repositories[name][file]
             if file in hub.corrupt:
                 content = content[:-1] + bytes([content[-1] ^ 1])

@@ -124,6 +124,16 @@ def test_an_interrupted_download_is_resumed(hub: FakeHub, published: Path, tmp_p
     assert not list(path.rglob("*.part"))
 
 
+def test_the_token_does_not_follow_a_redirect_to_storage(hub: FakeHub, published: Path, tmp_path: Path) -> None:
+    with serving() as storage:
+        storage.repositories = hub.repositories
+        hub.storage = storage.endpoint
+        assert same_weights(fetch(NAME, tmp_path), published)
+        close_session()
+    assert [path.rpartition("/")[2] for path, _ in storage.requests] == [WEIGHTS]
+    assert storage.tokens == {None}
+
+
 @pytest.mark.parametrize("file", ["config.json", WEIGHTS])
 def test_a_wrong_checksum_is_refused(file: str, hub: FakeHub, published: Path, tmp_path: Path) -> None:
     hub.corrupt.add(file)
