@@ -1,4 +1,4 @@
-"""Prometheus metrics of whether this process does its work, and which program it is."""
+"""Prometheus metrics of the process: readiness, health of the engine thread, program version."""
 
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 
 class EngineHealth(Protocol):
-    """Whether the engine thread does its work."""
+    """Health of the engine thread."""
 
     @property
     def alive(self) -> bool: ...
@@ -31,16 +31,14 @@ class HealthCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         engine = self._engine()
-        build = GaugeMetricFamily("turnpike_build_info", "1; the label says which program this is", labels=["version"])
+        build = GaugeMetricFamily("turnpike_build_info", "Constant 1; the label has the version", labels=["version"])
         build.add_metric([version("turnpike")], 1)
         yield build
-        yield GaugeMetricFamily("turnpike_ready", "1 where requests are to be sent here", float(self._ready()))
-        yield GaugeMetricFamily(
-            "turnpike_engine_healthy", "1 while the engine thread does its work", float(engine.alive)
-        )
+        yield GaugeMetricFamily("turnpike_ready", "1 while the gateway accepts requests", float(self._ready()))
+        yield GaugeMetricFamily("turnpike_engine_healthy", "1 while the engine thread works", float(engine.alive))
         yield CounterMetricFamily(
-            "turnpike_engine_stuck_steps", "Steps that the watchdog gave up", engine.stuck_steps_total
+            "turnpike_engine_stuck_steps", "Steps that exceeded step_timeout_s", engine.stuck_steps_total
         )
         yield GaugeMetricFamily(
-            "turnpike_engine_step_age_seconds", "Of the step under way; 0 between steps", engine.step_age_seconds
+            "turnpike_engine_step_age_seconds", "Age of the step under way; 0 between steps", engine.step_age_seconds
         )

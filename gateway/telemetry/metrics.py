@@ -72,7 +72,7 @@ class ClassStats(Protocol):
 
 
 class DraftStats(Protocol):
-    """One proposer's drafts for one service class; `depth` and `acceptance` are of late."""
+    """One proposer's drafts for one service class; `depth` and `acceptance` are means of the latest steps."""
 
     @property
     def proposer(self) -> str: ...
@@ -89,7 +89,7 @@ class DraftStats(Protocol):
 
 
 class SpeculationStats(Protocol):
-    """What became of drafts."""
+    """Speculative decoding of one model."""
 
     @property
     def saved_ns(self) -> int: ...
@@ -149,35 +149,35 @@ class Metrics:
         served = ["gen_ai_operation_name", _MODEL, "turnpike_tier"]
         self.request_duration = Histogram(
             "gen_ai_server_request_duration_seconds",
-            "From the request's last byte to the answer's last; error_type is empty for an answer",
+            "Time from the last byte of the request to the last byte of the answer; error_type is empty on success",
             [*served, "error_type"],
             buckets=_REQUEST_BUCKETS_S,
             registry=self.registry,
         )
         self.time_to_first_token = Histogram(
             "gen_ai_server_time_to_first_token_seconds",
-            "From the request's last byte to the first token",
+            "Time from the last byte of the request to the first token",
             served,
             buckets=_FIRST_TOKEN_BUCKETS_S,
             registry=self.registry,
         )
         self.time_per_output_token = Histogram(
             "gen_ai_server_time_per_output_token_seconds",
-            "Mean time of the tokens after the first, one value a choice",
+            "Mean time per token after the first, one observation per choice",
             served,
             buckets=_OUTPUT_TOKEN_BUCKETS_S,
             registry=self.registry,
         )
         self.inter_token = Histogram(
             "turnpike_inter_token_seconds",
-            "Between two deltas of a choice with tokens, as the gateway hands them to a stream",
+            "Time between two deltas of a choice with tokens, as the gateway passes them to a stream",
             served,
             buckets=_OUTPUT_TOKEN_BUCKETS_S,
             registry=self.registry,
         )
         self.token_usage = Histogram(
             "gen_ai_client_token_usage",
-            "Tokens of a request; gen_ai_token_type is input or output",
+            "Tokens per request; gen_ai_token_type is input or output",
             [*served, "gen_ai_token_type"],
             buckets=_TOKEN_BUCKETS,
             registry=self.registry,
@@ -185,27 +185,27 @@ class Metrics:
 
         self.sheds = Counter(
             "turnpike_class_sheds",
-            "Requests turned away with 429 or 503 before any work, by the error's code: overloaded for the predicted "
-            "wait, others for limits",
+            "Requests rejected with 429 or 503 before any work, by error code: overloaded for the predicted wait, "
+            "others for limits",
             [_MODEL, _CLASS, "reason"],
             registry=self.registry,
         )
 
         self.routed = Counter(
             "turnpike_routed_requests",
-            "Requests that a model answered, by why it was this one",
+            "Requests by the model that answered and the reason of its selection",
             [_MODEL, "reason"],
             registry=self.registry,
         )
         self.all_large_dollars = Counter(
             "turnpike_route_all_large_dollars",
-            "What ended answers would have cost if the large model had written them all, by that model",
+            "Cost of completed answers if the large model had generated them all, by large model",
             [_MODEL],
             registry=self.registry,
         )
         self.saved_dollars = Counter(
             "turnpike_route_saved_dollars",
-            "Of it, what was saved by small models, by the large model in whose place they answered",
+            "Part of that cost saved by small models, by the large model that they replaced",
             [_MODEL],
             registry=self.registry,
         )
@@ -216,85 +216,89 @@ class Metrics:
 
 
 _ENGINE_GAUGES = (
-    ("running", "turnpike_sequences_running", "Sequences that take part in steps"),
-    ("waiting", "turnpike_sequences_waiting", "Sequences in the queue"),
-    ("paused", "turnpike_sequences_paused", "Sequences that stand still as their client does not read"),
-    ("num_blocks", "turnpike_kv_blocks", "Blocks of KV memory"),
-    ("free_blocks", "turnpike_kv_blocks_free", "Blocks that no sequence holds; cached prefixes count as free"),
+    ("running", "turnpike_sequences_running", "Running sequences"),
+    ("waiting", "turnpike_sequences_waiting", "Waiting sequences"),
+    ("paused", "turnpike_sequences_paused", "Sequences paused because their client does not read"),
+    ("num_blocks", "turnpike_kv_blocks", "Blocks of KV memory in total"),
+    ("free_blocks", "turnpike_kv_blocks_free", "Blocks not held by a sequence; cached prefixes count as free"),
 )
 _ENGINE_COUNTERS = (
     ("steps_total", "turnpike_steps", "Forward passes"),
     ("scheduled_tokens_total", "turnpike_scheduled_tokens", "Tokens computed, of prompts and answers"),
-    ("cached_tokens_total", "turnpike_prefix_hit_tokens", "Tokens found in the prefix cache instead"),
-    ("preemptions_total", "turnpike_preemptions", "Sequences paused for others"),
-    ("pauses_total", "turnpike_pauses", "Times that a sequence stood still as its client did not read"),
-    ("failures_total", "turnpike_failures", "Sequences that ended in an error of the engine"),
+    ("cached_tokens_total", "turnpike_prefix_hit_tokens", "Prompt tokens found in the prefix cache"),
+    ("preemptions_total", "turnpike_preemptions", "Preemptions of sequences"),
+    ("pauses_total", "turnpike_pauses", "Pauses of sequences because their client did not read"),
+    ("failures_total", "turnpike_failures", "Sequences that ended with an engine error"),
 )
-_ENGINE_SECONDS = (("paused_ns_total", "turnpike_paused_seconds", "For so long, of those that have gone on or left"),)
+_ENGINE_SECONDS = (("paused_ns_total", "turnpike_paused_seconds", "Total duration of ended pauses"),)
 
 _CLASS_GAUGES = (
-    ("running", "turnpike_class_sequences_running", "Sequences of a class that take part in steps"),
-    ("waiting", "turnpike_class_sequences_waiting", "Sequences of a class in the queue"),
-    ("held_blocks", "turnpike_class_kv_blocks_held", "Blocks that a class's sequences hold"),
-    ("reserved_blocks", "turnpike_class_kv_blocks_reserved", "Of a class's reserve, what it does not hold"),
-    ("cached_blocks", "turnpike_class_kv_blocks_cached", "Free blocks with content that a class used last"),
+    ("running", "turnpike_class_sequences_running", "Running sequences of a class"),
+    ("waiting", "turnpike_class_sequences_waiting", "Waiting sequences of a class"),
+    ("held_blocks", "turnpike_class_kv_blocks_held", "Blocks held by the sequences of a class"),
+    ("reserved_blocks", "turnpike_class_kv_blocks_reserved", "Blocks of a class's reserve that it does not hold"),
+    ("cached_blocks", "turnpike_class_kv_blocks_cached", "Free blocks whose content a class used last"),
     (
         "missing_blocks",
         "turnpike_class_kv_blocks_missing",
-        "Blocks that a class's reserve was promised and that are not there; 0, or the engine has a fault",
+        "Blocks of a class's reserve that are not available; above 0 is a bug in the engine",
     ),
-    ("active_tenants", "turnpike_class_tenants_active", "Tenants that were served in the last 60 s or wait now"),
+    ("active_tenants", "turnpike_class_tenants_active", "Tenants that were served in the last 60 s or are waiting"),
     (
         "fairness",
         "turnpike_class_fairness",
         "Jain's index (sum x)^2 / (n sum x^2) over a class's n active tenants: x is a tenant's computed prompt tokens "
-        "plus twice its answer tokens in the last 60 s. 1 is even, 1/n is all for one; tenants that ask for less than "
-        "they could have lower it, too",
+        "plus twice its answer tokens in the last 60 s. 1 is even, 1/n is all for one tenant; tenants that ask for "
+        "less than their share lower it, too",
     ),
 )
 _CLASS_GAUGES_SECONDS = (
-    ("queue_age_ns", "turnpike_class_queue_age_seconds", "Age of what has waited longest in a class's queue"),
+    ("queue_age_ns", "turnpike_class_queue_age_seconds", "Age of the oldest waiting sequence of a class"),
 )
 _CLASS_COUNTERS = (
-    ("recomputed_tokens", "turnpike_class_recomputed_tokens", "Tokens computed again for preemptions it caused"),
-    ("preemptions_caused", "turnpike_class_preemptions_caused", "Sequences paused for this class"),
-    ("preemptions_suffered", "turnpike_class_preemptions_suffered", "Sequences of this class paused for another"),
-    ("wasted_rows", "turnpike_class_wasted_rows", "Rows of steps that were computed for nobody"),
+    (
+        "recomputed_tokens",
+        "turnpike_class_recomputed_tokens",
+        "Tokens recomputed after preemptions that the class caused",
+    ),
+    ("preemptions_caused", "turnpike_class_preemptions_caused", "Preemptions of other classes for this class"),
+    ("preemptions_suffered", "turnpike_class_preemptions_suffered", "Preemptions of this class for another class"),
+    ("wasted_rows", "turnpike_class_wasted_rows", "Rows of steps whose results were discarded"),
     (
         "itl_limited_steps",
         "turnpike_class_itl_limited_steps",
-        "Steps with less prefill than there was to compute, for the class's target for the time between tokens",
+        "Steps with prefill limited by the class's target for the time between tokens",
     ),
 )
 _CLASS_SECONDS = (
-    ("attributed_ns", "turnpike_class_engine_seconds", "The class's part of the time of all steps"),
-    ("recompute_ns", "turnpike_class_recompute_seconds", "Of it, spent on computing again"),
-    ("wasted_ns", "turnpike_class_wasted_seconds", "Of it, spent on rows that were computed for nobody"),
+    ("attributed_ns", "turnpike_class_engine_seconds", "Step time attributed to the class"),
+    ("recompute_ns", "turnpike_class_recompute_seconds", "Part of the attributed time spent on recomputation"),
+    ("wasted_ns", "turnpike_class_wasted_seconds", "Part of the attributed time spent on discarded rows"),
 )
 
 _DRAFT_GAUGES = (
-    ("depth", "turnpike_speculation_depth", "The most drafts of a request in a step, mean of the latest steps"),
-    ("acceptance", "turnpike_speculation_acceptance", "Of the latest drafts, the share that the model drew itself"),
+    ("depth", "turnpike_speculation_depth", "Maximum draft depth per request, mean of the latest steps"),
+    ("acceptance", "turnpike_speculation_acceptance", "Acceptance rate of the latest drafts"),
 )
 _DRAFT_COUNTERS = (
-    ("proposed_total", "turnpike_draft_tokens", "Tokens that were proposed and verified"),
-    ("accepted_total", "turnpike_accepted_draft_tokens", "Of them, those that the model drew itself"),
+    ("proposed_total", "turnpike_draft_tokens", "Draft tokens proposed and verified"),
+    ("accepted_total", "turnpike_accepted_draft_tokens", "Draft tokens accepted"),
 )
 
 
 _ADMISSION_GAUGES = (
-    ("open", "turnpike_admission_open_holds", "Requests that hold limits"),
+    ("open", "turnpike_admission_open_holds", "Open holds of limits"),
     (
         "breaker_open",
         "turnpike_limits_breaker_open",
-        "1 while the shared store of limits is taken for away, and this replica's share of them holds instead",
+        "1 while the shared store of limits is considered down and this replica uses its local share",
     ),
-    ("unmerged", "turnpike_limits_unmerged", "Settled requests that the shared store has not heard of yet"),
+    ("unmerged", "turnpike_limits_unmerged", "Settled requests that are not yet in the shared store"),
 )
 
 
 class AdmissionCollector(Collector):
-    """What became of requests at their limits."""
+    """Admission of requests at their limits."""
 
     def __init__(self, counts: Callable[[], Mapping[str, int]]) -> None:
         self._counts = counts
@@ -306,14 +310,14 @@ class AdmissionCollector(Collector):
         counts = dict(self._counts())
         for key, name, meaning in _ADMISSION_GAUGES:
             yield GaugeMetricFamily(name, meaning, counts.pop(key, 0))
-        events = CounterMetricFamily("turnpike_admission", "Holds by what became of them", labels=["event"])
+        events = CounterMetricFamily("turnpike_admission", "Holds by outcome", labels=["event"])
         for event, count in counts.items():
             events.add_metric([event], count)
         yield events
 
 
 class EngineCollector(Collector):
-    """Reads the engine's counts when somebody asks, so that counting costs the step loop nothing."""
+    """Reads the engine's counts on each scrape, so that the step loop does no work for metrics."""
 
     def __init__(self, stats: Callable[[], Mapping[str, ModelStats]]) -> None:
         self._stats = stats
@@ -347,12 +351,11 @@ def _families(stats: Mapping[str, ModelStats]) -> Iterator[Metric]:
 def _speculation_families(stats: Mapping[str, SpeculationStats]) -> Iterator[Metric]:
     saved = GaugeMetricFamily(
         "turnpike_speculation_saved_seconds",
-        "By how much less time all tokens so far have taken than the same would have without drafts, as predicted; "
-        "falls where drafts do not pay",
+        "Predicted time saved by drafts so far, over all tokens; falls while drafts do not pay",
         labels=[_MODEL],
     )
     spent = CounterMetricFamily(
-        "turnpike_drafting_seconds", "Time that went into proposing drafts", labels=[_MODEL, _PROPOSER]
+        "turnpike_drafting_seconds", "Time spent on proposing drafts", labels=[_MODEL, _PROPOSER]
     )
     for model, each in stats.items():
         saved.add_metric([model], each.saved_ns * 1e-9)

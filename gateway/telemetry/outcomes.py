@@ -1,4 +1,4 @@
-"""What became of requests, as the promise of availability counts them."""
+"""Outcomes of requests, as the availability objective counts them."""
 
 from collections.abc import Iterator
 from enum import StrEnum
@@ -8,7 +8,7 @@ from prometheus_client.registry import Collector
 
 
 class Outcome(StrEnum):
-    """Those of `FAILED` are our fault: a status of 500 and more, of the answer or of a stream's last event."""
+    """`FAILED` is a server error: status 500 or above, of the answer or of a stream's last event."""
 
     ANSWERED = "answered"
     REFUSED = "refused"
@@ -30,9 +30,7 @@ class RequestOutcomes(Collector):
         yield from self.collect()
 
     def collect(self) -> Iterator[Metric]:
-        requests = CounterMetricFamily(
-            "turnpike_requests", "Requests under /v1/ by what became of them", labels=["outcome"]
-        )
+        requests = CounterMetricFamily("turnpike_requests", "Requests under /v1/ by outcome", labels=["outcome"])
         for outcome, count in self._counts.items():
             requests.add_metric([outcome.value], count)
         yield requests

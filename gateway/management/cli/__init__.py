@@ -33,11 +33,11 @@ app.command("doctor")(doctor.doctor)
 app.command("top")(top.top)
 app.command("distill")(distill.distill)
 
-load = group(app, "bench", "Put load on any OpenAI server and say what its users would have seen.")
+load = group(app, "bench", "Put load on any OpenAI-compatible server and report latencies.")
 load.callback(help=bench.bench.__doc__, invoke_without_command=True)(bench.bench)
 load.command("compare")(bench.compare)
 
-tenant = group(app, "tenant", "Tenants, and the tier that each is served in.")
+tenant = group(app, "tenant", "Tenants and their tiers.")
 tenant.command("create")(tenants.create)
 tenant.command("list")(tenants.list_all)
 
@@ -51,36 +51,36 @@ admin_key.command("create")(admin_keys.create)
 admin_key.command("list")(admin_keys.list_all)
 admin_key.command("revoke")(admin_keys.revoke)
 
-limit = group(app, "limit", "What tenants, keys and models of tenants may use.")
+limit = group(app, "limit", "Limits of tenants, keys and models.")
 limit.command("set")(limits.set_limits)
 limit.command("list")(limits.list_all)
 
-session = group(app, "session", "Conversations that the gateway remembers.")
+session = group(app, "session", "Stored conversations.")
 session.command("show")(session_windows.show)
 session.command("set")(session_windows.set_window)
 
-price = group(app, "price", "What models cost.")
+price = group(app, "price", "Prices of models.")
 price.command("set")(prices.set_price)
 price.command("list")(prices.list_all)
 
-invoice = group(app, "invoice", "What tenants owe for a month.")
+invoice = group(app, "invoice", "Monthly invoices of tenants.")
 invoice.command("draft")(invoices.draft)
 invoice.command("finalise")(invoices.finalise)
 invoice.command("show")(invoices.show)
 invoice.command("list")(invoices.list_all)
 invoice.command("credit")(invoices.credit)
 
-paid = group(app, "credit", "What tenants have paid in advance.")
+paid = group(app, "credit", "Credit that tenants paid in advance.")
 paid.command("grant")(credit.grant)
 paid.command("list")(credit.list_all)
 
-routes = group(app, "route", "Which model answers.")
+routes = group(app, "route", "Routing of requests to models.")
 routes.command("show")(route_policy.show)
 routes.command("set")(route_policy.set_policy)
 routes.command("fit")(route.fit)
 routes.command("score")(route.score)
 
-model = group(app, "models", "Models that can be fetched by name.")
+model = group(app, "models", "Models that can be downloaded by name.")
 model.command("fetch")(models.fetch)
 model.command("list")(models.list_all)
 
@@ -90,7 +90,7 @@ db.command("upgrade")(database.upgrade)
 app.command("sink")(sink.sink)
 app.command("reconcile")(reconcile.reconcile)
 
-kafka = group(app, "kafka", "The Kafka topic that usage travels through.")
+kafka = group(app, "kafka", "The Kafka topic of usage events.")
 kafka.command("create-topic")(sink.create_topic)
 
 

@@ -27,7 +27,7 @@ class RoleName(StrEnum):
 
 
 def create(
-    name: Annotated[str, typer.Argument(help="Whose it is, or what for.")],
+    name: Annotated[str, typer.Argument(help="Name of the owner or of the purpose.")],
     role: Annotated[
         RoleName,
         typer.Option(
@@ -38,7 +38,7 @@ def create(
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Create a key for the admin API and print it. It is shown this once."""
+    """Create a key for the admin API and print it. It is shown only once."""
     from gateway.management.operations.roles import Role
 
     settings = settings_from(data_dir=data_dir)
@@ -63,7 +63,7 @@ def revoke(
     public_id: Annotated[str, typer.Argument(help="The 12 characters between the dashes of the key.")],
     data_dir: DataDir = None,
 ) -> None:
-    """Revoke a key for the admin API, for good. Running gateways let it change nothing from now on, and refuse it
+    """Revoke a key for the admin API permanently. Running gateways reject its changes at once, and all its requests
     within 5 seconds."""
     from gateway.tenancy.keys import is_public_id
 

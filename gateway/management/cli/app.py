@@ -1,4 +1,4 @@
-"""The command's frame: groups, help, and errors of one line."""
+"""The command's root and groups, and one-line errors."""
 
 import sys
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ _FRAME: dict[str, Any] = {
 
 
 class OneLineErrors(TyperGroup):
-    """Ends with `turnpike: what is wrong` on standard error: exit code 2 for a command line that cannot be read,
-    1 for what an operator can mend. Anything else is a bug and shows its traceback."""
+    """Prints an error as one line, `turnpike: MESSAGE`, on standard error. Exit code 2: invalid command line; 1: an
+    error that an operator can fix. Any other exception is a bug and shows its traceback."""
 
     def main(
         self,

@@ -27,27 +27,29 @@ _LONGEST = 4
 
 def bench(
     context: typer.Context,
-    url: Annotated[str, typer.Option("--url", help="The base URL, as SDKs have it.")] = "http://127.0.0.1:8080/v1",
-    model: Annotated[str | None, typer.Option("--model", help="Which model to ask. Required.")] = None,
+    url: Annotated[
+        str, typer.Option("--url", help="Base URL of the API, as SDKs take it.")
+    ] = "http://127.0.0.1:8080/v1",
+    model: Annotated[str | None, typer.Option("--model", help="Name of the model. Required.")] = None,
     key_variable: Annotated[
         str,
-        typer.Option("--api-key-env", metavar="NAME", help="The environment variable with the key, if there is one."),
+        typer.Option("--api-key-env", metavar="NAME", help="Environment variable that holds the API key."),
     ] = "OPENAI_API_KEY",
     rates: Annotated[
         str | None,
         typer.Option(
-            "--rate", "--rates", metavar="R[,R...]", help="Requests a second, one load after another. [default: 1]"
+            "--rate", "--rates", metavar="R[,R...]", help="Requests per second; several rates run in turn. [default: 1]"
         ),
     ] = None,
     concurrency: Annotated[
         str | None,
         typer.Option(
-            "--concurrency", metavar="C[,C...]", help="So many at a time instead: a closed loop, no arrivals."
+            "--concurrency", metavar="C[,C...]", help="Closed loop with C requests in flight, in place of --rate."
         ),
     ] = None,
     duration: Annotated[float, typer.Option("--duration", min=0.1, help="Measured seconds of each load.")] = 60.0,
     warmup: Annotated[
-        float, typer.Option("--warmup", min=0.0, help="Seconds of each load before, not measured.")
+        float, typer.Option("--warmup", min=0.0, help="Unmeasured seconds at the start of each load.")
     ] = 5.0,
     endpoint: Annotated[str, typer.Option("--endpoint", help="chat or completions.")] = "chat",
     prompts: Annotated[
@@ -57,27 +59,30 @@ def bench(
         ),
     ] = None,
     prompt_tokens: Annotated[
-        str, typer.Option("--prompt-tokens", metavar="MEAN[/SIGMA]", help="Words of drawn prompts, log-normal.")
+        str,
+        typer.Option(
+            "--prompt-tokens", metavar="MEAN[/SIGMA]", help="Length of generated prompts in words, log-normal."
+        ),
     ] = "128/0.8",
     output_tokens: Annotated[
         str, typer.Option("--output-tokens", metavar="MEAN[/SIGMA]", help="max_tokens of each answer, log-normal.")
     ] = "64/0.8",
     ignore_eos: Annotated[
-        bool, typer.Option("--ignore-eos", help="Answers of just that length, where the server knows ignore_eos.")
+        bool, typer.Option("--ignore-eos", help="Answers of exactly that length, if the server supports ignore_eos.")
     ] = False,
     slo_ttft_ms: Annotated[
-        float | None, typer.Option("--slo-ttft-ms", min=0.0, help="Goodput: the first token within so long.")
+        float | None, typer.Option("--slo-ttft-ms", min=0.0, help="Goodput: bound on the time to the first token.")
     ] = None,
     slo_tpot_ms: Annotated[
-        float | None, typer.Option("--slo-tpot-ms", min=0.0, help="Goodput: so long for each later token at most.")
+        float | None, typer.Option("--slo-tpot-ms", min=0.0, help="Goodput: bound on the time per later token.")
     ] = None,
-    timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds that an answer may take.")] = 300.0,
-    seed: Annotated[int, typer.Option("--seed", help="The same seed asks the same things at the same times.")] = 0,
+    timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Timeout of an answer in seconds.")] = 300.0,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of prompts, lengths and arrival times.")] = 0,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there, too.")
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write the results to FILE.")
     ] = None,
 ) -> None:
-    """Put load on any OpenAI server and say what its users would have seen.
+    """Put load on any OpenAI-compatible server and report the latencies that its users would see.
 
     \b
       turnpike bench --model smollm2 --rate 4
@@ -86,13 +91,14 @@ def bench(
       turnpike bench --model smollm2 --concurrency 1,8,32 --ignore-eos --output-tokens 64/0
       turnpike bench compare before.json after.json
 
-    Requests leave at random times of the stated rate, whatever has become of those before, and latencies count from
-    when a request was due. Ctrl-C prints what there is. Exits with 1 when no request was answered.
+    Requests are sent at random times (Poisson arrivals) of the given rate, regardless of earlier ones, and latencies
+    count from the time when a request was due. Ctrl-C prints the results so far. Exits with 1 if no request was
+    answered.
     """
     if context.invoked_subcommand is not None:
         return
     if model is None:
-        raise typer.BadParameter("--model is required: which model to ask")
+        raise typer.BadParameter("--model is required: the name of the model")
     if endpoint not in ("chat", "completions"):
         raise typer.BadParameter("--endpoint is chat or completions")
     from gateway.tools.bench.client import Target
@@ -118,10 +124,10 @@ def bench(
 
 
 def compare(
-    before: Annotated[Path, typer.Argument(help="What --json has written.")],
-    after: Annotated[Path, typer.Argument(help="The same, of another run.")],
+    before: Annotated[Path, typer.Argument(help="A file that --json wrote.")],
+    after: Annotated[Path, typer.Argument(help="The file of another run.")],
 ) -> None:
-    """Two runs of the same loads side by side, and the second over the first."""
+    """Print two runs of the same loads side by side, with the ratio of the second to the first."""
     from gateway.tools.bench.compare import compare as compared
     from gateway.tools.bench.text import read_json
 

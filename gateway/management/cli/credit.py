@@ -12,7 +12,7 @@ from gateway.management.cli.store import with_database, with_operations
 if TYPE_CHECKING:
     from gateway.management.operations.local import LocalOperations
 
-TenantOption = Annotated[str, typer.Option("--tenant", help="Whose.")]
+TenantOption = Annotated[str, typer.Option("--tenant", help="The tenant's name.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +26,20 @@ class EntryLine:
 
 
 def grant(
-    amount: Annotated[str, typer.Argument(metavar="DOLLARS", help="As in 100 or 12.50; a correction is below 0.")],
+    amount: Annotated[
+        str, typer.Argument(metavar="DOLLARS", help="Amount, as in 100 or 12.50. A correction is negative.")
+    ],
     tenant: TenantOption,
-    reason: Annotated[str, typer.Option("--reason", help="What it is for.")],
+    reason: Annotated[str, typer.Option("--reason", help="Reason for the grant.")],
     once: Annotated[
         str | None,
-        typer.Option("--once", metavar="KEY", help="Your name for this grant: said again, it is not made again."),
+        typer.Option(
+            "--once", metavar="KEY", help="Idempotency key: a repeated grant with the same key has no effect."
+        ),
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Note what a tenant has paid in advance. From its first grant on it is served up to what was granted."""
+    """Record a payment in advance. From its first grant on, a tenant is served up to the amount granted."""
     from gateway.billing.money import dollars, parse_dollars
     from gateway.common.ids import new_event_id
     from gateway.management.operations.credit import Grant
@@ -51,7 +55,7 @@ def grant(
 
 
 def list_all(tenant: TenantOption, as_json: AsJson = False, data_dir: DataDir = None) -> None:
-    """List what a tenant was granted. What is left of it, the admin API says."""
+    """List a tenant's grants. The admin API has the remaining balance."""
     from gateway.billing.credit import CreditStore
     from gateway.billing.money import dollars
 

@@ -8,7 +8,7 @@ from gateway.management.cli.options import DataDir, settings_from
 
 
 def upgrade(data_dir: DataDir = None) -> None:
-    """Bring the database's schema up to date. Commands that use it do so themselves, one at a time."""
+    """Migrate the database to the current schema. Commands that use it do so themselves, under a lock."""
     from gateway.tenancy import schema
 
     settings = settings_from(data_dir=data_dir)

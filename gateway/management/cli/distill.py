@@ -18,25 +18,26 @@ _LINES_OF_A_STAGE = 20
 
 
 def distill(
-    target: Annotated[str, typer.Option("--target", metavar="NAME|PATH", help="The teacher.")],
+    target: Annotated[str, typer.Option("--target", metavar="NAME|PATH", help="The teacher model.")],
     prompts: Annotated[
         Path, typer.Option("--prompts", help='JSON lines of {"prompt": text} or {"messages": [...]}.', dir_okay=False)
     ],
-    out: Annotated[Path, typer.Option("--out", help="Where the small model goes.", file_okay=False)],
+    out: Annotated[Path, typer.Option("--out", help="Output folder of the small model.", file_okay=False)],
     layers: Annotated[
-        str, typer.Option("--layers", metavar="N|I,J,...", help="How many of the teacher's layers, or which.")
+        str,
+        typer.Option("--layers", metavar="N|I,J,...", help="Number of the teacher's layers to keep, or their indices."),
     ] = "6",
-    minutes: Annotated[float, typer.Option("--minutes", min=0.0, help="How long to train.")] = 60.0,
+    minutes: Annotated[float, typer.Option("--minutes", min=0.0, help="Training time in minutes.")] = 60.0,
     steps: Annotated[
-        int | None, typer.Option("--steps", min=1, help="Train for so many steps: the same seed gives the same model.")
+        int | None, typer.Option("--steps", min=1, help="Number of training steps; the same seed gives the same model.")
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
     data_dir: DataDir = None,
 ) -> None:
-    """Make a small model that reads and writes a large one's tokens, for easy requests and for drafting.
+    """Distill a small model with a large one's tokenizer, for easy requests and for drafting.
 
-    The large one answers the prompts; a few of its layers are then trained to say what it says. A run that was
-    stopped goes on where it was; what it keeps for that lies beside the new folder, in OUT.work.
+    The large model answers the prompts; a few of its layers are then trained to reproduce its answers. An interrupted
+    run resumes from the folder OUT.work.
     """
     settings = settings_from(data_dir=data_dir)
     if not prompts.is_file():

@@ -7,14 +7,14 @@ from gateway.management.cli.output import print_json
 
 
 def doctor(as_json: AsJson = False, data_dir: DataDir = None) -> None:
-    """Say what this machine has, what is missing, and how to get it.
+    """Check the machine and every server that the settings name, with a remedy for each problem.
 
     \b
       turnpike doctor
       turnpike doctor --json | jq '.[] | select(.state != "ok")'
 
-    Every server that the settings name is really asked. Nothing is made or changed. Exits with 1 on a failure: Turnpike
-    would not start, or not do what the settings ask. A warning is something to look at.
+    Nothing is created or changed. Exits with 1 on a failure: Turnpike would not start, or not work as the settings
+    require. A warning does not change the exit code.
     """
     from dataclasses import asdict
 

@@ -29,9 +29,9 @@ class Format(StrEnum):
     HTML = "html"
 
 
-MonthArgument = Annotated[str, typer.Argument(metavar="MONTH", help="As in 2026-11. Months are UTC's.")]
-NumberArgument = Annotated[str, typer.Argument(metavar="NUMBER", help="As in INV-2026-11-000001.")]
-FormatOption = Annotated[Format, typer.Option("--format", help="html is a page to print.")]
+MonthArgument = Annotated[str, typer.Argument(metavar="MONTH", help="Month in UTC, as in 2026-11.")]
+NumberArgument = Annotated[str, typer.Argument(metavar="NUMBER", help="Invoice number, as in INV-2026-11-000001.")]
+FormatOption = Annotated[Format, typer.Option("--format", help="Output format; html is a printable page.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def draft(
     format: FormatOption = Format.JSON,
     data_dir: DataDir = None,
 ) -> None:
-    """Show what a tenant's invoice of a month would be now."""
+    """Show the draft of a tenant's invoice for a month, as of now."""
     from gateway.billing.month import Month
 
     chosen = Month.parse(month)
@@ -63,12 +63,12 @@ def draft(
 
 def finalise(
     month: MonthArgument,
-    tenant: Annotated[str | None, typer.Option("--tenant", help="Only this one's. [default: all]")] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Only this tenant. [default: all]")] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Make the invoices of a month that is over, for good, and list them. Making them again changes nothing.
+    """Make the final invoices of a past month, and list them. Repeating the command changes nothing.
 
-    Usage that comes later is on the next invoice. Where usage and its cost do not add up, no invoice is made.
+    Usage that arrives later is on the next invoice. If usage and its cost do not match, no invoice is made.
     """
     from gateway.analytics import migrate
     from gateway.billing.errors import BooksDiffer
@@ -109,8 +109,8 @@ def show(number: NumberArgument, format: FormatOption = Format.JSON, data_dir: D
 
 
 def list_all(
-    tenant: Annotated[str | None, typer.Option("--tenant", help="Only this one's.")] = None,
-    month: Annotated[str | None, typer.Option("--month", help="Only this one's, as in 2026-11.")] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Only this tenant.")] = None,
+    month: Annotated[str | None, typer.Option("--month", help="Only this month, as in 2026-11.")] = None,
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -128,11 +128,11 @@ def list_all(
 def credit(
     number: NumberArgument,
     amount: Annotated[str, typer.Option("--amount", metavar="D", help="Dollars, as in 12.50.")],
-    reason: Annotated[str, typer.Option("--reason", help="What the tenant is told.")],
-    line: Annotated[int | None, typer.Option("--line", help="Of this line alone, counted from 1.")] = None,
+    reason: Annotated[str, typer.Option("--reason", help="Reason, shown to the tenant.")],
+    line: Annotated[int | None, typer.Option("--line", help="Line of the invoice to credit, counted from 1.")] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Take back some of an invoice: make a credit note."""
+    """Make a credit note for part of an invoice."""
     from gateway.billing.money import parse_dollars
     from gateway.management.operations.invoices import Credit
 

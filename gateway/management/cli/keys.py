@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def create(
-    tenant: Annotated[str, typer.Option("--tenant", help="Whose key it is.")],
-    name: Annotated[str, typer.Option("--name", help="What it is for.")] = "",
+    tenant: Annotated[str, typer.Option("--tenant", help="The tenant's name.")],
+    name: Annotated[str, typer.Option("--name", help="Name or purpose of the key.")] = "",
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Create an API key and print it. It is shown this once."""
+    """Create an API key and print it. It is shown only once."""
     from gateway.management.operations.keys import NewKey
     from gateway.tenancy.queries import key_of
 
@@ -41,7 +41,7 @@ def create(
 
 
 def list_all(
-    tenant: Annotated[str | None, typer.Option("--tenant", help="Only this tenant's.")] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Only this tenant.")] = None,
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -55,7 +55,7 @@ def revoke(
     public_id: Annotated[str, typer.Argument(help="The 12 characters between the dashes of the key.")],
     data_dir: DataDir = None,
 ) -> None:
-    """Revoke a key, for good. Running gateways refuse it within 5 seconds."""
+    """Revoke a key permanently. Running gateways reject it within 5 seconds."""
     from gateway.tenancy.keys import is_public_id
     from gateway.tenancy.queries import key_of
 

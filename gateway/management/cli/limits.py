@@ -19,27 +19,32 @@ _DOLLARS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
 
 
 def set_limits(
-    tenant: Annotated[str, typer.Option("--tenant", help="Whose limits they are.")],
-    key: Annotated[str | None, typer.Option("--key", metavar="ID", help="Of this key alone: its public id.")] = None,
-    model: Annotated[str | None, typer.Option("--model", help="Of this model alone, as the tenant uses it.")] = None,
+    tenant: Annotated[str, typer.Option("--tenant", help="The tenant's name.")],
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="ID", help="Public id of the key that the limits apply to.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", help="Model that the limits apply to, as this tenant uses it.")
+    ] = None,
     requests_per_minute: Annotated[str | None, typer.Option("--requests-per-minute", metavar="N")] = None,
     tokens_per_minute: Annotated[
-        str | None, typer.Option("--tokens-per-minute", metavar="N", help="Prompts and answers together.")
+        str | None, typer.Option("--tokens-per-minute", metavar="N", help="Tokens of prompts and answers together.")
     ] = None,
-    tokens_per_day: Annotated[str | None, typer.Option("--tokens-per-day", metavar="N", help="A day of UTC.")] = None,
+    tokens_per_day: Annotated[str | None, typer.Option("--tokens-per-day", metavar="N", help="Per day in UTC.")] = None,
     concurrent: Annotated[
-        str | None, typer.Option("--concurrent", metavar="N", help="Requests under way at a time.")
+        str | None, typer.Option("--concurrent", metavar="N", help="Maximum number of requests in flight.")
     ] = None,
     context_tokens: Annotated[
-        str | None, typer.Option("--context-tokens", metavar="N", help="Prompt and answer of one request together.")
+        str | None,
+        typer.Option("--context-tokens", metavar="N", help="Tokens of a request's prompt and answer together."),
     ] = None,
     dollars_per_month: Annotated[
-        str | None, typer.Option("--dollars-per-month", metavar="D", help="A calendar month of UTC, as in 12.50.")
+        str | None, typer.Option("--dollars-per-month", metavar="D", help="Per calendar month in UTC, as in 12.50.")
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Change some limits of a tenant, of one of its keys, or of a model as it uses it. `none` takes a limit away.
-    Running gateways follow within 5 seconds."""
+    """Change some limits of a tenant, of one of its keys, or of a model as it uses it. `none` removes a limit.
+    Running gateways apply it within 5 seconds."""
     given = {
         "requests_per_minute": requests_per_minute,
         "tokens_per_minute": tokens_per_minute,
@@ -67,7 +72,7 @@ def set_limits(
 
 
 def list_all(as_json: AsJson = False, data_dir: DataDir = None) -> None:
-    """List the limits that are stated. What is not stated for a tenant is its tier's."""
+    """List the explicit limits. The others of a tenant are the defaults of its tier."""
     from gateway.tenancy import LimitTable
     from gateway.tenancy.limits import LIMIT_NAMES
 

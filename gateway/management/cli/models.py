@@ -11,7 +11,7 @@ from gateway.process.progress import progress
 
 def fetch(
     name: Annotated[
-        str, typer.Argument(help="A name that `turnpike models list` shows, or OWNER/NAME on the Hugging Face Hub.")
+        str, typer.Argument(help="A name from `turnpike models list`, or OWNER/NAME on the Hugging Face Hub.")
     ],
     revision: Annotated[
         str | None, typer.Option(help="Of OWNER/NAME: a branch, tag or commit.", show_default="main")
@@ -21,7 +21,7 @@ def fetch(
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Download a model, unless it is there, and print its path."""
+    """Download a model unless it is present, and print its path."""
     from gateway.process.catalog import fetch_model
 
     settings = settings_from(data_dir=data_dir)

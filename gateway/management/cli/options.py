@@ -13,7 +13,7 @@ DataDir = Annotated[
     typer.Option(
         "--data-dir",
         metavar="DIR",
-        help="Where the database, the secrets and turnpike.toml live. [default: $XDG_DATA_HOME/turnpike]",
+        help="Folder of the database, the secrets and turnpike.toml. [default: $XDG_DATA_HOME/turnpike]",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -34,24 +34,32 @@ class PriceLine:
 
 
 def set_price(
-    model: Annotated[str, typer.Argument(help="The name that it is served under.")],
+    model: Annotated[str, typer.Argument(help="Served name of the model.")],
     input: Annotated[str, typer.Option("--input", metavar="D", help="Dollars per million tokens of prompts.")],
     output: Annotated[str, typer.Option("--output", metavar="D", help="Dollars per million tokens of answers.")],
     cached: Annotated[
         str | None,
-        typer.Option("--cached", metavar="D", help="Of prompts, what the prefix cache had. [default: as --input]"),
+        typer.Option(
+            "--cached",
+            metavar="D",
+            help="Dollars per million prompt tokens from the prefix cache. [default: as --input]",
+        ),
     ] = None,
     effective_from: Annotated[
         str | None,
-        typer.Option("--effective-from", metavar="TIME", help="ISO 8601, UTC unless it says otherwise. [default: now]"),
+        typer.Option("--effective-from", metavar="TIME", help="ISO 8601, UTC without an offset. [default: now]"),
     ] = None,
     multiplier: Annotated[
         list[str] | None,
-        typer.Option("--multiplier", metavar="CLASS=N", help="Repeatable. [default: premium=3, any other class 1]"),
+        typer.Option(
+            "--multiplier",
+            metavar="CLASS=N",
+            help="Price multiplier of a service class. Repeatable. [default: premium=3, others 1]",
+        ),
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Have a model cost this from some time on. Running gateways follow within seconds. What was used before keeps its
+    """Set a model's price from a given time on. Running gateways apply it within seconds. Earlier usage keeps its
     price."""
     from gateway.billing.price_store import read_versions
     from gateway.management.operations.prices import ClassMultiplier, NewPrice
@@ -79,7 +87,7 @@ def set_price(
 
 
 def list_all(as_json: AsJson = False, data_dir: DataDir = None) -> None:
-    """List all prices, past and to come."""
+    """List all prices: past, current and future."""
     from gateway.billing.price_store import PriceStore
 
     versions = with_database(settings_from(data_dir=data_dir), lambda database: PriceStore(database).versions())

@@ -24,14 +24,16 @@ DAY_MS = 86_400_000
 def reconcile(
     start: Annotated[
         str | None,
-        typer.Option("--from", metavar="TIME", help="ISO 8601, else UTC. [default: 24 h before --to]"),
+        typer.Option(
+            "--from", metavar="TIME", help="Start, ISO 8601, UTC without an offset. [default: 24 h before --to]"
+        ),
     ] = None,
-    end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="[default: now]")] = None,
+    end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="End. [default: now]")] = None,
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Compare this gateway's journal with the store of usage, hour by hour and event by event, and verify the
-    signatures of what other gateways stored. Exits with 1 if they differ."""
+    """Compare this gateway's journal with the usage in ClickHouse, by hour and by event, and verify the signatures of
+    events of other gateways. Exits with 1 if they differ."""
     now_ms = time.time_ns() // 1_000_000
     end_ms = now_ms if end is None else parse_time(end)
     start_ms = end_ms - DAY_MS if start is None else parse_time(start)

@@ -19,18 +19,25 @@ _MODEL = "NAME|PATH"
 
 
 def fit(
-    small: Annotated[str, typer.Option("--small", metavar=_MODEL, help="The model that serves what is easy.")],
-    large: Annotated[str, typer.Option("--large", metavar=_MODEL, help="The model that serves the rest.")],
-    questions: Annotated[Path, typer.Option("--questions", help="JSON lines: questions with checks.", dir_okay=False)],
-    out: Annotated[Path, typer.Option("--out", help="The weights, for route_weights in the settings.")],
+    small: Annotated[str, typer.Option("--small", metavar=_MODEL, help="The model for easy questions.")],
+    large: Annotated[str, typer.Option("--large", metavar=_MODEL, help="The model for the other questions.")],
+    questions: Annotated[
+        Path, typer.Option("--questions", help="JSON lines of questions with checkable answers.", dir_okay=False)
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Output file of the weights, for the setting route_weights.")],
     answers: Annotated[
         Path | None,
-        typer.Option("--answers", help="What the models say; a fit goes on from it. [default: OUT.answers.jsonl]"),
+        typer.Option(
+            "--answers",
+            help="File of the models' answers; an interrupted fit resumes from it. [default: OUT.answers.jsonl]",
+        ),
     ] = None,
-    outcomes: Annotated[Path | None, typer.Option("--outcomes", help="Where to keep who was right.")] = None,
+    outcomes: Annotated[
+        Path | None, typer.Option("--outcomes", help="Output file of correct and wrong answers by model.")
+    ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Fit the complexity score to two models: ask both every question, and learn what the large one wins.
+    """Fit the complexity score to two models: ask both every question, and learn which ones only the large one answers.
 
     Prints how good the score is on questions that the fit did not see.
     """
@@ -60,10 +67,12 @@ def fit(
 
 def score(
     text: Annotated[str, typer.Argument(help="A question, as a user would ask it.")],
-    weights: Annotated[Path | None, typer.Option("--weights", help="[default: route_weights of the settings]")] = None,
+    weights: Annotated[
+        Path | None, typer.Option("--weights", help="File of weights. [default: the setting route_weights]")
+    ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Say how likely each of the pair is to answer a question rightly, and which would serve it."""
+    """Print each model's probability of a correct answer to a question, and the model that would serve it."""
     from gateway.routing.question import Question
     from gateway.routing.score import ComplexityScore
 

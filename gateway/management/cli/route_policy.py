@@ -16,7 +16,7 @@ OFF = "off"
 
 
 def show(tenant: Annotated[str, typer.Argument(help="The tenant's name.")], data_dir: DataDir = None) -> None:
-    """Show how a tenant's requests find their model, as JSON."""
+    """Show a tenant's routing policy as JSON."""
     from gateway.tenancy.routing_policies import RoutingPolicyTable
 
     policy = with_database(
@@ -28,33 +28,34 @@ def show(tenant: Annotated[str, typer.Argument(help="The tenant's name.")], data
 def set_policy(
     tenant: Annotated[str, typer.Argument(help="The tenant's name.")],
     preference: Annotated[
-        str | None, typer.Option("--preference", help="Of routed questions: quality, balanced or economy.")
+        str | None, typer.Option("--preference", help="Preference for routed requests: quality, balanced or economy.")
     ] = None,
     degrade: Annotated[
         bool | None,
-        typer.Option("--degrade/--no-degrade", help="Let the small model stand in for a large one with a long queue."),
+        typer.Option("--degrade/--no-degrade", help="Fall back to the small model when the large one is overloaded."),
     ] = None,
     near_budget: Annotated[
         bool | None,
-        typer.Option("--near-budget/--no-near-budget", help="Let it where a budget has too little left."),
+        typer.Option("--near-budget/--no-near-budget", help="Fall back to the small model near the end of a budget."),
     ] = None,
     cascade: Annotated[
         str | None,
         typer.Option(
             "--cascade",
             metavar="PERCENT",
-            help="Let the small model answer first, and the large one where it was less sure than this; or off.",
+            help="Ask the small model first, and the large one if its confidence is below PERCENT; or off.",
         ),
     ] = None,
     alias: Annotated[
-        list[str] | None, typer.Option("--alias", metavar="NAME=MODEL", help="A name of the tenant's own. Repeatable.")
+        list[str] | None,
+        typer.Option("--alias", metavar="NAME=MODEL", help="Alias of a model for this tenant. Repeatable."),
     ] = None,
     no_alias: Annotated[
-        list[str] | None, typer.Option("--no-alias", metavar="NAME", help="Forget one. Repeatable.")
+        list[str] | None, typer.Option("--no-alias", metavar="NAME", help="Remove an alias. Repeatable.")
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Change how a tenant's requests find their model, and show it. Running gateways follow within 5 seconds."""
+    """Change a tenant's routing policy, and show it. Running gateways apply it within 5 seconds."""
     from gateway.management.operations.routing import PolicyChange
 
     given: dict[str, Any] = {"degrade": degrade, "degrade_near_budget": near_budget}
@@ -108,7 +109,7 @@ def _aliases(options: list[str]) -> dict[str, str]:
 
 
 def _print(policy: "RoutingPolicy") -> None:
-    """As JSON: it is a small thing with parts."""
+    """Print the policy as JSON."""
     stated = {
         "preference": policy.preference.value,
         "degrade": policy.degrade,

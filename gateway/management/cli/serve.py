@@ -9,38 +9,42 @@ from gateway.management.cli.options import DataDir, parse_models, settings_from
 
 def serve(
     host: Annotated[str | None, typer.Option("--host", help="Address to listen on. [default: 127.0.0.1]")] = None,
-    port: Annotated[int | None, typer.Option("--port", help="[default: 8080]; 0 takes any free one.")] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", help="Port to listen on; 0 selects a free one. [default: 8080]")
+    ] = None,
     data_dir: DataDir = None,
     model: Annotated[
         list[str] | None,
         typer.Option(
             "--model",
             metavar="NAME=PATH",
-            help="A Hugging Face folder or a GGUF file, and the name to serve it under. Repeatable. "
-            "[default: smollm2 and smollm2-small, fetched when they are missing]",
+            help="Served name and path of a Hugging Face folder or a GGUF file. Repeatable. "
+            "[default: smollm2 and smollm2-small, downloaded if missing]",
         ),
     ] = None,
-    device: Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda. [default: auto]")] = None,
-    dtype: Annotated[str | None, typer.Option("--dtype", help="auto, bfloat16 or float32. [default: auto]")] = None,
+    device: Annotated[str | None, typer.Option("--device", help="Device: auto, cpu or cuda. [default: auto]")] = None,
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", help="Compute dtype: auto, bfloat16 or float32. [default: auto]")
+    ] = None,
     kv_dtype: Annotated[
-        str | None, typer.Option("--kv-dtype", help="auto, fp8 on a GPU, int8 on a CPU. [default: auto]")
+        str | None, typer.Option("--kv-dtype", help="KV cache dtype: auto, fp8 (GPU) or int8 (CPU). [default: auto]")
     ] = None,
     quantize: Annotated[
         str | None,
-        typer.Option("--quantize", help="Keep weights as none, int8 or int4 says, on a CPU. [default: none]"),
+        typer.Option("--quantize", help="Weight quantization on a CPU: none, int8 or int4. [default: none]"),
     ] = None,
     kv_cache_bytes: Annotated[
         str | None, typer.Option("--kv-cache-bytes", help="KV memory of each model, as in 4GiB.")
     ] = None,
     max_model_len: Annotated[
-        int | None, typer.Option("--max-model-len", help="Bound on prompt and answer together, in tokens.")
+        int | None, typer.Option("--max-model-len", help="Maximum tokens of prompt and answer together.")
     ] = None,
     max_running: Annotated[
-        int | None, typer.Option("--max-running", help="Sequences that run at a time. [default: 64]")
+        int | None, typer.Option("--max-running", help="Maximum number of running sequences. [default: 64]")
     ] = None,
-    threads: Annotated[int | None, typer.Option("--threads", help="Threads that compute.")] = None,
+    threads: Annotated[int | None, typer.Option("--threads", help="Number of compute threads.")] = None,
     demo: Annotated[
-        bool, typer.Option("--demo", help="Make a tenant and a key, and print a request to paste into a shell.")
+        bool, typer.Option("--demo", help="Create a tenant and a key, and print a request for the shell.")
     ] = False,
 ) -> None:
     """Serve models over the OpenAI API until SIGTERM or Ctrl-C."""

@@ -1,4 +1,4 @@
-"""turnpike session show, set: what becomes of the oldest turns of tenants' sessions."""
+"""turnpike session show, set: a tenant's policy for turns that exceed the context window."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +14,7 @@ DEFAULT = "default"
 
 
 def show(tenant: Annotated[str, typer.Argument(help="The tenant's name.")], data_dir: DataDir = None) -> None:
-    """Show what becomes of the oldest turns of a tenant's sessions."""
+    """Show a tenant's policy for the oldest turns of long sessions."""
     from gateway.tenancy.session_windows import SessionWindowTable
 
     window = with_database(
@@ -29,13 +29,13 @@ def set_window(
         str,
         typer.Option(
             "--window",
-            help="sliding: they are dropped. summary: a model sums them up, at the tenant's cost. default: what the "
-            "settings say.",
+            help="sliding drops the oldest turns. summary has a model summarise them, at the tenant's cost. default "
+            "is the setting session_window.",
         ),
     ],
     data_dir: DataDir = None,
 ) -> None:
-    """Choose what becomes of the oldest turns of a tenant's sessions. Running gateways follow within 5 seconds."""
+    """Set a tenant's policy for the oldest turns of long sessions. Running gateways apply it within 5 seconds."""
     from gateway.sessions.policy import SessionWindow
 
     if window not in (DEFAULT, *SessionWindow):

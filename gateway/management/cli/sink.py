@@ -14,15 +14,18 @@ def sink(
         typer.Option(
             "--member",
             metavar="NAME",
-            help="A name of its own that it keeps over restarts: it then has its share back at once after a crash.",
+            help="Static member name, kept over restarts: after a crash the sink gets its partitions back at once.",
         ),
     ] = None,
     metrics_port: Annotated[
-        int | None, typer.Option("--metrics-port", metavar="PORT", help="For Prometheus; 0: none. [default: 9464]")
+        int | None,
+        typer.Option(
+            "--metrics-port", metavar="PORT", help="Port of the Prometheus metrics; 0 disables them. [default: 9464]"
+        ),
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Take usage from Kafka to ClickHouse until SIGTERM or Ctrl-C. Any number of them share the work."""
+    """Copy usage from Kafka to ClickHouse until SIGTERM or Ctrl-C. Any number of sinks share the work."""
     from gateway.process.sink_service import run_sink
     from gateway.telemetry.logs import configure_logging
 
@@ -33,12 +36,17 @@ def sink(
 
 def create_topic(
     partitions: Annotated[
-        int, typer.Option("--partitions", min=1, help="As many sinks can share the work at most.")
+        int,
+        typer.Option(
+            "--partitions", min=1, help="Number of partitions: the maximum number of sinks that share the work."
+        ),
     ] = 8,
-    replication: Annotated[int, typer.Option("--replication", min=1, help="Brokers that hold each message.")] = 1,
+    replication: Annotated[
+        int, typer.Option("--replication", min=1, help="Number of brokers that store each message.")
+    ] = 1,
     data_dir: DataDir = None,
 ) -> None:
-    """Make the topic that usage travels through, where there is none yet."""
+    """Create the topic of usage events if it does not exist."""
     from gateway.errors import OperatorError
     from gateway.metering.kafka_cluster import KafkaCluster
 

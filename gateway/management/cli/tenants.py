@@ -16,7 +16,7 @@ def create(
         typer.Option(
             "--tier",
             metavar="CLASS",
-            help="The service class of its requests: premium, standard, or what the settings state instead.",
+            help="Service class of the tenant: premium, standard, or one of the setting service_classes.",
         ),
     ],
     data_dir: DataDir = None,
