@@ -44,7 +44,7 @@ class Engine:
     ) -> None:
         self.models: Mapping[str, ServedModel] = MappingProxyType({m.served.name: m.served for m in models})
         self.hardware = hardware
-        """What the start-up probe found and chose."""
+        """Results and choices of the start-up probe."""
         self._core = EngineCore(
             {m.served.name: (m.scheduler, m.runner, m.speculator) for m in models},
             thread,

@@ -202,7 +202,7 @@ class TokenLogprob(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one choice consumed. `cached_tokens`: prompt tokens from the prefix cache.
+    """Consumption of one choice. `cached_tokens`: prompt tokens from the prefix cache.
 
     `engine_ns`: its share of the time of its steps, without work repeated after a preemption, which is in
     `recompute_ns` by name of the class that it was preempted for. `queue_ns`: wait until the first admission.
@@ -227,7 +227,7 @@ class Usage:
 
 
 class TokenDelta(NamedTuple):
-    """What one step added to one request: token ids, no text.
+    """Output of one step for one request: token ids, no text.
 
     One for each request and step, with several tokens where drafts were accepted. A tuple, as its construction takes a
     third of a frozen dataclass's.
@@ -391,7 +391,7 @@ class Request:
 
     @property
     def usage(self) -> Usage:
-        """What it has consumed so far. May be read while another thread steps."""
+        """Its consumption so far. May be read while another thread steps."""
         accepted = self.accepted_draft_tokens  # first, as it is the last to be counted: never more than the drafts
         return Usage(
             self.prompt_tokens,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 _FORMULA = tuple("=+-@\t\r\n＝＋－＠")
-"""What makes a program take a cell for a formula (OWASP, CSV Injection): some also take the full-width forms."""
+"""First characters by which a program takes a cell for a formula (OWASP, CSV Injection), with full-width forms."""
 _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 
 

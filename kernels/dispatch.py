@@ -90,7 +90,7 @@ def _triton(dtype: DtypeName | None, threads: int | None, *, fp8_kv: bool) -> "O
 
 
 def missing_for_cuda() -> str | None:
-    """What is missing for kernels to run on a GPU; None if nothing is."""
+    """The requirement that is missing to run kernels on a GPU; None if all are met."""
     if not has_cuda_driver():
         return f"a GPU and its driver: there is no {_CUDA_DRIVER} here"
     import torch

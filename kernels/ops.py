@@ -197,7 +197,7 @@ class Ops(weights.Packer[Tensor, Linear, Embedding], Protocol):
 
 
 class AttentionPlan(Protocol):
-    """What a backend computes once a step and uses in every layer.
+    """Values that a backend computes once a step and uses in every layer.
 
     Positions and slots are as in the metadata; a token with a negative slot is padding and is not stored.
     """

@@ -74,7 +74,7 @@ class ModelWeights(Generic[V, L, E]):
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """What a forward pass needs besides the weights.
+    """Parameters of a forward pass besides the weights.
 
     windows: sliding attention window of each layer in tokens, including the query's own; None for full attention.
     cos, sin: float32 [positions, D'/2], rotary factors of every position; D' of D dimensions are rotated.

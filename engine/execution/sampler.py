@@ -35,7 +35,7 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """What stays the same for a list of draws from step to step.
+    """Values that stay the same for a list of draws from step to step.
 
     columns: without keys. mixed: uint64 [R], the mixed seeds; None if no draw has noise. wanted: indices of draws with
     log-probabilities. masked: whether any has a grammar. changes: other changes to the logits, or None.

@@ -16,8 +16,8 @@ from engine.scheduling.plan import ScheduledRow
 from kernels.arrays import Floats, Ints
 
 _LOWEST_TEMPERATURE = 1e-6
-"""Lower bound of the temperature: at this value noise is negligible beside any difference of logits, and the inverse is
-still finite."""
+"""Lower bound of the temperature: at this value noise is negligible compared with any difference of logits, and the
+inverse is still finite."""
 
 
 @dataclass(slots=True)

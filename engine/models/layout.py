@@ -11,7 +11,7 @@ HEAD = "lm_head.weight"
 FINAL_NORM = "model.norm.weight"
 
 DRAFT = "draft.safetensors"
-"""File beside the weights of a model trained for drafting. It holds the token ids that the model samples from, int32
+"""File next to the weights of a model trained for drafting. It holds the token ids that the model samples from, int32
 [F]."""
 FREQUENT_TOKENS = "frequent_tokens"
 

@@ -22,7 +22,7 @@ MAX_BATCH_TOKENS = 64
 
 
 class RequestControl(Protocol):
-    """What a reader has the engine do with the choices of its call."""
+    """Commands of a reader for the choices of its call."""
 
     def register(self, choices: Sequence[Choice], receiver: DeltaReceiver) -> None:
         """Have the deltas of the choices delivered to `receiver`, on the running event loop."""

@@ -2,7 +2,7 @@
 
 Niceness is the only order among one process's threads that Linux allows without privileges, and it also counts against
 all other processes of the cgroup or session (sched(7), "autogroup"). Measured with `python -m benchmarks.niceness` on
-Linux 6.18, one core: beside a busy process, a thread of niceness 10 gets 10 % of the core, of 3 34 %, of 1 44 %, of 0
+Linux 6.18, one core: next to a busy process, a thread of niceness 10 gets 10 % of the core, of 3 34 %, of 1 44 %, of 0
 50 %. The event loop wakes from a sleep 0.1 ms late in the median and 0.2 to 0.7 ms at the 99th percentile at each of
 them: EEVDF runs a waking thread by how little it has run, and niceness adds only the order among equals, for which 1 is
 enough. SCHED_BATCH gets the share of niceness 0.
@@ -23,7 +23,7 @@ _SWITCH_INTERVAL_SECONDS = 0.0005
 imports delay each operation of loading."""
 
 _NICENESS = 1
-"""Niceness of the computing threads, relative to the process: below the event loop, beside other programs."""
+"""Niceness of the computing threads, relative to the process: below the event loop, level with other programs."""
 
 
 class EngineThread:

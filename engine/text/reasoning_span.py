@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
 WHITESPACE = " \t\n\r\f\v"
-"""What may precede the begin marker: ASCII white space, which text and bytes agree on."""
+"""Characters that may precede the begin marker: ASCII white space, which text and bytes agree on."""
 
 
 class SpanState(Enum):

@@ -121,7 +121,7 @@ def compile_variant(variant: KernelVariant) -> CompiledVariant:
 
 
 def broken_promises(variant: KernelVariant, compiled: CompiledVariant) -> Iterator[str]:
-    """What a variant does not keep of the rules for every kernel and of its own promises."""
+    """The rules for every kernel, and the variant's own promises, that it violates."""
     facts = compiled.ptx
     if compiled.local_bytes:
         yield f"{compiled.local_bytes} bytes of local memory a thread: registers are spilled"

@@ -86,7 +86,7 @@ def token_logprobs(logits: Tensor, rows: Tensor, tokens: Tensor) -> TokenLogprob
     maxima = torch.empty((entries, tiles), dtype=torch.float32, device=device)
     masses = torch.empty((entries, tiles), dtype=torch.int64, device=device)
     larger = torch.empty((entries, tiles), dtype=torch.int32, device=device)
-    # Each allocated by itself, and so aligned whatever the rows: else a kernel would be compiled anew while serving.
+    # Each allocated by itself, and so aligned whatever the rows: else a kernel would be compiled again while serving.
     normalisers = torch.empty(entries, dtype=torch.float32, device=device)
     logprobs = torch.empty(entries, dtype=torch.float32, device=device)
     ranks = torch.empty(entries, dtype=torch.int64, device=device)

@@ -147,7 +147,7 @@ def _draw(
     rows, vocab_size = logits.shape
     tiles = triton.cdiv(vocab_size, TILE)
     scores = torch.empty((rows, tiles), dtype=torch.float32, device=logits.device)
-    # Each allocated by itself, and so aligned whatever the rows: else a kernel would be compiled anew while serving.
+    # Each allocated by itself, and so aligned whatever the rows: else a kernel would be compiled again while serving.
     tokens = torch.empty((rows, tiles), dtype=torch.int32, device=logits.device)
     states = torch.empty((rows, tiles), dtype=torch.int32, device=logits.device)
     ids = torch.empty(rows, dtype=torch.int64, device=logits.device)

@@ -309,7 +309,7 @@ def find_thresholds(logits: Tensor, columns: SlotSampling, row_slots: Tensor) ->
     rows, vocab_size = logits.shape
     strips, tiles = triton.cdiv(vocab_size, STRIP.value), triton.cdiv(vocab_size, COARSE_TILE)
     device = logits.device
-    # Each allocated by itself, and so aligned whatever the rows: else a kernel would be compiled anew while serving.
+    # Each allocated by itself, and so aligned whatever the rows: else a kernel would be compiled again while serving.
     maxima = torch.empty((rows, strips), dtype=torch.int32, device=device)
     listed = torch.empty((rows, strips), dtype=torch.int32, device=device)
     masses = torch.empty((rows, tiles, PIVOTS.value), dtype=torch.int64, device=device)

@@ -1,4 +1,4 @@
-"""What becomes of the oldest turns of tenants' sessions
+"""Tenants' policies for the oldest turns of sessions
 
 Revision 0007, after 0006.
 """

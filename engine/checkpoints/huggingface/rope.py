@@ -44,7 +44,7 @@ def rope_from_config(config: Keys, head_dim: int) -> tuple[RopeConfig, int]:
     factor = scaling.number("factor")
     if not 1.0 <= factor <= MAX_ROPE_FACTOR:
         raise scaling.refuse("factor", f"{factor} is not in 1..{MAX_ROPE_FACTOR}")
-    # transformers lets a key beside the rope settings win over the one inside.
+    # transformers lets a key next to the rope settings win over the one inside.
     outer = config.optional_size("original_max_position_embeddings")
     original = outer or scaling.size("original_max_position_embeddings", max_position)
     if kind in ("linear", "dynamic"):

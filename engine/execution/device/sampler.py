@@ -20,7 +20,7 @@ from kernels.step import StepOps
 
 @dataclass(frozen=True, slots=True)
 class SamplingNeeds:
-    """What the sampling rows of a step need beyond temperature. Indices are of draws: see `Draws`.
+    """Needs of the sampling rows of a step beyond temperature. Indices are of draws: see `Draws`.
 
     thresholds: whether any uses top-k, top-p or min-p. penalties: whether any uses token counts. additions: (draw,
     token, value) to add to the logits. logprobs: the draws with log-probabilities, `tops` the number of most likely
@@ -86,7 +86,7 @@ class DeviceSampler:
 
 
 def sampling_needs(rows: Sequence[ScheduledRow]) -> SamplingNeeds:
-    """What a step's rows, in order, need of the sampler."""
+    """The needs of a step's rows, in order."""
     thresholds = penalties = False
     additions: list[tuple[int, int, float]] = []
     logprobs: list[int] = []

@@ -31,7 +31,7 @@ class _Table(IntEnum):
 
 
 class SlotState(NamedTuple):
-    """What a slot holds on the device.
+    """Content of a slot on the device.
 
     `admissions` distinguishes a request from the same request before it was preempted, when it had other blocks. The
     device has the first `tokens` tokens of its sequence, and `blocks`; the first `counted` tokens are in the counts.

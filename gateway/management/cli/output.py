@@ -1,4 +1,4 @@
-"""What commands print on standard output."""
+"""Output of commands on standard output."""
 
 import dataclasses
 import json

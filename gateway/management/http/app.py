@@ -80,7 +80,7 @@ class AdminApp:
         return administrator
 
     async def in_use(self, key_id: str) -> Administrator:
-        """Whose key it is that opened a session of the console.
+        """The administrator whose key opened a session of the console.
 
         Raises:
             InvalidKey: it has been revoked.

@@ -1,5 +1,4 @@
-"""What a tenant sees of itself with its own key: its usage and its limits. Whose they are says the key, never the
-request."""
+"""Endpoints where a tenant reads its own usage and limits. The tenant follows from the key, never from the request."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime

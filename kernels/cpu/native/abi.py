@@ -32,7 +32,7 @@ class Format(IntEnum):
 
 
 class Store(IntEnum):
-    """What is done with a product's sums."""
+    """How a product's sums are stored."""
 
     BF16 = 0
     FLOAT32 = 1
