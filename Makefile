@@ -51,6 +51,7 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m tests.words
 
 # The native library alone, into the tree; only what has changed. `make -C kernels/cpu/native/src help` says more.
 native:

@@ -1,0 +1,148 @@
+"""Checks the words of docs, docstrings, comments and help texts: `python -m tests.words`, part of `make check`.
+
+The project writes in the terms of its field (`docs/glossary.md`). `DIALECT` lists words that a reader has to decode,
+each with its remedy. Packages in `NOT_YET_CLEAN` are not checked; the list is to be emptied. Paths that the docs name
+must exist, too.
+"""
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+DOCS = ("*.md", "docs/*.md", "benchmarks/*.md", "deploy/kubernetes/*.md", "tests/whole/*.md")
+PACKAGES = ("engine", "gateway", "kernels", "migrations")
+NOT_YET_CLEAN = (
+    "gateway/admission",
+    "gateway/analytics",
+    "gateway/billing",
+    "gateway/config",
+    "gateway/doctor",
+    "gateway/formats",
+    "gateway/generation",
+    "gateway/http",
+    "gateway/management/console",
+    "gateway/management/operations",
+    "gateway/metering",
+    "gateway/process",
+    "gateway/routing",
+    "gateway/sessions",
+    "gateway/speech",
+    "gateway/telemetry",
+    "gateway/tenancy",
+    "gateway/tools",
+)
+
+DIALECT = {
+    r"(some|no|every)body": "name the actor, or use the passive voice",
+    r"whoever": "name the actor",
+    r"so (many|much)": "name the number: `depth`, the maximum, 8 bits",
+    r"(is|are|was|were) about(?! to\b)": "is active, concerns, is approximately",
+    r"of late": "recent, recently",
+    r"anew": "again, from zero",
+    r"beside": "next to, with, in addition to, compared with",
+    r"meanwhile": "during the outage, in that time",
+    r"(go|goes|went|going) on": "continue, resume, keep",
+    r"(come|comes|came) to nothing": "name the result",
+    r"(let|lets|letting) go of": "release",
+    r"(is|are|was|were) told": "receives, is notified",
+}
+"""Expressions for whole words, in any case, and the remedy."""
+
+_DIALECT = {re.compile(rf"\b{words}\b", re.IGNORECASE): remedy for words, remedy in DIALECT.items()}
+_OPENING = re.compile(r"(What|Whose|Whatever|Whichever)\b(?!.*\?$)")
+_CODE_SPAN = re.compile(r"`[^`\n]*`")
+_PATH = re.compile(rf"`((?:{'|'.join((*PACKAGES, 'benchmarks', 'deploy', 'docs', 'tests'))})/[\w./-]*)`")
+
+
+class Text(NamedTuple):
+    """Prose in a file, from a line on (1 for the first). `is_docstring`: it is a whole docstring or help text."""
+
+    line: int
+    text: str
+    is_docstring: bool = False
+
+
+class Finding(NamedTuple):
+    """A dialect word or a missing path in a line of a file, with the remedy."""
+
+    line: int
+    found: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.line}: {self.found!r}: {self.remedy}"
+
+
+def findings_in(texts: Iterator[Text]) -> Iterator[Finding]:
+    """The dialect words in these texts."""
+    for first_line, text, is_docstring in texts:
+        prose = _CODE_SPAN.sub(lambda span: " " * len(span[0]), text)
+        for pattern, remedy in _DIALECT.items():
+            for match in pattern.finditer(prose):
+                yield Finding(first_line + prose.count("\n", 0, match.start()), match[0], remedy)
+        if is_docstring and (opening := _OPENING.match(text.partition("\n")[0])):
+            yield Finding(first_line, opening[0], "open a docstring with a noun or a verb")
+
+
+def markdown_prose(text: str) -> Iterator[Text]:
+    """The lines of a Markdown file outside code blocks."""
+    fenced = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        elif not fenced and not line.startswith("    "):
+            yield Text(number, line)
+
+
+def python_prose(text: str) -> Iterator[Text]:
+    """The docstrings, attribute docstrings, comments and `help` texts of a Python file."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield Text(node.lineno, node.value.value, is_docstring=True)
+        elif isinstance(node, ast.keyword) and node.arg == "help" and isinstance(node.value, ast.Constant):
+            yield Text(node.value.lineno, str(node.value.value), is_docstring=True)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield Text(token.start[0], token.string)
+
+
+def missing_paths(text: str) -> Iterator[Finding]:
+    """Paths of this repository that a Markdown file names and that do not exist."""
+    for number, line in enumerate(text.splitlines(), 1):
+        for path in _PATH.findall(line):
+            if not (ROOT / path).exists():
+                yield Finding(number, path, "does not exist")
+
+
+def main() -> int:
+    """Print the findings and the packages that can leave `NOT_YET_CLEAN`. Returns the exit code."""
+    found: dict[str, list[Finding]] = {}
+    for path in sorted(path for pattern in DOCS for path in ROOT.glob(pattern)):
+        text = path.read_text(encoding="utf-8")
+        found[path.relative_to(ROOT).as_posix()] = [*findings_in(markdown_prose(text)), *missing_paths(text)]
+    for path in sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        found[path.relative_to(ROOT).as_posix()] = list(findings_in(python_prose(text)))
+    failures = 0
+    unclean = set()
+    for name, findings in found.items():
+        package = next((each for each in NOT_YET_CLEAN if name == each or name.startswith(f"{each}/")), None)
+        if package is not None:
+            unclean |= {package} if findings else set()
+            continue
+        failures += len(findings)
+        for finding in sorted(findings):
+            print(f"{name}:{finding}")
+    for package in sorted(set(NOT_YET_CLEAN) - unclean):
+        print(f"{package} is clean: remove it from NOT_YET_CLEAN in tests/words.py")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
