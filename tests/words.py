@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
-DOCS = ("*.md", "docs/*.md", "benchmarks/*.md", "deploy/kubernetes/*.md", "tests/whole/*.md")
+DOCS = ("*.md", "docs/*.md", "benchmarks/*.md", "deploy/kubernetes/*.md", "models/*.md", "tests/whole/*.md")
 PACKAGES = ("engine", "gateway", "kernels", "migrations")
 NOT_YET_CLEAN = (
     "gateway/admission",
