@@ -177,7 +177,8 @@ class Scheduler:
 
     def pause(self, request_id: str, now_ns: int = 0) -> bool:
         """Stop computing a request and free its slot and its blocks until `resume`, because its client does not read.
-        It keeps its place and its tokens. False: it is not here, or is paused already."""
+        It keeps its place and its tokens. A pause does not count as a preemption. False: it is not here, or is paused
+        already."""
         request = self._requests.get(request_id)
         if request is None or request.phase is Phase.PAUSED:
             return False

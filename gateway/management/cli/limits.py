@@ -26,7 +26,9 @@ def set_limits(
     model: Annotated[
         str | None, typer.Option("--model", help="Model that the limits apply to, as this tenant uses it.")
     ] = None,
-    requests_per_minute: Annotated[str | None, typer.Option("--requests-per-minute", metavar="N")] = None,
+    requests_per_minute: Annotated[
+        str | None, typer.Option("--requests-per-minute", metavar="N", help="Requests admitted in any 60 seconds.")
+    ] = None,
     tokens_per_minute: Annotated[
         str | None, typer.Option("--tokens-per-minute", metavar="N", help="Tokens of prompts and answers together.")
     ] = None,
