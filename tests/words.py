@@ -21,21 +21,13 @@ NOT_YET_CLEAN = (
     "gateway/admission",
     "gateway/analytics",
     "gateway/billing",
-    "gateway/config",
-    "gateway/doctor",
-    "gateway/formats",
     "gateway/generation",
-    "gateway/http",
     "gateway/management/console",
     "gateway/management/operations",
-    "gateway/metering",
-    "gateway/process",
     "gateway/routing",
     "gateway/sessions",
-    "gateway/speech",
     "gateway/telemetry",
     "gateway/tenancy",
-    "gateway/tools",
 )
 
 DIALECT = {

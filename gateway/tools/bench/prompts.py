@@ -34,7 +34,7 @@ class Prompt:
 
 
 def synthetic(words: LogNormal, output_tokens: LogNormal, rng: random.Random) -> Iterator[Prompt]:
-    """Endless prompts. A word is about a token. Each has a random prefix, so no prefix cache applies."""
+    """Endless prompts. A word is roughly a token. Each has a random prefix, so no prefix cache applies."""
     while True:
         text = " ".join(rng.choice(_WORDS) for _ in range(words.draw(rng)))
         yield Prompt(f"{rng.getrandbits(32):08x} {text}", None, output_tokens.draw(rng))
