@@ -194,7 +194,8 @@ class TestServeRefuses:
     def test_a_placeholder_for_a_pepper_is_one_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TURNPIKE_KEY_PEPPER", "change-me-" * 4)
         message = failure(1, "serve", "--host", "0.0.0.0", "--port", "0")
-        assert "key_pepper is a placeholder, and 0.0.0.0 is reached" in message
+        assert "key_pepper is a placeholder" in message
+        assert "0.0.0.0" in message
 
     def test_a_bad_file_is_one_line(self) -> None:
         Path("turnpike.toml").write_text("prot = 1")
