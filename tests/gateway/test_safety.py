@@ -72,7 +72,7 @@ def test_no_generated_pepper_is_taken_for_a_placeholder() -> None:
         ({"TURNPIKE_SMALL_MODELS": '{"a": "b"}'}, "small_models: .*'a'"),
         (
             {"TURNPIKE_SERVICE_CLASSES": HALF_AND_HALF},
-            "service_classes: reserved_fraction .*1,",
+            "service_classes: reserved_fraction adds up to 1;",
         ),
         (
             {"TURNPIKE_DRAIN_DELAY_S": "30"},
