@@ -20,7 +20,7 @@ from gateway.generation.request import Conversation, GenerationRequest
 from gateway.generation.route_stage import question_of, token_param
 from gateway.routing.names import ModelNames
 from gateway.routing.replicas import Replicas
-from gateway.routing.router import Asked, Router
+from gateway.routing.router import Router, RoutingInput
 from gateway.routing.score import ComplexityScore
 from gateway.tenancy.records import Principal
 from gateway.tenancy.routing_policy import NO_POLICY, RoutingPolicy
@@ -69,14 +69,14 @@ def chat(model: str, *texts: str) -> GenerationRequest:
 def routing(router: Router, request: GenerationRequest, policy: RoutingPolicy) -> Callable[[], object]:
     caller = Principal("tenant", "acme", "standard", "key", routing=policy)
     return lambda: router.route(
-        Asked(
+        RoutingInput(
             request.model,
             lambda: question_of(request),
             caller,
             STANDARD,
-            gives_way=True,
+            may_degrade=True,
             token_param=token_param(request),
-            who=caller.tenant_id,
+            sticky_id=caller.tenant_id,
         )
     )
 

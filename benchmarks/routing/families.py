@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """`rule`, `answer` and `among` as `gateway.routing.fitting.checking.Check` has them."""
+    """`rule`, `answer` and `among` as `gateway.routing.fitting.graders.Check` has them."""
 
     messages: tuple[Turn, ...]
     subject: str

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import matplotlib
 
-from gateway.routing.fitting.fit import Report
+from gateway.routing.fitting.fit import FitReport
 
 matplotlib.use("Agg")
 
@@ -13,7 +13,7 @@ from matplotlib import pyplot
 _COLOURS = {"routed": "#1f6feb", "random": "#8b949e", "oracle": "#2da44e"}
 
 
-def draw(report: Report, path: Path, title: str, cost: str) -> None:
+def draw(report: FitReport, path: Path, title: str, cost: str) -> None:
     """A PNG at `path`."""
     figure, axes = pyplot.subplots(figsize=(7, 4.5), dpi=100)
     routed, best = report.routed, report.oracle

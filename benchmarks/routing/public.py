@@ -7,8 +7,8 @@ import gzip
 import json
 from pathlib import Path
 
-from gateway.routing.fitting.curve import Graded
 from gateway.routing.fitting.fit import Sample
+from gateway.routing.fitting.pareto import Graded
 from gateway.routing.question import Question
 
 DATA = Path(__file__).parents[3] / "shared/data/routing/mmlu_gsm8k.jsonl.gz"

@@ -19,7 +19,7 @@ from gateway.generation.services import Services
 from gateway.generation.shed import confirm, reserve
 from gateway.http.errors import APIError
 from gateway.metering.journal.usage_context import UsageContext
-from gateway.routing.router import Refusal, Route
+from gateway.routing.router import FallbackReason, Route
 
 NEAR_BUDGET_TOKENS = 1024
 """A budget counts as nearly spent when it cannot pay for this many output tokens, or for as many as the client asks for
@@ -45,7 +45,7 @@ class Candidates:
             candidate = None
             try:
                 candidate = await self.prepare(context, route, measurement, admissions)
-                minimum_tokens = NEAR_BUDGET_TOKENS if Refusal.BUDGET in route.instead else 0
+                minimum_tokens = NEAR_BUDGET_TOKENS if FallbackReason.BUDGET in route.fallbacks else 0
                 admission = await self._admit(context, candidate, admissions, minimum_tokens)
             except (APIError, QuotaExceeded) as error:
                 candidate, admission = await self._fall_back(error, context, route, candidate, measurement, admissions)
@@ -86,7 +86,7 @@ class Candidates:
     ) -> tuple[Candidate, Admission]:
         """The route's model has refused. Where that was for its limits there is a candidate, and it is reserved."""
         refusal = refusal_of(error)
-        other = None if refusal is None else route.instead.get(refusal)
+        other = None if refusal is None else route.fallbacks.get(refusal)
         if other is not None:
             try:
                 async with AsyncExitStack() as attempt:
@@ -97,17 +97,17 @@ class Candidates:
                     await admissions.enter_async_context(attempt.pop_all())
                     return elsewhere, admission
             except (APIError, QuotaExceeded):
-                if refusal is Refusal.CONTEXT:
+                if refusal is FallbackReason.CONTEXT:
                     raise
                 measurement.on_model_selected(route.served)
-        if candidate is not None and Refusal.BUDGET in route.instead:
+        if candidate is not None and FallbackReason.BUDGET in route.fallbacks:
             # The minimum was more than the request needs.
             return candidate, await self._admit(context, candidate, admissions)
         raise error
 
     def _may_fall_back(self, route: Route, serving: TierClass) -> bool:
         """Whether a model with a longer context window takes what does not fit the window of this one."""
-        other = route.instead.get(Refusal.CONTEXT)
+        other = route.fallbacks.get(FallbackReason.CONTEXT)
         models = self._services.engine.models
         return other is not None and (
             models[other.served].windows[serving.name] > models[route.served].windows[serving.name]

@@ -24,12 +24,12 @@ from gateway.generation.run import Run
 from gateway.http.errors import APIError
 from gateway.routing.cascade import MAX_TRIAL_TOKENS, is_good_enough
 from gateway.routing.reason import RouteReason
-from gateway.routing.router import Refusal, Route
+from gateway.routing.router import FallbackReason, Route
 
 _REASONS = {
-    Refusal.OVERLOADED: RouteReason.SATURATED,
-    Refusal.BUDGET: RouteReason.BUDGET,
-    Refusal.CONTEXT: RouteReason.CONTEXT,
+    FallbackReason.OVERLOADED: RouteReason.SATURATED,
+    FallbackReason.BUDGET: RouteReason.BUDGET,
+    FallbackReason.CONTEXT: RouteReason.CONTEXT,
 }
 """Why the small model's answer is sent though it was not sure of it: what prevented the large model."""
 
@@ -89,7 +89,7 @@ async def decide(
     trial = await _try(run, engine, on_trial.percent)
     if trial is not None and trial.is_good:
         return run, trial
-    return await _escalate(run, trial, candidates, on_trial.otherwise, until)
+    return await _escalate(run, trial, candidates, on_trial.escalation, until)
 
 
 async def _try(run: Run, engine: EngineClient, percent: int) -> Trial | None:
@@ -124,7 +124,8 @@ async def _escalate(
     except (APIError, QuotaExceeded) as error:
         refusal = refusal_of(error)
         if isinstance(error, QuotaExceeded) and error.scope.measure.counts_tokens:
-            refusal = Refusal.BUDGET  # those of the trial count too, so the large model takes more than the small one
+            # The trial's tokens count too, so the large model takes more than the small one.
+            refusal = FallbackReason.BUDGET
         if refusal is None or trial is None or isinstance(error, HoldLost):
             raise
         run.measurement.on_model_selected(run.candidate.route.served)

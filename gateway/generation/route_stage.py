@@ -17,7 +17,15 @@ from gateway.metering.journal.usage_context import Progress, UsageContext
 from gateway.routing.names import ModelNames
 from gateway.routing.question import Question
 from gateway.routing.replicas import Replicas
-from gateway.routing.router import Asked, ModelNotAllowed, NeedsModel, Refusal, Route, Router, UnknownModel
+from gateway.routing.router import (
+    FallbackReason,
+    ModelNotAllowed,
+    NeedsModel,
+    Route,
+    Router,
+    RoutingInput,
+    UnknownModel,
+)
 from gateway.routing.score import ComplexityScore
 from gateway.tenancy.limits import ScopeKind
 from gateway.tenancy.records import Principal
@@ -43,14 +51,14 @@ class RouteStage:
         Raises:
             APIError: 400, 403, 404 or, while nothing can be served, 503.
         """
-        asked = Asked(
+        asked = RoutingInput(
             request.model,
             lambda: question_of(request),
             caller,
             serving.engine_class,
-            gives_way=serving.word != "priority",
+            may_degrade=serving.word != "priority",
             token_param=token_param(request),
-            who=request.session_id or caller.tenant_id,
+            sticky_id=request.session_id or caller.tenant_id,
         )
         try:
             route = self._router.route(asked)
@@ -88,17 +96,17 @@ def route_headers(route: Route) -> dict[str, str]:
     }
 
 
-def refusal_of(error: Exception) -> Refusal | None:
+def refusal_of(error: Exception) -> FallbackReason | None:
     """Why a model refuses a request that another model may take; None if no other may."""
     match error:
         case Overloaded():
-            return Refusal.OVERLOADED
+            return FallbackReason.OVERLOADED
         case APIError(code="context_length_exceeded"):
-            return Refusal.CONTEXT
+            return FallbackReason.CONTEXT
         case QuotaExceeded():
             # Tokens of a tenant are as many from any model.
             measure, of_model = error.scope.measure, error.scope.kind is ScopeKind.MODEL
-            return Refusal.BUDGET if measure.counts_money or (measure.counts_tokens and of_model) else None
+            return FallbackReason.BUDGET if measure.counts_money or (measure.counts_tokens and of_model) else None
         case _:
             return None
 

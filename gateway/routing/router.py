@@ -23,7 +23,7 @@ class ModelNotAllowed(Exception):
     """The key is for other models. Said whether or not there is such a model."""
 
 
-class Refusal(Enum):
+class FallbackReason(Enum):
     """Why the model of a route cannot take a request that another one may."""
 
     OVERLOADED = auto()
@@ -41,18 +41,18 @@ class Score(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RoutingInput:
     """What routing looks at. `question` is asked for only where it matters. `service_class` serves the request, and
-    `gives_way` is whether requests of it may be sent from a long queue to the small model. `token_param` names the
+    `may_degrade` is whether requests of it may be sent from a long queue to the small model. `token_param` names the
     field that speaks in token ids, if one does: these mean something to one model alone. `who` keeps its version."""
 
     name: str
     question: Callable[[], Question]
     caller: Principal
     service_class: ServiceClass
-    gives_way: bool
+    may_degrade: bool
     token_param: str | None
-    who: str
+    sticky_id: str
 
 
 class NeedsModel(Exception):
@@ -65,7 +65,7 @@ class NeedsModel(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`served` answers, a version of `routed`, for `reason`. `instead` are the routes to take where that model refuses;
+    """`served` answers, a version of `routed`, for `reason`. `fallbacks` are the routes to take where that model refuses;
     they have none of their own. `large` is what would have answered if nothing but the large model ever did.
 
     `trial`: the model's answer is to be judged before it is sent.
@@ -76,16 +76,16 @@ class Route:
     served: str
     reason: RouteReason
     large: str
-    instead: Mapping[Refusal, "Route"] = field(default_factory=lambda: MappingProxyType({}))
-    trial: "OnTrial | None" = None
+    fallbacks: Mapping[FallbackReason, "Route"] = field(default_factory=lambda: MappingProxyType({}))
+    trial: "CascadeTrial | None" = None
 
 
 @dataclass(frozen=True, slots=True)
-class OnTrial:
-    """Where the model was less sure of its answer than `percent`, `otherwise` is the route."""
+class CascadeTrial:
+    """Where the model was less sure of its answer than `percent`, `escalation` is the route."""
 
     percent: int
-    otherwise: Route
+    escalation: Route
 
 
 class Router:
@@ -97,7 +97,7 @@ class Router:
         self._replicas = replicas
         self._saturated_queue = saturated_queue
 
-    def route(self, asked: Asked) -> Route:
+    def route(self, asked: RoutingInput) -> Route:
         """
         Raises:
             UnknownModel, ModelNotAllowed, NeedsModel
@@ -113,7 +113,7 @@ class Router:
                 raise ModelNotAllowed
             if target is None:
                 raise UnknownModel
-            return self._named(asked, target)
+            return self._route_named(asked, target)
         if not (may_use(target.large) or may_use(target.small)):
             raise ModelNotAllowed
         if asked.token_param is not None:
@@ -121,50 +121,52 @@ class Router:
         for name, other in ((target.large, target.small), (target.small, target.large)):
             if not may_use(other):
                 return self._route(asked, name, RouteReason.ONLY_ALLOWED)
-        return self._chosen(asked, target)
+        return self._route_pair(asked, target)
 
-    def _named(self, asked: Asked, name: str) -> Route:
+    def _route_named(self, asked: RoutingInput, name: str) -> Route:
         """The model that was named, unless the tenant lets the small one stand in."""
         reason = RouteReason.VERSION if name in self._names.versions else RouteReason.EXPLICIT
         small = self._names.smaller(name)
         if small is None or asked.token_param is not None or not asked.caller.may_use(small):
             return self._route(asked, name, reason)
-        return self._large(asked, Pair(name, small), reason)
+        return self._route_large(asked, Pair(name, small), reason)
 
-    def _chosen(self, asked: Asked, pair: Pair) -> Route:
+    def _route_pair(self, asked: RoutingInput, pair: Pair) -> Route:
         """By what the tenant wants of routing, and by the question."""
         policy = asked.caller.routing
         if policy.cascade_percent is not None:
             escalated = self._route(asked, pair.large, RouteReason.CASCADE_ESCALATED)
-            trial = OnTrial(policy.cascade_percent, escalated)
-            return self._small(asked, pair, RouteReason.CASCADE_ACCEPTED, trial)
+            trial = CascadeTrial(policy.cascade_percent, escalated)
+            return self._route_small(asked, pair, RouteReason.CASCADE_ACCEPTED, trial)
         if self._score.of(asked.question()) < self._score.thresholds[policy.preference]:
-            return self._small(asked, pair, RouteReason.COMPLEXITY_SMALL)
-        return self._large(asked, pair, RouteReason.COMPLEXITY_LARGE)
+            return self._route_small(asked, pair, RouteReason.COMPLEXITY_SMALL)
+        return self._route_large(asked, pair, RouteReason.COMPLEXITY_LARGE)
 
-    def _small(self, asked: Asked, pair: Pair, reason: RouteReason, trial: OnTrial | None = None) -> Route:
+    def _route_small(
+        self, asked: RoutingInput, pair: Pair, reason: RouteReason, trial: CascadeTrial | None = None
+    ) -> Route:
         """The small model of a pair, and the large one where that cannot: nobody minds."""
-        instead = {
-            Refusal.OVERLOADED: self._route(asked, pair.large, RouteReason.SATURATED),
-            Refusal.CONTEXT: self._route(asked, pair.large, RouteReason.CONTEXT),
+        fallbacks = {
+            FallbackReason.OVERLOADED: self._route(asked, pair.large, RouteReason.SATURATED),
+            FallbackReason.CONTEXT: self._route(asked, pair.large, RouteReason.CONTEXT),
         }
-        return self._route(asked, pair.small, reason, pair.large, instead, trial)
+        return self._route(asked, pair.small, reason, pair.large, fallbacks, trial)
 
-    def _large(self, asked: Asked, pair: Pair, reason: RouteReason) -> Route:
+    def _route_large(self, asked: RoutingInput, pair: Pair, reason: RouteReason) -> Route:
         """The large model, and the small one as far as the tenant allows that."""
         policy = asked.caller.routing
-        instead: dict[Refusal, Route] = {}
+        fallbacks: dict[FallbackReason, Route] = {}
         if policy.degrade:
-            instead[Refusal.OVERLOADED] = self._route(asked, pair.small, RouteReason.SATURATED, pair.large)
+            fallbacks[FallbackReason.OVERLOADED] = self._route(asked, pair.small, RouteReason.SATURATED, pair.large)
         if policy.degrade_near_budget:
-            instead[Refusal.BUDGET] = self._route(asked, pair.small, RouteReason.BUDGET, pair.large)
-        route = self._route(asked, pair.large, reason, instead=instead)
-        smaller = instead.get(Refusal.OVERLOADED)
-        if smaller is not None and asked.gives_way and self._is_shorter(asked, smaller.served, route.served):
+            fallbacks[FallbackReason.BUDGET] = self._route(asked, pair.small, RouteReason.BUDGET, pair.large)
+        route = self._route(asked, pair.large, reason, fallbacks=fallbacks)
+        smaller = fallbacks.get(FallbackReason.OVERLOADED)
+        if smaller is not None and asked.may_degrade and self._is_shorter(asked, smaller.served, route.served):
             return smaller
         return route
 
-    def _is_shorter(self, asked: Asked, model: str, other: str) -> bool:
+    def _is_shorter(self, asked: RoutingInput, model: str, other: str) -> bool:
         """Whether the other model's queue is long and this one answers sooner."""
         load = self._replicas.load(other, asked.service_class)
         if load.queue_depth <= self._saturated_queue:
@@ -173,13 +175,13 @@ class Router:
 
     def _route(
         self,
-        asked: Asked,
+        asked: RoutingInput,
         name: str,
         reason: RouteReason,
         large: str | None = None,
-        instead: Mapping[Refusal, Route] = MappingProxyType({}),
-        trial: OnTrial | None = None,
+        fallbacks: Mapping[FallbackReason, Route] = MappingProxyType({}),
+        trial: CascadeTrial | None = None,
     ) -> Route:
-        served = self._names.version(name, asked.who)
-        beside = served if large is None else self._names.version(large, asked.who)
-        return Route(asked.name, name, served, reason, beside, instead, trial)
+        served = self._names.version(name, asked.sticky_id)
+        all_large = served if large is None else self._names.version(large, asked.sticky_id)
+        return Route(asked.name, name, served, reason, all_large, fallbacks, trial)

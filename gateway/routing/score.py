@@ -35,7 +35,7 @@ class Head:
     numbers: tuple[float, ...]
     words: Mapping[str, float]
 
-    def chance(self, numbers: tuple[float, ...], words: frozenset[str]) -> float:
+    def probability(self, numbers: tuple[float, ...], words: frozenset[str]) -> float:
         total = self.bias + sum(map(float.__mul__, self.numbers, numbers))
         known = self.words
         for word in words:
@@ -114,7 +114,7 @@ class ComplexityScore:
     def expect_of(self, reading: Reading) -> Expectation:
         values, words = reading
         numbers = tuple(min(max(value, low), high) for value, (low, high) in zip(values, self.ranges, strict=True))
-        return Expectation(self.small.chance(numbers, words), self.large.chance(numbers, words))
+        return Expectation(self.small.probability(numbers, words), self.large.probability(numbers, words))
 
     def of(self, question: Question) -> float:
         """In [0, 1], rising with what the large model is expected to win; 0.5 where it wins nothing."""

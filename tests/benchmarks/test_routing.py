@@ -6,8 +6,8 @@ from pathlib import Path
 
 from benchmarks.routing import own, public
 from benchmarks.routing.plot import draw
-from gateway.routing.fitting.curve import Graded
 from gateway.routing.fitting.fit import judge
+from gateway.routing.fitting.pareto import Graded
 from gateway.routing.score import ComplexityScore
 from gateway.tenancy.routing_policy import Preference
 

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gateway.management.cli import app
-from gateway.routing.fitting.exam import Answer, AnswerBook, fingerprint
+from gateway.routing.fitting.evaluate import AnswerBook, ModelAnswer, fingerprint
 from gateway.routing.fitting.outcomes import read_outcomes
 from gateway.routing.fitting.questions import read_questions
 from gateway.routing.question import Question
@@ -37,8 +37,8 @@ def write_answers(path: Path, questions: Path, small: Path, large: Path) -> None
     with AnswerBook(path).writing() as write:
         for question in read_questions(questions)[:-1]:
             easy = "Greet" in question.question.text
-            write(Answer(question.key, fingerprint(small), 9, "right" if easy else "wrong"))
-            write(Answer(question.key, fingerprint(large), 9, "right"))
+            write(ModelAnswer(question.key, fingerprint(small), 9, "right" if easy else "wrong"))
+            write(ModelAnswer(question.key, fingerprint(large), 9, "right"))
 
 
 def test_fit_learns_from_both_models_answers_and_writes_what_the_gateway_reads(

@@ -43,10 +43,10 @@ def fit(
     """
     settings = settings_from(data_dir=data_dir)
     paths = [_checkpoint(name, settings) for name in (small, large)]
-    from gateway.routing.fitting.exam import AnswerBook, examine
+    from gateway.routing.fitting.evaluate import AnswerBook, evaluate
     from gateway.routing.fitting.fit import fit as fit_score
     from gateway.routing.fitting.fit import judge
-    from gateway.routing.fitting.outcomes import mark, samples, write_outcomes
+    from gateway.routing.fitting.outcomes import grade, samples, write_outcomes
     from gateway.routing.fitting.questions import read_questions
     from gateway.routing.fitting.report import describe
 
@@ -54,9 +54,9 @@ def fit(
     book = AnswerBook(answers or out.with_name(f"{out.name}.answers.jsonl"))
     with progress() as report:
         of_small, of_large = (
-            examine(path, asked, book, lambda path: _load(path, settings, report), _counting(path)) for path in paths
+            evaluate(path, asked, book, lambda path: _load(path, settings, report), _counting(path)) for path in paths
         )
-    marked = mark(asked, of_small, of_large)
+    marked = grade(asked, of_small, of_large)
     drawn = samples(asked, marked)
     fitted = fit_score(drawn)
     fitted.score.save(out)

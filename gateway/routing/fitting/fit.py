@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from gateway.errors import OperatorError
 from gateway.routing.features import Reading, read
-from gateway.routing.fitting.curve import Curve, Graded, above, curve, oracle
+from gateway.routing.fitting.pareto import Curve, Graded, at_threshold, curve, oracle
 from gateway.routing.fitting.training import design, fit_heads
 from gateway.routing.question import Question
 from gateway.routing.score import ComplexityScore
@@ -54,7 +54,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _ReadSample:
     """A sample and what was read of its question, once."""
 
     sample: Sample
@@ -62,7 +62,7 @@ class _Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PreferenceResult:
     """What a preference does on the questions that were not seen."""
 
     threshold: float
@@ -75,13 +75,13 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class FitReport:
     """How good a score is on so many questions that its fit did not see."""
 
     unseen: int
     routed: Curve
     oracle: Curve
-    choices: Mapping[Preference, Choice]
+    choices: Mapping[Preference, PreferenceResult]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def fit(samples: Sequence[Sample], *others: Sequence[Sample]) -> Fit:
         NothingToRoute: too few samples, or the large model does not win on them.
     """
     sets = [_halves(each)[0] for each in (samples, *others)]
-    together = [_Read(sample, read(sample.question)) for each in sets for sample in each]
+    together = [_ReadSample(sample, read(sample.question)) for each in sets for sample in each]
     by_penalty = _cross_validated(together)
     penalty = max(_PENALTIES, key=lambda each: _apgr(by_penalty[each], sets))
     graded = [each.graded for each in sets[0]]
@@ -111,7 +111,7 @@ def fit(samples: Sequence[Sample], *others: Sequence[Sample]) -> Fit:
     return Fit(ComplexityScore.from_json(score.to_json()), len(together), penalty)  # as it will be read
 
 
-def judge(score: ComplexityScore, samples: Sequence[Sample]) -> Report:
+def judge(score: ComplexityScore, samples: Sequence[Sample]) -> FitReport:
     """By the other side of `samples`.
 
     Raises:
@@ -122,9 +122,9 @@ def judge(score: ComplexityScore, samples: Sequence[Sample]) -> Report:
     routed = curve(scores, graded)
     choices = {}
     for preference, threshold in score.thresholds.items():
-        share, right = above(threshold, scores, graded)
-        choices[preference] = Choice(threshold, share, right, routed.recovered(right))
-    return Report(len(unseen), routed, oracle(graded), MappingProxyType(choices))
+        share, right = at_threshold(threshold, scores, graded)
+        choices[preference] = PreferenceResult(threshold, share, right, routed.recovered(right))
+    return FitReport(len(unseen), routed, oracle(graded), MappingProxyType(choices))
 
 
 def _halves(samples: Sequence[Sample]) -> tuple[list[Sample], list[Sample]]:
@@ -138,7 +138,7 @@ def _halves(samples: Sequence[Sample]) -> tuple[list[Sample], list[Sample]]:
 
 
 def _fitted(
-    samples: Sequence[_Read], penalties: Sequence[float], thresholds: Mapping[Preference, float]
+    samples: Sequence[_ReadSample], penalties: Sequence[float], thresholds: Mapping[Preference, float]
 ) -> Iterator[ComplexityScore]:
     """One for each penalty."""
     given = design([each.reading for each in samples])
@@ -148,7 +148,7 @@ def _fitted(
         yield ComplexityScore(small, large, given.ranges, thresholds)
 
 
-def _cross_validated(samples: Sequence[_Read]) -> dict[float, list[float]]:
+def _cross_validated(samples: Sequence[_ReadSample]) -> dict[float, list[float]]:
     """For each penalty every sample's score, by a fit to the other folds."""
     scores = {penalty: [0.0] * len(samples) for penalty in _PENALTIES}
     for fold in range(_FOLDS):

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gateway.errors import OperatorError
-from gateway.routing.fitting.curve import Graded
-from gateway.routing.fitting.exam import Answer
+from gateway.routing.fitting.evaluate import ModelAnswer
 from gateway.routing.fitting.fit import Sample
+from gateway.routing.fitting.pareto import Graded
 from gateway.routing.fitting.questions import CheckedQuestion
 
 
@@ -20,7 +20,7 @@ class UnusableOutcomes(OperatorError):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PairOutcome:
     """Whether each of the pair was right, and how many tokens the large one took for prompt and answer."""
 
     key: str
@@ -29,12 +29,12 @@ class Outcome:
     tokens: int
 
 
-def mark(
-    questions: Sequence[CheckedQuestion], small: Mapping[str, Answer], large: Mapping[str, Answer]
-) -> list[Outcome]:
+def grade(
+    questions: Sequence[CheckedQuestion], small: Mapping[str, ModelAnswer], large: Mapping[str, ModelAnswer]
+) -> list[PairOutcome]:
     """Answers by the questions' keys, checked."""
     return [
-        Outcome(
+        PairOutcome(
             question.key,
             question.check.passes(small[question.key].text),
             question.check.passes(large[question.key].text),
@@ -44,19 +44,19 @@ def mark(
     ]
 
 
-def write_outcomes(path: Path, outcomes: Sequence[Outcome]) -> None:
+def write_outcomes(path: Path, outcomes: Sequence[PairOutcome]) -> None:
     path.write_text("".join(f"{json.dumps(asdict(each))}\n" for each in outcomes), encoding="utf-8")
 
 
-def read_outcomes(path: Path) -> list[Outcome]:
+def read_outcomes(path: Path) -> list[PairOutcome]:
     """Raises: UnusableOutcomes."""
     try:
-        return [Outcome(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+        return [PairOutcome(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError, TypeError) as error:
         raise UnusableOutcomes(f"{path}: cannot be read as outcomes ({type(error).__name__})") from None
 
 
-def samples(questions: Sequence[CheckedQuestion], outcomes: Sequence[Outcome]) -> list[Sample]:
+def samples(questions: Sequence[CheckedQuestion], outcomes: Sequence[PairOutcome]) -> list[Sample]:
     """Tokens are the cost.
 
     Raises:

@@ -1,6 +1,6 @@
 """Questions with answers that can be checked, as a file of JSON lines.
 
-A line is {"prompt": text} or {"messages": [...]}, with "check" (`checking.py`), and, where one likes,
+A line is {"prompt": text} or {"messages": [...]}, with "check" (`graders.py`), and, where one likes,
 "max_tokens", "family" (what kind of task it is) and "grade" (how hard it is meant to be).
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.errors import OperatorError
-from gateway.routing.fitting.checking import Check
+from gateway.routing.fitting.graders import Check
 from gateway.routing.question import Question
 
 _ROLES = {"system", "user", "assistant"}

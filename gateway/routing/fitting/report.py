@@ -1,11 +1,11 @@
 """A fit's report as text: Markdown tables, for a terminal and for a page of figures."""
 
-from gateway.routing.fitting.fit import Fit, Report
+from gateway.routing.fitting.fit import Fit, FitReport
 
 _SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
-def describe(fitted: Fit, report: Report, cost: str) -> str:
+def describe(fitted: Fit, report: FitReport, cost: str) -> str:
     """`cost` says what shares are of: tokens, calls."""
     routed, best = report.routed, report.oracle
     below = ", ".join(f"{share:.0%}" for share in routed.shares_below_random) or "none"

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from gateway.routing.fitting.curve import Graded
 from gateway.routing.fitting.fit import RECOVERED, NothingToRoute, Sample, fit, judge
+from gateway.routing.fitting.pareto import Graded
 from gateway.routing.fitting.report import describe
 from gateway.routing.question import Question
 from gateway.tenancy.routing_policy import Preference

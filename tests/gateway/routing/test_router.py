@@ -11,7 +11,15 @@ from gateway.routing.names import ModelNames
 from gateway.routing.question import Question
 from gateway.routing.reason import RouteReason
 from gateway.routing.replicas import Replicas
-from gateway.routing.router import Asked, ModelNotAllowed, NeedsModel, Refusal, Route, Router, UnknownModel
+from gateway.routing.router import (
+    FallbackReason,
+    ModelNotAllowed,
+    NeedsModel,
+    Route,
+    Router,
+    RoutingInput,
+    UnknownModel,
+)
 from gateway.tenancy.records import Principal
 from gateway.tenancy.routing_policy import Preference, RoutingPolicy
 
@@ -50,15 +58,15 @@ class Queues:
 LONG = Queues({"big": 11, "big-2": 11}, {"big": 9, "big-2": 9})
 
 
-def asked(name: str, chars: int = 50, policy: RoutingPolicy = RoutingPolicy(), **changes: Any) -> Asked:  # noqa: B008
+def asked(name: str, chars: int = 50, policy: RoutingPolicy = RoutingPolicy(), **changes: Any) -> RoutingInput:  # noqa: B008
     caller = Principal("t", "acme", "standard", "k", models=changes.pop("models", None), routing=policy)
-    request = Asked(
-        name, lambda: Question(text="x" * chars), caller, STANDARD, gives_way=True, token_param=None, who="t"
+    request = RoutingInput(
+        name, lambda: Question(text="x" * chars), caller, STANDARD, may_degrade=True, token_param=None, sticky_id="t"
     )
     return replace(request, **changes)
 
 
-def route(request: Asked, queues: Queues | None = None) -> Route:
+def route(request: RoutingInput, queues: Queues | None = None) -> Route:
     return Router(NAMES, LengthScore(), Replicas(queues or Queues()), saturated_queue=10).route(request)
 
 
@@ -71,7 +79,7 @@ def test_a_model_that_was_named_answers(name: str) -> None:
     """However easy the question, whatever the queue, for a tenant that does not say otherwise."""
     chosen = route(asked(name, chars=0), LONG)
     assert said(chosen) == (name, "explicit")
-    assert not chosen.instead
+    assert not chosen.fallbacks
 
 
 @pytest.mark.parametrize(
@@ -97,7 +105,7 @@ def test_a_long_queue_is_left_by_those_who_allow_it(name: str) -> None:
     keeping = replace(allowing, degrade=False)
     assert said(route(asked(name, policy=allowing), LONG)) == ("small", "saturated")
     assert route(asked(name, policy=keeping), LONG).served != "small"
-    assert route(asked(name, policy=allowing, gives_way=False), LONG).served != "small"
+    assert route(asked(name, policy=allowing, may_degrade=False), LONG).served != "small"
 
 
 def test_a_queue_is_long_past_its_bound_and_not_before() -> None:
@@ -115,23 +123,23 @@ def test_nobody_is_sent_from_a_long_queue_to_a_slower_one() -> None:
     ("policy", "instead"),
     [
         (RoutingPolicy(), {}),
-        (RoutingPolicy(degrade=True), {Refusal.OVERLOADED: "saturated"}),
-        (RoutingPolicy(degrade_near_budget=True), {Refusal.BUDGET: "budget"}),
+        (RoutingPolicy(degrade=True), {FallbackReason.OVERLOADED: "saturated"}),
+        (RoutingPolicy(degrade_near_budget=True), {FallbackReason.BUDGET: "budget"}),
     ],
 )
 @pytest.mark.parametrize("name", ["auto", "big"])
-def test_where_the_large_model_refuses(name: str, policy: RoutingPolicy, instead: dict[Refusal, str]) -> None:
+def test_where_the_large_model_refuses(name: str, policy: RoutingPolicy, instead: dict[FallbackReason, str]) -> None:
     chosen = route(asked(name, policy=policy))
-    assert {why: said(other) for why, other in chosen.instead.items()} == {
+    assert {why: said(other) for why, other in chosen.fallbacks.items()} == {
         why: ("small", reason) for why, reason in instead.items()
     }
 
 
 def test_where_the_small_model_refuses_the_large_one_is_there() -> None:
     chosen = route(asked("auto", chars=0))
-    assert {why: said(other) for why, other in chosen.instead.items()} == {
-        Refusal.OVERLOADED: ("big", "saturated"),
-        Refusal.CONTEXT: ("big", "context"),
+    assert {why: said(other) for why, other in chosen.fallbacks.items()} == {
+        FallbackReason.OVERLOADED: ("big", "saturated"),
+        FallbackReason.CONTEXT: ("big", "context"),
     }
 
 
@@ -139,16 +147,16 @@ def test_a_cascade_begins_with_the_small_model_whatever_the_question() -> None:
     chosen = route(asked("auto", chars=100, policy=RoutingPolicy(cascade_percent=70)))
     assert said(chosen) == ("small", "cascade_accepted")
     assert chosen.trial is not None
-    assert (chosen.trial.percent, said(chosen.trial.otherwise)) == (70, ("big", "cascade_escalated"))
+    assert (chosen.trial.percent, said(chosen.trial.escalation)) == (70, ("big", "cascade_escalated"))
     assert route(asked("big", policy=RoutingPolicy(cascade_percent=70))).trial is None
 
 
 def test_versions_are_told_and_stay_with_who_asks() -> None:
     chosen = route(asked("one"))
     assert (chosen.requested, chosen.routed, *said(chosen)) == ("one", "one", "big-2", "version")
-    served = {who: route(asked("versioned", who=who)).served for who in map(str, range(50))}
+    served = {who: route(asked("versioned", sticky_id=who)).served for who in map(str, range(50))}
     assert set(served.values()) == {"big", "big-2"}
-    assert served == {who: route(asked("versioned", who=who)).served for who in served}
+    assert served == {who: route(asked("versioned", sticky_id=who)).served for who in served}
 
 
 @pytest.mark.parametrize(("allowed", "served"), [("big", "big"), ("small", "small")])
@@ -157,7 +165,7 @@ def test_a_key_for_one_of_a_pair_gets_that_one(allowed: str, served: str) -> Non
     for chars in (0, 100):
         chosen = route(asked("auto", chars, policy, models=frozenset({allowed})), LONG)
         assert said(chosen) == (served, "only_allowed")
-        assert not chosen.instead
+        assert not chosen.fallbacks
         assert chosen.trial is None
 
 
@@ -173,7 +181,7 @@ def test_a_key_for_a_name_is_for_what_it_leads_to(name: str) -> None:
 def test_a_small_model_that_is_not_for_the_key_does_not_stand_in() -> None:
     chosen = route(asked("big", policy=RoutingPolicy(degrade=True), models=frozenset({"big"})), LONG)
     assert said(chosen) == ("big", "explicit")
-    assert not chosen.instead
+    assert not chosen.fallbacks
 
 
 @pytest.mark.parametrize("name", ["other", "auto", "nothing", "mine"])
@@ -195,7 +203,7 @@ def test_token_ids_need_their_model_and_stay_with_it() -> None:
     assert refused.value.param == "logit_bias"
     named = route(asked("big", policy=RoutingPolicy(degrade=True), token_param="prompt"), LONG)
     assert said(named) == ("big", "explicit")
-    assert not named.instead
+    assert not named.fallbacks
 
 
 def test_no_question_is_scored_where_nothing_hangs_on_it() -> None:

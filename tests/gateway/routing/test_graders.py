@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.routing.fitting.checking import RULES, Check
+from gateway.routing.fitting.graders import RULES, Check
 
 CASES = [
     ("says", "Oslo", (), "The capital of Norway is Oslo, of course.", True),

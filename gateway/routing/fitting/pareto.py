@@ -89,7 +89,7 @@ def oracle(graded: Sequence[Graded]) -> Curve:
     return curve([each.gain / each.cost for each in graded], graded)
 
 
-def above(threshold: float, scores: Sequence[float], graded: Sequence[Graded]) -> tuple[float, float]:
+def at_threshold(threshold: float, scores: Sequence[float], graded: Sequence[Graded]) -> tuple[float, float]:
     """The share of the cost that goes to the large model, and the share of questions that are answered rightly, where
     those of this score and more go to it."""
     large = [score >= threshold for score in scores]

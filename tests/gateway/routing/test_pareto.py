@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.routing.fitting.curve import Graded, above, curve, oracle
+from gateway.routing.fitting.pareto import Graded, at_threshold, curve, oracle
 
 WON, LOST, BOTH, NEITHER = (
     Graded(small, large, 1.0) for small, large in ((False, True), (True, False), (True, True), (False, False))
@@ -71,5 +71,5 @@ def test_nobody_does_better_than_the_oracle(given: list[tuple[float, Graded]]) -
 def test_a_threshold_between_all_and_nothing(given: list[tuple[float, Graded]]) -> None:
     scores, graded = apart(given)
     found = curve(scores, graded)
-    assert above(0.0, scores, graded) == pytest.approx((1.0, found.large))
-    assert above(1.1, scores, graded) == pytest.approx((0.0, found.small))
+    assert at_threshold(0.0, scores, graded) == pytest.approx((1.0, found.large))
+    assert at_threshold(1.1, scores, graded) == pytest.approx((0.0, found.small))

@@ -27,12 +27,12 @@ Load = Callable[[Path], Engine]
 Progress = Callable[[int, int], None]
 
 
-class ExamFailed(OperatorError):
+class EvaluationFailed(OperatorError):
     """A question could not be asked."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ModelAnswer:
     """What a model said to the question of this key. `tokens` of prompt and answer together."""
 
     key: str
@@ -46,23 +46,23 @@ class AnswerBook:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._answers: dict[tuple[str, str], Answer] = {}
+        self._answers: dict[tuple[str, str], ModelAnswer] = {}
         if path.exists():
             for line in path.read_text(encoding="utf-8").splitlines():
                 if (answer := _answer(line)) is not None:
                     self._answers[answer.model, answer.key] = answer
 
-    def of(self, model: str) -> dict[str, Answer]:
+    def of(self, model: str) -> dict[str, ModelAnswer]:
         """By the question's key."""
         return {key: answer for (name, key), answer in self._answers.items() if name == model}
 
     @contextmanager
-    def writing(self) -> Iterator[Callable[[Answer], None]]:
+    def writing(self) -> Iterator[Callable[[ModelAnswer], None]]:
         """What is passed to it is on the file when it returns."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", encoding="utf-8") as file:
 
-            def write(answer: Answer) -> None:
+            def write(answer: ModelAnswer) -> None:
                 self._answers[answer.model, answer.key] = answer
                 file.write(json.dumps(asdict(answer), ensure_ascii=False) + "\n")
                 file.flush()
@@ -72,9 +72,9 @@ class AnswerBook:
             yield write
 
 
-def examine(
+def evaluate(
     model: Path, questions: Sequence[CheckedQuestion], book: AnswerBook, load: Load, progress: Progress
-) -> dict[str, Answer]:
+) -> dict[str, ModelAnswer]:
     """The answer to every question, by its key. The model is loaded only where one is missing.
 
     Raises:
@@ -86,7 +86,7 @@ def examine(
     if missing:
         with load(model) as engine, book.writing() as write:
 
-            def keep(answer: Answer) -> None:
+            def keep(answer: ModelAnswer) -> None:
                 write(answer)
                 known[answer.key] = answer
                 progress(len(known), len(questions))
@@ -103,7 +103,7 @@ def fingerprint(model: Path) -> str:
 
 
 async def _ask_all(
-    engine: Engine, model: str, questions: Sequence[CheckedQuestion], keep: Callable[[Answer], None]
+    engine: Engine, model: str, questions: Sequence[CheckedQuestion], keep: Callable[[ModelAnswer], None]
 ) -> None:
     """All at once: the engine queues what it has no room for.
 
@@ -114,25 +114,25 @@ async def _ask_all(
         async with asyncio.TaskGroup() as group:
             for question in questions:
                 group.create_task(_ask(engine, model, question, keep))
-    except* ExamFailed as failures:
+    except* EvaluationFailed as failures:
         raise failures.exceptions[0] from None
 
 
-async def _ask(engine: Engine, model: str, question: CheckedQuestion, keep: Callable[[Answer], None]) -> None:
+async def _ask(engine: Engine, model: str, question: CheckedQuestion, keep: Callable[[ModelAnswer], None]) -> None:
     (name,) = engine.models
     params = SamplingParams(temperature=0.0, max_tokens=question.max_tokens or DEFAULT_MAX_TOKENS)
     try:
         prompt = engine.models[name].text.encode_chat(question.messages)
         deltas = [delta async for delta in engine.stream(name, prompt, params)]
     except (ChatTemplateError, UnservableRequest, EngineError) as error:
-        raise ExamFailed(f"{model} cannot be asked {question.messages[-1]['content'][:60]!r}: {error}") from error
+        raise EvaluationFailed(f"{model} cannot be asked {question.messages[-1]['content'][:60]!r}: {error}") from error
     text = "".join(delta.text for delta in deltas)
-    keep(Answer(question.key, model, len(prompt) + sum(len(delta.token_ids) for delta in deltas), text))
+    keep(ModelAnswer(question.key, model, len(prompt) + sum(len(delta.token_ids) for delta in deltas), text))
 
 
-def _answer(line: str) -> Answer | None:
+def _answer(line: str) -> ModelAnswer | None:
     """None for a line that is not one."""
     try:
-        return Answer(**json.loads(line))
+        return ModelAnswer(**json.loads(line))
     except (ValueError, TypeError):
         return None

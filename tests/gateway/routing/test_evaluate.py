@@ -6,10 +6,17 @@ import pytest
 
 from engine.config import EngineConfig
 from engine.engine import Engine
-from gateway.routing.fitting.checking import Check
-from gateway.routing.fitting.curve import Graded
-from gateway.routing.fitting.exam import Answer, AnswerBook, ExamFailed, examine, fingerprint
-from gateway.routing.fitting.outcomes import Outcome, UnusableOutcomes, mark, read_outcomes, samples, write_outcomes
+from gateway.routing.fitting.evaluate import AnswerBook, EvaluationFailed, ModelAnswer, evaluate, fingerprint
+from gateway.routing.fitting.graders import Check
+from gateway.routing.fitting.outcomes import (
+    PairOutcome,
+    UnusableOutcomes,
+    grade,
+    read_outcomes,
+    samples,
+    write_outcomes,
+)
+from gateway.routing.fitting.pareto import Graded
 from gateway.routing.fitting.questions import CheckedQuestion
 from tests.support.tiny_models import make_checkpoint
 
@@ -36,7 +43,7 @@ def silent(done: int, total: int) -> None: ...
 
 def test_every_question_is_answered_and_counted(model: Path, tmp_path: Path) -> None:
     heard: list[tuple[int, int]] = []
-    answers = examine(model, QUESTIONS, AnswerBook(tmp_path / "book"), load, lambda *now: heard.append(now))
+    answers = evaluate(model, QUESTIONS, AnswerBook(tmp_path / "book"), load, lambda *now: heard.append(now))
     assert set(answers) == {question.key for question in QUESTIONS}
     assert heard == [(1, 2), (2, 2)]
     for question in QUESTIONS:
@@ -46,20 +53,20 @@ def test_every_question_is_answered_and_counted(model: Path, tmp_path: Path) -> 
 
 def test_what_is_in_the_book_is_not_asked_again(model: Path, tmp_path: Path) -> None:
     path = tmp_path / "book"
-    examine(model, QUESTIONS[:1], AnswerBook(path), load, silent)
+    evaluate(model, QUESTIONS[:1], AnswerBook(path), load, silent)
     with path.open("a") as file:
         file.write('{"key": "cut sho')
-    first = examine(model, QUESTIONS, AnswerBook(path), load, silent)
-    assert examine(model, QUESTIONS, AnswerBook(path), refuse, silent) == first
+    first = evaluate(model, QUESTIONS, AnswerBook(path), load, silent)
+    assert evaluate(model, QUESTIONS, AnswerBook(path), refuse, silent) == first
 
 
 def test_another_model_s_answers_are_not_taken(model: Path, tmp_path: Path) -> None:
     path = tmp_path / "book"
     with AnswerBook(path).writing() as write:
-        write(Answer(QUESTIONS[0].key, "another", 9, "one"))
-    answers = examine(model, QUESTIONS, AnswerBook(path), load, silent)
+        write(ModelAnswer(QUESTIONS[0].key, "another", 9, "one"))
+    answers = evaluate(model, QUESTIONS, AnswerBook(path), load, silent)
     assert answers[QUESTIONS[0].key].model == fingerprint(model)
-    assert AnswerBook(path).of("another") == {QUESTIONS[0].key: Answer(QUESTIONS[0].key, "another", 9, "one")}
+    assert AnswerBook(path).of("another") == {QUESTIONS[0].key: ModelAnswer(QUESTIONS[0].key, "another", 9, "one")}
 
 
 def test_a_model_that_changed_is_another(tmp_path: Path) -> None:
@@ -71,16 +78,16 @@ def test_a_model_that_changed_is_another(tmp_path: Path) -> None:
 
 def test_a_question_too_long_for_the_model_is_named(model: Path, tmp_path: Path) -> None:
     long = CheckedQuestion(({"role": "user", "content": "too long " * 5000},), Check("says", "x"))
-    with pytest.raises(ExamFailed, match="too long"):
-        examine(model, (long,), AnswerBook(tmp_path / "book"), load, silent)
+    with pytest.raises(EvaluationFailed, match="too long"):
+        evaluate(model, (long,), AnswerBook(tmp_path / "book"), load, silent)
 
 
 def test_outcomes_say_who_was_right_and_what_the_large_model_cost(tmp_path: Path) -> None:
     one, two = (question.key for question in QUESTIONS)
-    small = {one: Answer(one, "s", 10, "one"), two: Answer(two, "s", 11, "three")}
-    large = {one: Answer(one, "l", 20, "one"), two: Answer(two, "l", 21, "It is two.")}
-    marked = mark(QUESTIONS, small, large)
-    assert marked == [Outcome(one, True, True, 20), Outcome(two, False, True, 21)]
+    small = {one: ModelAnswer(one, "s", 10, "one"), two: ModelAnswer(two, "s", 11, "three")}
+    large = {one: ModelAnswer(one, "l", 20, "one"), two: ModelAnswer(two, "l", 21, "It is two.")}
+    marked = grade(QUESTIONS, small, large)
+    assert marked == [PairOutcome(one, True, True, 20), PairOutcome(two, False, True, 21)]
     write_outcomes(tmp_path / "outcomes.jsonl", marked)
     assert read_outcomes(tmp_path / "outcomes.jsonl") == marked
     found = samples(QUESTIONS, marked)
