@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from gateway.analytics import Analytics, migrate, open_analytics
-from gateway.analytics.sums import Dimension, Grain, Window
+from gateway.analytics.sums import Dimension, Grain, TimeRange
 from gateway.analytics.usage import events, series, totals
 from gateway.metering.journal.journal_file import HOUR_MS
 
@@ -54,7 +54,9 @@ async def fill(analytics: Analytics, rows: int) -> None:
 
 def questions(analytics: Analytics) -> dict[str, Callable[[], Awaitable[Any]]]:
     end_ms = START_MS + DAYS * DAY_MS
-    month, last_day, last_hour = (Window(end_ms - length_ms, end_ms) for length_ms in (DAYS * DAY_MS, DAY_MS, HOUR_MS))
+    month, last_day, last_hour = (
+        TimeRange(end_ms - length_ms, end_ms) for length_ms in (DAYS * DAY_MS, DAY_MS, HOUR_MS)
+    )
     one = {Dimension.TENANT: "tenant-7"}
     return {
         "a month by day and tenant": lambda: series(analytics, Grain.DAY, month, by=[Dimension.TENANT]),

@@ -46,7 +46,7 @@ class CircuitBreaker:
         self._unreachable_s = 0.0
         """For how long nothing has been answered, while it is open."""
         self._probe_every_s = FIRST_PROBE_S
-        self._turned: asyncio.Future[None] | None = None
+        self._decided: asyncio.Future[None] | None = None
         """Done when it has closed, or the store is away. None while it is closed."""
         self._prober: asyncio.Task[None] | None = None
         self.opened_total = 0
@@ -54,7 +54,7 @@ class CircuitBreaker:
 
     @property
     def is_open(self) -> bool:
-        return self._turned is not None
+        return self._decided is not None
 
     @property
     def is_away(self) -> bool:
@@ -73,9 +73,9 @@ class CircuitBreaker:
             self._refuse_if_open()  # it may have opened while this call waited
             return await self._ask(action)
 
-    async def turned(self, at_most_s: float) -> float:
+    async def wait_until_decided(self, at_most_s: float) -> float:
         """Wait until it has closed or the store is away. Returns how long that took."""
-        return 0.0 if self._turned is None else await wait_responsively(self._turned, at_most_s)
+        return 0.0 if self._decided is None else await wait_responsively(self._decided, at_most_s)
 
     async def aclose(self) -> None:
         if self._prober is not None:
@@ -91,9 +91,9 @@ class CircuitBreaker:
                 took_s = await wait_responsively(attempt, min(self._deadline.seconds, SILENT_S - silent_s))
                 if attempt.done():
                     answer = attempt.result()
-                    self._answered(took_s)
+                    self._record_answer(took_s)
                     return answer
-                self._deadline.missed()
+                self._deadline.on_timeout()
                 why = "no answer in time"
             except StoreAway as error:
                 why = str(error)
@@ -114,9 +114,9 @@ class CircuitBreaker:
         if self.is_open:
             raise _is_away()
 
-    def _answered(self, took_s: float) -> None:
+    def _record_answer(self, took_s: float) -> None:
         self._answers += 1
-        self._deadline.measured(took_s)
+        self._deadline.on_answer(took_s)
         self._probe_every_s = FIRST_PROBE_S
 
     def _open(self, why: str) -> None:
@@ -125,7 +125,7 @@ class CircuitBreaker:
         _log.warning("store of limits does not answer: %s", why)
         self.opened_total += 1
         self._unreachable_s = SILENT_S
-        self._turned = asyncio.get_running_loop().create_future()
+        self._decided = asyncio.get_running_loop().create_future()
         self._slots.turn_away(_is_away)
         self._prober = asyncio.create_task(self._probe_until_back())
 
@@ -146,19 +146,19 @@ class CircuitBreaker:
             finally:
                 await _abandon(attempt)
             self._unreachable_s += silent_s
-            self._turn_if_away()
+            self._decide_if_away()
 
-    def _turn_if_away(self) -> None:
-        if self.is_away and self._turned is not None and not self._turned.done():
+    def _decide_if_away(self) -> None:
+        if self.is_away and self._decided is not None and not self._decided.done():
             _log.warning("store of limits away for %.1f s: limits go by the local share", self._unreachable_s)
-            self._turned.set_result(None)
+            self._decided.set_result(None)
 
     def _close(self, took_s: float) -> None:
         _log.warning("store of limits back")
-        self._deadline.measured(took_s)
-        if self._turned is not None and not self._turned.done():
-            self._turned.set_result(None)
-        self._turned = None
+        self._deadline.on_answer(took_s)
+        if self._decided is not None and not self._decided.done():
+            self._decided.set_result(None)
+        self._decided = None
 
 
 def _is_away() -> StoreAway:

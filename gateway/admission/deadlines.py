@@ -29,7 +29,7 @@ class AnswerDeadline:
         self._srtt_s: float | None = None
         self._rttvar_s = 0.0
 
-    def measured(self, rtt_s: float) -> None:
+    def on_answer(self, rtt_s: float) -> None:
         """An answer took this long. Each attempt has its own connection, so a late one's answer is not mistaken for
         that of the next (Karn's problem), and every answer may be measured."""
         if self._srtt_s is None:
@@ -39,7 +39,7 @@ class AnswerDeadline:
             self._srtt_s += _SRTT_GAIN * (rtt_s - self._srtt_s)
         self.seconds = min(CEILING_S, self._srtt_s + max(FLOOR_S, _RTTVAR_FACTOR * self._rttvar_s))
 
-    def missed(self) -> None:
+    def on_timeout(self) -> None:
         """No answer within the deadline: back off until the next measurement."""
         self.seconds = min(CEILING_S, 2 * self.seconds)
 

@@ -1,6 +1,6 @@
 """Why a request is not admitted."""
 
-from gateway.admission.model import Measure, Refusal, Scope
+from gateway.admission.model import HoldRefusal, Measure, Scope
 from gateway.tenancy.limits import ScopeKind
 
 _SCOPE_WORDS = {
@@ -27,10 +27,10 @@ class QuotaExceeded(Exception):
     """A limit has no room for this request. The message is for the client.
 
     `code`: `insufficient_quota` for money, `request_exceeds_limit` for what no wait can help, else
-    `rate_limit_exceeded`. `retry_after_ms` as in `Refusal`.
+    `rate_limit_exceeded`. `retry_after_ms` as in `HoldRefusal`.
     """
 
-    def __init__(self, refusal: Refusal) -> None:
+    def __init__(self, refusal: HoldRefusal) -> None:
         self.refusal = refusal
         self.scope = refusal.quota.scope
         self.limit = refusal.quota.limit

@@ -13,13 +13,13 @@ from gateway.admission.model import (
     Committed,
     Demand,
     Hold,
+    HoldRefusal,
     HoldRequest,
     LimitState,
     Measure,
-    Outcome,
     Quota,
-    Refusal,
     Settlement,
+    SettleOutcome,
     Use,
 )
 from gateway.admission.store import LimitStore, StoreAway
@@ -45,7 +45,7 @@ class Limiter:
         self._admitted = 0
         self._cut = 0
         self._refused: Counter[Measure] = Counter()
-        self._outcomes: Counter[Outcome] = Counter()
+        self._outcomes: Counter[SettleOutcome] = Counter()
         self._exceeded = 0
 
     async def hold(
@@ -62,7 +62,7 @@ class Limiter:
         if not demands:
             return Hold(request_id, 0, desired_tokens, None, (), ())
         request = _in_range(request_id, demands, minimum_tokens, desired_tokens)
-        if isinstance(request, Refusal):
+        if isinstance(request, HoldRefusal):
             self._refused[request.quota.scope.measure] += 1
             raise QuotaExceeded(request)
         try:
@@ -72,7 +72,7 @@ class Limiter:
             unheard = Hold(request_id, 0, desired_tokens, None, request.demands, ())
             self._track(asyncio.create_task(self._free(unheard)))
             raise
-        if isinstance(answer, Refusal):
+        if isinstance(answer, HoldRefusal):
             self._refused[answer.quota.scope.measure] += 1
             raise QuotaExceeded(answer)
         self._admitted += 1
@@ -106,7 +106,7 @@ class Limiter:
     def counts(self) -> Mapping[str, int]:
         """For metrics: what happened since the start; `open` is of this moment."""
         refused = {f"refused_{measure.value}": self._refused[measure] for measure in Measure}
-        outcomes = {outcome.value: self._outcomes[outcome] for outcome in Outcome}
+        outcomes = {outcome.value: self._outcomes[outcome] for outcome in SettleOutcome}
         return {
             "open": len(self._open),
             "admitted": self._admitted,
@@ -128,7 +128,7 @@ class Limiter:
     async def _settle(self, hold: Hold, use: Use) -> Settlement:
         self._open.pop(hold.request_id, None)
         if not hold.demands:
-            return Settlement(Outcome.SETTLED)
+            return Settlement(SettleOutcome.SETTLED)
         task = asyncio.create_task(self._settle_in_store(hold, use))
         self._track(task)
         return await asyncio.shield(task)
@@ -146,7 +146,7 @@ class Limiter:
         settlement = await self._store.settle(hold, use)
         self._outcomes[settlement.outcome] += 1
         self._exceeded += settlement.exceeded
-        if settlement.exceeded or settlement.outcome is Outcome.LATE:
+        if settlement.exceeded or settlement.outcome is SettleOutcome.LATE:
             _log.warning(
                 "hold of request %s settled out of order: %s, exceeded: %s",
                 hold.request_id,
@@ -170,12 +170,12 @@ class Limiter:
 
 def _in_range(
     request_id: str, demands: Sequence[Demand], minimum_tokens: int, desired_tokens: int
-) -> HoldRequest | Refusal:
+) -> HoldRequest | HoldRefusal:
     """The request, with no more desired than stores can count. No limit is above `MAX_AMOUNT`, so none has room for
     more, and a request that needs more is refused for good."""
     for demand in demands:
         if demand.amount(minimum_tokens) > MAX_AMOUNT:
-            return Refusal(demand.quota, None, ())
+            return HoldRefusal(demand.quota, None, ())
         if demand.per_token:
             desired_tokens = min(desired_tokens, (MAX_AMOUNT - demand.fixed) // demand.per_token)
     return HoldRequest(request_id, tuple(demands), minimum_tokens, desired_tokens)

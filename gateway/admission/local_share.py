@@ -27,18 +27,18 @@ from gateway.admission.model import (
     Committed,
     Demand,
     Hold,
+    HoldRefusal,
     HoldRequest,
     LimitState,
     Measure,
-    Outcome,
     Quota,
-    Refusal,
     Scope,
     Settlement,
+    SettleOutcome,
     Use,
 )
 from gateway.admission.store import LimitStore, StoreAway
-from gateway.admission.windows import Window
+from gateway.admission.windows import LimitWindow
 
 MAX_DEFERRED = 100_000
 MERGE_S = 1.0
@@ -49,9 +49,9 @@ DEGRADED_RETRY_MS = 5_000
 _COUNTED_IN_ONES = (Measure.REQUESTS_PER_MINUTE, Measure.CONCURRENT)
 
 
-_LONG = (Window.DAY, Window.MONTH, Window.EVER)
+_LONG = (LimitWindow.DAY, LimitWindow.MONTH, LimitWindow.EVER)
 """What is overspent in them is not made up for within minutes."""
-_BY_LENGTH = (Window.OPEN, Window.MINUTE, *_LONG)
+_BY_LENGTH = (LimitWindow.OPEN, LimitWindow.MINUTE, *_LONG)
 
 
 class SharedStore(LimitStore, Protocol):
@@ -75,11 +75,11 @@ class LocalShare:
         self._merged = 0
         self._dropped = 0
 
-    async def hold(self, request: HoldRequest) -> Hold | Refusal:
+    async def hold(self, request: HoldRequest) -> Hold | HoldRefusal:
         """Raises: StoreAway, where only the shared store may decide; what it may have held is released."""
         attempts = 0
 
-        async def ask() -> Hold | Refusal:
+        async def ask() -> Hold | HoldRefusal:
             nonlocal attempts
             attempts += 1
             return await self._shared.hold(request)
@@ -88,13 +88,13 @@ class LocalShare:
         while True:
             try:
                 answer = await self._breaker.call(request.tenant_id, ask)
-                if attempts > 1 and isinstance(answer, Refusal):  # an earlier attempt may arrive after this one
+                if attempts > 1 and isinstance(answer, HoldRefusal):  # an earlier attempt may arrive after this one
                     self._release_unheard(request)
                 return answer
             except StoreAway as error:
                 if self._may_share(request):
                     answer = await self._hold_locally(request)
-                    if attempts and isinstance(answer, Refusal):
+                    if attempts and isinstance(answer, HoldRefusal):
                         self._release_unheard(request)
                     return answer
                 if not self._breaker.is_open or self._breaker.is_away or waited_s >= PATIENCE_S:
@@ -102,7 +102,7 @@ class LocalShare:
                         self._release_unheard(request)
                     self._unchecked += 1
                     raise StoreAway(str(error), _hardest(request)) from error
-            waited_s += await self._breaker.turned(PATIENCE_S - waited_s)
+            waited_s += await self._breaker.wait_until_decided(PATIENCE_S - waited_s)
 
     async def extend(self, hold: Hold) -> bool:
         """Raises: StoreAway, where the hold is the shared store's and that is away."""
@@ -114,7 +114,7 @@ class LocalShare:
         if not hold.degraded:
             return await self._settle_shared(hold, use)
         settlement = await self._local.settle(hold, use)
-        if settlement.outcome is not Outcome.REPEATED:
+        if settlement.outcome is not SettleOutcome.REPEATED:
             # Where a call without an answer has left a hold after all, this frees it too.
             await self._settle_shared(hold, use)
         return settlement
@@ -154,12 +154,12 @@ class LocalShare:
         if self._merger is not None:
             self._merger.cancel()
             await asyncio.wait([self._merger])
-            await self._breaker.turned(PATIENCE_S)
+            await self._breaker.wait_until_decided(PATIENCE_S)
             await self._merge()
         await self._breaker.aclose()
         await self._shared.aclose()
 
-    async def _hold_locally(self, request: HoldRequest) -> Hold | Refusal:
+    async def _hold_locally(self, request: HoldRequest) -> Hold | HoldRefusal:
         self._degraded += 1
         scaled = tuple(
             Demand(self._share_of(demand.quota), demand.fixed, demand.per_token) for demand in request.demands
@@ -177,7 +177,7 @@ class LocalShare:
         if not self._breaker.is_open:
             return False
         windows = {demand.quota.scope.measure.window for demand in request.demands}
-        return Window.EVER not in windows and (self._breaker.is_away or windows.isdisjoint(_LONG))
+        return LimitWindow.EVER not in windows and (self._breaker.is_away or windows.isdisjoint(_LONG))
 
     def _release_unheard(self, request: HoldRequest) -> None:
         """A call without an answer may have taken the hold."""
@@ -192,7 +192,7 @@ class LocalShare:
             return await self._breaker.call(_tenant_of(hold), lambda: self._shared.settle(hold, use))
         except StoreAway:
             self._defer(hold, use)
-            return Settlement(Outcome.DEFERRED)
+            return Settlement(SettleOutcome.DEFERRED)
 
     def _defer(self, hold: Hold, use: Use) -> None:
         if len(self._deferred) >= MAX_DEFERRED:

@@ -12,17 +12,17 @@ from gateway.admission.model import (
     Committed,
     Demand,
     Hold,
+    HoldRefusal,
     HoldRequest,
     LimitState,
-    Outcome,
     Quota,
-    Refusal,
     Scope,
     Settlement,
+    SettleOutcome,
     Use,
 )
 from gateway.admission.store import FINISHED_MS, HOLD_TTL_MS
-from gateway.admission.windows import MINUTE_MS, Window, bucket_at, still_counts
+from gateway.admission.windows import MINUTE_MS, LimitWindow, bucket_at, still_counts
 
 MAX_FINISHED = 100_000
 """Settled and expired requests that are remembered, at most."""
@@ -56,7 +56,7 @@ class _Record:
 class _Counter:
     """Held and committed amounts by bucket. `used` is the sum of all of them."""
 
-    window: Window
+    window: LimitWindow
     held: dict[int, int] = field(default_factory=dict)
     committed: dict[int, int] = field(default_factory=dict)
     last_ms: dict[int, int] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class _Counter:
 
     def forget_past(self, now_ms: int) -> None:
         """Drop the buckets that have left the window."""
-        if self.window is Window.MINUTE:
+        if self.window is LimitWindow.MINUTE:
             past = [bucket for bucket, last_ms in self.last_ms.items() if last_ms + MINUTE_MS <= now_ms]
         else:
             oldest = bucket_at(self.window, now_ms)
@@ -85,7 +85,7 @@ class _Counter:
         bucket = bucket_at(self.window, now_ms)
         self.held[bucket] = self.held.get(bucket, 0) + amount
         self.used += amount
-        if self.window is Window.MINUTE:
+        if self.window is LimitWindow.MINUTE:
             self.last_ms[bucket] = now_ms
 
     def free(self, bucket: int, amount: int) -> None:
@@ -100,7 +100,7 @@ class _Counter:
         """In the bucket of a moment, if that still counts. `besides`: what of it is there already."""
         bucket = bucket_at(self.window, at_ms)
         mark = bucket
-        if self.window is Window.MINUTE:
+        if self.window is LimitWindow.MINUTE:
             mark = min(now_ms, max(self.last_ms.get(bucket, at_ms), at_ms))
         if besides:
             amount -= self.committed.get(bucket, 0)
@@ -108,13 +108,13 @@ class _Counter:
             return
         self.committed[bucket] = self.committed.get(bucket, 0) + amount
         self.used += amount
-        if self.window is Window.MINUTE:
+        if self.window is LimitWindow.MINUTE:
             self.last_ms[bucket] = mark
 
     @property
     def newest(self) -> int | None:
         """The mark of the newest bucket that counts, if any does."""
-        if self.window is Window.MINUTE:
+        if self.window is LimitWindow.MINUTE:
             counted = (last for bucket, last in self.last_ms.items() if bucket in self.held or bucket in self.committed)
             return max(counted, default=None)
         return max(self.held.keys() | self.committed.keys(), default=None)
@@ -129,7 +129,7 @@ class _Counter:
         return dict(sorted(sums.items()))
 
     def _mark(self, bucket: int) -> int:
-        return self.last_ms[bucket] if self.window is Window.MINUTE else bucket
+        return self.last_ms[bucket] if self.window is LimitWindow.MINUTE else bucket
 
 
 class MemoryStore:
@@ -146,7 +146,7 @@ class MemoryStore:
         self._finished: OrderedDict[tuple[str, str], _Record] = OrderedDict()
         self._expiries: list[tuple[int, tuple[str, str]]] = []
 
-    async def hold(self, request: HoldRequest) -> Hold | Refusal:
+    async def hold(self, request: HoldRequest) -> Hold | HoldRefusal:
         now = self._now()
         id = (request.tenant_id, request.request_id)
         known = self._open.get(id) or self._finished.get(id)
@@ -179,20 +179,20 @@ class MemoryStore:
         now = self._now()
         id = _id(hold)
         record = self._open.pop(id, None) or self._finished.pop(id, None)
-        outcome = Outcome.UNKNOWN
+        outcome = SettleOutcome.UNKNOWN
         if record is None:
             record = _Record(hold, now)
         elif record.state is _State.OPEN:
-            outcome = Outcome.SETTLED
+            outcome = SettleOutcome.SETTLED
             self._free(record)
         elif record.state is _State.EXPIRED:
-            outcome = Outcome.LATE
+            outcome = SettleOutcome.LATE
         else:
-            outcome = Outcome.REPEATED
-        if outcome is not Outcome.REPEATED:
+            outcome = SettleOutcome.REPEATED
+        if outcome is not SettleOutcome.REPEATED:
             self._commit(hold, use, now)
         self._finish(id, record, _State.SETTLED, now)
-        return Settlement(outcome, outcome is not Outcome.REPEATED and exceeds(hold, use))
+        return Settlement(outcome, outcome is not SettleOutcome.REPEATED and exceeds(hold, use))
 
     async def usage(self, quotas: Sequence[Quota]) -> tuple[LimitState, ...]:
         now = self._now()
@@ -255,7 +255,7 @@ class MemoryStore:
         counter.bring_back(now)
         return counter
 
-    def _refusal(self, request: HoldRequest, counters: Sequence[_Counter], now: int) -> Refusal | None:
+    def _refusal(self, request: HoldRequest, counters: Sequence[_Counter], now: int) -> HoldRefusal | None:
         blocked = [
             (demand.quota, _blocking_mark(demand.quota.limit, need, counter.amounts()))
             for demand, counter in zip(request.demands, counters, strict=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gateway.admission.windows import Window
+from gateway.admission.windows import LimitWindow
 from gateway.tenancy.limits import MAX_LIMIT, ScopeKind
 
 MAX_AMOUNT = MAX_LIMIT
@@ -26,7 +26,7 @@ class Measure(StrEnum):
     """Of what was ever paid in advance."""
 
     @property
-    def window(self) -> Window:
+    def window(self) -> LimitWindow:
         return _WINDOWS[self]
 
     @property
@@ -39,12 +39,12 @@ class Measure(StrEnum):
 
 
 _WINDOWS = {
-    Measure.REQUESTS_PER_MINUTE: Window.MINUTE,
-    Measure.TOKENS_PER_MINUTE: Window.MINUTE,
-    Measure.TOKENS_PER_DAY: Window.DAY,
-    Measure.CONCURRENT: Window.OPEN,
-    Measure.NANODOLLARS_PER_MONTH: Window.MONTH,
-    Measure.CREDIT_NANODOLLARS: Window.EVER,
+    Measure.REQUESTS_PER_MINUTE: LimitWindow.MINUTE,
+    Measure.TOKENS_PER_MINUTE: LimitWindow.MINUTE,
+    Measure.TOKENS_PER_DAY: LimitWindow.DAY,
+    Measure.CONCURRENT: LimitWindow.OPEN,
+    Measure.NANODOLLARS_PER_MONTH: LimitWindow.MONTH,
+    Measure.CREDIT_NANODOLLARS: LimitWindow.EVER,
 }
 
 
@@ -187,7 +187,7 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class HoldRefusal:
     """Nothing is held, as `quota` (the one to wait longest for, where there are several) has no room.
 
     `retry_after_ms` is when there is room at the latest, if nobody else takes it; for concurrency, a guess. None:
@@ -200,7 +200,7 @@ class Refusal:
     degraded: bool = False
 
 
-class Outcome(StrEnum):
+class SettleOutcome(StrEnum):
     """What became of a settlement. Use is committed exactly once, whichever it is."""
 
     SETTLED = "settled"
@@ -219,5 +219,5 @@ class Outcome(StrEnum):
 class Settlement:
     """`exceeded`: more was used than was held, so that a limit may have been passed."""
 
-    outcome: Outcome
+    outcome: SettleOutcome
     exceeded: bool = False

@@ -22,13 +22,13 @@ from gateway.admission.decisions import exceeds, refusal_of, state_of
 from gateway.admission.model import (
     Committed,
     Hold,
+    HoldRefusal,
     HoldRequest,
     LimitState,
-    Outcome,
     Quota,
-    Refusal,
     Scope,
     Settlement,
+    SettleOutcome,
     Use,
 )
 from gateway.admission.replica_ledger import ReplicaLedger
@@ -38,10 +38,10 @@ _NEVER, _CLEAR = -2, -3
 _LOST = ([-1], -1, b"lost")
 """How scripts say that Redis no longer has what this replica recorded."""
 _OUTCOMES = {
-    b"open": Outcome.SETTLED,
-    b"expired": Outcome.LATE,
-    b"settled": Outcome.REPEATED,
-    b"unknown": Outcome.UNKNOWN,
+    b"open": SettleOutcome.SETTLED,
+    b"expired": SettleOutcome.LATE,
+    b"settled": SettleOutcome.REPEATED,
+    b"unknown": SettleOutcome.UNKNOWN,
 }
 
 
@@ -76,7 +76,7 @@ class RedisStore:
         """
         return cls(Redis.from_url(url, retry=Retry(NoBackoff(), 1)), replica=replica)
 
-    async def hold(self, request: HoldRequest) -> Hold | Refusal:
+    async def hold(self, request: HoldRequest) -> Hold | HoldRefusal:
         quotas = [demand.quota for demand in request.demands]
         arguments: list[str | int] = [request.request_id, HOLD_TTL_MS, request.minimum_tokens, request.desired_tokens]
         for demand in request.demands:
@@ -113,7 +113,7 @@ class RedisStore:
         keys = [*_request_keys(tenant_id, hold.request_id), *map(_counter_key, scopes)]
         outcome = _OUTCOMES[cast(bytes, await self._recovering(self._settle, tenant_id, keys, arguments))]
         self._ledger.on_settle(hold, use, outcome)
-        return Settlement(outcome, outcome is not Outcome.REPEATED and exceeds(hold, use))
+        return Settlement(outcome, outcome is not SettleOutcome.REPEATED and exceeds(hold, use))
 
     async def usage(self, quotas: Sequence[Quota]) -> tuple[LimitState, ...]:
         tenant_id = quotas[0].scope.tenant_id

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gateway.admission.model import Committed, Hold, Outcome, Scope, Use
-from gateway.admission.windows import Window, bucket_at
+from gateway.admission.model import Committed, Hold, Scope, SettleOutcome, Use
+from gateway.admission.windows import LimitWindow, bucket_at
 
-_LONG = (Window.DAY, Window.MONTH, Window.EVER)
+_LONG = (LimitWindow.DAY, LimitWindow.MONTH, LimitWindow.EVER)
 """Windows whose committed amounts are recorded again. A minute has passed before it matters."""
 
 
@@ -41,11 +41,11 @@ class ReplicaLedger:
         """The store has taken a hold."""
         self._tenant(_tenant_of(hold)).open[hold.request_id] = hold
 
-    def on_settle(self, hold: Hold, use: Use, outcome: Outcome) -> None:
+    def on_settle(self, hold: Hold, use: Use, outcome: SettleOutcome) -> None:
         """The store has settled a hold. A repetition counts where the first answer was lost."""
         tenant_id = _tenant_of(hold)
         was_open = self._tenant(tenant_id).open.pop(hold.request_id, None) is not None
-        if was_open or outcome is not Outcome.REPEATED:
+        if was_open or outcome is not SettleOutcome.REPEATED:
             for demand in hold.demands:
                 scope = demand.quota.scope
                 self._add(Committed(scope, hold.at_ms, use.of(scope.measure)))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from gateway.admission.model import Committed, Hold, HoldRequest, LimitState, Quota, Refusal, Scope, Settlement, Use
+from gateway.admission.model import Committed, Hold, HoldRefusal, HoldRequest, LimitState, Quota, Scope, Settlement, Use
 
 HOLD_TTL_MS = 30_000
 """How long a hold lives without a sign of life from whoever took it."""
@@ -28,7 +28,7 @@ class LimitStore(Protocol):
     once. What is committed is never taken back.
     """
 
-    async def hold(self, request: HoldRequest) -> Hold | Refusal:
+    async def hold(self, request: HoldRequest) -> Hold | HoldRefusal:
         """Take all demands at once, with as many tokens as there is room for up to the desired, or nothing. The
         same request id again gets the same hold again."""
         ...

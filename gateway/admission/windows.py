@@ -25,7 +25,7 @@ MINUTE_MS = 60_000
 DAY_MS = 86_400_000
 
 
-class Window(StrEnum):
+class LimitWindow(StrEnum):
     MINUTE = "minute"
     DAY = "day"
     MONTH = "month"
@@ -33,34 +33,34 @@ class Window(StrEnum):
     OPEN = "open"
 
 
-def bucket_at(window: Window, at_ms: int) -> int:
+def bucket_at(window: LimitWindow, at_ms: int) -> int:
     """The bucket that a moment (Unix milliseconds) is in."""
     match window:
-        case Window.MINUTE:
+        case LimitWindow.MINUTE:
             return at_ms // BUCKET_MS
-        case Window.DAY:
+        case LimitWindow.DAY:
             return at_ms // DAY_MS
-        case Window.MONTH:
+        case LimitWindow.MONTH:
             at = datetime.fromtimestamp(at_ms // 1000, UTC)
             return at.year * 12 + at.month - 1
-        case Window.EVER | Window.OPEN:
+        case LimitWindow.EVER | LimitWindow.OPEN:
             return 0
 
 
-def still_counts(window: Window, mark: int, now_ms: int) -> bool:
+def still_counts(window: LimitWindow, mark: int, now_ms: int) -> bool:
     """Whether a bucket with this mark has not left the window."""
-    return mark + MINUTE_MS > now_ms if window is Window.MINUTE else mark >= bucket_at(window, now_ms)
+    return mark + MINUTE_MS > now_ms if window is LimitWindow.MINUTE else mark >= bucket_at(window, now_ms)
 
 
-def leaves_at_ms(window: Window, mark: int) -> int | None:
+def leaves_at_ms(window: LimitWindow, mark: int) -> int | None:
     """When a bucket with this mark stops counting. None: never by itself."""
     match window:
-        case Window.MINUTE:
+        case LimitWindow.MINUTE:
             return mark + MINUTE_MS
-        case Window.DAY:
+        case LimitWindow.DAY:
             return (mark + 1) * DAY_MS
-        case Window.MONTH:
+        case LimitWindow.MONTH:
             year, month = divmod(mark + 1, 12)
             return int(datetime(year, month + 1, 1, tzinfo=UTC).timestamp()) * 1000
-        case Window.EVER | Window.OPEN:
+        case LimitWindow.EVER | LimitWindow.OPEN:
             return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from gateway.analytics.store import Analytics
-from gateway.analytics.sums import DISTINCT_EVENTS, DURING, PARTITIONWISE, Window, instant
+from gateway.analytics.sums import DISTINCT_EVENTS, DURING, PARTITIONWISE, TimeRange, instant
 
 MAX_FINDINGS = 1000
 DAY_MS = 86_400_000
@@ -28,7 +28,7 @@ class SourceHour:
     cost_nanodollars: int
 
 
-async def source_hours(analytics: Analytics, window: Window) -> list[SourceHour]:
+async def source_hours(analytics: Analytics, window: TimeRange) -> list[SourceHour]:
     """To be compared with what the sources say. Ordered."""
     rows = await analytics.query(
         f"""
@@ -52,7 +52,7 @@ class StoredEvent:
 
 
 async def stored_events(
-    analytics: Analytics, source: str, window: Window, *, after_sequence: int = 0, limit: int = MAX_FINDINGS
+    analytics: Analytics, source: str, window: TimeRange, *, after_sequence: int = 0, limit: int = MAX_FINDINGS
 ) -> list[StoredEvent]:
     """A source's events in a window by number, from after `after_sequence` on: a page, the last one is not full.
 
@@ -70,14 +70,14 @@ async def stored_events(
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class SequenceGap:
     """Numbers `first` to `last` of a source are not there."""
 
     first: int
     last: int
 
 
-async def gaps(analytics: Analytics, source: str, window: Window) -> list[Gap]:
+async def gaps(analytics: Analytics, source: str, window: TimeRange) -> list[SequenceGap]:
     """Holes below the events of a window, those before the source's first number included. Ordered.
 
     What is missing after the last event can only be told by the source.
@@ -109,7 +109,7 @@ async def gaps(analytics: Analytics, source: str, window: Window) -> list[Gap]:
             "below": await _last_before(analytics, source, window.start_ms - NEIGHBOURS_MS),
         },
     )
-    return [Gap(*row) for row in rows]
+    return [SequenceGap(*row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Copies:
     differing: bool
 
 
-async def copies(analytics: Analytics, source: str, window: Window) -> list[Copies]:
+async def copies(analytics: Analytics, source: str, window: TimeRange) -> list[Copies]:
     """Events of a window that are stored more than once and not merged yet. Ordered by number."""
     rows = await analytics.query(
         f"""
@@ -144,7 +144,7 @@ class ReusedSequence:
     event_ids: tuple[UUID, ...]
 
 
-async def reused_sequences(analytics: Analytics, source: str, window: Window) -> list[ReusedSequence]:
+async def reused_sequences(analytics: Analytics, source: str, window: TimeRange) -> list[ReusedSequence]:
     rows = await analytics.query(
         f"""
         SELECT sequence, arraySort(groupUniqArray({MAX_FINDINGS})(event_id)) AS ids
@@ -161,7 +161,7 @@ async def _last_before(analytics: Analytics, source: str, instant_ms: int) -> in
     for start_ms in (instant_ms - DAY_MS, 0):
         [(last,)] = await analytics.query(
             f"SELECT max(sequence) FROM usage_events WHERE source = {{source:String}} AND {DURING}",
-            {"source": source, **Window(start_ms, instant_ms).parameters},
+            {"source": source, **TimeRange(start_ms, instant_ms).parameters},
         )
         if last:
             break

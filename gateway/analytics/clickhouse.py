@@ -19,7 +19,7 @@ ANSWER_TIMEOUT_S = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerAddress:
     """Where a server is, and as whom to ask it."""
 
     scheme: str
@@ -33,7 +33,7 @@ class Server:
 class ClickHouse:
     """`Analytics` on a server."""
 
-    def __init__(self, server: Server, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+    def __init__(self, server: ServerAddress, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         self._server = server
         self._answer_timeout_s = answer_timeout_s
         self._client: AsyncClient | None = None

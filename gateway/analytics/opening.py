@@ -22,7 +22,7 @@ def open_analytics(url: str) -> Analytics:
     scheme = url.partition("://")[0]
     # The drivers take a while to import, and a gateway needs one of them.
     if scheme in DEFAULT_PORTS:
-        from gateway.analytics.clickhouse import ClickHouse, Server
+        from gateway.analytics.clickhouse import ClickHouse, ServerAddress
 
         parts = urlsplit(url)
         try:
@@ -33,7 +33,7 @@ def open_analytics(url: str) -> Analytics:
         if not parts.hostname or "/" in database or parts.query or parts.fragment:
             raise InvalidAnalyticsURL("a ClickHouse URL is http(s)://user:password@host:port/database")
         user, password = unquote(parts.username or DEFAULT_USER), unquote(parts.password or "")
-        return ClickHouse(Server(scheme, parts.hostname, port, user, password, database or DEFAULT_DATABASE))
+        return ClickHouse(ServerAddress(scheme, parts.hostname, port, user, password, database or DEFAULT_DATABASE))
     from gateway.analytics.embedded import EmbeddedClickHouse
 
     if url == MEMORY_URL:

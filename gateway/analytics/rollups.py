@@ -15,7 +15,7 @@ from gateway.analytics.sums import (
     SUMS_OF_EVENTS,
     Dimension,
     Grain,
-    Window,
+    TimeRange,
     instant,
 )
 
@@ -25,7 +25,7 @@ _BUCKETS_DURING = f"bucket >= {instant('start_ms')} AND bucket < {instant('end_m
 _HOUR_MS = Grain.HOUR.length_ms
 
 
-async def drifted(analytics: Analytics, grain: Grain, window: Window) -> list[Window]:
+async def find_drift(analytics: Analytics, grain: Grain, window: TimeRange) -> list[TimeRange]:
     """Where in a window the sums differ from the distinct events: whole hours, or days for `Grain.DAY`. Ordered.
 
     An event that is being stored at this moment may be in one and not yet in the other: ask of what is past.
@@ -39,10 +39,10 @@ async def drifted(analytics: Analytics, grain: Grain, window: Window) -> list[Wi
         """,
         window.widened_to(unit_ms).parameters,
     )
-    return [Window(unit * unit_ms, (unit + 1) * unit_ms) for (unit,) in rows]
+    return [TimeRange(unit * unit_ms, (unit + 1) * unit_ms) for (unit,) in rows]
 
 
-async def rebuild(analytics: Analytics, window: Window) -> int:
+async def rebuild(analytics: Analytics, window: TimeRange) -> int:
     """Put the sums of a window right in every grain, widened to whole hours and days; how many sums were wrong.
 
     The window must be past: no sink may be storing events of it. Two processes may rebuild at once, and each may be
@@ -50,12 +50,12 @@ async def rebuild(analytics: Analytics, window: Window) -> int:
     """
     corrected = 0
     for grain in Grain:
-        for unit in await drifted(analytics, grain, window):
+        for unit in await find_drift(analytics, grain, window):
             corrected += await _correct(analytics, grain, unit)
     return corrected
 
 
-async def _correct(analytics: Analytics, grain: Grain, unit: Window) -> int:
+async def _correct(analytics: Analytics, grain: Grain, unit: TimeRange) -> int:
     # First the state, then the differences: what is added in between makes this token stale, never the correction.
     [(corrections, events)] = await analytics.query(
         f"SELECT sum(corrections), sum(events) FROM {grain.table} WHERE {_BUCKETS_DURING}", unit.parameters

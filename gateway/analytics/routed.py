@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from gateway.analytics.store import Analytics
-from gateway.analytics.sums import DISTINCT_EVENTS, DURING, PARTITIONWISE, Grain, Window
+from gateway.analytics.sums import DISTINCT_EVENTS, DURING, PARTITIONWISE, Grain, TimeRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Routed:
 
 
 async def routed(
-    analytics: Analytics, grain: Grain, window: Window, *, limit: int, tenant_id: str | None = None
+    analytics: Analytics, grain: Grain, window: TimeRange, *, limit: int, tenant_id: str | None = None
 ) -> list[Routed]:
     """What was routed in a window, by bucket; at most `limit` of them, ordered by time."""
     condition = DURING if tenant_id is None else f"{DURING} AND tenant_id = {{tenant_id:String}}"

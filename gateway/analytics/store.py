@@ -10,7 +10,7 @@ MAX_INSERT_ROWS = 10_000
 Row = tuple[Any, ...]
 Parameter = str | int | UUID | Sequence[str] | Sequence[int] | Sequence[UUID]
 Parameters = Mapping[str, Parameter]
-"""For `{name:Type}` in a statement. Instants go as milliseconds: see `Window`."""
+"""For `{name:Type}` in a statement. Instants go as milliseconds: see `TimeRange`."""
 
 
 class Analytics(Protocol):

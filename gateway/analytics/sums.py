@@ -7,7 +7,7 @@ from typing import Any, Self
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TimeRange:
     """Instants from `start_ms` to before `end_ms`, Unix milliseconds."""
 
     start_ms: int
@@ -22,9 +22,9 @@ class Window:
         """For `DURING`."""
         return {"start_ms": self.start_ms, "end_ms": self.end_ms}
 
-    def widened_to(self, unit_ms: int) -> "Window":
+    def widened_to(self, unit_ms: int) -> "TimeRange":
         """The whole units, counted from the epoch, that it touches."""
-        return Window(self.start_ms // unit_ms * unit_ms, -(-self.end_ms // unit_ms) * unit_ms)
+        return TimeRange(self.start_ms // unit_ms * unit_ms, -(-self.end_ms // unit_ms) * unit_ms)
 
 
 def instant(parameter: str) -> str:
@@ -33,7 +33,7 @@ def instant(parameter: str) -> str:
 
 
 DURING = f"occurred_at >= {instant('start_ms')} AND occurred_at < {instant('end_ms')}"
-"""Condition on events, with `Window.parameters`."""
+"""Condition on events, with `TimeRange.parameters`."""
 
 
 class Dimension(StrEnum):

@@ -20,7 +20,7 @@ from gateway.analytics.sums import (
     Dimension,
     Grain,
     Sums,
-    Window,
+    TimeRange,
     instant,
 )
 
@@ -80,7 +80,7 @@ class Total:
     sums: Sums
 
 
-async def totals(analytics: Analytics, window: Window, *, tenant_id: str | None = None) -> list[Total]:
+async def totals(analytics: Analytics, window: TimeRange, *, tenant_id: str | None = None) -> list[Total]:
     """What was used in a window, from the distinct events; of every tenant unless one is named. Ordered."""
     condition, parameters = _of_tenant(DURING, window.parameters, tenant_id)
     rows = await analytics.query(
@@ -111,7 +111,7 @@ class Point:
 async def series(
     analytics: Analytics,
     grain: Grain,
-    window: Window,
+    window: TimeRange,
     *,
     by: Collection[Dimension] = (),
     only: Mapping[Dimension, str] | None = None,
@@ -153,7 +153,7 @@ class EventPage:
 
 async def events(
     analytics: Analytics,
-    window: Window,
+    window: TimeRange,
     *,
     only: Mapping[Dimension, str] | None = None,
     marked: Mapping[Mark, str] | None = None,

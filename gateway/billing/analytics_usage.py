@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from gateway.analytics.store import Analytics
-from gateway.analytics.sums import DISTINCT_EVENTS, DURING, PARTITIONWISE, Window, instant
+from gateway.analytics.sums import DISTINCT_EVENTS, DURING, PARTITIONWISE, TimeRange, instant
 from gateway.billing.month import Month
 from gateway.billing.usage import EngineTime, LineKey, UsageSum
 from gateway.common.timestamps import unix_ms
@@ -76,4 +76,4 @@ class AnalyticsUsage:
 
 
 def _window(start: datetime, end: datetime) -> dict[str, Any]:
-    return dict(Window(unix_ms(start), unix_ms(end)).parameters)
+    return dict(TimeRange(unix_ms(start), unix_ms(end)).parameters)

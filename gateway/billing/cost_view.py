@@ -62,10 +62,10 @@ async def cost_view(times: EngineTimes, start: datetime, end: datetime, gpu_hour
         InvalidAmount: the price is not whole nanodollars.
     """
     hour = None if gpu_hour_dollars is None else parse_dollars(f"{gpu_hour_dollars:f}")
-    return reckon_costs(await times.engine_times(start, end), hour)
+    return divide_costs(await times.engine_times(start, end), hour)
 
 
-def reckon_costs(times: Iterable[EngineTime], nanodollars_per_hour: int | None) -> CostView:
+def divide_costs(times: Iterable[EngineTime], nanodollars_per_hour: int | None) -> CostView:
     """Rows in order of class and tenant, each at less than a nanodollar from its share of the whole cost."""
     own_ns: Counter[tuple[str, str]] = Counter()
     repeated_ns: Counter[tuple[str, str]] = Counter()

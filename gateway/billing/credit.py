@@ -36,7 +36,7 @@ class CreditEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Credit:
+class PrepaidCredit:
     """The sum of a tenant's entries, and the time of its first: what is admitted from then on comes off it."""
 
     granted_nanodollars: int
@@ -79,7 +79,7 @@ class CreditStore:
             credit = (await read_credit(connection, [tenant_id])).get(tenant_id)
         return None if credit is None else credit.granted_nanodollars
 
-    async def all_prepaid(self) -> Mapping[str, Credit]:
+    async def all_prepaid(self) -> Mapping[str, PrepaidCredit]:
         """Of every tenant that is prepaid, by tenant id."""
         async with reading(self._database) as connection:
             return await read_credit(connection)
@@ -97,7 +97,7 @@ class CreditStore:
         return None if credit is None else await balance_of(tenant.id, credit, usage)
 
 
-async def balance_of(tenant_id: str, credit: Credit, usage: UsageTotals) -> CreditBalance:
+async def balance_of(tenant_id: str, credit: PrepaidCredit, usage: UsageTotals) -> CreditBalance:
     """Raises: AnalyticsAway."""
     return CreditBalance(credit.granted_nanodollars, await usage.spent_nanodollars(tenant_id, credit.since))
 
@@ -144,7 +144,9 @@ async def find_entry(connection: AsyncConnection, tenant_id: str, idempotency_ke
     return None if row is None else _entry(row)
 
 
-async def read_credit(connection: AsyncConnection, tenant_ids: Iterable[str] | None = None) -> Mapping[str, Credit]:
+async def read_credit(
+    connection: AsyncConnection, tenant_ids: Iterable[str] | None = None
+) -> Mapping[str, PrepaidCredit]:
     """Of each of these tenants that is prepaid, or of all that are, by tenant id."""
     query = select(
         CreditEntryRow.tenant_id, func.sum(CreditEntryRow.amount_nanodollars), func.min(CreditEntryRow.created_at)
@@ -152,7 +154,9 @@ async def read_credit(connection: AsyncConnection, tenant_ids: Iterable[str] | N
     if tenant_ids is not None:
         query = query.where(CreditEntryRow.tenant_id.in_(tuple(tenant_ids)))
     # PostgreSQL sums integers to a decimal number, exactly.
-    return {tenant_id: Credit(int(granted), since) for tenant_id, granted, since in await connection.execute(query)}
+    return {
+        tenant_id: PrepaidCredit(int(granted), since) for tenant_id, granted, since in await connection.execute(query)
+    }
 
 
 def _entry(row: Row[*tuple[Any, ...]]) -> CreditEntry:

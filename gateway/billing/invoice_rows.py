@@ -72,13 +72,13 @@ async def find_invoices(connection: AsyncConnection, *conditions: Any) -> tuple[
     return tuple(_invoice(row, lines[row.number], notes[row.number]) for row in rows)
 
 
-async def months_invoiced(connection: AsyncConnection, tenant_id: str) -> frozenset[Month]:
+async def read_invoiced_months(connection: AsyncConnection, tenant_id: str) -> frozenset[Month]:
     """The months of a tenant that are final."""
     query = select(InvoiceRow.month).where(InvoiceRow.tenant_id == tenant_id)
     return frozenset(map(Month.parse, (await connection.scalars(query)).all()))
 
 
-async def charged(
+async def read_charges(
     connection: AsyncConnection, tenant_id: str, since: Month, until: Month
 ) -> Mapping[LineKey, UsageSum]:
     """What final invoices have charged a tenant for the usage of some months, the last included."""
@@ -91,7 +91,7 @@ async def charged(
     return add_up((line.key, line.usage) for line in lines)
 
 
-async def charged_by_tenant(connection: AsyncConnection, month: Month) -> Mapping[str, int]:
+async def read_charges_by_tenant(connection: AsyncConnection, month: Month) -> Mapping[str, int]:
     """Of each tenant whose invoice of a month is final: the nanodollars of all invoice lines for usage of that month,
     on later invoices too."""
     final = select(InvoiceRow.tenant_id).where(InvoiceRow.month == str(month))

@@ -113,16 +113,16 @@ class Invoice:
 
 
 @dataclass(frozen=True, slots=True)
-class Reckoning:
+class ComputedLines:
     """What is to be charged, and what does not add up."""
 
     lines: tuple[InvoiceLine, ...]
     discrepancies: tuple[Discrepancy, ...]
 
 
-def reckon(
+def compute_lines(
     used: Mapping[LineKey, UsageSum], charged: Mapping[LineKey, UsageSum], versions: Iterable[PriceVersion]
-) -> Reckoning:
+) -> ComputedLines:
     """What was used less what was charged, at the prices of `versions`."""
     by_id = {version.id: version for version in versions}
     lines: list[InvoiceLine] = []
@@ -136,7 +136,7 @@ def reckon(
             lines.append(line)
         else:
             discrepancies.append(line)
-    return Reckoning(tuple(lines), tuple(discrepancies))
+    return ComputedLines(tuple(lines), tuple(discrepancies))
 
 
 def select_months(

@@ -10,14 +10,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from gateway.billing.books import TenantName, check_text, find_tenant, reading
 from gateway.billing.errors import CreditTooLarge, InvalidAmount, MonthIsFinal, MonthIsOpen, UnknownInvoice
 from gateway.billing.invoice_rows import (
-    charged,
-    charged_by_tenant,
     find_invoices,
     insert_credit_note,
     insert_invoice,
-    months_invoiced,
+    read_charges,
+    read_charges_by_tenant,
+    read_invoiced_months,
 )
-from gateway.billing.invoices import CreditNote, Draft, Invoice, Reckoning, Statement, reckon, select_months
+from gateway.billing.invoices import ComputedLines, CreditNote, Draft, Invoice, Statement, compute_lines, select_months
 from gateway.billing.money import dollars
 from gateway.billing.month import Month
 from gateway.billing.price_store import read_versions
@@ -30,7 +30,7 @@ LOOK_BACK_MONTHS = 12
 """How many months before its own an invoice looks for usage that came late. Usage must be kept for longer."""
 
 
-class Invoices:
+class InvoiceStore:
     """Reads final invoices. Every method raises `StoreUnavailable` when the database does not answer."""
 
     def __init__(self, database: AsyncEngine) -> None:
@@ -60,12 +60,12 @@ class Invoices:
             return await find_invoices(connection, *conditions)
 
 
-def invoiced_months(database: AsyncEngine) -> Callable[[str], Awaitable[Mapping[str, int]]]:
+def invoiced_reader(database: AsyncEngine) -> Callable[[str], Awaitable[Mapping[str, int]]]:
     """For reconciliation: a month, as `2026-11`, to what final invoices charge each tenant for its usage."""
 
     async def invoiced(month: str) -> Mapping[str, int]:
         async with reading(database) as connection:
-            return await charged_by_tenant(connection, Month.parse(month))
+            return await read_charges_by_tenant(connection, Month.parse(month))
 
     return invoiced
 
@@ -125,7 +125,7 @@ class Invoicing:
             raise MonthIsOpen(f"{month} can be invoiced from {due:%Y-%m-%d %H:%M:%S} UTC on")
         return ReadyMonth(tenant, month, await self._used(tenant, month))
 
-    async def uninvoiced(self, tenant_name: str, month: Month) -> Reckoning:
+    async def compute_uninvoiced(self, tenant_name: str, month: Month) -> ComputedLines:
         """Of a month's usage, what no final invoice has charged, and what does not add up. Nothing at all, once the
         month is final and nothing came late.
 
@@ -134,10 +134,10 @@ class Invoicing:
         """
         async with reading(self._database) as connection:
             tenant = await find_tenant(connection, tenant_name)
-            invoiced = await charged(connection, tenant.id, month, month)
+            invoiced = await read_charges(connection, tenant.id, month, month)
         used = await self._usage.totals(tenant.id, month.start, month.end)
         async with reading(self._database) as connection:
-            return reckon(used, invoiced, await read_versions(connection))
+            return compute_lines(used, invoiced, await read_versions(connection))
 
     async def tenant_names(self) -> tuple[str, ...]:
         """Of all tenants, in order."""
@@ -206,8 +206,8 @@ class _Invoiced:
 
 
 async def _invoiced(connection: AsyncConnection, tenant: TenantName, month: Month) -> _Invoiced:
-    months = await months_invoiced(connection, tenant.id)
-    return _Invoiced(months, await charged(connection, tenant.id, month.plus(-LOOK_BACK_MONTHS), month))
+    months = await read_invoiced_months(connection, tenant.id)
+    return _Invoiced(months, await read_charges(connection, tenant.id, month.plus(-LOOK_BACK_MONTHS), month))
 
 
 def _draft(
@@ -218,7 +218,7 @@ def _draft(
     versions: Sequence[PriceVersion],
 ) -> Draft:
     mine, open_months = select_months(used, month, invoiced.months)
-    reckoning = reckon(mine, invoiced.sums, versions)
+    reckoning = compute_lines(mine, invoiced.sums, versions)
     statement = Statement(tenant.id, tenant.name, month, reckoning.lines)
     return Draft(statement, reckoning.discrepancies, open_months)
 

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.billing.books import reading
 from gateway.billing.errors import PriceRefused
-from gateway.billing.prices import PriceTerms, PriceVersion, declared_terms, to_ms, version_id
+from gateway.billing.prices import PriceTerms, PriceVersion, parse_terms, to_ms, version_id
 from gateway.billing.tables import PriceMultiplierRow, PriceVersionRow
 
 
@@ -29,14 +29,14 @@ class PriceStore:
 async def declare_versions(
     connection: AsyncConnection, prices: Mapping[str, Sequence[Decimal]], now: datetime
 ) -> tuple[PriceVersion, ...]:
-    """Have each model of a declaration (`declared_terms`) cost what it says, from now on: a new version for each that
+    """Have each model of a declaration (`parse_terms`) cost what it says, from now on: a new version for each that
     differs from what is in effect. Returns those. The caller has locked the books.
 
     Raises:
         InvalidPrice: a price cannot be charged exactly.
         PriceRefused: another version of the model starts at the same instant.
     """
-    declared = [declared_terms(model, stated) for model, stated in prices.items()]
+    declared = [parse_terms(model, stated) for model, stated in prices.items()]
     now = to_ms(now)
     known = await read_versions(connection)
     added = []

@@ -88,7 +88,7 @@ class PriceTerms:
             )
 
     @classmethod
-    def stated(
+    def from_dollars(
         cls,
         model: str,
         input: Decimal,
@@ -142,7 +142,7 @@ def to_ms(instant: datetime) -> datetime:
     return instant.astimezone(UTC).replace(microsecond=instant.microsecond // 1000 * 1000)
 
 
-def declared_terms(model: str, prices: Sequence[Decimal]) -> PriceTerms:
+def parse_terms(model: str, prices: Sequence[Decimal]) -> PriceTerms:
     """From (input, output) or (input, cached input, output), dollars per million tokens, as the settings state them.
 
     Raises:
@@ -150,9 +150,9 @@ def declared_terms(model: str, prices: Sequence[Decimal]) -> PriceTerms:
     """
     match prices:
         case [input, output]:
-            return PriceTerms.stated(model, input, output)
+            return PriceTerms.from_dollars(model, input, output)
         case [input, cached_input, output]:
-            return PriceTerms.stated(model, input, output, cached_input=cached_input)
+            return PriceTerms.from_dollars(model, input, output, cached_input=cached_input)
         case _:
             raise InvalidPrice(f"the prices of {model} are [input, output] or [input, cached input, output]")
 

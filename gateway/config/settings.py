@@ -39,7 +39,7 @@ from pydantic_settings import (
 )
 from pydantic_settings import SettingsError as SourceError
 
-from gateway.billing.prices import declared_terms
+from gateway.billing.prices import parse_terms
 from gateway.config.service_classes import DEFAULT_CLASSES, StatedClass, check_classes, decode_classes
 from gateway.errors import OperatorError
 from gateway.metering.kafka_cluster import KafkaCluster
@@ -284,7 +284,7 @@ class Settings(BaseSettings):
     @classmethod
     def _chargeable(cls, prices: dict[str, tuple[Decimal, ...]]) -> dict[str, tuple[Decimal, ...]]:
         for model, stated in prices.items():
-            declared_terms(model, stated)
+            parse_terms(model, stated)
         return prices
 
     @field_validator("service_classes")

@@ -16,7 +16,7 @@ from gateway.http.errors import ClientGone, invalid
 from gateway.sessions import History
 from gateway.sessions.history import Message
 from gateway.sessions.policy import Cut
-from gateway.sessions.window import Size, Window, turns_to_drop
+from gateway.sessions.window import ContextWindow, Size, turns_to_drop
 
 Summarise = Callable[[str | None, Sequence[Message]], Awaitable[Summary]]
 """Writes a summary of the former summary and the messages that are dropped."""
@@ -59,7 +59,7 @@ class Fitter:
         self._text = text
         self._tried: dict[int, Shown] = {}
 
-    async def fit(self, window: Window, summarise: Summarise | None, *, whole: bool) -> Shown:
+    async def fit(self, window: ContextWindow, summarise: Summarise | None, *, whole: bool) -> Shown:
         """The whole conversation if it is within the window's limit; otherwise without its oldest turns, and with a
         summary of them if `summarise` writes one that fits. The caller checks the result against the model's window.
 
@@ -85,7 +85,7 @@ class Fitter:
             return replace(shown, cut=Cut.SLIDING)
         return await self._summed_up(dropped, window, summarise) or replace(shown, cut=Cut.SUMMARY_FAILED)
 
-    async def _summed_up(self, dropped: int, window: Window, summarise: Summarise) -> Shown | None:
+    async def _summed_up(self, dropped: int, window: ContextWindow, summarise: Summarise) -> Shown | None:
         """The conversation with a summary in place of its first `dropped` turns. None: none was written, or it does not
         fit."""
         gone = [message for turn in self._joined.turns[:dropped] for message in turn]

@@ -28,7 +28,7 @@ from gateway.http.session_ids import require_session_id
 from gateway.sessions import History, OpenTurn, SessionKey
 from gateway.sessions.history import Message
 from gateway.sessions.policy import SessionWindow
-from gateway.sessions.window import Window
+from gateway.sessions.window import ContextWindow
 from gateway.speech.message import as_message
 from gateway.speech.output_parser import ParsedDelta
 from gateway.speech.pieces import ParsedMessage, Piece
@@ -52,7 +52,7 @@ class SessionTurn:
 
     @classmethod
     def begun(cls, id: str, turn: OpenTurn, new: Sequence[Message]) -> "SessionTurn":
-        joined = turn.history.joined(new)
+        joined = turn.history.with_messages(new)
         droppable = end = 0
         for each in joined.turns:
             end += len(each)
@@ -68,7 +68,7 @@ class SessionTurn:
         self,
         like: Conversation,
         model: ServedModel,
-        window: Window,
+        window: ContextWindow,
         summarise: Summarise | None,
         lane: TextLane,
         *,
@@ -96,7 +96,7 @@ class SessionTurn:
     async def keep(self) -> None:
         """Store the turn, once its answer has ended well and is billed. If that fails, `kept` is False and the client
         still gets its answer."""
-        history = self.shown.history.answered(as_message(ParsedMessage.of(self._pieces)))
+        history = self.shown.history.with_answer(as_message(ParsedMessage.of(self._pieces)))
         self.kept = await self._open.keep(history, self.shown.cut)
 
     def headers(self) -> dict[str, str]:
@@ -168,7 +168,7 @@ class SessionStage:
         lane = TextLane(self._texts, client.principal.tenant_id, client.receive)
         if turn is None:
             return await prepare(request, model, context_tokens, lane)
-        window = Window.of(context_tokens, request.params.max_tokens, self._max_bytes)
+        window = ContextWindow.of(context_tokens, request.params.max_tokens, self._max_bytes)
         wants_summary = (client.principal.session_window or self._window) is SessionWindow.SUMMARY
         summarise = self._summariser.of(model, client) if wants_summary else None
         most_tokens = None

@@ -17,7 +17,7 @@ from gateway.http.bounds import MAX_HEADER_BYTES, MAX_HEADERS, MAX_TARGET_CHARS
 from gateway.http.error_format import request_id_headers, send_error
 from gateway.http.errors import SHUTTING_DOWN, APIError, ClientGone, as_api_error, internal_error, shutting_down
 from gateway.http.request_state import RequestState, begin_request, request_state
-from gateway.telemetry.outcomes import Outcome, RequestOutcomes
+from gateway.telemetry.outcomes import RequestOutcome, RequestOutcomes
 from gateway.tenancy.authenticator import Authenticator
 from gateway.tenancy.errors import InvalidKey
 from gateway.tenancy.records import Principal
@@ -173,20 +173,20 @@ def presented_key(headers: Headers) -> str:
     return key.strip()
 
 
-def outcome_of(state: RequestState) -> Outcome:
+def outcome_of(state: RequestState) -> RequestOutcome:
     """Outcome of a request, for the availability objective."""
     status = state.status
     if state.error == CLIENT_GONE:
-        return Outcome.CLIENT_GONE
+        return RequestOutcome.CLIENT_GONE
     if status in _OVERLOADED_STATUSES or (status == 503 and state.error == SHUTTING_DOWN):
-        return Outcome.TURNED_AWAY
+        return RequestOutcome.TURNED_AWAY
     if status is None or status >= 500:
-        return Outcome.FAILED
+        return RequestOutcome.FAILED
     if status >= 400:
-        return Outcome.REFUSED
+        return RequestOutcome.REFUSED
     if state.error is None:
-        return Outcome.ANSWERED
-    return Outcome.REFUSED if state.error_status in range(400, 500) else Outcome.FAILED
+        return RequestOutcome.ANSWERED
+    return RequestOutcome.REFUSED if state.error_status in range(400, 500) else RequestOutcome.FAILED
 
 
 def new_request_id() -> str:

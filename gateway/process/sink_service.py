@@ -10,7 +10,7 @@ import structlog
 from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 
 from gateway.analytics import Analytics, AnalyticsAway, AnalyticsError, migrate, open_analytics
-from gateway.analytics.sums import Window
+from gateway.analytics.sums import TimeRange
 from gateway.config.pepper import load_pepper, pepper_path
 from gateway.config.settings import Settings
 from gateway.errors import OperatorError
@@ -44,7 +44,7 @@ class GapWatch:
     async def look(self, now_ms: int) -> None:
         """Check once. If the store is unavailable, the last result stays."""
         try:
-            found = await missing_ranges(self._analytics, Window(now_ms - GAPS_WINDOW_MS, now_ms - SETTLED_AFTER_MS))
+            found = await missing_ranges(self._analytics, TimeRange(now_ms - GAPS_WINDOW_MS, now_ms - SETTLED_AFTER_MS))
         except AnalyticsError:
             return
         for gap in found:

@@ -65,10 +65,12 @@ class NeedsModel(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`served` answers, a version of `routed`, for `reason`. `fallbacks` are the routes to take where that model refuses;
-    they have none of their own. `large` is what would have answered if nothing but the large model ever did.
+    """The decision for one request.
 
-    `trial`: the model's answer is to be judged before it is sent.
+    `served`: model that answers, a version of `routed`. `reason`: why it was chosen. `fallbacks`: route to take for
+    each reason that `served` may refuse for; a fallback has no fallbacks of its own. `large`: model that would have
+    answered if every request went to the large model, for the figures of saved cost. `trial`: set where the answer is
+    judged before it is sent.
     """
 
     requested: str

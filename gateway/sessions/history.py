@@ -38,12 +38,12 @@ class History:
     dropped_turns: int = 0
     summary: str | None = None
 
-    def joined(self, new: Sequence[Message]) -> "History":
+    def with_messages(self, new: Sequence[Message]) -> "History":
         """With messages that the client sends. A system prompt among them, in front, takes the place of the former."""
         system = tuple(takewhile(lambda message: message["role"] in _SYSTEM_ROLES, new))
         return replace(self, system=system or self.system, messages=(*self.messages, *new[len(system) :]))
 
-    def answered(self, answer: Message) -> "History":
+    def with_answer(self, answer: Message) -> "History":
         return replace(self, messages=(*self.messages, answer))
 
     def without(self, turns: int, summary: str | None = None) -> "History":
@@ -97,12 +97,12 @@ class History:
         return cls(**stated)
 
 
-def packed(data: bytes) -> bytes:
+def pack(data: bytes) -> bytes:
     """A history's JSON as the store keeps it."""
     return _FORM + zlib.compress(data, _LEVEL)
 
 
-def unpacked(value: bytes) -> bytes:
+def unpack(value: bytes) -> bytes:
     """
     Raises:
         UnreadableHistory: a value that no version of this program wrote, or only a newer one.

@@ -10,9 +10,9 @@ from gateway.sessions.store import (
     MAX_SESSIONS_PER_TENANT,
     SESSION_TTL_MS,
     TURN_TTL_MS,
-    Begun,
+    BegunTurn,
     SessionKey,
-    Stored,
+    StoredValue,
 )
 
 MAX_TOTAL_BYTES = 256 * 1024**2
@@ -69,7 +69,7 @@ class MemorySessionStore:
         self._bytes_of: Counter[str] = Counter()
         self._evicted = 0
 
-    async def begin(self, key: SessionKey, token: str) -> Begun | None:
+    async def begin(self, key: SessionKey, token: str) -> BegunTurn | None:
         now_ms = self._clock()
         self._purge(now_ms)
         session = self._sessions.get(key, _Session())
@@ -81,7 +81,7 @@ class MemorySessionStore:
             self._put(key, session, None)
         session.owner, session.owned_until_ms = token, now_ms + TURN_TTL_MS
         self._use(key, session)
-        return Begun(session.value)
+        return BegunTurn(session.value)
 
     async def extend(self, key: SessionKey, token: str) -> bool:
         now_ms = self._clock()
@@ -112,12 +112,12 @@ class MemorySessionStore:
             else:
                 self._make_room(key, self._clock())
 
-    async def read(self, key: SessionKey) -> Stored | None:
+    async def read(self, key: SessionKey) -> StoredValue | None:
         now_ms = self._clock()
         session = self._sessions.get(key)
         if session is None or session.value is None or not session.lives(now_ms):
             return None
-        return Stored(session.value, session.expires_ms - now_ms)
+        return StoredValue(session.value, session.expires_ms - now_ms)
 
     async def delete(self, key: SessionKey) -> bool:
         now_ms = self._clock()

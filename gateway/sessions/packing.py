@@ -11,6 +11,6 @@ MAX_INLINE_BYTES = 32 * 1024
 """Values up to this size are packed and unpacked on the event loop, larger ones on a thread."""
 
 
-async def aside(size: int, work: Callable[[A], T], value: A) -> T:
+async def offload_large(size: int, work: Callable[[A], T], value: A) -> T:
     """`work(value)`, where a value of this size in bytes does not hold up everybody's streams."""
     return work(value) if size <= MAX_INLINE_BYTES else await asyncio.to_thread(work, value)

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from gateway.sessions.errors import SessionStoreAway
-from gateway.sessions.history import packed, unpacked
-from gateway.sessions.packing import aside
+from gateway.sessions.history import pack, unpack
+from gateway.sessions.packing import offload_large
 from gateway.sessions.store import SessionKey, SessionStore
 
 MAX_RECORD_BYTES = 1024**2
@@ -36,7 +36,7 @@ class Records:
         if len(data) > MAX_RECORD_BYTES:
             return False
         key, token = self._key(tenant_id, id), uuid.uuid4().hex
-        value = await aside(len(data), packed, data)
+        value = await offload_large(len(data), pack, data)
         try:
             begun = await self._store.begin(key, token)
             return begun is not None and await self._store.store(key, token, value)
@@ -52,7 +52,7 @@ class Records:
     async def get(self, tenant_id: str, id: str) -> bytes | None:
         """Raises: SessionStoreAway, UnreadableHistory."""
         stored = await self._store.read(self._key(tenant_id, id))
-        return None if stored is None else await aside(len(stored.value), unpacked, stored.value)
+        return None if stored is None else await offload_large(len(stored.value), unpack, stored.value)
 
     async def delete(self, tenant_id: str, id: str) -> bool:
         """False: there is none. Raises: SessionStoreAway."""

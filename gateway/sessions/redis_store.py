@@ -22,9 +22,9 @@ from gateway.sessions.store import (
     MAX_SESSIONS_PER_TENANT,
     SESSION_TTL_MS,
     TURN_TTL_MS,
-    Begun,
+    BegunTurn,
     SessionKey,
-    Stored,
+    StoredValue,
 )
 
 DEADLINE_S = 0.5
@@ -71,9 +71,9 @@ class RedisSessionStore:
         )
         return cls(Redis.from_pool(pool))
 
-    async def begin(self, key: SessionKey, token: str) -> Begun | None:
+    async def begin(self, key: SessionKey, token: str) -> BegunTurn | None:
         begun, *value = await self._call("begin", key, token, TURN_TTL_MS, SESSION_TTL_MS)
-        return Begun(value[0] if value else None) if begun else None
+        return BegunTurn(value[0] if value else None) if begun else None
 
     async def extend(self, key: SessionKey, token: str) -> bool:
         return bool(await self._call("extend", key, token, TURN_TTL_MS))
@@ -89,9 +89,9 @@ class RedisSessionStore:
     async def release(self, key: SessionKey, token: str) -> None:
         await self._call("release", key, token, *self._bounds, TURN_TTL_MS)
 
-    async def read(self, key: SessionKey) -> Stored | None:
+    async def read(self, key: SessionKey) -> StoredValue | None:
         found = await self._call("read", key)
-        return Stored(found[1], found[0]) if found else None
+        return StoredValue(found[1], found[0]) if found else None
 
     async def delete(self, key: SessionKey) -> bool:
         return bool(await self._call("delete", key))

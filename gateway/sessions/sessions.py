@@ -12,11 +12,11 @@ from enum import StrEnum
 from typing import TypeVar
 
 from gateway.sessions.errors import SessionBusy, SessionStoreAway, TooManyWaitingTurns
-from gateway.sessions.history import History, packed, unpacked
-from gateway.sessions.packing import aside
+from gateway.sessions.history import History, pack, unpack
+from gateway.sessions.packing import offload_large
 from gateway.sessions.policy import Cut
 from gateway.sessions.records import Records
-from gateway.sessions.store import Begun, SessionKey, SessionStore
+from gateway.sessions.store import BegunTurn, SessionKey, SessionStore
 
 K = TypeVar("K")
 
@@ -33,7 +33,7 @@ MAX_WAITING_OF_TENANT = 64
 _log = logging.getLogger(__name__)
 
 
-class Outcome(StrEnum):
+class TurnOutcome(StrEnum):
     """What became of a turn. `dropped`: it failed, or its client went away; `overtaken`: its session was deleted from
     under it, or the turn's time in the store was over; `store_away`: it was answered, and could not be stored. The last
     two never began: `unavailable` as the history could not be read."""
@@ -61,7 +61,7 @@ class SessionCounts:
     the store says of itself."""
 
     open: int
-    outcomes: Mapping[Outcome, int]
+    outcomes: Mapping[TurnOutcome, int]
     cuts: Mapping[Cut, int]
     store: Mapping[str, int]
 
@@ -75,7 +75,7 @@ class OpenTurn:
     _token: str
     _store: SessionStore
     _cuts: Counter[Cut]
-    outcome: Outcome = field(default=Outcome.DROPPED, init=False)
+    outcome: TurnOutcome = field(default=TurnOutcome.DROPPED, init=False)
 
     async def keep(self, history: History, cut: Cut | None = None) -> bool:
         """Store what the conversation is now, and end the turn. `cut` says how the oldest turns went, if they did.
@@ -84,9 +84,9 @@ class OpenTurn:
             stored = await self._store.store(self._key, self._token, await _packed(history))
         except SessionStoreAway as error:
             _log.warning("a session's turn is not kept: %s", error)
-            self.outcome = Outcome.STORE_AWAY
+            self.outcome = TurnOutcome.STORE_AWAY
             return False
-        self.outcome = Outcome.KEPT if stored else Outcome.OVERTAKEN
+        self.outcome = TurnOutcome.KEPT if stored else TurnOutcome.OVERTAKEN
         if stored and cut is not None:
             self._cuts[cut] += 1
         return stored
@@ -108,7 +108,7 @@ class Sessions:
         self._open: dict[str, SessionKey] = {}
         self._heart: asyncio.Task[None] | None = None
         self._releasing: set[asyncio.Task[None]] = set()
-        self._outcomes: Counter[Outcome] = Counter()
+        self._outcomes: Counter[TurnOutcome] = Counter()
         self._cuts: Counter[Cut] = Counter()
 
     @asynccontextmanager
@@ -127,7 +127,7 @@ class Sessions:
         finally:
             self._open.pop(token, None)
             self._outcomes[turn.outcome] += 1
-            if turn.outcome is not Outcome.KEPT:
+            if turn.outcome is not TurnOutcome.KEPT:
                 await self._release(key, token)
 
     async def read(self, key: SessionKey) -> StoredHistory | None:
@@ -148,7 +148,7 @@ class Sessions:
         """For metrics."""
         return SessionCounts(
             len(self._open),
-            {outcome: self._outcomes[outcome] for outcome in Outcome},
+            {outcome: self._outcomes[outcome] for outcome in TurnOutcome},
             {cut: self._cuts[cut] for cut in Cut},
             self._store.counts(),
         )
@@ -167,7 +167,7 @@ class Sessions:
             history = History() if value is None else await _unpacked(value)
         except BaseException as error:
             busy = isinstance(error, (SessionBusy, TooManyWaitingTurns))
-            self._outcomes[Outcome.BUSY if busy else Outcome.UNAVAILABLE] += 1
+            self._outcomes[TurnOutcome.BUSY if busy else TurnOutcome.UNAVAILABLE] += 1
             # It may have begun all the same: in the store before it answered too late.
             await self._release(key, token)
             raise
@@ -186,7 +186,7 @@ class Sessions:
                 begun = await self._begin_after_another(key, token)
         return begun.value
 
-    async def _begin_after_another(self, key: SessionKey, token: str) -> Begun:
+    async def _begin_after_another(self, key: SessionKey, token: str) -> BegunTurn:
         if self._waiting_of[key.tenant_id] >= MAX_WAITING_OF_TENANT:
             raise TooManyWaitingTurns
         loop = asyncio.get_running_loop()
@@ -239,8 +239,8 @@ def _counted(counter: Counter[K], key: K) -> Iterator[None]:
 
 async def _packed(history: History) -> bytes:
     data = history.to_json()
-    return await aside(len(data), packed, data)
+    return await offload_large(len(data), pack, data)
 
 
 async def _unpacked(value: bytes) -> History:
-    return await aside(len(value), lambda packed_value: History.from_json(unpacked(packed_value)), value)
+    return await offload_large(len(value), lambda packed_value: History.from_json(unpack(packed_value)), value)

@@ -21,14 +21,14 @@ class SessionKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class BegunTurn:
     """The turn is the caller's. `value` is what was stored last; None: nothing, or its time is over."""
 
     value: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredValue:
     """`expires_in_ms` without a turn."""
 
     value: bytes
@@ -49,7 +49,7 @@ class SessionStore(Protocol):
     Every method raises `SessionStoreAway` where the store does not answer; then it may have taken place.
     """
 
-    async def begin(self, key: SessionKey, token: str) -> Begun | None:
+    async def begin(self, key: SessionKey, token: str) -> BegunTurn | None:
         """Begin a turn, for `TURN_TTL_MS`; what is stored lives from now on for `SESSION_TTL_MS`. None: another turn
         is under way."""
         ...
@@ -71,7 +71,7 @@ class SessionStore(Protocol):
         cancelled and takes place later begins nothing."""
         ...
 
-    async def read(self, key: SessionKey) -> Stored | None:
+    async def read(self, key: SessionKey) -> StoredValue | None:
         """What is stored. Looking at it does not prolong its life."""
         ...
 

@@ -27,14 +27,14 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ContextWindow:
     """`limit` is what a prompt may have; one over it is cut to `target` where that can be."""
 
     limit: Size
     target: Size
 
     @classmethod
-    def of(cls, context_tokens: int, answer_tokens: int | None, max_bytes: int) -> "Window":
+    def of(cls, context_tokens: int, answer_tokens: int | None, max_bytes: int) -> "ContextWindow":
         """`context_tokens` bounds prompt and answer together; `answer_tokens` is what the client asks for."""
         room = answer_tokens
         if room is None:
@@ -43,7 +43,7 @@ class Window:
         return cls(limit, Size(int(limit.tokens * LOW_WATER), int(limit.bytes * LOW_WATER)))
 
 
-async def turns_to_drop(droppable: int, window: Window, size_without: Callable[[int], Awaitable[Size]]) -> int:
+async def turns_to_drop(droppable: int, window: ContextWindow, size_without: Callable[[int], Awaitable[Size]]) -> int:
     """How many of the oldest turns go from a conversation that is over the window's limit.
 
     As few as meet the target; where not even all of the `droppable` do, as few as meet the limit; where none do, all.

@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 
-class Outcome(StrEnum):
+class RequestOutcome(StrEnum):
     """`FAILED` is a server error: status 500 or above, of the answer or of a stream's last event."""
 
     ANSWERED = "answered"
@@ -21,9 +21,9 @@ class RequestOutcomes(Collector):
     """Counts them, on the event loop. A count costs an addition."""
 
     def __init__(self) -> None:
-        self._counts = dict.fromkeys(Outcome, 0)
+        self._counts = dict.fromkeys(RequestOutcome, 0)
 
-    def note(self, outcome: Outcome) -> None:
+    def note(self, outcome: RequestOutcome) -> None:
         self._counts[outcome] += 1
 
     def describe(self) -> Iterator[Metric]:

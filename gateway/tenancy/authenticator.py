@@ -177,7 +177,7 @@ class Authenticator(Generic[Who]):
                 await self._read_batch(list(self._wanted)[:READ_BATCH])
         finally:
             self._reader = None
-            self._attempted(list(self._wanted))
+            self._finish_reads(list(self._wanted))
 
     async def _read_batch(self, public_ids: list[str]) -> None:
         asked_at = self._clock()
@@ -194,8 +194,8 @@ class Authenticator(Generic[Who]):
             self._outage = False
             for public_id in public_ids:
                 self._remember(public_id, _Read(found.get(public_id), asked_at))
-        self._attempted(public_ids)
+        self._finish_reads(public_ids)
 
-    def _attempted(self, public_ids: list[str]) -> None:
+    def _finish_reads(self, public_ids: list[str]) -> None:
         for public_id in public_ids:
             self._wanted.pop(public_id).set_result(None)

@@ -23,7 +23,7 @@ from gateway.tenancy.errors import (
     UnknownKey,
     UnknownTenant,
 )
-from gateway.tenancy.grants import checked_models, checked_scopes
+from gateway.tenancy.grants import check_models, check_scopes
 from gateway.tenancy.keys import new_key
 from gateway.tenancy.queries import KEY_COLUMNS, TENANT_COLUMNS, key_record, tenant_record
 from gateway.tenancy.records import CreatedKey, KeyRecord, Tenant, Tier
@@ -147,7 +147,7 @@ class TenantChanges:
         Raises:
             InvalidGrant: scopes or models that cannot be.
         """
-        changed = replace(key, scopes=checked_scopes(scopes), models=checked_models(models))
+        changed = replace(key, scopes=check_scopes(scopes), models=check_models(models))
         await self._change_key(changed, scopes=changed.scopes, models=changed.models)
         return changed
 
@@ -186,8 +186,8 @@ class TenantChanges:
             expires_at=grant.expires_at,
             rotated_to=None,
             lineage=lineage or key.public_id,
-            scopes=checked_scopes(grant.scopes),
-            models=checked_models(grant.models),
+            scopes=check_scopes(grant.scopes),
+            models=check_models(grant.models),
             tenant_id=tenant_id,
         )
         row = {

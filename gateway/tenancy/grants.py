@@ -19,7 +19,7 @@ class KeyScope(StrEnum):
     """What the tenant has used, and its limits."""
 
 
-def checked_scopes(scopes: Collection[str] | None) -> tuple[KeyScope, ...] | None:
+def check_scopes(scopes: Collection[str] | None) -> tuple[KeyScope, ...] | None:
     """Each once, in one order. None: all there are, and those to come.
 
     Raises:
@@ -33,7 +33,7 @@ def checked_scopes(scopes: Collection[str] | None) -> tuple[KeyScope, ...] | Non
     return tuple(each for each in KeyScope if each.value in scopes)
 
 
-def checked_models(models: Iterable[str] | None) -> tuple[str, ...] | None:
+def check_models(models: Iterable[str] | None) -> tuple[str, ...] | None:
     """Each once, sorted. None: all there are, and those to come.
 
     Raises:

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import make_url
 
 from gateway.analytics import Analytics, migrate, open_analytics
-from gateway.analytics.rollups import drifted
+from gateway.analytics.rollups import find_drift
 from gateway.analytics.sums import Grain
 from gateway.config.settings import normalise_database_url
 from gateway.tenancy import open_database
@@ -88,7 +88,7 @@ async def test_usage_is_restored_into_tables_that_a_start_has_made(clickhouse_se
 
     assert await distinct(stores[0]) == await distinct(stores[1]) != []
     for grain in Grain:
-        assert not await drifted(stores[1], grain, MARCH)
+        assert not await find_drift(stores[1], grain, MARCH)
     for each in stores:
         await each.aclose()
 

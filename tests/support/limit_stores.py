@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from gateway.admission.model import Demand, Hold, HoldRequest, Measure, Quota, Refusal, Scope
+from gateway.admission.model import Demand, Hold, HoldRefusal, HoldRequest, Measure, Quota, Scope
 from gateway.admission.store import LimitStore
 from gateway.tenancy import ScopeKind
 
@@ -45,7 +45,7 @@ async def hold(store: LimitStore, id: str, *demands: Demand, minimum: int = 1, d
     return answer
 
 
-async def refusal(store: LimitStore, id: str, *demands: Demand, minimum: int = 1, desired: int = 100) -> Refusal:
+async def refusal(store: LimitStore, id: str, *demands: Demand, minimum: int = 1, desired: int = 100) -> HoldRefusal:
     answer = await store.hold(HoldRequest(id, demands, minimum, desired))
-    assert isinstance(answer, Refusal)
+    assert isinstance(answer, HoldRefusal)
     return answer

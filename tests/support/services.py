@@ -29,7 +29,9 @@ class FixedPrices:
             PriceVersion(
                 f"{model}@1",
                 LONG_AGO,
-                PriceTerms.stated(model, Decimal(input), Decimal(output), cached_input=Decimal(cached), multipliers={}),
+                PriceTerms.from_dollars(
+                    model, Decimal(input), Decimal(output), cached_input=Decimal(cached), multipliers={}
+                ),
             )
             for model, (input, cached, output) in prices.items()
         ]

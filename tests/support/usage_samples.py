@@ -6,14 +6,14 @@ from typing import Any
 from uuid import UUID
 
 from gateway.analytics import Analytics
-from gateway.analytics.sums import Window
+from gateway.analytics.sums import TimeRange
 from gateway.analytics.usage import EVENT_COLUMNS
 
 MARCH_MS = 1_772_323_200_000
 """2026-03-01 00:00:00 UTC."""
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
-MARCH = Window(MARCH_MS, MARCH_MS + 31 * DAY_MS)
+MARCH = TimeRange(MARCH_MS, MARCH_MS + 31 * DAY_MS)
 
 Event = dict[str, Any]
 

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from gateway.billing.books import find_tenant, lock_books
 from gateway.billing.credit import CreditEntry, CreditStore, add_entry
 from gateway.billing.invoices import CreditNote, Invoice
-from gateway.billing.invoicing import Invoices, Invoicing, credit_invoice, make_invoice
+from gateway.billing.invoicing import InvoiceStore, Invoicing, credit_invoice, make_invoice
 from gateway.billing.month import Month
 from gateway.billing.price_store import PriceStore, add_version, declare_versions
 from gateway.billing.prices import PriceTerms, PriceVersion
@@ -115,7 +115,7 @@ class CreditWriter(CreditStore):
             return await add_entry(connection, tenant.id, amount_nanodollars, reason, idempotency_key, self.now())
 
 
-class InvoiceWriter(Invoices):
+class InvoiceWriter(InvoiceStore):
     def __init__(self, database: AsyncEngine, *, now: Now = utc_now) -> None:
         super().__init__(database)
         self.database, self.now = database, now

@@ -70,7 +70,9 @@ PLANTS = [
     Plant("a release is cancelled with its caller", "gateway.sessions.sessions:Sessions._release", unshielded()),
     # Keys
     Plant(
-        "a key's reader forgets who waits", "gateway.tenancy.authenticator:Authenticator._attempted", drop("set_result")
+        "a key's reader forgets who waits",
+        "gateway.tenancy.authenticator:Authenticator._finish_reads",
+        drop("set_result"),
     ),
     Plant(
         "a revoked key is good for ever",

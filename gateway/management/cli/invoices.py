@@ -72,7 +72,7 @@ def finalise(
     """
     from gateway.analytics import migrate
     from gateway.billing.errors import BooksDiffer
-    from gateway.billing.invoicing import Invoices
+    from gateway.billing.invoicing import InvoiceStore
     from gateway.billing.month import Month
     from gateway.management.operations.invoices import Finalising
 
@@ -90,7 +90,7 @@ def finalise(
                 failed.append(f"{name}: {error}")
             else:
                 if answer["invoice"] is not None:
-                    made.append(await Invoices(context.database).get(answer["invoice"]["number"]))
+                    made.append(await InvoiceStore(context.database).get(answer["invoice"]["number"]))
         return made, failed
 
     made, failed = with_operations(settings_from(data_dir=data_dir), make)
@@ -102,9 +102,9 @@ def finalise(
 
 def show(number: NumberArgument, format: FormatOption = Format.JSON, data_dir: DataDir = None) -> None:
     """Show a final invoice, with its credit notes."""
-    from gateway.billing.invoicing import Invoices
+    from gateway.billing.invoicing import InvoiceStore
 
-    invoice = with_database(settings_from(data_dir=data_dir), lambda database: Invoices(database).get(number))
+    invoice = with_database(settings_from(data_dir=data_dir), lambda database: InvoiceStore(database).get(number))
     _print(invoice, format)
 
 
@@ -115,12 +115,12 @@ def list_all(
     data_dir: DataDir = None,
 ) -> None:
     """List the final invoices."""
-    from gateway.billing.invoicing import Invoices
+    from gateway.billing.invoicing import InvoiceStore
     from gateway.billing.month import Month
 
     chosen = None if month is None else Month.parse(month)
     invoices = with_database(
-        settings_from(data_dir=data_dir), lambda database: Invoices(database).list(tenant_name=tenant, month=chosen)
+        settings_from(data_dir=data_dir), lambda database: InvoiceStore(database).list(tenant_name=tenant, month=chosen)
     )
     _print_list(invoices, as_json=as_json)
 

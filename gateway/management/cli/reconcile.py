@@ -67,8 +67,8 @@ async def _reconciled(
     settings: "Settings", database: "AsyncEngine", start_ms: int, end_ms: int, now_ms: int
 ) -> "Reconciliation":
     from gateway.analytics import migrate, open_analytics
-    from gateway.analytics.sums import Window
-    from gateway.billing.invoicing import invoiced_months
+    from gateway.analytics.sums import TimeRange
+    from gateway.billing.invoicing import invoiced_reader
     from gateway.config.pepper import load_pepper
     from gateway.errors import OperatorError
     from gateway.metering.reconciliation.reconciliation import reconcile
@@ -78,7 +78,7 @@ async def _reconciled(
     analytics = open_analytics(settings.analytics_url.get_secret_value())
     try:
         await migrate(analytics)
-        window, invoiced = Window(start_ms, end_ms), invoiced_months(database)
+        window, invoiced = TimeRange(start_ms, end_ms), invoiced_reader(database)
         return await reconcile(settings.journal_path, analytics, window, signatures, now_ms=now_ms, invoiced=invoiced)
     except sqlite3.Error as error:
         raise OperatorError(f"the journal {settings.journal_path} cannot be read: {error}") from error

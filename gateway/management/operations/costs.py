@@ -4,10 +4,10 @@ import dataclasses
 import sqlite3
 from typing import Any
 
-from gateway.analytics.sums import Window
+from gateway.analytics.sums import TimeRange
 from gateway.billing.analytics_usage import AnalyticsUsage
 from gateway.billing.cost_view import CostRow, cost_view
-from gateway.billing.invoicing import invoiced_months
+from gateway.billing.invoicing import invoiced_reader
 from gateway.common.timestamps import unix_ms, utc_from_ms
 from gateway.management.operations.context import AdminContext
 from gateway.management.operations.errors import unavailable
@@ -86,7 +86,7 @@ class CostReports:
     async def reconciliation(self, call: OperationInput) -> Any:
         now = self._context.now()
         start, end = window_of(call.query, now)
-        window = Window(unix_ms(start), unix_ms(end))
+        window = TimeRange(unix_ms(start), unix_ms(end))
         try:
             found = await reconcile(
                 self._context.journal_path,
@@ -94,7 +94,7 @@ class CostReports:
                 window,
                 self._context.signatures,
                 now_ms=unix_ms(now),
-                invoiced=invoiced_months(self._context.database),
+                invoiced=invoiced_reader(self._context.database),
             )
         except sqlite3.Error:
             raise unavailable("The journal cannot be read.") from None

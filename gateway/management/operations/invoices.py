@@ -9,7 +9,7 @@ from gateway.billing import render
 from gateway.billing.books import MAX_TEXT_CHARS, lock_books
 from gateway.billing.errors import InvalidMonth, UnknownInvoice
 from gateway.billing.invoices import Draft, Invoice
-from gateway.billing.invoicing import Invoices as StoredInvoices
+from gateway.billing.invoicing import InvoiceStore as StoredInvoices
 from gateway.billing.invoicing import credit_invoice, make_invoice
 from gateway.billing.money import MAX_NANODOLLARS
 from gateway.billing.month import Month

@@ -114,7 +114,7 @@ def _terms(body: NewPrice) -> PriceTerms:
     if len(multipliers) < len(body.multipliers or ()):
         raise invalid("multipliers", "A class is given twice.")
     try:
-        return PriceTerms.stated(
+        return PriceTerms.from_dollars(
             body.model,
             Decimal(body.input),
             Decimal(body.output),

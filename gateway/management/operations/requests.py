@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from gateway.analytics import Analytics
-from gateway.analytics.sums import Dimension, Window
+from gateway.analytics.sums import Dimension, TimeRange
 from gateway.analytics.usage import EventCursor, Mark, events
 from gateway.common.timestamps import unix_ms, utc_from_ms
 from gateway.http.errors import APIError
@@ -107,7 +107,7 @@ async def requests_answer(
     start, end = window_of(query, until)
     page = await events(
         analytics,
-        Window(unix_ms(start), unix_ms(end)),
+        TimeRange(unix_ms(start), unix_ms(end)),
         only=only,
         marked={} if query["finish_reason"] is None else {Mark.FINISH_REASON: query["finish_reason"]},
         after=after,
@@ -129,7 +129,7 @@ async def request_answer(
         APIError: 404, none of `only` these, where it was looked for.
     """
     start, end = (now - RECENT, now) if near is None else (near - NEARBY, near + NEARBY)
-    window = Window(unix_ms(start), unix_ms(end) + 1)
+    window = TimeRange(unix_ms(start), unix_ms(end) + 1)
     page = await events(analytics, window, only=only, marked={Mark.REQUEST: request_id}, newest_first=True, limit=1)
     if not page.events:
         raise APIError(404, "There is no usage of such a request, or it has not come in yet.", code="request_not_found")

@@ -6,7 +6,7 @@ from typing import Any
 
 from gateway.analytics import Analytics
 from gateway.analytics.routed import Routed, routed
-from gateway.analytics.sums import Grain, Window
+from gateway.analytics.sums import Grain, TimeRange
 from gateway.common.timestamps import unix_ms, utc_from_ms
 from gateway.http.errors import invalid
 from gateway.management.operations.context import AdminContext
@@ -57,7 +57,7 @@ async def shares_answer(analytics: Analytics, query: Mapping[str, Any], now: dat
     if end - start > LONGEST:
         raise invalid("start", f"start must be at most {LONGEST.days} days before end.")
     grain = Grain(query["bucket"] or Grain.HOUR)
-    window = Window(unix_ms(start), unix_ms(end)).widened_to(grain.length_ms)
+    window = TimeRange(unix_ms(start), unix_ms(end)).widened_to(grain.length_ms)
     if (window.end_ms - window.start_ms) // grain.length_ms > MAX_BUCKETS:
         raise invalid("bucket", f"At most {MAX_BUCKETS} buckets: choose a longer bucket or a shorter time.")
     found = await routed(analytics, grain, window, limit=MAX_SHARES + 1, tenant_id=query["tenant_id"])

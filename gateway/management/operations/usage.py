@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gateway.analytics import Analytics
-from gateway.analytics.sums import SUM_COLUMNS, Dimension, Grain, Window
+from gateway.analytics.sums import SUM_COLUMNS, Dimension, Grain, TimeRange
 from gateway.analytics.usage import Point, series
 from gateway.common.timestamps import unix_ms, utc_from_ms
 from gateway.http.errors import invalid
@@ -96,7 +96,7 @@ async def usage_answer(
     """What was used in whole buckets of a window."""
     start, end = window_of(query, now)
     grain = Grain(query["bucket"] or Grain.HOUR)
-    window = Window(unix_ms(start), unix_ms(end)).widened_to(grain.length_ms)
+    window = TimeRange(unix_ms(start), unix_ms(end)).widened_to(grain.length_ms)
     if (window.end_ms - window.start_ms) // grain.length_ms > MAX_BUCKETS:
         raise invalid("bucket", f"At most {MAX_BUCKETS} buckets: choose a longer bucket or a shorter time.")
     by = {word: _WORDS[word] for word in query["by"] or ()}

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from gateway.analytics import Analytics
 from gateway.analytics.audit import gaps
-from gateway.analytics.sums import DURING, Window
+from gateway.analytics.sums import DURING, TimeRange
 
 MAX_NUMBERS = 10_000
 """Bound on sequences of one gap that are looked up at other times; the rest of the gap counts as missing."""
@@ -23,7 +23,7 @@ class MissingRange:
         return self.last - self.first + 1
 
 
-async def missing_ranges(analytics: Analytics, window: Window, source: str | None = None) -> list[MissingRange]:
+async def missing_ranges(analytics: Analytics, window: TimeRange, source: str | None = None) -> list[MissingRange]:
     """Missing sequences of `source`, or of every source with events in the window, up to its newest event there,
     in order.
 
@@ -38,7 +38,7 @@ async def missing_ranges(analytics: Analytics, window: Window, source: str | Non
     return found
 
 
-async def _sources(analytics: Analytics, window: Window) -> list[str]:
+async def _sources(analytics: Analytics, window: TimeRange) -> list[str]:
     rows = await analytics.query(
         f"SELECT DISTINCT source FROM usage_events WHERE {DURING} ORDER BY source", window.parameters
     )

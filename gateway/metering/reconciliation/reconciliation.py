@@ -14,7 +14,7 @@ from pathlib import Path
 from uuid import UUID
 
 from gateway.analytics import Analytics
-from gateway.analytics.sums import Window
+from gateway.analytics.sums import TimeRange
 from gateway.analytics.usage import totals
 from gateway.common.timestamps import unix_ms, utc_from_ms
 from gateway.metering.event import COLUMNS, UsageEvent
@@ -72,7 +72,7 @@ class Reconciliation:
     only."""
 
     source: str
-    window: Window
+    window: TimeRange
     journal: Totals = field(default_factory=Totals)
     stored: Totals = field(default_factory=Totals)
     pending: Totals = field(default_factory=Totals)
@@ -108,7 +108,7 @@ class _Snapshot:
 async def reconcile(
     journal_path: Path,
     analytics: Analytics,
-    window: Window,
+    window: TimeRange,
     signatures: SignaturePolicy,
     *,
     now_ms: int,
@@ -133,7 +133,7 @@ async def reconcile(
         await asyncio.to_thread(file.close)
     await _compare_hours(analytics, snapshot, under_way, found)
     await _verify_others(analytics, snapshot, signatures, found)
-    settled = Window(window.start_ms, max(window.start_ms, min(window.end_ms, under_way.settled_before_ms)))
+    settled = TimeRange(window.start_ms, max(window.start_ms, min(window.end_ms, under_way.settled_before_ms)))
     found.missing_ranges = [
         MissingRange(gap.source, gap.first, min(gap.last, snapshot.first - 1))
         for gap in await missing_ranges(analytics, settled, snapshot.source)
@@ -160,7 +160,7 @@ class _UnderWay:
         self.hours[hour_ms] = plus(self.hours.get(hour_ms, Totals()), _amounts(event))
 
 
-def _snapshot(file: JournalFile, window: Window) -> _Snapshot:
+def _snapshot(file: JournalFile, window: TimeRange) -> _Snapshot:
     """Runs on a thread. Repeats the reads if the gateway wrote between them."""
     while True:
         last, relayed = file.last_sequence(), file.relayed_sequence()
@@ -169,7 +169,7 @@ def _snapshot(file: JournalFile, window: Window) -> _Snapshot:
             return _Snapshot(file.source, file.first_sequence(), last, relayed, hours)
 
 
-async def _pages(file: JournalFile, window: Window, last: int) -> AsyncIterator[list[JournalRow]]:
+async def _pages(file: JournalFile, window: TimeRange, last: int) -> AsyncIterator[list[JournalRow]]:
     after = 0
     while True:
         rows = await asyncio.to_thread(file.events_during, window.start_ms, window.end_ms, after, PAGE_EVENTS)
@@ -185,7 +185,7 @@ async def _compare_events(
 ) -> None:
     events = await asyncio.to_thread(_events_of, page)
     moments = [unix_ms(event.occurred_at) for event in events]
-    around = Window(min(moments) - HOUR_MS, max(moments) + HOUR_MS)
+    around = TimeRange(min(moments) - HOUR_MS, max(moments) + HOUR_MS)
     stored = await stored_rows(analytics, found.source, SequenceRange(page[0].sequence, page[-1].sequence), around)
     await asyncio.to_thread(_compare_page, events, stored, under_way, found)
 
@@ -257,7 +257,7 @@ async def _verify_others(
     found.former_rows = checked.former_rows
 
 
-async def _compare_months(analytics: Analytics, window: Window, invoiced: Invoiced, found: Reconciliation) -> None:
+async def _compare_months(analytics: Analytics, window: TimeRange, invoiced: Invoiced, found: Reconciliation) -> None:
     for month, span in _months(window):
         stated = await invoiced(month)
         if not stated:
@@ -271,7 +271,7 @@ async def _compare_months(analytics: Analytics, window: Window, invoiced: Invoic
                 (found.late if finding.used_nanodollars > charged else found.months).append(finding)
 
 
-def _months(window: Window) -> list[tuple[str, Window]]:
+def _months(window: TimeRange) -> list[tuple[str, TimeRange]]:
     """The calendar months (UTC) that overlap a window."""
     found = []
     start = utc_from_ms(window.start_ms)
@@ -279,7 +279,7 @@ def _months(window: Window) -> list[tuple[str, Window]]:
     while (start_ms := unix_ms(datetime(year, month, 1, tzinfo=UTC))) < window.end_ms:
         name = f"{year}-{month:02}"
         year, month = (year + 1, 1) if month == 12 else (year, month + 1)
-        found.append((name, Window(start_ms, unix_ms(datetime(year, month, 1, tzinfo=UTC)))))
+        found.append((name, TimeRange(start_ms, unix_ms(datetime(year, month, 1, tzinfo=UTC)))))
     return found
 
 

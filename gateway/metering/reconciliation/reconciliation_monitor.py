@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from gateway.analytics import Analytics, AnalyticsError
-from gateway.analytics.sums import Window
+from gateway.analytics.sums import TimeRange
 from gateway.metering.journal.journal_file import HOUR_MS, JournalFile, Totals
 from gateway.metering.reconciliation.reconciliation import reconcile
 from gateway.metering.reconciliation.stored_usage import stored_hours
@@ -87,7 +87,7 @@ class ReconciliationMonitor:
         self._settled = await asyncio.to_thread(self._relayed)
         if settled is None:
             return
-        window = Window(now_ms - LOOK_BACK_MS, now_ms).widened_to(HOUR_MS)
+        window = TimeRange(now_ms - LOOK_BACK_MS, now_ms).widened_to(HOUR_MS)
         differing = await self._compare(window, settled) if settled else {}  # 0: no event was ever delivered
         if differing != self._differing:
             self.drift = await self._named(differing, now_ms)
@@ -108,7 +108,7 @@ class ReconciliationMonitor:
                 self._failing = False
             await asyncio.sleep(self._every_s)
 
-    async def _compare(self, window: Window, settled: int) -> dict[int, Sides]:
+    async def _compare(self, window: TimeRange, settled: int) -> dict[int, Sides]:
         """The hours whose sums differ."""
         source, journal = await asyncio.to_thread(self._hours, window, settled)
         stored = await stored_hours(self._analytics, source, window, settled)
@@ -118,7 +118,7 @@ class ReconciliationMonitor:
     async def _named(self, differing: Mapping[int, Sides], now_ms: int) -> Drift:
         missing = doubled = altered = 0
         for hour_ms in sorted(differing)[-MAX_NAMED_HOURS:]:
-            hour = Window(hour_ms, hour_ms + HOUR_MS)
+            hour = TimeRange(hour_ms, hour_ms + HOUR_MS)
             found = await reconcile(self._path, self._analytics, hour, self._signatures, now_ms=now_ms)
             missing += len(found.missing) + sum(gap.events for gap in found.missing_ranges)
             doubled += len(found.doubled)
@@ -132,7 +132,7 @@ class ReconciliationMonitor:
         finally:
             file.close()
 
-    def _hours(self, window: Window, settled: int) -> tuple[str, dict[int, Totals]]:
+    def _hours(self, window: TimeRange, settled: int) -> tuple[str, dict[int, Totals]]:
         file = JournalFile(self._path, read_only=True)
         try:
             return file.source, file.hours_up_to(settled, window.start_ms, window.end_ms)

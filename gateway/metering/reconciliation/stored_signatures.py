@@ -8,7 +8,7 @@ from uuid import UUID
 import orjson
 
 from gateway.analytics import Analytics
-from gateway.analytics.sums import DURING, Window, instant
+from gateway.analytics.sums import DURING, TimeRange, instant
 from gateway.common.timestamps import unix_ms
 from gateway.metering.event import COLUMNS, InvalidEvent
 from gateway.metering.journal.journal_file import HOUR_MS
@@ -73,7 +73,7 @@ class SignatureCheck:
 
 async def check_signatures(
     analytics: Analytics,
-    window: Window,
+    window: TimeRange,
     signer: EventSigner,
     *,
     unsigned_until_ms: int,
@@ -118,7 +118,7 @@ def _check_row(row: EventRow, signer: EventSigner, unsigned_until_ms: int, found
         sums.signed += 1
 
 
-async def _pages(analytics: Analytics, window: Window) -> AsyncIterator[list[EventRow]]:
+async def _pages(analytics: Analytics, window: TimeRange) -> AsyncIterator[list[EventRow]]:
     """Rows in the order of the table's key, hour by hour. All copies of an event are on one page."""
     hours = await analytics.query(
         f"SELECT DISTINCT toUnixTimestamp(toStartOfHour(occurred_at)) * 1000 AS hour_ms FROM {EVENTS_TABLE} "
@@ -126,7 +126,7 @@ async def _pages(analytics: Analytics, window: Window) -> AsyncIterator[list[Eve
         window.parameters,
     )
     for (hour_ms,) in hours:
-        hour = Window(max(window.start_ms, int(hour_ms)), min(window.end_ms, int(hour_ms) + HOUR_MS))
+        hour = TimeRange(max(window.start_ms, int(hour_ms)), min(window.end_ms, int(hour_ms) + HOUR_MS))
         after, parameters = "", {**hour.parameters, "hour_ms": int(hour_ms), "limit": PAGE_ROWS}
         while True:
             rows = await analytics.query(

@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from gateway.analytics import Analytics
-from gateway.analytics.sums import DISTINCT_EVENTS, DURING, PARTITIONWISE, Window
+from gateway.analytics.sums import DISTINCT_EVENTS, DURING, PARTITIONWISE, TimeRange
 from gateway.metering.event import COLUMNS
 from gateway.metering.journal.journal_file import Totals
 from gateway.metering.sink.intake import EVENTS_TABLE
@@ -27,7 +27,7 @@ class SequenceRange:
 
 
 async def stored_rows(
-    analytics: Analytics, source: str, sequences: SequenceRange, around: Window
+    analytics: Analytics, source: str, sequences: SequenceRange, around: TimeRange
 ) -> dict[UUID, list[EventRow]]:
     """All rows of a source with these sequences, including copies, by event id. `around` bounds the timestamps."""
     rows = await analytics.query(
@@ -41,7 +41,9 @@ async def stored_rows(
     return found
 
 
-async def stored_hours(analytics: Analytics, source: str, window: Window, last_sequence: int) -> Mapping[int, Totals]:
+async def stored_hours(
+    analytics: Analytics, source: str, window: TimeRange, last_sequence: int
+) -> Mapping[int, Totals]:
     """Sums of a source's distinct events up to a sequence, by hour (Unix milliseconds of its start): the amounts that
     would be billed."""
     rows = await analytics.query(

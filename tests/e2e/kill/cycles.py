@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gateway.analytics import Analytics
-from gateway.analytics.sums import Window
+from gateway.analytics.sums import TimeRange
 from gateway.config.pepper import load_pepper
 from gateway.config.settings import Settings
 from gateway.metering.journal.journal_file import HOUR_MS, JournalFile
@@ -166,7 +166,7 @@ def _delivered(journal: Path) -> bool:
 
 async def _drift(settings: Settings, analytics: Analytics) -> list[str]:
     now_ms = time.time_ns() // 1_000_000
-    window = Window(now_ms - 24 * HOUR_MS, now_ms + HOUR_MS)
+    window = TimeRange(now_ms - 24 * HOUR_MS, now_ms + HOUR_MS)
     signatures = SignaturePolicy(EventSigner(load_pepper(settings)))
     found = await reconcile(settings.journal_path, analytics, window, signatures, now_ms=window.end_ms)
     return [f"reconciliation: {found}"] if found.drift else []

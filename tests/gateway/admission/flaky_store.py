@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Sequence
 from typing import TypeVar
 
 from gateway.admission import LimitState, MemoryStore, Quota, Settlement, StoreAway
-from gateway.admission.model import Committed, Hold, HoldRequest, Refusal, Use
+from gateway.admission.model import Committed, Hold, HoldRefusal, HoldRequest, Use
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ class FlakyStore:
         """Nothing arrives, and nothing comes back."""
         self.arrived: Counter[str] = Counter()
 
-    async def hold(self, request: HoldRequest) -> Hold | Refusal:
+    async def hold(self, request: HoldRequest) -> Hold | HoldRefusal:
         return await self._over_the_network("hold", self.store.hold(request))
 
     async def extend(self, hold: Hold) -> bool:

@@ -110,7 +110,7 @@ def test_silence_opens_it_and_an_answer_closes_it() -> None:
         calls = store.calls
         await fails(gate.call("a", store.call))
         assert store.calls == calls, "nothing is asked while it is open"
-        waited_s = await gate.turned(60)
+        waited_s = await gate.wait_until_decided(60)
         assert gate.is_away
         assert breaker.SILENT_S + waited_s == pytest.approx(breaker.AWAY_S, abs=breaker.PROBE_S + CEILING_S)
         store.latency_s = 0.001

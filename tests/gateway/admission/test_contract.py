@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.admission.model import Committed, Demand, LimitState, Measure, Outcome, Quota, Use
+from gateway.admission.model import Committed, Demand, LimitState, Measure, Quota, SettleOutcome, Use
 from gateway.admission.store import HOLD_TTL_MS, LimitStore
 from gateway.tenancy import ScopeKind
 from tests.support.limit_stores import Clock, each, hold, refusal, scope, tokens
@@ -68,7 +68,7 @@ async def test_settling_commits_the_use_and_frees_the_rest(store: LimitStore) ->
     requests, demand = each(RPM, 10), tokens(1000, prompt=10)
     taken = await hold(store, "a", requests, demand, desired=500)
     settlement = await store.settle(taken, Use(1, 60))
-    assert (settlement.outcome, settlement.exceeded) == (Outcome.SETTLED, False)
+    assert (settlement.outcome, settlement.exceeded) == (SettleOutcome.SETTLED, False)
     assert await used(store, demand) == 60
     assert await used(store, requests) == 1
 
@@ -86,8 +86,8 @@ async def test_the_same_request_holds_once_and_settles_once(store: LimitStore) -
     again = await hold(store, "a", demand)
     assert (again.granted_tokens, again.at_ms, again.bound_by) == (first.granted_tokens, first.at_ms, None)
     assert await used(store, demand) == 100
-    assert (await store.settle(first, Use(1, 70))).outcome is Outcome.SETTLED
-    assert (await store.settle(again, Use(1, 90))).outcome is Outcome.REPEATED
+    assert (await store.settle(first, Use(1, 70))).outcome is SettleOutcome.SETTLED
+    assert (await store.settle(again, Use(1, 90))).outcome is SettleOutcome.REPEATED
     assert await used(store, demand) == 70
 
 
@@ -122,8 +122,8 @@ async def test_what_an_expired_hold_used_is_committed_late_and_once(store: Limit
     demand = tokens(1000, measure=TPD)
     taken = await hold(store, "a", demand)
     clock.advance(HOLD_TTL_MS / 1000)
-    assert (await store.settle(taken, Use(1, 50))).outcome is Outcome.LATE
-    assert (await store.settle(taken, Use(1, 50))).outcome is Outcome.REPEATED
+    assert (await store.settle(taken, Use(1, 50))).outcome is SettleOutcome.LATE
+    assert (await store.settle(taken, Use(1, 50))).outcome is SettleOutcome.REPEATED
     assert await used(store, demand) == 50
 
 
@@ -134,7 +134,7 @@ async def test_a_heartbeat_keeps_a_hold(store: LimitStore, clock: Clock) -> None
         clock.advance(HOLD_TTL_MS / 1000 - 1)
         assert await store.extend(taken)
     assert await used(store, demand) == 100
-    assert (await store.settle(taken, Use(1, 3))).outcome is Outcome.SETTLED
+    assert (await store.settle(taken, Use(1, 3))).outcome is SettleOutcome.SETTLED
     assert not await store.extend(taken)
     assert await used(store, demand) == 3
 
@@ -142,8 +142,8 @@ async def test_a_heartbeat_keeps_a_hold(store: LimitStore, clock: Clock) -> None
 async def test_use_of_a_hold_that_the_store_does_not_know_is_committed_once(store: LimitStore) -> None:
     demand = tokens(1000, measure=TPD)
     taken = replace(await hold(store, "a", demand), request_id="b")
-    assert (await store.settle(taken, Use(1, 50))).outcome is Outcome.UNKNOWN
-    assert (await store.settle(taken, Use(1, 50))).outcome is Outcome.REPEATED
+    assert (await store.settle(taken, Use(1, 50))).outcome is SettleOutcome.UNKNOWN
+    assert (await store.settle(taken, Use(1, 50))).outcome is SettleOutcome.REPEATED
     assert await used(store, demand) == 150
 
 
@@ -151,7 +151,7 @@ async def test_a_hold_that_comes_after_its_settlement_takes_nothing(store: Limit
     """A call that was given up may still be on its way when what it held has been released by another."""
     slots, day = each(Measure.CONCURRENT, 1), tokens(1000, measure=TPD)
     unheard = replace(await hold(store, "a", day, slots, desired=7), request_id="b")
-    assert (await store.settle(unheard, Use())).outcome is Outcome.UNKNOWN
+    assert (await store.settle(unheard, Use())).outcome is SettleOutcome.UNKNOWN
     late = await hold(store, "b", day, slots, desired=100)
     assert (late.granted_tokens, late.at_ms) == (7, unheard.at_ms)
     assert [await used(store, each) for each in (slots, day)] == [1, 7]
@@ -246,7 +246,7 @@ async def test_use_settled_after_its_window_counts_in_no_other(store: LimitStore
     demand = tokens(100, measure=MONEY)
     taken = await hold(store, "a", demand)
     clock.advance(20)
-    assert (await store.settle(taken, Use(1, 5, 60))).outcome is Outcome.SETTLED
+    assert (await store.settle(taken, Use(1, 5, 60))).outcome is SettleOutcome.SETTLED
     assert await used(store, demand) == 0
 
 
@@ -265,7 +265,7 @@ async def test_a_hold_of_nothing_takes_and_frees_nothing(store: LimitStore) -> N
     demand = tokens(0, per_token=0)
     taken = await hold(store, "a", demand)
     await hold(store, "b", tokens(10), desired=10)
-    assert (await store.settle(taken, Use())).outcome is Outcome.SETTLED
+    assert (await store.settle(taken, Use())).outcome is SettleOutcome.SETTLED
     assert await used(store, demand) == 10
 
 
@@ -286,7 +286,7 @@ async def test_what_is_held_is_told_apart_from_what_was_used(store: LimitStore) 
     demand = tokens(1000, prompt=10)
     taken = await hold(store, "a", demand, desired=90)
     assert (taken.states[0].used, taken.states[0].held) == (100, 100)
-    assert (await store.settle(taken, Use(1, 30))).outcome is Outcome.SETTLED
+    assert (await store.settle(taken, Use(1, 30))).outcome is SettleOutcome.SETTLED
     await hold(store, "b", demand, desired=10)
     (state,) = await store.usage([demand.quota])
     assert (state.used, state.held, state.remaining) == (50, 20, 950)

@@ -10,9 +10,9 @@ from tests.support.virtual_time import in_virtual_time, virtual_loop
 
 def test_a_deadline_follows_the_latency_as_rfc_6298_says() -> None:
     deadline = AnswerDeadline()
-    deadline.measured(0.04)
+    deadline.on_answer(0.04)
     assert deadline.seconds == pytest.approx(0.04 + 4 * 0.02)
-    deadline.measured(0.06)
+    deadline.on_answer(0.06)
     rttvar_s = 3 / 4 * 0.02 + 1 / 4 * 0.02
     assert deadline.seconds == pytest.approx(7 / 8 * 0.04 + 1 / 8 * 0.06 + 4 * rttvar_s)
 
@@ -21,17 +21,17 @@ def test_a_deadline_stays_between_its_floor_and_its_ceiling() -> None:
     deadline = AnswerDeadline()
     assert deadline.seconds == CEILING_S, "nothing is known yet"
     for _ in range(50):
-        deadline.measured(0.0003)
+        deadline.on_answer(0.0003)
     assert deadline.seconds == pytest.approx(FLOOR_S + 0.0003)
-    deadline.missed()
+    deadline.on_timeout()
     assert deadline.seconds == pytest.approx(2 * (FLOOR_S + 0.0003))
     for _ in range(5):
-        deadline.missed()
+        deadline.on_timeout()
     assert deadline.seconds == CEILING_S
-    deadline.measured(0.0003)
+    deadline.on_answer(0.0003)
     assert deadline.seconds == pytest.approx(FLOOR_S + 0.0003), "the next measurement ends the backing off"
     for _ in range(50):
-        deadline.measured(30.0)
+        deadline.on_answer(30.0)
     assert deadline.seconds == CEILING_S
 
 

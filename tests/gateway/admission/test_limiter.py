@@ -12,14 +12,14 @@ from gateway.admission import (
     LimitStore,
     Measure,
     MemoryStore,
-    Outcome,
     Quota,
     QuotaExceeded,
+    SettleOutcome,
     demands_of,
     limiter,
     tightest,
 )
-from gateway.admission.model import MAX_AMOUNT, Hold, HoldRequest, Refusal
+from gateway.admission.model import MAX_AMOUNT, Hold, HoldRefusal, HoldRequest
 from gateway.admission.store import HOLD_TTL_MS
 from gateway.billing.prices import MAX_NANODOLLARS_PER_TOKEN, PriceTerms, PriceVersion
 from tests.support.limit_stores import Clock, each, scope, tokens
@@ -33,7 +33,7 @@ async def test_without_demands_no_store_is_asked() -> None:
     unlimited = Limiter(MemoryStore())
     hold = await unlimited.hold("a", [], minimum_tokens=1, desired_tokens=77)
     assert (hold.granted_tokens, hold.bound_by, hold.states) == (77, None, ())
-    assert (await unlimited.settle(hold, 5)).outcome is Outcome.SETTLED
+    assert (await unlimited.settle(hold, 5)).outcome is SettleOutcome.SETTLED
     assert not await unlimited.extend(hold)
     assert await unlimited.usage([]) == ()
     await unlimited.aclose()
@@ -81,7 +81,7 @@ async def test_open_holds_are_kept_alive_and_no_longer(
     for _ in range(5):
         clock.advance(HOLD_TTL_MS / 1000 - 1)
         await asyncio.sleep(0.02)
-    assert (await gate.settle(hold, 0)).outcome is Outcome.SETTLED
+    assert (await gate.settle(hold, 0)).outcome is SettleOutcome.SETTLED
     await asyncio.sleep(0.02)
     assert (await gate.usage([slots.quota]))[0].used == 0
     assert gate.counts()["open"] == 0
@@ -109,7 +109,7 @@ async def test_what_is_held_for_one_that_was_cancelled_meanwhile_is_freed(
 ) -> None:
     take, taken = store.hold, asyncio.Event()
 
-    async def hold(request: HoldRequest) -> Hold | Refusal:
+    async def hold(request: HoldRequest) -> Hold | HoldRefusal:
         answer = await take(request)
         taken.set()
         await asyncio.sleep(60)  # the answer is on its way
@@ -136,7 +136,7 @@ CREDIT = Measure.CREDIT_NANODOLLARS
 
 
 async def test_the_largest_request_at_the_largest_price_is_counted_exactly(store: LimitStore) -> None:
-    stated = PriceTerms.stated("m", Decimal(2500), Decimal(2500), multipliers={"premium": Decimal(4)})
+    stated = PriceTerms.from_dollars("m", Decimal(2500), Decimal(2500), multipliers={"premium": Decimal(4)})
     price = PriceVersion("v", datetime.now(UTC), stated).price("premium")
     assert price.completion == MAX_NANODOLLARS_PER_TOKEN
     quotas = [Quota(scope(measure), MAX_AMOUNT) for measure in (MONEY, CREDIT, Measure.TOKENS_PER_DAY)]

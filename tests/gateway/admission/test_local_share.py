@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from redis.asyncio import Redis
 
-from gateway.admission import Hold, Measure, Outcome, Quota, StoreAway, breaker, local_share
+from gateway.admission import Hold, Measure, Quota, SettleOutcome, StoreAway, breaker, local_share
 from gateway.admission.local_share import LocalShare
-from gateway.admission.model import HoldRequest, Refusal, Use
+from gateway.admission.model import HoldRefusal, HoldRequest, Use
 from gateway.admission.redis_store import RedisStore
 from tests.support.fault_proxy import Fault, FaultProxy, fault_proxy
 from tests.support.limit_stores import each, hold, refusal, tokens
@@ -85,9 +85,9 @@ async def test_an_outage_costs_a_bounded_share(
     assert is_open(store)
     assert store.counts()["breaker_opened"] == 1, "what it costs is one silence, for all of them"
     assert sum(answer.granted_tokens for answer in held) == 2_000
-    assert (await store.settle(before, Use(1, 60))).outcome is Outcome.DEFERRED
+    assert (await store.settle(before, Use(1, 60))).outcome is SettleOutcome.DEFERRED
     for answer in held[:-1]:
-        assert (await store.settle(answer, Use(1, 90))).outcome is Outcome.SETTLED
+        assert (await store.settle(answer, Use(1, 90))).outcome is SettleOutcome.SETTLED
     assert (await store.usage([demand.quota]))[0].quota.limit == 2_000
 
     await proxy.set(Fault.NONE)
@@ -148,7 +148,7 @@ async def test_the_share_is_never_less_than_one_request(store: LocalShare, proxy
 
 async def test_more_than_the_share_may_come_back_later(store: LocalShare, proxy: FaultProxy) -> None:
     await proxy.set(Fault.REFUSE)
-    refused: Refusal = await refusal(store, "a", tokens(100, prompt=50))
+    refused: HoldRefusal = await refusal(store, "a", tokens(100, prompt=50))
     assert refused.retry_after_ms == local_share.DEGRADED_RETRY_MS
     assert (await refusal(store, "b", tokens(100, prompt=150))).retry_after_ms is None
 
@@ -204,7 +204,7 @@ async def test_a_full_redis_is_away_until_there_is_room(
         try:
             taken = await hold(store, "during", demand, desired=50)
             assert taken.degraded
-            assert (await store.settle(before, Use(1, 60))).outcome is Outcome.DEFERRED
+            assert (await store.settle(before, Use(1, 60))).outcome is SettleOutcome.DEFERRED
             for n in range(10):
                 await asyncio.sleep(3 * breaker.PROBE_S)
                 assert (await hold(store, f"{n}", demand, desired=1)).degraded

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from gateway.admission import Measure, MemoryStore, Outcome, memory
+from gateway.admission import Measure, MemoryStore, SettleOutcome, memory
 from gateway.admission.model import Use
 from gateway.admission.store import FINISHED_MS, HOLD_TTL_MS
 from tests.support.limit_stores import Clock, each, hold, tokens
@@ -21,9 +21,9 @@ async def test_a_finished_request_is_forgotten_after_a_while(store: MemoryStore,
     taken = await hold(store, "a", tokens(1000))
     await store.settle(taken, Use(1, 50))
     clock.advance(FINISHED_MS / 1000 - 1)
-    assert (await store.settle(taken, Use(1, 50))).outcome is Outcome.REPEATED
+    assert (await store.settle(taken, Use(1, 50))).outcome is SettleOutcome.REPEATED
     clock.advance(FINISHED_MS / 1000)
-    assert (await store.settle(taken, Use(1, 50))).outcome is Outcome.UNKNOWN
+    assert (await store.settle(taken, Use(1, 50))).outcome is SettleOutcome.UNKNOWN
 
 
 async def test_memory_is_bounded(store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

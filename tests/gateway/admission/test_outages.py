@@ -7,11 +7,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway.admission import Demand, Hold, Measure, Outcome, Quota, StoreAway
+from gateway.admission import Demand, Hold, Measure, Quota, SettleOutcome, StoreAway
 from gateway.admission.breaker import AWAY_S, PATIENCE_S, PROBE_S, SILENT_S
 from gateway.admission.deadlines import CEILING_S
 from gateway.admission.local_share import MERGE_S, LocalShare
-from gateway.admission.model import Committed, HoldRequest, Refusal, Use
+from gateway.admission.model import Committed, HoldRefusal, HoldRequest, Use
 from gateway.admission.store import HOLD_TTL_MS
 from tests.gateway.admission.flaky_store import FlakyStore
 from tests.support.limit_stores import each, hold, scope, tokens
@@ -149,14 +149,14 @@ def test_a_first_attempt_that_arrives_after_a_refused_second_one_holds_nothing(m
         other = await hold(store, "other", demand, desired=100)
         attempts: list[HoldRequest] = []
 
-        async def late_at_first(request: HoldRequest) -> Hold | Refusal:
+        async def late_at_first(request: HoldRequest) -> Hold | HoldRefusal:
             attempts.append(request)
             if len(attempts) == 1:
                 await asyncio.Event().wait()
             return await shared.store.hold(request)
 
         monkeypatch.setattr(shared, "hold", late_at_first)
-        assert isinstance(await store.hold(HoldRequest("late", (demand,), 50, 50)), Refusal)
+        assert isinstance(await store.hold(HoldRequest("late", (demand,), 50, 50)), HoldRefusal)
         await store.settle(other, Use())
         await asyncio.sleep(2 * MERGE_S)
         await shared.store.hold(attempts[0])
@@ -239,9 +239,9 @@ def test_short_faults_overspend_nothing_and_leave_nothing_behind(
                 part = 1 + (n * 31 + seed) % answer.granted_tokens
                 total += part
                 assert (await store.settle(answer, Use(1, part))).outcome in (
-                    Outcome.SETTLED,
-                    Outcome.DEFERRED,
-                    Outcome.REPEATED,
+                    SettleOutcome.SETTLED,
+                    SettleOutcome.DEFERRED,
+                    SettleOutcome.REPEATED,
                 )
 
         requests = [asyncio.create_task(request(n)) for n in range(100)]

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 
 from gateway.admission import Demand, Hold, LimitStore, Measure, MemoryStore, Quota, Scope
-from gateway.admission.model import Committed, HoldRequest, Refusal, Use
+from gateway.admission.model import Committed, HoldRefusal, HoldRequest, Use
 from gateway.admission.redis_store import RedisStore
 from gateway.admission.store import FINISHED_MS
-from gateway.admission.windows import MINUTE_MS, Window, bucket_at, still_counts
+from gateway.admission.windows import MINUTE_MS, LimitWindow, bucket_at, still_counts
 from gateway.tenancy import ScopeKind
 from tests.support.limit_stores import NOON_MS, Clock, scope, tokens
 from tests.support.servers import RedisServer
@@ -177,7 +177,7 @@ def booked(ledger: list[tuple[Hold, Use]], admitted: list[Hold], scope: Scope, n
     def counts(hold: Hold) -> bool:
         bucket = bucket_at(window, hold.at_ms)
         last_ms = max(each.at_ms for each in admitted if takes(each, scope) and bucket_at(window, each.at_ms) == bucket)
-        return still_counts(window, last_ms if window is Window.MINUTE else bucket, now_ms)
+        return still_counts(window, last_ms if window is LimitWindow.MINUTE else bucket, now_ms)
 
     return sum(use.of(scope.measure) for hold, use in ledger if takes(hold, scope) and counts(hold))
 
@@ -204,7 +204,7 @@ def test_a_minutes_limit_holds_in_any_sixty_seconds_and_asks_for_no_longer_wait(
         for n, wait_ms in enumerate(waits_ms):
             clock.now_ms += wait_ms
             answer = await store.hold(HoldRequest(f"{n}", (demand,), 0, 0))
-            if isinstance(answer, Refusal):
+            if isinstance(answer, HoldRefusal):
                 assert answer.retry_after_ms is not None
                 assert 0 < answer.retry_after_ms <= MINUTE_MS
                 assert all(state.reset_ms <= MINUTE_MS for state in answer.states)

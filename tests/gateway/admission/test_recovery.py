@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
-from gateway.admission import Measure, Outcome
+from gateway.admission import Measure, SettleOutcome
 from gateway.admission.model import Committed, Demand, Hold, Use
 from gateway.admission.redis_store import RedisStore
 from tests.support.limit_stores import Clock, each, hold, refusal, scope, tokens
@@ -48,8 +48,8 @@ async def test_what_is_held_is_held_again_before_anybody_else_gets_it(store: Red
     other = await hold(store, "b", *demands, desired=900)
     assert other.granted_tokens == 100
     assert (await refusal(store, "c", *demands)).quota.scope.measure in (CREDIT.quota.scope.measure, Measure.CONCURRENT)
-    assert (await store.settle(taken, Use(1, 700, 700))).outcome is Outcome.SETTLED
-    assert (await store.settle(other, Use(1, 50, 50))).outcome is Outcome.SETTLED
+    assert (await store.settle(taken, Use(1, 700, 700))).outcome is SettleOutcome.SETTLED
+    assert (await store.settle(other, Use(1, 50, 50))).outcome is SettleOutcome.SETTLED
     assert await state(store, *demands) == [(750, 0), (750, 0), (0, 0)]
 
 
@@ -138,7 +138,7 @@ def test_whenever_it_loses_its_data_no_more_is_given_out_than_there_is(
                         assert await store.extend(chosen)
                     else:
                         used = min(amount, chosen.granted_tokens)
-                        assert (await store.settle(chosen, Use(1, used, used))).outcome is Outcome.SETTLED
+                        assert (await store.settle(chosen, Use(1, used, used))).outcome is SettleOutcome.SETTLED
                         open_holds.remove(chosen)
                         spent += used
             await hold(store, "last", CREDIT, minimum=0, desired=0)

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 import pytest
 from redis.asyncio import Redis
 
-from gateway.admission import Measure, Outcome, StoreAway
+from gateway.admission import Measure, SettleOutcome, StoreAway
 from gateway.admission.model import Use
 from gateway.admission.redis_store import RedisStore, _source
-from gateway.admission.windows import Window, bucket_at
+from gateway.admission.windows import LimitWindow, bucket_at
 from tests.support.limit_stores import each, hold, tokens
 from tests.support.servers import RedisServer, free_port
 
@@ -54,7 +54,7 @@ async def test_scripts_survive_that_redis_forgets_them(store: RedisStore, client
 async def test_a_restart_forgets_and_late_use_still_counts(store: RedisStore, client: Redis) -> None:
     taken = await hold(store, "a", tokens(1000))
     await client.flushall()
-    assert (await store.settle(taken, Use(1, 70))).outcome is Outcome.UNKNOWN
+    assert (await store.settle(taken, Use(1, 70))).outcome is SettleOutcome.UNKNOWN
     assert (await store.usage([tokens(1000).quota]))[0].used == 70
 
 
@@ -84,4 +84,4 @@ async def test_lua_and_python_agree_on_buckets(client: Redis) -> None:
     for start in range(0, len(moments), 2000):
         part = moments[start : start + 2000]
         got = await script(keys=[], args=["", 0, *part])
-        assert got == [bucket_at(window, at) for at in part for window in Window]
+        assert got == [bucket_at(window, at) for at in part for window in LimitWindow]

@@ -7,8 +7,8 @@ import pytest
 from gateway.analytics import Analytics
 from gateway.analytics.audit import (
     Copies,
-    Gap,
     ReusedSequence,
+    SequenceGap,
     SourceHour,
     StoredEvent,
     copies,
@@ -17,12 +17,12 @@ from gateway.analytics.audit import (
     source_hours,
     stored_events,
 )
-from gateway.analytics.sums import Window
+from gateway.analytics.sums import TimeRange
 from tests.support.usage_samples import DAY_MS, HOUR_MS, MARCH, MARCH_MS, event, store
 
 pytestmark = pytest.mark.anyio
 
-SECOND_HOUR = Window(MARCH_MS + HOUR_MS, MARCH_MS + 2 * HOUR_MS)
+SECOND_HOUR = TimeRange(MARCH_MS + HOUR_MS, MARCH_MS + 2 * HOUR_MS)
 
 
 async def test_sources_are_summed_by_the_hour_each_event_once(analytics: Analytics) -> None:
@@ -44,7 +44,7 @@ async def test_a_whole_sequence_has_no_gap(analytics: Analytics) -> None:
     await store(analytics, [event(n, MARCH_MS + n * HOUR_MS // 4) for n in range(4, 13)])
     await store(analytics, [event(n, MARCH_MS + 99, source="b") for n in range(1, 3)])
     for hour in range(4):
-        window = Window(MARCH_MS + hour * HOUR_MS, MARCH_MS + (hour + 1) * HOUR_MS)
+        window = TimeRange(MARCH_MS + hour * HOUR_MS, MARCH_MS + (hour + 1) * HOUR_MS)
         assert await gaps(analytics, "a", window) == []
     assert await gaps(analytics, "b", MARCH) == []
     assert await gaps(analytics, "nobody", MARCH) == []
@@ -52,7 +52,7 @@ async def test_a_whole_sequence_has_no_gap(analytics: Analytics) -> None:
 
 async def test_what_is_missing_is_named(analytics: Analytics) -> None:
     await store(analytics, [event(n, MARCH_MS + n) for n in range(1, 30) if n not in {1, 2, 7, 11, 12, 13}])
-    assert await gaps(analytics, "a", MARCH) == [Gap(1, 2), Gap(7, 7), Gap(11, 13)]
+    assert await gaps(analytics, "a", MARCH) == [SequenceGap(1, 2), SequenceGap(7, 7), SequenceGap(11, 13)]
 
 
 async def test_a_gap_over_a_silence_is_named_once(analytics: Analytics) -> None:
@@ -62,9 +62,9 @@ async def test_a_gap_over_a_silence_is_named_once(analytics: Analytics) -> None:
         end_ms = MARCH_MS + silence_ms
         await store(analytics, [event(n, MARCH_MS, source=source) for n in (1, 2)])
         await store(analytics, [event(n, end_ms, source=source) for n in (5, 6)])
-        assert await gaps(analytics, source, Window(end_ms, end_ms + HOUR_MS)) == [Gap(3, 4)]
-        assert await gaps(analytics, source, Window(end_ms - HOUR_MS, end_ms)) == []
-        assert await gaps(analytics, source, Window(end_ms + 1, end_ms + HOUR_MS)) == []
+        assert await gaps(analytics, source, TimeRange(end_ms, end_ms + HOUR_MS)) == [SequenceGap(3, 4)]
+        assert await gaps(analytics, source, TimeRange(end_ms - HOUR_MS, end_ms)) == []
+        assert await gaps(analytics, source, TimeRange(end_ms + 1, end_ms + HOUR_MS)) == []
 
 
 async def test_events_are_listed_by_number(analytics: Analytics) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import pytest
 
 from gateway.analytics import AnalyticsAway, AnalyticsError, migrate, open_analytics
-from gateway.analytics.clickhouse import ClickHouse, Server
+from gateway.analytics.clickhouse import ClickHouse, ServerAddress
 from gateway.analytics.sums import Grain
 from gateway.analytics.usage import series
 from tests.support.clickhouse_server import ClickHouseServer, running_clickhouse
@@ -154,7 +154,7 @@ asyncio.run(main())
 
 def impatient(server: ClickHouseServer, database: str, port: int) -> ClickHouse:
     """Too impatient for `Fault.SLOW`."""
-    return ClickHouse(Server("http", "127.0.0.1", port, server.user, server.password, database), SLOW_S / 4)
+    return ClickHouse(ServerAddress("http", "127.0.0.1", port, server.user, server.password, database), SLOW_S / 4)
 
 
 def assert_no_secret(error: AnalyticsError, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.analytics import Analytics, migrate, open_analytics, rollups
-from gateway.analytics.rollups import drifted, rebuild
+from gateway.analytics.rollups import find_drift, rebuild
 from gateway.analytics.schema import shipped_migrations
-from gateway.analytics.sums import Dimension, Grain, Window
+from gateway.analytics.sums import Dimension, Grain, TimeRange
 from gateway.analytics.usage import series, totals
 from tests.support.usage_samples import DAY_MS, HOUR_MS, MARCH, MARCH_MS, Event, event, store
 
 pytestmark = pytest.mark.anyio
 
-FIRST_HOUR = Window(MARCH_MS, MARCH_MS + HOUR_MS)
-FIRST_DAY = Window(MARCH_MS, MARCH_MS + DAY_MS)
+FIRST_HOUR = TimeRange(MARCH_MS, MARCH_MS + HOUR_MS)
+FIRST_DAY = TimeRange(MARCH_MS, MARCH_MS + DAY_MS)
 
 
 async def counts(analytics: Analytics) -> list[int]:
@@ -27,8 +27,8 @@ async def counts(analytics: Analytics) -> list[int]:
     return [sum(each.sums.events for each in await series(analytics, grain, MARCH)) for grain in Grain]
 
 
-async def drift(analytics: Analytics) -> list[list[Window]]:
-    return [await drifted(analytics, grain, MARCH) for grain in Grain]
+async def drift(analytics: Analytics) -> list[list[TimeRange]]:
+    return [await find_drift(analytics, grain, MARCH) for grain in Grain]
 
 
 async def without_views(analytics: Analytics) -> None:
@@ -47,7 +47,7 @@ async def test_a_batch_that_is_repeated_with_its_token_is_stored_once_everywhere
     batch = [event(n, MARCH_MS - 5 + n) for n in range(1, 10)]
     for _ in range(3):
         await store(analytics, batch, "topic-0-17-25")
-    whole = Window(MARCH_MS - DAY_MS, MARCH.end_ms)
+    whole = TimeRange(MARCH_MS - DAY_MS, MARCH.end_ms)
     assert await analytics.query("SELECT count() FROM usage_events") == [(9,)]
     for grain in Grain:
         assert sum(each.sums.events for each in await series(analytics, grain, whole)) == 9
@@ -104,8 +104,8 @@ async def test_a_rebuild_leaves_what_lies_outside_alone(analytics: Analytics) ->
     for at_ms in (MARCH_MS - 1, MARCH_MS, MARCH_MS + DAY_MS):
         for _ in range(2):
             await store(analytics, [event(at_ms - MARCH_MS + 2, at_ms)])
-    await rebuild(analytics, Window(MARCH_MS, MARCH_MS + 1))
-    whole = Window(MARCH_MS - DAY_MS, MARCH.end_ms)
+    await rebuild(analytics, TimeRange(MARCH_MS, MARCH_MS + 1))
+    whole = TimeRange(MARCH_MS - DAY_MS, MARCH.end_ms)
     assert [each.sums.events for each in await series(analytics, Grain.DAY, whole)] == [2, 1, 2]
 
 

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from gateway.analytics import Analytics, migrate, schema
-from gateway.analytics.rollups import drifted, rebuild
+from gateway.analytics.rollups import find_drift, rebuild
 from gateway.analytics.schema import shipped_migrations
 from gateway.analytics.sums import Grain
 from gateway.metering.event import COLUMNS, UsageEvent
@@ -43,7 +43,7 @@ async def test_filled_tables_come_up_to_date(version: int, empty_analytics: Anal
     await store(empty_analytics, [event(6)])
     await rebuild(empty_analytics, MARCH)
     for grain in Grain:
-        assert not await drifted(empty_analytics, grain, MARCH)
+        assert not await find_drift(empty_analytics, grain, MARCH)
         [sums] = await empty_analytics.query(
             f"SELECT sum(events), sum(prompt_tokens), sum(completion_tokens), sum(cost_nanodollars) FROM {grain.table}"
         )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.analytics import Analytics
 from gateway.analytics.store import Parameters, Row
-from gateway.analytics.sums import Dimension, Grain, Sums, Window
+from gateway.analytics.sums import Dimension, Grain, Sums, TimeRange
 from gateway.analytics.usage import EventCursor, Mark, Point, Total, events, series, totals
 from tests.support.usage_samples import DAY_MS, HOUR_MS, MARCH, MARCH_MS, Event, event, store
 
@@ -36,7 +36,7 @@ ONE = Sums(
 """Of one event as `event` makes it."""
 
 
-async def every_page(analytics: Analytics, window: Window, limit: int, **how: object) -> list[Event]:
+async def every_page(analytics: Analytics, window: TimeRange, limit: int, **how: object) -> list[Event]:
     found: list[Event] = []
     after: EventCursor | None = None
     while True:
@@ -133,7 +133,7 @@ async def test_series_are_by_bucket_and_by_what_is_asked_for(analytics: Analytic
     assert await counts(Grain.HOUR) == [(0, 3), (HOUR_MS, 1), (DAY_MS, 1)]
     assert await counts(Grain.DAY) == [(0, 4), (DAY_MS, 1)]
     assert await counts(Grain.DAY, only={Dimension.TENANT: "acme", Dimension.KEY: "key_1"}) == [(0, 2), (DAY_MS, 1)]
-    assert await series(analytics, Grain.HOUR, Window(MARCH_MS, MARCH_MS + HOUR_MS), by=[Dimension.KEY]) == [
+    assert await series(analytics, Grain.HOUR, TimeRange(MARCH_MS, MARCH_MS + HOUR_MS), by=[Dimension.KEY]) == [
         Point(MARCH_MS, {Dimension.KEY: "key_1"}, Sums.of([2 * amount for amount in astuple(ONE)])),
         Point(MARCH_MS, {Dimension.KEY: "key_2"}, ONE),
     ]
@@ -183,7 +183,7 @@ async def test_a_page_is_bounded(analytics: Analytics, limit: int) -> None:
 
 @given(start=st.integers(0, 2**40), length=st.integers(0, 2**40), unit=st.sampled_from([1, 60_000, HOUR_MS]))
 def test_a_window_widens_to_whole_units(start: int, length: int, unit: int) -> None:
-    window = Window(start, start + length)
+    window = TimeRange(start, start + length)
     wide = window.widened_to(unit)
     assert wide.start_ms % unit == wide.end_ms % unit == 0
     assert 0 <= window.start_ms - wide.start_ms < unit

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.analytics import Analytics, migrate, open_analytics
 from gateway.billing.analytics_usage import AnalyticsUsage
-from gateway.billing.cost_view import reckon_costs
+from gateway.billing.cost_view import divide_costs
 from gateway.billing.month import Month
 from gateway.billing.prices import Price, PriceTerms
 from gateway.metering.event import UsageEvent
@@ -81,7 +81,7 @@ async def test_engine_time_is_that_of_the_events(analytics: Analytics) -> None:
     await insert(analytics, events[10:30])
     span = (SEPTEMBER.start, SEPTEMBER.end)
     stored = await AnalyticsUsage(analytics).engine_times(*span)
-    assert reckon_costs(stored, 10**9) == reckon_costs(await in_memory.engine_times(*span), 10**9)
+    assert divide_costs(stored, 10**9) == divide_costs(await in_memory.engine_times(*span), 10**9)
 
 
 async def test_an_invoice_survives_replays_and_new_prices(
@@ -89,7 +89,7 @@ async def test_an_invoice_survives_replays_and_new_prices(
 ) -> None:
     clock = Clock(SEPTEMBER.start)
     prices = PriceWriter(database, now=clock)
-    price = (await prices.add(PriceTerms.stated("m", Decimal(1), Decimal(2)))).price("standard")
+    price = (await prices.add(PriceTerms.from_dollars("m", Decimal(1), Decimal(2)))).price("standard")
     events = [an_event(acme, SEPTEMBER.start + timedelta(hours=n), price, (n, n // 2, n)) for n in range(1, 60)]
     await insert(analytics, events[:-1])
     clock.now = OCTOBER.start + timedelta(days=1)
@@ -102,11 +102,11 @@ async def test_an_invoice_survives_replays_and_new_prices(
     await insert(analytics, list(reversed(events[:-1])))
     await insert(analytics, events[5:40])
     await analytics.command("OPTIMIZE TABLE usage_events FINAL")
-    await prices.add(PriceTerms.stated("m", Decimal(7), Decimal(8)))
+    await prices.add(PriceTerms.from_dollars("m", Decimal(7), Decimal(8)))
     assert await invoicing.finalise("acme", SEPTEMBER) == invoice
-    rest = await invoicing.uninvoiced("acme", SEPTEMBER)
+    rest = await invoicing.compute_uninvoiced("acme", SEPTEMBER)
     assert (rest.lines, rest.discrepancies) == ((), ())
 
     await insert(analytics, events)
-    (line,) = (await invoicing.uninvoiced("acme", SEPTEMBER)).lines
+    (line,) = (await invoicing.compute_uninvoiced("acme", SEPTEMBER)).lines
     assert (line.usage.events, line.amount_nanodollars) == (1, events[-1].cost_nanodollars)

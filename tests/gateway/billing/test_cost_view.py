@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.billing.cost_view import NS_PER_HOUR, CostRow, cost_view, reckon_costs
+from gateway.billing.cost_view import NS_PER_HOUR, CostRow, cost_view, divide_costs
 from gateway.billing.errors import InvalidAmount
 from gateway.billing.prices import Price
 from gateway.billing.usage import EngineTime
@@ -30,7 +30,7 @@ def test_who_preempts_bears_what_is_repeated() -> None:
         EngineTime("t1", "premium", 2 * HOUR, {}, 9),
         EngineTime("t2", "standard", 3 * HOUR, {"premium": HOUR}, 5),
     ]
-    view = reckon_costs(times, 10)
+    view = divide_costs(times, 10)
     assert view.rows == (
         CostRow("premium", None, HOUR, 10, 0),
         CostRow("premium", "t1", 2 * HOUR, 20, 9),
@@ -46,7 +46,7 @@ def test_who_preempts_bears_what_is_repeated() -> None:
 
 @given(st.lists(TIMES), st.integers(0, 10**11))
 def test_everything_adds_up(times: list[EngineTime], nanodollars_per_hour: int) -> None:
-    view = reckon_costs(times, nanodollars_per_hour)
+    view = divide_costs(times, nanodollars_per_hour)
     total = view.total()
     assert total.engine_ns == sum(each.engine_ns + sum(each.recompute_ns.values()) for each in times)
     assert total.revenue_nanodollars == sum(each.revenue_nanodollars for each in times)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.billing.errors import BooksDiffer
-from gateway.billing.invoices import Draft, Statement, add_up, reckon, select_months
+from gateway.billing.invoices import Draft, Statement, add_up, compute_lines, select_months
 from gateway.billing.month import Month
 from gateway.billing.prices import PriceTerms, PriceVersion, version_id
 from gateway.billing.usage import DIGEST_MODULUS, NOTHING, LineKey, UsageSum
@@ -18,7 +18,9 @@ from tests.support.billing import an_event, sum_of, utc
 MONTHS = [Month(2026, number) for number in (9, 10, 11)]
 VERSIONS = [
     PriceVersion(
-        version_id("m", start), start, PriceTerms.stated("m", Decimal(dollars), Decimal(4), cached_input=Decimal("0.1"))
+        version_id("m", start),
+        start,
+        PriceTerms.from_dollars("m", Decimal(dollars), Decimal(4), cached_input=Decimal("0.1")),
     )
     for start, dollars in ((utc("2026-01-01"), 1), (utc("2026-10-10"), 2))
 ]
@@ -55,7 +57,7 @@ def test_every_event_is_charged_once(steps: list[object]) -> None:
         sums = {each: usage for each, usage in used.items() if each.usage_month <= month}
         mine, _ = select_months(sums, month, invoices.keys())
         charged = add_up(line for lines in invoices.values() for line in lines if line[0].usage_month <= month)
-        reckoning = reckon(mine, charged, VERSIONS)
+        reckoning = compute_lines(mine, charged, VERSIONS)
         assert reckoning.discrepancies == ()
         if reckoning.lines:
             invoices[month] = [(line.key, line.usage) for line in reckoning.lines]
@@ -74,7 +76,7 @@ def test_every_event_is_charged_once(steps: list[object]) -> None:
 
 def test_lines_are_tokens_at_unit_prices() -> None:
     usage = used_by(MONTHS[0], "premium", VERSIONS[0], 10, 5, 2)
-    (line,) = reckon({key(tier="premium"): usage}, {}, VERSIONS).lines
+    (line,) = compute_lines({key(tier="premium"): usage}, {}, VERSIONS).lines
     assert (line.price.prompt, line.price.cached_prompt, line.price.completion) == (3000, 300, 12_000)
     assert line.amount_nanodollars == 10 * 3000 + 5 * 300 + 2 * 12_000
 
@@ -106,7 +108,7 @@ def test_what_does_not_add_up_is_named(
         return replace(right, **{name: getattr(right, name) + amount for name, amount in by.items()})
 
     before = {key(): off(charged)} if charged else {}
-    reckoning = reckon({key(): off(used)}, before, versions)
+    reckoning = compute_lines({key(): off(used)}, before, versions)
     assert reckoning.lines == ()
     (discrepancy,) = reckoning.discrepancies
     assert re.search(problem, discrepancy.problem)
@@ -117,7 +119,7 @@ def test_what_does_not_add_up_is_named(
 
 def test_usage_that_went_is_named_even_where_none_is_left() -> None:
     charged = {key(): used_by(MONTHS[0], "standard", VERSIONS[0], 1, 1, 1)}
-    (discrepancy,) = reckon({}, charged, VERSIONS).discrepancies
+    (discrepancy,) = compute_lines({}, charged, VERSIONS).discrepancies
     assert discrepancy.key == key()
 
 

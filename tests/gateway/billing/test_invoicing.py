@@ -18,7 +18,7 @@ from gateway.billing.errors import (
     UnknownInvoice,
 )
 from gateway.billing.invoices import Invoice
-from gateway.billing.invoicing import invoiced_months
+from gateway.billing.invoicing import invoiced_reader
 from gateway.billing.month import Month
 from gateway.billing.prices import Price, PriceTerms
 from gateway.tenancy import UnknownTenant
@@ -47,7 +47,7 @@ class World:
         self.price = Price("", 0, 0, 0)
 
     async def set_price(self, dollars: int) -> None:
-        version = await self.prices.add(PriceTerms.stated("m", Decimal(dollars), Decimal(4)))
+        version = await self.prices.add(PriceTerms.from_dollars("m", Decimal(dollars), Decimal(4)))
         self.price = version.price("standard")
 
     async def final(self, month: Month) -> Invoice:
@@ -113,7 +113,7 @@ async def test_a_final_invoice_stays_what_it_is(world: World) -> None:
     assert await world.final(NOVEMBER) == invoice
     assert await world.invoices.get(invoice.number) == invoice
     assert await world.invoices.list(tenant_name="acme", month=NOVEMBER) == (invoice,)
-    rest = await world.invoicing.uninvoiced("acme", NOVEMBER)
+    rest = await world.invoicing.compute_uninvoiced("acme", NOVEMBER)
     assert (rest.lines, rest.discrepancies) == ((), ())
     with pytest.raises(MonthIsFinal, match=invoice.number):
         await world.invoicing.draft("acme", NOVEMBER)
@@ -160,7 +160,7 @@ async def test_what_comes_late_is_on_the_next_invoice(world: World) -> None:
     october = await world.final(OCTOBER)
     late = an_event(world.tenant_id, IN_OCTOBER, world.price, (3, 0, 1))
     world.usage.record(late, an_event(world.tenant_id, IN_NOVEMBER, world.price, (5, 0, 0)))
-    (line,) = (await world.invoicing.uninvoiced("acme", OCTOBER)).lines
+    (line,) = (await world.invoicing.compute_uninvoiced("acme", OCTOBER)).lines
     assert line.usage.events == 1
 
     november = await world.final(NOVEMBER)
@@ -168,7 +168,7 @@ async def test_what_comes_late_is_on_the_next_invoice(world: World) -> None:
     assert adjustment.key.usage_month == OCTOBER
     assert adjustment.amount_nanodollars == late.cost_nanodollars
     assert own.key.usage_month == NOVEMBER
-    assert (await world.invoicing.uninvoiced("acme", OCTOBER)).lines == ()
+    assert (await world.invoicing.compute_uninvoiced("acme", OCTOBER)).lines == ()
     assert await world.invoices.get(october.number) == october
 
     later = an_event(world.tenant_id, IN_OCTOBER, world.price, (7, 0, 0))
@@ -181,7 +181,7 @@ async def test_what_comes_late_is_on_the_next_invoice(world: World) -> None:
 
 
 async def test_what_was_invoiced_of_a_month_is_told_for_reconciliation(world: World) -> None:
-    invoiced = invoiced_months(world.database)
+    invoiced = invoiced_reader(world.database)
     event = an_event(world.tenant_id, IN_OCTOBER, world.price, (10, 0, 0))
     world.usage.record(event)
     assert await invoiced("2026-10") == {}
@@ -217,7 +217,7 @@ async def test_an_invoiced_event_that_is_gone_or_changed_is_noticed(world: World
     world.usage.record(an_event(world.tenant_id, IN_OCTOBER, world.price, (1, 0, 0)))
     with pytest.raises(BooksDiffer, match=r"2026-10.*changed"):
         await world.invoicing.finalise("acme", NOVEMBER)
-    assert len((await world.invoicing.uninvoiced("acme", OCTOBER)).discrepancies) == 1
+    assert len((await world.invoicing.compute_uninvoiced("acme", OCTOBER)).discrepancies) == 1
 
 
 async def test_credit_notes_take_back_no_more_than_was_charged(world: World) -> None:

@@ -16,8 +16,8 @@ from tests.support.writers import PriceWriter
 pytestmark = pytest.mark.anyio
 
 NOW = utc("2026-11-21T12:00:00.123456")
-CHEAP = PriceTerms.stated("m", Decimal("0.15"), Decimal("0.60"), cached_input=Decimal("0.075"))
-DEAR = PriceTerms.stated(
+CHEAP = PriceTerms.from_dollars("m", Decimal("0.15"), Decimal("0.60"), cached_input=Decimal("0.075"))
+DEAR = PriceTerms.from_dollars(
     "m", Decimal(3), Decimal(15), multipliers={"premium": Decimal("1.50"), "batch": Decimal("0.5")}
 )
 

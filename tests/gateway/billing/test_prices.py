@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gateway.billing.errors import InvalidPrice
-from gateway.billing.prices import Price, PriceTerms, PriceVersion, declared_terms
+from gateway.billing.prices import Price, PriceTerms, PriceVersion, parse_terms
 from tests.support.billing import utc
 
 START = utc("2026-11-01")
@@ -22,7 +22,7 @@ PRICES = st.tuples(UNIT_PRICES, UNIT_PRICES, UNIT_PRICES).map(lambda each: Price
 
 
 def terms(input: str, output: str = "0", cached: str | None = None, **multipliers: str) -> PriceTerms:
-    return PriceTerms.stated(
+    return PriceTerms.from_dollars(
         "m",
         Decimal(input),
         Decimal(output),
@@ -94,11 +94,11 @@ def test_what_an_earlier_program_accepted_can_still_be_read() -> None:
 
 
 def test_a_declaration_has_two_prices_or_three() -> None:
-    assert declared_terms("m", [Decimal("0.15"), Decimal("0.60")]) == terms("0.15", "0.60")
-    assert declared_terms("m", [Decimal("0.15"), Decimal("0.05"), Decimal("0.60")]) == terms("0.15", "0.60", "0.05")
+    assert parse_terms("m", [Decimal("0.15"), Decimal("0.60")]) == terms("0.15", "0.60")
+    assert parse_terms("m", [Decimal("0.15"), Decimal("0.05"), Decimal("0.60")]) == terms("0.15", "0.60", "0.05")
     for count in (0, 1, 4):
         with pytest.raises(InvalidPrice, match=r"\bm\b"):
-            declared_terms("m", [Decimal(1)] * count)
+            parse_terms("m", [Decimal(1)] * count)
 
 
 @given(st.decimals(0, 1000, places=4), st.decimals(0, 1000, places=4), MULTIPLIERS)
@@ -106,7 +106,7 @@ def test_what_is_accepted_is_exact_in_every_class(
     input: Decimal, output: Decimal, multipliers: dict[str, Decimal]
 ) -> None:
     try:
-        stated = PriceTerms.stated("m", input, output, multipliers=multipliers)
+        stated = PriceTerms.from_dollars("m", input, output, multipliers=multipliers)
     except InvalidPrice:
         steps = [each * 1000 * factor for each in (input, output) for factor in (1, *multipliers.values())]
         assert any(each % 1 for each in steps)
@@ -121,14 +121,14 @@ def test_what_is_accepted_is_exact_in_every_class(
 def test_the_nearest_prices_are_accepted(thousandths: int, multipliers: dict[str, Decimal]) -> None:
     stated = Decimal(thousandths).scaleb(-4)
     try:
-        PriceTerms.stated("m", stated, Decimal(0), multipliers=multipliers)
+        PriceTerms.from_dollars("m", stated, Decimal(0), multipliers=multipliers)
         assume(False)
     except InvalidPrice as refusal:
         [nearest] = re.findall(r"([0-9.]+) or ([0-9.]+)", str(refusal))
     below, above = map(Decimal, nearest)
     assert below < stated < above
     for each in (below, above):
-        PriceTerms.stated("m", each, Decimal(0), multipliers=multipliers)
+        PriceTerms.from_dollars("m", each, Decimal(0), multipliers=multipliers)
 
 
 @given(PRICES, TOKENS, TOKENS, TOKENS)

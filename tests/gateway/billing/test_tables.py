@@ -20,7 +20,7 @@ CLOCK = Clock(utc("2026-12-02"))
 @pytest.fixture
 async def books(database: AsyncEngine, acme: str) -> AsyncEngine:
     """With a row in each table."""
-    version = await PriceWriter(database, now=CLOCK).add(PriceTerms.stated("m", Decimal(1), Decimal(1)))
+    version = await PriceWriter(database, now=CLOCK).add(PriceTerms.from_dollars("m", Decimal(1), Decimal(1)))
     usage = RecordedUsage()
     usage.record(an_event(acme, utc("2026-11-15"), version.price("standard"), (1, 0, 1)))
     invoice = await InvoicingWriter(database, usage, grace_s=0, now=CLOCK).finalise("acme", Month(2026, 11))

@@ -9,7 +9,7 @@ from engine.errors import GrammarGaveUp
 from gateway.admission import Measure, Scope, StoreAway
 from gateway.http.middleware import CLIENT_GONE, outcome_of
 from gateway.http.request_state import RequestState
-from gateway.telemetry.outcomes import Outcome
+from gateway.telemetry.outcomes import RequestOutcome
 from gateway.tenancy import ScopeKind
 from tests.support.gateway import AUTHORISED, until
 
@@ -19,32 +19,34 @@ CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
 @pytest.mark.parametrize(
     ("status", "error", "outcome"),
     [
-        (200, None, Outcome.ANSWERED),
-        (404, "not_found", Outcome.REFUSED),
-        (429, "overloaded", Outcome.TURNED_AWAY),
-        (529, "overloaded", Outcome.TURNED_AWAY),
-        (503, "shutting_down", Outcome.TURNED_AWAY),
-        (200, "shutting_down", Outcome.FAILED),
-        (503, "service_unavailable", Outcome.FAILED),
-        (500, "internal_error", Outcome.FAILED),
-        (None, None, Outcome.FAILED),
-        (200, "engine_error", Outcome.FAILED),
-        (200, CLIENT_GONE, Outcome.CLIENT_GONE),
-        (499, CLIENT_GONE, Outcome.CLIENT_GONE),
+        (200, None, RequestOutcome.ANSWERED),
+        (404, "not_found", RequestOutcome.REFUSED),
+        (429, "overloaded", RequestOutcome.TURNED_AWAY),
+        (529, "overloaded", RequestOutcome.TURNED_AWAY),
+        (503, "shutting_down", RequestOutcome.TURNED_AWAY),
+        (200, "shutting_down", RequestOutcome.FAILED),
+        (503, "service_unavailable", RequestOutcome.FAILED),
+        (500, "internal_error", RequestOutcome.FAILED),
+        (None, None, RequestOutcome.FAILED),
+        (200, "engine_error", RequestOutcome.FAILED),
+        (200, CLIENT_GONE, RequestOutcome.CLIENT_GONE),
+        (499, CLIENT_GONE, RequestOutcome.CLIENT_GONE),
     ],
 )
 def test_an_exchange_has_one_outcome(status, error, outcome):
     assert outcome_of(RequestState("req_1", status=status, error=error)) is outcome
 
 
-@pytest.mark.parametrize(("status", "outcome"), [(400, Outcome.REFUSED), (500, Outcome.FAILED), (503, Outcome.FAILED)])
+@pytest.mark.parametrize(
+    ("status", "outcome"), [(400, RequestOutcome.REFUSED), (500, RequestOutcome.FAILED), (503, RequestOutcome.FAILED)]
+)
 def test_a_stream_that_breaks_has_the_outcome_of_its_last_event(status, outcome):
     assert outcome_of(RequestState("req_1", status=200, error="code", error_status=status)) is outcome
 
 
 def counted(metrics) -> dict[str, float]:
     value = metrics.registry.get_sample_value
-    counts = {each.value: value("turnpike_requests_total", {"outcome": each.value}) for each in Outcome}
+    counts = {each.value: value("turnpike_requests_total", {"outcome": each.value}) for each in RequestOutcome}
     return {name: count for name, count in counts.items() if count}
 
 

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from gateway.analytics import Analytics
-from gateway.analytics.sums import Window
+from gateway.analytics.sums import TimeRange
 from gateway.metering.journal.journal import Journal
 from gateway.metering.journal.journal_file import HOUR_MS
 from gateway.metering.kafka_cluster import KafkaCluster
@@ -106,7 +106,7 @@ async def assert_billed_once(path: Path, analytics: Analytics) -> None:
     events = journalled(path)
     assert [event.sequence for event in events] == list(range(1, len(events) + 1))
     assert await billed(analytics) == as_billed(events)
-    day = Window(NOW_MS - 24 * HOUR_MS, NOW_MS + 10_000 * 24 * HOUR_MS)
+    day = TimeRange(NOW_MS - 24 * HOUR_MS, NOW_MS + 10_000 * 24 * HOUR_MS)
     assert not (await reconcile(path, analytics, day, SIGNATURES, now_ms=day.end_ms)).drift
 
 

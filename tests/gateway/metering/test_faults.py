@@ -12,9 +12,9 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from gateway.analytics import Analytics, AnalyticsAway
-from gateway.analytics.clickhouse import ClickHouse, Server
-from gateway.analytics.rollups import drifted
-from gateway.analytics.sums import Grain, Window
+from gateway.analytics.clickhouse import ClickHouse, ServerAddress
+from gateway.analytics.rollups import find_drift
+from gateway.analytics.sums import Grain, TimeRange
 from gateway.metering import kafka_cluster
 from gateway.metering.journal.journal import Journal
 from gateway.metering.journal.journal_file import HOUR_MS
@@ -107,7 +107,8 @@ async def through_proxy(server: ClickHouseServer, port: int) -> AsyncIterator[An
     database = server.new_database().rpartition("/")[2]
     async with analytics_at(server.url(database)):
         client = ClickHouse(
-            Server("http", "127.0.0.1", port, server.user, server.password, database), answer_timeout_s=ANSWER_TIMEOUT_S
+            ServerAddress("http", "127.0.0.1", port, server.user, server.password, database),
+            answer_timeout_s=ANSWER_TIMEOUT_S,
         )
         try:
             yield client
@@ -163,8 +164,8 @@ async def test_clickhouse_away_in_every_way(clickhouse_server: ClickHouseServer,
         assert await everything_is_billed(journal, analytics)
         rows = await analytics.query("SELECT count() FROM usage_events")
         assert rows == [(journal.last_sequence,)], "a repeated batch has its token"
-        window = Window(NOW_MS - HOUR_MS, NOW_MS + HOUR_MS)
-        assert await drifted(analytics, Grain.MINUTE, window) == []
+        window = TimeRange(NOW_MS - HOUR_MS, NOW_MS + HOUR_MS)
+        assert await find_drift(analytics, Grain.MINUTE, window) == []
 
 
 async def test_a_sink_before_a_clickhouse_that_is_away(

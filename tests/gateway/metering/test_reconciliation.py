@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.analytics import Analytics
-from gateway.analytics.sums import Window
+from gateway.analytics.sums import TimeRange
 from gateway.common.ids import new_event_id
 from gateway.common.timestamps import utc_from_ms
 from gateway.management.cli import app
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.anyio
 
 EVENTS = 12
 LATER_MS = NOW_MS + 2 * HOUR_MS
-WINDOW = Window(NOW_MS, NOW_MS + 1)
+WINDOW = TimeRange(NOW_MS, NOW_MS + 1)
 """The hour of all events."""
 
 
@@ -204,7 +204,7 @@ async def test_a_closed_month_is_held_against_its_invoices(path: Path, analytics
 async def test_gaps_of_every_source_are_found(analytics: Analytics, path: Path) -> None:
     gone = journalled(path)[3:5]
     await delete(analytics, *gone)
-    window = Window(NOW_MS - HOUR_MS, LATER_MS)
+    window = TimeRange(NOW_MS - HOUR_MS, LATER_MS)
     assert await missing_ranges(analytics, window) == [MissingRange(gone[0].source, 4, 5)]
     long_ago = replace(gone[0], occurred_at=gone[0].occurred_at - timedelta(days=3))
     await put(analytics, long_ago)  # as of a request that was interrupted before a long pause
@@ -308,7 +308,7 @@ async def test_rows_of_many_pages_are_verified_each_once(
     wrong = [an_event(n, source="invented", ended_ms=NOW_MS + n // 10 * HOUR_MS) for n in range(1, 31)]
     for event in [*wrong, wrong[4], replace(wrong[4], key_id="other")]:
         await put(analytics, event)
-    window = Window(NOW_MS, NOW_MS + 4 * HOUR_MS)
+    window = TimeRange(NOW_MS, NOW_MS + 4 * HOUR_MS)
     found = await reconcile(path, analytics, window, SIGNATURES, now_ms=LATER_MS)
     assert [each.rows for each in found.unknown_sources] == [32]
     assert sorted(each.sequence for each in found.unauthenticated) == sorted([*range(1, 31), 5, 5])

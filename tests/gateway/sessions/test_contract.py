@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gateway.sessions import SessionKey
-from gateway.sessions.store import SESSION_TTL_MS, TURN_TTL_MS, Begun, Stored
+from gateway.sessions.store import SESSION_TTL_MS, TURN_TTL_MS, BegunTurn, StoredValue
 
 pytestmark = pytest.mark.anyio
 
@@ -19,13 +19,13 @@ async def remember(store, value: bytes, key: SessionKey = KEY, token: str = "fir
 
 
 async def test_a_new_session_has_no_value(store):
-    assert await store.begin(KEY, "a") == Begun(None)
+    assert await store.begin(KEY, "a") == BegunTurn(None)
     assert await store.read(KEY) is None
 
 
 async def test_what_a_turn_stores_the_next_one_begins_with(store):
     await remember(store, b"\x00one\xff")
-    assert await store.begin(KEY, "b") == Begun(b"\x00one\xff")
+    assert await store.begin(KEY, "b") == BegunTurn(b"\x00one\xff")
 
 
 async def test_one_turn_at_a_time(store):
@@ -35,7 +35,7 @@ async def test_one_turn_at_a_time(store):
     await store.release(KEY, "b")
     assert await store.begin(KEY, "c") is None
     await store.release(KEY, "a")
-    assert await store.begin(KEY, "c") == Begun(None)
+    assert await store.begin(KEY, "c") == BegunTurn(None)
 
 
 async def test_a_released_turn_leaves_the_value_as_it_was(store):
@@ -51,25 +51,25 @@ async def test_tenants_and_sessions_are_apart(store):
     for other in (SessionKey("globex", "trip"), SessionKey("acme", "trip:"), SessionKey("acme", "tri")):
         assert await store.read(other) is None
         assert not await store.delete(other)
-        assert await store.begin(other, "o") == Begun(None)
+        assert await store.begin(other, "o") == BegunTurn(None)
     assert (await store.read(KEY)).value == b"one"
 
 
 async def test_a_session_lives_for_its_time_and_turns_prolong_it(store, clock):
     await remember(store, b"one")
     clock.advance(SESSION_S - 1)
-    assert await store.read(KEY) == Stored(b"one", 1_000)
-    assert await store.begin(KEY, "b") == Begun(b"one")
+    assert await store.read(KEY) == StoredValue(b"one", 1_000)
+    assert await store.begin(KEY, "b") == BegunTurn(b"one")
     await store.release(KEY, "b")
     clock.advance(SESSION_S - 1)
-    assert await store.begin(KEY, "c") == Begun(b"one")
+    assert await store.begin(KEY, "c") == BegunTurn(b"one")
     assert await store.store(KEY, "c", b"two")
     clock.advance(SESSION_S - 1)
     assert (await store.read(KEY)).value == b"two"
     clock.advance(1)
     assert await store.read(KEY) is None
     assert not await store.delete(KEY)
-    assert await store.begin(KEY, "d") == Begun(None)
+    assert await store.begin(KEY, "d") == BegunTurn(None)
 
 
 async def test_a_turn_whose_process_died_ends_by_itself_and_stores_nothing_later(store, clock):
@@ -79,7 +79,7 @@ async def test_a_turn_whose_process_died_ends_by_itself_and_stores_nothing_later
     assert await store.begin(KEY, "b") is None
     clock.advance(0.001)
     assert not await store.extend(KEY, "dead")
-    assert await store.begin(KEY, "b") == Begun(b"one")
+    assert await store.begin(KEY, "b") == BegunTurn(b"one")
     assert not await store.store(KEY, "dead", b"late")
     await store.release(KEY, "dead")
     assert await store.store(KEY, "b", b"two")
@@ -103,7 +103,7 @@ async def test_deleting_takes_the_turn_under_way_with_it(store):
     assert not await store.delete(KEY)
     assert not await store.extend(KEY, "b")
     assert not await store.store(KEY, "b", b"two")
-    assert await store.begin(KEY, "c") == Begun(None)
+    assert await store.begin(KEY, "c") == BegunTurn(None)
 
 
 async def test_a_first_turn_can_be_deleted_from_under_way(store):
@@ -115,10 +115,10 @@ async def test_a_first_turn_can_be_deleted_from_under_way(store):
 
 async def test_what_is_repeated_has_the_same_answer(store):
     """As after a connection that broke before the answer."""
-    assert await store.begin(KEY, "a") == await store.begin(KEY, "a") == Begun(None)
+    assert await store.begin(KEY, "a") == await store.begin(KEY, "a") == BegunTurn(None)
     assert await store.store(KEY, "a", b"one")
     assert await store.store(KEY, "a", b"one")
-    assert await store.begin(KEY, "b") == await store.begin(KEY, "b") == Begun(b"one")
+    assert await store.begin(KEY, "b") == await store.begin(KEY, "b") == BegunTurn(b"one")
     assert await store.store(KEY, "b", b"two")
     assert not await store.store(KEY, "a", b"one"), "an old turn is not repeated over a newer one"
     assert (await store.read(KEY)).value == b"two"

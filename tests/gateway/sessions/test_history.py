@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.sessions import History, UnreadableHistory
-from gateway.sessions.history import MAX_VALUE_BYTES, packed, unpacked
+from gateway.sessions.history import MAX_VALUE_BYTES, pack, unpack
 
 
 def message(role: str, content="x", **fields) -> dict:
@@ -24,18 +24,20 @@ def roles(history: History) -> list[list[str]]:
 
 
 def test_a_system_prompt_in_front_is_kept_and_a_new_one_takes_its_place():
-    asked = History().joined([message("system", "be brief"), message("user", "hi")])
-    first = asked.answered(message("assistant", "Hello"))
+    asked = History().with_messages([message("system", "be brief"), message("user", "hi")])
+    first = asked.with_answer(message("assistant", "Hello"))
     assert first.system == (message("system", "be brief"),)
-    assert [each["content"] for each in first.joined([message("user", "and?")]).prompt] == [
+    assert [each["content"] for each in first.with_messages([message("user", "and?")]).prompt] == [
         *("be brief", "hi", "Hello", "and?")
     ]
-    replaced = first.joined([message("developer", "be long"), message("system", "and kind"), message("user", "and?")])
+    replaced = first.with_messages(
+        [message("developer", "be long"), message("system", "and kind"), message("user", "and?")]
+    )
     assert [each["content"] for each in replaced.prompt] == ["be long", "and kind", "hi", "Hello", "and?"]
 
 
 def test_a_system_message_further_on_stays_where_it_is():
-    history = History(system=(message("system", "s"),)).joined([message("user", "a"), message("system", "note")])
+    history = History(system=(message("system", "s"),)).with_messages([message("user", "a"), message("system", "note")])
     assert [each["content"] for each in history.prompt] == ["s", "a", "note"]
 
 
@@ -100,12 +102,12 @@ histories = st.builds(
 
 @given(histories)
 def test_what_is_stored_is_read_back(history):
-    assert History.from_json(unpacked(packed(history.to_json()))) == history
+    assert History.from_json(unpack(pack(history.to_json()))) == history
 
 
 def test_what_is_stored_is_smaller():
     history = History(messages=tuple(message("user", f"Tell me about the town number {n}.") for n in range(100)))
-    assert len(packed(history.to_json())) < len(history.to_json()) / 5
+    assert len(pack(history.to_json())) < len(history.to_json()) / 5
 
 
 GOOD = {"system": [], "messages": [message("user")], "dropped_turns": 0, "summary": None}
@@ -129,7 +131,7 @@ def test_what_nobody_here_wrote_is_refused(change):
 @pytest.mark.parametrize("value", [b"", b"{}", b"\x02" + zlib.compress(b"{}"), b"\x01{}", b"\x01"])
 def test_bytes_of_another_form_are_refused(value):
     with pytest.raises(UnreadableHistory):
-        History.from_json(unpacked(value))
+        History.from_json(unpack(value))
 
 
 def test_a_value_that_unfolds_without_end_is_refused():
@@ -137,6 +139,6 @@ def test_a_value_that_unfolds_without_end_is_refused():
     zeros = bytes(2**20)
     pieces = [bomb.compress(zeros) for _ in range(MAX_VALUE_BYTES // len(zeros) + 1)]
     value = b"\x01" + b"".join(pieces) + bomb.flush()
-    assert len(unpacked(value)) == MAX_VALUE_BYTES
+    assert len(unpack(value)) == MAX_VALUE_BYTES
     with pytest.raises(UnreadableHistory):
-        History.from_json(unpacked(value))
+        History.from_json(unpack(value))

@@ -13,7 +13,7 @@ async def test_what_became_of_turns_is_told():
     registry = CollectorRegistry()
     registry.register(SessionCollector(sessions.counts))
     async with sessions.turn(SessionKey("acme", "a")) as turn:
-        await turn.keep(turn.history.joined([{"role": "user", "content": "a"}]), Cut.SUMMARY)
+        await turn.keep(turn.history.with_messages([{"role": "user", "content": "a"}]), Cut.SUMMARY)
     async with sessions.turn(SessionKey("acme", "b")):
         text = generate_latest(registry).decode()
     await sessions.aclose()

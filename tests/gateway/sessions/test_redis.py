@@ -100,7 +100,7 @@ async def test_two_replicas_share_sessions(client, redis_server, no_settings):
     settings = Settings(redis_url=redis_server.url)
     first, second = open_sessions(settings), open_sessions(settings)
     async with first.turn(KEY) as opened:
-        await opened.keep(opened.history.joined([{"role": "user", "content": "a"}]))
+        await opened.keep(opened.history.with_messages([{"role": "user", "content": "a"}]))
     async with second.turn(KEY) as opened:
         assert opened.history.messages == ({"role": "user", "content": "a"},)
     await first.aclose()

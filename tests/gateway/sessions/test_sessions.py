@@ -9,7 +9,7 @@ from gateway.sessions import History, SessionBusy, SessionKey, Sessions, Session
 from gateway.sessions.errors import TooManyWaitingTurns
 from gateway.sessions.memory import MemorySessionStore
 from gateway.sessions.packing import MAX_INLINE_BYTES
-from gateway.sessions.sessions import MAX_WAITING, MAX_WAITING_OF_TENANT, Outcome
+from gateway.sessions.sessions import MAX_WAITING, MAX_WAITING_OF_TENANT, TurnOutcome
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +39,7 @@ async def test_turns_follow_one_another(sessions):
     stored = await sessions.read(KEY)
     assert stored.history == said("a", "b", "c")
     assert 0 < stored.expires_in_ms <= 3_600_000
-    assert sessions.counts().outcomes[Outcome.KEPT] == 3
+    assert sessions.counts().outcomes[TurnOutcome.KEPT] == 3
 
 
 @pytest.mark.parametrize("text", ["x" * 100, "x" * (2 * MAX_INLINE_BYTES)])
@@ -55,7 +55,7 @@ async def test_a_turn_that_fails_leaves_all_as_it_was(sessions):
             raise ZeroDivisionError
     async with sessions.turn(KEY) as opened:
         assert opened.history == said("a")
-    assert sessions.counts().outcomes[Outcome.DROPPED] == 2
+    assert sessions.counts().outcomes[TurnOutcome.DROPPED] == 2
 
 
 async def test_a_second_turn_is_refused_while_the_first_runs(sessions):
@@ -66,7 +66,7 @@ async def test_a_second_turn_is_refused_while_the_first_runs(sessions):
         async with sessions.turn(SessionKey("acme", "other")):
             pass
         assert await opened.keep(said("a"))
-    assert sessions.counts().outcomes[Outcome.BUSY] == 1
+    assert sessions.counts().outcomes[TurnOutcome.BUSY] == 1
 
 
 async def test_a_second_turn_waits_and_goes_on_with_the_first(store):
@@ -130,7 +130,7 @@ async def test_of_one_tenant_so_many_turns_wait_and_the_others_of_it_are_refused
     await asyncio.gather(*waiting)
     assert not sessions._waiting_of
     assert not sessions._waiting
-    assert sessions.counts().outcomes[Outcome.BUSY] == 1
+    assert sessions.counts().outcomes[TurnOutcome.BUSY] == 1
     await sessions.aclose()
 
 
@@ -163,7 +163,7 @@ async def test_a_session_deleted_from_under_its_turn_stays_deleted(sessions):
         assert not await opened.keep(said("a", "b"))
     assert await sessions.read(KEY) is None
     assert not await sessions.delete(KEY)
-    assert sessions.counts().outcomes[Outcome.OVERTAKEN] == 1
+    assert sessions.counts().outcomes[TurnOutcome.OVERTAKEN] == 1
 
 
 async def test_what_cannot_be_read_stops_a_turn_until_it_is_deleted(sessions, store):
@@ -176,7 +176,7 @@ async def test_what_cannot_be_read_stops_a_turn_until_it_is_deleted(sessions, st
         await sessions.read(KEY)
     assert await sessions.delete(KEY)
     await turn(sessions, "a")
-    assert sessions.counts().outcomes[Outcome.UNAVAILABLE] == 1
+    assert sessions.counts().outcomes[TurnOutcome.UNAVAILABLE] == 1
 
 
 class FailingStore(MemorySessionStore):
@@ -209,7 +209,7 @@ async def test_a_turn_that_cannot_be_stored_says_so_and_ends():
     store.failing = set()
     async with sessions.turn(KEY) as opened:
         assert opened.history == said("a")
-    assert sessions.counts().outcomes[Outcome.STORE_AWAY] == 1
+    assert sessions.counts().outcomes[TurnOutcome.STORE_AWAY] == 1
 
 
 async def test_a_turn_whose_beginning_was_not_heard_of_keeps_nobody_out():
@@ -221,4 +221,4 @@ async def test_a_turn_whose_beginning_was_not_heard_of_keeps_nobody_out():
             pass
     store.failing = set()
     await turn(sessions, "a")
-    assert sessions.counts().outcomes[Outcome.UNAVAILABLE] == 1
+    assert sessions.counts().outcomes[TurnOutcome.UNAVAILABLE] == 1

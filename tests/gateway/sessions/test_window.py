@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.sessions.window import LOW_WATER, Size, Window, turns_to_drop
+from gateway.sessions.window import LOW_WATER, ContextWindow, Size, turns_to_drop
 
 
-def drop(sizes: list[int], window: Window, bytes_each: int = 0) -> tuple[int, int]:
+def drop(sizes: list[int], window: ContextWindow, bytes_each: int = 0) -> tuple[int, int]:
     """Turns to drop of droppable ones with these tokens, in front of nothing; and how often their size was asked."""
     asked = 0
 
@@ -22,8 +22,8 @@ def drop(sizes: list[int], window: Window, bytes_each: int = 0) -> tuple[int, in
     return asyncio.run(turns_to_drop(len(sizes), window, size_without)), asked
 
 
-def tokens(limit: int, target: int) -> Window:
-    return Window(Size(limit, 10**9), Size(target, 10**9))
+def tokens(limit: int, target: int) -> ContextWindow:
+    return ContextWindow(Size(limit, 10**9), Size(target, 10**9))
 
 
 @given(st.lists(st.integers(1, 50), max_size=40), st.integers(0, 800), st.integers(0, 800))
@@ -36,7 +36,7 @@ def test_as_few_go_as_meet_the_target(sizes, limit, target):
 
 
 def test_bytes_count_as_tokens_do():
-    assert drop([1] * 10, Window(Size(100, 50), Size(100, 25)), bytes_each=10)[0] == 8
+    assert drop([1] * 10, ContextWindow(Size(100, 50), Size(100, 25)), bytes_each=10)[0] == 8
 
 
 def test_what_cannot_meet_the_target_meets_the_limit_with_as_few():
@@ -60,7 +60,7 @@ def test_a_long_history_is_tokenised_a_few_times():
     (1000, 5000, 0),
 ])  # fmt: skip
 def test_room_is_left_for_the_answer(context, answer, limit):
-    window = Window.of(context, answer, 4096)
+    window = ContextWindow.of(context, answer, 4096)
     assert window.limit == Size(limit, 4096)
     assert window.target == Size(int(limit * LOW_WATER), 2048)
 
