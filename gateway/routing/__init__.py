@@ -1,12 +1,11 @@
-"""Which model answers: by name, by how hard the question looks, by how busy and how dear the models are.
+"""Choice of the model that answers a request: by name, by question complexity, by load and by budget.
 
-    names, versions     what a request may name, and the version of it that a session or a tenant gets
-    policy              what a tenant wants
+    names, versions     names that a request may use, and the version of a model that a session or tenant gets
     question, features, score
-                        how much the large model of a pair is expected to win
-    replicas            how busy each model is
-    router, reason      all of it to a route, with the routes to take where the model of that refuses
-    cascade             whether a small model was sure of its answer
+                        estimate of how much the large model of a pair gains over the small one
+    replicas            load of each model
+    router, reason      the decision: a route, and the routes to fall back to if its model refuses
+    cascade             confidence of the small model in its own answer
 
 `fitting` fits the score to a pair of models, offline. `gateway.generation` follows the route.
 """

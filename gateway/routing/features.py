@@ -1,7 +1,7 @@
-"""A question as numbers and words: microseconds, and no model.
+"""Features of a question, computed in microseconds without a model.
 
-The numbers have names (`NUMBERS`) and an order; what a fit has learnt of them is kept by name. The words are those that
-occur at all, however often, in lower case; every number is the word `#`, and a sign is a word of its own.
+Numeric features have names (`NUMBERS`) and an order; fitted weights are stored by name. Word features are the distinct
+lower-case words of the text. Every number counts as the word `#`, and each sign is a word of its own.
 """
 
 import re
@@ -10,7 +10,7 @@ from math import log1p
 from gateway.routing.question import Question
 
 READ_CHARS = 2000
-"""How much of a text is read: of a longer one the first and the last half of this, so that the cost is bounded."""
+"""Characters read of a text. Of a longer one the first and the last half of this are read, so the cost is bounded."""
 
 NUMBERS = (
     *("chars", "words", "lines", "word_length", "long_words", "capitals"),
@@ -21,11 +21,11 @@ NUMBERS = (
 )
 
 Reading = tuple[tuple[float, ...], frozenset[str]]
-"""The values of `NUMBERS`, in their order and none of them far from 1, and the words."""
+"""Values of `NUMBERS` in their order, each scaled to the order of 1, and the set of words."""
 
 _WORD = re.compile(r"[^\W\d_]+|\d+|[^\w\s]|_")
 _ASCII_WORD = re.compile(r"[a-z]+|[0-9]+|[^a-z0-9\s]")
-"""The same of lower-case ASCII, in half the time."""
+"""The same for lower-case ASCII, at half the cost."""
 _ASCII_CAPITAL = re.compile(r"[A-Z]")
 _CAPITAL = re.compile(r"[A-Z]")
 _CHOICE = re.compile(r"\n\(?[A-Ea-e1-5][.)] ")
@@ -46,6 +46,7 @@ _FORMAT = frozenset({"json", "yaml", "xml", "csv", "table", "list", "bullet", "m
 
 
 def read(question: Question) -> Reading:
+    """Compute the features of a question."""
     text = question.text
     if len(text) > READ_CHARS:
         text = f"{text[: READ_CHARS // 2]}\n{text[-READ_CHARS // 2 :]}"
@@ -94,7 +95,7 @@ def read(question: Question) -> Reading:
 
 
 def _tokens(text: str) -> tuple[list[str], int]:
-    """Words, numbers and signs in lower case, and how many capitals there were."""
+    """Words, numbers and signs in lower case, and the number of capitals in the text."""
     if text.isascii():
         return _ASCII_WORD.findall(text.lower()), len(_ASCII_CAPITAL.findall(text))
     return _WORD.findall(text.lower()), sum(map(str.isupper, text))

@@ -1,4 +1,4 @@
-"""What a request may name: served models, names with versions, a tenant's aliases, and `auto` for a pair."""
+"""Names that a request may use: served models, names with versions, a tenant's aliases, and `auto` for a pair."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -6,36 +6,35 @@ from dataclasses import dataclass
 from gateway.routing.versions import version_of
 
 AUTO = "auto"
-"""The first pair of the settings; `auto:LARGE` is the pair of that large model."""
+"""Name of the first pair in the settings. `auto:LARGE` names the pair of that large model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two names of which routing chooses one. They may have versions."""
+    """The large and the small model that routing chooses between. Either name may have versions."""
 
     large: str
     small: str
 
 
 def is_reserved(name: str) -> bool:
-    """Whether no model may have this name."""
+    """Whether the name is reserved for routing, so that no model may have it."""
     return name == AUTO or name.startswith(f"{AUTO}:")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelNames:
-    """All names that lead to served models. `small_of`: large model -> small one. `versions`: name -> the weights of
-    the models that it stands for."""
+    """All names that lead to served models. `small_of`: small model by large model. `versions`: weights of the served
+    models by versioned name."""
 
     served: tuple[str, ...]
     small_of: Mapping[str, str]
     versions: Mapping[str, Mapping[str, float]]
 
     def find(self, name: str, aliases: Mapping[str, str]) -> str | Pair | None:
-        """What a name leads to: a served or versioned name, or a pair. None: nothing.
+        """The target of a name: a served or versioned name, a pair, or None for an unknown name.
 
-        A model's own name goes before an alias of the same name, and an alias before `auto`. An alias of an alias
-        leads nowhere.
+        A model's own name has priority over an alias, and an alias over `auto`. Aliases are not resolved recursively.
         """
         if self._is_model(name):
             return name
@@ -43,23 +42,25 @@ class ModelNames:
         return name if self._is_model(name) else self._pair(name)
 
     def version(self, name: str, who: str) -> str:
-        """The served model that `who` gets by a served or versioned name."""
+        """The served model for a served or versioned name. `who`: id that keeps the same version, a session's or a
+        tenant's."""
         versions = self.versions.get(name)
         return name if versions is None else version_of(versions, who)
 
     def smaller(self, name: str) -> str | None:
-        """What may stand in for a large model, or for a name with versions of one."""
+        """The small model that may stand in for a large model, or for a versioned name that includes one. None: there
+        is none."""
         small = self.small_of.get(name)
         if small is None and name in self.versions:
             small = next((self.small_of[each] for each in self.versions[name] if each in self.small_of), None)
         return small
 
     def models_of(self, name: str) -> tuple[str, ...]:
-        """The served models that may answer by a served or versioned name."""
+        """Served models that may answer under a served or versioned name."""
         return tuple(self.versions.get(name, (name,)))
 
     def all_names(self, aliases: Iterable[str]) -> Iterator[str]:
-        """Each once, served models first."""
+        """All names for a tenant with these aliases, each once, served models first."""
         yield from self.served
         yield from (name for name in self.versions if name not in self.served)
         if self.small_of:

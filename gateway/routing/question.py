@@ -1,14 +1,15 @@
-"""What of a request says how hard it is, before any model has read it."""
+"""The input of the complexity score: what of a request indicates its difficulty before a model reads it."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A request as the complexity score sees it: characters, not tokens, which need a model's tokenizer.
+    """One request as the complexity score reads it. Lengths are in characters, as tokens would need a model's
+    tokenizer.
 
-    `text` is all that users wrote, one turn below another, the newest last. `turns` counts the messages of users and
-    of the assistant. `max_tokens` is the length that the client asked for, None where it named none.
+    `text`: the text of all user messages, one per line, the newest last. `turns`: number of user and assistant
+    messages. `max_tokens`: the client's limit for the answer; None: not stated.
     """
 
     text: str

@@ -1,4 +1,5 @@
-"""From what a request names to the model that answers it. Nothing here waits or asks a store: it takes microseconds."""
+"""The router: from a request's model name to the route that answers it. It neither awaits nor reads a store, and takes
+microseconds."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,11 +21,11 @@ class UnknownModel(Exception):
 
 
 class ModelNotAllowed(Exception):
-    """The key is for other models. Said whether or not there is such a model."""
+    """The key may not use this model. Raised whether or not the model exists, so a key cannot probe for names."""
 
 
 class FallbackReason(Enum):
-    """Why the model of a route cannot take a request that another one may."""
+    """Why the model of a route refuses a request that another model may take."""
 
     OVERLOADED = auto()
     BUDGET = auto()
@@ -32,19 +33,22 @@ class FallbackReason(Enum):
 
 
 class Score(Protocol):
-    """`gateway.routing.score.ComplexityScore`, or a stand-in."""
+    """Interface of `gateway.routing.score.ComplexityScore`."""
 
     @property
-    def thresholds(self) -> Mapping[Preference, float]: ...
+    def thresholds(self) -> Mapping[Preference, float]:
+        """For each preference, the score from which questions go to the large model."""
 
-    def of(self, question: Question) -> float: ...
+    def of(self, question: Question) -> float:
+        """The complexity score of a question, in [0, 1]."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoutingInput:
-    """What routing looks at. `question` is asked for only where it matters. `service_class` serves the request, and
-    `may_degrade` is whether requests of it may be sent from a long queue to the small model. `token_param` names the
-    field that speaks in token ids, if one does: these mean something to one model alone. `who` keeps its version."""
+    """Input of the router for one request. `question`: called only where the decision depends on it. `service_class`:
+    class that serves the request; `may_degrade`: its requests may leave a long queue for the small model.
+    `token_param`: request field with token ids, which are specific to one model; None: no such field. `sticky_id`:
+    session or tenant id that keeps the same version."""
 
     name: str
     question: Callable[[], Question]
@@ -56,7 +60,7 @@ class RoutingInput:
 
 
 class NeedsModel(Exception):
-    """The request speaks in token ids, so that it has to name the model whose they are. `param` is the field."""
+    """The request has token ids, so it must name one model instead of a pair. `param`: the field with the ids."""
 
     def __init__(self, param: str) -> None:
         super().__init__(param)
@@ -84,14 +88,14 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class CascadeTrial:
-    """Where the model was less sure of its answer than `percent`, `escalation` is the route."""
+    """Trial of the small model. Where the confidence in its answer is below `percent`, the route is `escalation`."""
 
     percent: int
     escalation: Route
 
 
 class Router:
-    """One for all requests. `saturated_queue`: with more requests waiting than these, a model's queue is long."""
+    """Routes all requests of a process. `saturated_queue`: queue depth above which a model counts as saturated."""
 
     def __init__(self, names: ModelNames, score: Score, replicas: Replicas, saturated_queue: int) -> None:
         self._names = names
@@ -100,14 +104,17 @@ class Router:
         self._saturated_queue = saturated_queue
 
     def route(self, asked: RoutingInput) -> Route:
-        """
+        """The route of a request.
+
         Raises:
-            UnknownModel, ModelNotAllowed, NeedsModel
+            UnknownModel: the name leads to no served model.
+            ModelNotAllowed: the key may not use the model, or neither model of the pair.
+            NeedsModel: the request has token ids and names a pair.
         """
         target = self._names.find(asked.name, asked.caller.routing.aliases)
 
         def may_use(model: str) -> bool:
-            """A key for `auto`, or for an alias, is for what that leads to."""
+            """A key for `auto` or for an alias may use the models that it leads to."""
             return asked.caller.may_use(asked.name) or asked.caller.may_use(model)
 
         if not isinstance(target, Pair):
@@ -126,7 +133,7 @@ class Router:
         return self._route_pair(asked, target)
 
     def _route_named(self, asked: RoutingInput, name: str) -> Route:
-        """The model that was named, unless the tenant lets the small one stand in."""
+        """The named model, with the small one as a fallback if the tenant allows it."""
         reason = RouteReason.VERSION if name in self._names.versions else RouteReason.EXPLICIT
         small = self._names.smaller(name)
         if small is None or asked.token_param is not None or not asked.caller.may_use(small):
@@ -134,7 +141,7 @@ class Router:
         return self._route_large(asked, Pair(name, small), reason)
 
     def _route_pair(self, asked: RoutingInput, pair: Pair) -> Route:
-        """By what the tenant wants of routing, and by the question."""
+        """One model of a pair, by the tenant's policy and the question."""
         policy = asked.caller.routing
         if policy.cascade_percent is not None:
             escalated = self._route(asked, pair.large, RouteReason.CASCADE_ESCALATED)
@@ -147,7 +154,7 @@ class Router:
     def _route_small(
         self, asked: RoutingInput, pair: Pair, reason: RouteReason, trial: CascadeTrial | None = None
     ) -> Route:
-        """The small model of a pair, and the large one where that cannot: nobody minds."""
+        """The small model of a pair, with the large one as a fallback."""
         fallbacks = {
             FallbackReason.OVERLOADED: self._route(asked, pair.large, RouteReason.SATURATED),
             FallbackReason.CONTEXT: self._route(asked, pair.large, RouteReason.CONTEXT),
@@ -155,7 +162,7 @@ class Router:
         return self._route(asked, pair.small, reason, pair.large, fallbacks, trial)
 
     def _route_large(self, asked: RoutingInput, pair: Pair, reason: RouteReason) -> Route:
-        """The large model, and the small one as far as the tenant allows that."""
+        """The large model of a pair, with the small one as a fallback as far as the tenant allows it."""
         policy = asked.caller.routing
         fallbacks: dict[FallbackReason, Route] = {}
         if policy.degrade:
@@ -169,7 +176,7 @@ class Router:
         return route
 
     def _is_shorter(self, asked: RoutingInput, model: str, other: str) -> bool:
-        """Whether the other model's queue is long and this one answers sooner."""
+        """Whether `other` is saturated and `model` is predicted to answer sooner."""
         load = self._replicas.load(other, asked.service_class)
         if load.queue_depth <= self._saturated_queue:
             return False

@@ -1,8 +1,8 @@
-"""The complexity score: what a large model is expected to win over a small one, from features that need no model.
+"""The complexity score: the expected gain of the large model over the small one, from features that need no model.
 
-Two logistic models over the same features say how likely the small and the large model are to be right. Their
-difference is what the large one wins; where both are right, or both are wrong, that is nothing, and the small one will
-do. `gateway.routing.fitting.fit` finds the weights.
+Two logistic regressions over the same features estimate the probability that the small and the large model answer
+correctly. Their difference is the expected gain; it is 0 where both are right or both are wrong, and the small model
+suffices. RouteLLM (arXiv 2406.18665) routes by such a gain, too. `gateway.routing.fitting.fit` fits the weights.
 """
 
 import json
@@ -20,22 +20,23 @@ from gateway.tenancy.routing_policy import Preference
 
 FORMAT = 1
 SHIPPED = Path(__file__).with_name("weights.json")
-"""Fitted by `python -m benchmarks.routing --write`."""
+"""Default weights, fitted by `python -m benchmarks.routing --write`."""
 
 
 class UnusableWeights(OperatorError):
-    """A weights file that cannot be read, or was not written by this version's fit."""
+    """The weights file cannot be read, or has another format than this version's `fit` writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """One model's chance to be right: the logistic function of a weighted sum."""
+    """Logistic regression of one model: the probability of a correct answer."""
 
     bias: float
     numbers: tuple[float, ...]
     words: Mapping[str, float]
 
     def probability(self, numbers: tuple[float, ...], words: frozenset[str]) -> float:
+        """The logistic function of the weighted sum of the features."""
         total = self.bias + sum(map(float.__mul__, self.numbers, numbers))
         known = self.words
         for word in words:
@@ -46,22 +47,22 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """How likely each of the pair is to be right."""
+    """Probability of a correct answer, for each model of the pair."""
 
     small: float
     large: float
 
     @property
     def score(self) -> float:
-        """The chance that the large one is the better of the two, ties counted half: 0.5 where it wins nothing."""
+        """Probability that the large model is the better one, with ties counted half: 0.5 where it gains nothing."""
         return (1 + self.large - self.small) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class ComplexityScore:
-    """`thresholds` has, for each preference, the score from which on a question goes to the large model. `ranges` has
-    the least and the greatest value of each number that the fit saw: beyond them nothing is known, so a value that is
-    further out counts as the nearest one that was seen."""
+    """The fitted score. `thresholds`: for each preference, the score from which questions go to the large model.
+    `ranges`: for each number the least and the greatest value in the fit; values outside are clamped, as the fit does
+    not extrapolate."""
 
     small: Head
     large: Head
@@ -70,7 +71,7 @@ class ComplexityScore:
 
     @classmethod
     def load(cls, path: Path | None = None) -> Self:
-        """None: the weights that ship with the package.
+        """Load weights. `path`: weights file; None: the weights of the package.
 
         Raises:
             UnusableWeights: the file cannot be read, or is not what `fit` writes.
@@ -83,7 +84,7 @@ class ComplexityScore:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
-        """Raises: KeyError, TypeError, ValueError."""
+        """The score from the weights of `to_json`. Raises KeyError, TypeError or ValueError on any other value."""
         if stored["format"] != FORMAT:
             raise ValueError("another format")
         thresholds = {name: float(stored["thresholds"][name]) for name in Preference}
@@ -92,8 +93,8 @@ class ComplexityScore:
         return cls(_head(stored, 0), _head(stored, 1), ranges, MappingProxyType(thresholds))
 
     def to_json(self) -> dict[str, Any]:
-        """What `from_json` reads: for each number and word the weights of both, the small model's first; for each
-        number its range behind them."""
+        """The input of `from_json`. Each number and word has two weights, the small model's first; each number's range
+        follows its weights."""
         numbers = zip(NUMBERS, self.small.numbers, self.large.numbers, self.ranges, strict=True)
         words = sorted(self.small.words.keys() | self.large.words.keys())
         return {
@@ -105,19 +106,22 @@ class ComplexityScore:
         }
 
     def save(self, path: Path) -> None:
-        """For `load`."""
+        """Write the weights for `load`."""
         path.write_text(json.dumps(self.to_json(), ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
 
     def expect(self, question: Question) -> Expectation:
+        """Estimate both models' probabilities for a question."""
         return self.expect_of(read(question))
 
     def expect_of(self, reading: Reading) -> Expectation:
+        """Estimate both models' probabilities from features that are read already."""
         values, words = reading
         numbers = tuple(min(max(value, low), high) for value, (low, high) in zip(values, self.ranges, strict=True))
         return Expectation(self.small.probability(numbers, words), self.large.probability(numbers, words))
 
     def of(self, question: Question) -> float:
-        """In [0, 1], rising with what the large model is expected to win; 0.5 where it wins nothing."""
+        """The score of a question, in [0, 1]: 0.5 where the large model gains nothing, and higher with its expected
+        gain."""
         return self.expect(question).score
 
 

@@ -1,1 +1,1 @@
-"""Fitting the complexity score to a pair of models, offline."""
+"""Offline fit of the complexity score to a pair of models."""

@@ -1,8 +1,8 @@
-"""Asks a model every question and keeps what it answers, and at what cost in tokens.
+"""Evaluation: asks a model every question, and stores its answers and their cost in tokens.
 
-Greedy, many at once, a line of JSON for each answer as soon as it is there: an exam that was stopped goes on where it
-was. A model is known by the files that it is made of, so another model's answers are never taken for its own. Whether
-an answer is right is asked when it is read.
+Decoding is greedy and many questions run at once. Each answer is appended to a file of JSON lines as soon as it is
+complete, so an interrupted evaluation resumes. A model is identified by its files, so another model's answers are not
+mixed up with its own. Answers are graded when they are read.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from gateway.errors import OperatorError
 from gateway.routing.fitting.questions import CheckedQuestion
 
 DEFAULT_MAX_TOKENS = 48
-"""Of an answer to a question that states no other: enough for what a rule can check."""
+"""Token limit of an answer whose question states none: enough for what a rule can grade."""
 
 Load = Callable[[Path], Engine]
 Progress = Callable[[int, int], None]
@@ -33,7 +33,7 @@ class EvaluationFailed(OperatorError):
 
 @dataclass(frozen=True, slots=True)
 class ModelAnswer:
-    """What a model said to the question of this key. `tokens` of prompt and answer together."""
+    """A model's answer to the question `key`. `tokens`: tokens of prompt and answer together."""
 
     key: str
     model: str
@@ -42,7 +42,7 @@ class ModelAnswer:
 
 
 class AnswerBook:
-    """A file of answers, of any models and to any questions. It only grows."""
+    """Append-only file of answers of any models to any questions."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -53,12 +53,12 @@ class AnswerBook:
                     self._answers[answer.model, answer.key] = answer
 
     def of(self, model: str) -> dict[str, ModelAnswer]:
-        """By the question's key."""
+        """The answers of a model, by the question's key."""
         return {key: answer for (name, key), answer in self._answers.items() if name == model}
 
     @contextmanager
     def writing(self) -> Iterator[Callable[[ModelAnswer], None]]:
-        """What is passed to it is on the file when it returns."""
+        """A function that appends an answer. The answer is in the file when the function returns."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", encoding="utf-8") as file:
 
@@ -68,17 +68,17 @@ class AnswerBook:
                 file.flush()
 
             if file.tell():
-                file.write("\n")  # behind a line that a stop cut short
+                file.write("\n")  # after a line that an interruption truncated
             yield write
 
 
 def evaluate(
     model: Path, questions: Sequence[CheckedQuestion], book: AnswerBook, load: Load, progress: Progress
 ) -> dict[str, ModelAnswer]:
-    """The answer to every question, by its key. The model is loaded only where one is missing.
+    """The model's answer to every question, by the question's key. The model is loaded only if an answer is missing.
 
     Raises:
-        OperatorError: the model cannot be loaded, or cannot be asked a question.
+        OperatorError: the model cannot be loaded, or a question cannot be asked.
     """
     identity = fingerprint(model)
     known = book.of(identity)
@@ -96,7 +96,8 @@ def evaluate(
 
 
 def fingerprint(model: Path) -> str:
-    """Of a model's files by name, size and time of change: gigabytes are not read for it."""
+    """Identity of a model: a hash of its files' names, sizes and times of change. Contents are not read, as they are
+    gigabytes."""
     files: Iterable[Path] = sorted(model.iterdir()) if model.is_dir() else [model]
     stated = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file()]
     return f"{model.name}-{hashlib.sha256(repr(stated).encode()).hexdigest()[:12]}"
@@ -105,10 +106,10 @@ def fingerprint(model: Path) -> str:
 async def _ask_all(
     engine: Engine, model: str, questions: Sequence[CheckedQuestion], keep: Callable[[ModelAnswer], None]
 ) -> None:
-    """All at once: the engine queues what it has no room for.
+    """Ask all questions at once; the engine queues them.
 
     Raises:
-        ExamFailed
+        EvaluationFailed: a question could not be asked.
     """
     try:
         async with asyncio.TaskGroup() as group:
@@ -131,7 +132,7 @@ async def _ask(engine: Engine, model: str, question: CheckedQuestion, keep: Call
 
 
 def _answer(line: str) -> ModelAnswer | None:
-    """None for a line that is not one."""
+    """The answer in a line; None: the line has none."""
     try:
         return ModelAnswer(**json.loads(line))
     except (ValueError, TypeError):

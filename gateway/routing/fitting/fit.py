@@ -1,11 +1,11 @@
-"""Fits the complexity score to a pair of models, and says how good it is on questions that the fit never saw.
+"""Fits the complexity score to a pair of models, and reports its quality on questions that the fit never saw.
 
-A hash of its text puts a question on the one side or the other: `seen` or not. Everything is chosen on the seen side,
-by cross-validation: the penalty as the one with the best APGR, and each preference's threshold as the highest score
-that recovers its part of the gap between the models. A report is of the other side alone.
+A hash of a question's text puts it into the training half (`seen`) or the test half. All choices are made on the
+training half by cross-validation: the penalty has the best APGR, and each preference's threshold is the highest score
+that recovers its part of the gap between the models. A report uses the test half alone.
 
-What a large model wins is a matter of the pair: weights of one pair may be worse than chance for another. A score that
-is to serve where nobody has fitted one is therefore learnt from several pairs at once.
+The large model's gain depends on the pair: weights of one pair may be worse than random for another. A score for pairs
+without a fit of their own is therefore trained on several pairs at once.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from gateway.tenancy.routing_policy import Preference
 RECOVERED: Mapping[Preference, float] = MappingProxyType(
     {Preference.QUALITY: 0.95, Preference.BALANCED: 0.8, Preference.ECONOMY: 0.5}
 )
-"""How much of what the large model wins over the small one a preference asks for."""
+"""For each preference, the part of the large model's gain over the small one to be recovered."""
 MIN_SAMPLES = 100
 _PENALTIES = (3.0, 10.0, 30.0, 100.0, 300.0)
 _FOLDS = 5
@@ -33,12 +33,12 @@ _SALT = "turnpike routing"
 
 
 class NothingToRoute(OperatorError):
-    """From these samples no score can be learnt."""
+    """The samples do not allow a fit: there are too few, or the large model does not win."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A question, and how the pair did on it."""
+    """A question and the pair's result on it. `family`: kind of task."""
 
     question: Question
     graded: Graded
@@ -46,16 +46,18 @@ class Sample:
 
     @property
     def seen(self) -> bool:
+        """Whether the sample is in the training half."""
         return _hash(self.question.text) % 2 == 0
 
     @property
     def fold(self) -> int:
+        """Cross-validation fold, from 0."""
         return _hash(self.question.text) // 2 % _FOLDS
 
 
 @dataclass(frozen=True, slots=True)
 class _ReadSample:
-    """A sample and what was read of its question, once."""
+    """A sample and its features, which are read once."""
 
     sample: Sample
     reading: Reading
@@ -63,20 +65,20 @@ class _ReadSample:
 
 @dataclass(frozen=True, slots=True)
 class PreferenceResult:
-    """What a preference does on the questions that were not seen."""
+    """Result of a preference's threshold on the test half."""
 
     threshold: float
     share: float
-    """Of the cost, that goes to the large model."""
+    """The large model's share of the cost."""
     right: float
-    """Of the questions, that are answered rightly."""
+    """The share of questions answered correctly."""
     recovered: float
-    """Of the gap between the models."""
+    """The part of the gap between the models that is recovered."""
 
 
 @dataclass(frozen=True, slots=True)
 class FitReport:
-    """How good a score is on so many questions that its fit did not see."""
+    """Quality of a score on the test half. `unseen`: number of questions in it."""
 
     unseen: int
     routed: Curve
@@ -86,7 +88,7 @@ class FitReport:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A score, from how many questions it was learnt, and the penalty that was chosen for it."""
+    """A fitted score. `seen`: number of training questions. `penalty`: chosen weight of the L2 penalty."""
 
     score: ComplexityScore
     seen: int
@@ -94,8 +96,8 @@ class Fit:
 
 
 def fit(samples: Sequence[Sample], *others: Sequence[Sample]) -> Fit:
-    """Learns from the seen side of `samples`, and of `others`, which are of other pairs of models. The penalty is the
-    one with the best APGR in the mean of all sets; thresholds are those of `samples`.
+    """Fit a score to the training half of `samples` and of `others`, which are samples of other pairs of models. The
+    penalty has the best mean APGR over all sets; the thresholds are those of `samples`.
 
     Raises:
         NothingToRoute: too few samples, or the large model does not win on them.
@@ -108,11 +110,11 @@ def fit(samples: Sequence[Sample], *others: Sequence[Sample]) -> Fit:
     scores = by_penalty[penalty][: len(graded)]
     thresholds = {preference: _threshold(scores, graded, part) for preference, part in RECOVERED.items()}
     (score,) = _fitted(together, [penalty], thresholds)
-    return Fit(ComplexityScore.from_json(score.to_json()), len(together), penalty)  # as it will be read
+    return Fit(ComplexityScore.from_json(score.to_json()), len(together), penalty)  # rounded as in the file
 
 
 def judge(score: ComplexityScore, samples: Sequence[Sample]) -> FitReport:
-    """By the other side of `samples`.
+    """Report the quality of a score on the test half of `samples`.
 
     Raises:
         NothingToRoute: too few samples, or the large model does not win on them.
@@ -128,7 +130,7 @@ def judge(score: ComplexityScore, samples: Sequence[Sample]) -> FitReport:
 
 
 def _halves(samples: Sequence[Sample]) -> tuple[list[Sample], list[Sample]]:
-    """The seen ones and the others. Raises: NothingToRoute."""
+    """The training half and the test half. Raises NothingToRoute."""
     halves = [each for each in samples if each.seen], [each for each in samples if not each.seen]
     if min(map(len, halves)) < MIN_SAMPLES / 2:
         raise NothingToRoute(f"a fit needs at least {MIN_SAMPLES} questions with different texts")
@@ -149,7 +151,7 @@ def _fitted(
 
 
 def _cross_validated(samples: Sequence[_ReadSample]) -> dict[float, list[float]]:
-    """For each penalty every sample's score, by a fit to the other folds."""
+    """For each penalty, every sample's score by a fit to the other folds."""
     scores = {penalty: [0.0] * len(samples) for penalty in _PENALTIES}
     for fold in range(_FOLDS):
         others = [each for each in samples if each.sample.fold != fold]
@@ -161,16 +163,16 @@ def _cross_validated(samples: Sequence[_ReadSample]) -> dict[float, list[float]]
 
 
 def _apgr(scores: Sequence[float], sets: Sequence[Sequence[Sample]]) -> float:
-    """The mean over sets; `scores` are of all their samples, one set behind the other."""
+    """Mean APGR over the sets. `scores`: scores of all their samples, set after set."""
     left = iter(scores)
     return sum(curve(list(islice(left, len(each))), [s.graded for s in each]).apgr for each in sets) / len(sets)
 
 
 def _threshold(scores: Sequence[float], graded: Sequence[Graded], part: float) -> float:
-    """The highest score from which on the large model's answers recover this part of the gap."""
+    """The highest score from which the large model's answers recover this part of the gap."""
     whole = curve(scores, graded)
     wanted = whole.small + part * (whole.large - whole.small)
-    falling = sorted(set(scores), reverse=True)  # one for each point of the curve behind its first
+    falling = sorted(set(scores), reverse=True)  # one for each point of the curve after its first
     return next((score for score, right in zip(falling, whole.right[1:], strict=True) if right >= wanted), 0.0)
 
 

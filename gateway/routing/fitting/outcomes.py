@@ -1,6 +1,6 @@
-"""How a pair of models did on each question: what a fit learns from, as a file of JSON lines.
+"""Results of a pair of models on each question: the input of a fit, as a file of JSON lines.
 
-The file stands beside its questions and names them by key: the fit can be repeated from both, without the models.
+The file refers to its questions by key, so a fit can be repeated from both files without the models.
 """
 
 import json
@@ -16,12 +16,13 @@ from gateway.routing.fitting.questions import CheckedQuestion
 
 
 class UnusableOutcomes(OperatorError):
-    """A file of outcomes that cannot be read, or that lacks a question."""
+    """A file of outcomes cannot be read, or lacks a question."""
 
 
 @dataclass(frozen=True, slots=True)
 class PairOutcome:
-    """Whether each of the pair was right, and how many tokens the large one took for prompt and answer."""
+    """The pair's result on the question `key`. `small`, `large`: whether that model was right. `tokens`: prompt and
+    answer tokens of the large model."""
 
     key: str
     small: bool
@@ -32,7 +33,7 @@ class PairOutcome:
 def grade(
     questions: Sequence[CheckedQuestion], small: Mapping[str, ModelAnswer], large: Mapping[str, ModelAnswer]
 ) -> list[PairOutcome]:
-    """Answers by the questions' keys, checked."""
+    """Grade both models' answers, which are given by the questions' keys."""
     return [
         PairOutcome(
             question.key,
@@ -45,11 +46,12 @@ def grade(
 
 
 def write_outcomes(path: Path, outcomes: Sequence[PairOutcome]) -> None:
+    """Write outcomes as JSON lines."""
     path.write_text("".join(f"{json.dumps(asdict(each))}\n" for each in outcomes), encoding="utf-8")
 
 
 def read_outcomes(path: Path) -> list[PairOutcome]:
-    """Raises: UnusableOutcomes."""
+    """Read what `write_outcomes` wrote. Raises UnusableOutcomes."""
     try:
         return [PairOutcome(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError, TypeError) as error:
@@ -57,7 +59,7 @@ def read_outcomes(path: Path) -> list[PairOutcome]:
 
 
 def samples(questions: Sequence[CheckedQuestion], outcomes: Sequence[PairOutcome]) -> list[Sample]:
-    """Tokens are the cost.
+    """Training samples of the questions. The cost of a sample is its tokens.
 
     Raises:
         UnusableOutcomes: a question has no outcome.

@@ -1,9 +1,9 @@
-"""How good an order of questions is: what is kept of the large model's quality against the share that it gets.
+"""Quality of a routing score: the Pareto front of answer quality against the large model's share of the cost.
 
-Questions go to the large model from the highest score down. Where none does, quality is the small model's; where all
-do, the large one's. The area between that curve and the small model's line, as a part of the rectangle up to the large
-one's, is the average performance gap recovered (APGR, as RouteLLM defines it, arXiv 2406.18665): 0.5 for an order that
-knows nothing. Shares are of cost, which is a question's tokens, or 1 where calls are counted.
+Questions go to the large model by falling score. At share 0 the quality is the small model's, at share 1 the large
+model's. The area between that curve and the small model's line, as a part of the rectangle up to the large model's, is
+the average performance gap recovered (APGR, as RouteLLM defines it, arXiv 2406.18665): 0.5 for a random order. Shares
+are of the cost: a question's tokens, or 1 where calls are counted.
 """
 
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 GRID = tuple(share / 100 for share in range(1, 100))
-"""Shares at which curves are compared."""
+"""Cost shares at which curves are compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Graded:
-    """Which of the pair was right on a question, and what the large one cost on it."""
+    """The result of both models on one question. `cost`: cost of the large model's answer."""
 
     small: bool
     large: bool
@@ -24,33 +24,37 @@ class Graded:
 
     @property
     def gain(self) -> int:
+        """1 if only the large model is right, -1 if only the small one is, otherwise 0."""
         return int(self.large) - int(self.small)
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """`shares` [n] from 0 to 1 of the cost that goes to the large model; `right` [n] of the questions that are
-    answered rightly then. Linear in between: questions of equal score are taken at random."""
+    """Quality by cost share. `shares` [n]: from 0 to 1, the large model's share of the cost. `right` [n]: the share of
+    questions answered correctly. Linear between the points: questions of equal score are taken at random."""
 
     shares: tuple[float, ...]
     right: tuple[float, ...]
 
     @property
     def small(self) -> float:
+        """The small model's share of correct answers."""
         return self.right[0]
 
     @property
     def large(self) -> float:
+        """The large model's share of correct answers."""
         return self.right[-1]
 
     @property
     def apgr(self) -> float:
-        """Raises: ZeroDivisionError, where the models are equally good."""
+        """Average performance gap recovered. Raises ZeroDivisionError if both models are equally good."""
         points = pairwise(zip(self.shares, self.right, strict=True))
         area = sum((x1 - x0) * (y0 + y1) / 2 for (x0, y0), (x1, y1) in points)
         return (area - self.small) / (self.large - self.small)
 
     def right_at(self, share: float) -> float:
+        """The share of correct answers at a cost share."""
         points = pairwise(zip(self.shares, self.right, strict=True))
         for (x0, y0), (x1, y1) in points:
             if x0 <= share <= x1 and x1 > x0:
@@ -58,20 +62,21 @@ class Curve:
         return self.large
 
     def random_at(self, share: float) -> float:
+        """The share of correct answers of a random order at a cost share."""
         return self.small + (self.large - self.small) * share
 
     def recovered(self, right: float) -> float:
-        """The part of the gap between the models."""
+        """The part of the gap between the models that `right` recovers."""
         return (right - self.small) / (self.large - self.small)
 
     @property
     def shares_below_random(self) -> tuple[float, ...]:
-        """Of `GRID`: where a coin would have done better."""
+        """The shares of `GRID` at which a random order is better."""
         return tuple(share for share in GRID if self.right_at(share) < self.random_at(share))
 
 
 def curve(scores: Sequence[float], graded: Sequence[Graded]) -> Curve:
-    """Questions [n] by falling score."""
+    """The curve of questions [n] that are routed by falling score."""
     ranked = sorted(zip(scores, graded, strict=True), key=lambda pair: -pair[0])
     total, right = sum(each.cost for each in graded), sum(each.small for each in graded)
     shares, rights, spent = [0.0], [right / len(graded)], 0.0
@@ -85,13 +90,13 @@ def curve(scores: Sequence[float], graded: Sequence[Graded]) -> Curve:
 
 
 def oracle(graded: Sequence[Graded]) -> Curve:
-    """The best order there is: who knew which of the two is right, and at what cost."""
+    """The curve of the best possible order, from the true gains and costs."""
     return curve([each.gain / each.cost for each in graded], graded)
 
 
 def at_threshold(threshold: float, scores: Sequence[float], graded: Sequence[Graded]) -> tuple[float, float]:
-    """The share of the cost that goes to the large model, and the share of questions that are answered rightly, where
-    those of this score and more go to it."""
+    """The large model's share of the cost, and the share of questions answered correctly, if questions with a score of
+    at least `threshold` go to the large model."""
     large = [score >= threshold for score in scores]
     cost = sum(each.cost for each, goes in zip(graded, large, strict=True) if goes)
     right = sum(each.large if goes else each.small for each, goes in zip(graded, large, strict=True))

@@ -1,7 +1,7 @@
-"""Questions with answers that can be checked, as a file of JSON lines.
+"""Questions with a gradable answer, as a file of JSON lines.
 
-A line is {"prompt": text} or {"messages": [...]}, with "check" (`graders.py`), and, where one likes,
-"max_tokens", "family" (what kind of task it is) and "grade" (how hard it is meant to be).
+A line is {"prompt": text} or {"messages": [...]}, with "check" (`graders.py`) and, optionally, "max_tokens", "family"
+(kind of task) and "grade" (intended difficulty).
 """
 
 import hashlib
@@ -19,12 +19,12 @@ _ROLES = {"system", "user", "assistant"}
 
 
 class UnusableQuestions(OperatorError):
-    """A file of questions that cannot be read. The message names the line."""
+    """A file of questions cannot be read. The message names the line."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedQuestion:
-    """`key` is of all that a model is asked: the same question in another file has the same."""
+    """A question and the check of its answer."""
 
     messages: tuple[Mapping[str, str], ...]
     check: Check
@@ -34,12 +34,13 @@ class CheckedQuestion:
 
     @property
     def key(self) -> str:
+        """Hash of everything that the model is given: the same question in another file has the same key."""
         asked = json.dumps([self.messages, self.max_tokens], sort_keys=True)
         return hashlib.sha256(asked.encode()).hexdigest()[:24]
 
     @property
     def question(self) -> Question:
-        """What the gateway would make of the same request."""
+        """The gateway's reading of the same request."""
         said = [message["content"] for message in self.messages if message["role"] == "user"]
         system = [message["content"] for message in self.messages if message["role"] == "system"]
         return Question(
@@ -54,7 +55,7 @@ def read_questions(path: Path) -> tuple[CheckedQuestion, ...]:
     """The distinct questions of a file, in its order.
 
     Raises:
-        UnusableQuestions: there is no such file, a line is not such a question, or there is none.
+        UnusableQuestions: there is no such file, a line is not a question, or there are no questions.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

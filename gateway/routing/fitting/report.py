@@ -1,4 +1,4 @@
-"""A fit's report as text: Markdown tables, for a terminal and for a page of figures."""
+"""Report of a fit as Markdown tables, for a terminal and for the page of figures."""
 
 from gateway.routing.fitting.fit import Fit, FitReport
 
@@ -6,7 +6,7 @@ _SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 def describe(fitted: Fit, report: FitReport, cost: str) -> str:
-    """`cost` says what shares are of: tokens, calls."""
+    """The report of a fit. `cost`: unit of the cost shares, tokens or calls."""
     routed, best = report.routed, report.oracle
     below = ", ".join(f"{share:.0%}" for share in routed.shares_below_random) or "none"
     lines = [

@@ -1,7 +1,7 @@
-"""From samples to the two logistic models of a score.
+"""Training of the two logistic regressions of a score.
 
-Each model's weights maximise the likelihood of which questions it got right, less a penalty for every weight's square.
-Convex, in double precision and without chance: the same samples give the same weights.
+Each model's weights maximise the log-likelihood of its correct answers minus an L2 penalty. The problem is convex and
+solved by L-BFGS in double precision without randomness, so the same samples give the same weights.
 """
 
 from collections import Counter
@@ -17,17 +17,17 @@ from gateway.routing.features import NUMBERS, Reading
 from gateway.routing.score import Head
 
 _RARE = 5
-"""A word that fewer questions have is left out: it would be learnt by heart."""
+"""Words in fewer questions than this are dropped, as the fit would memorise them."""
 _COMMON = 0.9
-"""A word of more than this share of the questions says nothing of any one of them."""
+"""Words in more than this share of the questions are dropped, as they do not discriminate."""
 _STEPS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """What was read of so many questions. `numbers` [questions, numbers] in fp64, each less its mean over its deviation
-    (`means` and `deviations` [numbers]); `ranges` has each number's least and greatest value. The words that question i
-    has are `present[starts[i]:starts[i + 1]]`, places in `words`."""
+    """Design matrix of a set of questions. `numbers` [questions, numbers], fp64: standardised with `means` and
+    `deviations` [numbers]. `ranges`: each number's least and greatest value. The words of question i are
+    `present[starts[i]:starts[i + 1]]`, indices into `words`."""
 
     numbers: Tensor
     means: Tensor
@@ -39,13 +39,14 @@ class Design:
 
 
 def design(readings: Sequence[Reading]) -> Design:
+    """Build the design matrix from the questions' features."""
     counts = Counter(word for _, words in readings for word in words)
     known = tuple(sorted(word for word, count in counts.items() if _RARE <= count <= _COMMON * len(readings)))
     place = {word: index for index, word in enumerate(known)}
     present = [[place[word] for word in sorted(words) if word in place] for _, words in readings]
     numbers = torch.tensor([values for values, _ in readings], dtype=torch.float64)
     means, deviations = numbers.mean(0), numbers.std(0, correction=0)
-    deviations = torch.where(deviations > 1e-9, deviations, 1.0)  # what never varies gets no weight
+    deviations = torch.where(deviations > 1e-9, deviations, 1.0)  # a constant feature gets no weight
     return Design(
         numbers=(numbers - means) / deviations,
         means=means,
@@ -58,7 +59,8 @@ def design(readings: Sequence[Reading]) -> Design:
 
 
 def fit_heads(given: Design, right: Sequence[tuple[bool, bool]], penalty: float) -> tuple[Head, Head]:
-    """The small model's and the large one's. `right` [questions]: whether each was."""
+    """Fit the small and the large model's regressions. `right` [questions]: for each, whether the small and the large
+    model was right. `penalty`: weight of the L2 penalty."""
     target = torch.tensor(right, dtype=torch.float64)
     shapes = ((2,), (len(NUMBERS), 2), (len(given.words), 2))
     bias, numbers, words = weights = [torch.zeros(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
@@ -79,7 +81,7 @@ def fit_heads(given: Design, right: Sequence[tuple[bool, bool]], penalty: float)
 
 
 def _head(given: Design, bias: Tensor, numbers: Tensor, words: Tensor) -> Head:
-    """The same sum over numbers as they are read."""
+    """The same regression over numbers that are not standardised."""
     numbers = numbers / given.deviations
     by_word = dict(zip(given.words, words.tolist(), strict=True))
     return Head(float(bias - (numbers * given.means).sum()), tuple(numbers.tolist()), MappingProxyType(by_word))
