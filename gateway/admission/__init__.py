@@ -1,9 +1,9 @@
-"""Admission: may this request run, and how far.
+"""Admission control: whether a request may run, and for how many tokens.
 
-`Limiter.hold` takes what a request may need from every limit at once, or nothing; it may grant fewer tokens than were
-asked for, so that an answer ends exactly where a limit does. `Limiter.settle` commits what was used. Counters are in
-this process (`MemoryStore`) or in Redis, with a share of each limit here for when that is away (`LocalShare`).
-`limits_for` and `demands_of` say what a request takes from which limit.
+`Limiter.hold` reserves what a request may need from every limit at once, or nothing. It may grant fewer tokens than
+requested, so an answer ends exactly at a limit. `Limiter.settle` commits what was used. Counters are in this process
+(`MemoryStore`) or in Redis (`RedisStore`), with a local share of each limit for outages of Redis (`LocalShare`).
+`limits_for` and `demands_of` compute what a request takes from which limit.
 """
 
 from gateway.admission.book import RequestLimits, demands_of, limits_for, quotas_of_tenant

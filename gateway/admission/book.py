@@ -1,4 +1,4 @@
-"""From who asks, and for which model, to what binds the request."""
+"""The limits and the demands of a request, from its principal and its model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,18 +10,19 @@ from gateway.tenancy.records import Principal
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """What binds a request: `quotas` to hold, and prompt and answer together at most `context_tokens`."""
+    """The limits of one request. `quotas`: what to hold. `context_tokens`: upper bound of prompt and answer
+    together."""
 
     quotas: tuple[Quota, ...]
     context_tokens: int
 
 
 def limits_for(principal: Principal, model: str, max_model_len: int, tier_limits: Limits) -> RequestLimits:
-    """What binds this principal on this model, from memory: its limits came with its key (`Authenticator`).
+    """The limits of this principal on this model, from memory: they were read with its key (`Authenticator`).
 
-    The scopes are the key, the tenant, and the model as used by the tenant. All bind; none takes another's place.
-    What is not stated for the tenant is its tier's: `tier_limits`. The context is the smallest of all, that of the
-    model's window included.
+    The scopes are the key, the tenant, and the model as used by the tenant. All of them apply; none overrides another.
+    `tier_limits` fills in what is not stated for the tenant. The context limit is the smallest one, the model's window
+    included.
     """
     scopes = [
         *(stated for stated in principal.limits if _concerns(stated, principal.lineage or principal.key_id, model)),
@@ -41,8 +42,8 @@ def quotas_of_tenant(
     tier_limits: Limits,
     credit_nanodollars: int | None,
 ) -> tuple[Quota, ...]:
-    """All counters of a tenant, for whoever looks at them: those of the tenant itself, as `limits_for` has them, and of
-    each key and model that something is stated for."""
+    """All quotas of a tenant, for display: those of the tenant itself, as in `limits_for`, and those of each key and
+    model that has limits of its own."""
     own = stated.get(ScopeKind.TENANT, {}).get("", Limits())
     scopes = [
         ScopedLimits(ScopeKind.TENANT, "", _with_tier(own, tier_limits)),
@@ -58,10 +59,10 @@ def quotas_of_tenant(
 def demands_of(
     quotas: Sequence[Quota], *, prompt_tokens: int, choices: int, prompt_nanodollars: int, token_nanodollars: int
 ) -> tuple[Demand, ...]:
-    """What a request takes from each quota for an answer of `choices` texts of the granted length.
+    """The request's demand on each quota, for an answer of `choices` texts of the granted length.
 
-    `prompt_tokens` and `prompt_nanodollars` are of all its prompts. `token_nanodollars`: an answer's token, rounded
-    up, so that what is held is never less than what is used.
+    `prompt_tokens`, `prompt_nanodollars`: of all prompts together. `token_nanodollars`: price of an answer token,
+    rounded up, so the held amount is never below the used one.
     """
     money = (prompt_nanodollars, choices * token_nanodollars)
     taken = {
@@ -86,7 +87,7 @@ def _concerns(stated: ScopedLimits, lineage: str, model: str) -> bool:
 
 
 def _credit(tenant_id: str, credit_nanodollars: int | None) -> list[Quota]:
-    """What a tenant that pays in advance has paid; corrections may have taken more away than there was."""
+    """The quota of a prepaid tenant. Corrections may exceed the grants, so the amount is at least 0."""
     if credit_nanodollars is None:
         return []
     scope = Scope(tenant_id, ScopeKind.TENANT, "", Measure.CREDIT_NANODOLLARS)

@@ -1,14 +1,15 @@
-"""A circuit breaker before a store that may be slow or gone. It goes by the store's silence, not by counting failures.
+"""Circuit breaker for a store that may be slow or away (M. Nygard, Release It!). It opens on silence, not on a count of
+failures.
 
-Closed, calls go through, `MAX_IN_FLIGHT` at a time, the tenants in turn. A call that fails, or has no answer by its
-deadline (`AnswerDeadline`), is asked again over another connection: all calls can be repeated. Neither waiting for a
-slot nor a stall of this process counts against the store (`wait_responsively`).
+Closed: calls pass, `MAX_IN_FLIGHT` at a time, the tenants in turn. A call that fails or misses its deadline
+(`AnswerDeadline`) is repeated over another connection, as all calls are idempotent. Neither queueing for a slot nor a
+stall of this process counts against the store (`wait_responsively`).
 
-Open, when the store has answered no call for `SILENT_S`: calls fail at once. A probe looks whether the store answers
-and takes writes, the first one soon, later ones each `PROBE_S`; one that succeeds closes the breaker. Where probes
-succeed and calls do not, probes keep their distance, so that it does not flap.
+Open: the store has answered no call for `SILENT_S`, and calls fail at once. A probe checks that the store answers and
+accepts writes, first after `FIRST_PROBE_S`, later every `PROBE_S`; one success closes the breaker. If probes succeed
+but calls fail, the probe interval stays long, so the breaker does not flap.
 
-Away, when it is open and the store has been unreachable for `AWAY_S`.
+Away: open, and the store has been unreachable for `AWAY_S`.
 """
 
 import asyncio
@@ -21,22 +22,24 @@ from gateway.admission.fair_slots import FairSlots
 from gateway.admission.store import StoreAway
 
 SILENT_S = 0.5
+"""Seconds without an answer after which the breaker opens."""
 AWAY_S = 3.0
+"""Seconds without an answer after which the store counts as away."""
 PATIENCE_S = 1.0
-"""How long a call is repeated that fails while others are answered."""
+"""Seconds for which a failing call is repeated while others are answered."""
 RETRY_S = 0.05
-"""Between an error and the next try."""
+"""Seconds between an error and the next attempt."""
 FIRST_PROBE_S = 0.05
 PROBE_S = 0.5
 MAX_IN_FLIGHT = 8
-"""Calls at a time. A thousand at once would wait for one another on this process' one thread."""
+"""Limit of concurrent calls. More would queue on this process' one thread."""
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
 class CircuitBreaker:
-    """For one event loop, by its time. `probe` writes something to the store; `aclose` ends the probing."""
+    """For one event loop, by its clock. `probe`: writes to the store. `aclose` stops the probing."""
 
     def __init__(self, probe: Callable[[], Awaitable[None]]) -> None:
         self._probe = probe
@@ -44,16 +47,17 @@ class CircuitBreaker:
         self._deadline = AnswerDeadline()
         self._answers = 0
         self._unreachable_s = 0.0
-        """For how long nothing has been answered, while it is open."""
+        """Seconds without an answer while the breaker is open."""
         self._probe_every_s = FIRST_PROBE_S
         self._decided: asyncio.Future[None] | None = None
-        """Done when it has closed, or the store is away. None while it is closed."""
+        """Completes when the breaker closes or the store is away. None while the breaker is closed."""
         self._prober: asyncio.Task[None] | None = None
         self.opened_total = 0
         self.failures_total = 0
 
     @property
     def is_open(self) -> bool:
+        """Whether calls fail at once."""
         return self._decided is not None
 
     @property
@@ -62,28 +66,30 @@ class CircuitBreaker:
         return self.is_open and self._unreachable_s >= AWAY_S
 
     async def call(self, tenant_id: str, action: Callable[[], Awaitable[T]]) -> T:
-        """Perform an action that may be repeated: it has taken place once, or more than once.
+        """Run an idempotent action. It takes place at least once.
 
         Raises:
-            StoreAway: the breaker is open, or opens now, or this action failed for `PATIENCE_S` while others were
-                answered. It may have taken place if it has begun.
+            StoreAway: the breaker is open or opens now, or this action failed for `PATIENCE_S` while others were
+                answered. An action that has started may have taken place.
         """
         self._refuse_if_open()
         async with self._slots.slot(tenant_id):
-            self._refuse_if_open()  # it may have opened while this call waited
+            self._refuse_if_open()  # the breaker may have opened while this call was queued
             return await self._ask(action)
 
     async def wait_until_decided(self, at_most_s: float) -> float:
-        """Wait until it has closed or the store is away. Returns how long that took."""
+        """Wait until the breaker has closed or the store is away, at most `at_most_s`. Returns the seconds waited."""
         return 0.0 if self._decided is None else await wait_responsively(self._decided, at_most_s)
 
     async def aclose(self) -> None:
+        """Stop the probing."""
         if self._prober is not None:
             self._prober.cancel()
             await asyncio.wait([self._prober])
 
     async def _ask(self, action: Callable[[], Awaitable[T]]) -> T:
-        """Repeat it until it is answered, or the store has been silent for too long, or others alone are answered."""
+        """Repeat the action until it is answered, the store has been silent for `SILENT_S`, or only other calls are
+        answered for `PATIENCE_S`."""
         heard, silent_s, asked_s = self._answers, 0.0, 0.0
         while True:
             attempt, took_s = asyncio.ensure_future(action()), 0.0
@@ -170,9 +176,9 @@ async def _pause(seconds: float) -> float:
 
 
 async def _abandon(attempt: "asyncio.Future[T]") -> None:
-    """End an attempt that is late. The client closes its connection, so its answer is never read as another's."""
+    """Cancel a late attempt. The client closes its connection, so a late answer is never read as another call's."""
     if not attempt.done():
         attempt.cancel()
         await asyncio.wait((attempt,))
         if not attempt.cancelled():
-            attempt.exception()  # nobody asks for it
+            attempt.exception()  # marks the exception as retrieved

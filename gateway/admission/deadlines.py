@@ -1,20 +1,22 @@
-"""How long an answer of the store may take, and time in which this process could have read one.
+"""Deadlines of the store's answers, and a clock that excludes stalls of this process.
 
-A deadline follows the measured latency as the retransmission timer of TCP does (RFC 6298): the smoothed round trip plus
-four times its variation or, as in Linux, plus a floor where that is more. Time counts in ticks of the event loop: of a
-tick that took longer, because this process stood still, only the tick itself counts. So a process that stalls finds no
-call late: before its deadline is over, the loop has read its sockets many times.
+A deadline follows the measured latency as TCP's retransmission timer does (RFC 6298): the smoothed round trip plus four
+times its variation or, as in Linux, plus a floor if that is more. Time is counted in ticks of the event loop; a tick
+that took longer because this process stalled counts as one tick. A process that stalls therefore finds no call late:
+the loop has polled its sockets many times before a deadline expires.
 """
 
 import asyncio
 from typing import Any
 
 FLOOR_S = 0.05
+"""Least margin of a deadline above the smoothed round trip, in seconds."""
 CEILING_S = 0.25
-"""A store whose answers take longer than this is no help: it counts as silent."""
+"""Upper bound of a deadline in seconds. A store that is slower counts as silent."""
 TICK_S = 0.002
+"""Longest time that one tick counts for, in seconds."""
 RESOLUTION_S = 0.001
-"""Of a loop's time: uvloop's has whole milliseconds."""
+"""Resolution of the loop's clock in seconds: uvloop's has whole milliseconds."""
 
 _SRTT_GAIN = 1 / 8
 _RTTVAR_GAIN = 1 / 4
@@ -22,7 +24,8 @@ _RTTVAR_FACTOR = 4
 
 
 class AnswerDeadline:
-    """RFC 6298, sections 2 and 5.5: from `FLOOR_S` above the smoothed round trip to `CEILING_S`."""
+    """RFC 6298, sections 2 and 5.5. `seconds`: the deadline, from `FLOOR_S` above the smoothed round trip to
+    `CEILING_S`."""
 
     def __init__(self) -> None:
         self.seconds = CEILING_S
@@ -30,8 +33,8 @@ class AnswerDeadline:
         self._rttvar_s = 0.0
 
     def on_answer(self, rtt_s: float) -> None:
-        """An answer took this long. Each attempt has its own connection, so a late one's answer is not mistaken for
-        that of the next (Karn's problem), and every answer may be measured."""
+        """Record a round trip of `rtt_s` seconds. Each attempt has a connection of its own, so a late answer is not
+        mistaken for the next attempt's (Karn's algorithm), and every answer counts."""
         if self._srtt_s is None:
             self._srtt_s, self._rttvar_s = rtt_s, rtt_s / 2
         else:
@@ -40,13 +43,13 @@ class AnswerDeadline:
         self.seconds = min(CEILING_S, self._srtt_s + max(FLOOR_S, _RTTVAR_FACTOR * self._rttvar_s))
 
     def on_timeout(self) -> None:
-        """No answer within the deadline: back off until the next measurement."""
+        """Record a missed deadline: back off until the next answer."""
         self.seconds = min(CEILING_S, 2 * self.seconds)
 
 
 async def wait_responsively(future: "asyncio.Future[Any]", at_most_s: float) -> float:
     """Wait until a future is done, or until the loop has run for `at_most_s` in ticks. The future is not cancelled.
-    Returns the time that counted."""
+    Returns the seconds that counted."""
     loop = asyncio.get_running_loop()
     passed_s = 0.0
     while not future.done() and at_most_s - passed_s > RESOLUTION_S:

@@ -1,4 +1,4 @@
-"""Why a request is not admitted."""
+"""The error of a request that is not admitted."""
 
 from gateway.admission.model import HoldRefusal, Measure, Scope
 from gateway.tenancy.limits import ScopeKind
@@ -19,15 +19,15 @@ _MEASURE_WORDS = {
 
 
 def in_words(scope: Scope) -> str:
-    """As in `tokens per day of this account`."""
+    """Description of a limit for a client, such as `tokens per day of this account`."""
     return f"{_MEASURE_WORDS[scope.measure]} of {_SCOPE_WORDS[scope.kind]}"
 
 
 class QuotaExceeded(Exception):
-    """A limit has no room for this request. The message is for the client.
+    """A limit has no room for the request. The message is for the client.
 
-    `code`: `insufficient_quota` for money, `request_exceeds_limit` for what no wait can help, else
-    `rate_limit_exceeded`. `retry_after_ms` as in `HoldRefusal`.
+    `code`: `insufficient_quota` for money, `request_exceeds_limit` if waiting cannot help, otherwise
+    `rate_limit_exceeded`. `retry_after_ms`: as in `HoldRefusal`.
     """
 
     def __init__(self, refusal: HoldRefusal) -> None:

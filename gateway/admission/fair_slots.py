@@ -1,4 +1,4 @@
-"""A bounded number of slots, shared fairly: those who wait are served tenant by tenant, in turn."""
+"""A bounded number of slots with round-robin queueing by tenant."""
 
 import asyncio
 from collections import OrderedDict, deque
@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 
 
 class FairSlots:
-    """For one event loop. However many calls of one tenant wait, another's waits for one round of the tenants."""
+    """For one event loop. However many calls one tenant has queued, another tenant's call waits for at most one round
+    of the tenants."""
 
     def __init__(self, slots: int) -> None:
         self._free = slots
@@ -15,14 +16,15 @@ class FairSlots:
 
     @property
     def waiting(self) -> int:
+        """Number of queued calls."""
         return sum(map(len, self._waiting.values()))
 
     @asynccontextmanager
     async def slot(self, tenant_id: str) -> AsyncIterator[None]:
-        """Hold a slot for the time of the block.
+        """Hold a slot for the duration of the block.
 
         Raises:
-            Exception: what `turn_away` made, while this waited.
+            Exception: the one made by `turn_away` while this call was queued.
         """
         await self._take(tenant_id)
         try:
@@ -31,7 +33,7 @@ class FairSlots:
             self._pass_on()
 
     def turn_away(self, error: Callable[[], Exception]) -> None:
-        """Raise an error in all who wait."""
+        """Raise an error in all queued calls."""
         for waiters in self._waiting.values():
             for waiter in waiters:
                 if not waiter.done():
@@ -50,11 +52,11 @@ class FairSlots:
             if waiter.cancelled():
                 self._forget(tenant_id, waiter)
             elif waiter.exception() is None:
-                self._pass_on()  # the slot came together with the cancellation
+                self._pass_on()  # the slot was handed over at the moment of the cancellation
             raise
 
     def _pass_on(self) -> None:
-        """The slot goes to the next tenant's oldest waiter, and that tenant to the end of the line."""
+        """Hand the slot to the next tenant's oldest call, and move that tenant to the end of the queue."""
         while self._waiting:
             tenant_id, waiters = self._waiting.popitem(last=False)
             waiter = waiters.popleft()

@@ -1,4 +1,4 @@
-"""Admission as the gateway uses it: hold before the work, settle after it."""
+"""The limiter: hold before the work, settle after it."""
 
 import asyncio
 import contextlib
@@ -25,16 +25,16 @@ from gateway.admission.model import (
 from gateway.admission.store import LimitStore, StoreAway
 
 HEARTBEAT_S = 10.0
-"""A third of a hold's life: two heartbeats in a row may fail."""
+"""Interval of heartbeats in seconds: a third of a hold's lifetime, so two in a row may fail."""
 
 _log = logging.getLogger(__name__)
 
 
 class Limiter:
-    """Takes holds, keeps them alive, settles them. One per process, on one event loop.
+    """Takes holds, keeps them alive and settles them. One per process, on one event loop.
 
-    A hold lives until `settle` or `release`, which belong in a `finally`, or until this process dies: then it
-    expires by itself. With no demands at all (nothing is limited) no store is asked.
+    A hold ends with `settle` or `release`, which belong in a `finally`. If this process dies, the hold expires. Without
+    demands (nothing is limited) no store is called.
     """
 
     def __init__(self, store: LimitStore) -> None:
@@ -53,7 +53,8 @@ class Limiter:
     ) -> Hold:
         """Take all demands at once. The answer must end at `granted_tokens`.
 
-        `request_id` is the server's own, never one that a client chose: a second use of it is free.
+        `request_id`: the server's own id, never one chosen by a client, as its second use is free. `minimum_tokens`:
+        least grant that is of use. `desired_tokens`: largest grant.
 
         Raises:
             QuotaExceeded: not even the minimum fits; nothing is held.
@@ -68,7 +69,7 @@ class Limiter:
         try:
             answer = await self._store.hold(request)
         except asyncio.CancelledError:
-            # The store may have taken it all the same. (Where it takes it only after this, the hold expires by itself.)
+            # The store may have taken the hold. (If it takes it only after this release, the hold expires.)
             unheard = Hold(request_id, 0, desired_tokens, None, request.demands, ())
             self._track(asyncio.create_task(self._free(unheard)))
             raise
@@ -83,28 +84,28 @@ class Limiter:
         return answer
 
     async def extend(self, hold: Hold) -> bool:
-        """Keep a hold alive; the heartbeat does so by itself. False: it has expired, or is settled."""
+        """Keep a hold alive; the heartbeat calls it for all open holds. False: the hold has expired or is settled."""
         return bool(hold.demands) and await self._store.extend(hold)
 
     async def settle(self, hold: Hold, used_tokens: int, used_nanodollars: int = 0) -> Settlement:
-        """Commit what was used (tokens: prompt and answer together) and free the rest. The first time counts. What has
-        begun is completed, though the caller be cancelled."""
+        """Commit what was used (tokens: prompt and answer together) and free the rest. Only the first call for a hold
+        counts. Once started it completes, even if the caller is cancelled."""
         return await self._settle(hold, Use(1, used_tokens, used_nanodollars))
 
     async def release(self, hold: Hold) -> Settlement:
-        """Free a hold whose request did not take place: nothing is committed, not even the request."""
+        """Free a hold whose request did not take place. Nothing is committed, not even the request."""
         return await self._settle(hold, Use())
 
     async def usage(self, quotas: Sequence[Quota]) -> tuple[LimitState, ...]:
-        """Where the quotas of one tenant stand, without a request."""
+        """The states of one tenant's quotas, without a request."""
         return await self._store.usage(quotas) if quotas else ()
 
     async def restore(self, known: Sequence[Committed]) -> None:
-        """Start from what the books say was used. Raises: StoreAway."""
+        """Raise the counters to what the books say was used. Raises StoreAway."""
         await self._store.restore(known)
 
     def counts(self) -> Mapping[str, int]:
-        """For metrics: what happened since the start; `open` is of this moment."""
+        """Counts for metrics: `open` is current, the others are since the start."""
         refused = {f"refused_{measure.value}": self._refused[measure] for measure in Measure}
         outcomes = {outcome.value: self._outcomes[outcome] for outcome in SettleOutcome}
         return {
@@ -118,6 +119,7 @@ class Limiter:
         }
 
     async def aclose(self) -> None:
+        """Stop the heartbeat, finish the settlements and close the store."""
         if self._heart is not None:
             self._heart.cancel()
             await asyncio.wait([self._heart])
@@ -134,11 +136,11 @@ class Limiter:
         return await asyncio.shield(task)
 
     async def _free(self, hold: Hold) -> None:
-        with contextlib.suppress(StoreAway):  # then it expires by itself
+        with contextlib.suppress(StoreAway):  # then the hold expires
             await self._settle_in_store(hold, Use())
 
     def _track(self, task: asyncio.Task[Any]) -> None:
-        """It is waited for at the end."""
+        """Keep the task until it is done; `aclose` awaits it."""
         self._settling.add(task)
         task.add_done_callback(self._settling.discard)
 
@@ -156,13 +158,13 @@ class Limiter:
         return settlement
 
     async def _beat(self) -> None:
-        """Extend what is open, as long as something is."""
+        """Extend all open holds until there are none."""
         try:
             while self._open:
                 await asyncio.sleep(HEARTBEAT_S)
                 for hold in list(self._open.values()):
                     if hold.request_id in self._open:
-                        with contextlib.suppress(StoreAway):  # the next beat is within the hold's life
+                        with contextlib.suppress(StoreAway):  # the next beat is within the hold's lifetime
                             await self._store.extend(hold)
         finally:
             self._heart = None
@@ -171,8 +173,8 @@ class Limiter:
 def _in_range(
     request_id: str, demands: Sequence[Demand], minimum_tokens: int, desired_tokens: int
 ) -> HoldRequest | HoldRefusal:
-    """The request, with no more desired than stores can count. No limit is above `MAX_AMOUNT`, so none has room for
-    more, and a request that needs more is refused for good."""
+    """The request with its tokens clamped to what stores can count. No limit exceeds `MAX_AMOUNT`, so a minimum above
+    that is refused for good."""
     for demand in demands:
         if demand.amount(minimum_tokens) > MAX_AMOUNT:
             return HoldRefusal(demand.quota, None, ())

@@ -1,17 +1,17 @@
-"""The shared store, and a bounded share of every limit for the time that it is away.
+"""The shared store, with a bounded local share of every limit for its outages.
 
-While the store answers, every decision is its own: a call that is late is repeated and waited for (`CircuitBreaker`).
-While the breaker is open, this replica admits up to `share` of each limit, by counters of its own. So a limit is
-overspent by at most share x replicas of itself in each of its windows: the local counters go on through every flap. A
-share of less than one request or one slot is one. Limits of a day or longer have no local share until the store has
-been unreachable for `breaker.AWAY_S`; a credit balance never has one. Until then such a request waits at most
-`breaker.PATIENCE_S` for the store, and is then refused.
+While the store answers, it makes every decision; a late call is repeated and awaited (`CircuitBreaker`). While the
+breaker is open, this replica admits up to `share` of each limit, by counters of its own. A limit is therefore overspent
+by at most share x replicas of itself in each of its windows, as the local counters survive every flap. A share below
+one request or one slot is rounded up to one. Limits of a day or longer have no local share until the store has been
+unreachable for `breaker.AWAY_S`; a credit balance never has one. Before that, a request with such a limit waits at most
+`breaker.PATIENCE_S` for the store and is then refused.
 
-What was used meanwhile is committed to the shared store once that is back, at the time of its admission, and what a
-call without an answer may have held there is released. Not merged: holds of the outage that are still open count there
-when they are settled, not before; what does not fit `MAX_DEFERRED`, and what this process had not merged when it died,
-is lost to the limits (the bill does not depend on them). What the shared store held before an outage longer than
-`HOLD_TTL_MS` has expired there, and is settled late.
+After the outage, local use is committed to the shared store at the time of its admission, and holds that an unanswered
+call may have taken there are released. Not merged: holds of the outage that are still open (they are merged when they
+are settled), what exceeds `MAX_DEFERRED`, and what this process had not merged when it died. The last two are lost to
+the limits; bills do not depend on them. Holds that the shared store had before an outage longer than `HOLD_TTL_MS` have
+expired there, and are settled late.
 """
 
 import asyncio
@@ -41,27 +41,30 @@ from gateway.admission.store import LimitStore, StoreAway
 from gateway.admission.windows import LimitWindow
 
 MAX_DEFERRED = 100_000
+"""Limit of settlements that await merging."""
 MERGE_S = 1.0
-"""How long after a settlement that failed, and after each try to repeat it, the next try comes."""
+"""Seconds between a failed settlement, or a failed merge, and the next merge."""
 DEGRADED_RETRY_MS = 5_000
-"""When to come back with what is more than the share, though not more than the limit: the store may be back."""
+"""`retry_after_ms` of a request that exceeds the share but not the limit: the store may be back by then."""
 
 _COUNTED_IN_ONES = (Measure.REQUESTS_PER_MINUTE, Measure.CONCURRENT)
 
 
 _LONG = (LimitWindow.DAY, LimitWindow.MONTH, LimitWindow.EVER)
-"""What is overspent in them is not made up for within minutes."""
+"""Windows whose overspending is not made up for within minutes."""
 _BY_LENGTH = (LimitWindow.OPEN, LimitWindow.MINUTE, *_LONG)
 
 
 class SharedStore(LimitStore, Protocol):
+    """A `LimitStore` that can be probed."""
+
     async def probe(self) -> None:
-        """Whether the store takes writes. Raises: StoreAway."""
+        """Check that the store accepts writes. Raises StoreAway."""
         ...
 
 
 class LocalShare:
-    """A `LimitStore` for an unreliable one. 0 < share <= 1."""
+    """A `LimitStore` over an unreliable one. `share`: local part of each limit, 0 < share <= 1."""
 
     def __init__(self, shared: SharedStore, share: float, local: LimitStore | None = None) -> None:
         self._shared = shared
@@ -76,7 +79,8 @@ class LocalShare:
         self._dropped = 0
 
     async def hold(self, request: HoldRequest) -> Hold | HoldRefusal:
-        """Raises: StoreAway, where only the shared store may decide; what it may have held is released."""
+        """Take a hold in the shared store or, in an outage, from the share. Raises StoreAway if only the shared store
+        may decide; a hold that it may have taken is released."""
         attempts = 0
 
         async def ask() -> Hold | HoldRefusal:
@@ -88,7 +92,9 @@ class LocalShare:
         while True:
             try:
                 answer = await self._breaker.call(request.tenant_id, ask)
-                if attempts > 1 and isinstance(answer, HoldRefusal):  # an earlier attempt may arrive after this one
+                if attempts > 1 and isinstance(
+                    answer, HoldRefusal
+                ):  # an earlier attempt may reach the store after this one
                     self._release_unheard(request)
                 return answer
             except StoreAway as error:
@@ -105,22 +111,23 @@ class LocalShare:
             waited_s += await self._breaker.wait_until_decided(PATIENCE_S - waited_s)
 
     async def extend(self, hold: Hold) -> bool:
-        """Raises: StoreAway, where the hold is the shared store's and that is away."""
+        """Keep a hold alive where it was taken. Raises StoreAway if that is the shared store and it is away."""
         if hold.degraded:
             return await self._local.extend(hold)
         return await self._breaker.call(_tenant_of(hold), lambda: self._shared.extend(hold))
 
     async def settle(self, hold: Hold, use: Use) -> Settlement:
+        """Settle a hold where it was taken. If the shared store is away, the settlement is deferred."""
         if not hold.degraded:
             return await self._settle_shared(hold, use)
         settlement = await self._local.settle(hold, use)
         if settlement.outcome is not SettleOutcome.REPEATED:
-            # Where a call without an answer has left a hold after all, this frees it too.
+            # If an unanswered call has taken a hold, this frees it too.
             await self._settle_shared(hold, use)
         return settlement
 
     async def usage(self, quotas: Sequence[Quota]) -> tuple[LimitState, ...]:
-        """Of the share, while the breaker is open. Raises: StoreAway."""
+        """The states of the quotas; while the breaker is open, those of the share. Raises StoreAway."""
         try:
             return await self._breaker.call(quotas[0].scope.tenant_id, lambda: self._shared.usage(quotas))
         except StoreAway:
@@ -129,7 +136,7 @@ class LocalShare:
             return await self._local.usage([self._share_of(quota) for quota in quotas])
 
     async def restore(self, known: Sequence[Committed]) -> None:
-        """Tenant by tenant: each is a call. Raises: StoreAway."""
+        """Restore the shared store, with one call per tenant. Raises StoreAway."""
         by_tenant: dict[str, list[Committed]] = {}
         for each in known:
             by_tenant.setdefault(each.scope.tenant_id, []).append(each)
@@ -137,7 +144,7 @@ class LocalShare:
             await self._breaker.call(tenant_id, partial(self._shared.restore, entries))
 
     def counts(self) -> Mapping[str, int]:
-        """`breaker_open` and `unmerged` are of this moment, the rest is since the start."""
+        """Counts for metrics: `breaker_open` and `unmerged` are current, the others are since the start."""
         return {
             "breaker_open": int(self._breaker.is_open),
             "breaker_opened": self._breaker.opened_total,
@@ -150,7 +157,7 @@ class LocalShare:
         }
 
     async def aclose(self) -> None:
-        """What can be merged is. A store that is not surely away is waited for."""
+        """Merge what can be merged, and close the store. A store that is not known to be away is awaited."""
         if self._merger is not None:
             self._merger.cancel()
             await asyncio.wait([self._merger])
@@ -180,7 +187,7 @@ class LocalShare:
         return LimitWindow.EVER not in windows and (self._breaker.is_away or windows.isdisjoint(_LONG))
 
     def _release_unheard(self, request: HoldRequest) -> None:
-        """A call without an answer may have taken the hold."""
+        """Release the hold that an unanswered call may have taken."""
         self._defer(Hold(request.request_id, 0, request.desired_tokens, None, request.demands, ()), Use())
 
     def _share_of(self, quota: Quota) -> Quota:
@@ -211,7 +218,7 @@ class LocalShare:
             self._merger = None
 
     async def _merge(self) -> None:
-        """Repeat what was deferred, until one fails; that one goes to the end, lest it be in the way for ever."""
+        """Repeat the deferred settlements until one fails. That one moves to the end, so it cannot block the others."""
         while self._deferred:
             hold, use = self._deferred[0]
             try:
@@ -231,7 +238,7 @@ def _tenant_of(hold: Hold) -> str:
 
 
 def _hardest(request: HoldRequest) -> Scope:
-    """Of the request's scopes, the one with the longest window."""
+    """The request's scope with the longest window."""
     return max(
         (demand.quota.scope for demand in request.demands), key=lambda scope: _BY_LENGTH.index(scope.measure.window)
     )

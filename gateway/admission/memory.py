@@ -25,13 +25,13 @@ from gateway.admission.store import FINISHED_MS, HOLD_TTL_MS
 from gateway.admission.windows import MINUTE_MS, LimitWindow, bucket_at, still_counts
 
 MAX_FINISHED = 100_000
-"""Settled and expired requests that are remembered, at most."""
+"""Limit of remembered requests that are settled or expired."""
 SWEPT_PER_CALL = 2
-"""Counters looked at in passing, to drop empty ones."""
+"""Counters that each call checks, to drop empty ones."""
 
 
 def steady_clock() -> Callable[[], int]:
-    """Unix milliseconds by the wall clock of this moment, carried on by the monotonic one: it never jumps."""
+    """Clock in Unix milliseconds that never jumps: the wall clock at the start, advanced by the monotonic clock."""
     offset_ns = time.time_ns() - time.monotonic_ns()
     return lambda: (time.monotonic_ns() + offset_ns) // 1_000_000
 
@@ -44,7 +44,7 @@ class _State(Enum):
 
 @dataclass(slots=True)
 class _Record:
-    """What is known of a request id. `finished_ms` counts once it is not open."""
+    """State of a request id. `finished_ms` counts once the hold is not open."""
 
     hold: Hold
     expires_ms: int
@@ -54,13 +54,13 @@ class _Record:
 
 @dataclass(slots=True)
 class _Counter:
-    """Held and committed amounts by bucket. `used` is the sum of all of them."""
+    """Held and committed amounts by bucket (sliding window counter). `used`: the sum of all of them."""
 
     window: LimitWindow
     held: dict[int, int] = field(default_factory=dict)
     committed: dict[int, int] = field(default_factory=dict)
     last_ms: dict[int, int] = field(default_factory=dict)
-    """Of a minute: the last admission in each bucket."""
+    """For a minute: time of the last admission in each bucket."""
     used: int = 0
 
     def forget_past(self, now_ms: int) -> None:
@@ -75,7 +75,7 @@ class _Counter:
             self.last_ms.pop(bucket, None)
 
     def bring_back(self, now_ms: int) -> None:
-        """An admission of the future, before a clock was set back, counts as one of now."""
+        """Clamp admissions in the future, from before the clock was set back, to now."""
         for bucket, last_ms in self.last_ms.items():
             self.last_ms[bucket] = min(last_ms, now_ms)
 
@@ -89,7 +89,7 @@ class _Counter:
             self.last_ms[bucket] = now_ms
 
     def free(self, bucket: int, amount: int) -> None:
-        """A bucket that has left the window is not there any more."""
+        """Subtract a held amount. A bucket that has left the window is gone."""
         if bucket in self.held:
             self.held[bucket] -= amount
             self.used -= amount
@@ -97,7 +97,8 @@ class _Counter:
                 del self.held[bucket]
 
     def commit(self, at_ms: int, amount: int, now_ms: int, *, besides: bool = False) -> None:
-        """In the bucket of a moment, if that still counts. `besides`: what of it is there already."""
+        """Add an amount to the bucket of `at_ms`, if that still counts. `besides`: the amount includes what the bucket
+        has already."""
         bucket = bucket_at(self.window, at_ms)
         mark = bucket
         if self.window is LimitWindow.MINUTE:
@@ -113,14 +114,14 @@ class _Counter:
 
     @property
     def newest(self) -> int | None:
-        """The mark of the newest bucket that counts, if any does."""
+        """Mark of the newest bucket that counts; None: no bucket counts."""
         if self.window is LimitWindow.MINUTE:
             counted = (last for bucket, last in self.last_ms.items() if bucket in self.held or bucket in self.committed)
             return max(counted, default=None)
         return max(self.held.keys() | self.committed.keys(), default=None)
 
     def amounts(self) -> dict[int, int]:
-        """What counts, by the mark of its bucket, the first to leave first."""
+        """Amounts by the mark of their bucket, in the order in which the buckets leave."""
         sums: dict[int, int] = {}
         for amounts in (self.held, self.committed):
             for bucket, amount in amounts.items():
@@ -133,10 +134,10 @@ class _Counter:
 
 
 class MemoryStore:
-    """A `LimitStore` of one process, for one event loop. No method awaits: each is atomic by itself.
+    """A `LimitStore` of one process, for one event loop. No method awaits, so each is atomic.
 
-    Memory is bounded by the holds that are open, the scopes that were used in their present window, and
-    `MAX_FINISHED`. `clock` gives Unix milliseconds; the store takes it never to go back.
+    Memory is bounded by the open holds, the scopes used in their current window, and `MAX_FINISHED`. `clock`: Unix
+    milliseconds; it is expected not to go back.
     """
 
     def __init__(self, clock: Callable[[], int] | None = None) -> None:
@@ -147,6 +148,7 @@ class MemoryStore:
         self._expiries: list[tuple[int, tuple[str, str]]] = []
 
     async def hold(self, request: HoldRequest) -> Hold | HoldRefusal:
+        """As in `LimitStore`."""
         now = self._now()
         id = (request.tenant_id, request.request_id)
         known = self._open.get(id) or self._finished.get(id)
@@ -166,6 +168,7 @@ class MemoryStore:
         return hold
 
     async def extend(self, hold: Hold) -> bool:
+        """As in `LimitStore`."""
         now = self._now()
         id = _id(hold)
         record = self._open.get(id)
@@ -176,6 +179,7 @@ class MemoryStore:
         return True
 
     async def settle(self, hold: Hold, use: Use) -> Settlement:
+        """As in `LimitStore`."""
         now = self._now()
         id = _id(hold)
         record = self._open.pop(id, None) or self._finished.pop(id, None)
@@ -195,22 +199,27 @@ class MemoryStore:
         return Settlement(outcome, outcome is not SettleOutcome.REPEATED and exceeds(hold, use))
 
     async def usage(self, quotas: Sequence[Quota]) -> tuple[LimitState, ...]:
+        """As in `LimitStore`."""
         now = self._now()
         return _states(quotas, [self._read(quota.scope, now) for quota in quotas], now)
 
     async def restore(self, known: Sequence[Committed]) -> None:
+        """As in `LimitStore`."""
         now = self._now()
         for each in known:
             self._counter(each.scope, now).commit(each.at_ms, each.amount, now, besides=True)
 
     def counts(self) -> Mapping[str, int]:
+        """As in `LimitStore`: none."""
         return {}
 
     async def aclose(self) -> None:
+        """As in `LimitStore`: there is nothing to close."""
         pass
 
     def check(self) -> None:
-        """Every counter's `used` is the sum of its buckets, and what is held is what open requests hold."""
+        """Assert the invariants: every counter's `used` is the sum of its buckets, and the held amounts are those of
+        the open requests."""
         held: dict[tuple[Scope, int], int] = {}
         for record in self._open.values():
             assert record.state is _State.OPEN
@@ -222,7 +231,7 @@ class MemoryStore:
                 assert amount == held[scope, bucket]
 
     def _now(self) -> int:
-        """The time, after what falls due by it has been done."""
+        """The time, after all holds that are due by then have expired."""
         now = self._clock()
         while self._expiries and self._expiries[0][0] <= now:
             expiry, id = heapq.heappop(self._expiries)
@@ -284,7 +293,7 @@ class MemoryStore:
 
 
 def _blocking_mark(limit: int, need: int, amounts: Mapping[int, int]) -> int | None:
-    """The mark of the bucket after whose leaving there is room for `need`; None: `need` never fits."""
+    """Mark of the bucket whose leaving makes room for `need`. None: `need` exceeds the limit."""
     if need > limit:
         return None
     used = sum(amounts.values())
@@ -296,7 +305,7 @@ def _blocking_mark(limit: int, need: int, amounts: Mapping[int, int]) -> int | N
 
 
 def _grant(request: HoldRequest, counters: Sequence[_Counter]) -> tuple[int, Scope | None]:
-    """As many tokens as every quota has room for, and which one cut them; there is room for the minimum."""
+    """The tokens that every quota has room for, and the scope that cut them. There is room for the minimum."""
     granted, bound_by = request.desired_tokens, None
     for demand, counter in zip(request.demands, counters, strict=True):
         if demand.per_token:
@@ -318,7 +327,7 @@ def _states(quotas: Sequence[Quota], counters: Sequence[_Counter], now: int) -> 
 
 
 def _charges(hold: Hold) -> list[tuple[Scope, int, int]]:
-    """Scope, bucket and amount of all that a hold takes."""
+    """Scope, bucket and amount of each demand of a hold."""
     return [
         (scope := demand.quota.scope, bucket_at(scope.measure.window, hold.at_ms), demand.amount(hold.granted_tokens))
         for demand in hold.demands

@@ -1,7 +1,7 @@
-"""The values of admission: what is limited, what a request wants of it, what it got.
+"""Values of admission: limits, demands, holds and settlements.
 
-Amounts are integers: requests, tokens, nanodollars (1e-9 dollar). None is above `MAX_AMOUNT`, so that the
-arithmetic of Redis' Lua (IEEE doubles) is exact too.
+Amounts are integers: requests, tokens, nanodollars (1e-9 dollar). None is above `MAX_AMOUNT`, so the arithmetic of
+Redis' Lua (IEEE doubles) is exact too.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ MAX_AMOUNT = MAX_LIMIT
 
 
 class Measure(StrEnum):
-    """What is counted, and over which window."""
+    """The counted quantity, with its window."""
 
     REQUESTS_PER_MINUTE = "requests_per_minute"
     TOKENS_PER_MINUTE = "tokens_per_minute"
@@ -23,18 +23,21 @@ class Measure(StrEnum):
     CONCURRENT = "concurrent"
     NANODOLLARS_PER_MONTH = "nanodollars_per_month"
     CREDIT_NANODOLLARS = "credit_nanodollars"
-    """Of what was ever paid in advance."""
+    """Use of all that was ever paid in advance."""
 
     @property
     def window(self) -> LimitWindow:
+        """The window in which the measure is counted."""
         return _WINDOWS[self]
 
     @property
     def counts_tokens(self) -> bool:
+        """Whether the unit is tokens."""
         return self in (Measure.TOKENS_PER_MINUTE, Measure.TOKENS_PER_DAY)
 
     @property
     def counts_money(self) -> bool:
+        """Whether the unit is nanodollars."""
         return self in (Measure.NANODOLLARS_PER_MONTH, Measure.CREDIT_NANODOLLARS)
 
 
@@ -50,7 +53,7 @@ _WINDOWS = {
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """One counter. `id` is the key's public id, the model's served name, or "" for the tenant itself."""
+    """One counter. `id`: the key's public id, the model's served name, or "" for the tenant itself."""
 
     tenant_id: str
     kind: ScopeKind
@@ -60,7 +63,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """A scope and the most that may be held and committed in its window together."""
+    """A scope with its limit: the upper bound of held and committed amounts in its window together."""
 
     scope: Scope
     limit: int
@@ -68,10 +71,10 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a request takes from a quota: `fixed` whatever happens, and `per_token` for each token granted.
+    """A request's demand on a quota: `fixed` in any case, and `per_token` for each granted token.
 
-    Tokens of a prompt of p and n choices: fixed=p, per_token=n. A request: fixed=1, per_token=0. Money: the
-    prompt's price, and the highest price of a token, rounded up.
+    Tokens of a prompt of p and n choices: fixed=p, per_token=n. A request: fixed=1, per_token=0. Money: the prompt's
+    price, and the highest price of a token, rounded up.
     """
 
     quota: Quota
@@ -79,19 +82,20 @@ class Demand:
     per_token: int
 
     def amount(self, tokens: int) -> int:
+        """The demand for this many granted tokens."""
         return self.fixed + self.per_token * tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a request has really used, to be committed. Nothing at all: the request did not take place."""
+    """Actual use of a request, to be committed. All zero: the request did not take place."""
 
     requests: int = 0
     tokens: int = 0
     nanodollars: int = 0
 
     def of(self, measure: Measure) -> int:
-        """How much of a counter this is. Concurrency is only ever held."""
+        """The part that counts towards a measure. Concurrency is only held, never committed."""
         match measure:
             case Measure.REQUESTS_PER_MINUTE:
                 return self.requests
@@ -105,7 +109,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What is known from elsewhere to have been used of a scope in the window that `at_ms` lies in."""
+    """Use known from another source, in the window that `at_ms` (Unix milliseconds) lies in."""
 
     scope: Scope
     at_ms: int
@@ -114,9 +118,9 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class LimitState:
-    """Where a quota stands: `used` is committed and held together, `held` the part of it that requests under way hold;
-    in `reset_ms` milliseconds all that counts now will have left the window (0: nothing counts, or it is concurrency,
-    which has no clock)."""
+    """State of a quota. `used`: held and committed together. `held`: the part held by open requests. `reset_ms`:
+    milliseconds until everything that counts now has left the window; 0: nothing counts, or the measure is concurrency,
+    which has no clock."""
 
     quota: Quota
     used: int
@@ -125,11 +129,13 @@ class LimitState:
 
     @property
     def remaining(self) -> int:
+        """The unused part of the limit, at least 0."""
         return max(0, self.quota.limit - self.used)
 
 
 def tightest(states: Iterable[LimitState], measures: Sequence[Measure]) -> LimitState | None:
-    """Of the states of these measures, the one with the least left: what a client's headers speak of."""
+    """The state with the least remaining, among those of `measures`: the one in a client's headers. None: there is
+    none."""
     return min(
         (state for state in states if state.quota.scope.measure in measures),
         key=lambda state: state.remaining,
@@ -139,11 +145,10 @@ def tightest(states: Iterable[LimitState], measures: Sequence[Measure]) -> Limit
 
 @dataclass(frozen=True, slots=True)
 class HoldRequest:
-    """What a request asks of a store: all demands together, or nothing.
+    """A request to a store: all demands together, or nothing.
 
-    Request ids are made by the server and never reused: the second use of one is taken for a retry with the same
-    demands, and is free.
-    All demands are of one tenant, in distinct scopes. 0 <= minimum_tokens <= desired_tokens.
+    Request ids are made by the server and never reused. The second use of one is a retry with the same demands, and is
+    free. All demands are of one tenant, in distinct scopes. 0 <= minimum_tokens <= desired_tokens.
     """
 
     request_id: str
@@ -165,6 +170,7 @@ class HoldRequest:
 
     @property
     def tenant_id(self) -> str:
+        """The tenant of all demands."""
         return self.demands[0].quota.scope.tenant_id
 
 
@@ -201,23 +207,23 @@ class HoldRefusal:
 
 
 class SettleOutcome(StrEnum):
-    """What became of a settlement. Use is committed exactly once, whichever it is."""
+    """Result of a settlement. Use is committed exactly once in every case."""
 
     SETTLED = "settled"
     REPEATED = "repeated"
-    """Settled before: nothing was done."""
+    """The hold was settled before: nothing changed."""
     LATE = "late"
-    """The hold had expired and was freed then; what was used has been committed nevertheless."""
+    """The hold had expired and was freed then; the use has been committed."""
     UNKNOWN = "unknown"
-    """The store knew of no such hold (it was restarted, or was away); what was used has been committed."""
+    """The store did not know the hold (it was restarted, or was away); the use has been committed."""
 
     DEFERRED = "deferred"
-    """The store is away: it will be committed when that is back."""
+    """The store is away: the use is committed when it is back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """`exceeded`: more was used than was held, so that a limit may have been passed."""
+    """Result of settling a hold. `exceeded`: more was used than held, so a limit may be passed."""
 
     outcome: SettleOutcome
     exceeded: bool = False

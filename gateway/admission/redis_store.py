@@ -1,10 +1,10 @@
-"""Limits in Redis, for replicas that share them: one Lua script, and so one atomic step, for each decision.
+"""Limits in Redis, shared by replicas: each decision is one Lua script and thus one atomic step.
 
-The clock is Redis' own. Redis 7.0 is enough. Where Redis has lost its data, by a restart without persistence or a
-failover, each replica records again what it had there, before anything else of the tenant: its open holds, and what it
-committed in windows of a day or longer (`ReplicaLedger`). Lost are the minute's counts, and until another replica comes
-to speak of a tenant, within a heartbeat where it has open holds, that one's part. With eviction single counters can go,
-which is not noticed: `maxmemory-policy noeviction`.
+The clock is Redis' own; Redis 7.0 suffices. If Redis loses its data, by a restart without persistence or a failover,
+each replica records its own part again before any other call of the tenant: its open holds, and what it committed in
+windows of a day or longer (`ReplicaLedger`). Lost are the counts of the minute and, until another replica calls for a
+tenant (within a heartbeat if it has open holds), that replica's part. Under an eviction policy single counters can be
+lost unnoticed: set `maxmemory-policy noeviction`.
 """
 
 import logging
@@ -36,7 +36,7 @@ from gateway.admission.store import FINISHED_MS, HOLD_TTL_MS, StoreAway
 
 _NEVER, _CLEAR = -2, -3
 _LOST = ([-1], -1, b"lost")
-"""How scripts say that Redis no longer has what this replica recorded."""
+"""Replies of scripts if Redis has lost what this replica recorded."""
 _OUTCOMES = {
     b"open": SettleOutcome.SETTLED,
     b"expired": SettleOutcome.LATE,
@@ -49,10 +49,10 @@ _log = logging.getLogger(__name__)
 
 
 class RedisStore:
-    """A `LimitStore` in Redis. Every method raises `StoreAway` where Redis fails; none has a deadline of its own.
+    """A `LimitStore` in Redis. Every method raises `StoreAway` if Redis fails; none has a deadline of its own.
 
-    `clock` gives Unix milliseconds in tests; None: Redis' TIME. `replica` is this process' lasting name among those
-    that share the store; "": what it loses is not recorded again.
+    `clock`: Unix milliseconds, for tests; None: Redis' TIME. `replica`: stable name of this process among those that
+    share the store; "": lost data is not recorded again.
     """
 
     def __init__(self, client: Redis, clock: Callable[[], int] | None = None, replica: str = "") -> None:
@@ -71,12 +71,13 @@ class RedisStore:
     def open(cls, url: str, replica: str = "") -> "RedisStore":
         """A store at a `redis://`, `rediss://` or `unix://` URL. Connects on first use.
 
-        One retry, at once: a connection that was idle while Redis restarted is found dead by its next use, and all
-        scripts can be repeated.
+        One retry without delay: a connection that was idle while Redis restarted is found dead on its next use, and all
+        scripts are idempotent.
         """
         return cls(Redis.from_url(url, retry=Retry(NoBackoff(), 1)), replica=replica)
 
     async def hold(self, request: HoldRequest) -> Hold | HoldRefusal:
+        """As in `LimitStore`."""
         quotas = [demand.quota for demand in request.demands]
         arguments: list[str | int] = [request.request_id, HOLD_TTL_MS, request.minimum_tokens, request.desired_tokens]
         for demand in request.demands:
@@ -100,11 +101,13 @@ class RedisStore:
         return hold
 
     async def extend(self, hold: Hold) -> bool:
+        """As in `LimitStore`."""
         tenant_id = hold.demands[0].quota.scope.tenant_id
         keys = _request_keys(tenant_id, hold.request_id)
         return bool(await self._recovering(self._extend, tenant_id, keys, [hold.request_id, HOLD_TTL_MS]))
 
     async def settle(self, hold: Hold, use: Use) -> Settlement:
+        """As in `LimitStore`."""
         scopes = [demand.quota.scope for demand in hold.demands]
         arguments: list[str | int] = [hold.request_id, hold.at_ms, hold.granted_tokens, _bound_of(hold)]
         for scope in scopes:
@@ -116,6 +119,7 @@ class RedisStore:
         return Settlement(outcome, outcome is not SettleOutcome.REPEATED and exceeds(hold, use))
 
     async def usage(self, quotas: Sequence[Quota]) -> tuple[LimitState, ...]:
+        """As in `LimitStore`."""
         tenant_id = quotas[0].scope.tenant_id
         keys = [_prefix(tenant_id) + "open", *(_counter_key(quota.scope) for quota in quotas)]
         windows = [quota.scope.measure.window.value for quota in quotas]
@@ -126,7 +130,7 @@ class RedisStore:
         )
 
     async def restore(self, known: Sequence[Committed]) -> None:
-        """One call for each tenant."""
+        """As in `LimitStore`, with one call per tenant."""
         by_tenant: dict[str, list[Committed]] = {}
         for each in known:
             by_tenant.setdefault(each.scope.tenant_id, []).append(each)
@@ -139,20 +143,22 @@ class RedisStore:
             self._ledger.on_restore(entries)
 
     async def probe(self) -> None:
-        """Write a key that soon expires: a full Redis answers PING and takes no writes. Raises: StoreAway."""
+        """Write a key that expires soon, as a full Redis answers PING but accepts no writes. Raises StoreAway."""
         with _answering():
             await self._probe(keys=["turnpike:probe"])
 
     def counts(self) -> Mapping[str, int]:
+        """As in `LimitStore`: none."""
         return {}
 
     async def aclose(self) -> None:
+        """Close the connections."""
         await self._client.aclose()
 
     async def _recovering(
         self, script: Any, tenant_id: str, keys: Sequence[str], arguments: Sequence[str | int]
     ) -> object:
-        """Run a script. Where Redis has lost what this replica recorded of the tenant, record it again first."""
+        """Run a script. If Redis has lost what this replica recorded of the tenant, record it again first."""
         reply = await self._call(script, tenant_id, keys, arguments)
         if reply in _LOST:
             await self._record_again(tenant_id)
@@ -187,7 +193,7 @@ class RedisStore:
 
 @contextmanager
 def _answering() -> Iterator[None]:
-    """The client's own text is dropped: it may name hosts and users."""
+    """Turn errors of Redis into `StoreAway`. The client's own message is dropped, as it may name hosts and users."""
     try:
         yield
     except (RedisError, OSError) as error:
@@ -208,7 +214,7 @@ def _request_keys(tenant_id: str, request_id: str) -> list[str]:
 
 
 def _bound_of(hold: Hold) -> int:
-    """The index, from 1, of the demand that cut the grant; 0: none."""
+    """Index, from 1, of the demand that cut the grant; 0: none."""
     scopes = [demand.quota.scope for demand in hold.demands]
     return 0 if hold.bound_by is None else scopes.index(hold.bound_by) + 1
 

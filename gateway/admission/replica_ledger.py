@@ -1,4 +1,4 @@
-"""What one replica has recorded in a shared store, to record it again where the store has lost its data."""
+"""Ledger of what this replica has recorded in a shared store, to record it again if the store loses its data."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,42 +7,44 @@ from gateway.admission.model import Committed, Hold, Scope, SettleOutcome, Use
 from gateway.admission.windows import LimitWindow, bucket_at
 
 _LONG = (LimitWindow.DAY, LimitWindow.MONTH, LimitWindow.EVER)
-"""Windows whose committed amounts are recorded again. A minute has passed before it matters."""
+"""Windows whose committed amounts are recorded again. A minute is over before it matters."""
 
 
 @dataclass(slots=True)
 class _Tenant:
     open: dict[str, Hold] = field(default_factory=dict)
     committed: dict[Scope, Committed] = field(default_factory=dict)
-    """Of the latest bucket of each scope."""
+    """Committed amount in the latest bucket of each scope."""
 
 
 class ReplicaLedger:
-    """The open holds and the committed amounts of this replica, by tenant.
+    """Open holds and committed amounts of this replica, by tenant.
 
-    Invariant: everything in it has been acknowledged by the store, so a store without it has lost data. A tenant of
-    which nothing is open or committed has no entry.
+    Invariant: the store has acknowledged every entry, so a store without it has lost data. A tenant without open holds
+    and committed amounts has no entry.
     """
 
     def __init__(self) -> None:
         self._tenants: dict[str, _Tenant] = {}
 
     def has(self, tenant_id: str) -> bool:
-        """Whether there is anything that the store could have lost."""
+        """Whether the store could have lost data of this tenant."""
         return tenant_id in self._tenants
 
     def open_holds(self, tenant_id: str) -> Sequence[Hold]:
+        """The tenant's open holds."""
         return list(self._tenant(tenant_id).open.values())
 
     def committed(self, tenant_id: str) -> Sequence[Committed]:
+        """The tenant's committed amounts in long windows, each of the latest bucket."""
         return list(self._tenant(tenant_id).committed.values())
 
     def on_hold(self, hold: Hold) -> None:
-        """The store has taken a hold."""
+        """Record a hold that the store has taken."""
         self._tenant(_tenant_of(hold)).open[hold.request_id] = hold
 
     def on_settle(self, hold: Hold, use: Use, outcome: SettleOutcome) -> None:
-        """The store has settled a hold. A repetition counts where the first answer was lost."""
+        """Record a settlement by the store. A repeated one counts if the first answer was lost."""
         tenant_id = _tenant_of(hold)
         was_open = self._tenant(tenant_id).open.pop(hold.request_id, None) is not None
         if was_open or outcome is not SettleOutcome.REPEATED:
@@ -52,7 +54,7 @@ class ReplicaLedger:
         self._drop_if_empty(tenant_id)
 
     def on_restore(self, known: Sequence[Committed]) -> None:
-        """The store counts at least these amounts."""
+        """Record that the store counts at least these amounts."""
         for entry in known:
             committed = self._tenant(entry.scope.tenant_id).committed
             before = committed.get(entry.scope)

@@ -1,4 +1,4 @@
-"""What limits on money start from after a restart: the journal knows what was spent."""
+"""Restores limits on money after a restart, from the spending in the journal."""
 
 import logging
 from collections.abc import Mapping
@@ -17,12 +17,12 @@ _log = logging.getLogger(__name__)
 async def restore_spending(
     limiter: Limiter, journal: Journal, lineages: Mapping[str, str], prepaid_since_ms: Mapping[str, int]
 ) -> None:
-    """Let no limit on money count less than this machine's journal has billed. A store that is shared and away keeps
-    what it has. `lineages`: by a rotated key's public id, that of the first of its chain, which limits go by.
-    `prepaid_since_ms`: by tenant id, when what it uses began to come off its credit, in Unix milliseconds.
+    """Raise every counter of money to at least what this machine's journal has billed. A shared store that is away
+    keeps its counts. `lineages`: by a rotated key's public id, the id of the first key of its chain, which owns the
+    limits. `prepaid_since_ms`: by tenant id, the time from which use is deducted from credit, in Unix milliseconds.
 
     Raises:
-        JournalUnavailable: it cannot be written.
+        JournalUnavailable: the journal cannot be written.
     """
     spent = await outcome_of(journal.follow_credit(prepaid_since_ms))
     try:
@@ -32,7 +32,7 @@ async def restore_spending(
 
 
 def _months(journal: Journal, lineages: Mapping[str, str]) -> list[Committed]:
-    """By scope and month."""
+    """Spending by scope and month."""
     spent: dict[tuple[Scope, int], int] = {}
     for each in journal.spent_at_start:
         month_ms = int(datetime.strptime(each.month, "%Y-%m").replace(tzinfo=UTC).timestamp()) * 1000

@@ -1,4 +1,4 @@
-"""What a store of limits can do: `MemoryStore`, `RedisStore`, and `LocalShare` between the two."""
+"""Interface of a store of limits: `MemoryStore`, `RedisStore`, and `LocalShare` over both."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -6,14 +6,14 @@ from typing import Protocol
 from gateway.admission.model import Committed, Hold, HoldRefusal, HoldRequest, LimitState, Quota, Scope, Settlement, Use
 
 HOLD_TTL_MS = 30_000
-"""How long a hold lives without a sign of life from whoever took it."""
+"""Lifetime of a hold without a heartbeat, in milliseconds."""
 FINISHED_MS = 600_000
-"""How long it is remembered that a request was settled or has expired, so that a repetition changes nothing."""
+"""Milliseconds for which a settled or expired request is remembered, so a repetition changes nothing."""
 
 
 class StoreAway(Exception):
-    """The store of limits does not answer, or not in time. `scope`: which limit could not be checked, where it was one
-    that nothing but the store may decide."""
+    """The store of limits does not answer, or not in time. `scope`: the limit that only the store may decide; None: no
+    such limit."""
 
     def __init__(self, message: str, scope: Scope | None = None) -> None:
         super().__init__(message)
@@ -21,16 +21,16 @@ class StoreAway(Exception):
 
 
 class LimitStore(Protocol):
-    """Counters of what is held and what is committed, by one clock.
+    """Counters of held and committed amounts, by one clock.
 
-    Invariants. In every window of every quota, held + committed never passes the limit by a hold. A hold is freed
-    once: by settling, or by expiry after `HOLD_TTL_MS` without `extend`, whichever is first. Use is committed
-    once. What is committed is never taken back.
+    Invariants. In every window of every quota, a hold never raises held + committed above the limit. A hold is freed
+    once: by settling, or by expiry after `HOLD_TTL_MS` without `extend`, whichever is first. Use is committed once.
+    Committed amounts are never taken back.
     """
 
     async def hold(self, request: HoldRequest) -> Hold | HoldRefusal:
-        """Take all demands at once, with as many tokens as there is room for up to the desired, or nothing. The
-        same request id again gets the same hold again."""
+        """Take all demands at once, with the largest number of tokens up to the desired one that fits, or nothing. The
+        same request id gets the same hold again."""
         ...
 
     async def extend(self, hold: Hold) -> bool:
@@ -42,16 +42,17 @@ class LimitStore(Protocol):
         ...
 
     async def usage(self, quotas: Sequence[Quota]) -> tuple[LimitState, ...]:
-        """Where quotas (of one tenant) stand."""
+        """The states of quotas of one tenant."""
         ...
 
     async def restore(self, known: Sequence[Committed]) -> None:
-        """Let no counter say that less was committed than is known, by the books, from before the store forgot. What
-        is of a window that has passed changes nothing."""
+        """Raise every counter to at least the known committed amount, from before the store lost its data. Amounts of a
+        past window change nothing."""
         ...
 
     def counts(self) -> Mapping[str, int]:
-        """For metrics: what the store has to say of itself."""
+        """Counts of the store for metrics."""
         ...
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        """Close connections and stop background tasks."""

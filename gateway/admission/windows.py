@@ -1,20 +1,20 @@
-"""Windows of limits, as whole buckets of time.
+"""Windows of limits, as whole buckets of time (sliding window counters).
 
-What a request takes counts in the bucket of the moment when it was admitted, held or committed alike, for as long
-as that bucket is in the window:
+The amounts of a request count in the bucket of its admission, held or committed alike, while that bucket is in the
+window:
 
-    MINUTE  sliding: buckets of 5 s, each of which counts for 60 s after the last admission in it. Whatever 60 s one
-            looks at, the limit holds exactly: no double burst at an edge, as with fixed minutes, nor after a pause, as
-            with a refilled bucket. A refused request waits at most 60 s. The price: an amount comes back 60 to 65 s
-            after it was taken, not at 60 sharp.
-    DAY     the calendar's, UTC, as it is printed on a contract.
-    MONTH   the calendar's, UTC.
-    EVER    all time: what comes off a balance.
-    OPEN    no time at all: what requests hold that are under way.
+    MINUTE  sliding: buckets of 5 s, each of which counts for 60 s after the last admission in it. The limit holds
+            exactly over any 60 s: there is no double burst at an edge, as with fixed windows, nor after a pause, as
+            with a token bucket. A refused request waits at most 60 s. The price: an amount returns 60 to 65 s after
+            it was taken, not exactly 60.
+    DAY     the calendar day, UTC, as it is printed on a contract.
+    MONTH   the calendar month, UTC.
+    EVER    all time: what is deducted from a balance.
+    OPEN    no time: what open requests hold.
 
 Buckets are numbered: DAY and MINUTE since 1970, MONTH as year x 12 + month - 1, EVER and OPEN always 0. The mark of a
-bucket says when it leaves: of MINUTE the last admission in it (Unix milliseconds), else its number. The prelude of the
-Lua scripts has the same arithmetic; the contract tests hold the two together.
+bucket says when it leaves: for MINUTE the last admission in it (Unix milliseconds), otherwise its number. The prelude
+of the Lua scripts has the same arithmetic; the contract tests hold the two together.
 """
 
 from datetime import UTC, datetime
@@ -26,6 +26,8 @@ DAY_MS = 86_400_000
 
 
 class LimitWindow(StrEnum):
+    """Kind of a limit's window."""
+
     MINUTE = "minute"
     DAY = "day"
     MONTH = "month"
@@ -34,7 +36,7 @@ class LimitWindow(StrEnum):
 
 
 def bucket_at(window: LimitWindow, at_ms: int) -> int:
-    """The bucket that a moment (Unix milliseconds) is in."""
+    """The bucket of a time in Unix milliseconds."""
     match window:
         case LimitWindow.MINUTE:
             return at_ms // BUCKET_MS
@@ -48,12 +50,12 @@ def bucket_at(window: LimitWindow, at_ms: int) -> int:
 
 
 def still_counts(window: LimitWindow, mark: int, now_ms: int) -> bool:
-    """Whether a bucket with this mark has not left the window."""
+    """Whether a bucket with this mark is still in the window."""
     return mark + MINUTE_MS > now_ms if window is LimitWindow.MINUTE else mark >= bucket_at(window, now_ms)
 
 
 def leaves_at_ms(window: LimitWindow, mark: int) -> int | None:
-    """When a bucket with this mark stops counting. None: never by itself."""
+    """Time in Unix milliseconds when a bucket with this mark leaves the window. None: it does not leave with time."""
     match window:
         case LimitWindow.MINUTE:
             return mark + MINUTE_MS
