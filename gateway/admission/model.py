@@ -176,11 +176,11 @@ class HoldRequest:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """What is held for a request from `at_ms` (Unix milliseconds by the store's clock) until it is settled.
+    """The reservation of a request, from `at_ms` (Unix milliseconds by the store's clock) until it is settled.
 
-    minimum_tokens <= granted_tokens <= desired_tokens. `bound_by` is the scope that cut the grant, None where all
-    that was desired is granted. `degraded`: taken from this replica's local share, as the shared store is away.
-    `states` are from just after the hold.
+    minimum_tokens <= granted_tokens <= desired_tokens. `bound_by`: the scope that cut the grant; None: the desired
+    tokens are granted. `degraded`: taken from this replica's local share, as the shared store is away. `states`: states
+    of the quotas just after the hold.
     """
 
     request_id: str
@@ -194,10 +194,10 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class HoldRefusal:
-    """Nothing is held, as `quota` (the one to wait longest for, where there are several) has no room.
+    """Nothing is held, as `quota` has no room; of several, it is the one with the longest wait.
 
-    `retry_after_ms` is when there is room at the latest, if nobody else takes it; for concurrency, a guess. None:
-    never, as the request alone is more than the limit.
+    `retry_after_ms`: milliseconds until there is room, unless other requests take it; for concurrency, a guess. None:
+    never, as the request alone exceeds the limit.
     """
 
     quota: Quota

@@ -1,7 +1,7 @@
-"""Conversations that the gateway remembers: a client sends what is new, and the stored part goes in front.
+"""Sessions: conversations that the gateway stores, so a client sends only its new messages.
 
-`Sessions` opens a turn on a session, alone with it; `History` is what is remembered, `window` what of it goes when it
-grows too long. The store is this process or Redis, one contract.
+`Sessions` opens an exclusive turn on a session. `History` is the stored conversation, and `window` decides which turns
+are dropped when it outgrows its context. The store is in this process or in Redis, with one contract.
 """
 
 from gateway.sessions.errors import SessionBusy, SessionStoreAway, UnreadableHistory

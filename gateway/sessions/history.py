@@ -1,4 +1,4 @@
-"""What is remembered of a conversation, and how it is spelt in the store."""
+"""The stored conversation and its encoding in the store."""
 
 import zlib
 from collections.abc import Mapping, Sequence
@@ -11,26 +11,27 @@ import orjson
 from gateway.sessions.errors import UnreadableHistory
 
 Message = Mapping[str, Any]
-"""One message, as the chat template takes it."""
+"""One message in the form of the chat template."""
 
 MAX_VALUE_BYTES = 64 * 1024**2
-"""What a value may unfold to, whoever wrote it: over any bound that can be set, and what a process can take."""
+"""Bound of a decompressed value in bytes, whoever wrote it: above every bound that can be set, and within a process'
+memory."""
 
 _FORM = b"\x01"
-"""The first byte of a value: zlib of JSON. Another form has another byte."""
+"""First byte of a value: zlib of JSON. Another format has another byte."""
 _LEVEL = 1
-"""zlib's quickest: a value is written while its client waits."""
+"""zlib's fastest level, as a client waits for the write."""
 _SYSTEM_ROLES = ("system", "developer")
 _SUMMARY_HEADING = "Summary of the earlier conversation, which is not shown any more:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """A conversation so far.
+    """A conversation.
 
-    `system` is its system prompt: messages of the system or developer that stand first. `messages` are what is kept
-    of the rest, oldest first, whole turns only: a turn begins with a message of the user. `dropped_turns` came before
-    them and are gone; `summary` is what a model wrote of them, if one did.
+    `system`: its leading system and developer messages. `messages`: the kept part of the rest, oldest first, in whole
+    turns; a turn begins with a user message. `dropped_turns`: number of turns before them that are no longer kept.
+    `summary`: a model's summary of those; None: there is none.
     """
 
     system: tuple[Message, ...] = ()
@@ -39,16 +40,17 @@ class History:
     summary: str | None = None
 
     def with_messages(self, new: Sequence[Message]) -> "History":
-        """With messages that the client sends. A system prompt among them, in front, takes the place of the former."""
+        """The history with the client's new messages. A system prompt in front of them replaces the former one."""
         system = tuple(takewhile(lambda message: message["role"] in _SYSTEM_ROLES, new))
         return replace(self, system=system or self.system, messages=(*self.messages, *new[len(system) :]))
 
     def with_answer(self, answer: Message) -> "History":
+        """The history with the assistant's answer."""
         return replace(self, messages=(*self.messages, answer))
 
     def without(self, turns: int, summary: str | None = None) -> "History":
-        """Without the oldest turns. A new summary stands for them and for what the former one stood for; without a new
-        one, the former stays."""
+        """The history without its oldest turns. A new `summary` covers them and the former summary; None keeps the
+        former one."""
         gone = sum(map(len, self.turns[:turns]))
         return replace(
             self,
@@ -59,8 +61,8 @@ class History:
 
     @property
     def turns(self) -> tuple[tuple[Message, ...], ...]:
-        """The messages by turn. What stands before the first message of the user belongs to the first turn, and so do
-        several messages of the user in a row to one."""
+        """The messages by turn. Messages before the first user message belong to the first turn, and consecutive user
+        messages to one turn."""
         turns: list[list[Message]] = []
         for position, message in enumerate(self.messages):
             follows_user = position > 0 and self.messages[position - 1]["role"] == "user"
@@ -71,15 +73,16 @@ class History:
 
     @property
     def prompt(self) -> tuple[Message, ...]:
-        """All messages, in the order that a template wants: the summary is part of the system prompt."""
+        """All messages in the order of a template, with the summary in the system prompt."""
         return (*_with_summary(self.system, self.summary), *self.messages)
 
     def to_json(self) -> bytes:
+        """The JSON of the history, for `from_json`."""
         return orjson.dumps({name: getattr(self, name) for name in _MEMBERS})
 
     @classmethod
     def from_json(cls, data: bytes) -> "History":
-        """Raises: UnreadableHistory."""
+        """Parse the JSON of a history. Raises UnreadableHistory."""
         try:
             stated = orjson.loads(data)
         except orjson.JSONDecodeError:
@@ -98,14 +101,15 @@ class History:
 
 
 def pack(data: bytes) -> bytes:
-    """A history's JSON as the store keeps it."""
+    """Compress a history's JSON for the store."""
     return _FORM + zlib.compress(data, _LEVEL)
 
 
 def unpack(value: bytes) -> bytes:
-    """
+    """The JSON of a stored value.
+
     Raises:
-        UnreadableHistory: a value that no version of this program wrote, or only a newer one.
+        UnreadableHistory: no version of this program wrote the value, or a newer one did.
     """
     if value[:1] != _FORM:
         raise UnreadableHistory("its form is not known")
@@ -129,7 +133,7 @@ def _are_messages(value: object) -> bool:
 
 
 def _with_summary(system: tuple[Message, ...], summary: str | None) -> tuple[Message, ...]:
-    """Most templates know one system message, and it stands first: the summary goes to the end of the last of them."""
+    """Most templates accept one leading system message, so the summary is appended to the last of them."""
     if summary is None:
         return system
     text = f"{_SUMMARY_HEADING}\n{summary}"

@@ -1,4 +1,4 @@
-"""Sessions in this process."""
+"""Session store in this process."""
 
 import time
 from collections import Counter, OrderedDict
@@ -20,7 +20,7 @@ MAX_TOTAL_BYTES = 256 * 1024**2
 
 @dataclass(slots=True)
 class _Session:
-    """`value` is good before `expires_ms`; `writer` is the token that stored it. The turn is `owner`'s before
+    """`value` is valid before `expires_ms`; `writer`: the token that stored it. The turn belongs to `owner` before
     `owned_until_ms`."""
 
     value: bytes | None = None
@@ -44,11 +44,11 @@ class _Session:
 
 
 class MemorySessionStore:
-    """A `SessionStore` in memory. For one event loop.
+    """A `SessionStore` in memory, for one event loop.
 
-    Over `per_tenant` sessions or `bytes_per_tenant`, a tenant's least recently used one goes; over `total_bytes`, that
-    of the tenant that has the most. None of them is one with a turn under way, nor the one just used. `clock` gives
-    Unix milliseconds.
+    Above `per_tenant` sessions or `bytes_per_tenant`, the tenant's least recently used session is evicted; above
+    `total_bytes`, that of the largest tenant. A session with an open turn or the one just used is never evicted.
+    `clock`: Unix milliseconds.
     """
 
     def __init__(
@@ -70,6 +70,7 @@ class MemorySessionStore:
         self._evicted = 0
 
     async def begin(self, key: SessionKey, token: str) -> BegunTurn | None:
+        """As in `SessionStore`."""
         now_ms = self._clock()
         self._purge(now_ms)
         session = self._sessions.get(key, _Session())
@@ -84,6 +85,7 @@ class MemorySessionStore:
         return BegunTurn(session.value)
 
     async def extend(self, key: SessionKey, token: str) -> bool:
+        """As in `SessionStore`."""
         now_ms = self._clock()
         session = self._sessions.get(key)
         if session is None or not session.owned_by(token, now_ms):
@@ -92,6 +94,7 @@ class MemorySessionStore:
         return True
 
     async def store(self, key: SessionKey, token: str, value: bytes) -> bool:
+        """As in `SessionStore`."""
         now_ms = self._clock()
         session = self._sessions.get(key)
         if session is None or not session.owned_by(token, now_ms):
@@ -104,6 +107,7 @@ class MemorySessionStore:
         return True
 
     async def release(self, key: SessionKey, token: str) -> None:
+        """As in `SessionStore`."""
         session = self._sessions.get(key)
         if session is not None and session.owner == token:
             session.owner = ""
@@ -113,6 +117,7 @@ class MemorySessionStore:
                 self._make_room(key, self._clock())
 
     async def read(self, key: SessionKey) -> StoredValue | None:
+        """As in `SessionStore`."""
         now_ms = self._clock()
         session = self._sessions.get(key)
         if session is None or session.value is None or not session.lives(now_ms):
@@ -120,6 +125,7 @@ class MemorySessionStore:
         return StoredValue(session.value, session.expires_ms - now_ms)
 
     async def delete(self, key: SessionKey) -> bool:
+        """As in `SessionStore`."""
         now_ms = self._clock()
         session = self._sessions.get(key)
         if session is None:
@@ -129,13 +135,14 @@ class MemorySessionStore:
         return there
 
     def counts(self) -> dict[str, int]:
+        """As in `SessionStore`: `sessions`, `bytes` and `evicted`."""
         return {"sessions": len(self._sessions), "bytes": self._bytes_of.total(), "evicted": self._evicted}
 
     async def aclose(self) -> None:
-        """The memory goes with the process."""
+        """As in `SessionStore`: there is nothing to close."""
 
     def check(self) -> None:
-        """The bounds and the sums that every method keeps."""
+        """Assert the bounds and the sums that every method keeps."""
         by_tenant: dict[str, list[SessionKey]] = {}
         for key in self._sessions:
             by_tenant.setdefault(key.tenant_id, []).append(key)
@@ -165,7 +172,7 @@ class MemorySessionStore:
             del self._of_tenant[key.tenant_id], self._bytes_of[key.tenant_id]
 
     def _purge(self, now_ms: int) -> None:
-        """Forget what has expired, from the oldest on."""
+        """Remove expired sessions, oldest first."""
         while self._sessions:
             key, session = next(iter(self._sessions.items()))
             if session.lives(now_ms) or session.owned(now_ms):
@@ -183,7 +190,7 @@ class MemorySessionStore:
         return len(self._of_tenant[tenant_id]) > self._per_tenant or self._bytes_of[tenant_id] > self._bytes_per_tenant
 
     def _evict_of(self, tenant_id: str, new: SessionKey, now_ms: int) -> bool:
-        """Its least recently used session that nobody is at. False: there is none."""
+        """Evict the tenant's least recently used session without an open turn. False: there is none."""
         for key in self._of_tenant[tenant_id]:
             if key != new and not self._sessions[key].owned(now_ms):
                 self._remove(key)

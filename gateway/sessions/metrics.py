@@ -9,15 +9,17 @@ from gateway.sessions.sessions import SessionCounts
 
 
 class SessionCollector(Collector):
-    """What a store in this process holds is told here; what one in Redis does, Redis knows."""
+    """Collects turns and cuts and, for a store in this process, its contents. Redis has metrics of its own."""
 
     def __init__(self, counts: Callable[[], SessionCounts]) -> None:
         self._counts = counts
 
     def describe(self) -> Iterator[Metric]:
+        """No names, so registering does not call `collect`."""
         yield from ()
 
     def collect(self) -> Iterator[Metric]:
+        """The current metrics."""
         counts = self._counts()
         yield GaugeMetricFamily("turnpike_session_turns_open", "Turns on sessions under way", counts.open)
         turns = CounterMetricFamily("turnpike_session_turns", "Turns by what became of them", labels=["outcome"])

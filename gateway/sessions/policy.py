@@ -1,17 +1,19 @@
-"""What becomes of the oldest turns of a session that outgrows its window."""
+"""Policies for sessions that outgrow their window."""
 
 from enum import StrEnum
 
 
 class SessionWindow(StrEnum):
-    """The tenant's choice. `summary`: a model writes down what was said in them, at the tenant's cost."""
+    """The tenant's policy for its oldest turns. `sliding` drops them; `summary` replaces them by a model's summary, at
+    the tenant's cost."""
 
     SLIDING = "sliding"
     SUMMARY = "summary"
 
 
 class Cut(StrEnum):
-    """How a conversation was cut to its window. `summary_failed`: there was to be a summary, and is none."""
+    """How a conversation was cut to its window. `summary_failed`: the policy is `summary`, but no summary was
+    written."""
 
     SLIDING = "sliding"
     SUMMARY = "summary"

@@ -1,4 +1,4 @@
-"""Values that are written once and read by their id: in the store of sessions, with its bounds and its expiry."""
+"""Write-once values by id, in the session store and within its bounds and expiry."""
 
 import logging
 import uuid
@@ -11,7 +11,7 @@ from gateway.sessions.packing import offload_large
 from gateway.sessions.store import SessionKey, SessionStore
 
 MAX_RECORD_BYTES = 1024**2
-"""Of one value, before it is compressed. It is a bound on what a read has to unfold and parse, too."""
+"""Bound of a value before compression, which also bounds the work of a read."""
 
 Release = Callable[[SessionKey, str], Awaitable[None]]
 
@@ -19,10 +19,10 @@ _log = logging.getLogger(__name__)
 
 
 class Records:
-    """The records of one kind. A record lives for `SESSION_TTL_MS` from when it is put; reading does not prolong that.
+    """Records of one kind. A record lives for `SESSION_TTL_MS` from its write; reads do not extend that.
 
-    They lie beside sessions and count with them against a tenant's bounds. `kind` is in front of their ids, with a
-    slash, which no session's id has. `release` ends a turn (default: `store.release`), on cancellation too.
+    Records are stored with the sessions and count towards a tenant's bounds. `kind`: prefix of their ids, with a slash,
+    which no session id has. `release`: ends a turn, even on cancellation; None: `store.release`.
     """
 
     def __init__(self, store: SessionStore, kind: str, release: Release | None = None) -> None:
@@ -31,8 +31,7 @@ class Records:
         self._release = release or store.release
 
     async def put(self, tenant_id: str, id: str, data: bytes) -> bool:
-        """Store a value under an id that nothing has. False: it is not stored, as it is too large, or the store is
-        away."""
+        """Store a value under an unused id. False: it is too large, or the store is away."""
         if len(data) > MAX_RECORD_BYTES:
             return False
         key, token = self._key(tenant_id, id), uuid.uuid4().hex
@@ -41,7 +40,7 @@ class Records:
             begun = await self._store.begin(key, token)
             return begun is not None and await self._store.store(key, token, value)
         except BaseException as error:
-            # `begin` may have succeeded; until its lease expires the record would count against the tenant's bounds.
+            # `begin` may have succeeded; the record would count towards the tenant's bounds until its lease expires.
             with suppress(SessionStoreAway):
                 await self._release(key, token)
             if not isinstance(error, SessionStoreAway):
@@ -50,12 +49,12 @@ class Records:
             return False
 
     async def get(self, tenant_id: str, id: str) -> bytes | None:
-        """Raises: SessionStoreAway, UnreadableHistory."""
+        """The value of an id; None: there is none. Raises SessionStoreAway, UnreadableHistory."""
         stored = await self._store.read(self._key(tenant_id, id))
         return None if stored is None else await offload_large(len(stored.value), unpack, stored.value)
 
     async def delete(self, tenant_id: str, id: str) -> bool:
-        """False: there is none. Raises: SessionStoreAway."""
+        """Delete a value. False: there is none. Raises SessionStoreAway."""
         return await self._store.delete(self._key(tenant_id, id))
 
     def _key(self, tenant_id: str, id: str) -> SessionKey:

@@ -1,8 +1,8 @@
-"""Sessions in Redis, for replicas that share them: one Lua script, and so one atomic step, for each call.
+"""Session store in Redis, shared by replicas: each call is one Lua script and thus one atomic step.
 
-Redis' clock counts, and Redis 7.0 is enough. A session is one hash, `ctx:{tenant}:{session}`; beside it a tenant has
-`ctx-used:{tenant}` and `ctx-bytes:{tenant}`, by which its bounds are kept (`lua/prelude.lua`). What Redis loses by a
-restart or by eviction is a session that begins anew.
+Redis' clock counts; Redis 7.0 suffices. A session is one hash, `ctx:{tenant}:{session}`. A tenant also has
+`ctx-used:{tenant}` and `ctx-bytes:{tenant}`, which keep its bounds (`lua/prelude.lua`). A session that Redis loses, by
+a restart or by eviction, starts empty.
 """
 
 import asyncio
@@ -28,19 +28,18 @@ from gateway.sessions.store import (
 )
 
 DEADLINE_S = 0.5
-"""A history may be hundreds of kilobytes. Whoever waits so long for it is told that it cannot be read."""
+"""Deadline of a call in seconds. A history may be hundreds of kilobytes; a slower read counts as failed."""
 MAX_CONNECTIONS = 32
 RESERVED_SHARE = 0.2
-"""Of Redis' `maxmemory`, if it has one: no session is stored that would take what is left for others, limits above all.
-"""
+"""Share of Redis' `maxmemory`, if it has one, that sessions leave free for other data, limits above all."""
 _SCRIPTS = ("begin", "extend", "store", "release", "read", "delete")
 
 
 class RedisSessionStore:
     """A `SessionStore` in Redis. No call takes longer than `deadline_s`.
 
-    Over `per_tenant` sessions or `bytes_per_tenant`, a tenant's least recently used ones go. `clock` gives Unix
-    milliseconds in tests; None: Redis' TIME.
+    Above `per_tenant` sessions or `bytes_per_tenant`, the tenant's least recently used sessions are evicted. `clock`:
+    Unix milliseconds, for tests; None: Redis' TIME.
     """
 
     def __init__(
@@ -63,8 +62,8 @@ class RedisSessionStore:
     def open(cls, url: str) -> "RedisSessionStore":
         """A store at a `redis://`, `rediss://` or `unix://` URL. Connects on first use.
 
-        One retry, at once: a connection that was idle while Redis restarted is found dead by its next use, and all
-        scripts can be repeated.
+        One retry without delay: a connection that was idle while Redis restarted is found dead on its next use, and all
+        scripts are idempotent.
         """
         pool = BlockingConnectionPool.from_url(
             url, max_connections=MAX_CONNECTIONS, timeout=DEADLINE_S, retry=Retry(NoBackoff(), 1)
@@ -72,13 +71,16 @@ class RedisSessionStore:
         return cls(Redis.from_pool(pool))
 
     async def begin(self, key: SessionKey, token: str) -> BegunTurn | None:
+        """As in `SessionStore`."""
         begun, *value = await self._call("begin", key, token, TURN_TTL_MS, SESSION_TTL_MS)
         return BegunTurn(value[0] if value else None) if begun else None
 
     async def extend(self, key: SessionKey, token: str) -> bool:
+        """As in `SessionStore`."""
         return bool(await self._call("extend", key, token, TURN_TTL_MS))
 
     async def store(self, key: SessionKey, token: str, value: bytes) -> bool:
+        """As in `SessionStore`."""
         stored = await self._call(
             "store", key, token, *self._bounds, TURN_TTL_MS, SESSION_TTL_MS, str(RESERVED_SHARE), value
         )
@@ -87,19 +89,24 @@ class RedisSessionStore:
         return bool(stored)
 
     async def release(self, key: SessionKey, token: str) -> None:
+        """As in `SessionStore`."""
         await self._call("release", key, token, *self._bounds, TURN_TTL_MS)
 
     async def read(self, key: SessionKey) -> StoredValue | None:
+        """As in `SessionStore`."""
         found = await self._call("read", key)
         return StoredValue(found[1], found[0]) if found else None
 
     async def delete(self, key: SessionKey) -> bool:
+        """As in `SessionStore`."""
         return bool(await self._call("delete", key))
 
     def counts(self) -> dict[str, int]:
+        """As in `SessionStore`: none."""
         return {}
 
     async def aclose(self) -> None:
+        """Close the connections."""
         await self._client.aclose()
 
     async def _call(self, script: str, key: SessionKey, *arguments: str | int | bytes) -> Any:
@@ -111,7 +118,8 @@ class RedisSessionStore:
 
     @asynccontextmanager
     async def _answering(self) -> AsyncIterator[None]:
-        """The client's own text is dropped: it may name hosts and users."""
+        """Turn errors of Redis into `SessionStoreAway`. The client's own message is dropped, as it may name hosts and
+        users."""
         try:
             async with asyncio.timeout(self._deadline_s):
                 yield

@@ -1,4 +1,4 @@
-"""Sessions as the gateway uses them: open a turn, alone with its history; store it, or leave all as it was."""
+"""Sessions: open an exclusive turn with its history, then store it or leave the history as it was."""
 
 import asyncio
 import contextlib
@@ -21,22 +21,23 @@ from gateway.sessions.store import BegunTurn, SessionKey, SessionStore
 K = TypeVar("K")
 
 HEARTBEAT_S = 10.0
-"""A third of a turn's life in the store: two heartbeats in a row may fail."""
+"""Interval of heartbeats in seconds: a third of a turn's lifetime in the store, so two in a row may fail."""
 FIRST_RETRY_S = 0.01
 LAST_RETRY_S = 0.1
-"""How often a turn that waits for another looks whether that is over: at first, and after a while."""
+"""Polling interval of a turn that waits for another, in seconds: the first and the longest."""
 MAX_WAITING = 4
-"""Turns that wait for one session; more are refused at once."""
+"""Limit of turns that wait for one session; further ones are refused at once."""
 MAX_WAITING_OF_TENANT = 64
-"""Turns that wait for all sessions of one tenant; more are refused at once. They hold nothing of its limits yet."""
+"""Limit of turns that wait for any session of one tenant; further ones are refused at once. A waiting turn holds no
+limits."""
 
 _log = logging.getLogger(__name__)
 
 
 class TurnOutcome(StrEnum):
-    """What became of a turn. `dropped`: it failed, or its client went away; `overtaken`: its session was deleted from
-    under it, or the turn's time in the store was over; `store_away`: it was answered, and could not be stored. The last
-    two never began: `unavailable` as the history could not be read."""
+    """Outcome of a turn. `dropped`: it failed, or its client disconnected. `overtaken`: its session was deleted, or the
+    turn's lifetime in the store was over. `store_away`: it was answered but could not be stored. The last two never
+    began: `busy` as another turn was open, `unavailable` as the history could not be read."""
 
     KEPT = "kept"
     DROPPED = "dropped"
@@ -48,7 +49,7 @@ class TurnOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StoredHistory:
-    """`expires_in_ms` without a turn; `bytes` is what it takes in the store."""
+    """A stored history. `expires_in_ms`: remaining lifetime without a turn. `bytes`: size in the store."""
 
     history: History
     expires_in_ms: int
@@ -57,8 +58,7 @@ class StoredHistory:
 
 @dataclass(frozen=True, slots=True)
 class SessionCounts:
-    """Turns under way, and since the start by what became of them and by how conversations were cut. `store` is what
-    the store says of itself."""
+    """Counts for metrics. `open`: current turns. `outcomes`, `cuts`: since the start. `store`: counts of the store."""
 
     open: int
     outcomes: Mapping[TurnOutcome, int]
@@ -68,7 +68,7 @@ class SessionCounts:
 
 @dataclass(slots=True)
 class OpenTurn:
-    """A turn that no other one is beside. `history` is what was stored when it began."""
+    """An exclusive turn on a session. `history`: the stored history when it began."""
 
     history: History
     _key: SessionKey
@@ -78,8 +78,8 @@ class OpenTurn:
     outcome: TurnOutcome = field(default=TurnOutcome.DROPPED, init=False)
 
     async def keep(self, history: History, cut: Cut | None = None) -> bool:
-        """Store what the conversation is now, and end the turn. `cut` says how the oldest turns went, if they did.
-        False: it is not stored, and the history is what it was, or what others have made of it since."""
+        """Store the new history, and end the turn. `cut`: how its oldest turns were cut; None: they were not. False: it
+        is not stored, and the history is the former one, or what others have stored since."""
         try:
             stored = await self._store.store(self._key, self._token, await _packed(history))
         except SessionStoreAway as error:
@@ -95,8 +95,8 @@ class OpenTurn:
 class Sessions:
     """Opens turns and keeps them alive. One per process, on one event loop.
 
-    `wait_s`: how long a turn waits for another on the same session before it is refused. `responses` lie in the same
-    store: answers that a client can go on from by their ids.
+    `wait_s`: seconds for which a turn waits for another one on the same session before it is refused. `responses`:
+    stored answers that a client can continue by id, in the same store.
     """
 
     def __init__(self, store: SessionStore, *, wait_s: float) -> None:
@@ -113,12 +113,13 @@ class Sessions:
 
     @asynccontextmanager
     async def turn(self, key: SessionKey) -> AsyncIterator[OpenTurn]:
-        """One turn, for the time of the block. What is not stored in it leaves the history as it was.
+        """An exclusive turn for the duration of the block. If the block does not store it, the history stays as it was.
 
         Raises:
-            SessionBusy: another turn is under way, and was for all the time that this one may wait.
-            TooManyWaitingTurns: another turn is under way, and too many of the tenant's wait for others.
-            SessionStoreAway: the history cannot be read. UnreadableHistory: nor will it ever be.
+            SessionBusy: another turn was open for as long as this one may wait.
+            TooManyWaitingTurns: another turn is open, and too many of the tenant's turns wait already.
+            SessionStoreAway: the history cannot be read.
+            UnreadableHistory: the stored value is not a history.
         """
         token = uuid.uuid4().hex
         turn = await self._begin(key, token)
@@ -131,21 +132,22 @@ class Sessions:
                 await self._release(key, token)
 
     async def read(self, key: SessionKey) -> StoredHistory | None:
-        """Raises: SessionStoreAway, UnreadableHistory."""
+        """The stored history; None: there is none. Raises SessionStoreAway, UnreadableHistory."""
         stored = await self._store.read(key)
         if stored is None:
             return None
         return StoredHistory(await _unpacked(stored.value), stored.expires_in_ms, len(stored.value))
 
     async def delete(self, key: SessionKey) -> bool:
-        """Forget it all, a turn under way included: that one is answered, and not stored. False: there is none.
+        """Delete a session. An open turn on it is answered but not stored. False: there is no such session.
 
-        Raises: SessionStoreAway.
+        Raises:
+            SessionStoreAway: the store does not answer.
         """
         return await self._store.delete(key)
 
     def counts(self) -> SessionCounts:
-        """For metrics."""
+        """Counts for metrics."""
         return SessionCounts(
             len(self._open),
             {outcome: self._outcomes[outcome] for outcome in TurnOutcome},
@@ -154,6 +156,7 @@ class Sessions:
         )
 
     async def aclose(self) -> None:
+        """Stop the heartbeat, finish the releases and close the store."""
         if self._heart is not None:
             self._heart.cancel()
             await asyncio.wait([self._heart])
@@ -168,7 +171,7 @@ class Sessions:
         except BaseException as error:
             busy = isinstance(error, (SessionBusy, TooManyWaitingTurns))
             self._outcomes[TurnOutcome.BUSY if busy else TurnOutcome.UNAVAILABLE] += 1
-            # It may have begun all the same: in the store before it answered too late.
+            # The turn may have begun in the store, whose answer came too late.
             await self._release(key, token)
             raise
         self._open[token] = key
@@ -177,7 +180,7 @@ class Sessions:
         return OpenTurn(history, key, token, self._store, self._cuts)
 
     async def _begin_in_time(self, key: SessionKey, token: str) -> bytes | None:
-        """Begin a turn as soon as there is none."""
+        """Begin a turn as soon as no other one is open."""
         if self._waiting[key] >= MAX_WAITING:
             raise SessionBusy
         with _counted(self._waiting, key):
@@ -201,7 +204,7 @@ class Sessions:
         raise SessionBusy
 
     async def _release(self, key: SessionKey, token: str) -> None:
-        """Completed though the caller be cancelled; where the store is away, the turn ends there by itself."""
+        """End a turn, even if the caller is cancelled. If the store is away, the turn expires there."""
 
         async def release() -> None:
             with contextlib.suppress(SessionStoreAway):
@@ -213,13 +216,13 @@ class Sessions:
         await asyncio.shield(task)
 
     async def _beat(self) -> None:
-        """Keep what is open alive, as long as something is."""
+        """Extend all open turns until there are none."""
         try:
             while self._open:
                 await asyncio.sleep(HEARTBEAT_S)
                 for token, key in list(self._open.items()):
                     if token in self._open:
-                        with contextlib.suppress(SessionStoreAway):  # the next beat is within the turn's life
+                        with contextlib.suppress(SessionStoreAway):  # the next beat is within the turn's lifetime
                             await self._store.extend(key, token)
         finally:
             self._heart = None
@@ -227,7 +230,7 @@ class Sessions:
 
 @contextmanager
 def _counted(counter: Counter[K], key: K) -> Iterator[None]:
-    """One more of `key`, for the time of the block; none is kept of what has none."""
+    """Count `key` for the duration of the block. Keys with a count of 0 are removed."""
     counter[key] += 1
     try:
         yield

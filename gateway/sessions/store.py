@@ -1,20 +1,20 @@
-"""What a store of sessions can do: `MemorySessionStore` and `RedisSessionStore`."""
+"""Interface of a session store: `MemorySessionStore` and `RedisSessionStore`."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 SESSION_TTL_MS = 3_600_000
-"""How long a session is kept after a turn on it was last begun or stored."""
+"""Lifetime of a session after a turn on it was last begun or stored, in milliseconds."""
 TURN_TTL_MS = 30_000
-"""How long a turn keeps others out without a sign of life from whoever runs it."""
+"""Lifetime of a turn without a heartbeat, in milliseconds."""
 
 MAX_SESSIONS_PER_TENANT = 1_000
 MAX_BYTES_PER_TENANT = 64 * 1024**2
-"""Of the values of one tenant, stored responses among them, as they are stored: compressed."""
+"""Bound of one tenant's values, stored responses included, as compressed bytes."""
 
 
 class SessionKey(NamedTuple):
-    """Whose session. `tenant_id` is that of the API key that asks, never what a client wrote; it has no colon."""
+    """Key of a session. `tenant_id`: tenant of the API key, never chosen by a client; it has no colon."""
 
     tenant_id: str
     session_id: str
@@ -22,65 +22,68 @@ class SessionKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BegunTurn:
-    """The turn is the caller's. `value` is what was stored last; None: nothing, or its time is over."""
+    """The turn belongs to the caller. `value`: the stored value; None: there is none, or it has expired."""
 
     value: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
 class StoredValue:
-    """`expires_in_ms` without a turn."""
+    """A stored value. `expires_in_ms`: remaining lifetime without a turn."""
 
     value: bytes
     expires_in_ms: int
 
 
 class SessionStore(Protocol):
-    """A value for each session, and at most one turn on it, by one clock.
+    """One value per session and at most one open turn on it, by one clock.
 
-    Invariants. A turn belongs to the token that began it, until it is stored, released, deleted from under it, or
-    `TURN_TTL_MS` has passed without `extend`. Only a turn's own token stores, so what a turn stores comes after what it
-    was begun with, and nothing came between. What took place can be repeated, as a client does whose connection broke
-    before the answer: nothing changes, and a turn gets the same answer again.
+    Invariants. A turn belongs to the token that began it, until it is stored or released, its session is deleted, or
+    `TURN_TTL_MS` has passed without `extend`. Only the turn's token stores, so the new value follows directly on the
+    one that the turn began with. Every call is idempotent, as a client repeats it if the connection breaks before the
+    answer: a repetition changes nothing and returns the same answer.
 
-    A tenant has a bounded number of sessions, and of bytes in them. Over one, its least recently used (begun or stored)
-    go when a turn is stored or released; none of them is one with a turn under way, nor the one just used.
+    A tenant has a bounded number of sessions and of bytes in them. Above a bound, its least recently used sessions
+    (begun or stored) are evicted when a turn is stored or released. A session with an open turn or the one just used is
+    never evicted.
 
-    Every method raises `SessionStoreAway` where the store does not answer; then it may have taken place.
+    Every method raises `SessionStoreAway` if the store does not answer; the call may then have taken place.
     """
 
     async def begin(self, key: SessionKey, token: str) -> BegunTurn | None:
-        """Begin a turn, for `TURN_TTL_MS`; what is stored lives from now on for `SESSION_TTL_MS`. None: another turn
-        is under way."""
+        """Begin a turn for `TURN_TTL_MS`, and extend the stored value's lifetime to `SESSION_TTL_MS`. None: another
+        turn is open."""
         ...
 
     async def extend(self, key: SessionKey, token: str) -> bool:
-        """Keep a turn for another `TURN_TTL_MS`. False: it is not this token's any more."""
+        """Keep a turn alive for another `TURN_TTL_MS`. False: it no longer belongs to this token."""
         ...
 
     async def store(self, key: SessionKey, token: str, value: bytes) -> bool:
-        """End a turn with a new value, for `SESSION_TTL_MS`. False: the turn is not this token's any more, and nothing
-        has changed.
+        """End a turn with a new value, for `SESSION_TTL_MS`. False: the turn no longer belongs to this token, and
+        nothing has changed.
 
-        Raises: SessionStoreFull.
+        Raises:
+            SessionStoreFull: the store has no memory left.
         """
         ...
 
     async def release(self, key: SessionKey, token: str) -> None:
-        """End a turn, if it is still this token's, and leave the value as it was. A `begin` of the token that was
-        cancelled and takes place later begins nothing."""
+        """End a turn if it still belongs to this token, and keep the value. A cancelled `begin` of the token that
+        arrives later begins nothing."""
         ...
 
     async def read(self, key: SessionKey) -> StoredValue | None:
-        """What is stored. Looking at it does not prolong its life."""
+        """The stored value; None: there is none. A read does not extend its lifetime."""
         ...
 
     async def delete(self, key: SessionKey) -> bool:
-        """Forget the session, and the turn that may be under way: it will not be stored. False: there was neither."""
+        """Delete the session; an open turn on it will not be stored. False: there was neither."""
         ...
 
     def counts(self) -> dict[str, int]:
-        """For metrics: what the store has to say of itself."""
+        """Counts of the store for metrics."""
         ...
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        """Close the connections."""

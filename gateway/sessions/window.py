@@ -1,41 +1,46 @@
-"""What of a conversation goes when it outgrows its window.
+"""Which turns of a conversation are dropped when it outgrows its context window.
 
-The oldest turns go, whole; the system prompt and what the client has just sent never do. They go in a large step, down
-to `LOW_WATER` of the limit, and then none for as many turns as fill the rest: meanwhile each prompt begins with all of
-the one before it, and hits the prefix cache. Were one turn dropped at a time, each prompt would begin differently.
+The oldest turns are dropped whole; the system prompt and the client's new messages never are. Turns are dropped in one
+large step, down to `LOW_WATER` of the limit, and then none until the limit is reached again. In between each prompt
+starts with the whole previous one and hits the prefix cache. If one turn were dropped at a time, every prompt would
+start differently.
 """
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 LOW_WATER = 0.5
-"""What a step leaves, as a share of the limit."""
+"""Share of the limit that a step keeps."""
 MAX_ANSWER_ROOM_TOKENS = 1024
 ANSWER_ROOM = 0.25
-"""Room for an answer whose client sets no length: this share of the window, up to `MAX_ANSWER_ROOM_TOKENS`."""
+"""Share of the window reserved for an answer without a stated length, up to `MAX_ANSWER_ROOM_TOKENS`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of a prompt in the served model's tokens, as its template renders it, and of the history in bytes of JSON."""
+    """Size of a conversation. `tokens`: tokens of its prompt, as the served model's template renders it. `bytes`: bytes
+    of its history as JSON."""
 
     tokens: int
     bytes: int
 
     def within(self, bound: "Size") -> bool:
+        """Whether neither number exceeds the bound's."""
         return self.tokens <= bound.tokens and self.bytes <= bound.bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ContextWindow:
-    """`limit` is what a prompt may have; one over it is cut to `target` where that can be."""
+    """Bounds of a conversation. `limit`: upper bound of a prompt. `target`: size to which a longer one is cut if
+    possible."""
 
     limit: Size
     target: Size
 
     @classmethod
     def of(cls, context_tokens: int, answer_tokens: int | None, max_bytes: int) -> "ContextWindow":
-        """`context_tokens` bounds prompt and answer together; `answer_tokens` is what the client asks for."""
+        """The window of a request. `context_tokens`: bound of prompt and answer together. `answer_tokens`: the client's
+        limit for the answer; None: not stated. `max_bytes`: bound of the history."""
         room = answer_tokens
         if room is None:
             room = min(int(context_tokens * ANSWER_ROOM), MAX_ANSWER_ROOM_TOKENS)
@@ -44,10 +49,10 @@ class ContextWindow:
 
 
 async def turns_to_drop(droppable: int, window: ContextWindow, size_without: Callable[[int], Awaitable[Size]]) -> int:
-    """How many of the oldest turns go from a conversation that is over the window's limit.
+    """Number of oldest turns to drop from a conversation above the window's limit.
 
-    As few as meet the target; where not even all of the `droppable` do, as few as meet the limit; where none do, all.
-    `size_without` falls as its argument grows, and costs a tokenisation: it is asked O(log droppable) times.
+    The fewest that meet the target; if all `droppable` do not, the fewest that meet the limit; if all do not meet that
+    either, all. `size_without` is monotonic and costs a tokenisation; binary search calls it O(log droppable) times.
     """
     for bound in (window.target, window.limit):
         if (await size_without(droppable)).within(bound):

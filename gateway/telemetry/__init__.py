@@ -1,4 +1,4 @@
-"""What an operator sees of a running gateway: `logs` (JSON lines on standard error) and `metrics` (Prometheus).
+"""Telemetry for operators: `logs` (JSON lines on standard error) and `metrics` (Prometheus).
 
-Neither ever holds a key, a secret, or a word of what tenants ask and get.
+Neither contains a key, a secret, or the text of a tenant's request or answer.
 """

@@ -12,24 +12,31 @@ class EngineHealth(Protocol):
     """Health of the engine thread."""
 
     @property
-    def alive(self) -> bool: ...
+    def alive(self) -> bool:
+        """Whether the engine thread completes its steps."""
+
     @property
-    def stuck_steps_total(self) -> int: ...
+    def stuck_steps_total(self) -> int:
+        """Steps that the watchdog has given up."""
+
     @property
-    def step_age_seconds(self) -> float: ...
+    def step_age_seconds(self) -> float:
+        """Age of the current step; 0 between steps."""
 
 
 class HealthCollector(Collector):
-    """`ready` is what `/readyz` says."""
+    """Collects health. `ready`: the result of `/readyz`."""
 
     def __init__(self, ready: Callable[[], bool], engine: Callable[[], EngineHealth]) -> None:
         self._ready = ready
         self._engine = engine
 
     def describe(self) -> Iterator[Metric]:
+        """No names: registering must not need a running engine."""
         yield from ()
 
     def collect(self) -> Iterator[Metric]:
+        """The current metrics."""
         engine = self._engine()
         build = GaugeMetricFamily("turnpike_build_info", "Constant 1; the label has the version", labels=["version"])
         build.add_metric([version("turnpike")], 1)

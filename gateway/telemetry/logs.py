@@ -1,4 +1,4 @@
-"""One log for everything in the process: structlog's and the standard library's loggers, one line each.
+"""One log for the process: each line of structlog's and the standard library's loggers, in one format.
 
 A request's id and tenant come from `structlog.contextvars.bind_contextvars(request_id=..., tenant=...)`.
 """
@@ -27,15 +27,16 @@ _SHARED: tuple[Processor, ...] = (
 
 
 def configure_logging(level: str, log_format: LogFormat, secrets: Iterable[str] = ()) -> None:
-    """Send every logger's lines to standard error, redacted. `auto` is `console` on a terminal, else `json`.
+    """Send every logger's lines to standard error, redacted. `log_format`: `auto` is `console` on a terminal, otherwise
+    `json`. `secrets`: values to redact wherever they occur.
 
-    Replaces what was configured before.
+    Replaces the former configuration.
     """
     if log_format == "auto":
         log_format = "console" if sys.stderr.isatty() else "json"
     redactor = Redactor(secrets)
     renderers = _renderers(log_format)
-    # What the standard library does to a record on its way costs more than all else about the line.
+    # The standard library's processing of a record would cost more than the rest of the line.
     structlog.configure(
         processors=[*_SHARED, _add_name, _drop_secret_fields, *renderers, partial(_redacted, redactor)],
         logger_factory=_LineLogger,
@@ -54,7 +55,7 @@ def configure_logging(level: str, log_format: LogFormat, secrets: Iterable[str] 
 
 
 class _LineLogger:
-    """Writes lines of one of our loggers to standard error, each whole."""
+    """Writes the lines of one structlog logger to standard error, each in one call."""
 
     _lock = threading.Lock()
 
@@ -70,7 +71,7 @@ class _LineLogger:
 
 
 class _RedactingFormatter(ProcessorFormatter):
-    """The last hand on a line, tracebacks included."""
+    """Redacts the finished line of a standard library logger, tracebacks included."""
 
     def __init__(self, redactor: Redactor, foreign: list[Processor], renderers: list[Processor]) -> None:
         super().__init__(
@@ -84,7 +85,7 @@ class _RedactingFormatter(ProcessorFormatter):
 
 
 def _renderers(log_format: LogFormat) -> list[Processor]:
-    """Neither shows the values of local variables in a traceback, as structlog's and rich's own would."""
+    """Renderers of a format. Tracebacks show no values of local variables, unlike structlog's and rich's defaults."""
     if log_format == "console":
         return [
             structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)

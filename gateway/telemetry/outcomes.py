@@ -18,15 +18,17 @@ class RequestOutcome(StrEnum):
 
 
 class RequestOutcomes(Collector):
-    """Counts them, on the event loop. A count costs an addition."""
+    """Counter of outcomes, for one event loop."""
 
     def __init__(self) -> None:
         self._counts = dict.fromkeys(RequestOutcome, 0)
 
     def note(self, outcome: RequestOutcome) -> None:
+        """Count one outcome."""
         self._counts[outcome] += 1
 
     def describe(self) -> Iterator[Metric]:
+        """The names and labels of the metrics."""
         yield from self.collect()
 
     def collect(self) -> Iterator[Metric]:

@@ -1,7 +1,7 @@
-"""Keeping secrets out of text that leaves the process.
+"""Redaction of secrets in text that leaves the process.
 
-Two nets, as either alone has holes: values are dropped by the name they are logged under, and the finished line
-is searched for what looks like a secret or is known to be one.
+Two nets, as each alone has holes: values are dropped by their field name, and the finished line is searched for
+patterns of secrets and for known secrets.
 """
 
 import re
@@ -16,23 +16,24 @@ SECRET_FIELDS = frozenset(
         *("body", "content", "input", "messages", "prompt", "text", "token_ids"),
     )
 )
-"""Names under which nothing is logged: secrets, and what belongs to tenants."""
+"""Field names whose values are never logged: secrets, and tenants' data."""
 
-# The public id stays: it says which key it was. Broken keys count too: part of a secret is a secret.
+# The public id stays, as it identifies the key. Truncated keys match too: part of a secret is a secret.
 _KEY = re.compile(r"(tpa?)-([A-Za-z0-9]{12})-[A-Za-z0-9_-]+")
 _URL_PASSWORD = re.compile(r"(://[^\s/@:]*:)[^\s/@]+@")
 _BEARER = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{16,}", re.IGNORECASE)
 
 
 class Redactor:
-    """Redacts text. `secrets` are known ones, replaced wherever they stand; shorter than 4 characters are not
-    (they would tear ordinary words apart)."""
+    """Redacts text. `secrets`: known secrets, replaced wherever they occur; those shorter than 4 characters are
+    ignored, as they would match parts of ordinary words."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         known = sorted({secret for secret in secrets if len(secret) >= 4}, key=len, reverse=True)
         self._known = re.compile("|".join(map(re.escape, known))) if known else None
 
     def text(self, text: str) -> str:
+        """The text without secrets."""
         if self._known is not None:
             text = self._known.sub(REDACTED, text)
         text = _KEY.sub(rf"\1-\2-{REDACTED}", text)
@@ -41,7 +42,7 @@ class Redactor:
 
 
 def without_secret_fields(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy in which what goes by a secret's name, at any depth of mappings, is not there."""
+    """A copy without the values of secret fields, at any depth of mappings."""
     return {
         name: REDACTED
         if name.lower() in SECRET_FIELDS
