@@ -1,7 +1,7 @@
-"""Tenants, their API keys and limits: who is asking, for which tier, for what, and how much they may use.
+"""Tenants, their API keys, limits and policies.
 
-`TenantStore` and `LimitTable` read them from SQL, `TenantChanges` writes them within a transaction of the caller's;
-`Authenticator` answers for every request from memory.
+`TenantStore` and `LimitTable` read them from SQL; `TenantChanges` writes them within the caller's transaction.
+`Authenticator` answers every request from memory.
 """
 
 from gateway.tenancy.authenticator import Authenticator

@@ -1,16 +1,16 @@
-"""From a presented key to a principal, from memory.
+"""Authenticator: from a presented key to a principal, from memory.
 
-What a request waits for:
+How long a request waits:
 
-    age of what is known of the key      the database answers          it does not
-    up to REFRESH_S                      nothing                       nothing
-    up to MAX_LAG_S                      nothing; read again behind    nothing
-    older                                one read                      nothing, up to MAX_OUTAGE_S; then refused
-    nothing known                        one read                      refused: `StoreUnavailable`
+    age of the cached read               database available            database away
+    up to REFRESH_S                      no wait                       no wait
+    up to MAX_LAG_S                      no wait; read in background   no wait
+    older                                one read                      no wait up to MAX_OUTAGE_S; then refused
+    no cached read                       one read                      refused: `StoreUnavailable`
 
-So a revoked key is refused at most MAX_LAG_S + READ_TIMEOUT_S = 5 s after its revocation while the database
-answers, and MAX_OUTAGE_S after it when it does not. Age counts from before the read was sent. That the database
-answers again is noticed within RETRY_S + READ_TIMEOUT_S = 3 s, with or without requests.
+A revoked key is therefore refused at most MAX_LAG_S + READ_TIMEOUT_S = 5 s after its revocation while the database
+answers, and MAX_OUTAGE_S after it during an outage. Age counts from before the read was sent. The end of an outage is
+noticed within RETRY_S + READ_TIMEOUT_S = 3 s, with or without requests.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ REFRESH_S = 1.5
 MAX_LAG_S = 3.0
 READ_TIMEOUT_S = 2.0
 RETRY_S = 1.0
-"""How long after a read that failed the next one is tried."""
+"""Seconds between a failed read and the next one."""
 MAX_OUTAGE_S = 15 * 60.0
 
 MAX_KNOWN_KEYS = 100_000
@@ -49,25 +49,25 @@ _log = logging.getLogger(__name__)
 
 
 class KeySource(Protocol[Who_co]):
-    """Where keys are read from: `TenantStore`, or a stand-in. Raises `StoreUnavailable`."""
+    """Source of keys: `TenantStore`, or a stand-in. Raises `StoreUnavailable`."""
 
-    async def active_keys(self, public_ids: Sequence[str]) -> Mapping[str, ActiveKey[Who_co]]: ...
+    async def active_keys(self, public_ids: Sequence[str]) -> Mapping[str, ActiveKey[Who_co]]:
+        """The active keys among `public_ids`, by public id."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Read(Generic[Who]):
-    """What the database said of a public id (None: nothing that opens), asked at `at` by the clock."""
+    """Result of a read of a public id, sent at `at` by the clock. `key`: None if no active key has the id."""
 
     key: ActiveKey[Who] | None
     at: float
 
 
 class Authenticator(Generic[Who]):
-    """Checks keys of one kind, named by their prefix. One per process, on one event loop; `aclose` ends a read that is
-    under way.
+    """Checks keys of one kind, identified by their prefix. One per process, on one event loop.
 
-    `clock` counts seconds and never goes back. `now` is the time of day: a key that ends at an instant ends then,
-    whatever is remembered of it.
+    `clock`: monotonic seconds. `now`: time of day; a key expires exactly at its instant, whatever is cached. `aclose`
+    cancels a read in progress.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Authenticator(Generic[Who]):
         self._prefix = prefix
         self._clock = clock
         self._now = now
-        # Apart, so that a flood of made-up keys cannot push out real ones.
+        # Separate, so a flood of invented keys cannot evict real ones.
         self._known: LRUCache[str, _Read[Who]] = LRUCache(MAX_KNOWN_KEYS)
         self._unknown: LRUCache[str, _Read[Who]] = LRUCache(MAX_UNKNOWN_KEYS)
         self._wanted: dict[str, asyncio.Future[None]] = {}
@@ -92,11 +92,12 @@ class Authenticator(Generic[Who]):
         self._outage = False
 
     async def authenticate(self, presented: str) -> Who:
-        """Who presents this key. The work after parsing is the same for known and unknown public ids.
+        """The owner of the presented key. After parsing, known and unknown public ids take the same work, and digests
+        are compared in constant time.
 
         Raises:
             InvalidKey: malformed, unknown, revoked, expired, or its tenant is suspended.
-            StoreUnavailable: the database does not answer, and this key was not seen lately.
+            StoreUnavailable: the database does not answer, and there is no recent read of this key.
         """
         presented_key = parse_key(presented, self._prefix)
         presented_digest = presented_key.digest(self._pepper)
@@ -108,10 +109,11 @@ class Authenticator(Generic[Who]):
         return key.principal
 
     async def in_use(self, public_id: str) -> Who:
-        """Who a key stands for that was presented earlier, as sessions know it: by its public id alone.
+        """The owner of a key that was presented earlier, by its public id alone. Console sessions use it.
 
         Raises:
-            InvalidKey, StoreUnavailable: as `authenticate` would for the key itself.
+            InvalidKey: as in `authenticate`.
+            StoreUnavailable: as in `authenticate`.
         """
         key = await self._find(public_id)
         if key is None or self._has_ended(key):
@@ -119,6 +121,7 @@ class Authenticator(Generic[Who]):
         return key.principal
 
     async def aclose(self) -> None:
+        """Cancel a read in progress."""
         if self._reader is not None:
             self._reader.cancel()
             await asyncio.wait([self._reader])
@@ -135,7 +138,7 @@ class Authenticator(Generic[Who]):
             await asyncio.shield(pending)
             read = self._remembered(public_id)
             age = self._age(read)
-        # Only an outage stretches what is known: a flood that fills the queue must not keep a revoked key alive.
+        # Only an outage extends the age of a cached read: a flood that fills the queue must not keep a revoked key.
         stretched = self._outage and read is not None and read.key is not None and age <= MAX_OUTAGE_S
         if read is not None and (age <= MAX_LAG_S or stretched):
             return read.key
@@ -157,8 +160,8 @@ class Authenticator(Generic[Who]):
         reads[public_id] = read
 
     def _request_read(self, public_id: str) -> asyncio.Future[None] | None:
-        """Have a public id read; the future ends with the attempt. None: not in an outage, nor when too many
-        wait already."""
+        """Queue a read of a public id. The future completes with the attempt. None: the database is away, or the queue
+        is full."""
         pending = self._wanted.get(public_id)
         if pending is None and not self._outage and len(self._wanted) < MAX_WAITING_READS:
             pending = asyncio.get_running_loop().create_future()
@@ -168,8 +171,8 @@ class Authenticator(Generic[Who]):
         return pending
 
     async def _read_wanted(self) -> None:
-        """Read what is wanted, one query at a time: what is asked for meanwhile goes with the next query, so
-        no flood of keys takes more than one connection. In an outage, go on asking until there is an answer."""
+        """Read the queued ids, one query at a time: ids that arrive during a query go with the next one, so a flood of
+        keys takes one connection. In an outage, repeat until the database answers."""
         try:
             while self._wanted or self._outage:
                 if self._outage:

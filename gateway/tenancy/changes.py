@@ -1,6 +1,6 @@
-"""Changes of tenants and keys, inside a transaction of the caller's.
+"""Changes of tenants and keys, within the caller's transaction.
 
-What is changed is read and locked first, so that the record before and the record after a change are both true.
+Each row is read and locked before it is changed, so the records before and after a change are consistent.
 """
 
 import re
@@ -32,12 +32,12 @@ from gateway.tenancy.tables import KeyRow, TenantRow
 _TENANT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 MAX_KEY_NAME_CHARS = 128
 MAX_OVERLAP = timedelta(days=90)
-"""How long two keys of a rotation may both be good."""
+"""Longest time for which both keys of a rotation are valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyGrant:
-    """What a new key is for. `scopes` and `models`: None is everything. `expires_at`: None is never."""
+    """What a new key may do. `scopes`, `models`: None allows all. `expires_at`: None means never."""
 
     name: str = ""
     scopes: Collection[str] | None = None
@@ -46,7 +46,7 @@ class KeyGrant:
 
 
 class TenantChanges:
-    """Writes on an open connection; the caller commits, or rolls back after an error."""
+    """Writes on an open connection. The caller commits, or rolls back after an error."""
 
     def __init__(
         self, connection: AsyncConnection, pepper: bytes, now: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -56,7 +56,8 @@ class TenantChanges:
         self._now = now
 
     async def create_tenant(self, name: str, tier: Tier) -> Tenant:
-        """
+        """Create a tenant.
+
         Raises:
             InvalidName: not 1 to 64 letters, digits and . _ - starting with a letter or digit.
             TenantExists: the name is taken.
@@ -80,17 +81,19 @@ class TenantChanges:
         return await self._locked_tenant(TenantRow.id == tenant_id, "there is no such tenant")
 
     async def tenant_named(self, name: str) -> Tenant:
-        """As `tenant`."""
+        """A tenant by name, locked until the transaction ends. Raises UnknownTenant."""
         return await self._locked_tenant(TenantRow.name == name, f"there is no tenant named {name}")
 
     async def set_tier(self, tenant: Tenant, tier: Tier) -> Tenant:
+        """Change the tenant's tier."""
         return await self._change_tenant(replace(tenant, tier=tier))
 
     async def suspend(self, tenant: Tenant) -> Tenant:
-        """Refuse all its keys from now on. Suspending twice keeps the first time."""
+        """Refuse all keys of a tenant from now on. A second suspension keeps the first time."""
         return await self._change_tenant(replace(tenant, disabled_at=tenant.disabled_at or self._now()))
 
     async def resume(self, tenant: Tenant) -> Tenant:
+        """Accept the keys of a suspended tenant again."""
         return await self._change_tenant(replace(tenant, disabled_at=None))
 
     async def key(self, public_id: str) -> KeyRecord:
@@ -106,22 +109,24 @@ class TenantChanges:
         return key_record(row)
 
     async def create_key(self, tenant: Tenant, grant: KeyGrant) -> CreatedKey:
-        """
+        """Create a key. Its plaintext is returned once and not stored.
+
         Raises:
             InvalidName: the key's name is longer than 128 characters or has unprintable ones.
-            InvalidGrant: scopes or models that cannot be.
-            InvalidExpiry: it would have expired already.
+            InvalidGrant: the scopes or models are not valid.
+            InvalidExpiry: the key would have expired already.
         """
         if grant.expires_at is not None and grant.expires_at <= self._now():
             raise InvalidExpiry("a key's expires_at must be in the future")
         return await self._insert_key(tenant.id, tenant.name, grant, lineage=None)
 
     async def rotate_key(self, old: KeyRecord, old_valid_until: datetime) -> tuple[KeyRecord, CreatedKey]:
-        """Give a key a successor with the same name, grants and limits. The old one goes on until `old_valid_until`;
-        an instant that has passed ends it now. An earlier end of its own stands, and so it does for the successor.
+        """Create a successor of a key, with the same name, grants and limits. The old key stays valid until
+        `old_valid_until`; an instant in the past ends it now. An earlier expiry of the old key stays, and applies to
+        the successor too.
 
         Raises:
-            KeyNotInUse: it is revoked, has expired or has been rotated.
+            KeyNotInUse: the key is revoked, has expired or has been rotated.
             InvalidExpiry: the overlap is longer than `MAX_OVERLAP`.
         """
         now = self._now()
@@ -143,16 +148,17 @@ class TenantChanges:
     async def set_grants(
         self, key: KeyRecord, scopes: Collection[str] | None, models: Collection[str] | None
     ) -> KeyRecord:
-        """
+        """Replace a key's scopes and models.
+
         Raises:
-            InvalidGrant: scopes or models that cannot be.
+            InvalidGrant: the scopes or models are not valid.
         """
         changed = replace(key, scopes=check_scopes(scopes), models=check_models(models))
         await self._change_key(changed, scopes=changed.scopes, models=changed.models)
         return changed
 
     async def revoke_key(self, key: KeyRecord) -> KeyRecord:
-        """Refuse a key from now on, for good. Revoking twice keeps the first time."""
+        """Refuse a key from now on, permanently. A second revocation keeps the first time."""
         revoked = replace(key, revoked_at=key.revoked_at or self._now())
         await self._change_key(revoked, revoked_at=revoked.revoked_at)
         return revoked

@@ -1,4 +1,4 @@
-"""Opening the SQL database: SQLite alone, PostgreSQL in production, one URL apart."""
+"""Opens the SQL database: SQLite for one gateway, PostgreSQL in production, chosen by URL."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -14,17 +14,17 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from gateway.tenancy.errors import StoreUnavailable
 
 ANSWER_TIMEOUT_S = 5
-"""How long a connection, a statement or SQLite's write lock may be waited for."""
+"""Timeout in seconds of a connection, a statement and SQLite's write lock."""
 
 
 def open_database(url: str) -> AsyncEngine:
-    """An engine over `url` (as `Settings` normalises it). Connects on first use; the caller disposes of it.
+    """An engine for `url` (as `Settings` normalises it). Connects on first use; the caller disposes of it.
 
-    SQLite runs in WAL mode, so readers never wait for the writer, with synchronous=FULL: writes here are rare
-    (a key made, a key revoked) and none may be forgotten by a power cut.
+    SQLite runs in WAL mode, so readers never wait for the writer, with synchronous=FULL: writes are rare, and none may
+    be lost in a power failure.
 
     Raises:
-        StoreUnavailable: the folder of an SQLite database cannot be made.
+        StoreUnavailable: the folder of an SQLite database cannot be created.
     """
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
@@ -44,9 +44,9 @@ def open_database(url: str) -> AsyncEngine:
 
 @contextmanager
 def answering() -> Iterator[None]:
-    """Turn every way in which a database fails to answer into `StoreUnavailable`.
+    """Turn every failure of a database to answer into `StoreUnavailable`.
 
-    A violated constraint is an answer, and passes through. The driver's own text is dropped: it may name hosts
+    A violated constraint is an answer, and passes through. The driver's own message is dropped, as it may name hosts
     and users.
     """
     try:
@@ -60,10 +60,10 @@ def answering() -> Iterator[None]:
 
 @asynccontextmanager
 async def writing(database: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-    """A transaction to read in and then write: committed at the end of the block, rolled back by an error.
+    """A transaction that reads and then writes: committed at the end of the block, rolled back by an error.
 
-    SQLite's one write lock is taken at once: what was read stays true, and a second writer waits for the first instead
-    of failing half-way. On PostgreSQL the block locks the rows it reads.
+    SQLite's write lock is taken at the start, so what was read stays true and a second writer waits instead of failing
+    in the middle. On PostgreSQL the block locks the rows that it reads.
     """
     with answering():
         async with database.connect() as connection:

@@ -1,18 +1,18 @@
-"""What can go wrong with tenants and keys. Messages are one line and never hold a key or a secret."""
+"""Errors of tenants and keys. Messages are one line and never contain a key or a secret."""
 
 from gateway.errors import OperatorError
 
 
 class TenancyError(OperatorError):
-    """Base of this package's errors."""
+    """Base class of this package's errors."""
 
 
 class InvalidName(TenancyError):
-    """A tenant's or key's name that is not allowed."""
+    """The name of a tenant or key is not allowed."""
 
 
 class TenantExists(TenancyError):
-    """The name of the tenant to create is taken."""
+    """The name of the new tenant is taken."""
 
 
 class UnknownTenant(TenancyError):
@@ -28,11 +28,11 @@ class UnknownAdminKey(TenancyError):
 
 
 class InvalidGrant(TenancyError):
-    """Scopes or models that a key cannot have."""
+    """The scopes or models of a key are not valid."""
 
 
 class InvalidExpiry(TenancyError):
-    """An end of a key's life that cannot be."""
+    """The expiry of a key is not valid."""
 
 
 class KeyNotInUse(TenancyError):
@@ -40,17 +40,17 @@ class KeyNotInUse(TenancyError):
 
 
 class InvalidLimit(TenancyError):
-    """A limit out of range, or of something that cannot have one."""
+    """A limit is out of range, or its scope cannot have one."""
 
 
 class InvalidKey(TenancyError):
-    """The presented key opens nothing: malformed, unknown, revoked, or of a disabled tenant. Which of these is
-    never said."""
+    """The presented key is not valid: malformed, unknown, revoked, or of a suspended tenant. Clients are never shown
+    which."""
 
 
 class StoreUnavailable(TenancyError):
-    """The database does not answer, and what is known without it is not enough."""
+    """The database does not answer, and cached data does not suffice."""
 
 
 class SchemaMismatch(TenancyError):
-    """The database was made by a newer version of this program."""
+    """A newer version of this program has migrated the database."""

@@ -10,20 +10,20 @@ MAX_MODEL_CHARS = 128
 
 
 class KeyScope(StrEnum):
-    """Each is a family of endpoints."""
+    """Scope of a key: a family of endpoints."""
 
     CHAT = "chat"
     COMPLETIONS = "completions"
     EMBEDDINGS = "embeddings"
     USAGE = "usage"
-    """What the tenant has used, and its limits."""
+    """The tenant's usage and limits."""
 
 
 def check_scopes(scopes: Collection[str] | None) -> tuple[KeyScope, ...] | None:
-    """Each once, in one order. None: all there are, and those to come.
+    """The scopes, each once and in a fixed order. None: all, including future ones.
 
     Raises:
-        InvalidGrant: none at all, or an unknown one.
+        InvalidGrant: there are none, or one is unknown.
     """
     if scopes is None:
         return None
@@ -34,10 +34,10 @@ def check_scopes(scopes: Collection[str] | None) -> tuple[KeyScope, ...] | None:
 
 
 def check_models(models: Iterable[str] | None) -> tuple[str, ...] | None:
-    """Each once, sorted. None: all there are, and those to come.
+    """The models, each once and sorted. None: all, including future ones.
 
     Raises:
-        InvalidGrant: none at all, too many, or what cannot be a name.
+        InvalidGrant: there are none or too many, or one is not a valid name.
     """
     if models is None:
         return None

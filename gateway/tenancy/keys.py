@@ -1,8 +1,8 @@
-"""API keys: `tp-<public id>-<secret>` of a tenant's app, `tpa-...` of an administrator.
+"""API keys: `tp-<public id>-<secret>` of a tenant, `tpa-...` of an administrator.
 
-The public id (12 of a-z0-9) names a key in logs, limits and commands. The secret (43 of base 62: 256 bits) is
-shown once. The store keeps HMAC-SHA256(pepper, whole key), so a stolen database opens nothing; a slow password
-hash would add nothing to 256 random bits and cost every request.
+The public id (12 of a-z0-9) names a key in logs, limits and commands. The secret (43 of base 62: 256 bits) is shown
+once. The store keeps HMAC-SHA256(pepper, whole key) (RFC 2104), so a stolen database contains no usable key. A slow
+password hash would add nothing to 256 random bits and cost every request.
 """
 
 import hmac
@@ -19,9 +19,9 @@ _BODY_CHARS = len("-") + PUBLIC_ID_CHARS + len("-") + SECRET_CHARS
 
 TENANT_PREFIX = "tp"
 ADMIN_PREFIX = "tpa"
-"""A key of the one kind is never taken for one of the other: the prefix is part of what is hashed."""
+"""Keys of one kind are never accepted as the other, as the prefix is part of the hashed key."""
 KEY_CHARS = len(TENANT_PREFIX) + _BODY_CHARS
-"""Of a tenant's key."""
+"""Length of a tenant's key."""
 
 _PUBLIC_ID_ALPHABET = string.ascii_lowercase + string.digits
 _SECRET_ALPHABET = string.ascii_letters + string.digits
@@ -31,31 +31,33 @@ _KEY = re.compile(f"([a-z]{{2,3}})-([a-z0-9]{{{PUBLIC_ID_CHARS}}})-[A-Za-z0-9]{{
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A well-formed key. `plaintext` is the whole of it and stays out of the repr."""
+    """A well-formed key. `plaintext`: the whole key, left out of the repr."""
 
     public_id: str
     plaintext: str = field(repr=False)
 
     @property
     def last_four(self) -> str:
+        """The last four characters, for display."""
         return self.plaintext[-4:]
 
     def digest(self, pepper: bytes) -> bytes:
-        """What the store keeps: 32 bytes."""
+        """HMAC-SHA256 of the key under the pepper: the 32 bytes that the store keeps."""
         return hmac.digest(pepper, self.plaintext.encode("ascii"), "sha256")
 
 
 def new_key(prefix: str = TENANT_PREFIX) -> ApiKey:
+    """A random key of this kind."""
     public_id = "".join(secrets.choice(_PUBLIC_ID_ALPHABET) for _ in range(PUBLIC_ID_CHARS))
     secret = "".join(secrets.choice(_SECRET_ALPHABET) for _ in range(SECRET_CHARS))
     return ApiKey(public_id, f"{prefix}-{public_id}-{secret}")
 
 
 def parse_key(presented: str, prefix: str = TENANT_PREFIX) -> ApiKey:
-    """Read a key as a client sent it: exact length, exact alphabet, nothing around it.
+    """Parse a key as a client sent it: exact length and alphabet, without surrounding characters.
 
     Raises:
-        InvalidKey: it is not of that form, or of the other kind.
+        InvalidKey: it is malformed, or of the other kind.
     """
     if len(presented) != len(prefix) + _BODY_CHARS:
         raise InvalidKey("not an API key")
@@ -66,4 +68,5 @@ def parse_key(presented: str, prefix: str = TENANT_PREFIX) -> ApiKey:
 
 
 def is_public_id(text: str) -> bool:
+    """Whether the text has the form of a public id."""
     return _PUBLIC_ID.fullmatch(text) is not None

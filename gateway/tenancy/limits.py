@@ -1,7 +1,7 @@
-"""What tenants may use: limits in the SQL store.
+"""Limits of tenants in the SQL store.
 
-Requests never come here: the limits of a tenant are read together with its keys and travel with the `Principal`, so
-they are as fresh as a revocation is, through the same cache and the same outages.
+Requests do not read them from here: a tenant's limits are read together with its keys and are part of the `Principal`.
+They are thus as fresh as a revocation, through the same cache and the same outages.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,11 +16,13 @@ from gateway.tenancy.errors import InvalidLimit, UnknownKey
 from gateway.tenancy.tables import KeyRow, LimitRow, TenantRow
 
 MAX_LIMIT = 2**53 - 1
-"""So that Redis' Lua counts exactly; 9 million dollars a month."""
+"""Upper bound that Redis' Lua counts exactly; 9 million dollars a month."""
 MAX_MODEL_CHARS = 128
 
 
 class ScopeKind(StrEnum):
+    """What a limit applies to."""
+
     KEY = "key"
     TENANT = "tenant"
     MODEL = "model"
@@ -29,9 +31,9 @@ class ScopeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What is stated for one scope. None: nothing is, so it does not bind.
+    """Limits of one scope. None: not stated, so it does not apply.
 
-    `context_tokens` bounds prompt and answer of one request together. A month is the calendar's, UTC.
+    `context_tokens` bounds prompt and answer of one request together. Months are calendar months, UTC.
     """
 
     requests_per_minute: int | None = None
@@ -47,7 +49,7 @@ LIMIT_NAMES = tuple(field.name for field in fields(Limits))
 
 @dataclass(frozen=True, slots=True)
 class ScopedLimits:
-    """`scope_id` is a key's public id, a model's served name, or "" for the tenant."""
+    """Limits with their scope. `scope_id`: a key's public id, a model's served name, or "" for the tenant."""
 
     kind: ScopeKind
     scope_id: str
@@ -70,13 +72,13 @@ class LimitRecord:
 
 
 class LimitTable:
-    """Reads limits for the command line. Every method raises `StoreUnavailable` when the database does not answer."""
+    """Reads limits for the command line. Every method raises `StoreUnavailable` if the database does not answer."""
 
     def __init__(self, database: AsyncEngine) -> None:
         self._database = database
 
     async def list_limits(self) -> tuple[LimitRecord, ...]:
-        """All that is stated, by tenant."""
+        """All stated limits, by tenant."""
         query = _RECORDS.order_by(TenantRow.name, LimitRow.kind, LimitRow.scope_id)
         with answering():
             async with self._database.connect() as connection:
@@ -86,17 +88,17 @@ class LimitTable:
 
 @dataclass(frozen=True, slots=True)
 class LimitScope:
-    """Where limits are stated: `limit_scope` makes it."""
+    """A validated scope of limits, made by `limit_scope`."""
 
     kind: ScopeKind
     id: str
 
 
 async def limit_scope(connection: AsyncConnection, tenant_id: str, kind: ScopeKind, scope_id: str) -> LimitScope:
-    """The scope that limits of this tenant, key or model are stated under. All keys of a chain of rotations are one.
+    """The scope of limits of this tenant, key or model. All keys of a chain of rotations share one scope.
 
     Raises:
-        InvalidLimit: a model's name that cannot be.
+        InvalidLimit: the model's name is not valid.
         UnknownKey: the tenant has no such key.
     """
     match kind:
@@ -117,10 +119,10 @@ async def limit_scope(connection: AsyncConnection, tenant_id: str, kind: ScopeKi
 async def write_limits(
     connection: AsyncConnection, tenant_id: str, scope: LimitScope, changes: Mapping[str, int | None]
 ) -> None:
-    """Change some limits of a scope, which `check_limits` has checked.
+    """Change some limits of a scope. The changes have passed `check_limits`.
 
     Raises:
-        IntegrityError: somebody else has stated the scope's first limits meanwhile.
+        IntegrityError: another transaction has stated the scope's first limits.
     """
     row = {"tenant_id": tenant_id, "kind": scope.kind.value, "scope_id": scope.id}
     here = [getattr(LimitRow, name) == value for name, value in row.items()]
@@ -132,7 +134,7 @@ async def write_limits(
 async def read_limits(
     connection: AsyncConnection, tenant_ids: Iterable[str]
 ) -> Mapping[str, Mapping[ScopeKind, Mapping[str, Limits]]]:
-    """What is stated for tenants: by tenant id, kind and scope id."""
+    """Limits of tenants, by tenant id, kind and scope id."""
     query = select(LimitRow.tenant_id, LimitRow.kind, LimitRow.scope_id, *_LIMIT_COLUMNS).where(
         LimitRow.tenant_id.in_(tuple(tenant_ids))
     )
@@ -143,7 +145,7 @@ async def read_limits(
 
 
 def limits_of_key(stated: Mapping[ScopeKind, Mapping[str, Limits]], lineage: str) -> tuple[ScopedLimits, ...]:
-    """Of what is stated for a tenant, what concerns keys of one lineage: not the other keys' limits."""
+    """The part of a tenant's limits that applies to keys of one lineage: without other keys' limits."""
     return tuple(
         ScopedLimits(kind, scope_id, limits)
         for kind, scopes in stated.items()
@@ -153,9 +155,10 @@ def limits_of_key(stated: Mapping[ScopeKind, Mapping[str, Limits]], lineage: str
 
 
 def check_limits(changes: Mapping[str, int | None]) -> None:
-    """
+    """Check names and ranges of limits.
+
     Raises:
-        InvalidLimit: a name that is none, or a number out of range.
+        InvalidLimit: a name is unknown, or a number is out of range.
     """
     for name, limit in changes.items():
         if name not in LIMIT_NAMES:

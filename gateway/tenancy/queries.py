@@ -1,4 +1,4 @@
-"""From rows to records of tenants and keys."""
+"""Queries of tenants and keys, and their records from rows."""
 
 from typing import Any
 
@@ -28,10 +28,12 @@ KEY_COLUMNS = select(
 
 
 def tenant_record(row: Row[*tuple[Any, ...]]) -> Tenant:
+    """The tenant of a row of `TENANT_COLUMNS`."""
     return Tenant(row.id, row.name, row.tier, row.created_at, row.disabled_at)
 
 
 def key_record(row: Row[*tuple[Any, ...]]) -> KeyRecord:
+    """The key of a row of `KEY_COLUMNS`."""
     return KeyRecord(
         row.public_id,
         row.tenant_name,
@@ -49,7 +51,8 @@ def key_record(row: Row[*tuple[Any, ...]]) -> KeyRecord:
 
 
 async def key_of(connection: AsyncConnection, public_id: str) -> KeyRecord:
-    """
+    """The key with this public id.
+
     Raises:
         UnknownKey: no key has this public id.
     """
@@ -60,7 +63,8 @@ async def key_of(connection: AsyncConnection, public_id: str) -> KeyRecord:
 
 
 async def tenant_of(connection: AsyncConnection, tenant_id: str) -> Tenant:
-    """
+    """The tenant with this id.
+
     Raises:
         UnknownTenant: no tenant has this id.
     """
@@ -71,7 +75,8 @@ async def tenant_of(connection: AsyncConnection, tenant_id: str) -> Tenant:
 
 
 async def require_tenant(connection: AsyncConnection, tenant_id: str) -> None:
-    """
+    """Check that a tenant exists.
+
     Raises:
         UnknownTenant: no tenant has this id.
     """
@@ -80,10 +85,11 @@ async def require_tenant(connection: AsyncConnection, tenant_id: str) -> None:
 
 
 async def tenant_id_of(connection: AsyncConnection, tenant_name: str, *, lock: bool = False) -> str:
-    """With a lock, changes of what is the tenant's follow one another until the transaction ends.
+    """The id of the tenant with this name. `lock`: lock the tenant until the transaction ends, which serialises changes
+    of its data.
 
     Raises:
-        UnknownTenant: no such tenant.
+        UnknownTenant: no tenant has this name.
     """
     query = select(TenantRow.id).where(TenantRow.name == tenant_name)
     tenant_id: str | None = await connection.scalar(query.with_for_update() if lock else query)

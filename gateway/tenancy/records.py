@@ -1,4 +1,4 @@
-"""What the rest of the program knows of tenants and keys."""
+"""Records of tenants and keys, for the rest of the program."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -10,15 +10,16 @@ from gateway.tenancy.limits import ScopedLimits
 from gateway.tenancy.routing_policy import NO_POLICY, RoutingPolicy
 
 Who = TypeVar("Who", covariant=True)
-"""Who a key stands for: a tenant's `Principal`, or an administrator."""
+"""Owner of a key: a tenant's `Principal`, or an administrator."""
 
 Tier = str
-"""What a tenant pays for: the name of a service class. The settings say which there are; the store does not know."""
+"""What a tenant pays for: the name of a service class. The settings define the classes; the store does not check the
+name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """`disabled_at`: since when it is suspended; its keys open nothing."""
+    """A tenant. `disabled_at`: start of its suspension, during which its keys are refused; None: it is active."""
 
     id: str
     name: str
@@ -29,10 +30,10 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """What is known of a key once its secret has been shown.
+    """The record of a key, without its secret.
 
-    `scopes` and `models`: what it may do; None is everything. `rotated_to`: the key that took its place, while it went
-    on until `expires_at`. `lineage`: the first key of such a chain, which its limits go by.
+    `scopes`, `models`: what it may do; None allows all. `rotated_to`: its successor; the key itself stays valid until
+    `expires_at`. `lineage`: public id of the first key of a chain of rotations, which owns the limits.
     """
 
     public_id: str
@@ -51,7 +52,7 @@ class KeyRecord:
 
 @dataclass(frozen=True, slots=True)
 class CreatedKey:
-    """A new key. Its plaintext exists here and nowhere else."""
+    """A new key. Only this value has its plaintext."""
 
     record: KeyRecord
     plaintext: str = field(repr=False)
@@ -59,12 +60,12 @@ class CreatedKey:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who is asking, for what, and what is stated of how much.
+    """The authenticated caller: who asks, for what, and within which limits.
 
-    `key_id` is the key's public id. `lineage` is what limits of the key go by: the public id of the first of a chain
-    of rotated keys ("": it is the first). `scopes` and `models`: None is everything. `credit_nanodollars` is all that
-    the tenant ever paid in advance; None: it pays afterwards. `routing` is the tenant's policy, and `session_window`
-    what it wants of its sessions; None: what the settings say.
+    `key_id`: the key's public id. `lineage`: public id of the first key of its chain of rotations, which owns the
+    limits; "": this key is the first. `scopes`, `models`: None allows all. `credit_nanodollars`: all that the tenant
+    has paid in advance; None: it is billed afterwards. `routing`: the tenant's routing policy. `session_window`: the
+    tenant's session policy; None: the settings apply.
     """
 
     tenant_id: str
@@ -80,15 +81,17 @@ class Principal:
     session_window: SessionWindow | None = None
 
     def may(self, scope: KeyScope) -> bool:
+        """Whether the key has a scope."""
         return self.scopes is None or scope in self.scopes
 
     def may_use(self, model: str) -> bool:
+        """Whether the key may use a model."""
         return self.models is None or model in self.models
 
 
 @dataclass(frozen=True, slots=True)
 class ActiveKey(Generic[Who]):
-    """A key that opens the door to whoever presents the plaintext of `digest`, before `expires_at`."""
+    """A key that authenticates the bearer of the plaintext with `digest`, before `expires_at`."""
 
     digest: bytes = field(repr=False)
     principal: Who

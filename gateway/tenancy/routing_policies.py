@@ -1,4 +1,4 @@
-"""Tenants' routing policies in the SQL store. As limits do, they are read together with a tenant's keys."""
+"""Tenants' routing policies in the SQL store. Like limits, they are read together with a tenant's keys."""
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -14,14 +14,14 @@ from gateway.tenancy.tables import RoutingPolicyRow
 
 
 class RoutingPolicyTable:
-    """For the command line. Every method raises `StoreUnavailable` when the database does not answer, and
-    `UnknownTenant` where there is no such tenant."""
+    """Reads policies for the command line. Every method raises `StoreUnavailable` if the database does not answer, and
+    `UnknownTenant` if there is no such tenant."""
 
     def __init__(self, database: AsyncEngine) -> None:
         self._database = database
 
     async def policy_of(self, tenant_name: str) -> RoutingPolicy:
-        """What is stated for a tenant, or the default."""
+        """A tenant's policy, or the default."""
         with answering():
             async with self._database.connect() as connection:
                 tenant_id = await tenant_id_of(connection, tenant_name)
@@ -29,17 +29,18 @@ class RoutingPolicyTable:
 
 
 async def read_policies(connection: AsyncConnection, tenant_ids: Iterable[str]) -> Mapping[str, RoutingPolicy]:
-    """What is stated for tenants, by tenant id."""
+    """Stated policies, by tenant id."""
     query = select(*_COLUMNS).where(RoutingPolicyRow.tenant_id.in_(tuple(tenant_ids)))
     return {row.tenant_id: _policy(row) for row in (await connection.execute(query)).all()}
 
 
 async def read_policy(connection: AsyncConnection, tenant_id: str) -> RoutingPolicy:
+    """A tenant's policy, or the default."""
     return (await read_policies(connection, [tenant_id])).get(tenant_id, NO_POLICY)
 
 
 async def write_policy(connection: AsyncConnection, tenant_id: str, policy: RoutingPolicy) -> None:
-    """State all of a tenant's policy. The caller holds a lock on the tenant."""
+    """Replace a tenant's policy. The caller holds a lock on the tenant."""
     values = {
         "preference": policy.preference.value,
         "degrade": policy.degrade,

@@ -1,4 +1,4 @@
-"""What a tenant wants of routing. It travels with the tenant's keys, so routing asks no store."""
+"""A tenant's routing policy. It is part of the `Principal`, so routing reads no store."""
 
 import re
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ MODEL_NAME = r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}"
 
 
 class InvalidPolicy(OperatorError):
-    """A policy that cannot be. `param` is the field at fault."""
+    """A policy is not valid. `param`: the field at fault."""
 
     def __init__(self, param: str, message: str) -> None:
         super().__init__(message)
@@ -21,7 +21,8 @@ class InvalidPolicy(OperatorError):
 
 
 class Preference(StrEnum):
-    """What counts more where a question is neither plainly easy nor plainly hard. Each is a threshold of the score."""
+    """Trade-off between quality and cost for questions of medium difficulty. Each value is a threshold of the
+    complexity score."""
 
     QUALITY = "quality"
     BALANCED = "balanced"
@@ -30,17 +31,16 @@ class Preference(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RoutingPolicy:
-    """How a tenant's requests find their model. The default takes nothing into its own hands: a model that was named
-    answers, or nobody.
+    """How a tenant's requests are routed. The default changes nothing: a named model answers, or the request fails.
 
-    `degrade`: the small model may stand in where the large one's queue is long. `degrade_near_budget`: it may where a
-    budget is too small for the large one's answer. `cascade_percent`: routed questions go to the small model first,
-    and to the large one where the geometric mean of the probabilities of the answer's tokens is below so many percent;
-    None: no question is answered twice. `aliases`: names of the tenant's own for models and for routed pairs; a served
-    model of the same name goes first.
+    `degrade`: the small model may answer if the large one is saturated. `degrade_near_budget`: the small model may
+    answer if a budget is too small for the large one's answer. `cascade_percent`: routed questions go to the small
+    model first, and to the large one if the geometric mean of the answer's token probabilities is below this
+    percentage; None: no cascade. `aliases`: the tenant's own names for models and pairs; a served model of the same
+    name has priority.
 
     Raises:
-        InvalidPolicy
+        InvalidPolicy: a field is out of range.
     """
 
     preference: Preference = Preference.BALANCED

@@ -1,7 +1,7 @@
-"""Bringing the database's schema up to date.
+"""Migration of the database schema.
 
-Every command that opens the store calls `upgrade`, on SQLite and on PostgreSQL alike: it costs one SELECT where
-nothing is to do. Only one process at a time migrates; the others wait for it and find the work done.
+Every command that opens the store calls `upgrade`, on SQLite and on PostgreSQL: it costs one SELECT if the schema is
+current. One process at a time migrates; the others wait for it and find the work done.
 """
 
 import sys
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 ADVISORY_LOCK = 0x7475726E70696B65
-"""PostgreSQL's lock around a migration: any constant will do, as long as nothing else takes it."""
+"""PostgreSQL's advisory lock around a migration: an arbitrary constant that nothing else uses."""
 
 
 async def current_revision(database: AsyncEngine) -> str | None:
-    """The revision that the database stands at; None before the first.
+    """The database's revision; None before the first.
 
     Raises:
-        StoreUnavailable: it does not answer.
+        StoreUnavailable: the database does not answer.
     """
     with answering():
         async with database.connect() as connection:
@@ -38,11 +38,11 @@ async def current_revision(database: AsyncEngine) -> str | None:
 
 
 async def upgrade(url: str) -> bool:
-    """Apply the revisions that the database lacks, all or none. False: it lacked none.
+    """Apply the missing revisions, all or none. False: none were missing.
 
     Raises:
-        StoreUnavailable: it does not answer.
-        SchemaMismatch: a newer version of this program has migrated it further than this one knows.
+        StoreUnavailable: the database does not answer.
+        SchemaMismatch: a newer version of this program has migrated it further.
     """
     database = open_database(url)
     try:
@@ -52,7 +52,7 @@ async def upgrade(url: str) -> bool:
     if revision == migrations.HEAD:
         return False
 
-    # Loading Alembic takes as long as all the rest of a command.
+    # Importing Alembic takes as long as the rest of a command.
     from alembic import command
     from alembic.util import CommandError
 
@@ -66,19 +66,19 @@ async def upgrade(url: str) -> bool:
 
 
 def alembic_config(connection: Connection) -> "Config":
-    """Alembic's configuration, wherever the package is installed, for work on an open connection."""
+    """Alembic's configuration for work on an open connection, wherever the package is installed."""
     from alembic.config import Config
 
-    # Its own default is what stdout was when alembic was imported.
+    # Alembic's default is the stdout at the time of its import.
     config = Config(str(files(migrations) / "alembic.ini"), stdout=sys.stdout)
     config.attributes["connection"] = connection
     return config
 
 
 async def in_locked_transaction(url: str, action: Callable[[Connection], None]) -> None:
-    """Run `action` in one transaction that no other migration overlaps.
+    """Run `action` in one transaction that excludes other migrations.
 
-    Foreign keys are off meanwhile on SQLite, where altering a table means dropping and rebuilding it.
+    On SQLite foreign keys are off during it, as altering a table means dropping and rebuilding it.
     """
     database = open_database(url)
     try:

@@ -1,5 +1,4 @@
-"""What tenants want of sessions that outgrow their window, in the SQL store. As limits are, it is read together with a
-tenant's keys."""
+"""Tenants' session policies in the SQL store. Like limits, they are read together with a tenant's keys."""
 
 from collections.abc import Iterable, Mapping
 
@@ -13,14 +12,14 @@ from gateway.tenancy.tables import SessionWindowRow
 
 
 class SessionWindowTable:
-    """For the command line. Every method raises `StoreUnavailable` when the database does not answer, and
-    `UnknownTenant` where there is no such tenant."""
+    """Reads policies for the command line. Every method raises `StoreUnavailable` if the database does not answer, and
+    `UnknownTenant` if there is no such tenant."""
 
     def __init__(self, database: AsyncEngine) -> None:
         self._database = database
 
     async def window_of(self, tenant_name: str) -> SessionWindow | None:
-        """What is stated for a tenant; None: nothing is."""
+        """A tenant's policy; None: not stated."""
         with answering():
             async with self._database.connect() as connection:
                 tenant_id = await tenant_id_of(connection, tenant_name)
@@ -28,7 +27,7 @@ class SessionWindowTable:
 
 
 async def read_session_windows(connection: AsyncConnection, tenant_ids: Iterable[str]) -> Mapping[str, SessionWindow]:
-    """What is stated for tenants, by tenant id."""
+    """Stated policies, by tenant id."""
     query = select(SessionWindowRow.tenant_id, SessionWindowRow.policy).where(
         SessionWindowRow.tenant_id.in_(tuple(tenant_ids))
     )
@@ -36,7 +35,7 @@ async def read_session_windows(connection: AsyncConnection, tenant_ids: Iterable
 
 
 async def write_session_window(connection: AsyncConnection, tenant_id: str, window: SessionWindow | None) -> None:
-    """State it for a tenant; None: the settings' counts again. The caller holds a lock on the tenant."""
+    """Replace a tenant's policy; None: the settings apply again. The caller holds a lock on the tenant."""
     await connection.execute(delete(SessionWindowRow).where(SessionWindowRow.tenant_id == tenant_id))
     if window is not None:
         await connection.execute(insert(SessionWindowRow).values(tenant_id=tenant_id, policy=window.value))

@@ -1,4 +1,4 @@
-"""Tenants and keys in the SQL store. Requests never come here: `Authenticator` reads through a cache."""
+"""Tenants and keys in the SQL store. Requests do not read it: `Authenticator` caches it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,22 +19,22 @@ from gateway.tenancy.tables import KeyRow, TenantRow
 
 
 class TenantStore:
-    """Reads tenants and keys; `TenantChanges` writes them. Every method raises `StoreUnavailable` when the database
-    does not answer."""
+    """Reads tenants and keys; `TenantChanges` writes them. Every method raises `StoreUnavailable` if the database does
+    not answer."""
 
     def __init__(self, database: AsyncEngine, pepper: bytes) -> None:
         self._database = database
         self._pepper_id = pepper_id(pepper)
 
     async def list_tenants(self) -> tuple[Tenant, ...]:
-        """All of them, by name."""
+        """All tenants, by name."""
         with answering():
             async with self._database.connect() as connection:
                 rows = (await connection.execute(select(*TENANT_COLUMNS).order_by(TenantRow.name))).all()
         return tuple(map(tenant_record, rows))
 
     async def list_keys(self, tenant_name: str | None = None) -> tuple[KeyRecord, ...]:
-        """All keys, or one tenant's, revoked ones too, by tenant and age.
+        """All keys, or one tenant's, revoked ones included, by tenant and age.
 
         Raises:
             UnknownTenant: no such tenant.
@@ -52,8 +52,8 @@ class TenantStore:
         return tuple(map(key_record, rows))
 
     async def active_keys(self, public_ids: Sequence[str]) -> Mapping[str, ActiveKey[Principal]]:
-        """Those of `public_ids` that are neither revoked nor of a suspended tenant, with their limits and
-        policies. Keys that have expired are among them, and say so."""
+        """The keys among `public_ids` that are neither revoked nor of a suspended tenant, with their limits and
+        policies. Expired keys are included, with their expiry."""
         query = (
             select(
                 KeyRow.public_id,
@@ -95,14 +95,14 @@ class TenantStore:
         }
 
     async def lineages(self) -> Mapping[str, str]:
-        """Of keys that took another's place: public id to that of the first of the chain."""
+        """Of keys that replaced another one: public id to the public id of the first key of the chain."""
         query = select(KeyRow.public_id, KeyRow.lineage).where(KeyRow.lineage != KeyRow.public_id)
         with answering():
             async with self._database.connect() as connection:
                 return {row.public_id: row.lineage for row in (await connection.execute(query)).all()}
 
     async def count_keys_of_other_peppers(self) -> int:
-        """Keys in use that no client can open here, as they were made under another pepper."""
+        """Number of active keys that were made under another pepper, so that no client can use them here."""
         query = select(func.count()).where(KeyRow.revoked_at.is_(None), KeyRow.pepper_id != self._pepper_id)
         with answering():
             async with self._database.connect() as connection:

@@ -1,5 +1,5 @@
-"""The SQL tables of tenants, their keys, limits and policies, and of administrators' keys. `migrations/` makes them; a
-test holds the two together."""
+"""SQL tables of tenants, their keys, limits and policies, and of administrators' keys. `migrations/` creates them; a
+test compares the two."""
 
 from datetime import UTC, datetime
 
@@ -30,25 +30,31 @@ NAMING_CONVENTION = {
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """An instant. SQLite drops the zone, so it is put back on reading; everything is written in UTC."""
+    """An instant, stored in UTC. SQLite drops the zone, so it is restored on reading."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """The instant in UTC, for the database."""
         return None if value is None else value.astimezone(UTC)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """The instant from the database, with its zone."""
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
 class Base(DeclarativeBase):
+    """Base class of all tables."""
+
     metadata = MetaData(naming_convention=NAMING_CONVENTION)
 
 
 class TenantRow(Base):
+    """A tenant."""
+
     __tablename__ = "tenants"
 
     id: Mapped[str] = mapped_column(String(36), primary_key=True)
@@ -59,10 +65,10 @@ class TenantRow(Base):
 
 
 class KeyRow(Base):
-    """`digest` is HMAC-SHA256 of the whole key under the pepper that `pepper_id` names.
+    """A tenant's key. `digest`: HMAC-SHA256 of the whole key under the pepper with id `pepper_id`.
 
-    `scopes` and `models` narrow what the key may do; NULL is everything. `lineage` is the public id of the first key
-    of a chain of rotations: limits and their windows belong to it, so that rotating a key resets nothing.
+    `scopes`, `models`: what the key may do; NULL allows all. `lineage`: public id of the first key of a chain of
+    rotations. It owns the limits and their windows, so a rotation resets nothing.
     """
 
     __tablename__ = "api_keys"
@@ -83,7 +89,7 @@ class KeyRow(Base):
 
 
 class AdminKeyRow(Base):
-    """A key of an administrator; `digest` as for a tenant's."""
+    """An administrator's key. `digest`: as for a tenant's key."""
 
     __tablename__ = "admin_keys"
     __table_args__ = (CheckConstraint("role IN ('admin', 'billing', 'viewer')", name="role"),)
@@ -100,8 +106,8 @@ class AdminKeyRow(Base):
 
 
 class LimitRow(Base):
-    """What is stated for one scope; `gateway.tenancy.limits.Limits` has the meaning of the numbers. `scope_id` is a
-    key's public id, a model's name, or "" for the tenant."""
+    """Limits of one scope; `gateway.tenancy.limits.Limits` defines the numbers. `scope_id`: a key's public id, a
+    model's name, or "" for the tenant."""
 
     __tablename__ = "limits"
     __table_args__ = (CheckConstraint("kind IN ('key', 'tenant', 'model')", name="kind"),)
@@ -118,7 +124,7 @@ class LimitRow(Base):
 
 
 class RoutingPolicyRow(Base):
-    """What is stated for a tenant; `gateway.tenancy.routing_policy.RoutingPolicy` has the meaning."""
+    """A tenant's routing policy, as in `gateway.tenancy.routing_policy.RoutingPolicy`."""
 
     __tablename__ = "routing_policies"
     __table_args__ = (CheckConstraint("preference IN ('quality', 'balanced', 'economy')", name="preference"),)
@@ -132,7 +138,7 @@ class RoutingPolicyRow(Base):
 
 
 class SessionWindowRow(Base):
-    """What a tenant has become of the oldest turns of its sessions; `gateway.sessions.policy.SessionWindow`."""
+    """A tenant's session policy, as in `gateway.sessions.policy.SessionWindow`."""
 
     __tablename__ = "session_windows"
     __table_args__ = (CheckConstraint("policy IN ('sliding', 'summary')", name="policy"),)

@@ -1,4 +1,4 @@
-"""Which tiers tenants have."""
+"""Tiers of the tenants."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from gateway.tenancy.tables import TenantRow
 
 
 async def count_tenants_by_tier(database: AsyncEngine) -> Mapping[Tier, int]:
-    """How many tenants that are not suspended each tier has.
+    """Number of active tenants in each tier.
 
     Raises:
         StoreUnavailable: the database does not answer.
