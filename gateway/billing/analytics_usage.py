@@ -1,4 +1,4 @@
-"""Usage as the analytics store has it: sums over the distinct events, never over what the views have summed."""
+"""Usage for billing from the analytics store: sums over the distinct events, never over the rollups."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -15,16 +15,17 @@ reinterpretAsUInt128(reverse(substring(
     SHA256(concat(toString(event.event_id), ':', toString(event.cost_nanodollars))), 1, 16
 )))
 """
-"""`usage.event_digest` in ClickHouse, which reads integers from their last byte."""
+"""`usage.event_digest` in ClickHouse, which reads integers in little-endian order."""
 
 
 class AnalyticsUsage:
-    """`UsageTotals` and `EngineTimes`. Every method raises `AnalyticsAway` when the store does not answer."""
+    """Implements `UsageTotals` and `EngineTimes`. Every method raises `AnalyticsAway` if the store does not answer."""
 
     def __init__(self, analytics: Analytics) -> None:
         self._analytics = analytics
 
     async def totals(self, tenant_id: str, start: datetime, end: datetime) -> Mapping[LineKey, UsageSum]:
+        """As in `UsageTotals`."""
         rows = await self._analytics.query(
             f"""
             SELECT toYYYYMM(event.occurred_at) AS month, served_model, tier_served, price_version,
@@ -46,6 +47,7 @@ class AnalyticsUsage:
         }
 
     async def spent_nanodollars(self, tenant_id: str, since: datetime) -> int:
+        """As in `UsageTotals`."""
         [(spent,)] = await self._analytics.query(
             f"""
             SELECT sum(toInt128(event.cost_nanodollars))
@@ -59,6 +61,7 @@ class AnalyticsUsage:
         return int(spent)
 
     async def engine_times(self, start: datetime, end: datetime) -> tuple[EngineTime, ...]:
+        """As in `EngineTimes`."""
         rows = await self._analytics.query(
             f"""
             SELECT tenant_id, tier_served, sum(toInt128(event.engine_ns)), sumMap(event.recompute_ns),

@@ -1,4 +1,4 @@
-"""The books: one writer at a time, so that numbers have no gaps and what is checked still holds when it is written."""
+"""The books: one writer at a time, so numbers have no gaps, and a check still holds when its result is written."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,27 +13,28 @@ from gateway.tenancy.errors import UnknownTenant
 from gateway.tenancy.tables import TenantRow
 
 ADVISORY_LOCK = 0x7475726E62696C6C
-"""PostgreSQL's lock around a change of the books: a constant that nothing else takes."""
+"""PostgreSQL's advisory lock around a change of the books: a constant that nothing else uses."""
 MAX_TEXT_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True)
 class TenantName:
-    """Whose books."""
+    """Id and name of the tenant whose books are read."""
 
     id: str
     name: str
 
 
 async def lock_books(connection: AsyncConnection) -> None:
-    """Within a transaction of the caller's, which on SQLite writes already: no other writer until it ends."""
+    """Exclude other writers of the books until the caller's transaction ends. On SQLite that transaction has the write
+    lock already."""
     if connection.dialect.name != "sqlite":
         await connection.execute(select(func.pg_advisory_xact_lock(ADVISORY_LOCK)))
 
 
 @asynccontextmanager
 async def reading(database: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-    """A snapshot: all that is read in it is of one moment.
+    """A snapshot: all reads within the block see one moment.
 
     Raises:
         StoreUnavailable: the database does not answer.
@@ -48,7 +49,8 @@ async def reading(database: AsyncEngine) -> AsyncIterator[AsyncConnection]:
 
 
 async def find_tenant(connection: AsyncConnection, name: str) -> TenantName:
-    """
+    """The tenant with this name.
+
     Raises:
         UnknownTenant: no tenant has that name.
     """
@@ -59,7 +61,8 @@ async def find_tenant(connection: AsyncConnection, name: str) -> TenantName:
 
 
 def check_text(what: str, text: str, most: int = MAX_TEXT_CHARS) -> None:
-    """
+    """Check a text for the books. `what`: its name in the message. `most`: largest number of characters.
+
     Raises:
         InvalidReason: not 1 to `most` printable characters.
     """

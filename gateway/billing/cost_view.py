@@ -1,7 +1,7 @@
-"""The operator's view: engine time, what it cost, and what it brought in, by class and tenant.
+"""The operator's view of cost and revenue: engine time by class and tenant.
 
-The nanoseconds of all rows add up to the engine time of all events. Work that was repeated after a preemption is on the
-row of the class that caused it, without a tenant: the one who was preempted neither asked for it nor pays for it.
+The nanoseconds of all rows add up to the engine time of all events. Recomputation after a preemption is on the row of
+the class that caused it, without a tenant: the preempted tenant does not pay for it.
 """
 
 from collections import Counter
@@ -18,8 +18,8 @@ NS_PER_HOUR = 3600 * 10**9
 
 @dataclass(frozen=True, slots=True)
 class CostRow:
-    """A tenant's requests in one class; or, with `tenant_id` None, what that class made others repeat.
-    `cost_nanodollars` is None where the price of a GPU-hour is not known."""
+    """One tenant's requests in one class. `tenant_id` None: recomputation that the class caused. `cost_nanodollars`
+    None: the price of a GPU-hour is unknown."""
 
     tier: str
     tenant_id: str | None
@@ -29,33 +29,36 @@ class CostRow:
 
     @property
     def margin_nanodollars(self) -> int | None:
+        """Revenue minus cost; None: the cost is unknown."""
         return None if self.cost_nanodollars is None else self.revenue_nanodollars - self.cost_nanodollars
 
 
 @dataclass(frozen=True, slots=True)
 class CostView:
-    """Rows by class and tenant. Costs add up to that of all engine time, whatever they were rounded to."""
+    """Rows by class and tenant. Their rounded costs add up to the cost of all engine time."""
 
     rows: tuple[CostRow, ...]
 
     def by_tier(self) -> tuple[CostRow, ...]:
-        """A row for each class: its tenants' and what it made others repeat. `tenant_id` is None in each."""
+        """One row per class: its tenants and the recomputation that it caused. `tenant_id` is None in each."""
         return tuple(
             _sum(tier, None, [row for row in self.rows if row.tier == tier])
             for tier in sorted({row.tier for row in self.rows})
         )
 
     def by_tenant(self) -> tuple[CostRow, ...]:
-        """A row for each tenant over all classes (`tier` is empty); one with None for all that was repeated."""
+        """One row per tenant over all classes (`tier` is empty), and one with `tenant_id` None for all
+        recomputation."""
         tenants = sorted({row.tenant_id for row in self.rows}, key=lambda tenant_id: tenant_id or "")
         return tuple(_sum("", each, [row for row in self.rows if row.tenant_id == each]) for each in tenants)
 
     def total(self) -> CostRow:
+        """The sum of all rows."""
         return _sum("", None, self.rows)
 
 
 async def cost_view(times: EngineTimes, start: datetime, end: datetime, gpu_hour_dollars: Decimal | None) -> CostView:
-    """Of the events in [start, end). `gpu_hour_dollars` is what an hour of the device that steps costs.
+    """The view of the events in [start, end). `gpu_hour_dollars`: price of an hour of the device that runs the steps.
 
     Raises:
         AnalyticsAway: the usage cannot be read.
@@ -66,7 +69,8 @@ async def cost_view(times: EngineTimes, start: datetime, end: datetime, gpu_hour
 
 
 def divide_costs(times: Iterable[EngineTime], nanodollars_per_hour: int | None) -> CostView:
-    """Rows in order of class and tenant, each at less than a nanodollar from its share of the whole cost."""
+    """Divide the cost of all engine time among rows in order of class and tenant. Each row is within a nanodollar of
+    its exact share."""
     own_ns: Counter[tuple[str, str]] = Counter()
     repeated_ns: Counter[tuple[str, str]] = Counter()
     revenue: Counter[tuple[str, str]] = Counter()
@@ -87,7 +91,7 @@ def divide_costs(times: Iterable[EngineTime], nanodollars_per_hour: int | None) 
 
 
 def _cost(engine_ns: int, nanodollars_per_hour: int) -> int:
-    """Rounded down."""
+    """Cost of the engine time, rounded down."""
     return engine_ns * nanodollars_per_hour // NS_PER_HOUR
 
 

@@ -1,8 +1,7 @@
-"""What tenants pay in advance: an append-only list of grants and corrections.
+"""Prepaid credit: an append-only list of grants and corrections.
 
-What is left is their sum less what the tenant's requests cost that were admitted since its first entry. What was used
-before that is on invoices, and never comes off credit. Admission, the admin API and a gateway that starts all go by
-this.
+The balance is their sum minus the cost of the tenant's requests that were admitted since its first entry. Earlier use
+is on invoices and is never deducted from credit. Admission, the admin API and a starting gateway all follow this rule.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +24,7 @@ MAX_KEY_CHARS = 128
 
 @dataclass(frozen=True, slots=True)
 class CreditEntry:
-    """A grant, or below 0 a correction. `idempotency_key` is its maker's name for it, unique to the tenant."""
+    """A grant or, below 0, a correction. `idempotency_key`: the caller's key, unique to the tenant."""
 
     id: str
     tenant_id: str
@@ -37,7 +36,8 @@ class CreditEntry:
 
 @dataclass(frozen=True, slots=True)
 class PrepaidCredit:
-    """The sum of a tenant's entries, and the time of its first: what is admitted from then on comes off it."""
+    """The sum of a tenant's entries. `since`: time of the first one; the cost of requests admitted from then on is
+    deducted."""
 
     granted_nanodollars: int
     since: datetime
@@ -45,24 +45,25 @@ class PrepaidCredit:
 
 @dataclass(frozen=True, slots=True)
 class CreditBalance:
-    """What a tenant was granted in all, and what has come off it."""
+    """The credit granted to a tenant in all, and the part of it that is spent."""
 
     granted_nanodollars: int
     spent_nanodollars: int
 
     @property
     def left_nanodollars(self) -> int:
+        """The remaining credit; below 0 if more was spent than granted."""
         return self.granted_nanodollars - self.spent_nanodollars
 
 
 class CreditStore:
-    """Reads entries. Every method raises `StoreUnavailable` when the database does not answer."""
+    """Reads entries. Every method raises `StoreUnavailable` if the database does not answer."""
 
     def __init__(self, database: AsyncEngine) -> None:
         self._database = database
 
     async def entries(self, tenant_name: str) -> tuple[CreditEntry, ...]:
-        """A tenant's, from the first to the last.
+        """A tenant's entries, oldest first.
 
         Raises:
             UnknownTenant: no such tenant.
@@ -74,18 +75,18 @@ class CreditStore:
             return tuple(_entry(row) for row in rows.all())
 
     async def granted_nanodollars(self, tenant_id: str) -> int | None:
-        """What admission goes by: the sum of a tenant's entries. None: it has none, so it is not prepaid."""
+        """The sum of a tenant's entries, as admission uses it. None: the tenant is not prepaid."""
         async with reading(self._database) as connection:
             credit = (await read_credit(connection, [tenant_id])).get(tenant_id)
         return None if credit is None else credit.granted_nanodollars
 
     async def all_prepaid(self) -> Mapping[str, PrepaidCredit]:
-        """Of every tenant that is prepaid, by tenant id."""
+        """The credit of every prepaid tenant, by tenant id."""
         async with reading(self._database) as connection:
             return await read_credit(connection)
 
     async def balance(self, tenant_name: str, usage: UsageTotals) -> CreditBalance | None:
-        """None: the tenant is not prepaid.
+        """A tenant's balance; None: the tenant is not prepaid.
 
         Raises:
             UnknownTenant: no such tenant.
@@ -98,7 +99,7 @@ class CreditStore:
 
 
 async def balance_of(tenant_id: str, credit: PrepaidCredit, usage: UsageTotals) -> CreditBalance:
-    """Raises: AnalyticsAway."""
+    """The balance of a prepaid tenant. Raises AnalyticsAway."""
     return CreditBalance(credit.granted_nanodollars, await usage.spent_nanodollars(tenant_id, credit.since))
 
 
@@ -110,14 +111,14 @@ async def add_entry(
     idempotency_key: str,
     now: datetime,
 ) -> CreditEntry:
-    """Grant an amount, or correct by one below 0. The same key again, with the same amount and reason, changes nothing
-    and returns the first entry. From its first entry on a tenant is prepaid. The caller has locked the books and knows
-    that there is such a tenant.
+    """Grant an amount, or correct by one below 0. A repetition with the same key, amount and reason changes nothing and
+    returns the first entry. A tenant is prepaid from its first entry on. The caller has locked the books and checked
+    that the tenant exists.
 
     Raises:
-        InvalidAmount: nothing, or a sum of all entries out of range.
+        InvalidAmount: the amount is 0, or the sum of all entries would be out of range.
         InvalidReason: the reason or the key is empty, too long or unprintable.
-        IdempotencyConflict: the key stands for another entry.
+        IdempotencyConflict: the key belongs to another entry.
     """
     check_text("a reason", reason)
     check_text("an idempotency key", idempotency_key, MAX_KEY_CHARS)
@@ -138,7 +139,7 @@ async def add_entry(
 
 
 async def find_entry(connection: AsyncConnection, tenant_id: str, idempotency_key: str) -> CreditEntry | None:
-    """A tenant's entry under an idempotency key."""
+    """The tenant's entry with an idempotency key; None: there is none."""
     here = CreditEntryRow.tenant_id == tenant_id, CreditEntryRow.idempotency_key == idempotency_key
     row = (await connection.execute(_ENTRIES.where(*here))).first()
     return None if row is None else _entry(row)
@@ -147,7 +148,7 @@ async def find_entry(connection: AsyncConnection, tenant_id: str, idempotency_ke
 async def read_credit(
     connection: AsyncConnection, tenant_ids: Iterable[str] | None = None
 ) -> Mapping[str, PrepaidCredit]:
-    """Of each of these tenants that is prepaid, or of all that are, by tenant id."""
+    """The credit of prepaid tenants, by tenant id. `tenant_ids`: only these tenants; None: all."""
     query = select(
         CreditEntryRow.tenant_id, func.sum(CreditEntryRow.amount_nanodollars), func.min(CreditEntryRow.created_at)
     ).group_by(CreditEntryRow.tenant_id)

@@ -1,18 +1,18 @@
-"""What can go wrong with prices, invoices and credit. Messages are one line for an operator."""
+"""Errors of prices, invoices and credit. Messages are one line for an operator."""
 
 from gateway.errors import OperatorError
 
 
 class BillingError(OperatorError):
-    """Base of this package's errors."""
+    """Base class of this package's errors."""
 
 
 class InvalidPrice(BillingError, ValueError):
-    """A price that cannot be charged exactly, or is not one. The message names the field."""
+    """A price is not valid, or cannot be charged exactly. The message names the field."""
 
 
 class PriceRefused(BillingError):
-    """A price version that would change what the past cost, or that another one stands in the place of."""
+    """A price version would change past costs, or starts at the same instant as another one."""
 
 
 class NoPrice(BillingError):
@@ -20,15 +20,15 @@ class NoPrice(BillingError):
 
 
 class InvalidMonth(BillingError, ValueError):
-    """Not a calendar month."""
+    """The value is not a calendar month."""
 
 
 class InvalidAmount(BillingError, ValueError):
-    """Not an amount of whole nanodollars in range."""
+    """The value is not an amount of whole nanodollars in range."""
 
 
 class InvalidReason(BillingError, ValueError):
-    """A reason or a key that is empty, too long or unprintable."""
+    """A reason or a key is empty, too long or unprintable."""
 
 
 class UnknownInvoice(BillingError):
@@ -36,20 +36,20 @@ class UnknownInvoice(BillingError):
 
 
 class MonthIsFinal(BillingError):
-    """The tenant's invoice of that month cannot change any more."""
+    """The tenant's invoice of that month is final."""
 
 
 class MonthIsOpen(BillingError):
-    """The month, or the time after it in which late events are waited for, is not over."""
+    """The month, or the grace period for its late events, is not over."""
 
 
 class BooksDiffer(BillingError):
-    """Usage does not add up to what it was billed at; the message names the first line that is wrong."""
+    """Usage does not add up to what was billed. The message names the first wrong line."""
 
 
 class CreditTooLarge(BillingError):
-    """More than is left of the invoice or of its line."""
+    """The amount is more than is left of the invoice or of its line."""
 
 
 class IdempotencyConflict(BillingError):
-    """The idempotency key stands for another entry already."""
+    """The idempotency key belongs to another entry."""

@@ -1,4 +1,4 @@
-"""Invoices and credit notes between values and rows."""
+"""Conversion of invoices and credit notes between values and rows."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from gateway.billing.usage import LineKey, UsageSum
 
 
 async def insert_invoice(connection: AsyncConnection, statement: Statement, now: datetime) -> Invoice:
-    """Under the next number of its month. The caller is the only writer (`lock_books`)."""
+    """Insert an invoice with the next number of its month. The caller has locked the books (`lock_books`)."""
     sequence = await _next_sequence(connection, InvoiceRow, statement.month)
     number = f"INV-{statement.month}-{sequence:06d}"
     row = {
@@ -39,7 +39,8 @@ async def insert_invoice(connection: AsyncConnection, statement: Statement, now:
 async def insert_credit_note(
     connection: AsyncConnection, invoice: Invoice, line: int | None, amount: int, reason: str, now: datetime
 ) -> CreditNote:
-    """Under the next number of the month it is made in. The caller is the only writer (`lock_books`)."""
+    """Insert a credit note with the next number of the month it is made in. The caller has locked the books
+    (`lock_books`)."""
     month = Month.of(now)
     sequence = await _next_sequence(connection, CreditNoteRow, month)
     note = CreditNote(f"CN-{month}-{sequence:06d}", invoice.number, line, amount, reason, now)
@@ -58,7 +59,7 @@ async def insert_credit_note(
 
 
 async def find_invoices(connection: AsyncConnection, *conditions: Any) -> tuple[Invoice, ...]:
-    """Whole invoices whose `InvoiceRow` meets all conditions, by number."""
+    """Complete invoices whose `InvoiceRow` meets all conditions, by number."""
     chosen = select(InvoiceRow.number).where(*conditions)
     rows = (await connection.execute(_INVOICES.where(*conditions).order_by(InvoiceRow.number))).all()
     in_chosen = InvoiceLineRow.invoice_number.in_(chosen)
@@ -73,7 +74,7 @@ async def find_invoices(connection: AsyncConnection, *conditions: Any) -> tuple[
 
 
 async def read_invoiced_months(connection: AsyncConnection, tenant_id: str) -> frozenset[Month]:
-    """The months of a tenant that are final."""
+    """The months for which a tenant has a final invoice."""
     query = select(InvoiceRow.month).where(InvoiceRow.tenant_id == tenant_id)
     return frozenset(map(Month.parse, (await connection.scalars(query)).all()))
 
@@ -81,7 +82,7 @@ async def read_invoiced_months(connection: AsyncConnection, tenant_id: str) -> f
 async def read_charges(
     connection: AsyncConnection, tenant_id: str, since: Month, until: Month
 ) -> Mapping[LineKey, UsageSum]:
-    """What final invoices have charged a tenant for the usage of some months, the last included."""
+    """The sums that final invoices have charged a tenant for usage from `since` to `until`, both included."""
     query = _LINES.join(InvoiceRow, InvoiceRow.number == InvoiceLineRow.invoice_number).where(
         InvoiceRow.tenant_id == tenant_id,
         InvoiceLineRow.usage_month >= str(since),
@@ -92,8 +93,8 @@ async def read_charges(
 
 
 async def read_charges_by_tenant(connection: AsyncConnection, month: Month) -> Mapping[str, int]:
-    """Of each tenant whose invoice of a month is final: the nanodollars of all invoice lines for usage of that month,
-    on later invoices too."""
+    """For each tenant with a final invoice of the month: the nanodollars of all invoice lines for that month's usage,
+    later invoices included."""
     final = select(InvoiceRow.tenant_id).where(InvoiceRow.month == str(month))
     lines = (
         select(InvoiceRow.tenant_id, func.sum(InvoiceLineRow.amount_nanodollars))

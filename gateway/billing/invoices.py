@@ -1,9 +1,9 @@
-"""Invoices as values, and the reckoning that makes their lines. No store and no clock.
+"""Invoices as values, and the computation of their lines. No store and no clock.
 
-One rule makes every line: of each key (month of the usage, model, class, price version), what was used less what final
-invoices have charged already. For the invoice's own month that is all of its usage. For an earlier month that is final
-it is what came late, an adjustment. An earlier month that is not final is left to its own invoice. So every event is on
-one invoice, whatever the order in which events arrive and months are closed.
+One rule makes every line: for each key (month of the usage, model, class, price version), the usage minus what final
+invoices have charged. For the invoice's own month that is all of its usage. For an earlier month with a final invoice
+it is the late usage, an adjustment. An earlier month without a final invoice is left to its own invoice. Every event is
+thus on one invoice, in whatever order events arrive and months are closed.
 """
 
 from collections.abc import Iterable, Mapping, Set
@@ -18,7 +18,8 @@ from gateway.billing.usage import DIGEST_MODULUS, NOTHING, LineKey, UsageSum
 
 @dataclass(frozen=True, slots=True)
 class InvoiceLine:
-    """Tokens at their unit prices (`price`, nanodollars a token); they multiply to `usage.cost_nanodollars` exactly."""
+    """Tokens at their unit prices (`price`, nanodollars a token). Their products add up to `usage.cost_nanodollars`
+    exactly."""
 
     key: LineKey
     usage: UsageSum
@@ -26,12 +27,13 @@ class InvoiceLine:
 
     @property
     def amount_nanodollars(self) -> int:
+        """Amount of the line."""
         return self.usage.cost_nanodollars
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What a tenant owes for a month: this month's lines, and adjustments for earlier ones."""
+    """What a tenant owes for a month: lines of this month, and adjustments for earlier ones."""
 
     tenant_id: str
     tenant_name: str
@@ -40,15 +42,17 @@ class Statement:
 
     @property
     def total_nanodollars(self) -> int:
+        """Sum of all lines."""
         return sum(line.amount_nanodollars for line in self.lines)
 
     @property
     def events(self) -> int:
+        """Number of usage events on all lines."""
         return sum(line.usage.events for line in self.lines)
 
     @property
     def digest(self) -> str:
-        """Of all events, 32 hexadecimal digits."""
+        """Digest of all events, as 32 hexadecimal digits."""
         return f"{sum(line.usage.digest for line in self.lines) % DIGEST_MODULUS:032x}"
 
 
@@ -66,16 +70,17 @@ class Discrepancy:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A statement that still changes. `open_months` are earlier ones with usage and without an invoice."""
+    """A statement that can still change. `open_months`: earlier months with usage and without an invoice."""
 
     statement: Statement
     discrepancies: tuple[Discrepancy, ...]
     open_months: tuple[Month, ...]
 
     def check(self) -> None:
-        """
+        """Check that all lines add up.
+
         Raises:
-            BooksDiffer: some line does not add up.
+            BooksDiffer: a line does not add up.
         """
         if self.discrepancies:
             more = f" (and {len(self.discrepancies) - 1} more)" if len(self.discrepancies) > 1 else ""
@@ -84,7 +89,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class CreditNote:
-    """What is taken back of an invoice, or of one of its lines, counted from 1."""
+    """An amount taken back from an invoice. `line`: number of the line, from 1; None: the whole invoice."""
 
     number: str
     invoice_number: str
@@ -96,7 +101,7 @@ class CreditNote:
 
 @dataclass(frozen=True, slots=True)
 class Invoice:
-    """A statement that is final. Only credit notes are added to it."""
+    """A final statement. Only credit notes can be added to it."""
 
     number: str
     statement: Statement
@@ -105,16 +110,18 @@ class Invoice:
 
     @property
     def credited_nanodollars(self) -> int:
+        """Sum of the credit notes."""
         return sum(note.amount_nanodollars for note in self.credit_notes)
 
     @property
     def due_nanodollars(self) -> int:
+        """Amount that is owed after the credit notes."""
         return self.statement.total_nanodollars - self.credited_nanodollars
 
 
 @dataclass(frozen=True, slots=True)
 class ComputedLines:
-    """What is to be charged, and what does not add up."""
+    """Lines to be charged, and discrepancies."""
 
     lines: tuple[InvoiceLine, ...]
     discrepancies: tuple[Discrepancy, ...]
@@ -123,7 +130,7 @@ class ComputedLines:
 def compute_lines(
     used: Mapping[LineKey, UsageSum], charged: Mapping[LineKey, UsageSum], versions: Iterable[PriceVersion]
 ) -> ComputedLines:
-    """What was used less what was charged, at the prices of `versions`."""
+    """Lines for `used` minus `charged`, at the prices of `versions`."""
     by_id = {version.id: version for version in versions}
     lines: list[InvoiceLine] = []
     discrepancies: list[Discrepancy] = []
@@ -142,14 +149,14 @@ def compute_lines(
 def select_months(
     sums: Mapping[LineKey, UsageSum], month: Month, final_months: Set[Month]
 ) -> tuple[Mapping[LineKey, UsageSum], tuple[Month, ...]]:
-    """Of sums of usage up to a month, those that its invoice is about; and the earlier months that await their own."""
+    """The part of the sums up to a month that belongs on its invoice, and the earlier months that await their own."""
     mine = {key: each for key, each in sums.items() if key.usage_month == month or key.usage_month in final_months}
     awaiting = {key.usage_month for key in sums.keys() - mine.keys()}
     return mine, tuple(sorted(awaiting))
 
 
 def add_up(sums: Iterable[tuple[LineKey, UsageSum]]) -> Mapping[LineKey, UsageSum]:
-    """By key."""
+    """The sums by key."""
     added: dict[LineKey, UsageSum] = {}
     for key, each in sums:
         added[key] = added.get(key, NOTHING) + each
@@ -164,7 +171,7 @@ def _line(key: LineKey, rest: UsageSum, version: PriceVersion | None) -> Invoice
     if version is None or version.terms.model != key.served_model:
         return Discrepancy(key, "no such price version of this model")
     price = version.price(key.tier_served)
-    # Each kind of token by itself: `Price.of` is for one request, with cached tokens among those of the prompt.
+    # `Price.of` is for one request, whose cached tokens are part of its prompt; here each kind is separate.
     amount = (
         price.prompt * rest.input_tokens
         + price.cached_prompt * rest.cached_tokens

@@ -1,4 +1,4 @@
-"""Drafts, final invoices and credit notes: from usage and the books to the books."""
+"""Makes drafts, final invoices and credit notes from usage and the books."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,25 +27,26 @@ from gateway.billing.usage import LineKey, UsageSum, UsageTotals
 from gateway.tenancy.tables import TenantRow
 
 LOOK_BACK_MONTHS = 12
-"""How many months before its own an invoice looks for usage that came late. Usage must be kept for longer."""
+"""Months before its own in which an invoice looks for late usage. Usage must be kept for longer."""
 
 
 class InvoiceStore:
-    """Reads final invoices. Every method raises `StoreUnavailable` when the database does not answer."""
+    """Reads final invoices. Every method raises `StoreUnavailable` if the database does not answer."""
 
     def __init__(self, database: AsyncEngine) -> None:
         self._database = database
 
     async def get(self, number: str) -> Invoice:
-        """
+        """The invoice with this number.
+
         Raises:
-            UnknownInvoice: there is none of that number.
+            UnknownInvoice: there is no such invoice.
         """
         async with reading(self._database) as connection:
             return await _find(connection, number)
 
     async def list(self, *, tenant_name: str | None = None, month: Month | None = None) -> tuple[Invoice, ...]:
-        """All, or one tenant's, or a month's, by number.
+        """Invoices by number: all, or those of a tenant, or of a month.
 
         Raises:
             UnknownTenant: no such tenant.
@@ -61,7 +62,8 @@ class InvoiceStore:
 
 
 def invoiced_reader(database: AsyncEngine) -> Callable[[str], Awaitable[Mapping[str, int]]]:
-    """For reconciliation: a month, as `2026-11`, to what final invoices charge each tenant for its usage."""
+    """Function for reconciliation: from a month, as `2026-11`, to the nanodollars that final invoices charge each
+    tenant for its usage."""
 
     async def invoiced(month: str) -> Mapping[str, int]:
         async with reading(database) as connection:
@@ -71,10 +73,10 @@ def invoiced_reader(database: AsyncEngine) -> Callable[[str], Awaitable[Mapping[
 
 
 class Invoicing:
-    """Drafts invoices, and reads what `make_invoice` needs. Every method raises `StoreUnavailable` when the database
-    does not answer, and `AnalyticsAway` when the usage cannot be read.
+    """Drafts invoices, and reads the input of `make_invoice`. Every method raises `StoreUnavailable` if the database
+    does not answer, and `AnalyticsAway` if the usage cannot be read.
 
-    `grace_s` is how long after the end of a month its late events are waited for.
+    `grace_s`: seconds after the end of a month in which its late events are awaited.
     """
 
     def __init__(
@@ -91,11 +93,11 @@ class Invoicing:
         self._now = now
 
     async def draft(self, tenant_name: str, month: Month) -> Draft:
-        """What the invoice of a month would be now, with what does not add up.
+        """The invoice of a month as it would be now, with its discrepancies.
 
         Raises:
             UnknownTenant: no such tenant.
-            MonthIsFinal: its invoice is there.
+            MonthIsFinal: the month has a final invoice.
         """
         async with reading(self._database) as connection:
             tenant = await find_tenant(connection, tenant_name)
@@ -103,17 +105,17 @@ class Invoicing:
             if final is not None:
                 raise MonthIsFinal(f"{month} is final for {tenant_name}: {final.number}")
             invoiced = await _invoiced(connection, tenant, month)
-        # Usage after what was invoiced of it, and before the prices that it is at: then none of them can lack anything.
+        # Usage is read after the charges and before the prices, so neither can be incomplete.
         used = await self._used(tenant, month)
         async with reading(self._database) as connection:
             return _draft(tenant, month, used, invoiced, await read_versions(connection))
 
     async def prepare(self, tenant_name: str, month: Month) -> "Invoice | ReadyMonth":
-        """What `make_invoice` needs, read before the books are locked; or the final invoice, which is there already.
+        """The input of `make_invoice`, read before the books are locked; or the final invoice if there is one.
 
         Raises:
             UnknownTenant: no such tenant.
-            MonthIsOpen: the month and its grace are not over.
+            MonthIsOpen: the month and its grace period are not over.
         """
         async with reading(self._database) as connection:
             tenant = await find_tenant(connection, tenant_name)
@@ -126,8 +128,8 @@ class Invoicing:
         return ReadyMonth(tenant, month, await self._used(tenant, month))
 
     async def compute_uninvoiced(self, tenant_name: str, month: Month) -> ComputedLines:
-        """Of a month's usage, what no final invoice has charged, and what does not add up. Nothing at all, once the
-        month is final and nothing came late.
+        """The usage of a month that no final invoice has charged, and discrepancies. Empty once the month is final and
+        no usage came late.
 
         Raises:
             UnknownTenant: no such tenant.
@@ -140,7 +142,7 @@ class Invoicing:
             return compute_lines(used, invoiced, await read_versions(connection))
 
     async def tenant_names(self) -> tuple[str, ...]:
-        """Of all tenants, in order."""
+        """The names of all tenants, sorted."""
         async with reading(self._database) as connection:
             return tuple((await connection.scalars(select(TenantRow.name).order_by(TenantRow.name))).all())
 
@@ -150,7 +152,7 @@ class Invoicing:
 
 @dataclass(frozen=True, slots=True)
 class ReadyMonth:
-    """A month that is over, and what a tenant used until then."""
+    """A month that is over, with the tenant's usage until its end."""
 
     tenant: TenantName
     month: Month
@@ -158,11 +160,11 @@ class ReadyMonth:
 
 
 async def make_invoice(connection: AsyncConnection, ready: ReadyMonth, now: datetime) -> Invoice | None:
-    """The final invoice, unless somebody has made it meanwhile: then that one. None: nothing was used. The caller has
-    locked the books.
+    """Make the final invoice, or return the one that another caller has made first. None: there was no usage. The
+    caller has locked the books.
 
     Raises:
-        BooksDiffer: some line does not add up. Nothing is written.
+        BooksDiffer: a line does not add up. Nothing is written.
     """
     final = await _invoice_of(connection, ready.tenant, ready.month)
     if final is not None:
@@ -178,13 +180,14 @@ async def make_invoice(connection: AsyncConnection, ready: ReadyMonth, now: date
 async def credit_invoice(
     connection: AsyncConnection, number: str, amount_nanodollars: int, reason: str, line: int | None, now: datetime
 ) -> CreditNote:
-    """Take back an amount of an invoice, or of one of its lines, counted from 1. The caller has locked the books.
+    """Take back an amount from an invoice or from one of its lines. `line`: number from 1; None: the invoice. The
+    caller has locked the books.
 
     Raises:
-        UnknownInvoice: there is none of that number, or it has no such line.
-        InvalidAmount: nothing, or less.
+        UnknownInvoice: there is no such invoice or line.
+        InvalidAmount: the amount is not above 0.
         InvalidReason: not 1 to 500 printable characters.
-        CreditTooLarge: more than is left of the invoice, or of the line.
+        CreditTooLarge: the amount is more than is left of the invoice or of the line.
     """
     check_text("a reason", reason)
     if amount_nanodollars <= 0:
@@ -199,7 +202,7 @@ async def credit_invoice(
 
 @dataclass(frozen=True, slots=True)
 class _Invoiced:
-    """What the books have of a tenant up to a month: which months are final, and what was charged for each."""
+    """A tenant's books up to a month: the final months, and the sums charged."""
 
     months: frozenset[Month]
     sums: Mapping[LineKey, UsageSum]
@@ -236,7 +239,7 @@ async def _find(connection: AsyncConnection, number: str) -> Invoice:
 
 
 def _left(invoice: Invoice, line: int | None) -> int:
-    """What can still be taken back of an invoice, or of one of its lines."""
+    """The amount that can still be taken back from an invoice or from one of its lines."""
     if line is None:
         return invoice.due_nanodollars
     if not 1 <= line <= len(invoice.statement.lines):

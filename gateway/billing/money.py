@@ -1,34 +1,34 @@
-"""Money is integer nanodollars (1e-9 dollar). Here it becomes text and back, exactly."""
+"""Money as integer nanodollars (1e-9 dollar), with exact conversion to and from text."""
 
 import re
 
 from gateway.billing.errors import InvalidAmount
 
 NANODOLLARS = 10**9
-"""In a dollar."""
+"""Nanodollars in a dollar."""
 MAX_NANODOLLARS = 2**53 - 1
-"""Of one stated amount: 9 million dollars, what Redis' Lua still counts exactly."""
+"""Largest stated amount: 9 million dollars, which Redis' Lua still counts exactly."""
 
 _DOLLARS = re.compile(r"(-?)([0-9]{1,12})(?:\.([0-9]{1,9}))?")
 
 
 def dollars(nanodollars: int) -> str:
-    """In dollars, with two decimals or as many more as it takes: `12.50`, `-0.000000001`."""
+    """Dollars with two decimals or more if necessary: `12.50`, `-0.000000001`."""
     whole, fraction = divmod(abs(nanodollars), NANODOLLARS)
     decimals = f"{fraction:09d}".rstrip("0").ljust(2, "0")
     return f"{'-' if nanodollars < 0 else ''}{whole}.{decimals}"
 
 
 def dollars_per_million(nanodollars_per_token: int) -> str:
-    """In dollars per million tokens."""
+    """Dollars per million tokens."""
     return dollars(nanodollars_per_token * 10**6)
 
 
 def parse_dollars(text: str) -> int:
-    """Nanodollars.
+    """Nanodollars of a text in dollars.
 
     Raises:
-        InvalidAmount: not dollars with at most nine decimals, or beyond `MAX_NANODOLLARS` either way.
+        InvalidAmount: not dollars with at most nine decimals, or beyond `MAX_NANODOLLARS` in either direction.
     """
     match = _DOLLARS.fullmatch(text)
     if match is None:

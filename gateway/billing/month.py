@@ -1,4 +1,4 @@
-"""The calendar month, UTC: what an invoice is for."""
+"""The calendar month, UTC: the period of an invoice."""
 
 import re
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ _MONTH = re.compile(r"([0-9]{4})-([0-9]{2})")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Month:
-    """From `start`, up to and without `end`."""
+    """A calendar month: from `start` to before `end`."""
 
     year: int
     number: int
@@ -23,7 +23,8 @@ class Month:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """
+        """The month of a text.
+
         Raises:
             InvalidMonth: not YYYY-MM.
         """
@@ -34,7 +35,7 @@ class Month:
 
     @classmethod
     def of(cls, instant: datetime) -> Self:
-        """The month that an instant is in."""
+        """The month of an instant."""
         instant = instant.astimezone(UTC)
         return cls(instant.year, instant.month)
 
@@ -43,13 +44,15 @@ class Month:
 
     @property
     def start(self) -> datetime:
+        """The first instant of the month."""
         return datetime(self.year, self.number, 1, tzinfo=UTC)
 
     @property
     def end(self) -> datetime:
+        """The first instant of the next month."""
         return self.plus(1).start
 
     def plus(self, months: int) -> "Month":
-        """So many months later, or earlier. Nothing is before January 2000."""
+        """The month this many months later or, below 0, earlier; at the earliest January 2000."""
         index = max(self.year * 12 + self.number - 1 + months, 2000 * 12)
         return Month(index // 12, index % 12 + 1)

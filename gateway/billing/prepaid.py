@@ -1,4 +1,4 @@
-"""What tenants have paid in advance, brought along with their keys."""
+"""Prepaid credit of tenants, read together with their keys."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,8 +13,8 @@ from gateway.tenancy.records import ActiveKey, Principal
 
 
 class PrepaidKeys:
-    """A `KeySource` over another one: each principal knows its tenant's credit, as fresh as its key is. `follow` is
-    called once for each tenant that is found to be prepaid, with the time of its first entry: Unix milliseconds, by
+    """A `KeySource` over another one that adds the tenant's credit to each principal, as fresh as its key. `follow`:
+    called once for each tenant that is found to be prepaid, with the time of its first entry in Unix milliseconds, by
     tenant id."""
 
     def __init__(
@@ -29,7 +29,7 @@ class PrepaidKeys:
         self._followed: set[str] = set()
 
     async def active_keys(self, public_ids: Sequence[str]) -> Mapping[str, ActiveKey[Principal]]:
-        """Raises: StoreUnavailable."""
+        """The active keys, with their tenants' credit. Raises StoreUnavailable."""
         found = await self._keys.active_keys(public_ids)
         tenant_ids = {key.principal.tenant_id for key in found.values()}
         if not tenant_ids:

@@ -1,7 +1,7 @@
 """Prices for every request, from memory.
 
-Every replica knows a version within REFRESH_S of its making, so one that starts later takes effect on all of them at
-its instant. One that starts at once is charged by each replica from its next refresh on.
+Every replica knows a version within REFRESH_S of its creation, so one with a later start takes effect on all replicas
+at that instant. Each replica charges one that starts at once from its next refresh on.
 """
 
 import asyncio
@@ -22,14 +22,15 @@ _log = logging.getLogger(__name__)
 
 
 class PriceSource(Protocol):
-    """Where versions are read from: `PriceStore`, or a stand-in. Raises `StoreUnavailable`."""
+    """Source of versions: `PriceStore`, or a stand-in. Raises `StoreUnavailable`."""
 
-    async def versions(self) -> Sequence[PriceVersion]: ...
+    async def versions(self) -> Sequence[PriceVersion]:
+        """All price versions."""
 
 
 class PriceBook:
-    """What everything costs at any instant. One per process, on one event loop: `load` once, then `start`; `aclose`
-    ends the refreshing."""
+    """Prices of all models at any instant. One per process, on one event loop: `load` once, then `start`; `aclose` ends
+    the refreshing."""
 
     def __init__(self, source: PriceSource, *, refresh_s: float = REFRESH_S) -> None:
         self._source = source
@@ -39,10 +40,10 @@ class PriceBook:
         self._outage = False
 
     async def load(self) -> None:
-        """Read what is known.
+        """Read all versions.
 
         Raises:
-            StoreUnavailable: the database does not answer; what was known stays.
+            StoreUnavailable: the database does not answer; the known versions stay.
         """
         by_model: dict[str, list[PriceVersion]] = {}
         for version in await self._source.versions():
@@ -50,19 +51,20 @@ class PriceBook:
         self._timelines = {model: _Timeline(versions) for model, versions in by_model.items()}
 
     def start(self) -> None:
-        """Read again from time to time. A read that fails keeps what is known, and is logged once an outage."""
+        """Refresh in the background. A failed read keeps the known versions, and is logged once per outage."""
         self._refresher = asyncio.create_task(self._refresh())
 
     async def aclose(self) -> None:
+        """End the refreshing."""
         if self._refresher is not None:
             self._refresher.cancel()
             await asyncio.wait([self._refresher])
 
     def price_of(self, model: str, tier: str, at: datetime) -> Price:
-        """By the newest version that has started by then.
+        """The price by the newest version that has started at `at`.
 
         Raises:
-            NoPrice: none has.
+            NoPrice: no version has started.
         """
         timeline = self._timelines.get(model)
         prices = None if timeline is None else timeline.at(at)
@@ -71,7 +73,7 @@ class PriceBook:
         return prices.of(tier)
 
     def unpriced(self, models: Iterable[str], at: datetime) -> tuple[str, ...]:
-        """Those of `models` that have no price at that instant. Nothing is free unless a version says 0."""
+        """The models without a price at that instant. A model is free only if a version states a price of 0."""
         timelines = {model: self._timelines.get(model) for model in models}
         return tuple(model for model, known in timelines.items() if known is None or known.at(at) is None)
 
@@ -92,7 +94,7 @@ class PriceBook:
 
 
 class _Timeline:
-    """The versions of one model in the order in which they start."""
+    """The versions of one model by start."""
 
     def __init__(self, versions: Sequence[PriceVersion]) -> None:
         ordered = sorted(versions, key=lambda version: version.effective_from)
@@ -105,7 +107,7 @@ class _Timeline:
 
 
 class _Prices:
-    """One version's prices by class, each worked out once."""
+    """One version's prices by class, each computed once."""
 
     def __init__(self, version: PriceVersion) -> None:
         self._version = version

@@ -15,13 +15,13 @@ from gateway.billing.tables import PriceMultiplierRow, PriceVersionRow
 
 
 class PriceStore:
-    """Reads price versions. Every method raises `StoreUnavailable` when the database does not answer."""
+    """Reads price versions. Every method raises `StoreUnavailable` if the database does not answer."""
 
     def __init__(self, database: AsyncEngine) -> None:
         self._database = database
 
     async def versions(self) -> tuple[PriceVersion, ...]:
-        """All of them, by model and from the first to the last."""
+        """All versions, by model and start."""
         async with reading(self._database) as connection:
             return await read_versions(connection)
 
@@ -29,8 +29,8 @@ class PriceStore:
 async def declare_versions(
     connection: AsyncConnection, prices: Mapping[str, Sequence[Decimal]], now: datetime
 ) -> tuple[PriceVersion, ...]:
-    """Have each model of a declaration (`parse_terms`) cost what it says, from now on: a new version for each that
-    differs from what is in effect. Returns those. The caller has locked the books.
+    """Make the declared prices (`parse_terms`) effective from now on: a new version for each model whose price differs
+    from the current one. Returns the new versions. The caller has locked the books.
 
     Raises:
         InvalidPrice: a price cannot be charged exactly.
@@ -54,11 +54,11 @@ async def declare_versions(
 async def add_version(
     connection: AsyncConnection, terms: PriceTerms, effective_from: datetime | None, now: datetime
 ) -> PriceVersion:
-    """Have a model cost this from an instant on, now by default. The first version of a model may start at any time, a
-    later one only from now on: what the past cost does not change. The caller has locked the books.
+    """Add a version of a model's price. `effective_from`: its start; None: now. The first version of a model may start
+    at any time, a later one only from now on, as past costs do not change. The caller has locked the books.
 
     Raises:
-        PriceRefused: it would start in the past, or with another version of the model.
+        PriceRefused: it would start in the past, or together with another version of the model.
     """
     now = to_ms(now)
     start = now if effective_from is None else to_ms(effective_from)
@@ -73,7 +73,7 @@ async def add_version(
 
 
 async def read_versions(connection: AsyncConnection) -> tuple[PriceVersion, ...]:
-    """All of them, by model and from the first to the last."""
+    """All versions, by model and start."""
     multipliers: dict[str, dict[str, Decimal]] = {}
     columns = (PriceMultiplierRow.price_version_id, PriceMultiplierRow.tier, PriceMultiplierRow.multiplier)
     rows = (await connection.execute(_VERSIONS)).all()

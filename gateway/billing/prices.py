@@ -1,8 +1,8 @@
-"""What a token costs: price versions, and the exact integer prices that they come to in each class of service.
+"""Prices of tokens: price versions, and their exact integer prices in each class of service.
 
-A version states nanodollars a token for input, for input from the prefix cache and for output, and multipliers of
-classes; a class without one pays the plain price. All products are whole nanodollars, so that tokens times unit price
-is what a request costs, and a month.
+A version states nanodollars a token for input, for cached input and for output, and multipliers of classes; a class
+without a multiplier has the plain price. All products are whole nanodollars, so the cost of a request and of a month is
+exactly tokens times unit price.
 """
 
 import math
@@ -18,16 +18,16 @@ from gateway.billing.errors import InvalidPrice
 from gateway.billing.money import dollars_per_million
 
 NANODOLLARS_PER_TOKEN = 1000
-"""Of a price of one dollar per million tokens."""
+"""Price of a token at one dollar per million tokens."""
 MAX_NANODOLLARS_PER_TOKEN = 10**7
-"""That can be stated, in the dearest class: 10,000 dollars per million tokens. A request of 900 million tokens at it is
-still an amount that limits count (`admission.model.MAX_AMOUNT`)."""
+"""Largest price that can be stated, in the dearest class: 10,000 dollars per million tokens. At this price a request of
+900 million tokens is still an amount that limits count (`admission.model.MAX_AMOUNT`)."""
 FORMER_MAX_NANODOLLARS_PER_TOKEN = 10**9
-"""Before multipliers, of versions that earlier programs have accepted."""
+"""Largest price before multipliers in versions that earlier programs have accepted."""
 MAX_MULTIPLIER = 1000
 MULTIPLIER_DECIMALS = 6
 DEFAULT_MULTIPLIERS: Mapping[str, Decimal] = MappingProxyType({"premium": Decimal(3), "standard": Decimal(1)})
-"""Where a version states no others."""
+"""Multipliers of a version that states no others."""
 PRICED = ("input", "cached_input", "output")
 
 _TIER = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
@@ -37,7 +37,7 @@ _MAX_EXPONENT = 12
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Nanodollars of a token of each kind, in one class of service. `version` is the id of the version that says so."""
+    """Unit prices in one class of service, in nanodollars a token. `version`: id of the price version."""
 
     version: str
     prompt: int
@@ -45,10 +45,10 @@ class Price:
     completion: int
 
     def of(self, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> int:
-        """What a request costs. `cached_tokens` are those of the prompt that the prefix cache had.
+        """Cost of a request. `cached_tokens`: the prompt's tokens that were in the prefix cache.
 
         Raises:
-            ValueError: a negative number, or more tokens cached than the prompt has.
+            ValueError: a number is negative, or more tokens are cached than the prompt has.
         """
         if not 0 <= cached_tokens <= prompt_tokens or completion_tokens < 0:
             raise ValueError(
@@ -60,12 +60,13 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class PriceTerms:
-    """Nanodollars of a token before the multiplier of its class. A class that `multipliers` lacks has 1.
+    """Unit prices before the multiplier of the class, in nanodollars a token. A class without an entry in `multipliers`
+    has 1.
 
-    Input from the cache is no dearer than other input, as requests are held for at the price of the latter.
+    Cached input is no dearer than other input, as requests are held at the price of the latter.
 
     Raises:
-        InvalidPrice: out of range, or some product is not a whole number.
+        InvalidPrice: a value is out of range, or a product is not a whole number.
     """
 
     model: str
@@ -97,8 +98,8 @@ class PriceTerms:
         cached_input: Decimal | None = None,
         multipliers: Mapping[str, Decimal] = MappingProxyType({}),
     ) -> "PriceTerms":
-        """From dollars per million tokens. Cached input costs what input does unless stated, and `multipliers` come on
-        top of the default ones.
+        """Terms from dollars per million tokens. `cached_input` None: the price of input. `multipliers` are added to
+        the default ones.
 
         Raises:
             InvalidPrice: as for the class; for a price that is not whole, with the nearest ones that are.
@@ -118,35 +119,36 @@ class PriceTerms:
 
 @dataclass(frozen=True, slots=True)
 class PriceVersion:
-    """What a model costs from `effective_from` (UTC, to the millisecond) on, until its next version. Never changed."""
+    """The price of a model from `effective_from` (UTC, to the millisecond) until its next version. Immutable."""
 
     id: str
     effective_from: datetime
     terms: PriceTerms
 
     def price(self, tier: str) -> Price:
-        """In a class of service."""
+        """The unit prices in a class of service."""
         terms = self.terms
         factor = Fraction(terms.multipliers.get(tier, Decimal(1)))
         return Price(self.id, *(int(getattr(terms, name) * factor) for name in PRICED))
 
 
 def version_id(model: str, effective_from: datetime) -> str:
-    """Two versions of a model never start together, so this is one's name, on every replica."""
+    """The id of a version, the same on every replica. Two versions of a model never start together, so it is unique."""
     instant = effective_from.astimezone(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00")
     return f"{model}@{instant}Z"
 
 
 def to_ms(instant: datetime) -> datetime:
-    """In UTC, to the millisecond: what every store keeps of it, and what a version's id shows."""
+    """The instant in UTC, to the millisecond: the precision of every store and of a version's id."""
     return instant.astimezone(UTC).replace(microsecond=instant.microsecond // 1000 * 1000)
 
 
 def parse_terms(model: str, prices: Sequence[Decimal]) -> PriceTerms:
-    """From (input, output) or (input, cached input, output), dollars per million tokens, as the settings state them.
+    """Terms from (input, output) or (input, cached input, output) in dollars per million tokens, as the settings state
+    them.
 
     Raises:
-        InvalidPrice: another number of them, or one that is not a price.
+        InvalidPrice: another number of prices, or an invalid one.
     """
     match prices:
         case [input, output]:
@@ -169,8 +171,8 @@ def _check_multiplier(tier: str, multiplier: Decimal) -> None:
 
 
 def _nanodollars(name: str, price: Decimal) -> Fraction:
-    """A token's, from dollars per million."""
-    # Bounded before it is made a fraction: 1e-999999999 would fill the memory.
+    """Price of a token, from dollars per million."""
+    # Bounded before its conversion to a fraction: 1e-999999999 would fill the memory.
     if not price.is_finite() or price.adjusted() > _MAX_EXPONENT or _decimals(price) > 2 * _MAX_EXPONENT:
         raise InvalidPrice(f"{name}: must be a number of dollars per million tokens, as in 0.15")
     return Fraction(price) * NANODOLLARS_PER_TOKEN
@@ -187,7 +189,7 @@ def _check_products(name: str, nanodollars: int, multipliers: Mapping[str, Decim
 
 
 def _whole(name: str, nanodollars: Fraction, multipliers: Mapping[str, Decimal], most: int) -> int:
-    """The price, at most `most` and whole, as its product with each multiplier is."""
+    """The price as a whole number, at most `most`, if its product with each multiplier is whole too."""
     if not 0 <= nanodollars <= most:
         raise InvalidPrice(f"{name}: must be from 0 to {dollars_per_million(most)} dollars per million tokens")
     step = math.lcm(*(Fraction(multiplier).denominator for multiplier in multipliers.values()))
@@ -203,5 +205,5 @@ def _whole(name: str, nanodollars: Fraction, multipliers: Mapping[str, Decimal],
 
 def _decimals(number: Decimal) -> int:
     exponent = number.as_tuple().exponent
-    assert isinstance(exponent, int)  # it is finite
+    assert isinstance(exponent, int)  # the number is finite
     return max(0, -exponent)

@@ -1,4 +1,4 @@
-"""Invoices and drafts as CSV, JSON and a page to print. All money is text made from integers, exactly."""
+"""Invoices and drafts as CSV, JSON and a printable page. All money is text made from integers, exactly."""
 
 import json
 from functools import cache
@@ -28,7 +28,7 @@ LINE_COLUMNS = (
 
 
 def as_csv(document: Draft | Invoice) -> str:
-    """A line each, under a head; then the invoice's credit notes, with amounts below 0."""
+    """The document as CSV: a header, a row per line, and a row with a negative amount per credit note."""
     number = document.number if isinstance(document, Invoice) else "draft"
     month = document.statement.month
     rows: list[dict[str, Any]] = []
@@ -51,16 +51,17 @@ def as_csv(document: Draft | Invoice) -> str:
 
 
 def as_json(document: Draft | Invoice) -> str:
+    """The document as JSON."""
     return json.dumps(fields(document), indent=2) + "\n"
 
 
 def as_html(document: Draft | Invoice) -> str:
-    """A whole page that needs nothing else, and no script."""
+    """The document as a self-contained page without scripts."""
     return _template().render(fields(document))
 
 
 def fields(document: Draft | Invoice) -> dict[str, Any]:
-    """What every format shows, as plain values. Integers that may pass 2**53 are beside their text."""
+    """The fields that every format shows, as plain values. Integers that may exceed 2**53 have a text next to them."""
     statement = document.statement
     common = {
         "tenant": statement.tenant_name,
@@ -93,7 +94,7 @@ def fields(document: Draft | Invoice) -> dict[str, Any]:
 
 
 def line_fields(line: InvoiceLine) -> dict[str, Any]:
-    """By `LINE_COLUMNS`."""
+    """The fields of a line, by `LINE_COLUMNS`."""
     return {
         "usage_month": str(line.key.usage_month),
         "model": line.key.served_model,
@@ -111,6 +112,7 @@ def line_fields(line: InvoiceLine) -> dict[str, Any]:
 
 
 def note_fields(note: CreditNote) -> dict[str, Any]:
+    """The fields of a credit note."""
     return {
         "number": note.number,
         "invoice": note.invoice_number,

@@ -1,5 +1,5 @@
-"""The SQL tables of prices, invoices and credit. Rows are added and never changed or deleted: the migration that makes
-the tables has triggers that refuse it. Money is integer nanodollars, tokens and events are counts."""
+"""SQL tables of prices, invoices and credit. Rows are append-only: triggers of the migration refuse changes and
+deletions. Money is integer nanodollars; tokens and events are counts."""
 
 from datetime import datetime
 
@@ -14,7 +14,7 @@ _MONTH = String(7)
 
 
 class PriceVersionRow(Base):
-    """Nanodollars of a token, before the multiplier of its class."""
+    """A price version: nanodollars a token, before the multiplier of the class."""
 
     __tablename__ = "price_versions"
     __table_args__ = (
@@ -32,7 +32,7 @@ class PriceVersionRow(Base):
 
 
 class PriceMultiplierRow(Base):
-    """`multiplier` is a decimal number as text: SQLite would make a float of it."""
+    """The multiplier of a class. `multiplier`: a decimal number as text, as SQLite would convert it to a float."""
 
     __tablename__ = "price_multipliers"
 
@@ -42,7 +42,7 @@ class PriceMultiplierRow(Base):
 
 
 class InvoiceRow(Base):
-    """A final invoice. `sequence` counts 1, 2, 3, ... within a month without a gap; `number` shows both."""
+    """A final invoice. `sequence`: 1, 2, 3, ... within a month without a gap; `number` contains both."""
 
     __tablename__ = "invoices"
     __table_args__ = (UniqueConstraint("tenant_id", "month"), UniqueConstraint("month", "sequence"))
@@ -59,7 +59,7 @@ class InvoiceRow(Base):
 
 
 class InvoiceLineRow(Base):
-    """`usage_month` is that of the events: the invoice's, or an earlier one's, whose events came late."""
+    """A line of an invoice. `usage_month`: month of the events, the invoice's or, for late events, an earlier one."""
 
     __tablename__ = "invoice_lines"
 
@@ -81,7 +81,7 @@ class InvoiceLineRow(Base):
 
 
 class CreditNoteRow(Base):
-    """What is taken back of an invoice, or of one line of it. `month` is that of its making."""
+    """An amount taken back from an invoice, or from one of its lines. `month`: month in which the note was made."""
 
     __tablename__ = "credit_notes"
     __table_args__ = (
@@ -101,7 +101,7 @@ class CreditNoteRow(Base):
 
 
 class CreditEntryRow(Base):
-    """What a tenant has paid in advance: a positive grant, or a negative correction."""
+    """An entry of prepaid credit: a positive grant, or a negative correction."""
 
     __tablename__ = "credit_entries"
     __table_args__ = (

@@ -1,4 +1,4 @@
-"""What billing needs to know of usage: sums over usage events, each event counted once however often it was stored."""
+"""Interface of usage for billing: sums over usage events, each counted once however often it is stored."""
 
 import hashlib
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ DIGEST_MODULUS = 2**128
 
 @dataclass(frozen=True, slots=True, order=True)
 class LineKey:
-    """What is summed apart: each becomes a line of an invoice. `usage_month` is that of the events' `occurred_at`."""
+    """Key of a sum, and of an invoice line. `usage_month`: month of the events' `occurred_at`."""
 
     usage_month: Month
     served_model: str
@@ -24,10 +24,10 @@ class LineKey:
 
 @dataclass(frozen=True, slots=True)
 class UsageSum:
-    """Sums over a set of events. `input_tokens` are those of prompts without the `cached_tokens` of them.
+    """Sums over a set of events. `input_tokens`: prompt tokens without `cached_tokens`.
 
-    `digest` is the sum of `event_digest` over the events, modulo `DIGEST_MODULUS`: it depends on no order, and that of
-    two disjoint sets together is the sum of theirs.
+    `digest`: sum of `event_digest` over the events, modulo `DIGEST_MODULUS`. It does not depend on the order, and the
+    digest of a disjoint union is the sum of the digests.
     """
 
     events: int = 0
@@ -48,7 +48,8 @@ class UsageSum:
         )
 
     def __sub__(self, other: "UsageSum") -> "UsageSum":
-        """What is in this set and not in the other, its subset. Where it is none, a count may be negative."""
+        """The events of this set without those of `other`, its subset. If it is not a subset, a count may be
+        negative."""
         return UsageSum(
             self.events - other.events,
             self.input_tokens - other.input_tokens,
@@ -60,6 +61,7 @@ class UsageSum:
 
     @property
     def counts(self) -> tuple[int, ...]:
+        """All sums except the digest."""
         return (self.events, self.input_tokens, self.cached_tokens, self.output_tokens, self.cost_nanodollars)
 
 
@@ -67,21 +69,21 @@ NOTHING = UsageSum()
 
 
 class UsageTotals(Protocol):
-    """Where usage is read from. Reads de-duplicate by event id themselves; both raise `AnalyticsAway`."""
+    """Source of usage. Reads de-duplicate by event id; both raise `AnalyticsAway`."""
 
     async def totals(self, tenant_id: str, start: datetime, end: datetime) -> Mapping[LineKey, UsageSum]:
         """A tenant's usage with `occurred_at` in [start, end), both the starts of months, UTC."""
         ...
 
     async def spent_nanodollars(self, tenant_id: str, since: datetime) -> int:
-        """What a tenant's requests cost so far that were admitted at or after `since`, to the millisecond."""
+        """Cost of a tenant's requests that were admitted at or after `since`, to the millisecond."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class EngineTime:
-    """What a tenant's requests in one class took of engines, and brought in. `recompute_ns` is what they had to repeat,
-    by the class that each was preempted for; it is no part of `engine_ns`."""
+    """Engine time and revenue of a tenant's requests in one class. `recompute_ns`: time of their recomputation, by the
+    class that preempted them; it is not part of `engine_ns`."""
 
     tenant_id: str
     tier_served: str
@@ -91,13 +93,13 @@ class EngineTime:
 
 
 class EngineTimes(Protocol):
-    """Where engine time is read from, de-duplicated as `UsageTotals` is. Raises `AnalyticsAway`."""
+    """Source of engine time, de-duplicated like `UsageTotals`. Raises `AnalyticsAway`."""
 
     async def engine_times(self, start: datetime, end: datetime) -> tuple[EngineTime, ...]:
-        """Of all tenants, for events with `occurred_at` in [start, end)."""
+        """Engine time of all tenants, for events with `occurred_at` in [start, end)."""
         ...
 
 
 def event_digest(event_id: UUID, cost_nanodollars: int) -> int:
-    """The first 16 bytes of SHA-256 over `<event id>:<cost>`, big-endian; the id as 36 lower-case characters."""
+    """The first 16 bytes of SHA-256 over `<event id>:<cost>`, big-endian. The id is 36 lower-case characters."""
     return int.from_bytes(hashlib.sha256(f"{event_id}:{cost_nanodollars}".encode()).digest()[:16], "big")
