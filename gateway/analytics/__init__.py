@@ -1,7 +1,8 @@
-"""Usage as ClickHouse keeps it: the events, what is summed from them, and how both are asked.
+"""Analytics: usage events in ClickHouse, their rollups, and the queries on both.
 
-`open_analytics` gives a store, a ClickHouse server or its engine in this process; `migrate` makes its tables. What is
-asked of them is in `usage` (events, totals, series), `audit` (what is missing or double) and `rollups` (repair).
+`open_analytics` opens a store, a ClickHouse server or its engine in this process; `migrate` creates its tables. Queries
+are in `usage` (events, totals, series), `routed` (routing decisions), `audit` (missing and duplicate events) and
+`rollups` (repair).
 """
 
 from gateway.analytics.errors import (

@@ -1,4 +1,4 @@
-"""From the driver's errors to this package's."""
+"""Conversion of the driver's errors to this package's."""
 
 import re
 from collections.abc import Iterator
@@ -50,10 +50,10 @@ _DECORATION = re.compile(
 
 @contextmanager
 def answering() -> Iterator[None]:
-    """Turn every way in which a store fails into `AnalyticsAway` or `AnalyticsRefused`.
+    """Turn every failure of a store into `AnalyticsAway` or `AnalyticsRefused`.
 
-    What a store says of a statement is kept; what the driver says of a connection is dropped: it may name hosts and
-    users.
+    The store's message on a statement is kept. The driver's message on a connection is dropped, as it may name hosts
+    and users.
     """
     try:
         yield
@@ -64,7 +64,7 @@ def answering() -> Iterator[None]:
     except OSError as error:
         raise AnalyticsAway(f"ClickHouse does not answer ({type(error).__name__})") from error
     except (TypeError, ValueError, OverflowError, AttributeError) as error:
-        # What the driver cannot write in the stated type.
+        # The driver cannot convert the value to the stated type.
         raise AnalyticsRefused(
             f"data of another type than its column or parameter: {error}"[:_MAX_TEXT_CHARS]
         ) from error

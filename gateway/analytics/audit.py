@@ -1,6 +1,7 @@
-"""Is every event there, once? A source numbers its events 1, 2, 3, ...: a hole is a loss, a number twice is an error.
+"""Audit of stored events: each must be there exactly once. A source numbers its events 1, 2, 3, ...: a gap is a loss,
+and a repeated number is an error.
 
-All answers are bounded: what is found first is enough to raise the alarm, and to mend and ask again.
+All results are bounded: the first findings suffice to raise an alarm, to repair and to repeat the query.
 """
 
 from dataclasses import dataclass
@@ -12,13 +13,13 @@ from gateway.analytics.sums import DISTINCT_EVENTS, DURING, PARTITIONWISE, TimeR
 MAX_FINDINGS = 1000
 DAY_MS = 86_400_000
 NEIGHBOURS_MS = 3_600_000
-"""How far apart in time events with neighbouring numbers may lie: a number is not missing if it is this close to the
-window."""
+"""Largest time between events with consecutive numbers. A number within this distance of the window does not count as
+missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceHour:
-    """What is stored of one source in the hour from `hour_ms` on, each event once."""
+    """Sums of one source's distinct events in the hour from `hour_ms` on."""
 
     source: str
     hour_ms: int
@@ -29,7 +30,7 @@ class SourceHour:
 
 
 async def source_hours(analytics: Analytics, window: TimeRange) -> list[SourceHour]:
-    """To be compared with what the sources say. Ordered."""
+    """Sums by source and hour, ordered, for comparison with the sources' own."""
     rows = await analytics.query(
         f"""
         SELECT source, toUnixTimestamp(toStartOfHour(occurred_at)) * 1000 AS hour_ms, count(),
@@ -45,7 +46,7 @@ async def source_hours(analytics: Analytics, window: TimeRange) -> list[SourceHo
 
 @dataclass(frozen=True, slots=True)
 class StoredEvent:
-    """An event's identity and place."""
+    """Identity and number of a stored event."""
 
     sequence: int
     event_id: UUID
@@ -54,9 +55,9 @@ class StoredEvent:
 async def stored_events(
     analytics: Analytics, source: str, window: TimeRange, *, after_sequence: int = 0, limit: int = MAX_FINDINGS
 ) -> list[StoredEvent]:
-    """A source's events in a window by number, from after `after_sequence` on: a page, the last one is not full.
+    """A page of a source's events in a window, by number, from after `after_sequence` on. The last page is not full.
 
-    A number may be in more than one event: `reused_sequences` names those.
+    Several events may have the same number: `reused_sequences` lists those.
     """
     rows = await analytics.query(
         f"""
@@ -71,16 +72,16 @@ async def stored_events(
 
 @dataclass(frozen=True, slots=True)
 class SequenceGap:
-    """Numbers `first` to `last` of a source are not there."""
+    """Missing numbers of a source, from `first` to `last`."""
 
     first: int
     last: int
 
 
 async def gaps(analytics: Analytics, source: str, window: TimeRange) -> list[SequenceGap]:
-    """Holes below the events of a window, those before the source's first number included. Ordered.
+    """Gaps below the events of a window, ordered, those before the source's first number included.
 
-    What is missing after the last event can only be told by the source.
+    Only the source knows whether events after the last one are missing.
     """
     rows = await analytics.query(
         f"""
@@ -114,8 +115,8 @@ async def gaps(analytics: Analytics, source: str, window: TimeRange) -> list[Seq
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """An event that is stored `copies` times. Equal copies are counted once by themselves; if they are `differing`,
-    one of them is wrong, and which one is counted is chance."""
+    """An event that is stored `copies` times. Equal copies are counted once. If they are `differing`, one of them is
+    wrong, and which one is counted is arbitrary."""
 
     event_id: UUID
     sequence: int
@@ -124,7 +125,7 @@ class Copies:
 
 
 async def copies(analytics: Analytics, source: str, window: TimeRange) -> list[Copies]:
-    """Events of a window that are stored more than once and not merged yet. Ordered by number."""
+    """Events of a window that are stored several times and not merged yet, ordered by number."""
     rows = await analytics.query(
         f"""
         SELECT event_id, min(sequence) AS sequence, count(), uniqExact(cityHash64(event.*)) > 1
@@ -145,6 +146,7 @@ class ReusedSequence:
 
 
 async def reused_sequences(analytics: Analytics, source: str, window: TimeRange) -> list[ReusedSequence]:
+    """Numbers of a source that several events of a window have, ordered."""
     rows = await analytics.query(
         f"""
         SELECT sequence, arraySort(groupUniqArray({MAX_FINDINGS})(event_id)) AS ids
@@ -157,7 +159,7 @@ async def reused_sequences(analytics: Analytics, source: str, window: TimeRange)
 
 
 async def _last_before(analytics: Analytics, source: str, instant_ms: int) -> int:
-    """The highest number before an instant; 0 where there is none. It looks at the last day first."""
+    """The highest number before an instant; 0: there is none. The last day is searched first."""
     for start_ms in (instant_ms - DAY_MS, 0):
         [(last,)] = await analytics.query(
             f"SELECT max(sequence) FROM usage_events WHERE source = {{source:String}} AND {DURING}",

@@ -1,4 +1,4 @@
-"""A ClickHouse server, over HTTP."""
+"""Analytics on a ClickHouse server, over HTTP."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -15,12 +15,12 @@ from gateway.analytics.store import Parameters, Row, check_batch, insert_setting
 
 CONNECT_TIMEOUT_S = 5
 ANSWER_TIMEOUT_S = 30
-"""How long a call may take in all, and a statement on the server."""
+"""Timeout of a whole call, and of a statement on the server, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """Where a server is, and as whom to ask it."""
+    """Address and credentials of a ClickHouse server."""
 
     scheme: str
     host: str
@@ -40,10 +40,12 @@ class ClickHouse:
         self._connecting = asyncio.Lock()
 
     async def command(self, sql: str, parameters: Parameters | None = None) -> None:
+        """As in `Analytics`."""
         async with self._asking() as client:
             await client.command(sql, dict(parameters or {}))
 
     async def query(self, sql: str, parameters: Parameters | None = None) -> list[Row]:
+        """As in `Analytics`."""
         async with self._asking() as client:
             answer = await client.query(sql, dict(parameters or {}))
             return [tuple(row) for row in answer.result_rows]
@@ -55,18 +57,20 @@ class ClickHouse:
         rows: Sequence[Sequence[Any]],
         deduplication_token: str | None = None,
     ) -> None:
+        """As in `Analytics`."""
         check_batch(rows)
         async with self._asking() as client:
             await client.insert(table, rows, columns, settings=insert_settings(deduplication_token))
 
     async def aclose(self) -> None:
+        """As in `Analytics`."""
         client, self._client = self._client, None
         if client is not None:
             await client.close()
 
     @asynccontextmanager
     async def _asking(self) -> AsyncIterator[AsyncClient]:
-        """A client, and a deadline for all that is done with it."""
+        """A client, within the timeout of the call."""
         with answering():
             try:
                 async with asyncio.timeout(self._answer_timeout_s):
@@ -87,8 +91,8 @@ class ClickHouse:
                     database=server.database,
                     connect_timeout=CONNECT_TIMEOUT_S,
                     send_receive_timeout=self._answer_timeout_s,
-                    query_retries=0,  # who asks knows whether to ask again
-                    autogenerate_session_id=False,  # in a session, calls would exclude one another
+                    query_retries=0,  # the caller decides about retries
+                    autogenerate_session_id=False,  # calls of one session would exclude one another
                     show_clickhouse_errors=True,  # else the driver logs them, with their traceback
                     tz_mode="aware",
                     settings={"max_execution_time": int(self._answer_timeout_s) or 1},

@@ -22,11 +22,10 @@ T = TypeVar("T")
 
 
 class EmbeddedClickHouse:
-    """`Analytics` in a folder, or in memory where `folder` is None.
+    """`Analytics` in a folder, or in memory if `folder` is None.
 
-    The engine is synchronous: it has a thread of its own, on which calls wait for one another, and a statement takes
-    one core at most, and that only as far as those who answer requests leave it. A folder belongs to one process, and a
-    process has one folder, until `aclose`.
+    The engine is synchronous: it runs on a thread of its own, one call at a time, with at most one core per statement
+    and a lower priority than requests. A folder belongs to one process, and a process has one folder, until `aclose`.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -37,9 +36,12 @@ class EmbeddedClickHouse:
         self._client: Client | None = None
 
     async def command(self, sql: str, parameters: Parameters | None = None) -> None:
+        """As in `Analytics`."""
         await self._call(lambda client: client.command(sql, dict(parameters or {})))
 
     async def query(self, sql: str, parameters: Parameters | None = None) -> list[Row]:
+        """As in `Analytics`."""
+
         def rows(client: Client) -> list[Row]:
             return [tuple(row) for row in client.query(sql, dict(parameters or {})).result_rows]
 
@@ -52,11 +54,14 @@ class EmbeddedClickHouse:
         rows: Sequence[Sequence[Any]],
         deduplication_token: str | None = None,
     ) -> None:
+        """As in `Analytics`."""
         check_batch(rows)
         settings = insert_settings(deduplication_token)
         await self._call(lambda client: client.insert(table, rows, columns, settings=settings))
 
     async def aclose(self) -> None:
+        """As in `Analytics`."""
+
         def close() -> None:
             if self._client is not None:
                 self._client.close()
@@ -66,7 +71,7 @@ class EmbeddedClickHouse:
         self._thread.shutdown()
 
     async def _call(self, work: Callable[[Client], T]) -> T:
-        """Do `work` on the engine's thread. A caller that is cancelled leaves it running to its end."""
+        """Run `work` on the engine's thread. It completes even if the caller is cancelled."""
 
         def answered() -> T:
             with answering():
@@ -106,7 +111,7 @@ class EmbeddedClickHouse:
 
 
 def _is_locked(status: Path) -> bool:
-    """Whether an engine holds the file that it locks for as long as it lives. (It does not say so in its error.)"""
+    """Whether an engine holds the lock on its status file. Its own error does not tell."""
     try:
         with status.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

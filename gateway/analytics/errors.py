@@ -1,19 +1,19 @@
-"""What can go wrong with the analytics store. Messages are one line and never hold a password."""
+"""Errors of the analytics store. Messages are one line and never contain a password."""
 
 from gateway.errors import OperatorError
 
 
 class AnalyticsError(OperatorError):
-    """Base of this package's errors."""
+    """Base class of this package's errors."""
 
 
 class InvalidAnalyticsURL(AnalyticsError):
-    """The URL names no store that there is."""
+    """The URL names no kind of store."""
 
 
 class AnalyticsAway(AnalyticsError):
-    """The store does not answer, is too busy, is full or does not let us in: what was asked may be right, and may be
-    asked again. Of an insert it is unknown whether it took place."""
+    """The store does not answer, is too busy, is full, or denies access. The call may be valid and can be repeated.
+    Whether an insert took place is unknown."""
 
 
 class AnalyticsInUse(AnalyticsAway):
@@ -21,8 +21,8 @@ class AnalyticsInUse(AnalyticsAway):
 
 
 class AnalyticsRefused(AnalyticsError):
-    """The store has understood and says no: the statement, the schema or the data is wrong, and asking again is in
-    vain. `code` is ClickHouse's, None where the client noticed it."""
+    """The store rejects the statement, the schema or the data, so a repetition is useless. `code`: ClickHouse's error
+    code; None: the client rejected it."""
 
     def __init__(self, message: str, code: int | None = None) -> None:
         super().__init__(message)
@@ -30,4 +30,4 @@ class AnalyticsRefused(AnalyticsError):
 
 
 class AnalyticsSchemaMismatch(AnalyticsError):
-    """The tables were made by a newer version of this program, or by files that have been changed since."""
+    """A newer version of this program made the tables, or the files that made them have changed since."""

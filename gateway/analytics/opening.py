@@ -1,4 +1,4 @@
-"""From a URL to a store."""
+"""Opens the store that a URL names."""
 
 import importlib
 from pathlib import Path
@@ -13,14 +13,14 @@ MEMORY_URL = "chdb://memory"
 
 
 def open_analytics(url: str) -> Analytics:
-    """The store at `http(s)://user:password@host:port/database`, `chdb:///absolute/folder` or `chdb://memory`.
-    Connects on first use; the caller closes it. To be called on the event loop that it is used on.
+    """The store at `http(s)://user:password@host:port/database`, `chdb:///absolute/folder` or `chdb://memory`. Connects
+    on first use; the caller closes it. Call it on the event loop that uses the store.
 
     Raises:
-        InvalidAnalyticsURL: it is none of these.
+        InvalidAnalyticsURL: the URL has another form.
     """
     scheme = url.partition("://")[0]
-    # The drivers take a while to import, and a gateway needs one of them.
+    # The drivers are slow to import, and a gateway needs one of them.
     if scheme in DEFAULT_PORTS:
         from gateway.analytics.clickhouse import ClickHouse, ServerAddress
 
@@ -45,13 +45,13 @@ def open_analytics(url: str) -> Analytics:
 
 
 def is_embedded(url: str) -> bool:
-    """Whether a store at `url` is in the process that opens it."""
+    """Whether the store at `url` runs in the process that opens it."""
     return url.startswith("chdb://")
 
 
 def preload(url: str) -> None:
-    """Import what a store at `url` needs. The embedded engine is 500 MB of library, and whoever imports it holds the
-    interpreter for a good part of a second: better before requests come than with the first of them."""
+    """Import the library of the store at `url`. The embedded engine is a library of 500 MB whose import blocks the
+    interpreter for a good part of a second, so it is imported before the first request."""
     if is_embedded(url):
         importlib.import_module("gateway.analytics.embedded")
         importlib.import_module("chdb")

@@ -1,4 +1,4 @@
-"""A store of usage whose tables are made when it is first asked for something."""
+"""An analytics store whose tables are created on its first call."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,9 +9,8 @@ from gateway.analytics.store import Analytics, Parameters, Row
 
 
 class PreparedAnalytics:
-    """`Analytics` over another one, brought to this program's version before its first call: so nothing waits for the
-    store at start-up, and one that is away then is made ready when it is back. Every call raises what `migrate` does.
-    """
+    """`Analytics` over another one, migrated before its first call: start-up does not wait for the store, and a store
+    that is away at that time is migrated once it is back. Every call raises what `migrate` does."""
 
     def __init__(self, analytics: Analytics) -> None:
         self._analytics = analytics
@@ -19,10 +18,12 @@ class PreparedAnalytics:
         self._ready = False
 
     async def command(self, sql: str, parameters: Parameters | None = None) -> None:
+        """As in `Analytics`."""
         await self._prepare()
         await self._analytics.command(sql, parameters)
 
     async def query(self, sql: str, parameters: Parameters | None = None) -> list[Row]:
+        """As in `Analytics`."""
         await self._prepare()
         return await self._analytics.query(sql, parameters)
 
@@ -33,10 +34,12 @@ class PreparedAnalytics:
         rows: Sequence[Sequence[Any]],
         deduplication_token: str | None = None,
     ) -> None:
+        """As in `Analytics`."""
         await self._prepare()
         await self._analytics.insert(table, columns, rows, deduplication_token)
 
     async def aclose(self) -> None:
+        """As in `Analytics`."""
         await self._analytics.aclose()
 
     async def _prepare(self) -> None:

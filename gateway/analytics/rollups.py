@@ -1,9 +1,9 @@
-"""Keeping the sums of the dashboards right.
+"""Repair of the rollups that dashboards read.
 
-The views add up each batch as it is stored, and a batch that is repeated with its token is added once. But they cannot
-know an event that comes a second time in another batch, which the events' table does know. So whoever reconciles
-compares the sums with the distinct events, and adds what is missing or takes off what is too much. Nothing is deleted,
-so readers never see a hole.
+Materialized views add up each batch when it is stored, and a batch that is repeated with its token is added once. The
+views cannot detect an event that arrives again in another batch; the table of events can. Reconciliation therefore
+compares the rollups with the distinct events, and inserts the differences. Nothing is deleted, so readers never see a
+gap.
 """
 
 from gateway.analytics.store import MAX_INSERT_ROWS, Analytics, Row
@@ -26,9 +26,10 @@ _HOUR_MS = Grain.HOUR.length_ms
 
 
 async def find_drift(analytics: Analytics, grain: Grain, window: TimeRange) -> list[TimeRange]:
-    """Where in a window the sums differ from the distinct events: whole hours, or days for `Grain.DAY`. Ordered.
+    """The ranges in a window where the rollups differ from the distinct events: whole hours, or days for `Grain.DAY`.
+    Ordered.
 
-    An event that is being stored at this moment may be in one and not yet in the other: ask of what is past.
+    An event that is being stored may be in one and not yet in the other, so the window should be in the past.
     """
     unit_ms = _unit_ms(grain)
     rows = await analytics.query(
@@ -43,10 +44,11 @@ async def find_drift(analytics: Analytics, grain: Grain, window: TimeRange) -> l
 
 
 async def rebuild(analytics: Analytics, window: TimeRange) -> int:
-    """Put the sums of a window right in every grain, widened to whole hours and days; how many sums were wrong.
+    """Correct the rollups of a window in every grain, widened to whole hours and days. Returns the number of wrong
+    sums.
 
     The window must be past: no sink may be storing events of it. Two processes may rebuild at once, and each may be
-    killed: a unit's correction names the state that it corrects, and is stored once for each state.
+    killed: a correction names the state that it corrects, and is stored once per state.
     """
     corrected = 0
     for grain in Grain:
@@ -56,7 +58,7 @@ async def rebuild(analytics: Analytics, window: TimeRange) -> int:
 
 
 async def _correct(analytics: Analytics, grain: Grain, unit: TimeRange) -> int:
-    # First the state, then the differences: what is added in between makes this token stale, never the correction.
+    # State before differences: an insert in between makes this token stale, never the correction.
     [(corrections, events)] = await analytics.query(
         f"SELECT sum(corrections), sum(events) FROM {grain.table} WHERE {_BUCKETS_DURING}", unit.parameters
     )
@@ -72,7 +74,7 @@ async def _correct(analytics: Analytics, grain: Grain, unit: TimeRange) -> int:
 
 
 def _differences(grain: Grain) -> str:
-    """SELECT of what must be added to each sum that is wrong."""
+    """SELECT statement of the differences to add to each wrong sum."""
     negated = ", ".join(f"-sum(rollup.{name}) AS {name}" for name in SUM_COLUMNS)
     summed = ", ".join(f"sum(side.{name}) AS {name}" for name in SUM_COLUMNS)
     wrong = " OR ".join(f"{name} != 0" for name in SUM_COLUMNS)
@@ -92,5 +94,5 @@ def _differences(grain: Grain) -> str:
 
 
 def _unit_ms(grain: Grain) -> int:
-    """What is corrected at a time: always the same units, so that two who do it name the same state."""
+    """Length of a correction: always the same units, so concurrent rebuilds name the same state."""
     return max(grain.length_ms, _HOUR_MS)

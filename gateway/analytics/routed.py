@@ -1,4 +1,4 @@
-"""What routing chose, over time. Told from the events: the sums of the dashboards do not tell reasons apart."""
+"""Routing decisions over time. They are read from the events, as the rollups do not distinguish reasons."""
 
 from dataclasses import dataclass
 
@@ -8,8 +8,8 @@ from gateway.analytics.sums import DISTINCT_EVENTS, DURING, PARTITIONWISE, Grain
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """Requests that found their model in the same way, in the bucket of time from `bucket_ms` on (Unix milliseconds),
-    and what they came to."""
+    """Requests with the same routing decision, in the bucket from `bucket_ms` on (Unix milliseconds), with their
+    sums."""
 
     bucket_ms: int
     requested_model: str
@@ -27,7 +27,7 @@ class Routed:
 async def routed(
     analytics: Analytics, grain: Grain, window: TimeRange, *, limit: int, tenant_id: str | None = None
 ) -> list[Routed]:
-    """What was routed in a window, by bucket; at most `limit` of them, ordered by time."""
+    """Routing decisions in a window, by bucket: at most `limit` rows, ordered by time."""
     condition = DURING if tenant_id is None else f"{DURING} AND tenant_id = {{tenant_id:String}}"
     rows = await analytics.query(
         f"""

@@ -1,8 +1,8 @@
-"""The store's tables: `migrations/clickhouse/NNNN_name.sql`, applied in order, each noted in `schema_versions`.
+"""The store's tables: `migrations/clickhouse/NNNN_name.sql`, applied in order and recorded in `schema_versions`.
 
-There are no transactions and no locks over several statements. So each statement must be one that can be repeated
-(`IF NOT EXISTS`), by another process at the same time too, and a file is noted when all of its statements have been
-carried out: whoever dies in between, the next one repeats the file.
+There are neither transactions nor locks over several statements. Each statement must therefore be idempotent (`IF NOT
+EXISTS`), even if another process runs it at the same time. A file is recorded after all of its statements; if a process
+dies before that, the next one repeats the file.
 """
 
 import re
@@ -31,25 +31,30 @@ ORDER BY version
 
 @dataclass(frozen=True, slots=True)
 class Migration:
+    """One file of statements."""
+
     version: int
     name: str
     sql: str
 
     @property
     def sha256(self) -> str:
+        """Hash of the file, in hexadecimal digits."""
         return sha256(self.sql.encode()).hexdigest()
 
     @property
     def statements(self) -> tuple[str, ...]:
+        """The file's statements in order."""
         return tuple(text for text in map(str.strip, _STATEMENT_END.split(self.sql)) if text)
 
 
 async def migrate(analytics: Analytics) -> None:
-    """Bring the tables to this program's version.
+    """Migrate the tables to this program's version.
 
     Raises:
-        AnalyticsSchemaMismatch: they are of a newer version, or a file that was applied has been changed since.
-        AnalyticsAway, AnalyticsRefused: see `Analytics`.
+        AnalyticsSchemaMismatch: they are of a newer version, or an applied file has been changed.
+        AnalyticsAway: the store does not answer.
+        AnalyticsRefused: the store rejects a statement.
     """
     await analytics.command(_VERSIONS_TABLE)
     applied: dict[int, str] = dict(
@@ -72,6 +77,7 @@ async def migrate(analytics: Analytics) -> None:
 
 
 def shipped_migrations() -> Iterator[Migration]:
+    """The migrations in the package, in no particular order."""
     for file in (files("migrations") / "clickhouse").iterdir():
         if found := _FILE_NAME.fullmatch(file.name):
             yield Migration(int(found[1]), found[2], file.read_text(encoding="utf-8"))

@@ -1,27 +1,27 @@
-"""What a store of usage can do, whichever it is: the seam between SQL and the way to it."""
+"""Interface of an analytics store."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 from uuid import UUID, uuid4
 
 MAX_INSERT_ROWS = 10_000
-"""Of one insert, which is then one block: all of it is stored, or nothing."""
+"""Limit of rows in one insert, so that it is one block: stored completely or not at all."""
 
 Row = tuple[Any, ...]
 Parameter = str | int | UUID | Sequence[str] | Sequence[int] | Sequence[UUID]
 Parameters = Mapping[str, Parameter]
-"""For `{name:Type}` in a statement. Instants go as milliseconds: see `TimeRange`."""
+"""Values of `{name:Type}` in a statement. Instants are milliseconds: see `TimeRange`."""
 
 
 class Analytics(Protocol):
-    """ClickHouse over HTTP or in this process: the same SQL. To be used on one event loop, by any number of tasks.
+    """ClickHouse over HTTP or in this process, with the same SQL. For one event loop and any number of tasks.
 
-    Nothing connects before the first call, and after a failure the next call connects anew. Each method raises
-    `AnalyticsAway` where the store does not answer and `AnalyticsRefused` where it says no.
+    The first call connects, and so does the first call after a failure. Each method raises `AnalyticsAway` if the store
+    does not answer and `AnalyticsRefused` if it rejects the call.
     """
 
     async def command(self, sql: str, parameters: Parameters | None = None) -> None:
-        """A statement without an answer."""
+        """Run a statement without a result."""
 
     async def query(self, sql: str, parameters: Parameters | None = None) -> list[Row]:
         """The rows of a SELECT. Instants are datetimes in UTC."""
@@ -33,33 +33,34 @@ class Analytics(Protocol):
         rows: Sequence[Sequence[Any]],
         deduplication_token: str | None = None,
     ) -> None:
-        """Store 1 to `MAX_INSERT_ROWS` rows; when this returns they are there, in the table and in its views.
+        """Store 1 to `MAX_INSERT_ROWS` rows. On return they are in the table and in its views.
 
-        With a token, an insert of unknown outcome is repeated with the same token and the same rows: they are then
-        stored once, in the table and in each view, whatever the first attempt had reached. A token is remembered for
-        as many inserts as the table's `non_replicated_deduplication_window` says. Without one, rows are stored as
-        often as they are inserted.
+        With a token, an insert of unknown outcome can be repeated with the same token and rows: they are stored once in
+        the table and in each view, however far the first attempt came. A token is remembered for as many inserts as the
+        table's `non_replicated_deduplication_window` states. Without a token, rows are stored as often as they are
+        inserted.
         """
 
     async def aclose(self) -> None:
-        """Let go of connections or of the folder. No call may follow or be under way."""
+        """Close connections, or release the folder. No call may follow or be in progress."""
 
 
 def insert_settings(deduplication_token: str | None) -> dict[str, Any]:
-    """Settings of an insert that say what `Analytics.insert` promises, whatever the server's defaults are."""
+    """Settings that make an insert behave as `Analytics.insert` states, whatever the server's defaults are."""
     return {
         "async_insert": 0,
         "insert_deduplicate": 1,
-        # Without a token, equal rows would be taken for repeated ones.
+        # Without a token of its own, an insert of equal rows would count as a repetition.
         "insert_deduplication_token": deduplication_token or uuid4().hex,
         "deduplicate_blocks_in_dependent_materialized_views": 1,
     }
 
 
 def check_batch(rows: Sequence[Sequence[Any]]) -> None:
-    """
+    """Check the size of a batch.
+
     Raises:
-        ValueError: a batch that could not be one block.
+        ValueError: the batch would not be one block.
     """
     if not 1 <= len(rows) <= MAX_INSERT_ROWS:
         raise ValueError(f"an insert has 1 to {MAX_INSERT_ROWS} rows, not {len(rows)}")

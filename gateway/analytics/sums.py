@@ -1,4 +1,4 @@
-"""What usage is summed into: which instants, by what, and which amounts."""
+"""Vocabulary of the rollups: time ranges, dimensions, grains and summed columns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -19,16 +19,16 @@ class TimeRange:
 
     @property
     def parameters(self) -> dict[str, int]:
-        """For `DURING`."""
+        """Parameters of `DURING`."""
         return {"start_ms": self.start_ms, "end_ms": self.end_ms}
 
     def widened_to(self, unit_ms: int) -> "TimeRange":
-        """The whole units, counted from the epoch, that it touches."""
+        """The whole units, counted from the epoch, that the range overlaps."""
         return TimeRange(self.start_ms // unit_ms * unit_ms, -(-self.end_ms // unit_ms) * unit_ms)
 
 
 def instant(parameter: str) -> str:
-    """A bound number of milliseconds as an instant. (Drivers bind datetimes to the second.)"""
+    """SQL of an instant whose milliseconds are a bound parameter. Drivers bind datetimes to the second only."""
     return f"fromUnixTimestamp64Milli({{{parameter}:Int64}}, 'UTC')"
 
 
@@ -37,7 +37,7 @@ DURING = f"occurred_at >= {instant('start_ms')} AND occurred_at < {instant('end_
 
 
 class Dimension(StrEnum):
-    """What usage can be told apart by: columns of the events and of the sums."""
+    """Columns of the events and of the rollups that group usage."""
 
     TENANT = "tenant_id"
     KEY = "key_id"
@@ -46,7 +46,7 @@ class Dimension(StrEnum):
 
 
 class Grain(StrEnum):
-    """How long a bucket of the sums is. Days are UTC's."""
+    """Length of a rollup's buckets. Days are in UTC."""
 
     MINUTE = "minute"
     HOUR = "hour"
@@ -54,21 +54,23 @@ class Grain(StrEnum):
 
     @property
     def table(self) -> str:
+        """Name of the rollup's table."""
         return f"usage_by_{self.value}"
 
     @property
     def start_of(self) -> str:
-        """The function that says in which bucket an instant is."""
+        """SQL function from an instant to the start of its bucket."""
         return f"toStartOf{self.value.title()}"
 
     @property
     def length_ms(self) -> int:
+        """Length of a bucket in milliseconds."""
         return {Grain.MINUTE: 60_000, Grain.HOUR: 3_600_000, Grain.DAY: 86_400_000}[self]
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Amounts of the events that belong together. `ttft_ms` is over the `ttft_events` that had a first token."""
+    """Sums over a group of events. `ttft_ms`: sum over the `ttft_events` that had a first token."""
 
     events: int
     prompt_tokens: int
@@ -88,6 +90,7 @@ class Sums:
 
     @classmethod
     def of(cls, amounts: Sequence[Any]) -> Self:
+        """The sums in a row, in the order of the fields."""
         return cls(*map(int, amounts))
 
 
@@ -102,11 +105,11 @@ _OVER_EVENTS = {
 SUMS_OF_EVENTS = ", ".join(
     f"{_OVER_EVENTS.get(name, f'sum(toInt128(event.{name}))')} AS {name}" for name in SUM_COLUMNS
 )
-"""Select list over `usage_events AS event`. The views in migrations/clickhouse say the same."""
+"""Select list over `usage_events AS event`. The views in migrations/clickhouse have the same."""
 SUMS_OF_ROLLUP = ", ".join(f"sum(rollup.{name}) AS {name}" for name in SUM_COLUMNS)
 """Select list over `usage_by_... AS rollup`."""
 
 DISTINCT_EVENTS = "usage_events AS event FINAL"
-"""Each event once, whatever has been merged yet."""
+"""Each event once, whether or not its copies have been merged."""
 PARTITIONWISE = "SETTINGS do_not_merge_across_partitions_select_final = 1"
-"""Copies of an event share its partition: FINAL need not look across."""
+"""Copies of an event share its partition, so FINAL need not merge across partitions."""

@@ -1,7 +1,7 @@
-"""Reading usage: totals for bills, series for dashboards, the events themselves page by page.
+"""Queries of usage: totals for bills, series for dashboards, and pages of events.
 
-Totals and events are read from the events, each counted once. Series are read from the sums that the views keep, and
-are as right as those: see `rollups`.
+Totals and events are read from the events, each counted once. Series are read from the rollups of the views, and are
+only as correct as those: see `rollups`.
 """
 
 from collections.abc import Collection, Mapping
@@ -62,7 +62,7 @@ MAX_PAGE_EVENTS = 1000
 
 
 class Mark(StrEnum):
-    """What single events can be found by, beside the dimensions: columns that no sums are told apart by."""
+    """Further columns that events can be found by. The rollups do not have them."""
 
     REQUEST = "request_id"
     FINISH_REASON = "finish_reason"
@@ -70,7 +70,7 @@ class Mark(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """A line of a bill: what was used at one price."""
+    """A line of a bill: usage at one price."""
 
     tenant_id: str
     key_id: str
@@ -81,7 +81,7 @@ class Total:
 
 
 async def totals(analytics: Analytics, window: TimeRange, *, tenant_id: str | None = None) -> list[Total]:
-    """What was used in a window, from the distinct events; of every tenant unless one is named. Ordered."""
+    """Usage in a window, from the distinct events. `tenant_id`: only this tenant; None: all. Ordered."""
     condition, parameters = _of_tenant(DURING, window.parameters, tenant_id)
     rows = await analytics.query(
         f"""
@@ -101,7 +101,7 @@ async def totals(analytics: Analytics, window: TimeRange, *, tenant_id: str | No
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One bucket of a series: what was used from `bucket_ms` on, for the values of the dimensions asked for."""
+    """One bucket of a series: usage from `bucket_ms` on, for these values of the requested dimensions."""
 
     bucket_ms: int
     of: Mapping[Dimension, str]
@@ -116,8 +116,8 @@ async def series(
     by: Collection[Dimension] = (),
     only: Mapping[Dimension, str] | None = None,
 ) -> list[Point]:
-    """What was used in each bucket that starts in the window, told apart by `by`, of `only` these. Ordered by time;
-    a bucket without usage is left out."""
+    """Usage in each bucket that starts in the window, ordered by time. `by`: dimensions to group by. `only`: values to
+    filter by. Buckets without usage are left out."""
     dimensions = [each for each in Dimension if each in by]
     names = ["bucket", *(each.value for each in dimensions)]
     only = only or {}
@@ -137,7 +137,7 @@ async def series(
 
 @dataclass(frozen=True, slots=True)
 class EventCursor:
-    """Where a page ended."""
+    """Position after a page."""
 
     occurred_at_ms: int
     event_id: UUID
@@ -145,7 +145,7 @@ class EventCursor:
 
 @dataclass(frozen=True, slots=True)
 class EventPage:
-    """Events as rows by column name, and where the next page begins: None after the last one."""
+    """A page of events, as rows by column name. `next`: start of the next page; None: this is the last one."""
 
     events: tuple[Mapping[str, Any], ...]
     next: EventCursor | None
@@ -161,11 +161,11 @@ async def events(
     newest_first: bool = False,
     limit: int = 100,
 ) -> EventPage:
-    """One page of the distinct events, of `only` these and `marked` so. An event that is there throughout
-    is on exactly one page, whatever else comes in between the pages.
+    """One page of the distinct events that match `only` and `marked`. An event that exists throughout is on exactly one
+    page, whatever is inserted between the pages.
 
-    `limit` is 1 to `MAX_PAGE_EVENTS`. Copies of an event have the same request, so the index of requests may be asked
-    before they are made one.
+    `limit`: 1 to `MAX_PAGE_EVENTS`. Copies of an event have the same request id, so the index on requests is applied
+    before de-duplication.
     """
     if not 1 <= limit <= MAX_PAGE_EVENTS:
         raise ValueError(f"a page has 1 to {MAX_PAGE_EVENTS} events, not {limit}")
@@ -174,7 +174,7 @@ async def events(
     parameters: Parameters = {**window.parameters, **wanted}
     if after is not None:
         beyond = "<" if newest_first else ">"
-        # The first comparison says less than the second; it lets parts and granules be skipped.
+        # The first comparison is implied by the second; it lets ClickHouse skip parts and granules.
         condition += f" AND occurred_at {beyond}= {instant('after_ms')}"
         condition += f" AND (occurred_at, event_id) {beyond} ({instant('after_ms')}, {{after_id:UUID}})"
         parameters = {**parameters, "after_ms": after.occurred_at_ms, "after_id": after.event_id}
