@@ -92,9 +92,8 @@ class LocalShare:
         while True:
             try:
                 answer = await self._breaker.call(request.tenant_id, ask)
-                if attempts > 1 and isinstance(
-                    answer, HoldRefusal
-                ):  # an earlier attempt may reach the store after this one
+                # An earlier attempt may reach the store after this one.
+                if attempts > 1 and isinstance(answer, HoldRefusal):
                     self._release_unheard(request)
                 return answer
             except StoreAway as error:

@@ -33,7 +33,7 @@ class InvoiceLine:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What a tenant owes for a month: lines of this month, and adjustments for earlier ones."""
+    """A tenant's charges for a month: lines of this month, and adjustments for earlier ones."""
 
     tenant_id: str
     tenant_name: str

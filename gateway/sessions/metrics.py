@@ -21,8 +21,8 @@ class SessionCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """The current metrics."""
         counts = self._counts()
-        yield GaugeMetricFamily("turnpike_session_turns_open", "Turns on sessions under way", counts.open)
-        turns = CounterMetricFamily("turnpike_session_turns", "Turns by what became of them", labels=["outcome"])
+        yield GaugeMetricFamily("turnpike_session_turns_open", "Open turns on sessions", counts.open)
+        turns = CounterMetricFamily("turnpike_session_turns", "Turns by outcome", labels=["outcome"])
         for outcome, count in counts.outcomes.items():
             turns.add_metric([outcome.value], count)
         yield turns
@@ -32,7 +32,9 @@ class SessionCollector(Collector):
         yield cuts
         if counts.store:
             yield GaugeMetricFamily("turnpike_sessions", "Sessions in this process' memory", counts.store["sessions"])
-            yield GaugeMetricFamily("turnpike_session_bytes", "That they take, compressed", counts.store["bytes"])
+            yield GaugeMetricFamily(
+                "turnpike_session_bytes", "Compressed bytes of sessions in this process' memory", counts.store["bytes"]
+            )
             yield CounterMetricFamily(
-                "turnpike_sessions_evicted", "That made room for others before their time", counts.store["evicted"]
+                "turnpike_sessions_evicted", "Sessions evicted before their expiry", counts.store["evicted"]
             )

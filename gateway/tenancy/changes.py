@@ -37,7 +37,7 @@ MAX_OVERLAP = timedelta(days=90)
 
 @dataclass(frozen=True, slots=True)
 class KeyGrant:
-    """What a new key may do. `scopes`, `models`: None allows all. `expires_at`: None means never."""
+    """Name and rights of a new key. `scopes`, `models`: None allows all. `expires_at`: None means never."""
 
     name: str = ""
     scopes: Collection[str] | None = None

@@ -1,4 +1,4 @@
-"""What a tenant's key may do: scopes and models. A key that states neither may do everything."""
+"""Rights of a tenant's key: scopes and models. A key that states neither may do everything."""
 
 from collections.abc import Collection, Iterable
 from enum import StrEnum

@@ -21,7 +21,7 @@ MAX_MODEL_CHARS = 128
 
 
 class ScopeKind(StrEnum):
-    """What a limit applies to."""
+    """The object that a limit applies to."""
 
     KEY = "key"
     TENANT = "tenant"

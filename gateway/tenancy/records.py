@@ -13,7 +13,7 @@ Who = TypeVar("Who", covariant=True)
 """Owner of a key: a tenant's `Principal`, or an administrator."""
 
 Tier = str
-"""What a tenant pays for: the name of a service class. The settings define the classes; the store does not check the
+"""Name of the service class that a tenant pays for. The settings define the classes; the store does not check the
 name."""
 
 

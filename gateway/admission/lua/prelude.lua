@@ -2,7 +2,7 @@
 -- The line above has Redis refuse a whole script where its memory is full, and not at its first write: half a
 -- settlement would free a hold twice.
 --
--- What all the scripts share. One tenant's keys have one hash tag, so that they live on one node of a cluster:
+-- Shared by all scripts. One tenant's keys have one hash tag, so that they live on one node of a cluster:
 --
 --   <prefix>open              sorted set: request id -> when its hold expires
 --   <prefix>request:<id>      hash: state (open | expired | settled), at, granted, bound, count, and for each
@@ -16,11 +16,11 @@
 -- those of gateway/admission/windows.py.
 
 local BUCKET_MS, MINUTE_MS, DAY_MS = 5000, 60000, 86400000
--- How long keys outlive their last write: a window and more. What is open may be charged to any window; what counts
--- for ever stays for ever.
+-- Lifetime of keys after their last write: a window and more. Open holds may be charged to any window; keys of
+-- windows without an end never expire.
 local KEY_LIFE_MS = {minute = 300000, day = 2 * DAY_MS, month = 40 * DAY_MS, open = 40 * DAY_MS}
 local OPEN_LIFE_MS = KEY_LIFE_MS.month
--- Expired holds freed by one call, so that none takes long; the next call goes on.
+-- Expired holds freed by one call, so that no call takes long; the next call continues.
 local REAPED_PER_CALL = 100
 
 local prefix = ARGV[1]

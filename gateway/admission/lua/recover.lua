@@ -1,4 +1,4 @@
--- Record again what a replica had recorded before this store lost its data: once, whoever finds it missing.
+-- Record again what a replica had recorded before this store lost its data: once, by whichever call finds it missing.
 --
 -- KEYS: open, then one for each committed amount, then one for each demand of each hold. ARGV: prefix, time,
 -- remembered_ms, ttl_ms, committed amounts, holds, then for each committed amount: window, a moment in it, amount; then

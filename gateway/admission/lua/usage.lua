@@ -1,4 +1,4 @@
--- Where quotas stand. KEYS: open, one for each quota. ARGV: prefix, time, remembered_ms, then a window for each quota.
+-- States of quotas. KEYS: open, one for each quota. ARGV: prefix, time, remembered_ms, then a window for each quota.
 -- Returns {now, then for each: used, held of it, newest mark or -1}.
 
 reap(tonumber(ARGV[3]))

@@ -1,4 +1,4 @@
--- What the scripts of sessions share. KEYS[1] is a hash for each session:
+-- Shared by all scripts of sessions. KEYS[1] is a hash for each session:
 --
 --   value, writer, expires   what is stored, the token that stored it, until when it is good
 --   owner, owned_until       the token of the turn under way, until when it keeps others out
@@ -65,7 +65,7 @@ local function remove(id)
   end
 end
 
--- Forget the tenant's sessions that nothing has used for their time.
+-- Remove the tenant's expired sessions.
 local function purge(session_ttl)
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', used, '-inf', whole(now - session_ttl))) do
     if not is_owned(id) then
