@@ -74,11 +74,11 @@ class ClickHouse:
         with answering():
             try:
                 async with asyncio.timeout(self._answer_timeout_s):
-                    yield await self._connected()
+                    yield await self._connect()
             except TimeoutError:
                 raise AnalyticsAway(f"ClickHouse does not answer within {self._answer_timeout_s} s") from None
 
-    async def _connected(self) -> AsyncClient:
+    async def _connect(self) -> AsyncClient:
         async with self._connecting:
             if self._client is None:
                 server = self._server

@@ -73,13 +73,13 @@ class EmbeddedClickHouse:
     async def _call(self, work: Callable[[Client], T]) -> T:
         """Run `work` on the engine's thread. It completes even if the caller is cancelled."""
 
-        def answered() -> T:
+        def run() -> T:
             with answering():
                 if self._client is None:
                     self._client = self._open()
                 return work(self._client)
 
-        return await asyncio.get_running_loop().run_in_executor(self._thread, answered)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, run)
 
     def _open(self) -> Client:
         if self._folder is not None:
@@ -96,9 +96,9 @@ class EmbeddedClickHouse:
                 settings={"max_threads": 1, "max_execution_time": STATEMENT_TIMEOUT_S},
             )
         except ProgrammingError as error:
-            raise self._unopened(str(error)) from error
+            raise self._open_error(str(error)) from error
 
-    def _unopened(self, text: str) -> AnalyticsAway:
+    def _open_error(self, text: str) -> AnalyticsAway:
         where = self._folder or "memory"
         if "already initialized with path" in text:
             return AnalyticsInUse(f"cannot open {where}: this process has another embedded store open")

@@ -65,11 +65,11 @@ def invoiced_reader(database: AsyncEngine) -> Callable[[str], Awaitable[Mapping[
     """Function for reconciliation: from a month, as `2026-11`, to the nanodollars that final invoices charge each
     tenant for its usage."""
 
-    async def invoiced(month: str) -> Mapping[str, int]:
+    async def read(month: str) -> Mapping[str, int]:
         async with reading(database) as connection:
             return await read_charges_by_tenant(connection, Month.parse(month))
 
-    return invoiced
+    return read
 
 
 class Invoicing:
@@ -104,9 +104,9 @@ class Invoicing:
             final = await _invoice_of(connection, tenant, month)
             if final is not None:
                 raise MonthIsFinal(f"{month} is final for {tenant_name}: {final.number}")
-            invoiced = await _invoiced(connection, tenant, month)
+            invoiced = await _read_invoiced(connection, tenant, month)
         # Usage is read after the charges and before the prices, so neither can be incomplete.
-        used = await self._used(tenant, month)
+        used = await self._read_usage(tenant, month)
         async with reading(self._database) as connection:
             return _draft(tenant, month, used, invoiced, await read_versions(connection))
 
@@ -125,7 +125,7 @@ class Invoicing:
         due = month.end + self._grace
         if self._now() < due:
             raise MonthIsOpen(f"{month} can be invoiced from {due:%Y-%m-%d %H:%M:%S} UTC on")
-        return ReadyMonth(tenant, month, await self._used(tenant, month))
+        return ReadyMonth(tenant, month, await self._read_usage(tenant, month))
 
     async def compute_uninvoiced(self, tenant_name: str, month: Month) -> ComputedLines:
         """The usage of a month that no final invoice has charged, and discrepancies. Empty once the month is final and
@@ -146,7 +146,7 @@ class Invoicing:
         async with reading(self._database) as connection:
             return tuple((await connection.scalars(select(TenantRow.name).order_by(TenantRow.name))).all())
 
-    async def _used(self, tenant: TenantName, month: Month) -> Mapping[LineKey, UsageSum]:
+    async def _read_usage(self, tenant: TenantName, month: Month) -> Mapping[LineKey, UsageSum]:
         return await self._usage.totals(tenant.id, month.plus(-LOOK_BACK_MONTHS).start, month.end)
 
 
@@ -169,7 +169,7 @@ async def make_invoice(connection: AsyncConnection, ready: ReadyMonth, now: date
     final = await _invoice_of(connection, ready.tenant, ready.month)
     if final is not None:
         return final
-    invoiced = await _invoiced(connection, ready.tenant, ready.month)
+    invoiced = await _read_invoiced(connection, ready.tenant, ready.month)
     draft = _draft(ready.tenant, ready.month, ready.used, invoiced, await read_versions(connection))
     draft.check()
     if not draft.statement.lines:
@@ -193,7 +193,7 @@ async def credit_invoice(
     if amount_nanodollars <= 0:
         raise InvalidAmount("a credit note is for more than 0 dollars")
     invoice = await _find(connection, number)
-    left = _left(invoice, line)
+    left = _remaining(invoice, line)
     if amount_nanodollars > left:
         what = number if line is None else f"line {line} of {number}"
         raise CreditTooLarge(f"{dollars(left)} dollars are left of {what}")
@@ -208,7 +208,7 @@ class _Invoiced:
     sums: Mapping[LineKey, UsageSum]
 
 
-async def _invoiced(connection: AsyncConnection, tenant: TenantName, month: Month) -> _Invoiced:
+async def _read_invoiced(connection: AsyncConnection, tenant: TenantName, month: Month) -> _Invoiced:
     months = await read_invoiced_months(connection, tenant.id)
     return _Invoiced(months, await read_charges(connection, tenant.id, month.plus(-LOOK_BACK_MONTHS), month))
 
@@ -238,7 +238,7 @@ async def _find(connection: AsyncConnection, number: str) -> Invoice:
     return found[0]
 
 
-def _left(invoice: Invoice, line: int | None) -> int:
+def _remaining(invoice: Invoice, line: int | None) -> int:
     """The amount that can still be taken back from an invoice or from one of its lines."""
     if line is None:
         return invoice.due_nanodollars

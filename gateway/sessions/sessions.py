@@ -81,7 +81,7 @@ class OpenTurn:
         """Store the new history, and end the turn. `cut`: how its oldest turns were cut; None: they were not. False: it
         is not stored, and the history is the former one, or what others have stored since."""
         try:
-            stored = await self._store.store(self._key, self._token, await _packed(history))
+            stored = await self._store.store(self._key, self._token, await _pack_history(history))
         except SessionStoreAway as error:
             _log.warning("a session's turn is not kept: %s", error)
             self.outcome = TurnOutcome.STORE_AWAY
@@ -136,7 +136,7 @@ class Sessions:
         stored = await self._store.read(key)
         if stored is None:
             return None
-        return StoredHistory(await _unpacked(stored.value), stored.expires_in_ms, len(stored.value))
+        return StoredHistory(await _unpack_history(stored.value), stored.expires_in_ms, len(stored.value))
 
     async def delete(self, key: SessionKey) -> bool:
         """Delete a session. An open turn on it is answered but not stored. False: there is no such session.
@@ -167,7 +167,7 @@ class Sessions:
     async def _begin(self, key: SessionKey, token: str) -> OpenTurn:
         try:
             value = await self._begin_in_time(key, token)
-            history = History() if value is None else await _unpacked(value)
+            history = History() if value is None else await _unpack_history(value)
         except BaseException as error:
             busy = isinstance(error, (SessionBusy, TooManyWaitingTurns))
             self._outcomes[TurnOutcome.BUSY if busy else TurnOutcome.UNAVAILABLE] += 1
@@ -183,7 +183,7 @@ class Sessions:
         """Begin a turn as soon as no other one is open."""
         if self._waiting[key] >= MAX_WAITING:
             raise SessionBusy
-        with _counted(self._waiting, key):
+        with _counting(self._waiting, key):
             begun = await self._store.begin(key, token)
             if begun is None:
                 begun = await self._begin_after_another(key, token)
@@ -194,7 +194,7 @@ class Sessions:
             raise TooManyWaitingTurns
         loop = asyncio.get_running_loop()
         until, pause_s = loop.time() + self._wait_s, FIRST_RETRY_S
-        with _counted(self._waiting_of, key.tenant_id):
+        with _counting(self._waiting_of, key.tenant_id):
             while loop.time() < until:
                 await asyncio.sleep(min(pause_s, max(0.0, until - loop.time())))
                 begun = await self._store.begin(key, token)
@@ -229,7 +229,7 @@ class Sessions:
 
 
 @contextmanager
-def _counted(counter: Counter[K], key: K) -> Iterator[None]:
+def _counting(counter: Counter[K], key: K) -> Iterator[None]:
     """Count `key` for the duration of the block. Keys with a count of 0 are removed."""
     counter[key] += 1
     try:
@@ -240,10 +240,10 @@ def _counted(counter: Counter[K], key: K) -> Iterator[None]:
             del counter[key]
 
 
-async def _packed(history: History) -> bytes:
+async def _pack_history(history: History) -> bytes:
     data = history.to_json()
     return await offload_large(len(data), pack, data)
 
 
-async def _unpacked(value: bytes) -> History:
+async def _unpack_history(value: bytes) -> History:
     return await offload_large(len(value), lambda packed_value: History.from_json(unpack(packed_value)), value)

@@ -38,7 +38,7 @@ def configure_logging(level: str, log_format: LogFormat, secrets: Iterable[str] 
     renderers = _renderers(log_format)
     # The standard library's processing of a record would cost more than the rest of the line.
     structlog.configure(
-        processors=[*_SHARED, _add_name, _drop_secret_fields, *renderers, partial(_redacted, redactor)],
+        processors=[*_SHARED, _add_name, _drop_secret_fields, *renderers, partial(_redact, redactor)],
         logger_factory=_LineLogger,
         wrapper_class=structlog.make_filtering_bound_logger(level),
     )
@@ -101,7 +101,7 @@ def _add_name(logger: WrappedLogger, _: str, event: EventDict) -> EventDict:
     return event
 
 
-def _redacted(redactor: Redactor, _: WrappedLogger, __: str, line: str) -> str:
+def _redact(redactor: Redactor, _: WrappedLogger, __: str, line: str) -> str:
     return redactor.text(line)
 
 

@@ -413,11 +413,11 @@ class EngineCollector(Collector):
 
 def _families(stats: Mapping[str, ModelStats]) -> Iterator[Metric]:
     for field, name, meaning in _ENGINE_GAUGES:
-        yield _filled(GaugeMetricFamily(name, meaning, labels=[_MODEL]), field, stats, 1)
+        yield _fill(GaugeMetricFamily(name, meaning, labels=[_MODEL]), field, stats, 1)
     for field, name, meaning in _ENGINE_COUNTERS:
-        yield _filled(CounterMetricFamily(name, meaning, labels=[_MODEL]), field, stats, 1)
+        yield _fill(CounterMetricFamily(name, meaning, labels=[_MODEL]), field, stats, 1)
     for field, name, meaning in _ENGINE_SECONDS:
-        yield _filled(CounterMetricFamily(name, meaning, labels=[_MODEL]), field, stats, 1e-9)
+        yield _fill(CounterMetricFamily(name, meaning, labels=[_MODEL]), field, stats, 1e-9)
     for field, name, meaning in _CLASS_GAUGES:
         yield _by_class(GaugeMetricFamily(name, meaning, labels=[_MODEL, _CLASS]), field, stats, 1)
     for field, name, meaning in _CLASS_GAUGES_SECONDS:
@@ -451,7 +451,7 @@ def _speculation_families(stats: Mapping[str, SpeculationStats]) -> Iterator[Met
         yield _by_draft(CounterMetricFamily(name, meaning, labels=labels), field, stats)
 
 
-def _filled(
+def _fill(
     family: GaugeMetricFamily | CounterMetricFamily, field: str, stats: Mapping[str, ModelStats], unit: float
 ) -> Metric:
     for model, counts in stats.items():

@@ -66,7 +66,7 @@ PLANTS = [
     # Sessions
     Plant("a turn that failed is kept", "gateway.sessions.sessions:Sessions.turn", drop("_release")),
     Plant("a turn stays open", "gateway.sessions.sessions:Sessions.turn", drop("pop")),
-    Plant("a turn that waited is counted for ever", "gateway.sessions.sessions:_counted", without_finally()),
+    Plant("a turn that waited is counted for ever", "gateway.sessions.sessions:_counting", without_finally()),
     Plant("a release is cancelled with its caller", "gateway.sessions.sessions:Sessions._release", unshielded()),
     # Keys
     Plant(

@@ -104,12 +104,12 @@ def fit(samples: Sequence[Sample], *others: Sequence[Sample]) -> Fit:
     """
     sets = [_halves(each)[0] for each in (samples, *others)]
     together = [_ReadSample(sample, read(sample.question)) for each in sets for sample in each]
-    by_penalty = _cross_validated(together)
+    by_penalty = _cross_validate(together)
     penalty = max(_PENALTIES, key=lambda each: _apgr(by_penalty[each], sets))
     graded = [each.graded for each in sets[0]]
     scores = by_penalty[penalty][: len(graded)]
     thresholds = {preference: _threshold(scores, graded, part) for preference, part in RECOVERED.items()}
-    (score,) = _fitted(together, [penalty], thresholds)
+    (score,) = _fit_scores(together, [penalty], thresholds)
     return Fit(ComplexityScore.from_json(score.to_json()), len(together), penalty)  # rounded as in the file
 
 
@@ -139,7 +139,7 @@ def _halves(samples: Sequence[Sample]) -> tuple[list[Sample], list[Sample]]:
     return halves
 
 
-def _fitted(
+def _fit_scores(
     samples: Sequence[_ReadSample], penalties: Sequence[float], thresholds: Mapping[Preference, float]
 ) -> Iterator[ComplexityScore]:
     """One for each penalty."""
@@ -150,12 +150,12 @@ def _fitted(
         yield ComplexityScore(small, large, given.ranges, thresholds)
 
 
-def _cross_validated(samples: Sequence[_ReadSample]) -> dict[float, list[float]]:
+def _cross_validate(samples: Sequence[_ReadSample]) -> dict[float, list[float]]:
     """For each penalty, every sample's score by a fit to the other folds."""
     scores = {penalty: [0.0] * len(samples) for penalty in _PENALTIES}
     for fold in range(_FOLDS):
         others = [each for each in samples if each.sample.fold != fold]
-        for penalty, score in zip(_PENALTIES, _fitted(others, _PENALTIES, {}), strict=True):
+        for penalty, score in zip(_PENALTIES, _fit_scores(others, _PENALTIES, {}), strict=True):
             for index, each in enumerate(samples):
                 if each.sample.fold == fold:
                     scores[penalty][index] = score.expect_of(each.reading).score
