@@ -131,7 +131,7 @@ PLANTS = [
     Plant(
         "credit has a local share",
         "gateway.admission.local_share:LocalShare._may_share",
-        replace("Window.EVER not in windows", "True"),
+        replace("LimitWindow.EVER not in windows", "True"),
     ),
     Plant("a breaker never closes", "gateway.admission.breaker:CircuitBreaker._probe_until_back", drop("_close")),
     Plant("who waits for a breaker is not told", "gateway.admission.breaker:CircuitBreaker._close", drop("set_result")),
