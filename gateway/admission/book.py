@@ -28,7 +28,7 @@ def limits_for(principal: Principal, model: str, max_model_len: int, tier_limits
         *(stated for stated in principal.limits if _concerns(stated, principal.lineage or principal.key_id, model)),
         ScopedLimits(ScopeKind.TENANT, "", _with_tier(_stated_for_tenant(principal), tier_limits)),
     ]
-    contexts = [each.limits.context_tokens for each in scopes if each.limits.context_tokens is not None]
+    contexts = [scope.limits.context_tokens for scope in scopes if scope.limits.context_tokens is not None]
     credit = _credit(principal.tenant_id, principal.credit_nanodollars)
     return RequestLimits(
         (*(quota for stated in scopes for quota in _quotas(principal.tenant_id, stated)), *credit),
@@ -53,7 +53,10 @@ def quotas_of_tenant(
             for scope_id, limits in stated.get(kind, {}).items()
         ),
     ]
-    return (*(quota for each in scopes for quota in _quotas(tenant_id, each)), *_credit(tenant_id, credit_nanodollars))
+    return (
+        *(quota for scope in scopes for quota in _quotas(tenant_id, scope)),
+        *_credit(tenant_id, credit_nanodollars),
+    )
 
 
 def demands_of(
@@ -95,7 +98,7 @@ def _credit(tenant_id: str, credit_nanodollars: int | None) -> list[Quota]:
 
 
 def _stated_for_tenant(principal: Principal) -> Limits:
-    return next((each.limits for each in principal.limits if each.kind is ScopeKind.TENANT), Limits())
+    return next((stated.limits for stated in principal.limits if stated.kind is ScopeKind.TENANT), Limits())
 
 
 def _with_tier(stated: Limits, tier: Limits) -> Limits:

@@ -21,7 +21,7 @@ def refusal_of(blocked: Sequence[tuple[Quota, int | None]], states: tuple[LimitS
     waits = []
     for quota, mark in blocked:
         waits.append((quota, None if mark is None else _wait_ms(quota.scope.measure.window, mark, now_ms)))
-    quota, wait = max(waits, key=lambda each: float("inf") if each[1] is None else each[1])
+    quota, wait = max(waits, key=lambda pair: float("inf") if pair[1] is None else pair[1])
     return HoldRefusal(quota, wait, states)
 
 

@@ -137,8 +137,8 @@ class LocalShare:
     async def restore(self, known: Sequence[Committed]) -> None:
         """Restore the shared store, with one call per tenant. Raises StoreAway."""
         by_tenant: dict[str, list[Committed]] = {}
-        for each in known:
-            by_tenant.setdefault(each.scope.tenant_id, []).append(each)
+        for entry in known:
+            by_tenant.setdefault(entry.scope.tenant_id, []).append(entry)
         for tenant_id, entries in by_tenant.items():
             await self._breaker.call(tenant_id, partial(self._shared.restore, entries))
 

@@ -206,8 +206,8 @@ class MemoryStore:
     async def restore(self, known: Sequence[Committed]) -> None:
         """As in `LimitStore`."""
         now = self._now()
-        for each in known:
-            self._counter(each.scope, now).commit(each.at_ms, each.amount, now, besides=True)
+        for entry in known:
+            self._counter(entry.scope, now).commit(entry.at_ms, entry.amount, now, besides=True)
 
     def counts(self) -> Mapping[str, int]:
         """As in `LimitStore`: none."""

@@ -132,13 +132,13 @@ class RedisStore:
     async def restore(self, known: Sequence[Committed]) -> None:
         """As in `LimitStore`, with one call per tenant."""
         by_tenant: dict[str, list[Committed]] = {}
-        for each in known:
-            by_tenant.setdefault(each.scope.tenant_id, []).append(each)
+        for entry in known:
+            by_tenant.setdefault(entry.scope.tenant_id, []).append(entry)
         for tenant_id, entries in by_tenant.items():
             arguments: list[str | int] = []
-            for each in entries:
-                arguments += [each.scope.measure.window.value, each.at_ms, each.amount]
-            keys = [_prefix(tenant_id) + "open", *(_counter_key(each.scope) for each in entries)]
+            for entry in entries:
+                arguments += [entry.scope.measure.window.value, entry.at_ms, entry.amount]
+            keys = [_prefix(tenant_id) + "open", *(_counter_key(entry.scope) for entry in entries)]
             await self._recovering(self._restore, tenant_id, keys, arguments)
             self._ledger.on_restore(entries)
 

@@ -34,12 +34,12 @@ async def restore_spending(
 def _months(journal: Journal, lineages: Mapping[str, str]) -> list[Committed]:
     """Spending by scope and month."""
     spent: dict[tuple[Scope, int], int] = {}
-    for each in journal.spent_at_start:
-        month_ms = int(datetime.strptime(each.month, "%Y-%m").replace(tzinfo=UTC).timestamp()) * 1000
-        key = lineages.get(each.key_id, each.key_id)
-        for kind, id in ((ScopeKind.KEY, key), (ScopeKind.TENANT, ""), (ScopeKind.MODEL, each.model)):
-            of_month = (Scope(each.tenant_id, kind, id, Measure.NANODOLLARS_PER_MONTH), month_ms)
-            spent[of_month] = spent.get(of_month, 0) + each.nanodollars
+    for spending in journal.spent_at_start:
+        month_ms = int(datetime.strptime(spending.month, "%Y-%m").replace(tzinfo=UTC).timestamp()) * 1000
+        key = lineages.get(spending.key_id, spending.key_id)
+        for kind, id in ((ScopeKind.KEY, key), (ScopeKind.TENANT, ""), (ScopeKind.MODEL, spending.model)):
+            of_month = (Scope(spending.tenant_id, kind, id, Measure.NANODOLLARS_PER_MONTH), month_ms)
+            spent[of_month] = spent.get(of_month, 0) + spending.nanodollars
     return [Committed(scope, at_ms, min(amount, MAX_AMOUNT)) for (scope, at_ms), amount in spent.items()]
 
 

@@ -19,7 +19,7 @@ from gateway.analytics.sums import (
     instant,
 )
 
-_KEY = ("bucket", *(each.value for each in Dimension))
+_KEY = ("bucket", *(dimension.value for dimension in Dimension))
 _KEY_SQL = ", ".join(_KEY)
 _BUCKETS_DURING = f"bucket >= {instant('start_ms')} AND bucket < {instant('end_ms')}"
 _HOUR_MS = Grain.HOUR.length_ms

@@ -60,7 +60,7 @@ async def migrate(analytics: Analytics) -> None:
     applied: dict[int, str] = dict(
         await analytics.query("SELECT version, any(sha256) FROM schema_versions GROUP BY version")
     )
-    migrations = {each.version: each for each in shipped_migrations()}
+    migrations = {migration.version: migration for migration in shipped_migrations()}
     if newer := sorted(set(applied) - set(migrations)):
         raise AnalyticsSchemaMismatch(f"the usage tables are of version {newer[-1]}, newer than this program knows")
     for version, migration in sorted(migrations.items()):

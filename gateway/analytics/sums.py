@@ -94,7 +94,7 @@ class Sums:
         return cls(*map(int, amounts))
 
 
-SUM_COLUMNS = tuple(each.name for each in fields(Sums))
+SUM_COLUMNS = tuple(field.name for field in fields(Sums))
 
 _OVER_EVENTS = {
     "events": "toInt128(count())",

@@ -118,18 +118,18 @@ async def series(
 ) -> list[Point]:
     """Usage in each bucket that starts in the window, ordered by time. `by`: dimensions to group by. `only`: values to
     filter by. Buckets without usage are left out."""
-    dimensions = [each for each in Dimension if each in by]
-    names = ["bucket", *(each.value for each in dimensions)]
+    dimensions = [dimension for dimension in Dimension if dimension in by]
+    names = ["bucket", *(dimension.value for dimension in dimensions)]
     only = only or {}
     conditions = [f"bucket >= {instant('start_ms')}", f"bucket < {instant('end_ms')}"]
-    conditions += [f"{each.value} = {{{each.value}:String}}" for each in only]
+    conditions += [f"{dimension.value} = {{{dimension.value}:String}}" for dimension in only]
     rows = await analytics.query(
         f"""
         SELECT toUnixTimestamp(bucket) * 1000 AS bucket_ms, {"".join(f"{name}, " for name in names[1:])}{SUMS_OF_ROLLUP}
         FROM {grain.table} AS rollup WHERE {" AND ".join(conditions)}
         GROUP BY {", ".join(names)} HAVING events != 0 ORDER BY {", ".join(names)}
         """,
-        {**window.parameters, **{each.value: value for each, value in only.items()}},
+        {**window.parameters, **{dimension.value: value for dimension, value in only.items()}},
     )
     end = 1 + len(dimensions)
     return [Point(row[0], dict(zip(dimensions, row[1:end], strict=True)), Sums.of(row[end:])) for row in rows]
@@ -169,7 +169,7 @@ async def events(
     """
     if not 1 <= limit <= MAX_PAGE_EVENTS:
         raise ValueError(f"a page has 1 to {MAX_PAGE_EVENTS} events, not {limit}")
-    wanted = {each.value: value for each, value in (*(only or {}).items(), *(marked or {}).items())}
+    wanted = {column.value: value for column, value in (*(only or {}).items(), *(marked or {}).items())}
     condition = " AND ".join((DURING, *(f"{name} = {{{name}:String}}" for name in wanted)))
     parameters: Parameters = {**window.parameters, **wanted}
     if after is not None:

@@ -50,7 +50,9 @@ class CostView:
         """One row per tenant over all classes (`tier` is empty), and one with `tenant_id` None for all
         recomputation."""
         tenants = sorted({row.tenant_id for row in self.rows}, key=lambda tenant_id: tenant_id or "")
-        return tuple(_sum("", each, [row for row in self.rows if row.tenant_id == each]) for each in tenants)
+        return tuple(
+            _sum("", tenant_id, [row for row in self.rows if row.tenant_id == tenant_id]) for tenant_id in tenants
+        )
 
     def total(self) -> CostRow:
         """The sum of all rows."""
@@ -74,10 +76,10 @@ def divide_costs(times: Iterable[EngineTime], nanodollars_per_hour: int | None) 
     own_ns: Counter[tuple[str, str]] = Counter()
     repeated_ns: Counter[tuple[str, str]] = Counter()
     revenue: Counter[tuple[str, str]] = Counter()
-    for each in times:
-        own_ns[each.tier_served, each.tenant_id] += each.engine_ns
-        revenue[each.tier_served, each.tenant_id] += each.revenue_nanodollars
-        for tier, ns in each.recompute_ns.items():
+    for time in times:
+        own_ns[time.tier_served, time.tenant_id] += time.engine_ns
+        revenue[time.tier_served, time.tenant_id] += time.revenue_nanodollars
+        for tier, ns in time.recompute_ns.items():
             repeated_ns[tier, ""] += ns
     rows = []
     so_far_ns = 0

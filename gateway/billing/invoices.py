@@ -150,7 +150,7 @@ def select_months(
     sums: Mapping[LineKey, UsageSum], month: Month, final_months: Set[Month]
 ) -> tuple[Mapping[LineKey, UsageSum], tuple[Month, ...]]:
     """The part of the sums up to a month that belongs on its invoice, and the earlier months that await their own."""
-    mine = {key: each for key, each in sums.items() if key.usage_month == month or key.usage_month in final_months}
+    mine = {key: usage for key, usage in sums.items() if key.usage_month == month or key.usage_month in final_months}
     awaiting = {key.usage_month for key in sums.keys() - mine.keys()}
     return mine, tuple(sorted(awaiting))
 
@@ -158,8 +158,8 @@ def select_months(
 def add_up(sums: Iterable[tuple[LineKey, UsageSum]]) -> Mapping[LineKey, UsageSum]:
     """The sums by key."""
     added: dict[LineKey, UsageSum] = {}
-    for key, each in sums:
-        added[key] = added.get(key, NOTHING) + each
+    for key, usage in sums:
+        added[key] = added.get(key, NOTHING) + usage
     return added
 
 

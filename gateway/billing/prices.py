@@ -195,7 +195,7 @@ def _whole(name: str, nanodollars: Fraction, multipliers: Mapping[str, Decimal],
     step = math.lcm(*(Fraction(multiplier).denominator for multiplier in multipliers.values()))
     below = math.floor(nanodollars / step) * step
     if nanodollars != below:
-        nearest = [each for each in (below, below + step) if each <= most]
+        nearest = [price for price in (below, below + step) if price <= most]
         raise InvalidPrice(
             f"{name}: must leave whole nanodollars a token in every class; "
             f"the nearest that does is {' or '.join(map(dollars_per_million, nearest))} dollars per million tokens"

@@ -79,7 +79,7 @@ def fields(document: Draft | Invoice) -> dict[str, Any]:
             **common,
             "credit_notes": [],
             **_money("due", statement.total_nanodollars),
-            "discrepancies": [str(each) for each in document.discrepancies],
+            "discrepancies": [str(discrepancy) for discrepancy in document.discrepancies],
             "open_months": [str(month) for month in document.open_months],
         }
     return {

@@ -52,7 +52,7 @@ class ModelNames:
         is none."""
         small = self.small_of.get(name)
         if small is None and name in self.versions:
-            small = next((self.small_of[each] for each in self.versions[name] if each in self.small_of), None)
+            small = next((self.small_of[version] for version in self.versions[name] if version in self.small_of), None)
         return small
 
     def models_of(self, name: str) -> tuple[str, ...]:

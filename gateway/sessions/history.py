@@ -119,7 +119,7 @@ def unpack(value: bytes) -> bytes:
         raise UnreadableHistory("it cannot be decompressed") from None
 
 
-_MEMBERS = {each.name for each in fields(History)}
+_MEMBERS = {field.name for field in fields(History)}
 
 
 def _has_user(messages: Sequence[Message]) -> bool:

@@ -426,7 +426,8 @@ def _families(stats: Mapping[str, ModelStats]) -> Iterator[Metric]:
         yield _by_class(CounterMetricFamily(name, meaning, labels=[_MODEL, _CLASS]), field, stats, 1)
     for field, name, meaning in _CLASS_SECONDS:
         yield _by_class(CounterMetricFamily(name, meaning, labels=[_MODEL, _CLASS]), field, stats, 1e-9)
-    yield from _speculation_families({model: each for model, c in stats.items() if (each := c.speculation) is not None})
+    speculation = {model: counts.speculation for model, counts in stats.items() if counts.speculation is not None}
+    yield from _speculation_families(speculation)
 
 
 def _speculation_families(stats: Mapping[str, SpeculationStats]) -> Iterator[Metric]:
@@ -438,9 +439,9 @@ def _speculation_families(stats: Mapping[str, SpeculationStats]) -> Iterator[Met
     spent = CounterMetricFamily(
         "turnpike_drafting_seconds", "Time spent on proposing drafts", labels=[_MODEL, _PROPOSER]
     )
-    for model, each in stats.items():
-        saved.add_metric([model], each.saved_ns * 1e-9)
-        for proposer, drafting_ns in each.drafting_ns.items():
+    for model, counts in stats.items():
+        saved.add_metric([model], counts.saved_ns * 1e-9)
+        for proposer, drafting_ns in counts.drafting_ns.items():
             spent.add_metric([model, proposer], drafting_ns * 1e-9)
     yield saved
     yield spent
@@ -463,8 +464,8 @@ def _by_class(
     family: GaugeMetricFamily | CounterMetricFamily, field: str, stats: Mapping[str, ModelStats], unit: float
 ) -> Metric:
     for model, counts in stats.items():
-        for each in counts.classes:
-            family.add_metric([model, each.name], getattr(each, field) * unit)
+        for of_class in counts.classes:
+            family.add_metric([model, of_class.name], getattr(of_class, field) * unit)
     return family
 
 
@@ -472,6 +473,6 @@ def _by_draft(
     family: GaugeMetricFamily | CounterMetricFamily, field: str, stats: Mapping[str, SpeculationStats]
 ) -> Metric:
     for model, counts in stats.items():
-        for each in counts.drafts:
-            family.add_metric([model, each.proposer, each.service_class], getattr(each, field))
+        for draft in counts.drafts:
+            family.add_metric([model, draft.proposer, draft.service_class], getattr(draft, field))
     return family

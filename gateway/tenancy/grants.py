@@ -27,10 +27,10 @@ def check_scopes(scopes: Collection[str] | None) -> tuple[KeyScope, ...] | None:
     """
     if scopes is None:
         return None
-    known = {each.value for each in KeyScope}
+    known = {scope.value for scope in KeyScope}
     if not scopes or not known.issuperset(scopes):
         raise InvalidGrant(f"scopes are one or more of {', '.join(KeyScope)}")
-    return tuple(each for each in KeyScope if each.value in scopes)
+    return tuple(scope for scope in KeyScope if scope.value in scopes)
 
 
 def check_models(models: Iterable[str] | None) -> tuple[str, ...] | None:

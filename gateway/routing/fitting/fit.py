@@ -102,11 +102,11 @@ def fit(samples: Sequence[Sample], *others: Sequence[Sample]) -> Fit:
     Raises:
         NothingToRoute: too few samples, or the large model does not win on them.
     """
-    sets = [_halves(each)[0] for each in (samples, *others)]
-    together = [_ReadSample(sample, read(sample.question)) for each in sets for sample in each]
+    sets = [_halves(of_pair)[0] for of_pair in (samples, *others)]
+    together = [_ReadSample(sample, read(sample.question)) for of_pair in sets for sample in of_pair]
     by_penalty = _cross_validate(together)
-    penalty = max(_PENALTIES, key=lambda each: _apgr(by_penalty[each], sets))
-    graded = [each.graded for each in sets[0]]
+    penalty = max(_PENALTIES, key=lambda candidate: _apgr(by_penalty[candidate], sets))
+    graded = [sample.graded for sample in sets[0]]
     scores = by_penalty[penalty][: len(graded)]
     thresholds = {preference: _threshold(scores, graded, part) for preference, part in RECOVERED.items()}
     (score,) = _fit_scores(together, [penalty], thresholds)
@@ -120,7 +120,7 @@ def judge(score: ComplexityScore, samples: Sequence[Sample]) -> FitReport:
         NothingToRoute: too few samples, or the large model does not win on them.
     """
     unseen = _halves(samples)[1]
-    scores, graded = [score.of(each.question) for each in unseen], [each.graded for each in unseen]
+    scores, graded = [score.of(sample.question) for sample in unseen], [sample.graded for sample in unseen]
     routed = curve(scores, graded)
     choices = {}
     for preference, threshold in score.thresholds.items():
@@ -131,10 +131,10 @@ def judge(score: ComplexityScore, samples: Sequence[Sample]) -> FitReport:
 
 def _halves(samples: Sequence[Sample]) -> tuple[list[Sample], list[Sample]]:
     """The training half and the test half. Raises NothingToRoute."""
-    halves = [each for each in samples if each.seen], [each for each in samples if not each.seen]
+    halves = [sample for sample in samples if sample.seen], [sample for sample in samples if not sample.seen]
     if min(map(len, halves)) < MIN_SAMPLES / 2:
         raise NothingToRoute(f"a fit needs at least {MIN_SAMPLES} questions with different texts")
-    if min(sum(each.graded.gain for each in half) for half in halves) <= 0:
+    if min(sum(sample.graded.gain for sample in half) for half in halves) <= 0:
         raise NothingToRoute("the large model is right no more often than the small one: there is nothing to win")
     return halves
 
@@ -143,8 +143,8 @@ def _fit_scores(
     samples: Sequence[_ReadSample], penalties: Sequence[float], thresholds: Mapping[Preference, float]
 ) -> Iterator[ComplexityScore]:
     """One for each penalty."""
-    given = design([each.reading for each in samples])
-    right = [(each.sample.graded.small, each.sample.graded.large) for each in samples]
+    given = design([row.reading for row in samples])
+    right = [(row.sample.graded.small, row.sample.graded.large) for row in samples]
     for penalty in penalties:
         small, large = fit_heads(given, right, penalty)
         yield ComplexityScore(small, large, given.ranges, thresholds)
@@ -154,18 +154,19 @@ def _cross_validate(samples: Sequence[_ReadSample]) -> dict[float, list[float]]:
     """For each penalty, every sample's score by a fit to the other folds."""
     scores = {penalty: [0.0] * len(samples) for penalty in _PENALTIES}
     for fold in range(_FOLDS):
-        others = [each for each in samples if each.sample.fold != fold]
+        others = [row for row in samples if row.sample.fold != fold]
         for penalty, score in zip(_PENALTIES, _fit_scores(others, _PENALTIES, {}), strict=True):
-            for index, each in enumerate(samples):
-                if each.sample.fold == fold:
-                    scores[penalty][index] = score.expect_of(each.reading).score
+            for index, row in enumerate(samples):
+                if row.sample.fold == fold:
+                    scores[penalty][index] = score.expect_of(row.reading).score
     return scores
 
 
 def _apgr(scores: Sequence[float], sets: Sequence[Sequence[Sample]]) -> float:
     """Mean APGR over the sets. `scores`: scores of all their samples, set after set."""
     left = iter(scores)
-    return sum(curve(list(islice(left, len(each))), [s.graded for s in each]).apgr for each in sets) / len(sets)
+    curves = [curve(list(islice(left, len(of_pair))), [sample.graded for sample in of_pair]) for of_pair in sets]
+    return sum(of_pair.apgr for of_pair in curves) / len(curves)
 
 
 def _threshold(scores: Sequence[float], graded: Sequence[Graded], part: float) -> float:

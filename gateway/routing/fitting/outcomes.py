@@ -47,7 +47,7 @@ def grade(
 
 def write_outcomes(path: Path, outcomes: Sequence[PairOutcome]) -> None:
     """Write outcomes as JSON lines."""
-    path.write_text("".join(f"{json.dumps(asdict(each))}\n" for each in outcomes), encoding="utf-8")
+    path.write_text("".join(f"{json.dumps(asdict(outcome))}\n" for outcome in outcomes), encoding="utf-8")
 
 
 def read_outcomes(path: Path) -> list[PairOutcome]:
@@ -69,6 +69,6 @@ def samples(questions: Sequence[CheckedQuestion], outcomes: Sequence[PairOutcome
         raise UnusableOutcomes(f"{lacking} of {len(questions)} questions have no outcome")
     found = [(question, by_key[question.key]) for question in questions]
     return [
-        Sample(question.question, Graded(each.small, each.large, float(each.tokens)), question.family)
-        for question, each in found
+        Sample(question.question, Graded(outcome.small, outcome.large, float(outcome.tokens)), question.family)
+        for question, outcome in found
     ]

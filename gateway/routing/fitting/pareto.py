@@ -78,12 +78,12 @@ class Curve:
 def curve(scores: Sequence[float], graded: Sequence[Graded]) -> Curve:
     """The curve of questions [n] that are routed by falling score."""
     ranked = sorted(zip(scores, graded, strict=True), key=lambda pair: -pair[0])
-    total, right = sum(each.cost for each in graded), sum(each.small for each in graded)
+    total, right = sum(result.cost for result in graded), sum(result.small for result in graded)
     shares, rights, spent = [0.0], [right / len(graded)], 0.0
     for _, equals in groupby(ranked, key=lambda pair: pair[0]):
-        for _, each in equals:
-            spent += each.cost
-            right += each.gain
+        for _, result in equals:
+            spent += result.cost
+            right += result.gain
         shares.append(min(spent / total, 1.0))
         rights.append(right / len(graded))
     return Curve((*shares[:-1], 1.0), tuple(rights))
@@ -91,13 +91,13 @@ def curve(scores: Sequence[float], graded: Sequence[Graded]) -> Curve:
 
 def oracle(graded: Sequence[Graded]) -> Curve:
     """The curve of the best possible order, from the true gains and costs."""
-    return curve([each.gain / each.cost for each in graded], graded)
+    return curve([result.gain / result.cost for result in graded], graded)
 
 
 def at_threshold(threshold: float, scores: Sequence[float], graded: Sequence[Graded]) -> tuple[float, float]:
     """The large model's share of the cost, and the share of questions answered correctly, if questions with a score of
     at least `threshold` go to the large model."""
     large = [score >= threshold for score in scores]
-    cost = sum(each.cost for each, goes in zip(graded, large, strict=True) if goes)
-    right = sum(each.large if goes else each.small for each, goes in zip(graded, large, strict=True))
-    return cost / sum(each.cost for each in graded), right / len(graded)
+    cost = sum(result.cost for result, goes in zip(graded, large, strict=True) if goes)
+    right = sum(result.large if goes else result.small for result, goes in zip(graded, large, strict=True))
+    return cost / sum(result.cost for result in graded), right / len(graded)
