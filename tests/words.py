@@ -18,16 +18,8 @@ ROOT = Path(__file__).parent.parent
 DOCS = ("*.md", "docs/*.md", "benchmarks/*.md", "deploy/kubernetes/*.md", "models/*.md", "tests/whole/*.md")
 PACKAGES = ("engine", "gateway", "kernels", "migrations")
 NOT_YET_CLEAN = (
-    "gateway/admission",
-    "gateway/analytics",
-    "gateway/billing",
-    "gateway/generation",
     "gateway/management/console",
     "gateway/management/operations",
-    "gateway/routing",
-    "gateway/sessions",
-    "gateway/telemetry",
-    "gateway/tenancy",
 )
 
 DIALECT = {

@@ -130,7 +130,7 @@ class Candidates:
         )
 
     def _usage_context(self, context: RequestContext, route: Route, model: ServedModel) -> UsageContext:
-        """What is billed, to whom, at the prices of the moment when the request was received."""
+        """The usage record: the tenant and the prices of the moment when the request was received."""
         principal, tier_served = context.client.principal, context.client.serving.name
         return UsageContext(
             event_id=new_event_id(),

@@ -1,4 +1,4 @@
-"""What one request is, whichever model answers it, and what one model would make of it."""
+"""`RequestContext`: one request, whichever model answers it. `Candidate`: the request as one model would run it."""
 
 import random
 from collections.abc import Awaitable, Callable, Sequence

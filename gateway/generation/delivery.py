@@ -35,7 +35,7 @@ MakeFormatter = Callable[
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What an answer is sent with. `turn` is that of the request's session, `hook` the endpoint's own memory."""
+    """The parts that sending an answer needs. `turn` is that of the request's session, `hook` the endpoint's own memory."""
 
     request: GenerationRequest
     formatter: MakeFormatter
@@ -140,7 +140,7 @@ class WholeSink(ResponseSink):
 
 
 def _stream_error(error: BaseException) -> APIError:
-    """What the client of a broken stream is sent. Only a shutdown cancels."""
+    """The error event of a stream that failed. Only a shutdown cancels."""
     if isinstance(error, asyncio.CancelledError):
         return shutting_down()
     return (as_api_error(error) if isinstance(error, Exception) else None) or internal_error()

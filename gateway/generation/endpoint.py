@@ -1,4 +1,4 @@
-"""What the generating endpoints share: a request from its first byte to the last of its answer."""
+"""The generating endpoints: a request from its first byte to the last of its answer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class ParsedBody:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What is an endpoint's own. `name` is OpenTelemetry's `gen_ai.operation.name`."""
+    """The parts that differ between endpoints. `name` is OpenTelemetry's `gen_ai.operation.name`."""
 
     name: str
     id_prefix: str

@@ -34,7 +34,7 @@ class Pipeline:
         Raises:
             APIError, QuotaExceeded, ChatTemplateError: no model takes it.
             ClientGone: the client disconnected.
-            EngineError, JournalUnavailable, TimeoutError: it failed on the way. The sink was told.
+            EngineError, JournalUnavailable, TimeoutError: it failed on the way; `on_failure` was called.
         """
         with measuring(self._metrics, (context.operation, route.served, context.client.serving.name)) as measurement:
             async with (

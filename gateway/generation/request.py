@@ -55,7 +55,7 @@ Prompt = str | tuple[int, ...] | Gap | Conversation
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """What an answer contains apart from its text. `token_ids`: those of prompt and answer. `prompt_logprobs`,
+    """Parts of an answer apart from its text. `token_ids`: those of prompt and answer. `prompt_logprobs`,
     `logprobs`: log-probabilities with this many alternatives; None: without. `running_usage`: the usage so far in each
     chunk."""
 

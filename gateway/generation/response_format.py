@@ -1,4 +1,4 @@
-"""What the response formats of the generating endpoints have in common."""
+"""The common parts of the response formats of the generating endpoints."""
 
 import hashlib
 import time

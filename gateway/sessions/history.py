@@ -14,7 +14,7 @@ Message = Mapping[str, Any]
 """One message in the form of the chat template."""
 
 MAX_VALUE_BYTES = 64 * 1024**2
-"""Bound of a decompressed value in bytes, whoever wrote it: above every bound that can be set, and within a process'
+"""Bound of a decompressed value in bytes, by any writer: above every bound that can be set, and within a process'
 memory."""
 
 _FORM = b"\x01"
