@@ -35,7 +35,8 @@ MakeFormatter = Callable[
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The parts that sending an answer needs. `turn` is that of the request's session, `hook` the endpoint's own memory."""
+    """The parts that sending an answer needs. `turn` is that of the request's session, `hook` the endpoint's own
+    memory."""
 
     request: GenerationRequest
     formatter: MakeFormatter
