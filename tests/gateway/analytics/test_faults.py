@@ -38,11 +38,14 @@ def own_clickhouse() -> Iterator[ClickHouseServer]:
 async def test_each_fault_is_away_and_passes(
     clickhouse_server: ClickHouseServer, caplog: pytest.LogCaptureFixture, fault: Fault, connected: bool
 ) -> None:
-    database = clickhouse_server.new_database().rpartition("/")[2]
+    url = clickhouse_server.new_database()
+    patient = open_analytics(url)
+    await migrate(patient)
+    await patient.aclose()
     async with fault_proxy(clickhouse_server.port) as proxy:
-        analytics = impatient(clickhouse_server, database, proxy.port)
+        analytics = impatient(clickhouse_server, url.rpartition("/")[2], proxy.port)
         if connected:
-            await migrate(analytics)
+            await analytics.query("SELECT 1")
         await proxy.set(fault)
         for call in (
             lambda: analytics.command("CREATE TABLE t (n UInt8) ENGINE = Memory"),
