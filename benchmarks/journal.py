@@ -41,7 +41,8 @@ from gateway.process.listener import bind
 from gateway.process.server import Server as TurnpikeServer
 from gateway.telemetry.logs import configure_logging
 from gateway.tenancy.records import Principal
-from tests.support.fake_engine import FakeEngine, FakeModel
+from tests.support.fake_engine import FakeEngine
+from tests.support.fake_model import FakeModel
 from tests.support.services import services_with
 
 MODEL = "smollm2"

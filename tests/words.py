@@ -1,8 +1,7 @@
 """Checks the words of docs, docstrings, comments and help texts: `python -m tests.words`, part of `make check`.
 
 The project writes in the terms of its field (`docs/glossary.md`). `DIALECT` lists words that a reader has to decode,
-each with its remedy. Packages in `NOT_YET_CLEAN` are not checked; the list is to be emptied. Paths that the docs name
-must exist, too.
+each with its remedy. Paths that the docs name must exist, too.
 """
 
 import ast
@@ -17,10 +16,6 @@ from typing import NamedTuple
 ROOT = Path(__file__).parent.parent
 DOCS = ("*.md", "docs/*.md", "benchmarks/*.md", "deploy/kubernetes/*.md", "models/*.md", "tests/whole/*.md")
 PACKAGES = ("engine", "gateway", "kernels", "migrations")
-NOT_YET_CLEAN = (
-    "gateway/management/console",
-    "gateway/management/operations",
-)
 
 DIALECT = {
     r"(some|no|every)body": "name the actor, or use the passive voice",
@@ -105,7 +100,7 @@ def missing_paths(text: str) -> Iterator[Finding]:
 
 
 def main() -> int:
-    """Print the findings and the packages that can leave `NOT_YET_CLEAN`. Returns the exit code."""
+    """Print the findings. Returns the exit code."""
     found: dict[str, list[Finding]] = {}
     for path in sorted(path for pattern in DOCS for path in ROOT.glob(pattern)):
         text = path.read_text(encoding="utf-8")
@@ -113,19 +108,10 @@ def main() -> int:
     for path in sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         found[path.relative_to(ROOT).as_posix()] = list(findings_in(python_prose(text)))
-    failures = 0
-    unclean = set()
     for name, findings in found.items():
-        package = next((each for each in NOT_YET_CLEAN if name == each or name.startswith(f"{each}/")), None)
-        if package is not None:
-            unclean |= {package} if findings else set()
-            continue
-        failures += len(findings)
         for finding in sorted(findings):
             print(f"{name}:{finding}")
-    for package in sorted(set(NOT_YET_CLEAN) - unclean):
-        print(f"{package} is clean: remove it from NOT_YET_CLEAN in tests/words.py")
-    return 1 if failures else 0
+    return 1 if any(found.values()) else 0
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ class DeltaDispatcher:
     """Holds the deltas of one model's requests and delivers them to their sinks.
 
     Sinks convert deltas to text on another thread, which needs the GIL. The engine thread needs the GIL between two
-    steps, but not during one. So the deltas of a step are held until the next step is about to be launched: delivery
-    then costs no step time, and delays the deltas by the time of planning a step.
+    steps, but not during one. Deltas are therefore buffered until just before the next step launches: delivery costs no
+    step time, and adds the planning time of one step to the latency of the deltas.
     """
 
     def __init__(self) -> None:

@@ -18,8 +18,8 @@ def allocate_decode_blocks(requests: RequestTable, cache: KVCacheManager) -> int
 
     The demand of all requests is known and met before the first row is planned, so no allocation is ever undone. Where
     it cannot be met, requests of the lowest class are preempted, and neither that class nor one below admits requests
-    in the same step. No request is preempted while a request that ends in flight is about to free its blocks (None),
-    nor while blocks are returning.
+    in the same step. Preemption waits for blocks that are being freed: those of requests that finish in a step in
+    flight (the result is None), and those on the release queue.
     """
     open_ranks = len(requests.ranks)
     while True:

@@ -1,4 +1,4 @@
-"""A stand-in for the engine: same surface, deterministic, and every stream that is open can be seen.
+"""A stand-in for the engine: same interface, deterministic, and every stream that is open can be seen.
 
 Its tokens are bytes. It answers every prompt with `reply`, a byte a token.
 """
@@ -6,12 +6,11 @@ Its tokens are bytes. It answers every prompt with `reply`, a byte a token.
 import asyncio
 import codecs
 import struct
-from collections import defaultdict
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import cos, log, sin
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Self
 
 from engine.errors import EngineError, InvalidParameter, UnservableRequest
 from engine.request import (
@@ -30,98 +29,7 @@ from engine.runtime.output_stream import MAX_BATCH_TOKENS
 from engine.runtime.reservation import UNKNOWN_PROMPT, ArrivalBook, Reservation
 from engine.runtime.streams import AbortListener
 from engine.runtime.wait_prediction import PredictedWait
-from engine.text.chat_template import ChatTemplateError
-from engine.text.dialect import Dialect
-from engine.text.least_tokens import TooManyTokens
-
-BOS = 256
-END = 257
-VOCAB_SIZE = 258
-
-
-class FakeTokenizer:
-    def token_bytes(self, token_id: int) -> bytes:
-        return {BOS: b"<s>", END: b"</s>"}.get(token_id) or bytes([token_id])
-
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        shown = [i for i in token_ids if i < BOS or not skip_special_tokens]
-        return b"".join(map(self.token_bytes, shown)).decode("utf-8", "replace")
-
-
-class FakeInfilling:
-    """`[before|behind]`, ended by `~`."""
-
-    ends = (ord("~"),)
-
-    def encode(
-        self, before: str, behind: str, *, add_special_tokens: bool = True, most_tokens: int | None = None
-    ) -> list[int]:
-        return [*([BOS] * add_special_tokens), *f"[{before}|{behind}]".encode()]
-
-
-class FakeText:
-    """`<role>content\\n` for each message. The word TEMPLATE-REFUSES makes the template refuse."""
-
-    def __init__(self) -> None:
-        self.tokenizer = FakeTokenizer()
-        self.dialect = Dialect(knows_tools=True)
-        self.infilling: FakeInfilling | None = None
-        self.variables: set[str] = set()
-        """What the template reads."""
-
-    def encode(self, text: str, *, add_special_tokens: bool = True, most_tokens: int | None = None) -> list[int]:
-        _require_at_most(most_tokens, text)
-        return [BOS] * add_special_tokens + list(text.encode())
-
-    def encode_chat(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        most_tokens: int | None = None,
-        **variables: Any,
-    ) -> list[int]:
-        rendered = "".join(f"<{m['role']}>{_plain(m['content'])}\n" for m in messages)
-        rendered += "".join(f"[{name}={value}]" for name, value in variables.items())
-        if continue_final_message:
-            rendered = rendered.removesuffix("\n")
-        if "TEMPLATE-REFUSES" in rendered:
-            raise ChatTemplateError("roles must alternate")
-        _require_at_most(most_tokens, rendered)
-        return [BOS, *(rendered + "<assistant>" * add_generation_prompt).encode()]
-
-    def template_reads(self, variable: str) -> bool:
-        return variable in self.variables
-
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        return self.tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
-
-
-def _require_at_most(most_tokens: int | None, text: str) -> None:
-    """As a tokenizer that knows of long texts, from half of their tokens on."""
-    if most_tokens is not None and len(text.encode()) // 2 > most_tokens:
-        raise TooManyTokens(len(text.encode()) // 2)
-
-
-def _plain(content: Any) -> str:
-    if isinstance(content, list):
-        return "\n".join(part["text"] for part in content)
-    return content or ""
-
-
-@dataclass(frozen=True)
-class FakeModel:
-    name: str
-    max_model_len: int
-    text: FakeText = field(default_factory=FakeText)
-    vocab_size: int = VOCAB_SIZE
-    created: int = 1_700_000_000
-    version: str = "f00d"
-
-    @property
-    def windows(self) -> Mapping[str, int]:
-        return defaultdict(lambda: self.max_model_len)
+from tests.support.fake_model import VOCAB_SIZE, FakeModel
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from dataclasses import fields
 
 from engine.scheduling.stats import ClassStats, SchedulerStats
-from gateway.telemetry.metrics import ModelStats
+from gateway.telemetry.model_stats import ModelStats
 
 
 def stats() -> dict[str, ModelStats]:

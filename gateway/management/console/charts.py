@@ -2,7 +2,7 @@
 
 A chart is drawn by the server, so it is there without a script; its colours are classes of the stylesheet, so it obeys
 the page's security policy and follows light and dark. Each shape has its value in a `title`, for the mouse, and the
-same values stand in a table below the picture, for everybody else.
+same values are in a table below the picture, for other readers.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ COLOURS = 8
 _STEPS = (1, 2, 5, 10)
 _MAX_LABELS = 6
 _GAP = 0.2
-"""Of a bar's place, left free beside it."""
+"""Fraction of the width of a bar's slot that is left empty."""
 
 Number = int | float
 Spelling = Callable[[Number], str]

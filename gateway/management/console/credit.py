@@ -1,4 +1,4 @@
-"""What a tenant has paid in advance, and what is left of it."""
+"""The credit page: prepayments of a tenant and its balance."""
 
 from gateway.management.console.addresses import next_page
 from gateway.management.console.context import ConsoleContext

@@ -27,8 +27,8 @@ def nanodollars_of(field: str, text: str) -> int | None:
 
 
 def moment_of(text: str) -> str | None:
-    """What a `datetime-local` field holds, taken for UTC; None: nothing. Anything else goes on as it is: the API
-    judges it."""
+    """The value of a `datetime-local` field, in UTC; None: empty. Any other text is returned unchanged, for the API to
+    validate."""
     moment = text.strip()
     if _LOCAL.fullmatch(moment):
         return moment + (":00Z" if moment.count(":") == 1 else "Z")

@@ -76,7 +76,7 @@ class Keys:
     async def narrow(self, page_request: PageRequest) -> Redirect:
         models = words_of(page_request.form.get("models"))
         await page_request.actions.submit("setKeyGrants", page_request.form, page_request.path, {"models": models})
-        return _back(page_request, "What the key may do is stated anew.")
+        return _back(page_request, "Key permissions updated.")
 
     async def revoke(self, page_request: PageRequest) -> Redirect:
         await page_request.actions.change("revokeKey", page_request.path)

@@ -114,7 +114,7 @@ class SessionAuth:
         """End a session, for all gateways on the same database.
 
         Raises:
-            StoreUnavailable: the database does not answer; the session goes on.
+            StoreUnavailable: the database does not answer; the session stays open.
         """
         await self._ended.end(session)
 

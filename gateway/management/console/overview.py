@@ -54,7 +54,7 @@ class ModelNow:
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """What was used since midnight UTC, told apart by model and, for administrators, by tenant: the dearest first."""
+    """Usage since midnight UTC, by model and, for administrators, by tenant; the most expensive first."""
 
     total: Group
     models: Sequence[Group]

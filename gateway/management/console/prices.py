@@ -1,4 +1,4 @@
-"""What models cost: versions that are added and never changed."""
+"""The price page: versions of prices, which are added and never changed."""
 
 from gateway.management.console.addresses import next_page
 from gateway.management.console.context import ConsoleContext

@@ -107,7 +107,7 @@ class RequestPages:
         return Page("request.html", values)
 
     def _price(self, request: dict[str, Any]) -> Price | None:
-        """What it was charged at: the price of the moment when it was admitted. None where the book has another now."""
+        """The price at which it was charged: that of its admission. None if the price book no longer has it."""
         begun = datetime.fromisoformat(request["occurred_at"]) - timedelta(milliseconds=request["total_latency_ms"])
         try:
             price = self._context.prices.price_of(request["model"], request["tier_served"], begun)

@@ -43,7 +43,7 @@ class SessionRevocations:
         """To be known everywhere when it returns. Ended already: nothing.
 
         Raises:
-            StoreUnavailable: the database does not answer; the session may go on.
+            StoreUnavailable: the database does not answer; the session may stay open.
         """
         self._seen_open.pop(session.id, None)
         with answering(), suppress(IntegrityError):

@@ -35,7 +35,7 @@ _ASKED = ("window", "tenant_id")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What becomes of a question under a preference: the large model's from `threshold` on."""
+    """The model of a question under a preference: the large one for scores from `threshold` on."""
 
     preference: str
     threshold: float
@@ -86,7 +86,7 @@ class RoutingPages:
         return Page("routing.html", values | {"answer": answer, "figures": routing_figures(answer, self._savings)})
 
     def judged(self, question: str) -> Judgement:
-        """What the score makes of a question that stands alone.
+        """Score a question without a conversation.
 
         Raises:
             APIError: 400 naming `question`, it is too long.

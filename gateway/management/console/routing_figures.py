@@ -1,4 +1,4 @@
-"""What routing chose, in charts and sums, and what it saved."""
+"""Charts and sums of routing decisions, and of the cost that they saved."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -47,8 +47,8 @@ class RoutingFigures:
 
 
 class Savings:
-    """What was saved by small models, by the prices of the beginning of each bucket. Never less than nothing, as in the
-    metrics of routing."""
+    """Cost saved by small models, at the prices of the beginning of each bucket. Never negative, as in the metrics of
+    routing."""
 
     def __init__(self, names: ModelNames, prices: PriceBook) -> None:
         self._names = names

@@ -22,14 +22,14 @@ Stats = Mapping[str, SchedulerStats]
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What all schedulers said at a moment, monotonic time."""
+    """A sample of the counters of all schedulers. `at_ns`: monotonic time."""
 
     at_ns: int
     stats: Stats
 
 
 class Looks:
-    """The latest looks, whoever's they were: how fast counters grow is told between the oldest of them and now."""
+    """The latest samples, shared by all viewers. Rates are differences between the oldest of them and now."""
 
     def __init__(self, clock_ns: Callable[[], int] = monotonic_ns) -> None:
         self._clock_ns = clock_ns
@@ -85,7 +85,7 @@ class ClassLine:
 
 @dataclass(frozen=True, slots=True)
 class DraftLine:
-    """What one proposer drafts for one class."""
+    """Counts of one proposer's drafts for one class."""
 
     proposer: str
     service_class: str
@@ -169,7 +169,7 @@ def free_blocks_of(stats: SchedulerStats) -> Chart:
 
 
 def _rate(count: int, before: int | None, elapsed_ns: int) -> str:
-    """A counter's growth in a second. One that has fallen is of a model that was loaded anew."""
+    """A counter's increase per second. Empty if it has decreased, as the model was reloaded."""
     if before is None or elapsed_ns <= 0 or count < before:
         return ""
     return f"{(count - before) * _NS_PER_S / elapsed_ns:,.1f}"

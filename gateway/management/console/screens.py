@@ -1,4 +1,4 @@
-"""What a page of the console is, declared once: where, for whom, what it shows and what its forms do."""
+"""Declarations of the console's pages: path, roles, content and forms, each declared once."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ PREFIX = "/console"
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A form that was refused: the page is shown again with why, beside the field at fault, and what was typed."""
+    """A rejected form. The page is rendered again with the error at its field, and with the input."""
 
     act: str
     error: APIError
@@ -61,7 +61,7 @@ class PageRequest:
 
     @property
     def tenant(self) -> Principal | None:
-        """Whose key it is; None for an administrator."""
+        """The tenant key of the user; None for an administrator."""
         return self.user.principal if isinstance(self.user, TenantUser) else None
 
     def may(self, operation: str) -> bool:
@@ -138,9 +138,9 @@ class Screen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantProxy:
-    """A path at which a tenant's page speaks to the gateway's own endpoint `app` as that tenant: the request goes on
-    as if it had come to `to` with the tenant's key, with all that holds there (scopes, limits, billing). POST only,
-    from the console's own scripts: the token of the page is in the header `x-csrf-token`."""
+    """A path that proxies a tenant's page to the gateway's endpoint `app`. The request is handled as a request to `to`
+    with the tenant's key: scopes, limits and billing apply. POST only, from the console's own scripts: the header
+    `x-csrf-token` carries the page's token."""
 
     path: str
     to: str

@@ -67,7 +67,7 @@ class ConsoleSessions:
         return session if -60 <= age_s < LIFETIME.total_seconds() else None
 
     def csrf_token(self, session: Session) -> str:
-        """What every form of the session carries: nobody without the session's page knows it."""
+        """The token that every form of the session carries. Only pages of the session contain it."""
         return hmac.digest(self._csrf, session.told.encode(), "sha256").hex()
 
     def is_csrf_token(self, session: Session, presented: str) -> bool:

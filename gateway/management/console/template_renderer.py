@@ -15,8 +15,8 @@ from gateway.management.console.users import User
 
 @dataclass(frozen=True, slots=True)
 class PageFrame:
-    """What a page has around its own values. `user` is None where nobody has logged in. `navigation`: the screens
-    by section; `here` is the name of the section's screen that is marked."""
+    """Values of the layout that every page shares. `user`: None before login. `navigation`: the screens by section.
+    `here`: name of the current screen."""
 
     user: User | None
     title: str

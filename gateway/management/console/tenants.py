@@ -61,7 +61,7 @@ class Tenants:
 
     async def suspend(self, page_request: PageRequest) -> Redirect:
         tenant = await page_request.actions.change("suspendTenant", page_request.path)
-        return _back(page_request, f"{tenant['name']} is suspended: its keys open nothing.")
+        return _back(page_request, f"{tenant['name']} is suspended: its keys are refused.")
 
     async def resume(self, page_request: PageRequest) -> Redirect:
         tenant = await page_request.actions.change("resumeTenant", page_request.path)
@@ -69,7 +69,7 @@ class Tenants:
 
     async def set_window(self, page_request: PageRequest) -> Redirect:
         await page_request.actions.submit("replaceSessionWindow", page_request.form, page_request.path)
-        return _back(page_request, "The session window is stated anew.")
+        return _back(page_request, "Session window updated.")
 
     async def set_policy(self, page_request: PageRequest) -> Redirect:
         pairs = pairs_of("aliases", page_request.form.get("aliases"), "=", _ALIASES)
@@ -77,7 +77,7 @@ class Tenants:
         await page_request.actions.submit(
             "replaceRoutingPolicy", page_request.form, page_request.path, {"aliases": aliases}
         )
-        return _back(page_request, "The routing policy is stated anew.")
+        return _back(page_request, "Routing policy updated.")
 
 
 async def balance_of(page_request: PageRequest) -> Any:

@@ -1,4 +1,4 @@
-"""What was used over time, told apart by tenant, key, model or class."""
+"""The usage page: usage over time, by tenant, key, model or class."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ _CSV_COLUMNS = ("start", *WORDS, *(name for name in SUM_COLUMNS if name != "cost
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a form asked for, as `readUsage` takes it."""
+    """The query of a form, as `readUsage` takes it."""
 
     query: Mapping[str, str]
     by: str | None

@@ -22,7 +22,7 @@ Amount = Callable[[Point], int]
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What belongs to one tenant, key, model or class, or all of it where nothing is told apart (`id` is None)."""
+    """Usage of one tenant, key, model or class; of all together if `id` is None."""
 
     id: str | None
     name: str

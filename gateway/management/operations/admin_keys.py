@@ -25,7 +25,7 @@ USE_GRAIN = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class AdminKeyRecord:
-    """What is known of an administrator's key once its secret has been shown."""
+    """An administrator's key, without its secret."""
 
     public_id: str
     name: str

@@ -1,8 +1,8 @@
 """The audit log: who changed what, when, from what to what. Lines are added and never changed.
 
-Each line's digest is an HMAC under the pepper of the line and of the digest before it, so that whoever can write to the
-database but does not know the pepper cannot alter, insert or take out a line unnoticed. (A log cut off at its end is
-only noticed by who knows how long it was.)
+Each line's digest is an HMAC under the pepper of the line and of the digest before it, so that a writer of the
+database who does not know the pepper cannot alter, insert or remove a line undetected. (Truncation of the log is
+detected only by comparison with its former length.)
 """
 
 import hmac

@@ -36,7 +36,7 @@ def command_line_actor(user: str) -> str:
 
 @dataclass(slots=True)
 class Change:
-    """What a handler works with. All that it writes through `connection` is kept, or nothing is."""
+    """The transaction of a handler. Its writes through `connection` are committed together, or rolled back."""
 
     connection: AsyncConnection
     at: datetime
@@ -75,7 +75,7 @@ class Changes:
         """A change by `actor`: an administrator's key (its public id), `command_line_actor` or `SETTINGS`.
 
         Raises:
-            InvalidKey: the key has been revoked meanwhile.
+            InvalidKey: the key has been revoked since.
             StoreUnavailable: the database does not answer, or too many changes wait.
         """
         try:

@@ -60,7 +60,7 @@ _ANSWERS: Mapping[type[OperatorError], tuple[int, str, str | None]] = {
 
 
 def as_admin_error(error: OperatorError) -> APIError | None:
-    """The answer to an error of tenancy or billing; None for one that nobody expected here."""
+    """The answer to an error of tenancy or billing; None for any other error."""
     if type(error) in _ANSWERS:
         status, code, param = _ANSWERS[type(error)]
         message = str(error)

@@ -1,4 +1,4 @@
-"""What tenants owe for months: drafts, final invoices, credit notes."""
+"""Monthly invoices of tenants: drafts, final invoices, credit notes."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -53,7 +53,7 @@ class LimitUse:
             stated = (await read_limits(connection, [tenant_id])).get(tenant_id, {})
             credit = (await read_credit(connection, [tenant_id])).get(tenant_id)
         granted = None if credit is None else credit.granted_nanodollars
-        # A tier that the settings name no more serves nobody, so nothing of it binds.
+        # A tier that the settings no longer have serves no requests, so it has no limits.
         quotas = quotas_of_tenant(tenant_id, stated, self._context.tiers.get(tenant.tier, Limits()), granted)
         try:
             states = await self._context.limiter.usage(quotas)

@@ -1,7 +1,6 @@
-"""Doing what a route says, whoever asks: the HTTP face (`endpoint.py`) and the console come through here.
+"""Performs the operations that routes declare, for the HTTP API, the console and the command line.
 
-So who may, what is read of what was given, the transaction, its audit entry and the answer to a repetition are one
-piece of code for both.
+Permission, validation, transaction, audit entry and idempotency are therefore the same for all of them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,7 +59,7 @@ def read_texts(members: Mapping[str, Member], texts: Mapping[str, str]) -> Mappi
 
 
 def read_body(route: Route, members: Mapping[str, Any]) -> Any:
-    """What the route's record makes of a JSON object's members.
+    """Validate a JSON object's members by the route's record.
 
     Raises:
         APIError: 400 naming the member at fault.

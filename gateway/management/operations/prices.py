@@ -1,4 +1,4 @@
-"""What models cost: versions that are added and never changed."""
+"""Prices of models: versions, which are added and never changed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

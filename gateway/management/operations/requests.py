@@ -32,7 +32,7 @@ from gateway.management.operations.wire import TENANT_ID, money, money_members
 from gateway.metering.event import Ending
 
 RECENT = timedelta(days=7)
-"""Where a request is looked for whose time nobody says."""
+"""The time range in which a request is looked up if the query does not state one."""
 NEARBY = timedelta(hours=1)
 
 _AMOUNT = Integer(0, 2**63 - 1)

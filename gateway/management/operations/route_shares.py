@@ -48,10 +48,10 @@ QUERY: Mapping[str, Member] = {
 
 
 async def shares_answer(analytics: Analytics, query: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    """What routing chose in whole buckets of a window.
+    """Routing decisions in whole buckets of a time range.
 
     Raises:
-        APIError: 400 naming what asks for too much.
+        APIError: 400 naming the parameter that is over its bound.
     """
     start, end = window_of(query, now)
     if end - start > LONGEST:

@@ -20,7 +20,7 @@ PATH_KINDS: Mapping[str, Text] = {
     "invoice_number": Text(64, 1, pattern="[A-Za-z0-9-]+"),
     "month": Text(7, 7, pattern="[0-9]{4}-(0[1-9]|1[0-2])"),
 }
-"""What may stand in a path. Anything else there names nothing: 404."""
+"""Values of path parameters. Any other value is answered 404."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """The media types that a route answers in beside JSON; its handler returns a `Document` for those."""
+    """The media types of a route in addition to JSON, for which its handler returns a `Document`."""
 
     json: Kind
     media_types: tuple[str, ...]
@@ -73,7 +73,7 @@ class Route:
     read: Read | None = None
     write: Write | None = None
     prepare: Read | None = None
-    """What a write has to know and that takes long to read: read before any other write has to wait for it."""
+    """Reads the slow inputs of a write before its transaction begins, so that other writes do not wait for them."""
 
     @property
     def path_names(self) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ def policy_of(
     cascade_percent: int | None,
     aliases: list[dict[str, Any]] | None,
 ) -> RoutingPolicy:
-    """What is left out is as it is by default.
+    """A routing policy. Omitted fields have their defaults.
 
     Raises:
         InvalidPolicy: an alias is given twice.

@@ -1,8 +1,7 @@
-"""What the admin API takes and gives, declared once: the same declaration reads a request strictly and describes
-itself in the OpenAPI document.
+"""Schemas of the admin API's requests and responses. One declaration validates strictly and generates OpenAPI.
 
-A `Kind` is a kind of JSON value. `Record`s are objects: members that nobody declared are refused, and a null member
-counts as absent, as everywhere in this API.
+A `Kind` is a kind of JSON value. `Record`s are objects: undeclared members are refused, and a null member counts as
+absent, as everywhere in this API.
 """
 
 import re
@@ -18,7 +17,7 @@ from gateway.http.fields import Fields, as_array, as_integer, as_string, missing
 T = TypeVar("T")
 
 MAX_INTEGER = 2**53 - 1
-"""What every JSON reader counts exactly."""
+"""The largest integer that every JSON parser represents exactly."""
 
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _INSTANT = re.compile(r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d{1,6})?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)

@@ -1,4 +1,4 @@
-"""What was used, summed over time."""
+"""Usage, summed by time bucket."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -93,7 +93,7 @@ def window_of(query: Mapping[str, Any], now: datetime) -> tuple[datetime, dateti
 async def usage_answer(
     analytics: Analytics, query: Mapping[str, Any], only: Mapping[Dimension, str], now: datetime
 ) -> dict[str, Any]:
-    """What was used in whole buckets of a window."""
+    """Usage in whole buckets of a time range."""
     start, end = window_of(query, now)
     grain = Grain(query["bucket"] or Grain.HOUR)
     window = TimeRange(unix_ms(start), unix_ms(end)).widened_to(grain.length_ms)

@@ -64,7 +64,7 @@ LIMITS = answer(
 
 
 def money_members(name: str, *, known: bool = True) -> dict[str, Member | Kind]:
-    """An amount is told twice: as an integer, and exactly as text. `known`: it is never null."""
+    """The members of an amount: an integer of nanodollars and a decimal string of dollars. `known`: never null."""
     as_text = Text(32, pattern=r"-?[0-9]+\.[0-9]{2,9}")
     return {
         f"{name}_nanodollars": Member(Integer(-(2**63), 2**63 - 1), nullable=not known),

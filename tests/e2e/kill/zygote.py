@@ -27,7 +27,8 @@ from gateway.config.settings import Settings, load_settings
 from gateway.process.listener import bind
 from gateway.process.sink_service import run_sink
 from gateway.process.termination import Termination
-from tests.support.fake_engine import FakeEngine, FakeModel
+from tests.support.fake_engine import FakeEngine
+from tests.support.fake_model import FakeModel
 
 MODEL = "tiny"
 WINDOW = 4096

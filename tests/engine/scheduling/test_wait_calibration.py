@@ -25,14 +25,14 @@ IDS = map(str, count())
 
 
 def come(calibration: WaitCalibration, ahead: int, now_ns: int) -> str:
-    """A request of 10 tokens comes to wait behind so many. Its id."""
+    """Queue a request of 10 tokens behind `ahead` requests. Returns its id."""
     request_id = next(IDS)
     calibration.on_submit(request_id, 10, now_ns, lambda: queue(ahead))
     return request_id
 
 
 def run(calibration: WaitCalibration, *, speed: float, seconds: float = 30.0) -> None:
-    """A queue that stays 40 long: one leaves every so often, and another comes."""
+    """Hold the queue at 40 requests: one leaves and one arrives, `speed` times the predicted rate."""
     leaves_ns = int(REQUEST_NS / speed)
     come(calibration, 40, 0)
     for step in range(1, int(seconds * 1e9 / leaves_ns)):
@@ -72,7 +72,7 @@ def test_a_queue_that_stands_still_or_flies_is_bounded() -> None:
 
 
 def test_who_comes_behind_is_no_standstill() -> None:
-    """The queue grows as fast as it moves, and faster: whoever watches it is nearer to its place all the same."""
+    """Arrivals at the tail, even faster than the queue drains, do not delay a request that is ahead of them."""
     calibration = WaitCalibration(0, predict)
     come(calibration, 40, 0)
     waiting, now_ns = 41, 0

@@ -10,7 +10,8 @@ from typing import Any
 from engine.runtime.core import EngineHealth
 from engine.scheduling.stats import ClassStats, DraftStats, SchedulerStats, SpeculationStats
 from gateway.telemetry.health import HealthCollector
-from gateway.telemetry.metrics import Metrics, ModelStats
+from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.model_stats import ModelStats
 from gateway.tools.top.sample import Between, Sample
 from gateway.tools.top.view import View, view_of
 

@@ -6,7 +6,7 @@ import pytest
 
 from engine.request import STANDARD
 from tests.support.error_envelope import error_of
-from tests.support.fake_engine import BOS
+from tests.support.fake_model import BOS
 from tests.support.gateway import PREMIUM_KEY, USER
 from tests.support.sse import chunks
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from tests.support.error_envelope import error_of
-from tests.support.fake_engine import BOS, FakeInfilling
+from tests.support.fake_model import BOS, FakeInfilling
 from tests.support.sse import chunks
 from tests.support.usage_events import events_of
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.error_envelope import error_of
-from tests.support.fake_engine import BOS
+from tests.support.fake_model import BOS
 from tests.support.gateway import CHAT, USER
 from tests.support.sse import chunks
 

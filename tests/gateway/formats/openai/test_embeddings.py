@@ -14,7 +14,8 @@ from gateway.formats.openai.embeddings import INPUTS_AT_A_TIME
 from gateway.metering.event import Ending
 from gateway.tenancy.grants import KeyScope
 from tests.support.error_envelope import error_of
-from tests.support.fake_engine import BOS, VOCAB_SIZE, embedding_of
+from tests.support.fake_engine import embedding_of
+from tests.support.fake_model import BOS, VOCAB_SIZE
 from tests.support.gateway import AUTHORISED, KEY, PREMIUM_KEY, limit, until
 from tests.support.usage_events import cost, event_of, events_of
 

@@ -22,7 +22,7 @@ from gateway.http.fields import Fields
 from gateway.speech.output_parser import ParsedDelta
 from gateway.speech.pieces import CallArguments, CallBegun, Piece, Reasoning, Text
 from tests.support import sse
-from tests.support.fake_engine import FakeTokenizer
+from tests.support.fake_model import FakeTokenizer
 
 EVENT = TypeAdapter(ResponseStreamEvent)
 META = ResponseMeta("resp_" + "0" * 32, "tiny", created=int(datetime.now(UTC).timestamp()))

@@ -1,0 +1,164 @@
+"""Collector of the engine's Prometheus metrics: one row of a table per metric."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gateway.telemetry.model_stats import ModelStats, SpeculationStats
+
+MODEL_LABEL = "gen_ai_request_model"
+CLASS_LABEL = "turnpike_class"
+_PROPOSER = "turnpike_proposer"
+
+_ENGINE_GAUGES = (
+    ("running", "turnpike_sequences_running", "Running sequences"),
+    ("waiting", "turnpike_sequences_waiting", "Waiting sequences"),
+    ("paused", "turnpike_sequences_paused", "Sequences paused because their client does not read"),
+    ("num_blocks", "turnpike_kv_blocks", "Blocks of KV memory in total"),
+    ("free_blocks", "turnpike_kv_blocks_free", "Blocks not held by a sequence; cached prefixes count as free"),
+)
+_ENGINE_COUNTERS = (
+    ("steps_total", "turnpike_steps", "Forward passes"),
+    ("scheduled_tokens_total", "turnpike_scheduled_tokens", "Tokens computed, of prompts and answers"),
+    ("cached_tokens_total", "turnpike_prefix_hit_tokens", "Prompt tokens found in the prefix cache"),
+    ("preemptions_total", "turnpike_preemptions", "Preemptions of sequences"),
+    ("pauses_total", "turnpike_pauses", "Pauses of sequences because their client did not read"),
+    ("failures_total", "turnpike_failures", "Sequences that ended with an engine error"),
+)
+_ENGINE_SECONDS = (("paused_ns_total", "turnpike_paused_seconds", "Total duration of ended pauses"),)
+
+_CLASS_GAUGES = (
+    ("running", "turnpike_class_sequences_running", "Running sequences of a class"),
+    ("waiting", "turnpike_class_sequences_waiting", "Waiting sequences of a class"),
+    ("held_blocks", "turnpike_class_kv_blocks_held", "Blocks held by the sequences of a class"),
+    ("reserved_blocks", "turnpike_class_kv_blocks_reserved", "Blocks of a class's reserve that it does not hold"),
+    ("cached_blocks", "turnpike_class_kv_blocks_cached", "Free blocks whose content a class used last"),
+    (
+        "missing_blocks",
+        "turnpike_class_kv_blocks_missing",
+        "Blocks of a class's reserve that are not available; above 0 is a bug in the engine",
+    ),
+    ("active_tenants", "turnpike_class_tenants_active", "Tenants that were served in the last 60 s or are waiting"),
+    (
+        "fairness",
+        "turnpike_class_fairness",
+        "Jain's index (sum x)^2 / (n sum x^2) over a class's n active tenants: x is a tenant's computed prompt tokens "
+        "plus twice its answer tokens in the last 60 s. 1 is even, 1/n is all for one tenant; tenants that ask for "
+        "less than their share lower it, too",
+    ),
+)
+_CLASS_GAUGES_SECONDS = (
+    ("queue_age_ns", "turnpike_class_queue_age_seconds", "Age of the oldest waiting sequence of a class"),
+)
+_CLASS_COUNTERS = (
+    (
+        "recomputed_tokens",
+        "turnpike_class_recomputed_tokens",
+        "Tokens recomputed after preemptions that the class caused",
+    ),
+    ("preemptions_caused", "turnpike_class_preemptions_caused", "Preemptions of other classes for this class"),
+    ("preemptions_suffered", "turnpike_class_preemptions_suffered", "Preemptions of this class for another class"),
+    ("wasted_rows", "turnpike_class_wasted_rows", "Rows of steps whose results were discarded"),
+    (
+        "itl_limited_steps",
+        "turnpike_class_itl_limited_steps",
+        "Steps with prefill limited by the class's target for the time between tokens",
+    ),
+)
+_CLASS_SECONDS = (
+    ("attributed_ns", "turnpike_class_engine_seconds", "Step time attributed to the class"),
+    ("recompute_ns", "turnpike_class_recompute_seconds", "Part of the attributed time spent on recomputation"),
+    ("wasted_ns", "turnpike_class_wasted_seconds", "Part of the attributed time spent on discarded rows"),
+)
+
+_DRAFT_GAUGES = (
+    ("depth", "turnpike_speculation_depth", "Maximum draft depth per request, mean of the latest steps"),
+    ("acceptance", "turnpike_speculation_acceptance", "Acceptance rate of the latest drafts"),
+)
+_DRAFT_COUNTERS = (
+    ("proposed_total", "turnpike_draft_tokens", "Draft tokens proposed and verified"),
+    ("accepted_total", "turnpike_accepted_draft_tokens", "Draft tokens accepted"),
+)
+
+
+class EngineCollector(Collector):
+    """Reads the engine's counts on each scrape, so that the step loop does no work for metrics."""
+
+    def __init__(self, stats: Callable[[], Mapping[str, ModelStats]]) -> None:
+        self._stats = stats
+
+    def describe(self) -> Iterator[Metric]:
+        """Names without values: registering must not need a running engine."""
+        yield from _families({})
+
+    def collect(self) -> Iterator[Metric]:
+        """The current metrics."""
+        yield from _families(self._stats())
+
+
+def _families(stats: Mapping[str, ModelStats]) -> Iterator[Metric]:
+    for field, name, meaning in _ENGINE_GAUGES:
+        yield _fill(GaugeMetricFamily(name, meaning, labels=[MODEL_LABEL]), field, stats, 1)
+    for field, name, meaning in _ENGINE_COUNTERS:
+        yield _fill(CounterMetricFamily(name, meaning, labels=[MODEL_LABEL]), field, stats, 1)
+    for field, name, meaning in _ENGINE_SECONDS:
+        yield _fill(CounterMetricFamily(name, meaning, labels=[MODEL_LABEL]), field, stats, 1e-9)
+    for field, name, meaning in _CLASS_GAUGES:
+        yield _by_class(GaugeMetricFamily(name, meaning, labels=[MODEL_LABEL, CLASS_LABEL]), field, stats, 1)
+    for field, name, meaning in _CLASS_GAUGES_SECONDS:
+        yield _by_class(GaugeMetricFamily(name, meaning, labels=[MODEL_LABEL, CLASS_LABEL]), field, stats, 1e-9)
+    for field, name, meaning in _CLASS_COUNTERS:
+        yield _by_class(CounterMetricFamily(name, meaning, labels=[MODEL_LABEL, CLASS_LABEL]), field, stats, 1)
+    for field, name, meaning in _CLASS_SECONDS:
+        yield _by_class(CounterMetricFamily(name, meaning, labels=[MODEL_LABEL, CLASS_LABEL]), field, stats, 1e-9)
+    speculation = {model: counts.speculation for model, counts in stats.items() if counts.speculation is not None}
+    yield from _speculation_families(speculation)
+
+
+def _speculation_families(stats: Mapping[str, SpeculationStats]) -> Iterator[Metric]:
+    saved = GaugeMetricFamily(
+        "turnpike_speculation_saved_seconds",
+        "Predicted time saved by drafts so far, over all tokens; falls while drafts do not pay",
+        labels=[MODEL_LABEL],
+    )
+    spent = CounterMetricFamily(
+        "turnpike_drafting_seconds", "Time spent on proposing drafts", labels=[MODEL_LABEL, _PROPOSER]
+    )
+    for model, counts in stats.items():
+        saved.add_metric([model], counts.saved_ns * 1e-9)
+        for proposer, drafting_ns in counts.drafting_ns.items():
+            spent.add_metric([model, proposer], drafting_ns * 1e-9)
+    yield saved
+    yield spent
+    labels = [MODEL_LABEL, _PROPOSER, CLASS_LABEL]
+    for field, name, meaning in _DRAFT_GAUGES:
+        yield _by_draft(GaugeMetricFamily(name, meaning, labels=labels), field, stats)
+    for field, name, meaning in _DRAFT_COUNTERS:
+        yield _by_draft(CounterMetricFamily(name, meaning, labels=labels), field, stats)
+
+
+def _fill(
+    family: GaugeMetricFamily | CounterMetricFamily, field: str, stats: Mapping[str, ModelStats], unit: float
+) -> Metric:
+    for model, counts in stats.items():
+        family.add_metric([model], getattr(counts, field) * unit)
+    return family
+
+
+def _by_class(
+    family: GaugeMetricFamily | CounterMetricFamily, field: str, stats: Mapping[str, ModelStats], unit: float
+) -> Metric:
+    for model, counts in stats.items():
+        for of_class in counts.classes:
+            family.add_metric([model, of_class.name], getattr(of_class, field) * unit)
+    return family
+
+
+def _by_draft(
+    family: GaugeMetricFamily | CounterMetricFamily, field: str, stats: Mapping[str, SpeculationStats]
+) -> Metric:
+    for model, counts in stats.items():
+        for draft in counts.drafts:
+            family.add_metric([model, draft.proposer, draft.service_class], getattr(draft, field))
+    return family

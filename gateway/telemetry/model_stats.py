@@ -1,0 +1,187 @@
+"""Protocols of the scheduler's counts for one model, as the metrics read them.
+
+Names in `_ns` are nanoseconds.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+
+class ClassStats(Protocol):
+    """Counts of one service class of a model."""
+
+    @property
+    def name(self) -> str:
+        """Name of the class."""
+
+    @property
+    def running(self) -> int:
+        """Sequences that take part in steps."""
+
+    @property
+    def waiting(self) -> int:
+        """Sequences in the queue."""
+
+    @property
+    def queue_age_ns(self) -> int:
+        """Age of the oldest queued sequence."""
+
+    @property
+    def held_blocks(self) -> int:
+        """KV blocks that its sequences hold."""
+
+    @property
+    def reserved_blocks(self) -> int:
+        """Unused part of its reserve of KV blocks."""
+
+    @property
+    def cached_blocks(self) -> int:
+        """Free KV blocks with content that it used last."""
+
+    @property
+    def missing_blocks(self) -> int:
+        """Reserved KV blocks that are not available; 0, or the engine has a fault."""
+
+    @property
+    def attributed_ns(self) -> int:
+        """Its share of the time of all steps."""
+
+    @property
+    def recompute_ns(self) -> int:
+        """The part of it spent on recomputation."""
+
+    @property
+    def recomputed_tokens(self) -> int:
+        """Tokens recomputed after preemptions that it caused."""
+
+    @property
+    def preemptions_caused(self) -> int:
+        """Sequences preempted for it."""
+
+    @property
+    def preemptions_suffered(self) -> int:
+        """Its sequences that were preempted."""
+
+    @property
+    def active_tenants(self) -> int:
+        """Tenants served in the last 60 s or waiting now."""
+
+    @property
+    def fairness(self) -> float:
+        """Jain's fairness index over its active tenants (Jain, Chiu and Hawe, 1984), in [1/n, 1]."""
+
+    @property
+    def wasted_rows(self) -> int:
+        """Rows of steps whose result was discarded."""
+
+    @property
+    def wasted_ns(self) -> int:
+        """Time spent on those rows."""
+
+    @property
+    def itl_limited_steps(self) -> int:
+        """Steps whose prefill was cut for its inter-token latency target."""
+
+
+class DraftStats(Protocol):
+    """One proposer's drafts for one service class; `depth` and `acceptance` are means of the latest steps."""
+
+    @property
+    def proposer(self) -> str:
+        """Name of the proposer."""
+
+    @property
+    def service_class(self) -> str:
+        """Name of the class."""
+
+    @property
+    def depth(self) -> float:
+        """Largest number of drafts per request, mean over the latest steps."""
+
+    @property
+    def proposed_total(self) -> int:
+        """Draft tokens proposed and verified."""
+
+    @property
+    def accepted_total(self) -> int:
+        """Draft tokens accepted."""
+
+    @property
+    def acceptance(self) -> float:
+        """Acceptance rate of the latest drafts, in [0, 1]."""
+
+
+class SpeculationStats(Protocol):
+    """Speculative decoding of one model."""
+
+    @property
+    def saved_ns(self) -> int:
+        """Predicted time saved by drafts so far, in nanoseconds; it falls where they do not pay."""
+
+    @property
+    def drafting_ns(self) -> Mapping[str, int]:
+        """Time spent on drafts, in nanoseconds, by proposer."""
+
+    @property
+    def drafts(self) -> Sequence[DraftStats]:
+        """Counts by proposer and service class."""
+
+
+class ModelStats(Protocol):
+    """The scheduler's counts for one model: those in `_total` since it was loaded, the others current."""
+
+    @property
+    def running(self) -> int:
+        """Sequences that take part in steps."""
+
+    @property
+    def waiting(self) -> int:
+        """Sequences in the queue."""
+
+    @property
+    def paused(self) -> int:
+        """Sequences paused by backpressure."""
+
+    @property
+    def num_blocks(self) -> int:
+        """KV blocks."""
+
+    @property
+    def free_blocks(self) -> int:
+        """KV blocks that no sequence holds; cached ones count as free."""
+
+    @property
+    def steps_total(self) -> int:
+        """Forward passes."""
+
+    @property
+    def scheduled_tokens_total(self) -> int:
+        """Tokens computed, of prompts and answers."""
+
+    @property
+    def cached_tokens_total(self) -> int:
+        """Prompt tokens found in the prefix cache."""
+
+    @property
+    def pauses_total(self) -> int:
+        """Pauses by backpressure."""
+
+    @property
+    def paused_ns_total(self) -> int:
+        """Duration of pauses that are over, in nanoseconds."""
+
+    @property
+    def preemptions_total(self) -> int:
+        """Preempted sequences."""
+
+    @property
+    def failures_total(self) -> int:
+        """Sequences that ended in an error of the engine."""
+
+    @property
+    def classes(self) -> Sequence[ClassStats]:
+        """Counts by service class."""
+
+    @property
+    def speculation(self) -> SpeculationStats | None:
+        """Counts of drafts; None: the model has no drafts."""
