@@ -88,6 +88,14 @@ class Admission:
         self.usage = UsageTotal(lengths, choices_each, hold.bound_by, self.usage.work, computed_tokens)
         self._running, self._known = False, asyncio.Event()
 
+    async def before_sending(self) -> None:
+        """Wait until the usage record on the disk is recent enough for more of the answer to be sent.
+
+        Raises:
+            JournalUnavailable: the disk fails.
+        """
+        await self._meter.wait_for_commits()
+
     def record_sent(self) -> None:
         """Everything that `usage` has counted was written to the client's socket."""
         self._meter.advance(self.usage.progress)

@@ -91,6 +91,7 @@ class StreamSink(ResponseSink):
     _ended = False
 
     async def on_outputs(self, outputs: Sequence[ParsedDelta]) -> bool:
+        await self._run.admission.before_sending()
         beginning = b""
         if not self._begun:
             self._begun = True

@@ -73,6 +73,10 @@ class Auditor:
     def revoked(self, tenant: str) -> None:
         self.revoked_s[tenant] = self.world.clock.elapsed_s
 
+    def stalled(self, seconds: float) -> None:
+        """The process stood still: nothing of it could end."""
+        self._orphans = {request: since_s + seconds for request, since_s in self._orphans.items()}
+
     def at_jump(self) -> None:
         """After all that happens at an instant."""
         if self._machine.failures:
@@ -216,7 +220,8 @@ class Auditor:
             self._check_hang_up(report)
             revoked_s = self.revoked_s.get(report.call.tenant)
             late = revoked_s is not None and report.began_s > revoked_s + APPLIED_S
-            assert not late or report.status in (401, None) or report.call.endpoint == "read", (
+            cancelled = report.status == 503 and report.call.cancelled_after_steps is not None
+            assert not late or cancelled or report.status in (401, None) or report.call.endpoint == "read", (
                 f"a revoked key is answered {report.status}: {report.call}"
             )
 
@@ -277,9 +282,10 @@ class Auditor:
         assert not twice, f"requests with two events: {twice}"
         by_id = {row["request_id"]: row for row in events.values()}
         for report in self.reports:
-            check_bill(report, by_id)
+            check_bill(report, by_id, disk_failed_at_stop=self.world.disk_failed_at_stop)
         billed = list(journalled.values())
-        check_credit(billed, self.granted_nanodollars)
+        parts_were_lost = self.world.redis.lost_data and self.world.config.gateways > 1
+        check_credit(billed, self.granted_nanodollars, parts_were_lost=parts_were_lost)
         if not (self.redis_faulted or self.has_crashed):
             check_limits(billed, tokens_survive=self.world.config.redis or not self.has_restarted)
 

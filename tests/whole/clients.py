@@ -33,6 +33,8 @@ class Exchange:
         self.headers: dict[str, str] = {}
         self.taken = bytearray()
         """What the program handed to the socket: it counts as sent."""
+        self.writes: list[tuple[float, int]] = []
+        """The loop's time of each write, and the bytes taken before it."""
         self.gone = asyncio.Event()
         self.gone_s: float | None = None
         """When the program could know of it, by the loop's time."""
@@ -86,6 +88,7 @@ class Exchange:
         assert self.status is not None, "a body without a start"
         assert not self.complete, "a body after its end"
         body = message.get("body", b"")
+        self.writes.append((asyncio.get_running_loop().time(), len(self.taken)))
         self.taken += body
         self.complete = not message.get("more_body", False)
         self._unwritten += len(body)
@@ -151,14 +154,17 @@ class Report:
         call = self.call
         return call.endpoint in ("chat", "completions") and call.stream and call.variant % 2 == 0
 
-    def taken_tokens(self) -> int:
-        """Of all choices, those that were handed to the socket. An end-of-text token shows no id."""
-        choices = [choice for event in self.events() for choice in event.get("choices", ())]
+    def taken_tokens(self, but_last_s: float = 0.0) -> int:
+        """Of all choices, those that were handed to the socket, but for those of the last writes, of `but_last_s`. An
+        end-of-text token shows no id."""
+        choices = [choice for event in self.events(but_last_s) for choice in event.get("choices", ())]
         return sum(len(choice.get("token_ids") or ()) for choice in choices)
 
-    def events(self) -> list[dict[str, Any]]:
+    def events(self, but_last_s: float = 0.0) -> list[dict[str, Any]]:
         """Of a stream, in order, without the last `[DONE]`."""
-        text = bytes(self.exchange.taken).decode()
+        writes = self.exchange.writes
+        late = [taken for at_s, taken in writes if but_last_s and at_s >= writes[-1][0] - but_last_s]
+        text = bytes(self.exchange.taken[: late[0]] if late else self.exchange.taken).decode()
         text = text[: text.rfind("\n\n") + 2]  # a write may be cut
         lines = [line.removeprefix("data: ") for line in text.split("\n") if line.startswith("data: ")]
         return [json.loads(line) for line in lines if line != "[DONE]"]

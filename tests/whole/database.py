@@ -1,8 +1,8 @@
 """The database's answers, remembered between writes: reading the same keys again is most of what a run would cost."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from random import Random
 from typing import Any
 
@@ -11,13 +11,18 @@ from gateway.billing.price_store import PriceStore
 
 
 class Database:
-    """`wrote` is called after each write."""
+    """Writes are made within `writing`: SQLite lets a second writer wait, and here that would stop everything."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
         self._answers: dict[Any, Any] = {}
+        self._writer = asyncio.Lock()
 
-    def wrote(self) -> None:
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[None]:
+        """For the time of a write."""
+        async with self._writer:
+            yield
         self._answers = {}
 
     @contextmanager

@@ -1,8 +1,13 @@
 """What an operator does in a run, and what goes wrong around the program."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from gateway.tenancy.database import open_database
 from tests.support.writers import CreditWriter, TenantWriter
 from tests.whole.scenario import Fault
 from tests.whole.tenants import PEPPER
@@ -67,7 +72,9 @@ async def apply_fault(world: World, fault: Fault, auditor: "Auditor") -> None:
             world.analytics.away = False
         case "loop-stalls":
             # This process has no core for a while: nothing of it moves, and all that is outside does.
-            world.clock.advance(min(fault.lasts_ms, 700) * 1_000_000)
+            stall_ms = min(fault.lasts_ms, 700)
+            world.clock.advance(stall_ms * 1_000_000)
+            auditor.stalled(stall_ms / 1000)
         case "device-slow":
             for device in devices:
                 device.speed.factor = 1.0 + fault.amount
@@ -83,15 +90,15 @@ async def apply_fault(world: World, fault: Fault, auditor: "Auditor") -> None:
         case "poison":
             pass
         case "grant":
-            await CreditWriter(gateway.database).add(
-                "prepaid", fault.amount * 10_000, "more", f"grant-{fault.at_ms}-{fault.lasts_ms}"
-            )
-            world.database.wrote()
+            async with _writing(world) as database:
+                await CreditWriter(database).add(
+                    "prepaid", fault.amount * 10_000, "more", f"grant-{fault.at_ms}-{fault.lasts_ms}"
+                )
             auditor.granted(fault.amount * 10_000)
         case "revoke":
-            keys = await TenantWriter(gateway.database, PEPPER).list_keys("economy")
-            await TenantWriter(gateway.database, PEPPER).revoke_key(keys[0].public_id)
-            world.database.wrote()
+            async with _writing(world) as database:
+                writer = TenantWriter(database, PEPPER)
+                await writer.revoke_key((await writer.list_keys("economy"))[0].public_id)
             auditor.revoked("economy")
         case "restart":
             if gateway.open:
@@ -101,3 +108,14 @@ async def apply_fault(world: World, fault: Fault, auditor: "Auditor") -> None:
             if gateway.open:
                 auditor.crashed()
                 await world.crash(fault.gateway % len(world.gateways))
+
+
+@asynccontextmanager
+async def _writing(world: World) -> AsyncIterator[AsyncEngine]:
+    """A connection of the operator's own, as a command has it."""
+    async with world.database.writing():
+        database = open_database(f"sqlite+aiosqlite:///{world.database_path}")
+        try:
+            yield database
+        finally:
+            await database.dispose()

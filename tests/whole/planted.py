@@ -49,6 +49,21 @@ PLANTS = [
     Plant("credit binds nobody", "gateway.admission.book:_credit", return_before("Quota", "[]")),
     Plant("one slot more", "gateway.admission.book:demands_of", replace("(1, 0)", "(0, 0)", 2)),
     # The journal and what comes after it
+    Plant(
+        "a request is sent before it is on the disk",
+        "gateway.generation.delivery:StreamSink.on_outputs",
+        drop("before_sending"),
+    ),
+    Plant(
+        "streams run ahead of the journal",
+        "gateway.metering.journal.journal:Journal._lags",
+        replace("time.monotonic()", "since"),
+    ),
+    Plant(
+        "a stream that waits for the disk is not woken",
+        "gateway.metering.journal.journal:Journal._wrote",
+        drop("set_result"),
+    ),
     Plant("the journal's waiters are not told", "gateway.metering.journal.journal:Journal._write", drop("told")),
     Plant("an ended request is under way", "gateway.metering.journal.journal:Journal._end", drop("discard")),
     Plant("a failed commit falls back to nothing", "gateway.metering.journal.journal:Journal._fail", drop("_undo")),
@@ -203,6 +218,9 @@ SHOWN_AT = {
     "a reader that waits learns of no failure": 0,
     "a disconnect is not noticed": 0,
     "lost data is not recorded again": 4953,
+    "a request is sent before it is on the disk": 7803,
+    "streams run ahead of the journal": 10230,
+    "a stream that waits for the disk is not woken": 0,
 }
 """The seed that shows a bug, where one is known: the tests plant these. `--plants` looks for the others."""
 

@@ -21,6 +21,7 @@ class RedisMachine:
         self.server = FakeServer(server_type="redis", version=(7,))
         self.down = False
         self.full = False
+        self.lost_data = False
         self.late_s = 0.0
         self.calls = 0
         self._late: set[asyncio.Task[None]] = set()
@@ -31,6 +32,7 @@ class RedisMachine:
     def empty(self) -> None:
         """As after a restart without persistence: connections break, data and scripts are gone."""
         self.server = FakeServer(server_type="redis", version=(7,))
+        self.lost_data = True
 
     def arrives_late(self, call: Coroutine[Any, Any, Any]) -> None:
         """A cancelled call. At times its command lies in the buffer of the closed connection, and is executed after
@@ -80,7 +82,8 @@ class RedisClient:
         try:
             await machine.travel(cut=self.cut)
         except asyncio.CancelledError:
-            machine.arrives_late(self._execute(command, options))
+            if not self.cut:
+                machine.arrives_late(self._execute(command, options))
             raise
         answer = await self._execute(command, options)
         await machine.travel(cut=self.cut)

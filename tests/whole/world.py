@@ -124,7 +124,8 @@ class World:
         self.database = Database(random)
         self.gateways: list[Gateway] = []
         self.lost_holds = False
-        """A process died with holds: what is left of them expires."""
+        """A process died with holds, or stopped while it could release none: what is left of them expires."""
+        self.disk_failed_at_stop = False
         self.remains: list[asyncio.Task[None]] = []
         self.sink_task: asyncio.Task[None] | None = None
         self._sink: Sink | None = None
@@ -142,6 +143,8 @@ class World:
         """SIGTERM, and a new process on the same disk."""
         old = self.gateways[index]
         await self.stop(old)
+        self.lost_holds |= self.redis.down or self.redis.full
+        self.disk_failed_at_stop |= self.disk.fails or self.disk.sync_fails
         self.gateways[index] = await self._start_gateway(index, old.epoch + 1, old.settings.journal_path.read_bytes())
 
     async def crash(self, index: int) -> None:
@@ -207,7 +210,8 @@ class World:
         stack = AsyncExitStack()
         links: list[Any] = []
         with self._stores(links), self.disk.well():
-            services, admin = await opening.open_services(settings, engine_, database, PEPPER)
+            async with self.database.writing():
+                services, admin = await opening.open_services(settings, engine_, database, PEPPER)
         stack.push_async_callback(database.dispose)
         app = create_app(settings, services, admin)
         await stack.enter_async_context(app.router.lifespan_context(app))

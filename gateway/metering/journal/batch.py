@@ -31,6 +31,8 @@ class Batch:
     credit_spent: Mapping[str, int] = field(default_factory=dict)
     """Sums as of the batch's commit."""
     credit_asked: "list[Future[Mapping[str, int]]]" = field(default_factory=list)
+    followers: "list[Future[None]]" = field(default_factory=list)
+    """Complete when the batch is on the disk."""
 
     def __bool__(self) -> bool:
         return bool(self.opened or self.advanced or self.ended or self.acknowledged or self.credit_asked)
@@ -69,6 +71,7 @@ class Batch:
         self.acknowledge(later.acknowledged)
         self.credit_since_ms.update(later.credit_since_ms)
         self.credit_asked += later.credit_asked
+        self.followers += later.followers
 
     def numbered(self, source: str, first_sequence: int) -> list[UsageEvent]:
         """The events with source and sequence."""

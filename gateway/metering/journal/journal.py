@@ -3,7 +3,9 @@
 A request is opened at admission, advanced while it streams, and closed by its event. All streams share one commit
 (group commit), at most `INTERVAL_MS` after a change. A change that a caller waits for is committed at once, but at most
 every `GATHER_MS` while other requests are running that may wait, too. Progress is written after its tokens were handed
-to the socket, so a crash never bills more than was sent; it loses at most what was sent since the last commit.
+to the socket, so a crash never bills more than was sent. Nothing of an answer is sent before its request is on the
+disk, or while a change is unwritten for more than `MAX_LAG_INTERVALS`, so a crash loses at most what was sent in that
+time.
 """
 
 import asyncio
@@ -27,6 +29,8 @@ from gateway.metering.journal.journal_file import JournalFile, OpenRequest, Spen
 from gateway.metering.journal.usage_context import Progress, UsageContext, Work, event_of
 
 INTERVAL_MS = 50
+MAX_LAG_INTERVALS = 2
+"""An interval, and as long again for a commit."""
 GATHER_MS = 5
 RETRY_S = 1.0
 DISK_CHECK_S = 1.0
@@ -51,8 +55,8 @@ class Journal:
     """Owns the journal's file and the thread that writes it. All methods are thread-safe, and only the
     constructor and `aclose` block on the disk.
 
-    `interval_ms` bounds the part of a running stream that a crash can lose. Below `min_free_bytes` of disk space new
-    requests are rejected and running ones finish. Delivered events are kept for `retention_days`.
+    A crash loses at most what running streams sent in `MAX_LAG_INTERVALS` times `interval_ms`. Below `min_free_bytes`
+    of disk space new requests are rejected and running ones finish. Delivered events are kept for `retention_days`.
     """
 
     def __init__(
@@ -87,6 +91,10 @@ class Journal:
         self._changed = threading.Condition()
         self._next = Batch()
         self._unwritten = Batch()
+        self._unwritten_since = 0.0
+        """Time of the oldest change in `_unwritten`, on the monotonic clock; of an empty batch it has no meaning."""
+        self._next_since = 0.0
+        """The same for `_next`."""
         self._under_way: set[str] = set()
         """Ids of open requests."""
         self._trouble: str | None = None
@@ -136,19 +144,32 @@ class Journal:
             raise JournalUnavailable(trouble)
         with self._changed:
             self._refuse_if_closed()
-            wake = not self._next
             self._under_way.add(usage_context.request_id)
+            self._before_change()
             self._next.open(usage_context)
-            if wake:
-                self._changed.notify()
 
     def advance(self, request_id: str, progress: Progress) -> None:
         """Record what was sent; it is on the disk within the interval."""
         with self._changed:
-            wake = not self._next
+            self._before_change()
             self._next.advance(request_id, progress)
-            if wake:
-                self._changed.notify()
+
+    async def wait_for_commits(self, request_id: str) -> None:
+        """Wait until the request is on the disk and no change is unwritten for too long, before more of its answer is
+        sent. Usually both hold, and it returns at once. It outlasts one failed commit.
+
+        Raises:
+            JournalUnavailable: the disk fails.
+        """
+        with self._changed:
+            batch = self._batch_to_wait_for(request_id)
+            if batch is None:
+                return
+            self._refuse_if_closed()
+            written: Future[None] = Future()
+            batch.followers.append(written)
+            self._changed.notify()
+        await outcome_of(written)
 
     async def finish(self, event: UsageEvent, otherwise: Callable[[], UsageEvent] | None = None) -> None:
         """Close a request; returns when its event is on the disk.
@@ -182,6 +203,7 @@ class Journal:
             if self._closing:
                 told.set_exception(JournalUnavailable("the journal is closed"))
                 return told
+            self._before_change()
             self._next.follow_credit(since_ms, told)
             self._changed.notify()
         return told
@@ -189,8 +211,8 @@ class Journal:
     def acknowledge(self, sequence: int) -> None:
         """Record that all events up to `sequence` are delivered. It need not be durable: delivery is at least once."""
         with self._changed:
+            self._before_change()
             self._next.acknowledge(sequence)
-            self._changed.notify()
 
     async def aclose(self) -> None:
         """Write the remaining changes and close the file. Idempotent."""
@@ -199,8 +221,25 @@ class Journal:
             self._changed.notify()
         await asyncio.to_thread(self._thread.join)
 
+    def _before_change(self) -> None:
+        """The writer sleeps while there are no changes."""
+        if not self._next:
+            self._next_since = time.monotonic()
+            self._changed.notify()
+
+    def _batch_to_wait_for(self, request_id: str) -> Batch | None:
+        if request_id in self._next.opened:
+            return self._next
+        if request_id in self._unwritten.opened or self._lags(self._unwritten, self._unwritten_since):
+            return self._unwritten
+        return self._next if self._lags(self._next, self._next_since) else None
+
+    def _lags(self, batch: Batch, since: float) -> bool:
+        return bool(batch) and time.monotonic() - since > MAX_LAG_INTERVALS * self._interval_s
+
     def _end(self, ended: Ended) -> None:
         self._under_way.discard(ended.event.request_id)
+        self._before_change()
         self._next.end(ended)
         self._changed.notify()
 
@@ -225,6 +264,8 @@ class Journal:
             with self._changed:
                 while (due := self._due()) is None or due > time.monotonic():
                     self._changed.wait(None if due is None else due - time.monotonic())
+                if not self._unwritten:
+                    self._unwritten_since = self._next_since
                 self._unwritten.followed_by(self._next)
                 self._next = Batch()
                 closing = self._closing
@@ -233,6 +274,8 @@ class Journal:
             if closing:
                 if self._unwritten:
                     _log.error("the journal was closed with events unwritten", requests=len(self._unwritten.ended))
+                    for written in self._unwritten.followers:
+                        written.set_exception(JournalUnavailable("the journal is closed"))
                 self._file.close()
                 self._lock_file.close()
                 return
@@ -244,7 +287,7 @@ class Journal:
             return 0.0
         if self._unwritten or self._trouble is not None:
             return self._written + RETRY_S
-        if self._next.ended or self._next.credit_asked:
+        if self._next.ended or self._next.credit_asked or self._next.followers:
             return self._written + (GATHER_MS / 1000 if self._under_way else 0.0)
         return self._written + self._interval_s if self._next else None
 
@@ -271,7 +314,10 @@ class Journal:
         if has_events and (on_events := self.on_events) is not None:
             on_events()
         self._relayed_sequence = max(self._relayed_sequence, batch.acknowledged)
-        self._unwritten = Batch()
+        with self._changed:
+            self._unwritten = Batch()
+        for written in batch.followers:
+            written.set_result(None)
         for asked in batch.credit_asked:
             asked.set_result(batch.credit_spent)
 
@@ -302,9 +348,15 @@ class Journal:
         self.failures_total += 1
         self._undo()
         reason = f"usage cannot be written: {error}"
+        followers: list[Future[None]] = []
         if self._trouble is None:
             _log.error("the journal cannot be written", error=str(error))
+        else:
+            with self._changed:
+                followers, batch.followers = batch.followers, []
         self._trouble = reason
+        for written in followers:
+            written.set_exception(JournalUnavailable(reason))
         for asked in batch.credit_asked:
             asked.set_exception(JournalUnavailable(reason))
         batch.credit_asked.clear()

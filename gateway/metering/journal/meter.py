@@ -52,6 +52,10 @@ class Meter:
         self._journal.begin(usage_context)
         self._usage_context = usage_context
 
+    async def wait_for_commits(self) -> None:
+        """Before more of an answer is sent: as `Journal.wait_for_commits`."""
+        await self._journal.wait_for_commits(self._usage_context.request_id)
+
     def advance(self, sent: Progress) -> None:
         self.sent = sent
         self._journal.advance(self._usage_context.request_id, sent)

@@ -159,22 +159,38 @@ def test_a_disk_that_fails_means_503_and_no_readiness(client, journal, engine, m
 
 def test_a_stream_whose_end_cannot_be_written_ends_with_an_error(client, journal, monkeypatch):
     monkeypatch.setattr("gateway.metering.journal.journal.RETRY_S", 0.01)
-    failing = True
+    failing = False
     commit = journal._file.commit
 
-    def fail_for_now():
+    def fail_after_the_first():
+        nonlocal failing
         if failing:
             raise sqlite3.OperationalError("disk I/O error")
         commit()
+        failing = True
 
-    monkeypatch.setattr(journal._file, "commit", fail_for_now)
+    monkeypatch.setattr(journal._file, "commit", fail_after_the_first)
     text = client.post(CHAT, json=BODY | {"stream": True}).text
-    failing = False
+    monkeypatch.setattr(journal._file, "commit", commit)
     assert "[DONE]" not in text
     assert orjson.loads(text.strip().splitlines()[-1][6:])["error"]["code"] == "service_unavailable"
     sent = len(re.findall(r'"content":"."', text))
     event = event_of(journal)
     assert (event.finish_reason, event.completion_tokens) == (Ending.ERROR, sent)
+
+
+def test_a_stream_that_cannot_be_recorded_is_503_and_free(client, journal, monkeypatch):
+    monkeypatch.setattr("gateway.metering.journal.journal.RETRY_S", 0.01)
+    commit = journal._file.commit
+
+    def fail():
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(journal._file, "commit", fail)
+    assert error_of(client.post(CHAT, json=BODY | {"stream": True}), 503)["code"] == "service_unavailable"
+    monkeypatch.setattr(journal._file, "commit", commit)
+    event = event_of(journal)
+    assert (event.finish_reason, event.cost_nanodollars) == (Ending.ERROR, 0)
 
 
 def test_two_hundred_at_once_are_two_hundred_events(server, journal, engine):

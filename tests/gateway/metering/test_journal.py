@@ -1,6 +1,8 @@
 """The journal keeps what it was told, through crashes, once."""
 
 import asyncio
+import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
@@ -315,3 +317,61 @@ async def test_an_end_waits_for_others_only_while_there_are_others(path: Path, m
         async with asyncio.timeout(30):
             await ended(journal, third)
             await waiting
+
+
+@pytest.mark.anyio
+async def test_a_request_is_on_the_disk_before_any_of_its_answer_is_sent(path: Path, tmp_path: Path) -> None:
+    """Without waiting for the interval; and nothing is waited for once it is."""
+    async with journal_at(path, interval_ms=60_000) as journal:
+        journal.begin(a_usage_context("r1"))
+        await journal.wait_for_commits("r1")
+        crashed = crashed_copy(path, tmp_path / "crashed")
+        commits = journal.commits_total
+        await journal.wait_for_commits("r1")
+        assert journal.commits_total == commits
+    async with journal_at(crashed):
+        (found,) = events_in(crashed)
+    assert (found.request_id, found.finish_reason) == ("r1", Ending.INTERRUPTED)
+
+
+@pytest.mark.anyio
+async def test_no_stream_is_further_ahead_of_a_slow_disk_than_two_intervals(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with journal_at(path, interval_ms=20) as journal:
+        journal.begin(a_usage_context("r1"))
+        await journal.wait_for_commits("r1")
+        disk = threading.Event()
+        commit = JournalFile.commit
+        monkeypatch.setattr(JournalFile, "commit", lambda file: (disk.wait(), commit(file)))
+        journal.advance("r1", Progress(10, 4, 1, 20))
+        await asyncio.sleep(0.1)
+        sending = asyncio.create_task(journal.wait_for_commits("r1"))
+        await asyncio.sleep(0.1)
+        assert not sending.done()
+        disk.set()
+        async with asyncio.timeout(30):
+            await sending
+
+
+@pytest.mark.anyio
+async def test_streams_outlast_one_failed_commit_and_no_second(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.metering.journal.journal.RETRY_S", 0.05)
+    async with journal_at(path, interval_ms=5) as journal:
+        commit, failures = JournalFile.commit, [1]
+
+        def failing(file: JournalFile) -> None:
+            if failures[0]:
+                failures[0] -= 1
+                raise sqlite3.OperationalError("disk I/O error")
+            commit(file)
+
+        monkeypatch.setattr(JournalFile, "commit", failing)
+        journal.begin(a_usage_context("r1"))
+        async with asyncio.timeout(30):
+            await journal.wait_for_commits("r1")
+        failures[0] = 3
+        journal.begin(a_usage_context("r2"))
+        async with asyncio.timeout(30):
+            with pytest.raises(JournalUnavailable):
+                await journal.wait_for_commits("r2")
