@@ -9,11 +9,12 @@ from engine.request import Usage
 from gateway.admission import Hold, Limiter, Quota, QuotaExceeded
 from gateway.admission.book import demands_of
 from gateway.billing.prices import Price
+from gateway.generation.context import Candidate
 from gateway.generation.prepare import PreparedPrompt
+from gateway.generation.services import Services
 from gateway.generation.usage import UsageTotal
 from gateway.http.errors import ClientGone
 from gateway.metering.event import Ending
-from gateway.metering.journal.journal import Journal
 from gateway.metering.journal.meter import Meter
 from gateway.metering.journal.usage_context import UsageContext
 
@@ -69,7 +70,7 @@ class Admission:
         # If there is no other hold, the computed tokens are still committed.
         self.hold = replace(former, request_id=f"{usage_context.request_id}-4")
         try:
-            hold = await _hold(
+            hold, cut = await _hold(
                 self._limiter,
                 f"{usage_context.request_id}-2",
                 usage_context.price,
@@ -84,7 +85,7 @@ class Admission:
         self.hold = hold
         self._meter.reopen(usage_context)
         lengths = [len(prompt.token_ids) for prompt in prompts]
-        self.prompts = [_cut(prompt, hold.granted_tokens) for prompt in prompts]
+        self.prompts = cut
         self.usage = UsageTotal(lengths, choices_each, hold.bound_by, self.usage.work, computed_tokens)
         self._running, self._known = False, asyncio.Event()
 
@@ -162,13 +163,7 @@ class Admission:
 
 @asynccontextmanager
 async def admitted(
-    limiter: Limiter,
-    journal: Journal,
-    usage_context: UsageContext,
-    quotas: Sequence[Quota],
-    prompts: Sequence[PreparedPrompt],
-    choices_each: int,
-    minimum_tokens: int = 0,
+    services: Services, candidate: Candidate, choices_each: int, minimum_tokens: int = 0
 ) -> AsyncIterator[Admission]:
     """Hold prompts and answers of a request against all quotas for the duration of the block, and meter it.
 
@@ -179,16 +174,16 @@ async def admitted(
         QuotaExceeded: a limit refuses the request. StoreAway: the limits cannot be checked.
         JournalUnavailable: the usage record cannot be opened.
     """
-    lengths = [len(prompt.token_ids) for prompt in prompts]
-    hold = await _hold(
-        limiter, usage_context.request_id, usage_context.price, quotas, prompts, choices_each, minimum_tokens
+    limiter, usage_context, prompts = services.limiter, candidate.usage_context, candidate.prompts
+    hold, cut = await _hold(
+        limiter, usage_context.request_id, usage_context.price, candidate.quotas, prompts, choices_each, minimum_tokens
     )
     try:
-        meter = Meter(journal, usage_context)
+        meter = Meter(services.journal, usage_context)
     except BaseException:
         await asyncio.shield(limiter.release(hold))
         raise
-    cut = [_cut(prompt, hold.granted_tokens) for prompt in prompts]
+    lengths = [len(prompt.token_ids) for prompt in prompts]
     admission = Admission(cut, UsageTotal(lengths, choices_each, hold.bound_by), hold, meter, limiter)
     ending = Ending.ERROR
     try:
@@ -212,8 +207,9 @@ async def _hold(
     choices_each: int,
     minimum_tokens: int = 0,
     earlier_tokens: int = 0,
-) -> Hold:
-    """`earlier_tokens`: computed by another model, counted against limits and not billed."""
+) -> tuple[Hold, Sequence[PreparedPrompt]]:
+    """The hold, and the prompts with their answers cut to it. `earlier_tokens`: computed by another model, counted
+    against limits and not billed."""
     prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
     demands = demands_of(
         quotas,
@@ -224,10 +220,9 @@ async def _hold(
     )
     wanted = max(prompt.max_tokens for prompt in prompts)
     least = min(wanted, max(1, minimum_tokens, prompts[0].params.min_tokens))
-    return await limiter.hold(hold_id, demands, minimum_tokens=least, desired_tokens=wanted)
-
-
-def _cut(prompt: PreparedPrompt, granted_tokens: int) -> PreparedPrompt:
-    if prompt.max_tokens <= granted_tokens:
-        return prompt
-    return replace(prompt, params=replace(prompt.params, max_tokens=granted_tokens))
+    hold = await limiter.hold(hold_id, demands, minimum_tokens=least, desired_tokens=wanted)
+    granted = hold.granted_tokens
+    return hold, [
+        prompt if prompt.max_tokens <= granted else replace(prompt, params=replace(prompt.params, max_tokens=granted))
+        for prompt in prompts
+    ]

@@ -5,12 +5,9 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 
 from gateway.admission import QuotaExceeded
 from gateway.admission.book import limits_for
-from gateway.common.ids import new_event_id
-from gateway.common.timestamps import unix_ms
 from gateway.config.settings import Settings
 from gateway.generation.admit import Admission, admitted
-from gateway.generation.context import Candidate, RequestContext
-from gateway.generation.engine_client import ServedModel
+from gateway.generation.context import Candidate, RequestContext, usage_context_of
 from gateway.generation.measurement import Measurement
 from gateway.generation.route_stage import refusal_of
 from gateway.generation.run import Run
@@ -18,7 +15,6 @@ from gateway.generation.service_classes import TierClass, TierClasses
 from gateway.generation.services import Services
 from gateway.generation.shed import confirm, reserve
 from gateway.http.errors import APIError
-from gateway.metering.journal.usage_context import UsageContext
 from gateway.routing.router import FallbackReason, Route
 
 NEAR_BUDGET_TOKENS = 1024
@@ -44,16 +40,16 @@ class Candidates:
         async with AsyncExitStack() as admissions:
             candidate = None
             try:
-                candidate = await self.prepare(context, route, measurement, admissions)
+                candidate = await self.prepare(context, route, admissions)
                 minimum_tokens = NEAR_BUDGET_TOKENS if FallbackReason.BUDGET in route.fallbacks else 0
-                admission = await self._admit(context, candidate, admissions, minimum_tokens)
+                admission = await admissions.enter_async_context(
+                    admitted(self._services, candidate, context.choices_each, minimum_tokens)
+                )
             except (APIError, QuotaExceeded) as error:
                 candidate, admission = await self._fall_back(error, context, route, candidate, measurement, admissions)
             yield Run(context, candidate, admission, measurement)
 
-    async def prepare(
-        self, context: RequestContext, route: Route, measurement: Measurement, until: AsyncExitStack
-    ) -> Candidate:
+    async def prepare(self, context: RequestContext, route: Route, until: AsyncExitStack) -> Candidate:
         """The request as the route's model would run it, before any limit is checked. Its place in the model's queue is
         reserved until it is submitted, and no longer than until `until` closes.
 
@@ -61,17 +57,18 @@ class Candidates:
             APIError, ChatTemplateError: the model is too busy, or cannot serve this. Nothing is reserved.
             ClientGone: the client disconnected.
         """
-        measurement.on_model_selected(route.served)
-        engine, serving, principal = self._services.engine, context.client.serving, context.client.principal
-        model = engine.models[route.served]
+        services, serving, principal = self._services, context.client.serving, context.client.principal
+        model = services.engine.models[route.served]
+        may_fall_back = self._may_fall_back(route, serving)
         own = self._classes.of_tier(principal.tier)
         limits = limits_for(principal, model.name, model.windows[serving.name], own.limits)
         jitter = context.retry_jitter
         with ExitStack() as held:
-            reservation = held.enter_context(reserve(engine, model.name, serving, jitter))
-            prompts = await context.prepare(model, limits.context_tokens, self._may_fall_back(route, serving))
-            confirm(reservation, engine, model.name, serving, prompts, jitter, context.prompts_at_a_time)
-            usage_context = self._usage_context(context, route, model)
+            reservation = held.enter_context(reserve(services.engine, model.name, serving, jitter))
+            prompts = await context.prepare(model, limits.context_tokens, may_fall_back)
+            confirm(reservation, services.engine, model.name, serving, prompts, jitter, context.prompts_at_a_time)
+            price = services.prices.price_of(model.name, serving.name, context.received_at)
+            usage_context = usage_context_of(context, route, model, price)
             until.enter_context(held.pop_all())
         return Candidate(route, model, usage_context, limits.quotas, prompts, reservation)
 
@@ -85,13 +82,15 @@ class Candidates:
         admissions: AsyncExitStack,
     ) -> tuple[Candidate, Admission]:
         """The route's model has refused. Where that was for its limits there is a candidate, and it is reserved."""
+        services, each = self._services, context.choices_each
         refusal = refusal_of(error)
         other = None if refusal is None else route.fallbacks.get(refusal)
         if other is not None:
+            measurement.model = other.served
             try:
                 async with AsyncExitStack() as attempt:
-                    elsewhere = await self.prepare(context, other, measurement, attempt)
-                    admission = await self._admit(context, elsewhere, attempt)
+                    elsewhere = await self.prepare(context, other, attempt)
+                    admission = await attempt.enter_async_context(admitted(services, elsewhere, each))
                     if candidate is not None:
                         candidate.reservation.release()
                     await admissions.enter_async_context(attempt.pop_all())
@@ -99,10 +98,10 @@ class Candidates:
             except (APIError, QuotaExceeded):
                 if refusal is FallbackReason.CONTEXT:
                     raise
-                measurement.on_model_selected(route.served)
+                measurement.model = route.served
         if candidate is not None and FallbackReason.BUDGET in route.fallbacks:
             # The minimum was more than the request needs.
-            return candidate, await self._admit(context, candidate, admissions)
+            return candidate, await admissions.enter_async_context(admitted(services, candidate, each))
         raise error
 
     def _may_fall_back(self, route: Route, serving: TierClass) -> bool:
@@ -111,39 +110,4 @@ class Candidates:
         models = self._services.engine.models
         return other is not None and (
             models[other.served].windows[serving.name] > models[route.served].windows[serving.name]
-        )
-
-    async def _admit(
-        self, context: RequestContext, candidate: Candidate, admissions: AsyncExitStack, minimum_tokens: int = 0
-    ) -> Admission:
-        limiter, journal = self._services.limiter, self._services.journal
-        return await admissions.enter_async_context(
-            admitted(
-                limiter,
-                journal,
-                candidate.usage_context,
-                candidate.quotas,
-                candidate.prompts,
-                context.choices_each,
-                minimum_tokens,
-            )
-        )
-
-    def _usage_context(self, context: RequestContext, route: Route, model: ServedModel) -> UsageContext:
-        """The usage record: the tenant and the prices of the moment when the request was received."""
-        principal, tier_served = context.client.principal, context.client.serving.name
-        return UsageContext(
-            event_id=new_event_id(),
-            request_id=context.id,
-            tenant_id=principal.tenant_id,
-            key_id=principal.key_id,
-            tier=principal.tier,
-            tier_served=tier_served,
-            requested_model=route.requested,
-            routed_model=route.routed,
-            served_model=model.name,
-            model_version=model.version,
-            route_reason=route.reason.value,
-            price=self._services.prices.price_of(model.name, tier_served, context.received_at),
-            opened_ms=unix_ms(context.received_at),
         )

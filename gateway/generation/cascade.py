@@ -118,7 +118,8 @@ async def _escalate(
     its queue is reserved no longer than until `until` closes."""
     try:
         async with AsyncExitStack() as attempt:
-            large = await candidates.prepare(run.context, route, run.measurement, attempt)
+            run.measurement.model = route.served
+            large = await candidates.prepare(run.context, route, attempt)
             await run.admission.switch_model(large.usage_context, large.quotas, large.prompts)
             await until.enter_async_context(attempt.pop_all())
     except (APIError, QuotaExceeded) as error:
@@ -128,7 +129,7 @@ async def _escalate(
             refusal = FallbackReason.BUDGET
         if refusal is None or trial is None or isinstance(error, HoldLost):
             raise
-        run.measurement.on_model_selected(run.candidate.route.served)
+        run.measurement.model = run.candidate.route.served
         kept = _for_reason(run, _REASONS[refusal])
         run.admission.reopen(kept.candidate.usage_context)
         return kept, trial

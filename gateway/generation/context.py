@@ -9,6 +9,9 @@ from starlette.types import Receive
 
 from engine.runtime.reservation import Reservation
 from gateway.admission import Quota
+from gateway.billing.prices import Price
+from gateway.common.ids import new_event_id
+from gateway.common.timestamps import unix_ms
 from gateway.generation.engine_client import ServedModel
 from gateway.generation.prepare import PreparedPrompt
 from gateway.generation.service_classes import TierClass
@@ -66,3 +69,23 @@ class Candidate:
     quotas: Sequence[Quota]
     prompts: Sequence[PreparedPrompt]
     reservation: Reservation
+
+
+def usage_context_of(context: RequestContext, route: Route, model: ServedModel, price: Price) -> UsageContext:
+    """The usage record of a request: its tenant, model, and price of the moment when it was received."""
+    principal = context.client.principal
+    return UsageContext(
+        event_id=new_event_id(),
+        request_id=context.id,
+        tenant_id=principal.tenant_id,
+        key_id=principal.key_id,
+        tier=principal.tier,
+        tier_served=context.client.serving.name,
+        requested_model=route.requested,
+        routed_model=route.routed,
+        served_model=model.name,
+        model_version=model.version,
+        route_reason=route.reason.value,
+        price=price,
+        opened_ms=unix_ms(context.received_at),
+    )

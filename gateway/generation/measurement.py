@@ -13,42 +13,43 @@ _INTERNAL = "internal_error"
 
 
 class Measurement:
-    """Times one request from the last byte of its body on. `labels`: operation, served model, and tier."""
+    """Times one request from the last byte of its body on. `model`: the one that the request is attributed to."""
 
-    def __init__(self, metrics: Metrics, labels: tuple[str, str, str]) -> None:
+    def __init__(self, metrics: Metrics, operation: str, model: str, tier: str) -> None:
+        self.model = model
         self._metrics = metrics
-        self._labels = labels
+        self._operation = operation
+        self._tier = tier
         self._started = time.perf_counter()
         self._first: dict[int, tuple[float, int]] = {}
         self._latest: dict[int, float] = {}
         self.ttft_ms: int | None = None
 
-    def on_model_selected(self, model: str) -> None:
-        """Attribute the request to this model from now on."""
-        operation, _, tier = self._labels
-        self._labels = (operation, model, tier)
+    @property
+    def _labels(self) -> tuple[str, str, str]:
+        return self._operation, self.model, self._tier
 
     def record_deltas(self, outputs: Sequence[ParsedDelta]) -> None:
         """Record arrival times: time to first token, inter-token latency between deltas, and time per output token from
         a choice's first delta on."""
-        now = time.perf_counter()
+        now, labels = time.perf_counter(), self._labels
         for output in outputs:
             choice, delta = output.choice, output.delta
             if delta.token_ids:
                 if choice in self._latest:
-                    self._metrics.inter_token.labels(*self._labels).observe(now - self._latest[choice])
+                    self._metrics.inter_token.labels(*labels).observe(now - self._latest[choice])
                 self._latest[choice] = now
             if choice not in self._first and delta.token_ids:
                 if not self._first:
                     self.ttft_ms = round((now - self._started) * 1e3)
-                    self._metrics.time_to_first_token.labels(*self._labels).observe(now - self._started)
+                    self._metrics.time_to_first_token.labels(*labels).observe(now - self._started)
                 self._first[choice] = (now, len(delta.token_ids))
             if delta.usage is not None and choice in self._first:
                 then, first_tokens = self._first[choice]
                 later_tokens = delta.usage.completion_tokens - first_tokens
                 if later_tokens > 0:
                     each_s = (now - then) / later_tokens
-                    self._metrics.time_per_output_token.labels(*self._labels).observe(each_s)
+                    self._metrics.time_per_output_token.labels(*labels).observe(each_s)
 
     def record_usage(self, usage: UsageTotal) -> None:
         for kind, tokens in (("input", usage.prompt_tokens), ("output", usage.completion_tokens)):
@@ -59,14 +60,13 @@ class Measurement:
         self._metrics.request_duration.labels(*self._labels, error_type).observe(elapsed_s)
 
     def record_shed(self, reason: str) -> None:
-        _, model, tier = self._labels
-        self._metrics.sheds.labels(model, tier, reason).inc()
+        self._metrics.sheds.labels(self.model, self._tier, reason).inc()
 
 
 @contextmanager
-def measuring(metrics: Metrics, labels: tuple[str, str, str]) -> Iterator[Measurement]:
+def measuring(metrics: Metrics, operation: str, model: str, tier: str) -> Iterator[Measurement]:
     """Measure a block. Its exception, if any, is the outcome of the request."""
-    measurement = Measurement(metrics, labels)
+    measurement = Measurement(metrics, operation, model, tier)
     try:
         yield measurement
     except BaseException as error:

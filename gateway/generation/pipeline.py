@@ -36,7 +36,7 @@ class Pipeline:
             ClientGone: the client disconnected.
             EngineError, JournalUnavailable, TimeoutError: it failed on the way; `on_failure` was called.
         """
-        with measuring(self._metrics, (context.operation, route.served, context.client.serving.name)) as measurement:
+        with measuring(self._metrics, context.operation, route.served, context.client.serving.name) as measurement:
             async with (
                 self._candidates.admitted(context, route, measurement) as admitted,
                 AsyncExitStack() as reserved,

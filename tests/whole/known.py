@@ -4,7 +4,19 @@ from datetime import UTC, datetime
 
 from tests.whole.scenario import Call, Config, Fault, Scenario
 
+SLOW_DISK = Scenario(
+    1,
+    Config(start=datetime(2026, 3, 14, 12, 0, 0, tzinfo=UTC), blocks=256, window=1024, small=False, step_us=20000),
+    (
+        Call(at_ms=500, tenant="premium", max_tokens=120),
+        Fault(at_ms=900, kind="disk-slow", lasts_ms=15000, amount=30),
+        Fault(at_ms=2200, kind="crash"),
+    ),
+)
+"""A stream that woke for one commit went on though the next was late."""
+
 SCENARIOS: list[Scenario] = [
+    SLOW_DISK,
     # A hang-up at a wait that others had overtaken divided by zero on the engine thread.
     Scenario(
         317,

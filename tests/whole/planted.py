@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from tests.whole.known import SLOW_DISK
 from tests.whole.planting import (
     Plant,
     drop,
@@ -16,7 +17,7 @@ from tests.whole.planting import (
     without_if,
 )
 from tests.whole.run import run
-from tests.whole.scenario import draw
+from tests.whole.scenario import Scenario, draw
 
 PLANTS = [
     # Between the event loop and the engine thread
@@ -41,7 +42,9 @@ PLANTS = [
     Plant("what was sent is not noted", "gateway.generation.pipeline:_read", drop("record_sent")),
     Plant("an answer ends before it is billed", "gateway.generation.pipeline:_end", drop("complete")),
     # Admission
-    Plant("the answer is not cut to the hold", "gateway.generation.admit:_cut", without_if(0, taken=True)),
+    Plant(
+        "the answer is not cut to the hold", "gateway.generation.admit:_hold", replace("hold.granted_tokens", "10**9")
+    ),
     Plant("a cancelled hold is kept", "gateway.admission.limiter:Limiter.hold", without_except()),
     Plant("a settled hold is open", "gateway.admission.limiter:Limiter._settle", drop("pop")),
     Plant("settling is cancelled with its caller", "gateway.admission.limiter:Limiter._settle", unshielded()),
@@ -175,7 +178,7 @@ PLANTS = [
 ]
 
 
-SHOWN_AT = {
+SHOWN_AT: dict[str, int | Scenario] = {
     "a submit wakes nobody": 0,
     "the inbox is read twice": 0,
     "an abort is not obeyed": 0,
@@ -219,10 +222,10 @@ SHOWN_AT = {
     "a disconnect is not noticed": 0,
     "lost data is not recorded again": 4953,
     "a request is sent before it is on the disk": 7803,
-    "streams run ahead of the journal": 10230,
+    "streams run ahead of the journal": SLOW_DISK,
     "a stream that waits for the disk is not woken": 0,
 }
-"""The seed that shows a bug, where one is known: the tests plant these. `--plants` looks for the others."""
+"""The seed or scenario that shows a bug, where one is known: the tests plant these. `--plants` looks for the others."""
 
 
 def search(names: Sequence[str], seeds: int) -> int:
@@ -242,7 +245,8 @@ def search(names: Sequence[str], seeds: int) -> int:
             print(f"{plant.name}: {error}", flush=True)
             continue
         with plant.planted():
-            failures = ((seed, run(draw(seed)).failure) for seed in range(first, first + seeds))
+            scenarios = [first] if isinstance(first, Scenario) else map(draw, range(first, first + seeds))
+            failures = ((scenario.seed, run(scenario).failure) for scenario in scenarios)
             found = next(((seed, failure) for seed, failure in failures if failure is not None), None)
         missed += found is None
         print(f"{plant.name}: {'missed' if found is None else f'seed {found[0]}: {found[1][:110]}'}", flush=True)

@@ -161,15 +161,16 @@ class Journal:
         Raises:
             JournalUnavailable: the disk fails.
         """
-        with self._changed:
-            batch = self._batch_to_wait_for(request_id)
-            if batch is None:
-                return
-            self._refuse_if_closed()
-            written: Future[None] = Future()
-            batch.followers.append(written)
-            self._changed.notify()
-        await outcome_of(written)
+        while True:
+            with self._changed:
+                batch = self._batch_to_wait_for(request_id)
+                if batch is None:
+                    return
+                self._refuse_if_closed()
+                written: Future[None] = Future()
+                batch.followers.append(written)
+                self._changed.notify()
+            await outcome_of(written)
 
     async def finish(self, event: UsageEvent, otherwise: Callable[[], UsageEvent] | None = None) -> None:
         """Close a request; returns when its event is on the disk.
