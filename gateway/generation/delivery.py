@@ -15,7 +15,7 @@ from gateway.generation.response_format import ResponseFormatter, ResponseMeta
 from gateway.generation.route_stage import RouteStage, route_headers
 from gateway.generation.run import Run
 from gateway.generation.service_classes import echoed
-from gateway.generation.session_stage import SessionTurn
+from gateway.generation.session_turn import SessionTurn
 from gateway.http.errors import APIError, as_api_error, internal_error, shutting_down
 from gateway.http.rate_headers import rate_headers
 from gateway.http.responses import encoded_headers, send_body

@@ -7,12 +7,11 @@ import structlog
 
 from engine.text.least_tokens import TooManyTokens
 from engine.text.processor import TextProcessor
-from gateway.generation.lengths import longer_than_window
-from gateway.generation.prepare import encode
+from gateway.generation.prompt_encoding import encode
 from gateway.generation.request import Conversation
 from gateway.generation.session_summary import Summary
 from gateway.generation.text_pool import TextLane
-from gateway.http.errors import ClientGone, invalid
+from gateway.http.errors import ClientGone, invalid, longer_than_window
 from gateway.sessions import History
 from gateway.sessions.history import Message
 from gateway.sessions.policy import Cut

@@ -5,9 +5,9 @@ as the window is counted in its tokens, and `SessionTurn.keep` when the answer h
 the session unchanged.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
@@ -15,107 +15,20 @@ from starlette.types import Scope
 from gateway.config.settings import Settings
 from gateway.generation.context import Client
 from gateway.generation.engine_client import ServedModel
-from gateway.generation.lengths import require_tokenizable
 from gateway.generation.pipeline import Pipeline
-from gateway.generation.prepare import PreparedPrompt, limited, prepare, prompts_of, text_chars
+from gateway.generation.prepare import PreparedPrompt, prepared
+from gateway.generation.prompt_encoding import encoded, most_tokens_of, prompts_of
 from gateway.generation.request import Conversation, GenerationRequest
 from gateway.generation.services import Services
-from gateway.generation.session_fit import Fitter, Shown, Summarise
-from gateway.generation.session_summary import Summariser, Summary
+from gateway.generation.session_summary import Summariser
+from gateway.generation.session_turn import SESSION_HEADER, SessionTurn
 from gateway.generation.text_pool import TextLane
 from gateway.http.errors import invalid
 from gateway.http.session_ids import require_session_id
-from gateway.sessions import History, OpenTurn, SessionKey
-from gateway.sessions.history import Message
+from gateway.sessions import SessionKey
 from gateway.sessions.policy import SessionWindow
 from gateway.sessions.window import ContextWindow
-from gateway.speech.message import as_message
-from gateway.speech.output_parser import ParsedDelta
-from gateway.speech.pieces import ParsedMessage, Piece
 from gateway.tenancy.records import Principal
-
-SESSION_HEADER = "x-turnpike-session"
-
-
-@dataclass(slots=True)
-class SessionTurn:
-    """One turn of a session. `droppable`: how many of the turns in `joined` were stored; the others are new."""
-
-    id: str
-    joined: History
-    droppable: int
-    _open: OpenTurn
-    _shown: Shown | None = field(default=None, init=False)
-    _pieces: list[Piece] = field(default_factory=list, init=False)
-    _summaries: dict[int, Summary] = field(default_factory=dict, init=False)
-    kept: bool | None = field(default=None, init=False)
-
-    @classmethod
-    def begun(cls, id: str, turn: OpenTurn, new: Sequence[Message]) -> "SessionTurn":
-        joined = turn.history.with_messages(new)
-        droppable = end = 0
-        for each in joined.turns:
-            end += len(each)
-            droppable += end <= len(turn.history.messages)
-        return cls(id, joined, droppable, turn)
-
-    @property
-    def shown(self) -> Shown:
-        assert self._shown is not None, "a session's turn is fitted to its model before it is answered"
-        return self._shown
-
-    async def fit(
-        self,
-        like: Conversation,
-        model: ServedModel,
-        window: ContextWindow,
-        summarise: Summarise | None,
-        lane: TextLane,
-        *,
-        most_tokens: int | None,
-        whole: bool,
-    ) -> Shown:
-        """Fit the conversation to a model. The last model that it is fitted to answers."""
-
-        async def summarise_once(former: str | None, gone: Sequence[Message]) -> Summary:
-            """Once for each set of dropped turns, whichever model needs it, as a summary is billed."""
-            assert summarise is not None
-            if len(gone) not in self._summaries:
-                self._summaries[len(gone)] = await summarise(former, gone)
-            return self._summaries[len(gone)]
-
-        fitter = Fitter(self.joined, self.droppable, like, model.text, lane, most_tokens)
-        self._shown = await fitter.fit(window, None if summarise is None else summarise_once, whole=whole)
-        return self._shown
-
-    def on_outputs(self, outputs: Sequence[ParsedDelta]) -> None:
-        """Keep the pieces of the answer. There is one choice."""
-        for output in outputs:
-            self._pieces += output.pieces
-
-    async def keep(self) -> None:
-        """Store the turn, once its answer has ended well and is billed. If that fails, `kept` is False and the client
-        still gets its answer."""
-        history = self.shown.history.with_answer(as_message(ParsedMessage.of(self._pieces)))
-        self.kept = await self._open.keep(history, self.shown.cut)
-
-    def headers(self) -> dict[str, str]:
-        """Response headers: the session, its stored turns in the prompt, and the dropped ones. `-kept` is there once
-        the answer has ended."""
-        history = self.shown.history
-        shown_turns = self.droppable - (history.dropped_turns - self.joined.dropped_turns)
-        headers = {
-            SESSION_HEADER: self.id,
-            f"{SESSION_HEADER}-turns": str(shown_turns),
-            f"{SESSION_HEADER}-dropped-turns": str(history.dropped_turns),
-        }
-        if self.shown.cut is not None:
-            headers[f"{SESSION_HEADER}-window"] = self.shown.cut.value
-        if self.shown.summary is not None:
-            headers[f"{SESSION_HEADER}-summary-id"] = self.shown.summary.request_id
-        if self.kept is not None:
-            headers[f"{SESSION_HEADER}-kept"] = "true" if self.kept else "false"
-        return headers
 
 
 class SessionStage:
@@ -145,7 +58,7 @@ class SessionStage:
             return
         conversation = _conversation(request)
         async with self._sessions.turn(SessionKey(caller.tenant_id, session_id)) as opened:
-            turn = SessionTurn.begun(session_id, opened, conversation.messages)
+            turn = SessionTurn.begun(session_id, opened, conversation)
             whole = replace(conversation, messages=turn.joined.prompt)
             yield replace(request, prompts=(whole,), session_id=session_id), turn
 
@@ -158,29 +71,25 @@ class SessionStage:
         context_tokens: int,
         may_fall_back: bool,
     ) -> list[PreparedPrompt]:
-        """As `prepare.prepare`, with a session's turn fitted to `context_tokens`, the model's context window for this
-        client. `may_fall_back`: as `context.Prepare` has it.
+        """The prompts in the model's tokens. A session's turn is fitted to `context_tokens`, the model's context window
+        for this client. `may_fall_back`: as `context.Prepare` has it.
 
         Raises:
-            APIError, ChatTemplateError: as `prepare`; 400, the messages are larger than a session may be.
+            APIError: as `encoded` and `prepared`; 400, the messages are larger than a session may be.
             ClientGone: the client disconnected.
         """
         lane = TextLane(self._texts, client.principal.tenant_id, client.receive)
+        most_tokens = most_tokens_of(request, context_tokens)
         if turn is None:
-            return await prepare(request, model, context_tokens, lane)
-        window = ContextWindow.of(context_tokens, request.params.max_tokens, self._max_bytes)
-        wants_summary = (client.principal.session_window or self._window) is SessionWindow.SUMMARY
-        summarise = self._summariser.of(model, client) if wants_summary else None
-        most_tokens = None
-        if request.truncation is None:
-            most_tokens = context_tokens
+            token_ids = await encoded(request, model.text, lane, window=context_tokens, most_tokens=most_tokens)
         else:
-            require_tokenizable(request.prompt_param, max(map(text_chars, request.prompts)), context_tokens)
-        shown = await turn.fit(
-            _conversation(request), model, window, summarise, lane, most_tokens=most_tokens, whole=may_fall_back
-        )
-        assert shown.token_ids is not None
-        return limited(request, [shown.token_ids], model, context_tokens)
+            window = ContextWindow.of(context_tokens, request.params.max_tokens, self._max_bytes)
+            wants_summary = (client.principal.session_window or self._window) is SessionWindow.SUMMARY
+            summarise = self._summariser.of(model, client) if wants_summary else None
+            shown = await turn.fit(model, window, summarise, lane, most_tokens=most_tokens, whole=may_fall_back)
+            assert shown.token_ids is not None
+            token_ids = [shown.token_ids]
+        return prepared(request, token_ids, model, context_tokens)
 
 
 def _session_id(request: GenerationRequest, stated: str | None) -> str | None:

@@ -11,7 +11,8 @@ from gateway.config.settings import Settings
 from gateway.generation.context import Client, RequestContext
 from gateway.generation.engine_client import EngineClient, ServedModel
 from gateway.generation.pipeline import Pipeline
-from gateway.generation.prepare import PreparedPrompt, encode
+from gateway.generation.prepare import PreparedPrompt
+from gateway.generation.prompt_encoding import encode
 from gateway.generation.request import Conversation
 from gateway.generation.response_format import new_id
 from gateway.generation.run import Run

@@ -67,6 +67,18 @@ def invalid(param: str | None, message: str, code: str | None = "invalid_value")
     return APIError(400, message, param=param, code=code)
 
 
+def longer_than_window(param: str, window: int, tokens: str) -> APIError:
+    """The error for a prompt of `tokens` tokens, such as "3000" or "at least 3000".
+
+    The message is OpenAI's and vLLM's: proxies match on it.
+    """
+    message = (
+        f"This model's maximum context length is {window} tokens. However, your {param} resulted in {tokens} tokens. "
+        f"Please reduce the length of the {param}."
+    )
+    return invalid(param, message, "context_length_exceeded")
+
+
 def template_refusal(error: ChatTemplateError, param: str) -> APIError:
     """An error of the chat template. `param`: the parameter that the messages came from."""
     return invalid(param, str(error)[:MAX_TEMPLATE_ERROR_CHARS])

@@ -6,9 +6,8 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.formats.anthropic.schema import parse_count
 from gateway.generation.counted import count_request
-from gateway.generation.lengths import require_tokenizable
-from gateway.generation.prepare import encode, prompts_of, text_chars
-from gateway.generation.session_stage import SESSION_HEADER
+from gateway.generation.prompt_encoding import encode, prompts_of, require_tokenizable, text_chars
+from gateway.generation.session_turn import SESSION_HEADER
 from gateway.generation.stages import Stages
 from gateway.generation.text_pool import TextLane
 from gateway.http.errors import invalid

@@ -10,9 +10,8 @@ from gateway.formats.openai.logprobs import token_label
 from gateway.formats.openai.prompt_schema import token_ids
 from gateway.formats.openai.tool_schema import take_tools
 from gateway.generation.counted import count_request
-from gateway.generation.lengths import require_tokenizable
 from gateway.generation.lookup import find_named
-from gateway.generation.prepare import encode, text_chars
+from gateway.generation.prompt_encoding import encode, require_tokenizable, text_chars
 from gateway.generation.request import Prompt
 from gateway.generation.stages import Stages
 from gateway.generation.text_pool import TextLane

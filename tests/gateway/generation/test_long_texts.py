@@ -86,7 +86,7 @@ def test_who_only_counts_is_counted_as_a_request_and_as_no_tokens(client, authen
 )
 def test_what_may_be_longer_than_the_window_is_bounded_in_bytes(client, monkeypatch, path, body):
     assert client.post(path, json={"model": "tiny"} | body).status_code == 200
-    monkeypatch.setattr("gateway.generation.lengths.MIN_TOKENIZED_BYTES", len(LONG) // 2)
+    monkeypatch.setattr("gateway.generation.prompt_encoding.MIN_TOKENIZED_BYTES", len(LONG) // 2)
     refused = client.post(path, json={"model": "tiny"} | body)
     assert refused.status_code == 400
     assert str(len(LONG) // 2) in refused.json()["error"]["message"]
