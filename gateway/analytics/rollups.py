@@ -1,10 +1,13 @@
 """Repair of the rollups that dashboards read.
 
 Materialized views add up each batch when it is stored, and a batch that is repeated with its token is added once. The
-views cannot detect an event that arrives again in another batch; the table of events can. Reconciliation therefore
-compares the rollups with the distinct events, and inserts the differences. Nothing is deleted, so readers never see a
-gap.
+views cannot detect an event that arrives again in another batch, and miss a batch if the server is killed after it has
+logged the token and before it has stored the sums; the table of events is right in both cases. `ReconciliationMonitor`
+therefore compares the rollups with the distinct events, and inserts the differences. Nothing is deleted, so readers
+never see a gap.
 """
+
+from collections.abc import Sequence
 
 from gateway.analytics.store import MAX_INSERT_ROWS, Analytics, Row
 from gateway.analytics.sums import (
@@ -18,6 +21,9 @@ from gateway.analytics.sums import (
     TimeRange,
     instant,
 )
+
+MAX_ATTEMPTS = 10
+"""Bound on the inserts of one correction, each under a token of its own."""
 
 _KEY = ("bucket", *(dimension.value for dimension in Dimension))
 _KEY_SQL = ", ".join(_KEY)
@@ -49,6 +55,9 @@ async def rebuild(analytics: Analytics, window: TimeRange) -> int:
 
     The window must be past: no sink may be storing events of it. Two processes may rebuild at once, and each may be
     killed: a correction names the state that it corrects, and is stored once per state.
+
+    Raises:
+        AnalyticsAway: the outcome is unknown; repeat it.
     """
     corrected = 0
     for grain in Grain:
@@ -59,18 +68,32 @@ async def rebuild(analytics: Analytics, window: TimeRange) -> int:
 
 async def _correct(analytics: Analytics, grain: Grain, unit: TimeRange) -> int:
     # State before differences: an insert in between makes this token stale, never the correction.
-    [(corrections, events)] = await analytics.query(
-        f"SELECT sum(corrections), sum(events) FROM {grain.table} WHERE {_BUCKETS_DURING}", unit.parameters
-    )
-    state = f"{grain.table}:{unit.start_ms}:{unit.end_ms}:{corrections}:{events}"
+    state = await _state(analytics, grain, unit)
     rows: list[Row] = await analytics.query(
         f"{_differences(grain)} ORDER BY {_KEY_SQL} {PARTITIONWISE}", unit.parameters
     )
+    for attempt in range(MAX_ATTEMPTS):
+        # Later attempts: the server had logged the token before it was killed, and has dropped the rows as stored.
+        if not rows or await _state(analytics, grain, unit) != state:
+            break
+        token = f"correction:{grain.table}:{unit.start_ms}:{unit.end_ms}:{state}:{attempt}"
+        await _insert_corrections(analytics, grain, rows, token)
+    return len(rows)
+
+
+async def _state(analytics: Analytics, grain: Grain, unit: TimeRange) -> str:
+    """Identity of the rollups of a unit: every correction changes it."""
+    [(corrections, events)] = await analytics.query(
+        f"SELECT sum(corrections), sum(events) FROM {grain.table} WHERE {_BUCKETS_DURING}", unit.parameters
+    )
+    return f"{corrections}:{events}"
+
+
+async def _insert_corrections(analytics: Analytics, grain: Grain, rows: Sequence[Row], token: str) -> None:
+    columns = [*_KEY, *SUM_COLUMNS, "corrections"]
     for start in range(0, len(rows), MAX_INSERT_ROWS):
         batch = [(*row, 1) for row in rows[start : start + MAX_INSERT_ROWS]]
-        columns = [*_KEY, *SUM_COLUMNS, "corrections"]
-        await analytics.insert(grain.table, columns, batch, f"correction:{state}:{start}")
-    return len(rows)
+        await analytics.insert(grain.table, columns, batch, f"{token}:{start}")
 
 
 def _differences(grain: Grain) -> str:

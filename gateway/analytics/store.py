@@ -35,10 +35,11 @@ class Analytics(Protocol):
     ) -> None:
         """Store 1 to `MAX_INSERT_ROWS` rows. On return they are in the table and in its views.
 
-        With a token, an insert of unknown outcome can be repeated with the same token and rows: they are stored once in
-        the table and in each view, however far the first attempt came. A token is remembered for as many inserts as the
-        table's `non_replicated_deduplication_window` states. Without a token, rows are stored as often as they are
-        inserted.
+        With a token, an insert of unknown outcome can be repeated with the same token and rows. A table or view with a
+        `non_replicated_deduplication_window` remembers as many tokens and stores the rows once. One exception: a server
+        that is killed after it has logged a token and before it has stored the rows takes them for stored. A table that
+        must not lose rows therefore has no window (0, the default) and a key by which its engine merges copies. Without
+        a token, rows are stored as often as they are inserted.
         """
 
     async def aclose(self) -> None:

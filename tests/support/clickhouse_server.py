@@ -70,6 +70,12 @@ class ClickHouseServer:
     def kill(self) -> None:
         self._end(kill=True)
 
+    def kill_before_storing(self, part: Path) -> None:
+        """Kill it, and leave on the disk what is there if that happens while a batch is stored: a table writes the
+        batch's token to its log, and then renames `part`, a folder, to what it is called from there on."""
+        self.kill()
+        part.rename(part.with_name(f"tmp_insert_{part.name}"))
+
     def _end(self, *, kill: bool) -> None:
         if self._process is not None:
             (self._process.kill if kill else self._process.terminate)()

@@ -3,6 +3,8 @@
 Events that were delivered before the previous check must be in the store. The sums of each hour are compared up to that
 sequence, with one statement on each side. If they differ, `reconcile` names the events of these hours, once per change
 of the differences.
+
+Once a day the rollups of the last whole day (UTC) are compared with its events and corrected.
 """
 
 import asyncio
@@ -16,12 +18,14 @@ from pathlib import Path
 import structlog
 
 from gateway.analytics import Analytics, AnalyticsError
+from gateway.analytics.rollups import rebuild
 from gateway.analytics.sums import TimeRange
 from gateway.metering.journal.journal_file import HOUR_MS, JournalFile, Totals
-from gateway.metering.reconciliation.reconciliation import reconcile
+from gateway.metering.reconciliation.reconciliation import SETTLED_AFTER_MS, reconcile
 from gateway.metering.reconciliation.stored_usage import stored_hours
 from gateway.metering.signature import SignaturePolicy
 
+DAY_MS = 24 * HOUR_MS
 LOOK_BACK_MS = 24 * HOUR_MS
 MAX_NAMED_HOURS = 3
 """Number of differing hours whose events are compared one by one; `turnpike reconcile` covers the others."""
@@ -59,6 +63,8 @@ class ReconciliationMonitor:
         self._settled: int | None = None
         """Sequence up to which events were delivered at the start of the last check."""
         self._differing: Mapping[int, Sides] = {}
+        self._corrected_until_ms = 0
+        """End of the last day whose rollups were corrected."""
         self._task: asyncio.Task[None] | None = None
         self._failing = False
         self.drift = Drift()
@@ -93,6 +99,8 @@ class ReconciliationMonitor:
             self.drift = await self._named(differing, now_ms)
             self._differing = differing
             self._say(differing)
+        if settled:
+            await self._correct_rollups(now_ms)
         self.checked_s = time.time()
 
     async def _run(self) -> None:
@@ -114,6 +122,14 @@ class ReconciliationMonitor:
         stored = await stored_hours(self._analytics, source, window, settled)
         sides = {hour: (journal.get(hour, Totals()), stored.get(hour, Totals())) for hour in {*journal, *stored}}
         return {hour: pair for hour, pair in sorted(sides.items()) if pair[0] != pair[1]}
+
+    async def _correct_rollups(self, now_ms: int) -> None:
+        """Once per day, when its events have arrived: a sink must not be storing events of it."""
+        end_ms = (now_ms - SETTLED_AFTER_MS) // DAY_MS * DAY_MS
+        if end_ms > self._corrected_until_ms:
+            if corrected := await rebuild(self._analytics, TimeRange(end_ms - DAY_MS, end_ms)):
+                _log.warning("the dashboards' sums of a day were wrong and are corrected", sums=corrected)
+            self._corrected_until_ms = end_ms
 
     async def _named(self, differing: Mapping[int, Sides], now_ms: int) -> Drift:
         missing = doubled = altered = 0

@@ -18,9 +18,9 @@ PARTITION = 0
 class AnalyticsDestination:
     """Inserts each batch under the deduplication token `journal-SOURCE-0-FIRST-LAST` of its sequences.
 
-    A delivery with an unknown outcome is repeated with the same rows, so it is stored once, also in the dashboards'
-    sums. After a crash between an insert and its acknowledgement the next process may form other batches. Then events
-    are stored twice, and queries count each event id once.
+    A delivery with an unknown outcome is repeated with the same rows and token, so the dashboards' sums count it once.
+    After a crash between an insert and its acknowledgement the next process may form other batches, which the sums
+    count twice until `ReconciliationMonitor` corrects them. Queries of events count each event id once in both cases.
 
     The caller owns the store and its migrations. Each row has its event's signature, for reconciliation.
     """

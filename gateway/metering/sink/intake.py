@@ -42,9 +42,8 @@ class Stored(NamedTuple):
 class Intake:
     """Stores consecutive messages of a partition. The same messages are stored once.
 
-    Repeated batches are dropped within the store's deduplication window. Beyond it, or in another batch, copies of
-    events stay in the table until merges remove them. Billing queries count each event id once (`FINAL`), so a copy
-    costs space, never money.
+    Copies of events, as after a repeated batch, stay in the table until merges remove them. Billing queries count each
+    event id once (`FINAL`), so a copy costs space, never money. The rollups drop a repeated batch by its token.
     """
 
     def __init__(self, analytics: Analytics, signed: Signed) -> None:

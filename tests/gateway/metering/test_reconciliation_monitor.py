@@ -16,7 +16,8 @@ from gateway.config.settings import Settings
 from gateway.metering.event import UsageEvent
 from gateway.metering.journal.journal_file import HOUR_MS, JournalFile, Totals
 from gateway.metering.metrics import BooksCollector
-from gateway.metering.reconciliation.reconciliation_monitor import Drift, ReconciliationMonitor
+from gateway.metering.reconciliation.reconciliation import SETTLED_AFTER_MS
+from gateway.metering.reconciliation.reconciliation_monitor import DAY_MS, Drift, ReconciliationMonitor
 from gateway.metering.relay.analytics_destination import AnalyticsDestination
 from gateway.process.opening import open_books
 from tests.support.fake_engine import FakeEngine
@@ -117,6 +118,18 @@ async def test_the_same_drift_is_taken_apart_once(
     monkeypatch.setattr("gateway.metering.reconciliation.reconciliation_monitor.reconcile", None)
     await watch.check(LATER_MS)
     assert watch.drift == Drift(hours=1, missing=1)
+
+
+async def test_the_sums_of_a_day_are_corrected_when_it_is_over(
+    watch: ReconciliationMonitor, path: Path, analytics: Analytics
+) -> None:
+    await put(analytics, journalled(path)[0])  # in another batch, so the sums count it again
+    of_the_day = "SELECT sum(events) FROM usage_by_day"
+    day_ms = NOW_MS // DAY_MS * DAY_MS
+    await watch.check(day_ms + DAY_MS)
+    assert await analytics.query(of_the_day) == [(EVENTS + 1,)], "events of it may still be on their way"
+    await watch.check(day_ms + DAY_MS + SETTLED_AFTER_MS)
+    assert await analytics.query(of_the_day) == [(EVENTS,)]
 
 
 class Away:
