@@ -43,7 +43,7 @@ test: install
 test-all: install
 	$(PYTEST)
 
-# Environments of the clients that tests/e2e/clients tries; without them those tests skip.
+# Environments of the clients that tests/e2e/clients tries, and of the newest uvicorn; without them those tests skip.
 clients: install
 	$(BIN)/python -m tests.e2e.clients
 

@@ -35,6 +35,7 @@ PLACES = {
         "tests/gateway/test_life.py",
         "tests/gateway/test_serve.py",
         "tests/gateway/test_memory_trim.py",
+        "tests/gateway/process/test_newest_uvicorn.py",
     ),
     "kernels": ("tests/benchmarks/test_gpu.py", "tests/kernels/triton/", "tests/engine/execution/device/"),
     "services": (

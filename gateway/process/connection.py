@@ -11,24 +11,30 @@ has `connection: close`.
 billed for the bytes in its buffers: `WRITE_BUFFER_BYTES` plus one write in this process, and the kernel's buffer of a
 socket with `listener.SEND_BUFFER_BYTES`, which would otherwise be megabytes. A client that reads nothing for
 `MAX_STALLED_SECONDS` is disconnected without an error, which it would not read.
+
+`uvicorn_internals` names what this uses beyond uvicorn's documented interface.
 """
 
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
 
 import httptools
 import structlog
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn._types import ASGI3Application
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from gateway.http.bounds import MAX_HEAD_BYTES, MAX_HEAD_SECONDS, MAX_PIPELINED_REQUESTS, MAX_STALLED_SECONDS
 from gateway.http.drain import Drain
 from gateway.http.errors import APIError
 from gateway.http.middleware import headers_too_large, new_request_id
+from gateway.process.uvicorn_internals import check_uvicorn
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGI3Application
 
 WRITE_BUFFER_BYTES = 16 * 1024
 """High-water mark: with more unwritten bytes a response is paused."""
@@ -128,7 +134,7 @@ class Connection(HttpToolsProtocol):
         self._expect_more(MAX_HEAD_SECONDS)
         super().on_response_complete()
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: "ASGI3Application") -> None:
         self._serving = cycle
         self._expect_nothing()
         if self._drain.begun:
@@ -214,7 +220,8 @@ class Connection(HttpToolsProtocol):
             (b"openai-processing-ms", b"0"),
         ]
         lines = [b"%b: %b\r\n" % header for header in headers]
-        self.transport.write(b"".join([STATUS_LINE[error.status], *lines, b"\r\n", body]))
+        status_line = b"HTTP/1.1 %d %b\r\n" % (error.status, HTTPStatus(error.status).phrase.encode())
+        self.transport.write(b"".join([status_line, *lines, b"\r\n", body]))
 
     def _expect_more(self, seconds: float) -> None:
         self._expect_nothing()
@@ -246,7 +253,12 @@ def server_config(
     app: ASGIApp, drain: Drain, *, trusted_proxies: Sequence[str] = (), stall_seconds: float = MAX_STALLED_SECONDS
 ) -> uvicorn.Config:
     """uvicorn's configuration. `trusted_proxies`: addresses and networks whose `X-Forwarded-For` and
-    `X-Forwarded-Proto` are trusted; uvicorn's default would trust this machine."""
+    `X-Forwarded-Proto` are trusted; uvicorn's default would trust this machine.
+
+    Raises:
+        OperatorError: the installed uvicorn is not supported.
+    """
+    check_uvicorn()
     return uvicorn.Config(
         app,
         http=partial(Connection, drain=drain, stall_seconds=stall_seconds),  # type: ignore[arg-type]

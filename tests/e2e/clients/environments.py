@@ -38,10 +38,15 @@ class Environment:
         self._install()
         (self.folder / _MADE).write_text("\n".join(self.requirements))
 
-    def command(self) -> list[str]:
-        """What runs the script. Skips the test where the environment has not been made."""
+    def made_folder(self) -> Path:
+        """The folder. Skips the test where the environment has not been made."""
         if not self.is_made:
             pytest.skip(f"`make clients` makes the environment of {self.name}")
+        return self.folder
+
+    def command(self) -> list[str]:
+        """What runs the script. Skips the test as `made_folder` does."""
+        self.made_folder()
         return self._command()
 
     def _install(self) -> None:
@@ -69,6 +74,16 @@ class NodeEnvironment(Environment):
         return ["node", str(script)]
 
 
+class NewestRelease(Environment):
+    """A package that we have, too, in its newest release and without what it depends on: a folder for `PYTHONPATH`."""
+
+    __slots__ = ()
+
+    def _install(self) -> None:
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        subprocess.run([*pip, "--target", self.folder, *self.requirements], check=True)
+
+
 ENVIRONMENTS: tuple[Environment, ...] = (
     Environment("litellm", ("litellm[mcp]==1.106.2",)),
     Environment("langchain", ("langchain-openai==1.7.3",)),
@@ -76,3 +91,4 @@ ENVIRONMENTS: tuple[Environment, ...] = (
     Environment("pydantic_ai", ("pydantic-ai-slim[openai]==2.68.0",)),
     NodeEnvironment("node", ("openai@6.49.0",)),
 )
+NEWEST_UVICORN = NewestRelease("uvicorn", ("uvicorn",))
