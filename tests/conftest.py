@@ -27,7 +27,7 @@ from tests.support.servers import (
     running_redis,
     settle_sqlite,
 )
-from tests.tiers import left_out, mark
+from tests.tiers import is_left_out, left_out, mark
 
 # A shared machine stalls; how long an example takes says nothing about the code.
 hypothesis.settings.register_profile("turnpike", deadline=None)
@@ -61,6 +61,11 @@ LONGEST = (
     "tests/engine/test_smollm2.py",
 )
 """Files that take 30 s or more. They go first, so that the workers of a parallel run end together."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    path = collection_path.relative_to(config.rootpath).as_posix()
+    return (collection_path.suffix == ".py" and is_left_out(path, config)) or None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -3,10 +3,11 @@
 import re
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from tests.tiers import FIXTURES, KEPT, OTHERS, PARAMETERS, PLACES, UNIT, tiers_of
+from tests.tiers import FIXTURES, KEPT, OTHERS, PARAMETERS, PLACES, UNIT, is_left_out, tiers_of
 
 ROOT = Path(__file__).parent.parent
 FILES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in ROOT.glob("tests/**/*.py")}
@@ -52,3 +53,19 @@ def test_a_test_is_in_all_tiers_that_it_belongs_to(
     nodeid: str, fixtures: set[str], parameters: set[str], tiers: set[str]
 ) -> None:
     assert tiers_of(nodeid, fixtures, parameters) == tiers
+
+
+@pytest.mark.parametrize(
+    ("path", "markers", "left_out"),
+    [
+        ("tests/e2e/test_drain.py", "unit", True),
+        ("tests/console/test_hostile.py", "unit", True),
+        ("tests/kernels/triton/test_norms.py", "unit", False),
+        ("tests/whole/test_whole.py", "unit", False),
+        ("tests/e2e/test_drain.py", "", False),
+        ("tests/e2e/test_drain.py", "e2e", False),
+    ],
+)
+def test_only_files_without_unit_tests_are_left_out_of_their_run(path: str, markers: str, left_out: bool) -> None:
+    config = SimpleNamespace(option=SimpleNamespace(markexpr=markers))
+    assert is_left_out(path, config) is left_out  # type: ignore[arg-type]

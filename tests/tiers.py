@@ -14,24 +14,30 @@ PLACES = {
         "tests/console/test_hostile.py",
         "tests/deploy/test_dockerfile.py::test_the_source_distribution",
         "tests/engine/execution/test_draft_distribution.py",
+        "tests/engine/grammar/test_compiler.py::test_a_bomb_that_runs_out_of_states",
+        "tests/engine/scheduling/test_predicted_wait.py::test_waits_that_come_out_longer_than_counted_are_predicted_longer[h200",
         "tests/engine/simulation/test_blocks_a_step.py",
+        "tests/engine/simulation/test_campaign.py::test_the_number_of_processes",
         "tests/engine/simulation/test_shrink.py",
         "tests/engine/simulation/test_simulation.py::test_a_planted_bug",
         "tests/engine/simulation/test_ahead.py::test_a_planted_bug",
         "tests/engine/simulation/test_speculate.py::test_a_planted_bug",
         "tests/gateway/admin/test_openapi.py",
         "tests/gateway/admission/test_outages.py::test_short_faults",
+        "tests/gateway/analytics/test_rollups.py::test_series_after_a_rebuild",
         "tests/gateway/formats/openai/test_fuzz.py::test_hostile",
         "tests/gateway/metering/test_crashes.py",
         "tests/kernels/test_host_ops.py::test_top_p_",
         "tests/pairs/test_pairs.py::test_every_pair",
         "tests/whole/test_whole.py::test_scenarios",
         "tests/whole/test_whole.py::test_planted",
-        "tests/whole/test_whole.py::test_a_seed_goes_the_same_way_each_time[2",
-        "tests/whole/test_whole.py::test_a_seed_goes_the_same_way_each_time[3",
+        "tests/whole/test_whole.py::test_a_seed_goes_the_same_way_each_time",
     ),
     "e2e": (
+        "tests/benchmarks/test_peers.py::test_the_command_ends_its_servers",
         "tests/e2e/",
+        "tests/gateway/test_bench_and_top.py",
+        "tests/gateway/test_cli.py::test_the_installed_command",
         "tests/gateway/test_life.py",
         "tests/gateway/test_serve.py",
         "tests/gateway/test_memory_trim.py",
@@ -44,7 +50,6 @@ PLACES = {
         "tests/deploy/test_compose.py::test_prometheus_takes",
         "tests/deploy/test_compose_wiring.py",
         "tests/deploy/test_prometheus_server.py",
-        "tests/gateway/analytics/test_faults.py::test_kill_after_kill",
         "tests/gateway/tenancy/test_authenticator.py::TestOutage::test_a_real_server",
         "tests/support/test_servers.py::test_clickhouse_keeps",
     ),
@@ -67,7 +72,16 @@ FIXTURES = {
     "browser": {"browser"},
     "campaign": {"campaign", "wheel"},
     "e2e": {"smollm2_file"},
-    "services": {"postgres", "redis", "redis_server", "kafka_server", "clickhouse_server", "site", "watched"},
+    "services": {
+        "postgres",
+        "redis",
+        "redis_server",
+        "kafka_server",
+        "clickhouse_server",
+        "own_clickhouse",
+        "site",
+        "watched",
+    },
 }
 """What a tier's tests ask for, or a fixture of theirs."""
 
@@ -86,6 +100,11 @@ def tiers_of(nodeid: str, fixtures: set[str], parameters: set[str]) -> set[str]:
     tiers |= {tier for tier, names in FIXTURES.items() if fixtures & names}
     tiers |= {tier for tier, values in PARAMETERS.items() if parameters & values}
     return tiers or {UNIT}
+
+
+def is_left_out(path: str, config: pytest.Config) -> bool:
+    """Whether a run of `-m unit` need not import a file: all of its tests are in other tiers."""
+    return config.option.markexpr == UNIT and UNIT not in tiers_of(f"{path}::", set(), set())
 
 
 def mark(item: pytest.Item) -> None:
