@@ -171,7 +171,8 @@ async def test_what_a_shutdown_cuts_off_is_told_so(app, engine, begun):
     headers = [(b"authorization", b"Bearer tp-standard"), (b"content-type", b"application/json")]
     scope = {"type": "http", "path": CHAT, "method": "POST", "headers": headers, "root_path": "", "query_string": b""}
     task = asyncio.create_task(app(scope, receive, send))
-    await asyncio.sleep(0.1)
+    while not (sent if begun else engine.live):
+        await asyncio.sleep(0.01)
     task.cancel()
     await task
     assert engine.live == set()
