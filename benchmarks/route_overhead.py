@@ -22,8 +22,8 @@ from gateway.routing.names import ModelNames
 from gateway.routing.replicas import Replicas
 from gateway.routing.router import Router, RoutingInput
 from gateway.routing.score import ComplexityScore
+from gateway.tenancy.policies import RoutingPolicy, TenantPolicies
 from gateway.tenancy.records import Principal
-from gateway.tenancy.routing_policy import NO_POLICY, RoutingPolicy
 
 WAITING = 64
 ROUNDS = 5_000
@@ -67,7 +67,7 @@ def chat(model: str, *texts: str) -> GenerationRequest:
 
 
 def routing(router: Router, request: GenerationRequest, policy: RoutingPolicy) -> Callable[[], object]:
-    caller = Principal("tenant", "acme", "standard", "key", routing=policy)
+    caller = Principal("tenant", "acme", "standard", "key", policies=TenantPolicies(policy))
     return lambda: router.route(
         RoutingInput(
             request.model,
@@ -95,11 +95,11 @@ def main() -> None:
     names = ModelNames(("large", "small"), {"large": "small"}, {})
     router = Router(names, ComplexityScore.load(), Replicas(Queues(names.served)), saturated_queue=10)
     actions: Mapping[str, Callable[[], object]] = {
-        "a named model": routing(router, chat("large", WORDS), NO_POLICY),
+        "a named model": routing(router, chat("large", WORDS), RoutingPolicy()),
         "a named model that may give way": routing(router, chat("large", WORDS), RoutingPolicy(degrade=True)),
-        "auto, 100 characters": routing(router, chat("auto", WORDS), NO_POLICY),
-        "auto, 2,000 characters": routing(router, chat("auto", WORDS * 20), NO_POLICY),
-        "auto, 21 turns of 500 characters": routing(router, chat("auto", *[WORDS * 5] * 21), NO_POLICY),
+        "auto, 100 characters": routing(router, chat("auto", WORDS), RoutingPolicy()),
+        "auto, 2,000 characters": routing(router, chat("auto", WORDS * 20), RoutingPolicy()),
+        "auto, 21 turns of 500 characters": routing(router, chat("auto", *[WORDS * 5] * 21), RoutingPolicy()),
     }
     for name, action in actions.items():
         times_ms = measure(action)

@@ -8,7 +8,8 @@ from sqlalchemy import Connection
 
 import gateway.billing.tables
 import gateway.management.console.tables
-import gateway.management.operations.tables  # noqa: F401
+import gateway.management.operations.tables
+import gateway.tenancy.policies  # noqa: F401
 from gateway.config.settings import load_settings
 from gateway.tenancy.schema import in_locked_transaction
 from gateway.tenancy.tables import Base

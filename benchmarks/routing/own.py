@@ -16,7 +16,7 @@ from gateway.routing.fitting.outcomes import read_outcomes
 from gateway.routing.fitting.outcomes import samples as pair_samples
 from gateway.routing.fitting.questions import read_questions
 from gateway.routing.score import ComplexityScore
-from gateway.tenancy.routing_policy import Preference
+from gateway.tenancy.policies import Preference
 
 OUTCOMES = Path(__file__).with_name("outcomes.jsonl")
 

@@ -45,7 +45,7 @@ from gateway.errors import OperatorError
 from gateway.metering.kafka_cluster import KafkaCluster
 from gateway.routing.names import is_reserved
 from gateway.sessions.policy import SessionWindow
-from gateway.tenancy.routing_policy import MODEL_NAME
+from gateway.tenancy.policies import MODEL_NAME
 
 CONFIG_FILE = "turnpike.toml"
 ENV_PREFIX = "TURNPIKE_"

@@ -23,7 +23,7 @@ def find_named(names: ModelNames, engine: EngineClient, name: str, caller: Princ
     Raises:
         APIError: 400 for a name that leads to either of two models; else as `find_model`.
     """
-    target = names.find(name, caller.routing.aliases)
+    target = names.find(name, caller.policies.routing.aliases)
     if isinstance(target, Pair):
         raise invalid("model", f"Tokens are one model's own: name that instead of {name}.")
     if not (caller.may_use(name) or caller.may_use(target or name)):

@@ -84,7 +84,7 @@ class SessionStage:
             token_ids = await encoded(request, model.text, lane, window=context_tokens, most_tokens=most_tokens)
         else:
             window = ContextWindow.of(context_tokens, request.params.max_tokens, self._max_bytes)
-            wants_summary = (client.principal.session_window or self._window) is SessionWindow.SUMMARY
+            wants_summary = (client.principal.policies.session.window or self._window) is SessionWindow.SUMMARY
             summarise = self._summariser.of(model, client) if wants_summary else None
             shown = await turn.fit(model, window, summarise, lane, most_tokens=most_tokens, whole=may_fall_back)
             assert shown.token_ids is not None

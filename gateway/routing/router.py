@@ -12,8 +12,8 @@ from gateway.routing.names import ModelNames, Pair
 from gateway.routing.question import Question
 from gateway.routing.reason import RouteReason
 from gateway.routing.replicas import Replicas
+from gateway.tenancy.policies import Preference
 from gateway.tenancy.records import Principal
-from gateway.tenancy.routing_policy import Preference
 
 
 class UnknownModel(Exception):
@@ -111,7 +111,7 @@ class Router:
             ModelNotAllowed: the key may not use the model, or neither model of the pair.
             NeedsModel: the request has token ids and names a pair.
         """
-        target = self._names.find(asked.name, asked.caller.routing.aliases)
+        target = self._names.find(asked.name, asked.caller.policies.routing.aliases)
 
         def may_use(model: str) -> bool:
             """A key for `auto` or for an alias may use the models that it leads to."""
@@ -142,7 +142,7 @@ class Router:
 
     def _route_pair(self, asked: RoutingInput, pair: Pair) -> Route:
         """One model of a pair, by the tenant's policy and the question."""
-        policy = asked.caller.routing
+        policy = asked.caller.policies.routing
         if policy.cascade_percent is not None:
             escalated = self._route(asked, pair.large, RouteReason.CASCADE_ESCALATED)
             trial = CascadeTrial(policy.cascade_percent, escalated)
@@ -163,7 +163,7 @@ class Router:
 
     def _route_large(self, asked: RoutingInput, pair: Pair, reason: RouteReason) -> Route:
         """The large model of a pair, with the small one as a fallback as far as the tenant allows it."""
-        policy = asked.caller.routing
+        policy = asked.caller.policies.routing
         fallbacks: dict[FallbackReason, Route] = {}
         if policy.degrade:
             fallbacks[FallbackReason.OVERLOADED] = self._route(asked, pair.small, RouteReason.SATURATED, pair.large)

@@ -16,7 +16,7 @@ from typing import Any, Self
 from gateway.errors import OperatorError
 from gateway.routing.features import NUMBERS, Reading, read
 from gateway.routing.question import Question
-from gateway.tenancy.routing_policy import Preference
+from gateway.tenancy.policies import Preference
 
 FORMAT = 1
 SHIPPED = Path(__file__).with_name("weights.json")

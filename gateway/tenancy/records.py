@@ -4,10 +4,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Generic, TypeVar
 
-from gateway.sessions.policy import SessionWindow
 from gateway.tenancy.grants import KeyScope
 from gateway.tenancy.limits import ScopedLimits
-from gateway.tenancy.routing_policy import NO_POLICY, RoutingPolicy
+from gateway.tenancy.policies import NO_POLICIES, TenantPolicies
 
 Who = TypeVar("Who", covariant=True)
 """Owner of a key: a tenant's `Principal`, or an administrator."""
@@ -64,8 +63,7 @@ class Principal:
 
     `key_id`: the key's public id. `lineage`: public id of the first key of its chain of rotations, which owns the
     limits; "": this key is the first. `scopes`, `models`: None allows all. `credit_nanodollars`: all that the tenant
-    has paid in advance; None: it is billed afterwards. `routing`: the tenant's routing policy. `session_window`: the
-    tenant's session policy; None: the settings apply.
+    has paid in advance; None: it is billed afterwards.
     """
 
     tenant_id: str
@@ -77,8 +75,7 @@ class Principal:
     scopes: frozenset[KeyScope] | None = None
     models: frozenset[str] | None = None
     credit_nanodollars: int | None = None
-    routing: RoutingPolicy = NO_POLICY
-    session_window: SessionWindow | None = None
+    policies: TenantPolicies = NO_POLICIES
 
     def may(self, scope: KeyScope) -> bool:
         """Whether the key has a scope."""

@@ -10,11 +10,9 @@ from gateway.tenancy.database import answering
 from gateway.tenancy.errors import UnknownTenant
 from gateway.tenancy.grants import KeyScope
 from gateway.tenancy.limits import limits_of_key, read_limits
+from gateway.tenancy.policies import NO_POLICIES, read_policies
 from gateway.tenancy.queries import KEY_COLUMNS, TENANT_COLUMNS, key_record, tenant_record
 from gateway.tenancy.records import ActiveKey, KeyRecord, Principal, Tenant
-from gateway.tenancy.routing_policies import read_policies
-from gateway.tenancy.routing_policy import NO_POLICY
-from gateway.tenancy.session_windows import read_session_windows
 from gateway.tenancy.tables import KeyRow, TenantRow
 
 
@@ -73,7 +71,6 @@ class TenantStore:
                 tenant_ids = {row.id for row in rows}
                 stated = await read_limits(connection, tenant_ids)
                 policies = await read_policies(connection, tenant_ids)
-                windows = await read_session_windows(connection, tenant_ids)
         return {
             row.public_id: ActiveKey(
                 row.digest,
@@ -86,8 +83,7 @@ class TenantStore:
                     row.lineage,
                     None if row.scopes is None else frozenset(map(KeyScope, row.scopes)),
                     None if row.models is None else frozenset(row.models),
-                    routing=policies.get(row.id, NO_POLICY),
-                    session_window=windows.get(row.id),
+                    policies=policies.get(row.id, NO_POLICIES),
                 ),
                 row.expires_at,
             )

@@ -1,4 +1,4 @@
-"""SQL tables of tenants, their keys, limits and policies, and of administrators' keys. `migrations/` creates them; a
+"""SQL tables of tenants, their keys and limits, and of administrators' keys. `migrations/` creates them; a
 test compares the two."""
 
 from datetime import UTC, datetime
@@ -6,12 +6,10 @@ from datetime import UTC, datetime
 from sqlalchemy import (
     JSON,
     BigInteger,
-    Boolean,
     CheckConstraint,
     DateTime,
     Dialect,
     ForeignKey,
-    Integer,
     LargeBinary,
     MetaData,
     String,
@@ -121,27 +119,3 @@ class LimitRow(Base):
     concurrent: Mapped[int | None] = mapped_column(BigInteger)
     context_tokens: Mapped[int | None] = mapped_column(BigInteger)
     nanodollars_per_month: Mapped[int | None] = mapped_column(BigInteger)
-
-
-class RoutingPolicyRow(Base):
-    """A tenant's routing policy, as in `gateway.tenancy.routing_policy.RoutingPolicy`."""
-
-    __tablename__ = "routing_policies"
-    __table_args__ = (CheckConstraint("preference IN ('quality', 'balanced', 'economy')", name="preference"),)
-
-    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"), primary_key=True)
-    preference: Mapped[str] = mapped_column(String(16))
-    degrade: Mapped[bool] = mapped_column(Boolean)
-    degrade_near_budget: Mapped[bool] = mapped_column(Boolean)
-    cascade_percent: Mapped[int | None] = mapped_column(Integer)
-    aliases: Mapped[dict[str, str]] = mapped_column(JSON)
-
-
-class SessionWindowRow(Base):
-    """A tenant's session policy, as in `gateway.sessions.policy.SessionWindow`."""
-
-    __tablename__ = "session_windows"
-    __table_args__ = (CheckConstraint("policy IN ('sliding', 'summary')", name="policy"),)
-
-    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"), primary_key=True)
-    policy: Mapped[str] = mapped_column(String(16))

@@ -9,7 +9,7 @@ from benchmarks.routing.plot import draw
 from gateway.routing.fitting.fit import judge
 from gateway.routing.fitting.pareto import Graded
 from gateway.routing.score import ComplexityScore
-from gateway.tenancy.routing_policy import Preference
+from gateway.tenancy.policies import Preference
 
 
 def test_the_shipped_score_beats_a_coin_at_every_share_of_our_own_questions() -> None:

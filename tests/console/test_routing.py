@@ -12,7 +12,7 @@ from gateway.management.console.routing_figures import Savings, routing_figures
 from gateway.routing.names import ModelNames
 from gateway.routing.question import Question
 from gateway.routing.score import ComplexityScore
-from gateway.tenancy.routing_policy import Preference
+from gateway.tenancy.policies import Preference
 from tests.console.events import ago_ms, of_tenant, used
 from tests.console.house import ACME, GLOBEX, House
 from tests.console.html import rows, stat

@@ -1,5 +1,6 @@
 """Tenants in the console: found, created, changed; and who may do what on the pages of management."""
 
+import re
 from html import escape
 from types import SimpleNamespace
 from typing import Any
@@ -132,7 +133,7 @@ async def test_a_tenant_is_moved_suspended_and_resumed(console: House) -> None:
         ("move", {"tier": "premium"}, "<dd>premium</dd>"),
         ("suspend", {}, ">suspended<"),
         ("resume", {}, ">served<"),
-        ("window", {"window": "summary"}, "<dd>summary</dd>"),
+        ("session", {"window": "summary"}, "<dd>summary</dd>"),
     ):
         answer = await console.post(path, act, **fields)
         assert (answer.status_code, answer.headers["location"]) == (303, f"/console{path}")
@@ -151,13 +152,14 @@ async def test_a_routing_policy_is_stated(console: House) -> None:
         "cascade_percent": "70",
         "aliases": "best = auto:org/tiny-2\n",
     }
-    assert (await console.post(path, "policy", **fields)).status_code == 303
+    assert (await console.post(path, "routing", **fields)).status_code == 303
     page = await console.page(path)
-    assert "quality, small model where the queue is long, cascade below 70 %" in page
-    assert "<code>best</code> is <code>auto:org/tiny-2</code>" in page
-    refused = await console.post(path, "policy", **fields | {"aliases": "best auto"})
+    shown = dict(re.findall(r"<dt>([^<]*)</dt><dd>([^<]*)</dd>", page))
+    assert (shown["Preference"], shown["Overload fallback"], shown["Budget fallback"]) == ("quality", "yes", "no")
+    assert (shown["Cascade threshold (%)"], shown["Aliases"]) == ("70", "best = auto:org/tiny-2")
+    refused = await console.post(path, "routing", **fields | {"aliases": "best auto"})
     assert refused.status_code == 400
-    assert 'id="policy-aliases-note">Each line must be like this' in refused.text
+    assert 'id="routing-aliases-note">Each line must be like this' in refused.text
     assert ">best auto</textarea>" in refused.text
 
 

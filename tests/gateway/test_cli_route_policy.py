@@ -52,8 +52,8 @@ def test_show_and_set() -> None:
     [
         (2, (), "at least one"),
         (2, ("--preference", "cheap"), "quality, balanced, economy"),
-        (2, ("--cascade", "half"), "whole number"),
-        (1, ("--cascade", "100"), "cascade_percent"),
+        (2, ("--cascade", "half"), "an integer"),
+        (2, ("--cascade", "100"), "--cascade"),
         (2, ("--alias", "gpt-4o"), "not NAME=MODEL"),
         (1, ("--alias", "a b=m"), "alias"),
     ],

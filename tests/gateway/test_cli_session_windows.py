@@ -1,5 +1,7 @@
 """`turnpike session`, in-process."""
 
+import json
+
 import pytest
 
 from tests.support.command_line import failure, ok
@@ -9,14 +11,13 @@ pytestmark = pytest.mark.usefixtures("no_settings")
 
 def test_a_window_is_shown_set_and_taken_back() -> None:
     ok("tenant", "create", "acme", "--tier", "premium")
-    assert ok("session", "show", "acme") == "default\n"
-    for window in ("summary", "sliding", "default"):
-        said = ok("session", "set", "acme", "--window", window)
-        assert said == f"the session window of tenant acme is {window}\n"
-        assert ok("session", "show", "acme") == f"{window}\n"
+    assert json.loads(ok("session", "show", "acme")) == {"window": None}
+    for option, window in (("summary", "summary"), ("sliding", "sliding"), ("default", None)):
+        assert json.loads(ok("session", "set", "acme", "--window", option)) == {"window": window}
+        assert json.loads(ok("session", "show", "acme")) == {"window": window}
 
 
 def test_refusals() -> None:
-    assert "sliding, summary or default" in failure(2, "session", "set", "acme", "--window", "forever")
+    assert "one of sliding, summary; default removes" in failure(2, "session", "set", "acme", "--window", "forever")
     for command in (("show", "nobody"), ("set", "nobody", "--window", "summary")):
         assert "no tenant named nobody" in failure(1, "session", *command)

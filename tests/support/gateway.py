@@ -13,8 +13,8 @@ from gateway.process.listener import bind
 from gateway.process.server import Server as TurnpikeServer
 from gateway.tenancy.errors import InvalidKey, StoreUnavailable
 from gateway.tenancy.limits import Limits, ScopedLimits, ScopeKind
+from gateway.tenancy.policies import RoutingPolicy, TenantPolicies
 from gateway.tenancy.records import Principal
-from gateway.tenancy.routing_policy import RoutingPolicy
 
 KEY = "tp-standard"
 PREMIUM_KEY = "tp-premium"
@@ -95,4 +95,6 @@ def limit(authenticator, kind=ScopeKind.TENANT, scope_id="", **limits):
 
 def allow(authenticator, key=KEY, **policy) -> None:
     """Set the routing policy of the tenant of `key`."""
-    authenticator.principals[key] = replace(authenticator.principals[key], routing=RoutingPolicy(**policy))
+    authenticator.principals[key] = replace(
+        authenticator.principals[key], policies=TenantPolicies(RoutingPolicy(**policy))
+    )

@@ -18,10 +18,9 @@ from gateway.billing.usage import UsageTotals
 from gateway.tenancy import CreatedKey, KeyGrant, KeyRecord, LimitRecord, ScopeKind, Tenant, TenantChanges, TenantStore
 from gateway.tenancy.database import writing
 from gateway.tenancy.limits import LimitTable, check_limits, limit_scope, write_limits
+from gateway.tenancy.policies import POLICY_TABLES, RoutingPolicy
 from gateway.tenancy.queries import tenant_id_of
 from gateway.tenancy.records import Tier
-from gateway.tenancy.routing_policies import RoutingPolicyTable, read_policy, write_policy
-from gateway.tenancy.routing_policy import RoutingPolicy
 
 Now = Callable[[], datetime]
 
@@ -77,16 +76,21 @@ class LimitWriter(LimitTable):
         return next(each for each in await self.list_limits() if (each.tenant_name, each.kind, each.scope_id) == here)
 
 
-class RoutingPolicyWriter(RoutingPolicyTable):
+class RoutingPolicyWriter:
     def __init__(self, database: AsyncEngine) -> None:
-        super().__init__(database)
         self.database = database
+
+    async def policy_of(self, tenant_name: str) -> RoutingPolicy:
+        async with self.database.connect() as connection:
+            tenant_id = await tenant_id_of(connection, tenant_name)
+            policy: RoutingPolicy = await POLICY_TABLES["routing"].read(connection, tenant_id)
+        return policy
 
     async def change(self, tenant_name: str, alter: Callable[[RoutingPolicy], RoutingPolicy]) -> RoutingPolicy:
         async with writing(self.database) as connection:
             tenant_id = await tenant_id_of(connection, tenant_name, lock=True)
-            policy = alter(await read_policy(connection, tenant_id))
-            await write_policy(connection, tenant_id, policy)
+            policy = alter(await POLICY_TABLES["routing"].read(connection, tenant_id))
+            await POLICY_TABLES["routing"].write(connection, tenant_id, policy)
         return policy
 
 

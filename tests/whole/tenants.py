@@ -10,7 +10,7 @@ import time_machine
 
 from gateway.tenancy import open_database
 from gateway.tenancy.limits import Limits, ScopeKind
-from gateway.tenancy.routing_policy import RoutingPolicy
+from gateway.tenancy.policies import RoutingPolicy
 from gateway.tenancy.schema import upgrade
 from tests.support.writers import CreditWriter, LimitWriter, PriceWriter, RoutingPolicyWriter, TenantWriter
 from tests.whole.randomness import seeded

@@ -74,7 +74,7 @@ class EmbeddingsEndpoint:
         require_model(principal, parsed.model)
         pooling = self._poolings.get(parsed.model)
         if pooling is None:
-            if self._names.find(parsed.model, principal.routing.aliases) is None:
+            if self._names.find(parsed.model, principal.policies.routing.aliases) is None:
                 raise model_not_found(parsed.model)
             raise invalid("model", f"The model `{parsed.model}` does not support embeddings.", "unsupported_model")
         parsed.require_vocabulary(find_model(self._services.engine, parsed.model, principal).vocab_size)

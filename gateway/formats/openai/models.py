@@ -22,12 +22,12 @@ class ModelCards:
         self._names = names
 
     def all(self, caller: Principal) -> list[dict[str, Any]]:
-        cards = [self.card(name, caller) for name in self._names.all_names(caller.routing.aliases)]
+        cards = [self.card(name, caller) for name in self._names.all_names(caller.policies.routing.aliases)]
         return [card for card in cards if card is not None]
 
     def card(self, name: str, caller: Principal) -> dict[str, Any] | None:
         """None: the name is unknown, or the key may not use its model."""
-        target = self._names.find(name, caller.routing.aliases)
+        target = self._names.find(name, caller.policies.routing.aliases)
         names = (target.large, target.small) if isinstance(target, Pair) else (target,)
         may_use_all = caller.may_use(name)
         usable = next((each for each in names if each is not None and (may_use_all or caller.may_use(each))), None)

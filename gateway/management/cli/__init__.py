@@ -15,12 +15,11 @@ from gateway.management.cli import (
     keys,
     limits,
     models,
+    policies,
     prices,
     reconcile,
     route,
-    route_policy,
     serve,
-    session_windows,
     sink,
     tenants,
     top,
@@ -56,8 +55,7 @@ limit.command("set")(limits.set_limits)
 limit.command("list")(limits.list_all)
 
 session = group(app, "session", "Stored conversations.")
-session.command("show")(session_windows.show)
-session.command("set")(session_windows.set_window)
+policies.add_policy(session, "session")
 
 price = group(app, "price", "Prices of models.")
 price.command("set")(prices.set_price)
@@ -75,8 +73,7 @@ paid.command("grant")(credit.grant)
 paid.command("list")(credit.list_all)
 
 routes = group(app, "route", "Routing of requests to models.")
-routes.command("show")(route_policy.show)
-routes.command("set")(route_policy.set_policy)
+policies.add_policy(routes, "routing")
 routes.command("fit")(route.fit)
 routes.command("score")(route.score)
 

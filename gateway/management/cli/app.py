@@ -1,7 +1,7 @@
 """The command's root and groups, and one-line errors."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import typer
@@ -50,6 +50,15 @@ def group(parent: typer.Typer, name: str, purpose: str) -> typer.Typer:
     child = typer.Typer(help=purpose, **_FRAME)
     parent.add_typer(child, name=name)
     return child
+
+
+def run_nested(command: Callable[..., None], context: typer.Context) -> None:
+    """Run `command` with the arguments of `context`, whose own command declares none and leaves them all."""
+    nested = typer.Typer(**_FRAME)
+    nested.command()(command)
+    made = typer.main.get_command(nested)
+    with made.make_context(context.info_name, context.args, parent=context.parent) as inner:
+        made.invoke(inner)
 
 
 def _usage_message(error: TyperException) -> str:

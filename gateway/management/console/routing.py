@@ -22,7 +22,7 @@ from gateway.management.console.screens import Page, PageRequest, Screen
 from gateway.management.operations.roles import READERS
 from gateway.routing.question import Question
 from gateway.routing.score import Expectation
-from gateway.tenancy.routing_policy import Preference
+from gateway.tenancy.policies import Preference
 
 DEFAULT_SPAN = "day"
 MAX_QUESTION_CHARS = 2000
@@ -69,7 +69,7 @@ class RoutingPages:
             "judgement": None,
             "error": None,
             "figures": None,
-            "own": None if page_request.tenant is None else page_request.tenant.routing,
+            "own": None if page_request.tenant is None else page_request.tenant.policies.routing,
             **await self._policies(page_request),
         }
         try:

@@ -5,13 +5,9 @@ from typing import Any
 from gateway.http.errors import APIError
 from gateway.management.console.addresses import next_page
 from gateway.management.console.context import ConsoleContext
-from gateway.management.console.form_parsing import pairs_of
+from gateway.management.console.policies import policy_forms, policy_posts
 from gateway.management.console.screens import Page, PageRequest, Redirect, Screen
 from gateway.management.operations.roles import READERS
-from gateway.sessions.policy import SessionWindow
-from gateway.tenancy.routing_policy import Preference
-
-_ALIASES = "assistant = large-model"
 
 
 class Tenants:
@@ -41,16 +37,11 @@ class Tenants:
     async def one(self, page_request: PageRequest) -> Page:
         actions = page_request.actions
         tenant = await actions.read("readTenant", page_request.path)
-        policy = await actions.read("readRoutingPolicy", page_request.path)
         values = {
             "tenant": tenant,
             "balance": await balance_of(page_request),
-            "window": (await actions.read("readSessionWindow", page_request.path))["window"],
-            "policy": policy,
-            "aliases": "\n".join(f"{each['name']} = {each['model']}" for each in policy["aliases"]),
+            "policies": await policy_forms(page_request),
             "tiers": self._tiers,
-            "windows": [(each.value, each.value) for each in SessionWindow],
-            "preferences": [(each.value, each.value) for each in Preference],
             "may_change": page_request.may("updateTenant"),
         }
         return Page("tenant.html", values)
@@ -66,18 +57,6 @@ class Tenants:
     async def resume(self, page_request: PageRequest) -> Redirect:
         tenant = await page_request.actions.change("resumeTenant", page_request.path)
         return _back(page_request, f"{tenant['name']} is served again.")
-
-    async def set_window(self, page_request: PageRequest) -> Redirect:
-        await page_request.actions.submit("replaceSessionWindow", page_request.form, page_request.path)
-        return _back(page_request, "Session window updated.")
-
-    async def set_policy(self, page_request: PageRequest) -> Redirect:
-        pairs = pairs_of("aliases", page_request.form.get("aliases"), "=", _ALIASES)
-        aliases = [{"name": name, "model": model} for name, model in pairs]
-        await page_request.actions.submit(
-            "replaceRoutingPolicy", page_request.form, page_request.path, {"aliases": aliases}
-        )
-        return _back(page_request, "Routing policy updated.")
 
 
 async def balance_of(page_request: PageRequest) -> Any:
@@ -116,8 +95,7 @@ def screens(context: ConsoleContext) -> list[Screen]:
                 "move": tenants.move,
                 "suspend": tenants.suspend,
                 "resume": tenants.resume,
-                "window": tenants.set_window,
-                "policy": tenants.set_policy,
+                **policy_posts(),
             },
         ),
     ]

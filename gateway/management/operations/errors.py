@@ -32,7 +32,7 @@ from gateway.tenancy.errors import (
     UnknownKey,
     UnknownTenant,
 )
-from gateway.tenancy.routing_policy import InvalidPolicy
+from gateway.tenancy.policies import InvalidPolicy
 
 _ANSWERS: Mapping[type[OperatorError], tuple[int, str, str | None]] = {
     UnknownTenant: (404, "tenant_not_found", None),

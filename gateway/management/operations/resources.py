@@ -8,12 +8,11 @@ from gateway.management.operations.invoices import invoice_routes
 from gateway.management.operations.keys import key_routes
 from gateway.management.operations.limit_use import limit_use_routes
 from gateway.management.operations.limits import limit_routes
+from gateway.management.operations.policies import policy_routes
 from gateway.management.operations.prices import price_routes
 from gateway.management.operations.requests import request_routes
 from gateway.management.operations.route_shares import route_share_routes
 from gateway.management.operations.routes import Route
-from gateway.management.operations.routing import routing_routes
-from gateway.management.operations.session_windows import session_window_routes
 from gateway.management.operations.tenants import tenant_routes
 from gateway.management.operations.usage import usage_routes
 
@@ -24,8 +23,7 @@ def admin_routes(context: AdminContext) -> list[Route]:
         *key_routes(context),
         *limit_routes(context),
         *limit_use_routes(context),
-        *routing_routes(context),
-        *session_window_routes(context),
+        *policy_routes(context),
         *price_routes(context),
         *usage_routes(context),
         *request_routes(context),

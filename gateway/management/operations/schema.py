@@ -105,7 +105,7 @@ class Boolean:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of some words."""
+    """One of some words. What is read is the element of `words`, for example of an enumeration."""
 
     words: tuple[str, ...]
 
@@ -113,7 +113,7 @@ class Choice:
         text = as_string(value, path)
         if text not in self.words:
             raise invalid(path, f"{path} must be one of {', '.join(self.words)}.")
-        return text
+        return self.words[self.words.index(text)]
 
     def from_text(self, text: str) -> object:
         return text

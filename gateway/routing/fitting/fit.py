@@ -20,7 +20,7 @@ from gateway.routing.fitting.pareto import Curve, Graded, at_threshold, curve, o
 from gateway.routing.fitting.training import design, fit_heads
 from gateway.routing.question import Question
 from gateway.routing.score import ComplexityScore
-from gateway.tenancy.routing_policy import Preference
+from gateway.tenancy.policies import Preference
 
 RECOVERED: Mapping[Preference, float] = MappingProxyType(
     {Preference.QUALITY: 0.95, Preference.BALANCED: 0.8, Preference.ECONOMY: 0.5}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.tenancy.routing_policy import MAX_ALIASES, Preference, RoutingPolicy
+from gateway.tenancy.policies import MAX_ALIASES, Preference, RoutingPolicy
 from tests.gateway.admin.harness import NOBODY, Admin, new_tenant
 from tests.support.writers import TenantWriter
 
@@ -33,7 +33,7 @@ async def test_a_policy_is_stated_as_a_whole_and_reaches_the_tenants_keys(admin:
     assert (await admin.request("PUT", path, json=stated)).json() == stated
     assert await admin.get(path) == stated
     key = (await store.create_key("acme")).record.public_id
-    routing = (await store.active_keys([key]))[key].principal.routing
+    routing = (await store.active_keys([key]))[key].principal.policies.routing
     aliases = {"gpt-4o": "auto", "gpt-4o-mini": "org/small"}
     assert routing == RoutingPolicy(Preference.ECONOMY, True, True, 80, aliases)
 

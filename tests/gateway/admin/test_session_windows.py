@@ -17,7 +17,7 @@ async def test_it_is_stated_read_and_taken_back(admin: Admin, store: TenantWrite
         answer = await admin.request("PUT", path, json={} if window is None else {"window": window})
         assert (answer.status_code, answer.json()) == (200, {"window": window})
         assert await admin.get(path) == {"window": window}
-        assert (await store.active_keys([key]))[key].principal.session_window == window
+        assert (await store.active_keys([key]))[key].principal.policies.session.window == window
 
 
 async def test_what_cannot_be_is_refused(admin: Admin) -> None:

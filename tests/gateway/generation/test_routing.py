@@ -14,7 +14,7 @@ from gateway.metering.event import Ending
 from gateway.routing.features import NUMBERS
 from gateway.routing.score import ComplexityScore, Head
 from gateway.tenancy.limits import ScopeKind
-from gateway.tenancy.routing_policy import Preference, RoutingPolicy
+from gateway.tenancy.policies import Preference
 from tests.support.error_envelope import error_of
 from tests.support.fake_engine import FakeEngine
 from tests.support.gateway import AUTHORISED, CHAT, EASY, HARD, KEY, PREMIUM_KEY, allow, limit, until
@@ -225,8 +225,7 @@ def test_near_the_end_of_a_budget_the_small_model_answers(client, authenticator,
     """The large one's prompt alone costs more than there is."""
     limit(authenticator, nanodollars_per_month=20_000)
     assert error_of(ask(client, model, HARD, max_tokens=8), 429)["code"] == "insufficient_quota"
-    policy = RoutingPolicy(degrade_near_budget=True)
-    authenticator.principals[KEY] = replace(authenticator.principals[KEY], routing=policy)
+    allow(authenticator, degrade_near_budget=True)
     assert route_of(ask(client, model, HARD, max_tokens=8)) == (model, "small", "budget")
     event = event_of(journal)
     assert (event.served_model, event.completion_tokens) == ("small", 8)

@@ -14,7 +14,7 @@ from gateway.metering.event import Ending
 from gateway.routing.question import Question
 from gateway.sessions.policy import SessionWindow
 from gateway.tenancy.limits import ScopeKind
-from gateway.tenancy.routing_policy import Preference
+from gateway.tenancy.policies import Preference, SessionPolicy, TenantPolicies
 from tests.support.error_envelope import error_of
 from tests.support.fake_engine import FakeEngine
 from tests.support.gateway import AUTHORISED, CHAT, KEY, limit, until
@@ -59,7 +59,9 @@ def app(engine, authenticator, metrics, limiter, journal, sessions, settings):
 @pytest.fixture
 def want(authenticator):
     def want(window: SessionWindow) -> None:
-        authenticator.principals[KEY] = replace(authenticator.principals[KEY], session_window=window)
+        authenticator.principals[KEY] = replace(
+            authenticator.principals[KEY], policies=TenantPolicies(session=SessionPolicy(window))
+        )
 
     return want
 

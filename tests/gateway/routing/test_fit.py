@@ -8,7 +8,7 @@ from gateway.routing.fitting.fit import RECOVERED, NothingToRoute, Sample, fit, 
 from gateway.routing.fitting.pareto import Graded
 from gateway.routing.fitting.report import describe
 from gateway.routing.question import Question
-from gateway.tenancy.routing_policy import Preference
+from gateway.tenancy.policies import Preference
 
 EASY = ["greet", "name", "say", "colour", "day", "hello", "thank", "wish"]
 HARD = ["prove", "derive", "integral", "theorem", "matrix", "compile", "refactor", "optimise"]

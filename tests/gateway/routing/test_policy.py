@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.tenancy.routing_policy import MAX_ALIASES, InvalidPolicy, RoutingPolicy
+from gateway.tenancy.policies import MAX_ALIASES, InvalidPolicy, RoutingPolicy
 
 
 @pytest.mark.parametrize(

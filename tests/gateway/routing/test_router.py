@@ -20,8 +20,8 @@ from gateway.routing.router import (
     RoutingInput,
     UnknownModel,
 )
+from gateway.tenancy.policies import Preference, RoutingPolicy, TenantPolicies
 from gateway.tenancy.records import Principal
-from gateway.tenancy.routing_policy import Preference, RoutingPolicy
 
 NAMES = ModelNames(
     ("big", "small", "big-2", "other"), {"big": "small"}, {"versioned": {"big": 1, "big-2": 1}, "one": {"big-2": 1}}
@@ -59,7 +59,9 @@ LONG = Queues({"big": 11, "big-2": 11}, {"big": 9, "big-2": 9})
 
 
 def asked(name: str, chars: int = 50, policy: RoutingPolicy = RoutingPolicy(), **changes: Any) -> RoutingInput:  # noqa: B008
-    caller = Principal("t", "acme", "standard", "k", models=changes.pop("models", None), routing=policy)
+    caller = Principal(
+        "t", "acme", "standard", "k", models=changes.pop("models", None), policies=TenantPolicies(policy)
+    )
     request = RoutingInput(
         name, lambda: Question(text="x" * chars), caller, STANDARD, may_degrade=True, token_param=None, sticky_id="t"
     )

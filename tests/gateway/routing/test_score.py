@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gateway.routing.features import NUMBERS, READ_CHARS, _tokens, read
 from gateway.routing.question import Question
 from gateway.routing.score import ComplexityScore, UnusableWeights
-from gateway.tenancy.routing_policy import Preference
+from gateway.tenancy.policies import Preference
 
 SHIPPED = ComplexityScore.load()
 

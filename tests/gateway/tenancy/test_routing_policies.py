@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.tenancy import UnknownTenant
-from gateway.tenancy.routing_policy import NO_POLICY, InvalidPolicy, Preference, RoutingPolicy
+from gateway.tenancy.policies import InvalidPolicy, Preference, RoutingPolicy
 from tests.support.writers import RoutingPolicyWriter, TenantWriter
 
 pytestmark = pytest.mark.anyio
@@ -25,7 +25,7 @@ def table(database: AsyncEngine) -> RoutingPolicyWriter:
 
 async def test_a_policy_changes_field_by_field(store: TenantWriter, table: RoutingPolicyWriter) -> None:
     await store.create_tenant("acme", "standard")
-    assert await table.policy_of("acme") == NO_POLICY
+    assert await table.policy_of("acme") == RoutingPolicy()
     await table.change("acme", altering(preference=Preference.ECONOMY, cascade_percent=70))
     changed = await table.change("acme", altering(degrade=True, cascade_percent=None, aliases={"gpt-4o": "auto"}))
     assert changed == RoutingPolicy(Preference.ECONOMY, degrade=True, aliases={"gpt-4o": "auto"})
@@ -38,8 +38,8 @@ async def test_a_principal_comes_with_its_tenants_policy(store: TenantWriter, ta
     mine, other = [(await store.create_key(name)).record.public_id for name in ("acme", "other")]
     policy = await table.change("acme", altering(degrade_near_budget=True))
     found = await store.active_keys([mine, other])
-    assert found[mine].principal.routing == policy
-    assert found[other].principal.routing == NO_POLICY
+    assert found[mine].principal.policies.routing == policy
+    assert found[other].principal.policies.routing == RoutingPolicy()
 
 
 async def test_what_cannot_be_changes_nothing(store: TenantWriter, table: RoutingPolicyWriter) -> None:
@@ -50,4 +50,4 @@ async def test_what_cannot_be_changes_nothing(store: TenantWriter, table: Routin
         await table.policy_of("nobody")
     with pytest.raises(InvalidPolicy):
         await table.change("acme", altering(degrade=True, cascade_percent=100))
-    assert await table.policy_of("acme") == NO_POLICY
+    assert await table.policy_of("acme") == RoutingPolicy()

@@ -5,7 +5,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.sessions.policy import SessionWindow
 from gateway.tenancy.database import writing
-from gateway.tenancy.session_windows import write_session_window
+from gateway.tenancy.policies import POLICY_TABLES, SessionPolicy
 from tests.support.writers import TenantWriter
 
 pytestmark = pytest.mark.anyio
@@ -17,7 +17,7 @@ async def test_a_principal_comes_with_what_its_tenant_wants(store: TenantWriter,
     mine, other = [(await store.create_key(name)).record.public_id for name in ("acme", "other")]
     for window in (SessionWindow.SUMMARY, SessionWindow.SLIDING, None):
         async with writing(database) as connection:
-            await write_session_window(connection, acme.id, window)
+            await POLICY_TABLES["session"].write(connection, acme.id, SessionPolicy(window))
         found = await store.active_keys([mine, other])
-        assert found[mine].principal.session_window is window
-        assert found[other].principal.session_window is None
+        assert found[mine].principal.policies.session.window is window
+        assert found[other].principal.policies.session.window is None

@@ -21,11 +21,16 @@ from gateway.sessions.policy import SessionWindow
 from gateway.tenancy import Authenticator, InvalidKey, TenantStore, open_database
 from gateway.tenancy.keys import ADMIN_PREFIX, parse_key
 from gateway.tenancy.limits import LimitTable
+from gateway.tenancy.policies import (
+    NO_POLICIES,
+    Preference,
+    RoutingPolicy,
+    SessionPolicy,
+    TenantPolicies,
+    read_policies,
+)
 from gateway.tenancy.records import Principal
-from gateway.tenancy.routing_policies import RoutingPolicyTable
-from gateway.tenancy.routing_policy import NO_POLICY, Preference, RoutingPolicy
 from gateway.tenancy.schema import alembic_config, in_locked_transaction, upgrade
-from gateway.tenancy.session_windows import SessionWindowTable
 from tests.gateway.upgrades.former_rows import (
     ACME,
     ADMIN_KEY,
@@ -137,7 +142,8 @@ async def _administrators_are_known(database: AsyncEngine) -> None:
 
 async def _tenants_wishes_are_known(database: AsyncEngine, filled: set[str]) -> None:
     stated = RoutingPolicy(Preference.ECONOMY, True, False, 60, {"fast": "smollm2"})
-    policy = await RoutingPolicyTable(database).policy_of("acme")
-    assert policy == (stated if "routing_policies" in filled else NO_POLICY)
-    window = await SessionWindowTable(database).window_of("acme")
-    assert window == (SessionWindow.SUMMARY if "session_windows" in filled else None)
+    async with database.connect() as connection:
+        found = (await read_policies(connection, [ACME])).get(ACME, NO_POLICIES)
+    routing = stated if "routing_policies" in filled else RoutingPolicy()
+    window = SessionWindow.SUMMARY if "session_windows" in filled else None
+    assert found == TenantPolicies(routing, SessionPolicy(window))

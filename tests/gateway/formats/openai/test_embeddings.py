@@ -13,6 +13,7 @@ from engine.request import PREMIUM, STANDARD, Pooling
 from gateway.formats.openai.embeddings import INPUTS_AT_A_TIME
 from gateway.metering.event import Ending
 from gateway.tenancy.grants import KeyScope
+from gateway.tenancy.policies import RoutingPolicy, TenantPolicies
 from tests.support.error_envelope import error_of
 from tests.support.fake_engine import embedding_of
 from tests.support.fake_model import BOS, VOCAB_SIZE
@@ -146,8 +147,8 @@ def test_the_engine_has_some_of_many_inputs_at_a_time(server, engine, journal, m
 
 def test_a_model_is_named_by_its_own_name(client, authenticator):
     principal = authenticator.principals[KEY]
-    routing = replace(principal.routing, aliases={"mine": "tiny"})
-    authenticator.principals[KEY] = replace(principal, routing=routing)
+    policies = TenantPolicies(RoutingPolicy(aliases={"mine": "tiny"}))
+    authenticator.principals[KEY] = replace(principal, policies=policies)
     assert error_of(ask(client, model="mine"), 400)["code"] == "unsupported_model"
     assert error_of(ask(client, model="none"), 404)["code"] == "model_not_found"
 

@@ -1,0 +1,207 @@
+"""Tenants' policies: the settings of `gateway.tenancy.policies`, each declared once for the API, the console's form and
+the command line."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from gateway.management.operations.change import Change
+from gateway.management.operations.context import AdminContext
+from gateway.management.operations.roles import ADMINS, READERS
+from gateway.management.operations.routes import OperationInput, Route
+from gateway.management.operations.schema import (
+    Boolean,
+    Choice,
+    Integer,
+    Kind,
+    ListOf,
+    Member,
+    Record,
+    Text,
+    answer,
+    optional,
+)
+from gateway.sessions.policy import SessionWindow
+from gateway.tenancy.policies import MAX_ALIASES, MODEL_NAME, POLICY_TABLES, InvalidPolicy, PolicyTable, Preference
+from gateway.tenancy.queries import require_tenant
+
+_NAME = Text(128, pattern=MODEL_NAME)
+_ALIAS = answer("ModelAlias", {"name": _NAME, "model": Member(_NAME, "A model, `auto`, or `auto:` and a large model.")})
+
+
+class Aliases(ListOf):
+    """Names of models, each with the model that it stands for. JSON: an array of `ModelAlias`; read: a mapping."""
+
+    def read(self, value: object, path: str) -> Any:
+        pairs = [(each["name"], each["model"]) for each in ListOf.read(self, value, path)]
+        if len(dict(pairs)) < len(pairs):
+            raise InvalidPolicy(path, "an alias is given twice")
+        return dict(pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A field of a policy. `label`: its name in the console. `option`: its name on the command line if not the
+    field's. `unset`: the word for None there and in the console."""
+
+    kind: Kind
+    label: str
+    about: str
+    option: str = ""
+    unset: str = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The operations of one policy. `name`: its field of `TenantPolicies`, and its form in the console. `schema`: its
+    name in the OpenAPI document, and the end of its operations' names. `settings`: by the field of the record."""
+
+    name: str
+    title: str
+    schema: str
+    path: str
+    resource: str
+    about: str
+    settings: Mapping[str, Setting]
+
+    @property
+    def table(self) -> PolicyTable[Any]:
+        return POLICY_TABLES[self.name]
+
+    @property
+    def read(self) -> str:
+        """The operation that reads the policy."""
+        return f"read{self.schema}"
+
+    @property
+    def replace(self) -> str:
+        """The operation that replaces the policy."""
+        return f"replace{self.schema}"
+
+    def wire(self, policy: Any) -> dict[str, Any]:
+        """The policy as JSON members."""
+        return {name: _wire(getattr(policy, name)) for name in self.settings}
+
+    def routes(self, context: AdminContext) -> list[Route]:
+        """Its read and its replacement."""
+        default = self.wire(self.table.record())
+        answered = answer(
+            self.schema,
+            {
+                name: Member(each.kind, each.about, nullable=default[name] is None)
+                for name, each in self.settings.items()
+            },
+        )
+        members = {name: optional(each.kind, each.about) for name, each in self.settings.items()}
+
+        async def read(call: OperationInput) -> Any:
+            tenant_id = call.path["tenant_id"]
+            async with context.reading() as connection:
+                await require_tenant(connection, tenant_id)
+                return self.wire(await self.table.read(connection, tenant_id))
+
+        async def replace(change: Change, call: OperationInput) -> Any:
+            """`call.body`: a function from the old policy to the new one."""
+            tenant = await context.tenants(change).tenant(call.path["tenant_id"])
+            before = await self.table.read(change.connection, tenant.id)
+            after = call.body(before)
+            await self.table.write(change.connection, tenant.id, after)
+            told = [self.wire(before), self.wire(after)]
+            change.record("replace", self.resource, tenant.id, tenant_id=tenant.id, before=told[0], after=told[1])
+            return told[1]
+
+        common: dict[str, Any] = {"path": f"/tenants/{{tenant_id}}/{self.path}", "answer": answered}
+        return [
+            Route(
+                name=self.read,
+                about=f"Read {self.about}.",
+                method="GET",
+                allowed=READERS,
+                read=read,
+                **common,
+            ),
+            Route(
+                name=self.replace,
+                about=f"Replace {self.about}. An omitted member is set to its default. Gateways apply it within 5 "
+                "seconds.",
+                method="PUT",
+                allowed=ADMINS,
+                body=Record(f"New{self.schema}", self._replacement, members),
+                write=replace,
+                **common,
+            ),
+        ]
+
+    def _replacement(self, **members: Any) -> Callable[[Any], Any]:
+        policy = self.table.record(**{name: value for name, value in members.items() if value is not None})
+        return lambda _: policy
+
+
+def _wire(value: Any) -> Any:
+    match value:
+        case Mapping():
+            return [{"name": name, "model": model} for name, model in sorted(value.items())]
+        case StrEnum():
+            return value.value
+        case _:
+            return value
+
+
+POLICIES = (
+    Policy(
+        name="routing",
+        title="Routing",
+        schema="RoutingPolicy",
+        path="routing",
+        resource="routing_policy",
+        about="a tenant's routing policy",
+        settings={
+            "preference": Setting(
+                Choice(tuple(Preference)),
+                "Preference",
+                "Trade-off between quality and cost for routed requests of medium difficulty. Default: balanced.",
+            ),
+            "degrade": Setting(
+                Boolean(), "Overload fallback", "Fall back to the small model when the large one is overloaded."
+            ),
+            "degrade_near_budget": Setting(
+                Boolean(),
+                "Budget fallback",
+                "Fall back to the small model near the end of a budget.",
+                option="near-budget",
+            ),
+            "cascade_percent": Setting(
+                Integer(1, 99),
+                "Cascade threshold (%)",
+                "Ask the small model first, and the large one if the confidence is below this percentage. Default: no "
+                "cascade.",
+                option="cascade",
+                unset="off",
+            ),
+            "aliases": Setting(
+                Aliases(_ALIAS, MAX_ALIASES), "Aliases", "The tenant's own names for models.", option="alias"
+            ),
+        },
+    ),
+    Policy(
+        name="session",
+        title="Sessions",
+        schema="SessionWindow",
+        path="session-window",
+        resource="session_window",
+        about="a tenant's policy for sessions that exceed the context window",
+        settings={
+            "window": Setting(
+                Choice(tuple(SessionWindow)),
+                "Session window",
+                "sliding drops the oldest turns; summary has a model summarise them, at the tenant's cost. Default: "
+                "the setting session_window.",
+            )
+        },
+    ),
+)
+
+
+def policy_routes(context: AdminContext) -> list[Route]:
+    return [route for policy in POLICIES for route in policy.routes(context)]
