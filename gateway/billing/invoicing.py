@@ -159,16 +159,18 @@ class ReadyMonth:
     used: Mapping[LineKey, UsageSum]
 
 
+async def find_final(connection: AsyncConnection, ready: ReadyMonth) -> Invoice | None:
+    """The final invoice of the month, if another caller has made it since."""
+    return await _invoice_of(connection, ready.tenant, ready.month)
+
+
 async def make_invoice(connection: AsyncConnection, ready: ReadyMonth, now: datetime) -> Invoice | None:
-    """Make the final invoice, or return the one that another caller has made first. None: there was no usage. The
-    caller has locked the books.
+    """Make the final invoice. None: there was no usage. The caller has locked the books, and `find_final` has found
+    none.
 
     Raises:
         BooksDiffer: a line does not add up. Nothing is written.
     """
-    final = await _invoice_of(connection, ready.tenant, ready.month)
-    if final is not None:
-        return final
     invoiced = await _read_invoiced(connection, ready.tenant, ready.month)
     draft = _draft(ready.tenant, ready.month, ready.used, invoiced, await read_versions(connection))
     draft.check()

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from gateway.billing.books import find_tenant, lock_books
 from gateway.billing.credit import CreditEntry, CreditStore, add_entry
 from gateway.billing.invoices import CreditNote, Invoice
-from gateway.billing.invoicing import InvoiceStore, Invoicing, credit_invoice, make_invoice
+from gateway.billing.invoicing import InvoiceStore, Invoicing, credit_invoice, find_final, make_invoice
 from gateway.billing.month import Month
 from gateway.billing.price_store import PriceStore, add_version, declare_versions
 from gateway.billing.prices import PriceTerms, PriceVersion
@@ -139,4 +139,4 @@ class InvoicingWriter(Invoicing):
         if isinstance(ready, Invoice):
             return ready
         async with writing_books(self.database) as connection:
-            return await make_invoice(connection, ready, self.now())
+            return await find_final(connection, ready) or await make_invoice(connection, ready, self.now())

@@ -10,7 +10,7 @@ from gateway.billing.books import MAX_TEXT_CHARS, lock_books
 from gateway.billing.errors import InvalidMonth, UnknownInvoice
 from gateway.billing.invoices import Draft, Invoice
 from gateway.billing.invoicing import InvoiceStore as StoredInvoices
-from gateway.billing.invoicing import credit_invoice, make_invoice
+from gateway.billing.invoicing import credit_invoice, find_final, make_invoice
 from gateway.billing.money import MAX_NANODOLLARS
 from gateway.billing.month import Month
 from gateway.billing.tables import CreditNoteRow, InvoiceRow
@@ -143,6 +143,8 @@ class Invoices:
         invoice = call.prepared
         if not isinstance(invoice, Invoice):
             await lock_books(change.connection)
+            invoice = await find_final(change.connection, call.prepared)
+        if invoice is None:
             invoice = await make_invoice(change.connection, call.prepared, change.at)
             if invoice is not None:
                 told = money("total", invoice.statement.total_nanodollars) | {"month": str(invoice.statement.month)}

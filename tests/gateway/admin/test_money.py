@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -242,6 +243,25 @@ async def test_many_who_finalise_and_credit_at_once_do_it_once(admin: Admin, ana
     # 150,000 nanodollars have room for seven; each of those has three answers.
     assert sorted(each.status_code for each in notes).count(201) == 21
     assert (await admin.get(one))["due_nanodollars"] == 10_000
+
+
+async def test_two_who_finalise_a_month_at_once_leave_one_audit_entry(
+    admin: Admin, analytics: Analytics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenant_id, price = await priced(admin)
+    await store(analytics, an_event(tenant_id, DECEMBER, price, (1000, 0, 0)))
+    both_read_usage, query = asyncio.Barrier(2), analytics.query
+
+    async def query_together(*arguments: Any) -> list[Any]:
+        await both_read_usage.wait()
+        return await query(*arguments)
+
+    monkeypatch.setattr(analytics, "query", query_together)
+    path = f"/tenants/{tenant_id}/invoices"
+    first, second = await asyncio.gather(*(admin.post(path, {"month": "2025-12"}, 200) for _ in range(2)))
+    assert first == second
+    entries = (await admin.get("/audit", params={"resource": "invoice"}))["data"]
+    assert [(each["action"], each["resource_id"]) for each in entries] == [("finalise", first["invoice"]["number"])]
 
 
 async def test_a_month_without_usage_and_what_is_not_there(admin: Admin) -> None:
