@@ -32,63 +32,44 @@ app.command("doctor")(doctor.doctor)
 app.command("top")(top.top)
 app.command("distill")(distill.distill)
 
-load = group(app, "bench", "Put load on any OpenAI-compatible server and report latencies.")
-load.callback(help=bench.bench.__doc__, invoke_without_command=True)(bench.bench)
-load.command("compare")(bench.compare)
-
-tenant = group(app, "tenant", "Tenants and their tiers.")
-tenant.command("create")(tenants.create)
-tenant.command("list")(tenants.list_all)
-
-key = group(app, "key", "API keys of tenants.")
-key.command("create")(keys.create)
-key.command("list")(keys.list_all)
-key.command("revoke")(keys.revoke)
-
-admin_key = group(app, "admin-key", "Keys of administrators, for the admin API.")
-admin_key.command("create")(admin_keys.create)
-admin_key.command("list")(admin_keys.list_all)
-admin_key.command("revoke")(admin_keys.revoke)
-
-limit = group(app, "limit", "Limits of tenants, keys and models.")
-limit.command("set")(limits.set_limits)
-limit.command("list")(limits.list_all)
-
-session = group(app, "session", "Stored conversations.")
-policies.add_policy(session, "session")
-
-price = group(app, "price", "Prices of models.")
-price.command("set")(prices.set_price)
-price.command("list")(prices.list_all)
-
-invoice = group(app, "invoice", "Monthly invoices of tenants.")
-invoice.command("draft")(invoices.draft)
-invoice.command("finalise")(invoices.finalise)
-invoice.command("show")(invoices.show)
-invoice.command("list")(invoices.list_all)
-invoice.command("credit")(invoices.credit)
-
-paid = group(app, "credit", "Credit that tenants paid in advance.")
-paid.command("grant")(credit.grant)
-paid.command("list")(credit.list_all)
-
-routes = group(app, "route", "Routing of requests to models.")
-policies.add_policy(routes, "routing")
-routes.command("fit")(route.fit)
-routes.command("score")(route.score)
-
-model = group(app, "models", "Models that can be downloaded by name.")
-model.command("fetch")(models.fetch)
-model.command("list")(models.list_all)
-
-db = group(app, "db", "The SQL database of tenants, keys and limits.")
-db.command("upgrade")(database.upgrade)
-
 app.command("sink")(sink.sink)
 app.command("reconcile")(reconcile.reconcile)
 
-kafka = group(app, "kafka", "The Kafka topic of usage events.")
-kafka.command("create-topic")(sink.create_topic)
+load = group(app, "bench", "Put load on any OpenAI-compatible server and report latencies.", {"compare": bench.compare})
+load.callback(help=bench.bench.__doc__, invoke_without_command=True)(bench.bench)
+group(app, "tenant", "Tenants and their tiers.", {"create": tenants.create, "list": tenants.list_all})
+group(app, "key", "API keys of tenants.", {"create": keys.create, "list": keys.list_all, "revoke": keys.revoke})
+group(
+    app,
+    "admin-key",
+    "Keys of administrators, for the admin API.",
+    {"create": admin_keys.create, "list": admin_keys.list_all, "revoke": admin_keys.revoke},
+)
+group(app, "limit", "Limits of tenants, keys and models.", {"set": limits.set_limits, "list": limits.list_all})
+group(app, "session", "Stored conversations.", policies.commands_of("session"))
+group(app, "price", "Prices of models.", {"set": prices.set_price, "list": prices.list_all})
+group(
+    app,
+    "invoice",
+    "Monthly invoices of tenants.",
+    {
+        "draft": invoices.draft,
+        "finalise": invoices.finalise,
+        "show": invoices.show,
+        "list": invoices.list_all,
+        "credit": invoices.credit,
+    },
+)
+group(app, "credit", "Credit that tenants paid in advance.", {"grant": credit.grant, "list": credit.list_all})
+group(
+    app,
+    "route",
+    "Routing of requests to models.",
+    {**policies.commands_of("routing"), "fit": route.fit, "score": route.score},
+)
+group(app, "models", "Models that can be downloaded by name.", {"fetch": models.fetch, "list": models.list_all})
+group(app, "db", "The SQL database of tenants, keys and limits.", {"upgrade": database.upgrade})
+group(app, "kafka", "The Kafka topic of usage events.", {"create-topic": sink.create_topic})
 
 
 def main() -> None:

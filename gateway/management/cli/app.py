@@ -1,7 +1,8 @@
 """The command's root and groups, and one-line errors."""
 
+import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import typer
@@ -46,8 +47,13 @@ def root(purpose: str) -> typer.Typer:
     return typer.Typer(name="turnpike", help=purpose, cls=OneLineErrors, **_FRAME)
 
 
-def group(parent: typer.Typer, name: str, purpose: str) -> typer.Typer:
+def group(parent: typer.Typer, name: str, purpose: str, commands: Mapping[str, Callable[..., None]]) -> typer.Typer:
+    """A group of subcommands, by name. One with a `context` alone gets all arguments there, for `run_nested`."""
     child = typer.Typer(help=purpose, **_FRAME)
+    for each, command in commands.items():
+        takes_all = [*inspect.signature(command).parameters] == ["context"]
+        settings = {"ignore_unknown_options": takes_all, "allow_extra_args": takes_all}
+        child.command(each, add_help_option=not takes_all, context_settings=settings)(command)
     parent.add_typer(child, name=name)
     return child
 

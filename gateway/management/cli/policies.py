@@ -25,23 +25,19 @@ if TYPE_CHECKING:
 Tenant = Annotated[str, typer.Argument(help="The tenant's name.")]
 
 
-def add_policy(commands: typer.Typer, policy: str) -> None:
-    """Add show and set of a policy to a group of commands."""
+def commands_of(policy: str) -> Mapping[str, Callable[..., None]]:
+    """The commands on a policy, by name."""
 
-    @commands.command("show")
     def show(tenant: Tenant, data_dir: DataDir = None) -> None:
         """Show a tenant's policy as JSON."""
         declared = _declared(policy)
         _print(with_database(settings_from(data_dir=data_dir), lambda database: _read(declared, database, tenant)))
 
-    @commands.command(
-        "set",
-        add_help_option=False,
-        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-    )
     def set_policy(context: typer.Context) -> None:
         """Change a tenant's policy, and show it. Running gateways apply it within 5 seconds."""
         run_nested(_setter(_declared(policy)), context)
+
+    return {"show": show, "set": set_policy}
 
 
 def _declared(policy: str) -> "Policy":
