@@ -6,7 +6,7 @@ Each row is read and locked before it is changed, so the records before and afte
 import re
 import uuid
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -196,18 +196,7 @@ class TenantChanges:
             models=check_models(grant.models),
             tenant_id=tenant_id,
         )
-        row = {
-            "public_id": record.public_id,
-            "tenant_id": tenant_id,
-            "name": record.name,
-            "digest": key.digest(self._pepper),
-            "pepper_id": pepper_id(self._pepper),
-            "last_four": record.last_four,
-            "created_at": record.created_at,
-            "expires_at": record.expires_at,
-            "lineage": record.lineage,
-            "scopes": record.scopes,
-            "models": record.models,
-        }
+        row = {"digest": key.digest(self._pepper), "pepper_id": pepper_id(self._pepper), **asdict(record)}
+        del row["tenant_name"]
         await self._connection.execute(insert(KeyRow).values(row))
         return CreatedKey(record, key.plaintext)

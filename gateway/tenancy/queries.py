@@ -1,5 +1,6 @@
 """Queries of tenants and keys, and their records from rows."""
 
+from dataclasses import fields
 from typing import Any
 
 from sqlalchemy import Row, select
@@ -10,44 +11,23 @@ from gateway.tenancy.grants import KeyScope
 from gateway.tenancy.records import KeyRecord, Tenant
 from gateway.tenancy.tables import KeyRow, TenantRow
 
-TENANT_COLUMNS = (TenantRow.id, TenantRow.name, TenantRow.tier, TenantRow.created_at, TenantRow.disabled_at)
-KEY_COLUMNS = select(
-    KeyRow.public_id,
-    TenantRow.name.label("tenant_name"),
-    KeyRow.name,
-    KeyRow.last_four,
-    KeyRow.created_at,
-    KeyRow.revoked_at,
-    KeyRow.expires_at,
-    KeyRow.rotated_to,
-    KeyRow.lineage,
-    KeyRow.scopes,
-    KeyRow.models,
-    KeyRow.tenant_id,
-).join(TenantRow, TenantRow.id == KeyRow.tenant_id)
+TENANT_COLUMNS = tuple(getattr(TenantRow, each.name) for each in fields(Tenant))
+_KEY_NAMES = [each.name for each in fields(KeyRecord) if each.name != "tenant_name"]
+KEY_COLUMNS = select(TenantRow.name.label("tenant_name"), *(getattr(KeyRow, name) for name in _KEY_NAMES)).join(
+    TenantRow, TenantRow.id == KeyRow.tenant_id
+)
 
 
 def tenant_record(row: Row[*tuple[Any, ...]]) -> Tenant:
     """The tenant of a row of `TENANT_COLUMNS`."""
-    return Tenant(row.id, row.name, row.tier, row.created_at, row.disabled_at)
+    return Tenant(*row)
 
 
 def key_record(row: Row[*tuple[Any, ...]]) -> KeyRecord:
     """The key of a row of `KEY_COLUMNS`."""
-    return KeyRecord(
-        row.public_id,
-        row.tenant_name,
-        row.name,
-        row.last_four,
-        row.created_at,
-        row.revoked_at,
-        row.expires_at,
-        row.rotated_to,
-        row.lineage,
-        None if row.scopes is None else tuple(map(KeyScope, row.scopes)),
-        None if row.models is None else tuple(row.models),
-        row.tenant_id,
-    )
+    scopes = None if row.scopes is None else tuple(map(KeyScope, row.scopes))
+    models = None if row.models is None else tuple(row.models)
+    return KeyRecord(**{**row._mapping, "scopes": scopes, "models": models})
 
 
 async def key_of(connection: AsyncConnection, public_id: str) -> KeyRecord:

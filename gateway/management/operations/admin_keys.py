@@ -1,7 +1,7 @@
 """Administrators' keys: made and revoked on the command line, checked at the door."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -67,15 +67,7 @@ class AdminKeyStore:
         key = new_key(ADMIN_PREFIX)
         async with self._changes.change(actor, "") as change:
             record = AdminKeyRecord(key.public_id, name, role, key.last_four, change.at)
-            row = {
-                "public_id": record.public_id,
-                "name": name,
-                "role": role.value,
-                "digest": key.digest(self._pepper),
-                "pepper_id": pepper_id(self._pepper),
-                "last_four": record.last_four,
-                "created_at": record.created_at,
-            }
+            row = {"digest": key.digest(self._pepper), "pepper_id": pepper_id(self._pepper), **asdict(record)}
             await change.connection.execute(insert(AdminKeyRow).values(row))
             change.record("create", "admin_key", record.public_id, after=_told(record))
         return CreatedAdminKey(record, key.plaintext)
@@ -139,12 +131,4 @@ def _told(record: AdminKeyRecord) -> dict[str, Any]:
     return {"name": record.name, "role": record.role.value, "revoked_at": instant(record.revoked_at)}
 
 
-_RECORDS = select(
-    AdminKeyRow.public_id,
-    AdminKeyRow.name,
-    AdminKeyRow.role,
-    AdminKeyRow.last_four,
-    AdminKeyRow.created_at,
-    AdminKeyRow.revoked_at,
-    AdminKeyRow.last_used_at,
-)
+_RECORDS = select(*(getattr(AdminKeyRow, each.name) for each in fields(AdminKeyRecord)))
