@@ -261,7 +261,7 @@ async def test_a_page_has_no_script_and_no_style_of_its_own(console: House) -> N
 
 async def test_what_does_not_exist_is_a_page_that_leads_back(console: House) -> None:
     page = await console.page("/nowhere", status=404)
-    assert "There is no such page" in page
+    assert "Page not found" in page
     assert 'aria-label="Pages"' in page
 
 

@@ -20,7 +20,7 @@ _NOTHING: Any = SimpleNamespace(admin=SimpleNamespace(tiers={}), classes=SimpleN
 SCREENS: list[Screen] = [
     screen
     for module in (tenants, keys, limits, credit, invoices, prices, reconciliation, audit)
-    for screen in module.screens(_NOTHING)
+    for screen in module.SCREENS.bind(_NOTHING)
 ]
 FILLED = {"name": "x", "tier": "premium", "month": "2026-01", "dollars": "1", "reason": "x", "kind": "tenant"}
 FILLED |= {"model": "x", "input": "1", "output": "1"}

@@ -1,6 +1,7 @@
 """The console as an ASGI application."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from urllib.parse import quote
 
 import structlog
@@ -88,7 +89,7 @@ class ConsoleApp:
             return self._file(path)
         if request.method not in ("GET", "POST"):
             allow = {"allow": "GET, POST"}
-            raise APIError(405, "This URL does not answer that method.", code="method_not_allowed", headers=allow)
+            raise APIError(405, "Method not allowed.", code="method_not_allowed", headers=allow)
         if request.method == "POST" and not is_own(request.headers):
             raise APIError(403, "This form was not sent from a page of this console.", code="cross_site")
         session_user = await self._session_user(request)
@@ -131,7 +132,7 @@ class ConsoleApp:
         if request.method == "POST":
             form = await read_form(request.scope, request.receive)
             if not self._session_auth.sessions.is_csrf_token(session_user.session, form.get("csrf")):
-                raise APIError(403, "This form is of another session. Go back and load its page again.", code="csrf")
+                raise APIError(403, "This form belongs to another session. Go back and reload the page.", code="csrf")
             if path == "/logout":
                 return await self._login_view.logout(session_user)
             if path == "/theme":
@@ -147,7 +148,8 @@ class ConsoleApp:
             raise forbidden()
         request_id = request_state(request.scope).request_id
         query = read_pairs(request.scope["query_string"])
-        page_request = PageRequest(session_user.user, self._operations, request_id, parts, query, form)
+        address = request.scope["path"].removeprefix(PREFIX)
+        page_request = PageRequest(session_user.user, self._operations, request_id, address, parts, query, form)
         if request.method == "GET":
             return self._page_renderer.respond(request, session_user, screen, await screen.get(page_request))
         act = form.get("act")
@@ -160,7 +162,7 @@ class ConsoleApp:
             if error.status not in RETURNED:
                 raise
             refused = Refusal(act, error, form)
-            again = PageRequest(session_user.user, self._operations, request_id, parts, query, refused=refused)
+            again = replace(page_request, form=NO_FORM, refused=refused)
             return self._page_renderer.respond(request, session_user, screen, await screen.get(again), refused)
         return self._page_renderer.respond(request, session_user, screen, answer)
 

@@ -9,7 +9,7 @@ import orjson
 from gateway.management.console.addresses import next_page
 from gateway.management.console.context import ConsoleContext
 from gateway.management.console.form_parsing import moment_of
-from gateway.management.console.screens import Page, PageRequest, Screen
+from gateway.management.console.screens import Page, PageRequest, Screens
 from gateway.management.operations.roles import AUDITORS
 
 _EQUAL_TO = ("actor", "action", "resource", "resource_id", "tenant_id")
@@ -24,7 +24,11 @@ class Difference:
     after: str | None
 
 
-async def page(page_request: PageRequest) -> Page:
+SCREENS = Screens()
+
+
+@SCREENS.get("/audit", "audit", "Audit log", AUDITORS, section="Operate")
+async def page(context: ConsoleContext, page_request: PageRequest) -> Page:
     filters = page_request.query.given(*_EQUAL_TO, "since", "until")
     query = {**filters, **page_request.query.given("cursor")}
     for name in ("since", "until"):
@@ -42,7 +46,8 @@ async def page(page_request: PageRequest) -> Page:
     return Page("audit.html", values)
 
 
-async def verification(page_request: PageRequest) -> Page:
+@SCREENS.get("/audit/verification", "audit_verification", "Verification of the audit log", AUDITORS)
+async def verification(context: ConsoleContext, page_request: PageRequest) -> Page:
     answer = await page_request.actions.read("verifyAudit")
     return Page("audit_verification.html", {"first_broken": answer["first_broken"]})
 
@@ -65,16 +70,3 @@ def _flat(path: str, value: Any) -> Iterator[tuple[str, str]]:
             yield from _flat(f"{path}[{index}]", each)
     else:
         yield path, value if isinstance(value, str) else orjson.dumps(value).decode()
-
-
-def screens(context: ConsoleContext) -> list[Screen]:
-    return [
-        Screen(path="/audit", name="audit", title="Audit log", section="Operate", allowed=AUDITORS, get=page),
-        Screen(
-            path="/audit/verification",
-            name="audit_verification",
-            title="Verification of the audit log",
-            allowed=AUDITORS,
-            get=verification,
-        ),
-    ]

@@ -11,6 +11,7 @@ from gateway.analytics import Analytics
 from gateway.billing.price_book import PriceBook
 from gateway.generation.engine_client import EngineClient
 from gateway.generation.service_classes import TierClasses
+from gateway.management.console.scheduler_figures import Looks
 from gateway.management.operations.context import AdminContext
 from gateway.management.operations.operations import Operations
 from gateway.metering.journal.journal import Journal
@@ -22,7 +23,7 @@ from gateway.sessions import Sessions
 @dataclass(frozen=True, slots=True)
 class ConsoleContext:
     """`operations` are the admin API's, `admin` what those work on. `chat` is the endpoint of `/v1/chat/completions`,
-    for a `TenantProxy` to lead to."""
+    for a `TenantProxy` to lead to. `looks`: samples of the scheduler, which all its viewers share."""
 
     operations: Operations
     admin: AdminContext = field(repr=False)
@@ -36,4 +37,5 @@ class ConsoleContext:
     analytics: Analytics
     sessions: Sessions
     chat: ASGIApp
+    looks: Looks = field(default_factory=Looks)
     now: Callable[[], datetime] = lambda: datetime.now(UTC)

@@ -3,12 +3,15 @@
 from gateway.management.console.addresses import next_page
 from gateway.management.console.context import ConsoleContext
 from gateway.management.console.form_parsing import naming, nanodollars_of
-from gateway.management.console.screens import Page, PageRequest, Redirect, Screen
+from gateway.management.console.screens import Page, PageRequest, Redirect, Screens
 from gateway.management.console.tenants import balance_of
 from gateway.management.operations.roles import READERS
 
+SCREENS = Screens()
 
-async def page(page_request: PageRequest) -> Page:
+
+@SCREENS.get("/tenants/{tenant_id}/credit", "credit", "Credit", READERS)
+async def page(context: ConsoleContext, page_request: PageRequest) -> Page:
     actions = page_request.actions
     entries = await actions.read("listCredit", page_request.path, page_request.query.given("cursor"))
     path = f"/tenants/{page_request.path['tenant_id']}/credit"
@@ -22,23 +25,11 @@ async def page(page_request: PageRequest) -> Page:
     return Page("credit.html", values)
 
 
-async def grant(page_request: PageRequest) -> Redirect:
+@SCREENS.post("credit", "grant")
+async def grant(context: ConsoleContext, page_request: PageRequest) -> Redirect:
     amount = nanodollars_of("dollars", page_request.form.get("dollars"))
     with naming(nanodollars="dollars"):
         entry = await page_request.actions.submit(
             "grantCredit", page_request.form, page_request.path, {"nanodollars": amount}
         )
-    return Redirect(f"/tenants/{page_request.path['tenant_id']}/credit", f"Entered ${entry['amount_dollars']}.")
-
-
-def screens(context: ConsoleContext) -> list[Screen]:
-    return [
-        Screen(
-            path="/tenants/{tenant_id}/credit",
-            name="credit",
-            title="Credit",
-            allowed=READERS,
-            get=page,
-            post={"grant": grant},
-        )
-    ]
+    return page_request.saved(f"Credit entry of ${entry['amount_dollars']} added.")

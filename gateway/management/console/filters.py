@@ -103,4 +103,4 @@ def _before(end: str, span: Span) -> str:
     try:
         return instant(datetime.fromisoformat(end) - span.length)
     except (ValueError, OverflowError):
-        raise invalid("end", "end must be a moment, as in 2026-01-02T12:00.") from None
+        raise invalid("end", "end must be a timestamp, such as 2026-01-02T12:00.") from None

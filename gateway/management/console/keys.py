@@ -6,7 +6,7 @@ from typing import Any
 from gateway.management.console.addresses import next_page
 from gateway.management.console.context import ConsoleContext
 from gateway.management.console.form_parsing import moment_of, words_of
-from gateway.management.console.screens import Page, PageRequest, Redirect, Screen
+from gateway.management.console.screens import Page, PageRequest, Redirect, Screens
 from gateway.management.console.tenant_scoped_reads import TenantScopedReads
 from gateway.management.operations.roles import READERS
 from gateway.management.operations.timestamps import instant
@@ -16,75 +16,86 @@ from gateway.tenancy.grants import KeyScope
 _SCOPES = tuple((each.value, each.value) for each in KeyScope)
 
 
-class Keys:
-    """Handlers."""
+SCREENS = Screens()
 
-    def __init__(self, context: ConsoleContext) -> None:
-        self._context = context
 
-    async def listing(self, page_request: PageRequest) -> Page:
-        """All keys there are, or a tenant's own."""
-        query = page_request.query.given("cursor")
-        if page_request.tenant is None:
-            page = await page_request.actions.read("listKeys", query=query)
-        else:
-            page = await TenantScopedReads(page_request.operations, page_request.tenant).read("listKeys", query=query)
-        values = {
-            "keys": self._standing(page["data"]),
-            "next": next_page("/keys", {}, page["next_cursor"]),
-            "is_tenant": page_request.tenant is not None,
-        }
-        return Page("keys.html", values)
+@SCREENS.get("/keys", "keys", "Keys", READERS, section="Manage", tenants=True)
+async def listing(context: ConsoleContext, page_request: PageRequest) -> Page:
+    """All keys there are, or a tenant's own."""
+    query = page_request.query.given("cursor")
+    if page_request.tenant is None:
+        page = await page_request.actions.read("listKeys", query=query)
+    else:
+        page = await TenantScopedReads(page_request.operations, page_request.tenant).read("listKeys", query=query)
+    values = {
+        "keys": _with_standing(context, page["data"]),
+        "next": next_page("/keys", {}, page["next_cursor"]),
+        "is_tenant": page_request.tenant is not None,
+    }
+    return Page("keys.html", values)
 
-    async def of_tenant(self, page_request: PageRequest) -> Page:
-        actions = page_request.actions
-        tenant = await actions.read("readTenant", page_request.path)
-        page = await actions.read("listKeys", query={"tenant_id": tenant["id"], **page_request.query.given("cursor")})
-        values = {
-            "tenant": tenant,
-            "keys": self._standing(page["data"]),
-            "next": next_page(f"/tenants/{tenant['id']}/keys", {}, page["next_cursor"]),
-            "scopes": _SCOPES,
-            "may_create": page_request.may("createKey"),
-        }
-        return Page("tenant_keys.html", values)
 
-    async def create(self, page_request: PageRequest) -> Page:
-        more = {
-            "models": words_of(page_request.form.get("models")),
-            "expires_at": moment_of(page_request.form.get("expires_at")),
-        }
-        key = await page_request.actions.submit("createKey", page_request.form, page_request.path, more)
-        return Page("key_shown.html", {"key": key, "retired": None}, 201)
+@SCREENS.get("/tenants/{tenant_id}/keys", "tenant_keys", "Keys of a tenant", READERS)
+async def of_tenant(context: ConsoleContext, page_request: PageRequest) -> Page:
+    actions = page_request.actions
+    tenant = await actions.read("readTenant", page_request.path)
+    page = await actions.read("listKeys", query={"tenant_id": tenant["id"], **page_request.query.given("cursor")})
+    values = {
+        "tenant": tenant,
+        "keys": _with_standing(context, page["data"]),
+        "next": next_page(f"/tenants/{tenant['id']}/keys", {}, page["next_cursor"]),
+        "scopes": _SCOPES,
+        "may_create": page_request.may("createKey"),
+    }
+    return Page("tenant_keys.html", values)
 
-    async def one(self, page_request: PageRequest) -> Page:
-        key = await page_request.actions.read("readKey", page_request.path)
-        values = {
-            "key": self._standing([key])[0],
-            "tenant": await page_request.actions.read("readTenant", {"tenant_id": key["tenant_id"]}),
-            "scopes": _SCOPES,
-            "overlap_days": MAX_OVERLAP.days,
-            "may_change": page_request.may("revokeKey"),
-        }
-        return Page("key.html", values)
 
-    async def rotate(self, page_request: PageRequest) -> Page:
-        until = moment_of(page_request.form.get("old_valid_until"))
-        answer = await page_request.actions.change("rotateKey", page_request.path, {"old_valid_until": until})
-        return Page("key_shown.html", {"key": answer["successor"], "retired": answer["retired"]}, 201)
+@SCREENS.post("tenant_keys", "create")
+async def create(context: ConsoleContext, page_request: PageRequest) -> Page:
+    more = {
+        "models": words_of(page_request.form.get("models")),
+        "expires_at": moment_of(page_request.form.get("expires_at")),
+    }
+    key = await page_request.actions.submit("createKey", page_request.form, page_request.path, more)
+    return Page("key_shown.html", {"key": key, "retired": None}, 201)
 
-    async def narrow(self, page_request: PageRequest) -> Redirect:
-        models = words_of(page_request.form.get("models"))
-        await page_request.actions.submit("setKeyGrants", page_request.form, page_request.path, {"models": models})
-        return _back(page_request, "Key permissions updated.")
 
-    async def revoke(self, page_request: PageRequest) -> Redirect:
-        await page_request.actions.change("revokeKey", page_request.path)
-        return _back(page_request, "The key is revoked. Running gateways refuse it within 5 seconds.")
+@SCREENS.get("/keys/{key_id}", "key", "Key", READERS)
+async def one(context: ConsoleContext, page_request: PageRequest) -> Page:
+    key = await page_request.actions.read("readKey", page_request.path)
+    values = {
+        "key": _with_standing(context, [key])[0],
+        "tenant": await page_request.actions.read("readTenant", {"tenant_id": key["tenant_id"]}),
+        "scopes": _SCOPES,
+        "overlap_days": MAX_OVERLAP.days,
+        "may_change": page_request.may("revokeKey"),
+    }
+    return Page("key.html", values)
 
-    def _standing(self, keys: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        now = instant(self._context.now())
-        return [key | {"standing": _standing(key, now)} for key in keys]
+
+@SCREENS.post("key", "rotate")
+async def rotate(context: ConsoleContext, page_request: PageRequest) -> Page:
+    until = moment_of(page_request.form.get("old_valid_until"))
+    answer = await page_request.actions.change("rotateKey", page_request.path, {"old_valid_until": until})
+    return Page("key_shown.html", {"key": answer["successor"], "retired": answer["retired"]}, 201)
+
+
+@SCREENS.post("key", "narrow")
+async def narrow(context: ConsoleContext, page_request: PageRequest) -> Redirect:
+    models = words_of(page_request.form.get("models"))
+    await page_request.actions.submit("setKeyGrants", page_request.form, page_request.path, {"models": models})
+    return page_request.saved("Key permissions updated.")
+
+
+@SCREENS.post("key", "revoke")
+async def revoke(context: ConsoleContext, page_request: PageRequest) -> Redirect:
+    await page_request.actions.change("revokeKey", page_request.path)
+    return page_request.saved("Key revoked. Running gateways reject it within 5 seconds.")
+
+
+def _with_standing(context: ConsoleContext, keys: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    now = instant(context.now())
+    return [key | {"standing": _standing(key, now)} for key in keys]
 
 
 def _standing(key: dict[str, Any], now: str) -> tuple[str, str]:
@@ -96,38 +107,3 @@ def _standing(key: dict[str, Any], now: str) -> tuple[str, str]:
     if key["rotated_to"] is not None:
         return "rotated", "warn"
     return "in use", "good"
-
-
-def _back(page_request: PageRequest, said: str) -> Redirect:
-    return Redirect(f"/keys/{page_request.path['key_id']}", said)
-
-
-def screens(context: ConsoleContext) -> list[Screen]:
-    keys = Keys(context)
-    return [
-        Screen(
-            path="/keys",
-            name="keys",
-            title="Keys",
-            section="Manage",
-            allowed=READERS,
-            tenants=True,
-            get=keys.listing,
-        ),
-        Screen(
-            path="/tenants/{tenant_id}/keys",
-            name="tenant_keys",
-            title="Keys of a tenant",
-            allowed=READERS,
-            get=keys.of_tenant,
-            post={"create": keys.create},
-        ),
-        Screen(
-            path="/keys/{key_id}",
-            name="key",
-            title="Key",
-            allowed=READERS,
-            get=keys.one,
-            post={"rotate": keys.rotate, "narrow": keys.narrow, "revoke": keys.revoke},
-        ),
-    ]

@@ -6,9 +6,10 @@ from typing import Any
 from gateway.management.console.addresses import next_page
 from gateway.management.console.context import ConsoleContext
 from gateway.management.console.form_parsing import chosen, naming, nanodollars_of
-from gateway.management.console.screens import Page, PageRequest, Redirect, Screen
+from gateway.management.console.screens import Page, PageRequest, Redirect, Screens
 from gateway.management.console.tenant_scoped_reads import TenantScopedReads
 from gateway.management.operations.roles import READERS
+from gateway.management.operations.wire import limits_wire
 from gateway.tenancy.limits import LIMIT_NAMES, ScopeKind
 from gateway.tenancy.records import Principal
 
@@ -27,8 +28,11 @@ WORDS: Mapping[str, str] = {
 _SPELLING: Mapping[str, Any] = {"words": WORDS, "names": LIMIT_NAMES}
 _NUMBERS = tuple(name for name in LIMIT_NAMES if name != _MONEY)
 
+SCREENS = Screens()
 
-async def of_tenant(page_request: PageRequest) -> Page:
+
+@SCREENS.get("/tenants/{tenant_id}/limits", "tenant_limits", "Limits of a tenant", READERS)
+async def of_tenant(context: ConsoleContext, page_request: PageRequest) -> Page:
     """`?kind=` and `?scope_id=` choose what the form at the end starts with."""
     actions = page_request.actions
     tenant = await actions.read("readTenant", page_request.path)
@@ -53,16 +57,17 @@ def _start(page_request: PageRequest, stated: Sequence[Mapping[str, Any]]) -> Ma
     return next((each for each in stated if (each["kind"], each["scope_id"]) == (kind, scope_id)), nothing)
 
 
-async def state(page_request: PageRequest) -> Redirect:
+@SCREENS.post("tenant_limits", "state")
+async def state(context: ConsoleContext, page_request: PageRequest) -> Redirect:
     """State all limits of a scope: an empty field removes its limit."""
     budget = nanodollars_of("dollars_per_month", page_request.form.get("dollars_per_month"))
     with naming(nanodollars_per_month="dollars_per_month"), chosen("key_not_found", "scope_id"):
         await page_request.actions.submit("replaceLimits", page_request.form, page_request.path, {_MONEY: budget})
-    limits = f"/tenants/{page_request.path['tenant_id']}/limits"
-    return Redirect(limits, "Stated. Running gateways follow within 5 seconds.")
+    return page_request.saved("Limits updated. Running gateways apply them within 5 seconds.")
 
 
-async def page(page_request: PageRequest) -> Page:
+@SCREENS.get("/limits", "limits", "Limits", READERS, section="Manage", tenants=True)
+async def page(context: ConsoleContext, page_request: PageRequest) -> Page:
     """An administrator's are of all tenants, a tenant's its own."""
     return await of_all(page_request) if page_request.tenant is None else await own(page_request, page_request.tenant)
 
@@ -90,11 +95,7 @@ async def own(page_request: PageRequest, principal: Principal) -> Page:
     """As `/v1/limits` has it, with what is held."""
     mine = TenantScopedReads(page_request.operations, principal)
     use = await mine.read("readLimitUse")
-    stated = [
-        {"kind": each.kind.value, "scope_id": each.scope_id}
-        | {name: getattr(each.limits, name) for name in LIMIT_NAMES}
-        for each in principal.limits
-    ]
+    stated = [limits_wire(each) for each in principal.limits]
     values = {
         "tier": use["tier"],
         "counters": [each for each in use["data"] if mine.concerns(each)],
@@ -102,25 +103,3 @@ async def own(page_request: PageRequest, principal: Principal) -> Page:
         **_SPELLING,
     }
     return Page("own_limits.html", values)
-
-
-def screens(context: ConsoleContext) -> list[Screen]:
-    return [
-        Screen(
-            path="/limits",
-            name="limits",
-            title="Limits",
-            section="Manage",
-            allowed=READERS,
-            tenants=True,
-            get=page,
-        ),
-        Screen(
-            path="/tenants/{tenant_id}/limits",
-            name="tenant_limits",
-            title="Limits of a tenant",
-            allowed=READERS,
-            get=of_tenant,
-            post={"state": state},
-        ),
-    ]

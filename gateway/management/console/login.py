@@ -81,7 +81,7 @@ class SessionAuth:
         if wait_s > 0:
             raise APIError(
                 429,
-                "Too many keys were tried from here. Wait a minute.",
+                "Too many failed attempts from this address. Wait a minute.",
                 code="too_many_logins",
                 headers={"retry-after": str(math.ceil(wait_s))},
             )

@@ -12,7 +12,7 @@ from gateway.management.console.context import ConsoleContext
 from gateway.management.console.filters import reading, tenant_names
 from gateway.management.console.formatting import duration, percent
 from gateway.management.console.limits import WORDS
-from gateway.management.console.screens import Fragment, Page, PageRequest, Screen
+from gateway.management.console.screens import Fragment, Page, PageRequest, Screens
 from gateway.management.console.tenant_scoped_reads import TenantScopedReads
 from gateway.management.console.usage_figures import Group, grouped, summed
 from gateway.management.operations.roles import READERS
@@ -61,87 +61,61 @@ class Day:
     tenants: Sequence[Group]
 
 
-class Overview:
-    """Handlers."""
-
-    def __init__(self, context: ConsoleContext) -> None:
-        self._context = context
-
-    async def page(self, page_request: PageRequest) -> Page:
-        return Page("overview.html", {**await self._now(page_request), **await self._today(page_request)})
-
-    async def now(self, page_request: PageRequest) -> Fragment:
-        return Fragment("overview_now.html", await self._now(page_request))
-
-    async def today(self, page_request: PageRequest) -> Fragment:
-        return Fragment("overview_today.html", await self._today(page_request))
-
-    async def _now(self, page_request: PageRequest) -> Mapping[str, Any]:
-        """The engine's state is for administrators: from others' queues a tenant could tell who is busy."""
-        if page_request.tenant is not None:
-            mine = TenantScopedReads(page_request.operations, page_request.tenant)
-            use = await mine.read("readLimitUse")
-            return {"counters": [each for each in use["data"] if mine.concerns(each)], "words": WORDS}
-        journal = self._context.journal
-        return {
-            "ready": self._context.engine.ready,
-            "models": [ModelNow.of(name, stats) for name, stats in self._context.engine.stats().items()],
-            "backlog": journal.backlog_events,
-            "trouble": journal.trouble,
-        }
-
-    async def _today(self, page_request: PageRequest) -> Mapping[str, Any]:
-        """None where the store of usage does not answer: the rest of the page is of use all the same."""
-        try:
-            return {"today": await self._day(page_request)}
-        except APIError as error:
-            if error.status != 503:
-                raise
-            return {"today": None}
-
-    async def _day(self, page_request: PageRequest) -> Day:
-        midnight = datetime.combine(self._context.now().astimezone(UTC), datetime.min.time(), UTC)
-        window = {
-            "start": instant(midnight),
-            "end": instant(midnight + timedelta(days=1)),
-            "bucket": Grain.DAY.value,
-        }
-        read = reading(page_request)
-        by_model = (await read("readUsage", query={**window, "by": "model"}))["data"]
-        total = Group(None, "all", summed(by_model))
-        models = grouped(by_model, "model", {})[:SHOWN_GROUPS]
-        if page_request.tenant is not None:
-            return Day(total, models, ())
-        by_tenant = (await read("readUsage", query={**window, "by": "tenant"}))["data"]
-        return Day(total, models, grouped(by_tenant, "tenant", await tenant_names(page_request))[:SHOWN_GROUPS])
+SCREENS = Screens()
 
 
-def screens(context: ConsoleContext) -> list[Screen]:
-    overview = Overview(context)
-    return [
-        Screen(
-            path="",
-            name="overview",
-            title="Overview",
-            section="Observe",
-            allowed=READERS,
-            tenants=True,
-            get=overview.page,
-        ),
-        Screen(
-            path="/overview/now",
-            name="overview_now",
-            title="Now",
-            allowed=READERS,
-            tenants=True,
-            get=overview.now,
-        ),
-        Screen(
-            path="/overview/today",
-            name="overview_today",
-            title="Today",
-            allowed=READERS,
-            tenants=True,
-            get=overview.today,
-        ),
-    ]
+@SCREENS.get("", "overview", "Overview", READERS, section="Observe", tenants=True)
+async def page(context: ConsoleContext, page_request: PageRequest) -> Page:
+    return Page("overview.html", {**await _now(context, page_request), **await _today(context, page_request)})
+
+
+@SCREENS.get("/overview/now", "overview_now", "Now", READERS, tenants=True)
+async def now(context: ConsoleContext, page_request: PageRequest) -> Fragment:
+    return Fragment("overview_now.html", await _now(context, page_request))
+
+
+@SCREENS.get("/overview/today", "overview_today", "Today", READERS, tenants=True)
+async def today(context: ConsoleContext, page_request: PageRequest) -> Fragment:
+    return Fragment("overview_today.html", await _today(context, page_request))
+
+
+async def _now(context: ConsoleContext, page_request: PageRequest) -> Mapping[str, Any]:
+    """The engine's state is for administrators: from others' queues a tenant could tell who is busy."""
+    if page_request.tenant is not None:
+        mine = TenantScopedReads(page_request.operations, page_request.tenant)
+        use = await mine.read("readLimitUse")
+        return {"counters": [each for each in use["data"] if mine.concerns(each)], "words": WORDS}
+    journal = context.journal
+    return {
+        "ready": context.engine.ready,
+        "models": [ModelNow.of(name, stats) for name, stats in context.engine.stats().items()],
+        "backlog": journal.backlog_events,
+        "trouble": journal.trouble,
+    }
+
+
+async def _today(context: ConsoleContext, page_request: PageRequest) -> Mapping[str, Any]:
+    """None where the store of usage does not answer: the rest of the page is of use all the same."""
+    try:
+        return {"today": await _day(context, page_request)}
+    except APIError as error:
+        if error.status != 503:
+            raise
+        return {"today": None}
+
+
+async def _day(context: ConsoleContext, page_request: PageRequest) -> Day:
+    midnight = datetime.combine(context.now().astimezone(UTC), datetime.min.time(), UTC)
+    window = {
+        "start": instant(midnight),
+        "end": instant(midnight + timedelta(days=1)),
+        "bucket": Grain.DAY.value,
+    }
+    read = reading(page_request)
+    by_model = (await read("readUsage", query={**window, "by": "model"}))["data"]
+    total = Group(None, "all", summed(by_model))
+    models = grouped(by_model, "model", {})[:SHOWN_GROUPS]
+    if page_request.tenant is not None:
+        return Day(total, models, ())
+    by_tenant = (await read("readUsage", query={**window, "by": "tenant"}))["data"]
+    return Day(total, models, grouped(by_tenant, "tenant", await tenant_names(page_request))[:SHOWN_GROUPS])

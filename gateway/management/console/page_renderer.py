@@ -66,7 +66,7 @@ class PageRenderer:
 
     def error(self, request: Request, session_user: SessionUser | None, error: APIError) -> Response:
         """A page with the message of an `APIError`."""
-        title = _TITLES.get(error.status, "This did not work")
+        title = _TITLES.get(error.status, "Error")
         values = {"error": error, "request_id": request_state(request.scope).request_id}
         response = self._page(request, "error.html", self._frame(request, session_user, title), values, error.status)
         response.headers.update(error.headers)
@@ -139,10 +139,10 @@ def set_cookie(request: Request, response: Response, name: str, value: str, seco
 
 
 _TITLES = {
-    400: "This cannot be read",
-    403: "Not for this key",
-    404: "There is no such page",
-    409: "This is not possible now",
-    429: "Too often",
-    503: "Not available at the moment",
+    400: "Invalid request",
+    403: "Not allowed",
+    404: "Page not found",
+    409: "Conflict",
+    429: "Too many requests",
+    503: "Temporarily unavailable",
 }

@@ -37,11 +37,11 @@ _MODULES = (
     reconciliation,
     audit,
 )
-"""Each has `screens(context)`."""
+"""Each has `SCREENS`."""
 
 
 def every_screen(context: ConsoleContext) -> tuple[Screen, ...]:
-    return tuple(screen for module in _MODULES for screen in module.screens(context))
+    return tuple(screen for module in _MODULES for screen in module.SCREENS.bind(context))
 
 
 def every_passage(context: ConsoleContext) -> Sequence[TenantProxy]:

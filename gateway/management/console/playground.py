@@ -11,7 +11,7 @@ import orjson
 from gateway.billing.errors import NoPrice
 from gateway.formats.openai.models import ModelCards
 from gateway.management.console.context import ConsoleContext
-from gateway.management.console.screens import PREFIX, Page, PageRequest, Screen, TenantProxy
+from gateway.management.console.screens import PREFIX, Page, PageRequest, Screens, TenantProxy
 from gateway.management.operations.roles import READERS
 from gateway.tenancy.grants import KeyScope
 
@@ -19,66 +19,50 @@ API_PATH = "/v1/chat/completions"
 PASSAGE_PATH = "/playground/completions"
 
 
-class Playground:
-    """Handler."""
-
-    def __init__(self, context: ConsoleContext) -> None:
-        self._context = context
-        self._cards = ModelCards(context.engine, context.names)
-
-    async def page(self, page_request: PageRequest) -> Page:
-        tiers = self._tiers(page_request)
-        values = {
-            "models": self._models(page_request),
-            "tiers": tiers,
-            "prices": orjson.dumps(self._prices(tiers)).decode(),
-            "target": API_PATH if page_request.tenant is None else PREFIX + PASSAGE_PATH,
-            "needs_key": page_request.tenant is None,
-        }
-        return Page("playground.html", values)
-
-    def _models(self, page_request: PageRequest) -> Sequence[str]:
-        """The model names that the key may use."""
-        if page_request.tenant is None:
-            return list(self._context.names.all_names(()))
-        return [card["id"] for card in self._cards.all(page_request.tenant)]
-
-    def _tiers(self, page_request: PageRequest) -> Sequence[str]:
-        """Classes from the highest that may be asked for. Who asks for a higher one than the key's gets the key's."""
-        names = self._context.classes.names
-        if page_request.tenant is None:
-            return names
-        own = self._context.classes.of_tier(page_request.tenant.tier).name
-        return names[names.index(own) :]
-
-    def _prices(self, tiers: Sequence[str]) -> Mapping[str, Mapping[str, Sequence[int]]]:
-        """By model and class: nanodollars of a token of the prompt, of one of it from the cache, and of the answer."""
-        now = self._context.now()
-        prices: dict[str, dict[str, Sequence[int]]] = {}
-        for model in self._context.engine.models:
-            for tier in tiers:
-                try:
-                    price = self._context.prices.price_of(model, tier, now)
-                except NoPrice:
-                    continue
-                prices.setdefault(model, {})[tier] = (price.prompt, price.cached_prompt, price.completion)
-        return prices
+SCREENS = Screens()
 
 
-def screens(context: ConsoleContext) -> list[Screen]:
-    playground = Playground(context)
-    return [
-        Screen(
-            path="/playground",
-            name="playground",
-            title="Playground",
-            section="Try",
-            allowed=READERS,
-            tenants=True,
-            scope=KeyScope.CHAT,
-            get=playground.page,
-        )
-    ]
+@SCREENS.get("/playground", "playground", "Playground", READERS, section="Try", tenants=True, scope=KeyScope.CHAT)
+async def page(context: ConsoleContext, page_request: PageRequest) -> Page:
+    tiers = _tiers(context, page_request)
+    values = {
+        "models": _models(context, page_request),
+        "tiers": tiers,
+        "prices": orjson.dumps(_prices(context, tiers)).decode(),
+        "target": API_PATH if page_request.tenant is None else PREFIX + PASSAGE_PATH,
+        "needs_key": page_request.tenant is None,
+    }
+    return Page("playground.html", values)
+
+
+def _models(context: ConsoleContext, page_request: PageRequest) -> Sequence[str]:
+    """The model names that the key may use."""
+    if page_request.tenant is None:
+        return list(context.names.all_names(()))
+    return [card["id"] for card in ModelCards(context.engine, context.names).all(page_request.tenant)]
+
+
+def _tiers(context: ConsoleContext, page_request: PageRequest) -> Sequence[str]:
+    """Classes from the highest that may be asked for. Who asks for a higher one than the key's gets the key's."""
+    names = context.classes.names
+    if page_request.tenant is None:
+        return names
+    own = context.classes.of_tier(page_request.tenant.tier).name
+    return names[names.index(own) :]
+
+
+def _prices(context: ConsoleContext, tiers: Sequence[str]) -> Mapping[str, Mapping[str, Sequence[int]]]:
+    """By model and class: nanodollars of a token of the prompt, of one of it from the cache, and of the answer."""
+    now = context.now()
+    prices: dict[str, dict[str, Sequence[int]]] = {}
+    for model in context.engine.models:
+        for tier in tiers:
+            try:
+                price = context.prices.price_of(model, tier, now)
+            except NoPrice:
+                continue
+            prices.setdefault(model, {})[tier] = (price.prompt, price.cached_prompt, price.completion)
+    return prices
 
 
 def proxies(context: ConsoleContext) -> list[TenantProxy]:

@@ -1,10 +1,11 @@
 """Forms of a tenant's policies, from the declarations of the settings."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from gateway.management.console.context import ConsoleContext
 from gateway.management.console.form_parsing import pairs_of
-from gateway.management.console.screens import Handler, PageRequest, Redirect
+from gateway.management.console.screens import PageRequest, Redirect, Screens
 from gateway.management.operations.policies import POLICIES, Aliases, Policy
 from gateway.management.operations.schema import Boolean, Choice, Integer
 
@@ -21,13 +22,14 @@ async def policy_forms(page_request: PageRequest) -> list[Mapping[str, Any]]:
     return forms
 
 
-def policy_posts() -> Mapping[str, Handler]:
-    """The handler of each form, by its `act`."""
-    return {policy.name: _handler(policy) for policy in POLICIES}
+def declare_forms(screens: Screens, name: str) -> None:
+    """Declare the form of each policy, on the screen `name`."""
+    for policy in POLICIES:
+        screens.post(name, policy.name)(_saves(policy))
 
 
-def _handler(policy: Policy) -> Handler:
-    async def save(page_request: PageRequest) -> Redirect:
+def _saves(policy: Policy) -> Callable[[ConsoleContext, PageRequest], Awaitable[Redirect]]:
+    async def save(context: ConsoleContext, page_request: PageRequest) -> Redirect:
         aliases = {
             name: [
                 {"name": alias, "model": model}
@@ -37,7 +39,7 @@ def _handler(policy: Policy) -> Handler:
             if isinstance(setting.kind, Aliases)
         }
         await page_request.actions.submit(policy.replace, page_request.form, page_request.path, aliases)
-        return Redirect(f"/tenants/{page_request.path['tenant_id']}", f"{policy.title} updated.")
+        return page_request.saved(f"{policy.title} settings updated.")
 
     return save
 

@@ -3,48 +3,32 @@
 from gateway.management.console.addresses import next_page
 from gateway.management.console.context import ConsoleContext
 from gateway.management.console.form_parsing import moment_of, pairs_of
-from gateway.management.console.screens import Page, PageRequest, Redirect, Screen
+from gateway.management.console.screens import Page, PageRequest, Redirect, Screens
 from gateway.management.operations.roles import READERS
 
-
-class Prices:
-    """Handlers."""
-
-    def __init__(self, context: ConsoleContext) -> None:
-        self._tiers = tuple(context.admin.tiers)
-
-    async def page(self, page_request: PageRequest) -> Page:
-        filters = page_request.query.given("model")
-        page = await page_request.actions.read("listPrices", query={**filters, **page_request.query.given("cursor")})
-        values = {
-            "prices": page["data"],
-            "next": next_page("/prices", filters, page["next_cursor"]),
-            "filters": filters,
-            "tiers": self._tiers,
-            "may_add": page_request.may("createPrice"),
-        }
-        return Page("prices.html", values)
-
-    async def add(self, page_request: PageRequest) -> Redirect:
-        pairs = pairs_of("multipliers", page_request.form.get("multipliers"), " ", "premium 3")
-        more = {
-            "multipliers": [{"tier": tier, "multiplier": multiplier} for tier, multiplier in pairs] or None,
-            "effective_from": moment_of(page_request.form.get("effective_from")),
-        }
-        price = await page_request.actions.submit("createPrice", page_request.form, more=more)
-        return Redirect("/prices", f"{price['model']} costs this from {price['effective_from'][:16]} UTC on.")
+SCREENS = Screens()
 
 
-def screens(context: ConsoleContext) -> list[Screen]:
-    prices = Prices(context)
-    return [
-        Screen(
-            path="/prices",
-            name="prices",
-            title="Prices",
-            section="Money",
-            allowed=READERS,
-            get=prices.page,
-            post={"add": prices.add},
-        )
-    ]
+@SCREENS.get("/prices", "prices", "Prices", READERS, section="Money")
+async def page(context: ConsoleContext, page_request: PageRequest) -> Page:
+    filters = page_request.query.given("model")
+    page = await page_request.actions.read("listPrices", query={**filters, **page_request.query.given("cursor")})
+    values = {
+        "prices": page["data"],
+        "next": next_page("/prices", filters, page["next_cursor"]),
+        "filters": filters,
+        "tiers": tuple(context.admin.tiers),
+        "may_add": page_request.may("createPrice"),
+    }
+    return Page("prices.html", values)
+
+
+@SCREENS.post("prices", "add")
+async def add(context: ConsoleContext, page_request: PageRequest) -> Redirect:
+    pairs = pairs_of("multipliers", page_request.form.get("multipliers"), " ", "premium 3")
+    more = {
+        "multipliers": [{"tier": tier, "multiplier": multiplier} for tier, multiplier in pairs] or None,
+        "effective_from": moment_of(page_request.form.get("effective_from")),
+    }
+    price = await page_request.actions.submit("createPrice", page_request.form, more=more)
+    return page_request.saved(f"Price of {price['model']} added, effective {price['effective_from'][:16]} UTC.")

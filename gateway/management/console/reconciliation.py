@@ -6,7 +6,7 @@ from typing import Any
 from gateway.common.timestamps import utc_from_ms
 from gateway.management.console.context import ConsoleContext
 from gateway.management.console.form_parsing import moment_of
-from gateway.management.console.screens import Page, PageRequest, Screen
+from gateway.management.console.screens import Page, PageRequest, Screens
 from gateway.management.operations.roles import READERS
 from gateway.management.operations.timestamps import instant
 
@@ -24,8 +24,11 @@ _MONTHS: Mapping[str, str] = {
     "late": "Months with usage after their invoice, which the next one has: no drift",
 }
 
+SCREENS = Screens()
 
-async def page(page_request: PageRequest) -> Page:
+
+@SCREENS.get("/reconciliation", "reconciliation", "Reconciliation", READERS, section="Money")
+async def page(context: ConsoleContext, page_request: PageRequest) -> Page:
     """Compares only where a window is asked for: it reads much."""
     asked = page_request.query.given("start", "end")
     found: Any = None
@@ -42,16 +45,3 @@ async def page(page_request: PageRequest) -> Page:
         "sums": ("journal", "stored", "pending"),
     }
     return Page("reconciliation.html", values)
-
-
-def screens(context: ConsoleContext) -> list[Screen]:
-    return [
-        Screen(
-            path="/reconciliation",
-            name="reconciliation",
-            title="Reconciliation",
-            section="Money",
-            allowed=READERS,
-            get=page,
-        )
-    ]

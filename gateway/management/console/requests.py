@@ -20,7 +20,7 @@ from gateway.management.console.filters import (
     window_query,
 )
 from gateway.management.console.formatting import duration, money, percent
-from gateway.management.console.screens import Page, PageRequest, Screen
+from gateway.management.console.screens import Page, PageRequest, Screens
 from gateway.management.operations.requests import RECENT
 from gateway.management.operations.roles import READERS
 from gateway.management.operations.timestamps import instant
@@ -46,74 +46,75 @@ class Charge:
         return self.tokens * self.each
 
 
-class RequestPages:
-    """Handlers."""
+SCREENS = Screens()
 
-    def __init__(self, context: ConsoleContext) -> None:
-        self._context = context
 
-    async def listing(self, page_request: PageRequest) -> Page:
-        values: dict[str, Any] = {
-            "typed": typed_fields(page_request.query, *_ASKED),
-            "spans": span_options(),
-            "default_span": DEFAULT_SPAN,
-            "endings": [(each.value, each.value) for each in Ending],
-            "names": await tenant_names(page_request),
-            "everyone": page_request.tenant is None,
-            "duration": duration,
-            "address_of": request_address,
-            "error": None,
-            "page": None,
-        }
-        try:
-            # A page after the first is of the same window: its address says when that begins and ends.
-            window = window_query(page_request.query, self._context.now(), DEFAULT_SPAN)
-            asked = {**window, **page_request.query.given(*FILTERS)}
-            page = await reading(page_request)("listRequests", query={**asked, **page_request.query.given("cursor")})
-        except APIError as error:
-            if not shown_again(error):
-                raise
-            return Page("requests.html", values | {"error": error}, 400)
-        further = next_page("/requests", asked, page["next_cursor"])
-        return Page("requests.html", values | {"page": page, "further": further, "window": window})
+@SCREENS.get("/requests", "requests", "Requests", READERS, section="Observe", tenants=True)
+async def listing(context: ConsoleContext, page_request: PageRequest) -> Page:
+    values: dict[str, Any] = {
+        "typed": typed_fields(page_request.query, *_ASKED),
+        "spans": span_options(),
+        "default_span": DEFAULT_SPAN,
+        "endings": [(each.value, each.value) for each in Ending],
+        "names": await tenant_names(page_request),
+        "everyone": page_request.tenant is None,
+        "duration": duration,
+        "address_of": request_address,
+        "error": None,
+        "page": None,
+    }
+    try:
+        # A page after the first is of the same window: its address says when that begins and ends.
+        window = window_query(page_request.query, context.now(), DEFAULT_SPAN)
+        asked = {**window, **page_request.query.given(*FILTERS)}
+        page = await reading(page_request)("listRequests", query={**asked, **page_request.query.given("cursor")})
+    except APIError as error:
+        if not shown_again(error):
+            raise
+        return Page("requests.html", values | {"error": error}, 400)
+    further = next_page("/requests", asked, page["next_cursor"])
+    return Page("requests.html", values | {"page": page, "further": further, "window": window})
 
-    async def one(self, page_request: PageRequest) -> Page:
-        path = {"request_id": page_request.path["request_id"]}
-        try:
-            request = await reading(page_request)("readRequest", path, page_request.query.given("near"))
-        except APIError as error:
-            if error.code != "request_not_found":
-                raise
-            return Page("request_missing.html", {**path, "error": error, "days": RECENT.days}, 404)
-        price = self._price(request)
-        ended = datetime.fromisoformat(request["occurred_at"])
-        begun = ended - timedelta(milliseconds=request["total_latency_ms"])
-        ttft_ms = request["ttft_ms"]
-        values = {
-            "request": request,
-            "names": await tenant_names(page_request),
-            "everyone": page_request.tenant is None,
-            "times": time_line(request),
-            "begun": instant(begun),
-            "first": None if ttft_ms is None else instant(begun + timedelta(milliseconds=ttft_ms)),
-            "charges": None if price is None else charges_of(request, price),
-            "duration": duration,
-            "money": money,
-            "accepted": percent(request["accepted_draft_tokens"], request["draft_tokens"]),
-            "engine_ms": request["engine_ns"] / _NS_PER_MS,
-            "recomputed": [(each["tier"], each["engine_ns"] / _NS_PER_MS) for each in request["recomputed"]],
-            "invoices": address("/invoices", {"month": request["occurred_at"][:7], **_whose(page_request, request)}),
-        }
-        return Page("request.html", values)
 
-    def _price(self, request: dict[str, Any]) -> Price | None:
-        """The price at which it was charged: that of its admission. None if the price book no longer has it."""
-        begun = datetime.fromisoformat(request["occurred_at"]) - timedelta(milliseconds=request["total_latency_ms"])
-        try:
-            price = self._context.prices.price_of(request["model"], request["tier_served"], begun)
-        except NoPrice:
-            return None
-        return price if price.version == request["price_version"] else None
+@SCREENS.get("/requests/{request_id}", "request", "Request", READERS, tenants=True)
+async def one(context: ConsoleContext, page_request: PageRequest) -> Page:
+    path = {"request_id": page_request.path["request_id"]}
+    try:
+        request = await reading(page_request)("readRequest", path, page_request.query.given("near"))
+    except APIError as error:
+        if error.code != "request_not_found":
+            raise
+        return Page("request_missing.html", {**path, "error": error, "days": RECENT.days}, 404)
+    price = _price(context, request)
+    ended = datetime.fromisoformat(request["occurred_at"])
+    begun = ended - timedelta(milliseconds=request["total_latency_ms"])
+    ttft_ms = request["ttft_ms"]
+    values = {
+        "request": request,
+        "names": await tenant_names(page_request),
+        "everyone": page_request.tenant is None,
+        "times": time_line(request),
+        "begun": instant(begun),
+        "first": None if ttft_ms is None else instant(begun + timedelta(milliseconds=ttft_ms)),
+        "charges": None if price is None else charges_of(request, price),
+        "duration": duration,
+        "money": money,
+        "accepted": percent(request["accepted_draft_tokens"], request["draft_tokens"]),
+        "engine_ms": request["engine_ns"] / _NS_PER_MS,
+        "recomputed": [(each["tier"], each["engine_ns"] / _NS_PER_MS) for each in request["recomputed"]],
+        "invoices": address("/invoices", {"month": request["occurred_at"][:7], **_whose(page_request, request)}),
+    }
+    return Page("request.html", values)
+
+
+def _price(context: ConsoleContext, request: dict[str, Any]) -> Price | None:
+    """The price at which it was charged: that of its admission. None if the price book no longer has it."""
+    begun = datetime.fromisoformat(request["occurred_at"]) - timedelta(milliseconds=request["total_latency_ms"])
+    try:
+        price = context.prices.price_of(request["model"], request["tier_served"], begun)
+    except NoPrice:
+        return None
+    return price if price.version == request["price_version"] else None
 
 
 def request_address(request: dict[str, Any]) -> str:
@@ -149,26 +150,3 @@ def charges_of(request: dict[str, Any], price: Price) -> list[Charge]:
 
 def _whose(page_request: PageRequest, request: dict[str, Any]) -> dict[str, str]:
     return {} if page_request.tenant is not None else {"tenant_id": request["tenant_id"]}
-
-
-def screens(context: ConsoleContext) -> list[Screen]:
-    pages = RequestPages(context)
-    return [
-        Screen(
-            path="/requests",
-            name="requests",
-            title="Requests",
-            section="Observe",
-            allowed=READERS,
-            tenants=True,
-            get=pages.listing,
-        ),
-        Screen(
-            path="/requests/{request_id}",
-            name="request",
-            title="Request",
-            allowed=READERS,
-            tenants=True,
-            get=pages.one,
-        ),
-    ]

@@ -18,7 +18,7 @@ from gateway.management.console.filters import (
     window_query,
 )
 from gateway.management.console.routing_figures import Savings, routing_figures
-from gateway.management.console.screens import Page, PageRequest, Screen
+from gateway.management.console.screens import Page, PageRequest, Screens
 from gateway.management.operations.roles import READERS
 from gateway.routing.question import Question
 from gateway.routing.score import Expectation
@@ -48,83 +48,70 @@ class Judgement:
     verdicts: tuple[Verdict, ...]
 
 
-class RoutingPages:
-    """Handlers."""
-
-    def __init__(self, context: ConsoleContext) -> None:
-        self._context = context
-        self._savings = Savings(context.names, context.prices)
-
-    async def page(self, page_request: PageRequest) -> Page:
-        question = page_request.query.get("question")
-        typed = typed_fields(page_request.query, *_ASKED)
-        values: dict[str, Any] = {
-            "typed": typed,
-            "spans": span_options(_OFFERED),
-            "default_span": DEFAULT_SPAN,
-            "everyone": page_request.tenant is None,
-            "pairs": sorted(self._context.names.small_of.items()),
-            "question": question,
-            "most_chars": MAX_QUESTION_CHARS,
-            "judgement": None,
-            "error": None,
-            "figures": None,
-            "own": None if page_request.tenant is None else page_request.tenant.policies.routing,
-            **await self._policies(page_request),
-        }
-        try:
-            if question:
-                values["judgement"] = self.judged(question)
-            span = span_of(page_request.query, DEFAULT_SPAN)
-            window = window_query(page_request.query, self._context.now(), DEFAULT_SPAN)
-            asked = {**window, "bucket": span.grain.value, **page_request.query.given("tenant_id")}
-            answer = await reading(page_request)("readRouteShares", query=asked)
-        except APIError as error:
-            if not shown_again(error):
-                raise
-            return Page("routing.html", values | {"error": error}, 400)
-        return Page("routing.html", values | {"answer": answer, "figures": routing_figures(answer, self._savings)})
-
-    def judged(self, question: str) -> Judgement:
-        """Score a question without a conversation.
-
-        Raises:
-            APIError: 400 naming `question`, it is too long.
-        """
-        if len(question) > MAX_QUESTION_CHARS:
-            raise invalid("question", f"A question here has at most {MAX_QUESTION_CHARS} characters.")
-        expected = self._context.score.expect(Question(text=question))
-        thresholds = self._context.score.thresholds
-        return Judgement(
-            expected,
-            tuple(Verdict(each.value, thresholds[each], expected.score >= thresholds[each]) for each in Preference),
-        )
-
-    async def _policies(self, page_request: PageRequest) -> dict[str, Any]:
-        """Of a page of tenants, by name; of none for a tenant, who has its own."""
-        if page_request.tenant is not None:
-            return {"policies": (), "further": None, "names": await tenant_names(page_request)}
-        query = {"limit": str(TENANTS_A_PAGE), **page_request.query.given("cursor")}
-        listed = await page_request.actions.read("listTenants", query=query)
-        tenants: Sequence[Any] = listed["data"]
-        policies = [
-            (tenant, await page_request.actions.read("readRoutingPolicy", {"tenant_id": tenant["id"]}))
-            for tenant in tenants
-        ]
-        further = next_page("/routing", page_request.query.given(*_ASKED), listed["next_cursor"])
-        return {"policies": policies, "further": further, "names": await tenant_names(page_request)}
+SCREENS = Screens()
 
 
-def screens(context: ConsoleContext) -> list[Screen]:
-    pages = RoutingPages(context)
-    return [
-        Screen(
-            path="/routing",
-            name="routing",
-            title="Routing",
-            section="Observe",
-            allowed=READERS,
-            tenants=True,
-            get=pages.page,
-        )
+@SCREENS.get("/routing", "routing", "Routing", READERS, section="Observe", tenants=True)
+async def page(context: ConsoleContext, page_request: PageRequest) -> Page:
+    question = page_request.query.get("question")
+    typed = typed_fields(page_request.query, *_ASKED)
+    values: dict[str, Any] = {
+        "typed": typed,
+        "spans": span_options(_OFFERED),
+        "default_span": DEFAULT_SPAN,
+        "everyone": page_request.tenant is None,
+        "pairs": sorted(context.names.small_of.items()),
+        "question": question,
+        "most_chars": MAX_QUESTION_CHARS,
+        "judgement": None,
+        "error": None,
+        "figures": None,
+        "own": None if page_request.tenant is None else page_request.tenant.policies.routing,
+        **await _policies(context, page_request),
+    }
+    try:
+        if question:
+            values["judgement"] = judged(context, question)
+        span = span_of(page_request.query, DEFAULT_SPAN)
+        window = window_query(page_request.query, context.now(), DEFAULT_SPAN)
+        asked = {**window, "bucket": span.grain.value, **page_request.query.given("tenant_id")}
+        answer = await reading(page_request)("readRouteShares", query=asked)
+    except APIError as error:
+        if not shown_again(error):
+            raise
+        return Page("routing.html", values | {"error": error}, 400)
+    return Page(
+        "routing.html",
+        values | {"answer": answer, "figures": routing_figures(answer, Savings(context.names, context.prices))},
+    )
+
+
+def judged(context: ConsoleContext, question: str) -> Judgement:
+    """Score a question without a conversation.
+
+    Raises:
+        APIError: 400 naming `question`, it is too long.
+    """
+    if len(question) > MAX_QUESTION_CHARS:
+        raise invalid("question", f"A question here has at most {MAX_QUESTION_CHARS} characters.")
+    expected = context.score.expect(Question(text=question))
+    thresholds = context.score.thresholds
+    return Judgement(
+        expected,
+        tuple(Verdict(each.value, thresholds[each], expected.score >= thresholds[each]) for each in Preference),
+    )
+
+
+async def _policies(context: ConsoleContext, page_request: PageRequest) -> dict[str, Any]:
+    """Of a page of tenants, by name; of none for a tenant, who has its own."""
+    if page_request.tenant is not None:
+        return {"policies": (), "further": None, "names": await tenant_names(page_request)}
+    query = {"limit": str(TENANTS_A_PAGE), **page_request.query.given("cursor")}
+    listed = await page_request.actions.read("listTenants", query=query)
+    tenants: Sequence[Any] = listed["data"]
+    policies = [
+        (tenant, await page_request.actions.read("readRoutingPolicy", {"tenant_id": tenant["id"]}))
+        for tenant in tenants
     ]
+    further = next_page("/routing", page_request.query.given(*_ASKED), listed["next_cursor"])
+    return {"policies": policies, "further": further, "names": await tenant_names(page_request)}

@@ -2,19 +2,23 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.types import ASGIApp
 
 from gateway.http.errors import APIError
 from gateway.management.console.admin_actions import AdminActions
+from gateway.management.console.context import ConsoleContext
 from gateway.management.console.forms import NO_FORM, Form
 from gateway.management.console.users import AdministratorUser, TenantUser, User
 from gateway.management.operations.operations import Operations
 from gateway.management.operations.roles import Role
 from gateway.tenancy.grants import KeyScope
 from gateway.tenancy.records import Principal
+
+H = TypeVar("H", bound=Callable[..., Awaitable[Any]])
 
 PREFIX = "/console"
 
@@ -35,7 +39,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """One request of one user. `path` has what stands in the braces of the screen's path.
+    """One request of one user. `address`: the path below `PREFIX`; `path`: its parameters.
 
     `form` is what was sent with a POST. `refused` is there when a page is shown again because a form was refused.
     """
@@ -43,6 +47,7 @@ class PageRequest:
     user: User
     operations: Operations = field(repr=False)
     request_id: str
+    address: str = ""
     path: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     query: Form = NO_FORM
     form: Form = NO_FORM
@@ -63,6 +68,10 @@ class PageRequest:
     def tenant(self) -> Principal | None:
         """The tenant key of the user; None for an administrator."""
         return self.user.principal if isinstance(self.user, TenantUser) else None
+
+    def saved(self, message: str) -> "Redirect":
+        """The answer to a form that was done, for its own page to show `message`."""
+        return Redirect(self.address, message)
 
     def may(self, operation: str) -> bool:
         """Whether the user may do an operation of the admin API. No tenant may."""
@@ -136,6 +145,48 @@ class Screen:
         return user.administrator.role in self.allowed
 
 
+class Screens:
+    """The screens of a module. A decorator declares each at the handler that reads it, and its forms at theirs. A
+    handler is a function of the context and the request."""
+
+    def __init__(self) -> None:
+        self._declared: dict[str, dict[str, Any]] = {}
+
+    def get(
+        self, path: str, name: str, title: str, allowed: frozenset[Role] = frozenset(), **more: Any
+    ) -> Callable[[H], H]:
+        """Declare a screen. `more`: other fields of `Screen`."""
+
+        def declare(handler: H) -> H:
+            said = {"path": path, "name": name, "title": title, "allowed": allowed, "get": handler, **more}
+            self._declared.setdefault(name, {"post": {}}).update(said)
+            return handler
+
+        return declare
+
+    def post(self, name: str, act: str) -> Callable[[H], H]:
+        """Declare a form of the screen `name`."""
+
+        def declare(handler: H) -> H:
+            self._declared.setdefault(name, {"post": {}})["post"][act] = handler
+            return handler
+
+        return declare
+
+    def bind(self, context: ConsoleContext) -> list[Screen]:
+        """The screens with their handlers on a context."""
+        return [
+            Screen(
+                **{
+                    **said,
+                    "get": partial(said["get"], context),
+                    "post": {act: partial(handler, context) for act, handler in said["post"].items()},
+                }
+            )
+            for said in self._declared.values()
+        ]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantProxy:
     """A path that proxies a tenant's page to the gateway's endpoint `app`. The request is handled as a request to `to`
@@ -148,4 +199,4 @@ class TenantProxy:
 
 
 def forbidden() -> APIError:
-    return APIError(403, "Your key may not see this page.", code="role_not_allowed")
+    return APIError(403, "Your key does not allow this page.", code="role_not_allowed")

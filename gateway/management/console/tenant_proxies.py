@@ -51,16 +51,16 @@ class TenantProxies:
             APIError: 403, not from our own page, or the key is not for this; 405.
         """
         if scope["method"] != "POST":
-            raise APIError(405, "This URL does not answer that method.", code="method_not_allowed")
+            raise APIError(405, "Method not allowed.", code="method_not_allowed")
         headers = Headers(scope=scope)
         session = await self._session_auth.session(Request(scope).cookies.get(SESSION_COOKIE, ""))
         if session is None:
             raise InvalidKey("no session")
         if not is_own(headers) or not self._session_auth.sessions.is_csrf_token(session, headers.get(CSRF_HEADER, "")):
-            raise APIError(403, "This was not sent from a page of this console.", code="cross_site")
+            raise APIError(403, "The request was not sent from a page of this console.", code="cross_site")
         user = await self._session_auth.user(session)
         if not isinstance(user, TenantUser):
-            raise APIError(403, "This is for tenants' keys.", code="role_not_allowed")
+            raise APIError(403, "Only a tenant's key allows this.", code="role_not_allowed")
         require_scope(user.principal, proxy.to)
         state = request_state(scope)
         state.principal = user.principal

@@ -18,7 +18,7 @@ from gateway.management.console.filters import (
     window_query,
 )
 from gateway.management.console.formatting import duration
-from gateway.management.console.screens import Document, Page, PageRequest, Screen
+from gateway.management.console.screens import Document, Page, PageRequest, Screens
 from gateway.management.console.usage_figures import bucket_starts, figures_of
 from gateway.management.operations.roles import READERS
 from gateway.management.operations.schema import Choice
@@ -44,78 +44,56 @@ class Asked:
     by: str | None
 
 
-class UsagePages:
-    """Handlers."""
-
-    def __init__(self, context: ConsoleContext) -> None:
-        self._context = context
-
-    async def page(self, page_request: PageRequest) -> Page:
-        typed = typed_fields(page_request.query, *_ASKED)
-        names = await tenant_names(page_request)
-        values: dict[str, Any] = {
-            "typed": typed,
-            "spans": span_options(),
-            "default_span": DEFAULT_SPAN,
-            "grains": [(each.value, each.value) for each in Grain],
-            "words": [(each, each) for each in (WORDS if page_request.tenant is None else WORDS[1:])],
-            "names": names,
-            "everyone": page_request.tenant is None,
-            "most": MAX_GROUPS,
-            "csv": address("/usage.csv", page_request.query.given(*_ASKED)),
-            "duration": duration,
-            "error": None,
-            "figures": None,
-        }
-        try:
-            asked = self._asked(page_request)
-            answer = await reading(page_request)("readUsage", query=asked.query)
-            if len(bucket_starts(answer)) > MAX_BUCKETS:
-                raise invalid("bucket", f"Over {MAX_BUCKETS} buckets: choose a longer bucket or a shorter time.")
-        except APIError as error:
-            if not shown_again(error):
-                raise
-            return Page("usage.html", values | {"error": error}, 400)
-        return Page("usage.html", values | {"answer": answer, "figures": figures_of(answer, asked.by, names)})
-
-    async def as_csv(self, page_request: PageRequest) -> Document:
-        """Every point, not only those that a chart has room for."""
-        answer = await reading(page_request)("readUsage", query=self._asked(page_request).query)
-        return Document(csv_text(_CSV_COLUMNS, answer["data"]).encode(), "text/csv; charset=utf-8", "usage.csv")
-
-    def _asked(self, page_request: PageRequest) -> Asked:
-        """
-        Raises:
-            APIError: 400 naming the field.
-        """
-        query = page_request.query
-        window = window_query(query, self._context.now(), DEFAULT_SPAN)
-        grain = query.get("bucket") or span_of(query, DEFAULT_SPAN).grain.value
-        by = query.get("by") or None
-        if by is not None:
-            Choice(WORDS).read(by, "by")
-        told = {"by": by} if by is not None else {}
-        return Asked({**window, "bucket": grain, **told, **query.given(*FILTERS)}, by)
+SCREENS = Screens()
 
 
-def screens(context: ConsoleContext) -> list[Screen]:
-    pages = UsagePages(context)
-    return [
-        Screen(
-            path="/usage",
-            name="usage",
-            title="Usage",
-            section="Observe",
-            allowed=READERS,
-            tenants=True,
-            get=pages.page,
-        ),
-        Screen(
-            path="/usage.csv",
-            name="usage-csv",
-            title="Usage as CSV",
-            allowed=READERS,
-            tenants=True,
-            get=pages.as_csv,
-        ),
-    ]
+@SCREENS.get("/usage", "usage", "Usage", READERS, section="Observe", tenants=True)
+async def page(context: ConsoleContext, page_request: PageRequest) -> Page:
+    typed = typed_fields(page_request.query, *_ASKED)
+    names = await tenant_names(page_request)
+    values: dict[str, Any] = {
+        "typed": typed,
+        "spans": span_options(),
+        "default_span": DEFAULT_SPAN,
+        "grains": [(each.value, each.value) for each in Grain],
+        "words": [(each, each) for each in (WORDS if page_request.tenant is None else WORDS[1:])],
+        "names": names,
+        "everyone": page_request.tenant is None,
+        "most": MAX_GROUPS,
+        "csv": address("/usage.csv", page_request.query.given(*_ASKED)),
+        "duration": duration,
+        "error": None,
+        "figures": None,
+    }
+    try:
+        asked = _asked(context, page_request)
+        answer = await reading(page_request)("readUsage", query=asked.query)
+        if len(bucket_starts(answer)) > MAX_BUCKETS:
+            raise invalid("bucket", f"Over {MAX_BUCKETS} buckets: choose a longer bucket or a shorter time.")
+    except APIError as error:
+        if not shown_again(error):
+            raise
+        return Page("usage.html", values | {"error": error}, 400)
+    return Page("usage.html", values | {"answer": answer, "figures": figures_of(answer, asked.by, names)})
+
+
+@SCREENS.get("/usage.csv", "usage-csv", "Usage as CSV", READERS, tenants=True)
+async def as_csv(context: ConsoleContext, page_request: PageRequest) -> Document:
+    """Every point, not only those that a chart has room for."""
+    answer = await reading(page_request)("readUsage", query=_asked(context, page_request).query)
+    return Document(csv_text(_CSV_COLUMNS, answer["data"]).encode(), "text/csv; charset=utf-8", "usage.csv")
+
+
+def _asked(context: ConsoleContext, page_request: PageRequest) -> Asked:
+    """
+    Raises:
+        APIError: 400 naming the field.
+    """
+    query = page_request.query
+    window = window_query(query, context.now(), DEFAULT_SPAN)
+    grain = query.get("bucket") or span_of(query, DEFAULT_SPAN).grain.value
+    by = query.get("by") or None
+    if by is not None:
+        Choice(WORDS).read(by, "by")
+    told = {"by": by} if by is not None else {}
+    return Asked({**window, "bucket": grain, **told, **query.given(*FILTERS)}, by)

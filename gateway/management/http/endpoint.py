@@ -66,7 +66,7 @@ class Resource:
         if route is None:
             raise APIError(
                 405,
-                "This URL does not answer that method.",
+                "Method not allowed.",
                 code="method_not_allowed",
                 headers={"allow": ", ".join(self._routes)},
             )
@@ -111,7 +111,7 @@ def read_query(members: Mapping[str, Member], query_string: bytes) -> Mapping[st
     texts: dict[str, str] = {}
     for name, text in pairs:
         if name in texts:
-            raise invalid(name[:64], f"{name[:64]} is given twice.")
+            raise invalid(name[:64], f"Duplicate parameter: '{name[:64]}'.")
         texts[name] = text
     return read_texts(members, texts)
 

@@ -16,7 +16,7 @@ _ERROR = {
             "properties": {
                 "message": {"type": "string"},
                 "type": {"type": "string"},
-                "param": {"type": ["string", "null"], "description": "The field at fault."},
+                "param": {"type": ["string", "null"], "description": "The invalid field."},
                 "code": {"type": ["string", "null"]},
             },
             "required": ["message", "type", "param", "code"],
@@ -27,17 +27,17 @@ _ERROR = {
     "additionalProperties": False,
 }
 _ALWAYS = {
-    401: "No key, or one that opens nothing.",
-    403: "A key whose role may not do this.",
-    405: "Another method than those of this URL.",
+    401: "Missing or invalid key.",
+    403: "The role of the key does not allow the operation.",
+    405: "Method not allowed.",
     414: "The URL is too long.",
     431: "Too many headers.",
-    503: "The database does not answer; Retry-After says when to come back.",
+    503: "The database does not answer. Retry after Retry-After.",
 }
-_OF_INPUT = {400: "A parameter or member that cannot be; `param` names it."}
+_OF_INPUT = {400: "Invalid parameter or member; `param` names it."}
 _OF_BODY = {
     408: "The body did not arrive in time.",
-    409: "It cannot be done as things are, or the Idempotency-Key stands for another request.",
+    409: "Conflict with the current state, or the Idempotency-Key was used for another request.",
     413: "The body is too large.",
     415: "The body is not plain UTF-8 JSON.",
 }
@@ -80,7 +80,7 @@ def openapi_document(routes: Iterable[Route]) -> dict[str, Any]:
                 "administrator": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "A key that `turnpike admin-key create` made.",
+                    "description": "A key from `turnpike admin-key create`.",
                 }
             },
         },
@@ -115,7 +115,7 @@ def _responses(route: Route) -> dict[str, Any]:
     content: dict[str, Any] = {"application/json": {"schema": route.json_answer.describe()}}
     if isinstance(route.answer, Documents):
         content |= {media_type: {"schema": {"type": "string"}} for media_type in route.answer.media_types}
-    refusals = _ALWAYS | _OF_INPUT | {404: "No such URL or thing."}
+    refusals = _ALWAYS | _OF_INPUT | {404: "Unknown URL or record."}
     if route.write is not None:
         refusals |= _OF_BODY
     return {str(route.status): {"description": "Done.", "content": content}} | {

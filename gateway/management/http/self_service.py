@@ -18,7 +18,7 @@ from gateway.management.http.endpoint import read_query
 from gateway.management.operations.errors import as_admin_error
 from gateway.management.operations.limit_use import counter_wire
 from gateway.management.operations.usage import FILTERS, only_of, usage_answer, usage_query
-from gateway.tenancy.limits import LIMIT_NAMES, ScopedLimits
+from gateway.management.operations.wire import limits_wire
 from gateway.tenancy.records import Principal
 
 _QUERY = {
@@ -63,16 +63,11 @@ class OwnLimits:
         quotas = limits_for(caller, "", 0, own.limits).quotas
         answer = {
             "tier": caller.tier,
-            "limits": [_limits(each) for each in stated],
+            "limits": [limits_wire(each) for each in stated],
             "counters": [counter_wire(state) for state in await self._limiter.usage(quotas)],
             "key": _key(caller),
         }
         await send_body(send, 200, orjson.dumps(answer))
-
-
-def _limits(stated: ScopedLimits) -> dict[str, Any]:
-    named = {name: getattr(stated.limits, name) for name in LIMIT_NAMES}
-    return {"kind": stated.kind.value, "scope_id": stated.scope_id, **named}
 
 
 def _key(caller: Principal) -> dict[str, Any]:

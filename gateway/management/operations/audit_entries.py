@@ -9,7 +9,7 @@ from gateway.management.operations.audit import AuditLog
 from gateway.management.operations.context import AdminContext
 from gateway.management.operations.paging import PAGE_QUERY, Listing, page_of
 from gateway.management.operations.roles import AUDITORS
-from gateway.management.operations.routes import OperationInput, Route
+from gateway.management.operations.routes import OperationInput, Routes
 from gateway.management.operations.schema import Anything, Instant, Integer, Member, Text, answer, nullable, optional
 from gateway.management.operations.tables import AuditRow
 from gateway.management.operations.timestamps import instant
@@ -22,7 +22,7 @@ _EQUAL_TO = ("actor", "action", "resource", "resource_id", "tenant_id")
 ENTRY = answer(
     "AuditEntry",
     {
-        "sequence": Member(Integer(1), "1, 2, 3, without a gap."),
+        "sequence": Member(Integer(1), "Counts from 1 without a gap."),
         "at": Instant(),
         "actor": Member(
             _WORD, "An administrator's key, by its public id; `command-line:` and the user's name; or `settings`."
@@ -32,84 +32,54 @@ ENTRY = answer(
         "resource": _WORD,
         "resource_id": Text(128),
         "tenant_id": nullable(TENANT_ID),
-        "before": Member(Anything(), "Null for what was created."),
+        "before": Member(Anything(), "Null for a created record."),
         "after": Anything(),
     },
 )
 VERIFICATION = answer(
     "AuditVerification",
-    {"first_broken": nullable(Integer(1), "The first line that is altered, or missing; null: none is.")},
+    {"first_broken": nullable(Integer(1), "First entry that is altered or missing; null: none.")},
 )
 
 
-class AuditEntries:
-    """Handlers."""
+ROUTES = Routes()
+_FILTERS = {
+    "actor": optional(_WORD),
+    "action": optional(Text(64)),
+    "resource": optional(_WORD),
+    "resource_id": optional(Text(128)),
+    "tenant_id": optional(TENANT_ID),
+    "since": optional(Instant()),
+    "until": optional(Instant(), "Exclusive."),
+}
 
-    def __init__(self, context: AdminContext) -> None:
-        self._context = context
-        self._log = AuditLog(context.pepper)
 
-    async def list_all(self, call: OperationInput) -> Any:
-        statement = select(*AuditRow.__table__.columns)
-        for name in _EQUAL_TO:
-            if call.query[name] is not None:
-                statement = statement.where(getattr(AuditRow, name) == call.query[name])
-        if call.query["since"] is not None:
-            statement = statement.where(AuditRow.at >= call.query["since"])
-        if call.query["until"] is not None:
-            statement = statement.where(AuditRow.at < call.query["until"])
-        async with self._context.reading() as connection:
-            return await _NEWEST_FIRST.page(connection, statement, call.query, self._context.cursors, _wire)
+@ROUTES.get("/audit", AUDITORS, page_of("AuditPage", ENTRY), query={**PAGE_QUERY, **_FILTERS})
+async def list_audit(context: AdminContext, call: OperationInput) -> Any:
+    """List audit entries, newest first."""
+    statement = select(*AuditRow.__table__.columns)
+    for name in _EQUAL_TO:
+        if call.query[name] is not None:
+            statement = statement.where(getattr(AuditRow, name) == call.query[name])
+    if call.query["since"] is not None:
+        statement = statement.where(AuditRow.at >= call.query["since"])
+    if call.query["until"] is not None:
+        statement = statement.where(AuditRow.at < call.query["until"])
+    async with context.reading() as connection:
+        return await _NEWEST_FIRST.page(connection, statement, call.query, context.cursors, _wire)
 
-    async def verify(self, call: OperationInput) -> Any:
-        async with self._context.reading() as connection:
-            return {"first_broken": await self._log.verify(connection)}
+
+@ROUTES.get("/audit/verification", AUDITORS, VERIFICATION)
+async def verify_audit(context: AdminContext, call: OperationInput) -> Any:
+    """Verify that no audit entry was altered or removed. Reads the whole log."""
+    async with context.reading() as connection:
+        return {"first_broken": await AuditLog(context.pepper).verify(connection)}
 
 
 def _wire(row: Any) -> dict[str, Any]:
+    records = {name: getattr(row, name) for name in ("before", "after")}
     return {
-        "sequence": row.sequence,
+        **{name: getattr(row, name) for name in ENTRY.members},
         "at": instant(row.at),
-        "actor": row.actor,
-        "request_id": row.request_id,
-        "action": row.action,
-        "resource": row.resource,
-        "resource_id": row.resource_id,
-        "tenant_id": row.tenant_id,
-        "before": None if row.before is None else orjson.Fragment(row.before),
-        "after": None if row.after is None else orjson.Fragment(row.after),
+        **{name: None if text is None else orjson.Fragment(text) for name, text in records.items()},
     }
-
-
-def audit_routes(context: AdminContext) -> list[Route]:
-    entries = AuditEntries(context)
-    filters = {
-        "actor": optional(_WORD),
-        "action": optional(Text(64)),
-        "resource": optional(_WORD),
-        "resource_id": optional(Text(128)),
-        "tenant_id": optional(TENANT_ID),
-        "since": optional(Instant()),
-        "until": optional(Instant(), "Not included."),
-    }
-    return [
-        Route(
-            name="listAudit",
-            about="List who changed what, the newest first.",
-            method="GET",
-            path="/audit",
-            allowed=AUDITORS,
-            query={**PAGE_QUERY, **filters},
-            answer=page_of("AuditPage", ENTRY),
-            read=entries.list_all,
-        ),
-        Route(
-            name="verifyAudit",
-            about="Check that no line of the audit log was altered or taken out. Reads all of it.",
-            method="GET",
-            path="/audit/verification",
-            allowed=AUDITORS,
-            answer=VERIFICATION,
-            read=entries.verify,
-        ),
-    ]

@@ -50,11 +50,13 @@ class Change:
         *,
         tenant_id: str | None = None,
         before: Mapping[str, Any] | None = None,
-        after: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Add an audit entry, without secrets. A change that left its record as it was makes no entry."""
+        after: dict[str, Any],
+    ) -> dict[str, Any]:
+        """Add an audit entry, without secrets, and return `after`. A change that left its record as it was makes no
+        entry."""
         if before != after:
             self.entries.append(Entry(action, resource, resource_id, tenant_id, before, after))
+        return after
 
 
 class Changes:

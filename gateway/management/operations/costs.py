@@ -12,7 +12,7 @@ from gateway.common.timestamps import unix_ms, utc_from_ms
 from gateway.management.operations.context import AdminContext
 from gateway.management.operations.errors import unavailable
 from gateway.management.operations.roles import READERS
-from gateway.management.operations.routes import OperationInput, Route
+from gateway.management.operations.routes import OperationInput, Routes
 from gateway.management.operations.schema import (
     Anything,
     Boolean,
@@ -35,7 +35,7 @@ _AMOUNT = Integer(0, 2**63 - 1)
 
 _COST_MEMBERS: dict[str, Member | Kind] = {
     "tier": Text(64, 0),
-    "tenant_id": nullable(Text(255), "Null: work that this class made others repeat."),
+    "tenant_id": nullable(Text(255), "Null: work of others that this class caused to be repeated."),
     "engine_ns": _AMOUNT,
 }
 _COST_ROW = answer(
@@ -63,42 +63,45 @@ RECONCILIATION = answer(
         "source": Member(Text(255), "The journal that was compared."),
         "start": Instant(),
         "end": Instant(),
-        "drift": Member(Boolean(), "Whether anything is missing, doubled, altered or not a gateway's."),
-        "former_rows": Member(_AMOUNT, "Without a signature, of the time before there were any."),
+        "drift": Member(Boolean(), "Whether any event is missing, duplicated, altered or not signed by a gateway."),
+        "former_rows": Member(_AMOUNT, "Rows without a signature, from before signatures were introduced."),
         **dict.fromkeys(("journal", "stored", "pending"), _SUMS),
         **{name: ListOf(Anything(), MAX_ROWS) for name in _FINDINGS},
     },
 )
 
 
-class CostReports:
-    """Handlers."""
+ROUTES = Routes()
 
-    def __init__(self, context: AdminContext) -> None:
-        self._context = context
 
-    async def costs(self, call: OperationInput) -> Any:
-        start, end = window_of(call.query, self._context.now())
-        usage = AnalyticsUsage(self._context.analytics)
-        view = await cost_view(usage, start, end, self._context.gpu_hour_dollars)
-        return {"start": instant(start), "end": instant(end), "data": [_cost(row) for row in view.rows]}
+@ROUTES.get("/costs", READERS, COSTS, query=WINDOW_QUERY)
+async def read_costs(context: AdminContext, call: OperationInput) -> Any:
+    """Read the cost and revenue of engine time, by class and tenant."""
+    start, end = window_of(call.query, context.now())
+    usage = AnalyticsUsage(context.analytics)
+    view = await cost_view(usage, start, end, context.gpu_hour_dollars)
+    return {"start": instant(start), "end": instant(end), "data": [_cost(row) for row in view.rows]}
 
-    async def reconciliation(self, call: OperationInput) -> Any:
-        now = self._context.now()
-        start, end = window_of(call.query, now)
-        window = TimeRange(unix_ms(start), unix_ms(end))
-        try:
-            found = await reconcile(
-                self._context.journal_path,
-                self._context.analytics,
-                window,
-                self._context.signatures,
-                now_ms=unix_ms(now),
-                invoiced=invoiced_reader(self._context.database),
-            )
-        except sqlite3.Error:
-            raise unavailable("The journal cannot be read.") from None
-        return _reconciled(found)
+
+@ROUTES.get("/reconciliation", READERS, RECONCILIATION, query=WINDOW_QUERY)
+async def read_reconciliation(context: AdminContext, call: OperationInput) -> Any:
+    """Compare this gateway's journal with the store of usage, hour by hour and event by event, and verify the
+    signatures of what other gateways stored."""
+    now = context.now()
+    start, end = window_of(call.query, now)
+    window = TimeRange(unix_ms(start), unix_ms(end))
+    try:
+        found = await reconcile(
+            context.journal_path,
+            context.analytics,
+            window,
+            context.signatures,
+            now_ms=unix_ms(now),
+            invoiced=invoiced_reader(context.database),
+        )
+    except sqlite3.Error:
+        raise unavailable("The journal cannot be read.") from None
+    return _reconciled(found)
 
 
 def _cost(row: CostRow) -> dict[str, Any]:
@@ -126,32 +129,3 @@ def _reconciled(found: Reconciliation) -> dict[str, Any]:
 
 def _sums(total: Any) -> dict[str, Any]:
     return {name: getattr(total, name) for name in _SUMS_MEMBERS} | money("cost", total.cost_nanodollars)
-
-
-def cost_routes(context: AdminContext) -> list[Route]:
-    reports = CostReports(context)
-    return [
-        Route(
-            name="readCosts",
-            about="What engine time cost and brought in, by class and tenant.",
-            method="GET",
-            path="/costs",
-            allowed=READERS,
-            query=WINDOW_QUERY,
-            answer=COSTS,
-            read=reports.costs,
-        ),
-        Route(
-            name="readReconciliation",
-            about=(
-                "Compare this gateway's journal with the store of usage, hour by hour and event by event, and verify "
-                "the signatures of what other gateways stored."
-            ),
-            method="GET",
-            path="/reconciliation",
-            allowed=READERS,
-            query=WINDOW_QUERY,
-            answer=RECONCILIATION,
-            read=reports.reconciliation,
-        ),
-    ]

@@ -16,7 +16,7 @@ from gateway.management.operations.change import Change
 from gateway.management.operations.context import AdminContext
 from gateway.management.operations.paging import PAGE_QUERY, Listing, page_of
 from gateway.management.operations.roles import FINANCE, READERS
-from gateway.management.operations.routes import PATH_KINDS, OperationInput, Route
+from gateway.management.operations.routes import PATH_KINDS, OperationInput, Routes
 from gateway.management.operations.schema import Boolean, Instant, Integer, Kind, Member, Record, Text, answer
 from gateway.management.operations.timestamps import instant
 from gateway.management.operations.wire import money, money_members
@@ -53,52 +53,70 @@ class Grant:
     """The entry's, unique to the tenant. None: one is made up."""
 
 
-class CreditEntries:
-    """Handlers."""
+ROUTES = Routes()
+_ENTRIES = "/tenants/{tenant_id}/credit"
 
-    def __init__(self, context: AdminContext) -> None:
-        self._context = context
-        self._usage = AnalyticsUsage(context.analytics)
 
-    async def balance(self, call: OperationInput) -> Any:
-        tenant_id = call.path["tenant_id"]
-        month = Month.of(self._context.now())
-        async with self._context.reading() as connection:
-            await require_tenant(connection, tenant_id)
-            credit = (await read_credit(connection, [tenant_id])).get(tenant_id)
-            stated = (await read_limits(connection, [tenant_id])).get(tenant_id, {})
-        budget = stated.get(ScopeKind.TENANT, {}).get("", Limits()).nanodollars_per_month
-        left = None if credit is None else await balance_of(tenant_id, credit, self._usage)
-        sums = (await self._usage.totals(tenant_id, month.start, month.end)).values()
-        return {
-            "prepaid": left is not None,
-            "month": str(month),
-            **money("granted", None if left is None else left.granted_nanodollars),
-            **money("spent", None if left is None else left.spent_nanodollars),
-            **money("left", None if left is None else left.left_nanodollars),
-            **money("month_spent", sum(each.cost_nanodollars for each in sums)),
-            **money("month_budget", budget),
-        }
+@ROUTES.get("/tenants/{tenant_id}/balance", READERS, BALANCE)
+async def read_balance(context: AdminContext, call: OperationInput) -> Any:
+    """Read a tenant's remaining credit, and its spending of this month against its budget."""
+    tenant_id = call.path["tenant_id"]
+    month = Month.of(context.now())
+    async with context.reading() as connection:
+        await require_tenant(connection, tenant_id)
+        credit = (await read_credit(connection, [tenant_id])).get(tenant_id)
+        stated = (await read_limits(connection, [tenant_id])).get(tenant_id, {})
+    budget = stated.get(ScopeKind.TENANT, {}).get("", Limits()).nanodollars_per_month
+    left = None if credit is None else await balance_of(tenant_id, credit, AnalyticsUsage(context.analytics))
+    sums = (await AnalyticsUsage(context.analytics).totals(tenant_id, month.start, month.end)).values()
+    return {
+        "prepaid": left is not None,
+        "month": str(month),
+        **money("granted", None if left is None else left.granted_nanodollars),
+        **money("spent", None if left is None else left.spent_nanodollars),
+        **money("left", None if left is None else left.left_nanodollars),
+        **money("month_spent", sum(each.cost_nanodollars for each in sums)),
+        **money("month_budget", budget),
+    }
 
-    async def list_all(self, call: OperationInput) -> Any:
-        tenant_id = call.path["tenant_id"]
-        statement = select(*CreditEntryRow.__table__.columns).where(CreditEntryRow.tenant_id == tenant_id)
-        query = {**call.query, "tenant_id": tenant_id}
-        async with self._context.reading() as connection:
-            await require_tenant(connection, tenant_id)
-            return await _BY_AGE.page(connection, statement, query, self._context.cursors, _wire)
 
-    async def grant(self, change: Change, call: OperationInput) -> Any:
-        body: Grant = call.body
-        tenant = await self._context.tenants(change).tenant(call.path["tenant_id"])
-        key = body.idempotency_key or f"admin-{uuid.uuid4()}"
-        await lock_books(change.connection)
-        known = await find_entry(change.connection, tenant.id, key)
-        entry = await add_entry(change.connection, tenant.id, body.nanodollars, body.reason, key, change.at)
-        wire = _wire(entry)
-        before = None if known is None else wire
-        change.record("grant", "credit", entry.id, tenant_id=tenant.id, before=before, after=wire)
-        return wire
+@ROUTES.get(_ENTRIES, READERS, page_of("CreditPage", ENTRY), query=PAGE_QUERY)
+async def list_credit(context: AdminContext, call: OperationInput) -> Any:
+    """List a tenant's credit grants and corrections, by age."""
+    tenant_id = call.path["tenant_id"]
+    statement = select(*CreditEntryRow.__table__.columns).where(CreditEntryRow.tenant_id == tenant_id)
+    query = {**call.query, "tenant_id": tenant_id}
+    async with context.reading() as connection:
+        await require_tenant(connection, tenant_id)
+        return await _BY_AGE.page(connection, statement, query, context.cursors, _wire)
+
+
+@ROUTES.write(
+    "POST",
+    _ENTRIES,
+    FINANCE,
+    ENTRY,
+    body=Record(
+        "Grant",
+        Grant,
+        {
+            "nanodollars": Member(Integer(-MAX_NANODOLLARS, MAX_NANODOLLARS), "Not 0."),
+            "reason": Member(Text(MAX_TEXT_CHARS)),
+        },
+    ),
+    status=201,
+)
+async def grant_credit(context: AdminContext, change: Change, call: OperationInput) -> Any:
+    """Grant credit; a negative amount is a correction. A tenant is prepaid from its first grant on."""
+    body: Grant = call.body
+    tenant = await context.tenants(change).tenant(call.path["tenant_id"])
+    key = body.idempotency_key or f"admin-{uuid.uuid4()}"
+    await lock_books(change.connection)
+    known = await find_entry(change.connection, tenant.id, key)
+    entry = await add_entry(change.connection, tenant.id, body.nanodollars, body.reason, key, change.at)
+    wire = _wire(entry)
+    before = None if known is None else wire
+    return change.record("grant", "credit", entry.id, tenant_id=tenant.id, before=before, after=wire)
 
 
 def _wire(entry: CreditEntry | Any) -> dict[str, Any]:
@@ -108,47 +126,3 @@ def _wire(entry: CreditEntry | Any) -> dict[str, Any]:
         "created_at": instant(entry.created_at),
         **money("amount", entry.amount_nanodollars),
     }
-
-
-def credit_routes(context: AdminContext) -> list[Route]:
-    credit = CreditEntries(context)
-    entries = "/tenants/{tenant_id}/credit"
-    return [
-        Route(
-            name="readBalance",
-            about="What is left of a tenant's credit, and what it has spent this month of its budget.",
-            method="GET",
-            path="/tenants/{tenant_id}/balance",
-            allowed=READERS,
-            answer=BALANCE,
-            read=credit.balance,
-        ),
-        Route(
-            name="listCredit",
-            about="List what a tenant was granted, and corrections, by age.",
-            method="GET",
-            path=entries,
-            allowed=READERS,
-            query=PAGE_QUERY,
-            answer=page_of("CreditPage", ENTRY),
-            read=credit.list_all,
-        ),
-        Route(
-            name="grantCredit",
-            about="Grant credit, or correct by an amount below 0. From its first entry on a tenant is prepaid.",
-            method="POST",
-            path=entries,
-            allowed=FINANCE,
-            body=Record(
-                "Grant",
-                Grant,
-                {
-                    "nanodollars": Member(Integer(-MAX_NANODOLLARS, MAX_NANODOLLARS), "Not 0."),
-                    "reason": Member(Text(MAX_TEXT_CHARS)),
-                },
-            ),
-            answer=ENTRY,
-            status=201,
-            write=credit.grant,
-        ),
-    ]

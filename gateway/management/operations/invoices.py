@@ -5,12 +5,11 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from gateway.billing import render
+from gateway.billing import invoicing, render
 from gateway.billing.books import MAX_TEXT_CHARS, lock_books
 from gateway.billing.errors import InvalidMonth, UnknownInvoice
 from gateway.billing.invoices import Draft, Invoice
 from gateway.billing.invoicing import InvoiceStore as StoredInvoices
-from gateway.billing.invoicing import credit_invoice, find_final, make_invoice
 from gateway.billing.money import MAX_NANODOLLARS
 from gateway.billing.month import Month
 from gateway.billing.tables import CreditNoteRow, InvoiceRow
@@ -18,7 +17,7 @@ from gateway.management.operations.change import Change
 from gateway.management.operations.context import AdminContext
 from gateway.management.operations.paging import PAGE_QUERY, Listing, page_of
 from gateway.management.operations.roles import FINANCE, READERS
-from gateway.management.operations.routes import PATH_KINDS, Document, Documents, OperationInput, Route
+from gateway.management.operations.routes import PATH_KINDS, Document, Documents, OperationInput, Routes
 from gateway.management.operations.schema import (
     Choice,
     Instant,
@@ -59,23 +58,23 @@ _LINE_MEMBERS: dict[str, Member | Kind] = {
 _NOTE_MEMBERS: dict[str, Member | Kind] = {
     "number": NUMBER,
     "invoice": NUMBER,
-    "line": nullable(Integer(1), "Null: of the whole invoice."),
+    "line": nullable(Integer(1), "Null: the whole invoice."),
     "reason": Text(MAX_TEXT_CHARS),
     "created_at": Instant(),
 }
 CREDIT_NOTE = answer("CreditNote", _NOTE_MEMBERS | money_members("amount"))
 _INVOICE_MEMBERS: dict[str, Member | Kind] = {
-    "number": nullable(NUMBER, "Null: a draft, which still changes."),
+    "number": nullable(NUMBER, "Null: a draft."),
     "finalised_at": nullable(Instant()),
     "tenant": TENANT_NAME,
     "tenant_id": TENANT_ID,
     "month": MONTH,
     "lines": ListOf(answer("InvoiceLine", _LINE_MEMBERS | money_members("amount")), MAX_LINES),
     "events": _COUNT,
-    "digest": Member(Text(32, 32), "Of all events."),
+    "digest": Member(Text(32, 32), "Digest of all events."),
     "credit_notes": ListOf(CREDIT_NOTE, MAX_LINES),
-    "discrepancies": Member(ListOf(Text(1000), MAX_LINES), "Lines of a draft that do not add up."),
-    "open_months": Member(ListOf(MONTH, 1000), "Earlier months with usage and without an invoice."),
+    "discrepancies": Member(ListOf(Text(1000), MAX_LINES), "Discrepancies of a draft."),
+    "open_months": Member(ListOf(MONTH, 1000), "Earlier months with usage that have no invoice."),
 }
 INVOICE = answer("Invoice", _INVOICE_MEMBERS | money_members("total") | money_members("due"))
 _SUMMARY_MEMBERS: dict[str, Member | Kind] = {
@@ -101,72 +100,117 @@ class Credit:
     line: int | None
 
 
-class Invoices:
-    """Handlers."""
+ROUTES = Routes()
+_OF_TENANT = "/tenants/{tenant_id}/invoices"
 
-    def __init__(self, context: AdminContext) -> None:
-        self._context = context
-        self._stored = StoredInvoices(context.database)
 
-    async def list_all(self, call: OperationInput) -> Any:
-        credited = (
-            select(func.coalesce(func.sum(CreditNoteRow.amount_nanodollars), 0))
-            .where(CreditNoteRow.invoice_number == InvoiceRow.number)
-            .scalar_subquery()
-        )
-        statement = select(*InvoiceRow.__table__.columns, credited.label("credited"))
-        for name in ("tenant_id", "month"):
-            if call.query[name] is not None:
-                statement = statement.where(getattr(InvoiceRow, name) == call.query[name])
-        async with self._context.reading() as connection:
-            return await _BY_NUMBER.page(connection, statement, call.query, self._context.cursors, _summary)
+@ROUTES.get(
+    "/invoices",
+    READERS,
+    page_of("InvoicePage", SUMMARY),
+    query={**PAGE_QUERY, "tenant_id": optional(TENANT_ID), "month": optional(MONTH)},
+)
+async def list_invoices(context: AdminContext, call: OperationInput) -> Any:
+    """List final invoices by number."""
+    credited = (
+        select(func.coalesce(func.sum(CreditNoteRow.amount_nanodollars), 0))
+        .where(CreditNoteRow.invoice_number == InvoiceRow.number)
+        .scalar_subquery()
+    )
+    statement = select(*InvoiceRow.__table__.columns, credited.label("credited"))
+    for name in ("tenant_id", "month"):
+        if call.query[name] is not None:
+            statement = statement.where(getattr(InvoiceRow, name) == call.query[name])
+    async with context.reading() as connection:
+        return await _BY_NUMBER.page(connection, statement, call.query, context.cursors, _summary)
 
-    async def read(self, call: OperationInput) -> Any:
-        invoice = await self._stored.get(call.path["invoice_number"])
-        match call.query["format"]:
-            case "csv":
-                return Document(render.as_csv(invoice).encode(), _MEDIA_TYPES["csv"])
-            case "html":
-                return Document(render.as_html(invoice).encode(), _MEDIA_TYPES["html"])
-            case _:
-                return _wire(invoice)
 
-    async def draft(self, call: OperationInput) -> Any:
-        name = await self._tenant_name(call)
-        return _wire(await self._context.invoicing.draft(name, _month_in_path(call)))
+@ROUTES.get(
+    "/invoices/{invoice_number}",
+    READERS,
+    Documents(INVOICE, tuple(each.partition(";")[0] for each in _MEDIA_TYPES.values())),
+    query={"format": optional(Choice(("json", "csv", "html")))},
+)
+async def read_invoice(context: AdminContext, call: OperationInput) -> Any:
+    """Read a final invoice with its credit notes, as JSON, CSV or a page to print."""
+    invoice = await StoredInvoices(context.database).get(call.path["invoice_number"])
+    match call.query["format"]:
+        case "csv":
+            return Document(render.as_csv(invoice).encode(), _MEDIA_TYPES["csv"])
+        case "html":
+            return Document(render.as_html(invoice).encode(), _MEDIA_TYPES["html"])
+        case _:
+            return _wire(invoice)
 
-    async def prepare(self, call: OperationInput) -> Any:
-        body: Finalising = call.body
-        return await self._context.invoicing.prepare(await self._tenant_name(call), Month.parse(body.month))
 
-    async def finalise(self, change: Change, call: OperationInput) -> Any:
-        invoice = call.prepared
-        if not isinstance(invoice, Invoice):
-            await lock_books(change.connection)
-            invoice = await find_final(change.connection, call.prepared)
-        if invoice is None:
-            invoice = await make_invoice(change.connection, call.prepared, change.at)
-            if invoice is not None:
-                told = money("total", invoice.statement.total_nanodollars) | {"month": str(invoice.statement.month)}
-                change.record("finalise", "invoice", invoice.number, tenant_id=invoice.statement.tenant_id, after=told)
-        return {"invoice": None if invoice is None else _wire(invoice)}
+@ROUTES.get(f"{_OF_TENANT}/{{month}}/draft", READERS, INVOICE)
+async def draft_invoice(context: AdminContext, call: OperationInput) -> Any:
+    """Read the draft of a tenant's invoice for a month, as of now."""
+    name = await _tenant_name(context, call)
+    return _wire(await context.invoicing.draft(name, _month_in_path(call)))
 
-    async def credit(self, change: Change, call: OperationInput) -> Any:
-        body: Credit = call.body
-        number = call.path["invoice_number"]
+
+async def _prepare(context: AdminContext, call: OperationInput) -> Any:
+    body: Finalising = call.body
+    return await context.invoicing.prepare(await _tenant_name(context, call), Month.parse(body.month))
+
+
+@ROUTES.write(
+    "POST",
+    _OF_TENANT,
+    FINANCE,
+    answer("FinalInvoice", {"invoice": nullable(INVOICE, "Null: the month has no usage.")}),
+    body=Record("Finalising", Finalising, {"month": Member(MONTH)}),
+    prepare=_prepare,
+)
+async def finalise_invoice(context: AdminContext, change: Change, call: OperationInput) -> Any:
+    """Finalise a tenant's invoice for a past month. Repeating the request changes nothing."""
+    invoice = call.prepared
+    if not isinstance(invoice, Invoice):
         await lock_books(change.connection)
-        note = await credit_invoice(change.connection, number, body.nanodollars, body.reason, body.line, change.at)
-        tenant_id = await change.connection.scalar(select(InvoiceRow.tenant_id).where(InvoiceRow.number == number))
-        wire = render.note_fields(note)
-        change.record("credit", "invoice", number, tenant_id=tenant_id, after=wire)
-        return wire
+        invoice = await invoicing.find_final(change.connection, call.prepared)
+    if invoice is None:
+        invoice = await invoicing.make_invoice(change.connection, call.prepared, change.at)
+        if invoice is not None:
+            told = money("total", invoice.statement.total_nanodollars) | {"month": str(invoice.statement.month)}
+            change.record("finalise", "invoice", invoice.number, tenant_id=invoice.statement.tenant_id, after=told)
+    return {"invoice": None if invoice is None else _wire(invoice)}
 
-    async def _tenant_name(self, call: OperationInput) -> str:
-        async with self._context.reading() as connection:
-            name = await connection.scalar(select(TenantRow.name).where(TenantRow.id == call.path["tenant_id"]))
-        if name is None:
-            raise UnknownTenant("there is no such tenant")
-        return name
+
+@ROUTES.write(
+    "POST",
+    "/invoices/{invoice_number}/credit-notes",
+    FINANCE,
+    CREDIT_NOTE,
+    body=Record(
+        "Credit",
+        Credit,
+        {
+            "nanodollars": Member(Integer(1, MAX_NANODOLLARS)),
+            "reason": Member(Text(MAX_TEXT_CHARS), "Reason, shown to the tenant."),
+            "line": optional(Integer(1, MAX_LINES), "Line to credit. Default: the whole invoice."),
+        },
+    ),
+    status=201,
+)
+async def credit_invoice(context: AdminContext, change: Change, call: OperationInput) -> Any:
+    """Create a credit note for part of an invoice, or of one of its lines."""
+    body: Credit = call.body
+    number = call.path["invoice_number"]
+    await lock_books(change.connection)
+    note = await invoicing.credit_invoice(
+        change.connection, number, body.nanodollars, body.reason, body.line, change.at
+    )
+    tenant_id = await change.connection.scalar(select(InvoiceRow.tenant_id).where(InvoiceRow.number == number))
+    return change.record("credit", "invoice", number, tenant_id=tenant_id, after=render.note_fields(note))
+
+
+async def _tenant_name(context: AdminContext, call: OperationInput) -> str:
+    async with context.reading() as connection:
+        name = await connection.scalar(select(TenantRow.name).where(TenantRow.id == call.path["tenant_id"]))
+    if name is None:
+        raise UnknownTenant("there is no such tenant")
+    return name
 
 
 def _month_in_path(call: OperationInput) -> Month:
@@ -190,69 +234,3 @@ def _summary(row: Any) -> dict[str, Any]:
         **money("total", row.total_nanodollars),
         **money("due", row.total_nanodollars - int(row.credited)),
     }
-
-
-def invoice_routes(context: AdminContext) -> list[Route]:
-    invoices = Invoices(context)
-    of_tenant = "/tenants/{tenant_id}/invoices"
-    return [
-        Route(
-            name="listInvoices",
-            about="List final invoices by number.",
-            method="GET",
-            path="/invoices",
-            allowed=READERS,
-            query={**PAGE_QUERY, "tenant_id": optional(TENANT_ID), "month": optional(MONTH)},
-            answer=page_of("InvoicePage", SUMMARY),
-            read=invoices.list_all,
-        ),
-        Route(
-            name="readInvoice",
-            about="Read a final invoice with its credit notes, as JSON, CSV or a page to print.",
-            method="GET",
-            path="/invoices/{invoice_number}",
-            allowed=READERS,
-            query={"format": optional(Choice(("json", "csv", "html")))},
-            answer=Documents(INVOICE, tuple(each.partition(";")[0] for each in _MEDIA_TYPES.values())),
-            read=invoices.read,
-        ),
-        Route(
-            name="draftInvoice",
-            about="What a tenant's invoice of a month would be now.",
-            method="GET",
-            path=f"{of_tenant}/{{month}}/draft",
-            allowed=READERS,
-            answer=INVOICE,
-            read=invoices.draft,
-        ),
-        Route(
-            name="finaliseInvoice",
-            about="Make a tenant's invoice of a month that is over, for good. Making it again changes nothing.",
-            method="POST",
-            path=of_tenant,
-            allowed=FINANCE,
-            body=Record("Finalising", Finalising, {"month": Member(MONTH)}),
-            answer=answer("FinalInvoice", {"invoice": nullable(INVOICE, "Null: nothing was used.")}),
-            prepare=invoices.prepare,
-            write=invoices.finalise,
-        ),
-        Route(
-            name="creditInvoice",
-            about="Take back some of an invoice, or of one of its lines.",
-            method="POST",
-            path="/invoices/{invoice_number}/credit-notes",
-            allowed=FINANCE,
-            body=Record(
-                "Credit",
-                Credit,
-                {
-                    "nanodollars": Member(Integer(1, MAX_NANODOLLARS)),
-                    "reason": Member(Text(MAX_TEXT_CHARS), "What the tenant is told."),
-                    "line": optional(Integer(1, MAX_LINES), "Of this line alone."),
-                },
-            ),
-            answer=CREDIT_NOTE,
-            status=201,
-            write=invoices.credit,
-        ),
-    ]

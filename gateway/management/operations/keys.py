@@ -9,7 +9,7 @@ from gateway.management.operations.change import Change
 from gateway.management.operations.context import AdminContext
 from gateway.management.operations.paging import PAGE_QUERY, Listing, page_of
 from gateway.management.operations.roles import ADMINS, READERS
-from gateway.management.operations.routes import OperationInput, Route
+from gateway.management.operations.routes import OperationInput, Routes
 from gateway.management.operations.schema import Instant, Record, optional
 from gateway.management.operations.wire import (
     CREATED_KEY,
@@ -30,8 +30,8 @@ from gateway.tenancy.tables import KeyRow
 DEFAULT_OVERLAP = timedelta(hours=24)
 
 _BY_AGE = Listing("keys", (KeyRow.created_at, KeyRow.public_id))
-_SCOPES = optional(SCOPES, "What it may be used for; everything by default, also what is to come.")
-_MODELS = optional(MODELS, "Which models it may name; all by default.")
+_SCOPES = optional(SCOPES, "Allowed scopes. Default: all, including future ones.")
+_MODELS = optional(MODELS, "Allowed models. Default: all, including future ones.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,155 +42,111 @@ class NewKey:
     expires_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class Rotation:
-    old_valid_until: datetime | None
+ROUTES = Routes()
+_ONE = "/keys/{key_id}"
 
 
-@dataclass(frozen=True, slots=True)
-class Grants:
-    scopes: list[str] | None
-    models: list[str] | None
+@ROUTES.get("/keys", READERS, page_of("KeyPage", KEY), query={**PAGE_QUERY, "tenant_id": optional(TENANT_ID)})
+async def list_keys(context: AdminContext, call: OperationInput) -> Any:
+    """List keys by age, including revoked ones."""
+    statement = KEY_COLUMNS
+    if call.query["tenant_id"] is not None:
+        statement = statement.where(KeyRow.tenant_id == call.query["tenant_id"])
+    async with context.reading() as connection:
+        return await _BY_AGE.page(
+            connection, statement, call.query, context.cursors, lambda row: key_wire(key_record(row))
+        )
 
 
-class Keys:
-    """Handlers."""
+@ROUTES.get(_ONE, READERS, KEY)
+async def read_key(context: AdminContext, call: OperationInput) -> Any:
+    """Read a key."""
+    async with context.reading() as connection:
+        return key_wire(await key_of(connection, call.path["key_id"]))
 
-    def __init__(self, context: AdminContext) -> None:
-        self._context = context
 
-    async def list_all(self, call: OperationInput) -> Any:
-        statement = KEY_COLUMNS
-        if call.query["tenant_id"] is not None:
-            statement = statement.where(KeyRow.tenant_id == call.query["tenant_id"])
-        async with self._context.reading() as connection:
-            return await _BY_AGE.page(
-                connection, statement, call.query, self._context.cursors, lambda row: key_wire(key_record(row))
+@ROUTES.write(
+    "POST",
+    "/tenants/{tenant_id}/keys",
+    ADMINS,
+    CREATED_KEY,
+    body=Record(
+        "NewKey",
+        NewKey,
+        {
+            "name": optional(KEY_NAME, "Purpose of the key."),
+            "scopes": _SCOPES,
+            "models": _MODELS,
+            "expires_at": optional(Instant(), "Expiry. Default: none."),
+        },
+    ),
+    status=201,
+)
+async def create_key(context: AdminContext, change: Change, call: OperationInput) -> Any:
+    """Create a key of a tenant. Only this answer contains the key itself."""
+    body: NewKey = call.body
+    tenants = context.tenants(change)
+    tenant = await tenants.tenant(call.path["tenant_id"])
+    grant = KeyGrant(body.name or "", body.scopes, body.models, body.expires_at)
+    created = await tenants.create_key(tenant, grant)
+    _record(change, "create", None, created.record)
+    return _with_secret(created)
+
+
+@ROUTES.write(
+    "POST",
+    f"{_ONE}/rotate",
+    ADMINS,
+    ROTATED_KEY,
+    body=Record(
+        "Rotation",
+        dict,
+        {
+            "old_valid_until": optional(
+                Instant(),
+                f"Until when the old key opens too, at most {MAX_OVERLAP.days} days from now; a moment that "
+                "has passed ends it at once. 24 hours from now by default.",
             )
+        },
+    ),
+    status=201,
+)
+async def rotate_key(context: AdminContext, change: Change, call: OperationInput) -> Any:
+    """Rotate a key: create a successor with the same name, permissions and limits."""
+    tenants = context.tenants(change)
+    old = await tenants.key(call.path["key_id"])
+    try:
+        retired, created = await tenants.rotate_key(old, call.body["old_valid_until"] or change.at + DEFAULT_OVERLAP)
+    except InvalidExpiry as error:
+        raise invalid("old_valid_until", f"{error}.") from None
+    _record(change, "rotate", old, retired)
+    _record(change, "create", None, created.record)
+    return {"retired": key_wire(retired), "successor": _with_secret(created)}
 
-    async def read(self, call: OperationInput) -> Any:
-        async with self._context.reading() as connection:
-            return key_wire(await key_of(connection, call.path["key_id"]))
 
-    async def create(self, change: Change, call: OperationInput) -> Any:
-        body: NewKey = call.body
-        tenants = self._context.tenants(change)
-        tenant = await tenants.tenant(call.path["tenant_id"])
-        grant = KeyGrant(body.name or "", body.scopes, body.models, body.expires_at)
-        created = await tenants.create_key(tenant, grant)
-        _record(change, "create", None, created.record)
-        return _with_secret(created)
+@ROUTES.write("PUT", f"{_ONE}/grants", ADMINS, KEY, body=Record("Grants", dict, {"scopes": _SCOPES, "models": _MODELS}))
+async def set_key_grants(context: AdminContext, change: Change, call: OperationInput) -> Any:
+    """Replace the permissions of a key. Running gateways apply them within 5 seconds."""
+    tenants = context.tenants(change)
+    before = await tenants.key(call.path["key_id"])
+    after = await tenants.set_grants(before, **call.body)
+    return _record(change, "set_grants", before, after)
 
-    async def rotate(self, change: Change, call: OperationInput) -> Any:
-        body: Rotation = call.body
-        tenants = self._context.tenants(change)
-        old = await tenants.key(call.path["key_id"])
-        try:
-            retired, created = await tenants.rotate_key(old, body.old_valid_until or change.at + DEFAULT_OVERLAP)
-        except InvalidExpiry as error:
-            raise invalid("old_valid_until", f"{error}.") from None
-        _record(change, "rotate", old, retired)
-        _record(change, "create", None, created.record)
-        return {"retired": key_wire(retired), "successor": _with_secret(created)}
 
-    async def set_grants(self, change: Change, call: OperationInput) -> Any:
-        body: Grants = call.body
-        tenants = self._context.tenants(change)
-        before = await tenants.key(call.path["key_id"])
-        after = await tenants.set_grants(before, body.scopes, body.models)
-        return _record(change, "set_grants", before, after)
-
-    async def revoke(self, change: Change, call: OperationInput) -> Any:
-        tenants = self._context.tenants(change)
-        before = await tenants.key(call.path["key_id"])
-        return _record(change, "revoke", before, await tenants.revoke_key(before))
+@ROUTES.write("POST", f"{_ONE}/revoke", ADMINS, KEY)
+async def revoke_key(context: AdminContext, change: Change, call: OperationInput) -> Any:
+    """Revoke a key permanently. It is rejected within 5 seconds."""
+    tenants = context.tenants(change)
+    before = await tenants.key(call.path["key_id"])
+    return _record(change, "revoke", before, await tenants.revoke_key(before))
 
 
 def _record(change: Change, action: str, before: KeyRecord | None, after: KeyRecord) -> dict[str, Any]:
     """Add the audit entry and return the answer."""
-    wire = key_wire(after)
     earlier = None if before is None else key_wire(before)
-    change.record(action, "key", after.public_id, tenant_id=after.tenant_id, before=earlier, after=wire)
-    return wire
+    wire = key_wire(after)
+    return change.record(action, "key", after.public_id, tenant_id=after.tenant_id, before=earlier, after=wire)
 
 
 def _with_secret(created: CreatedKey) -> dict[str, Any]:
     return key_wire(created.record) | {"key": created.plaintext}
-
-
-def key_routes(context: AdminContext) -> list[Route]:
-    keys = Keys(context)
-    one = "/keys/{key_id}"
-    return [
-        Route(
-            name="createKey",
-            about="Create a key of a tenant. The key itself is in this answer and nowhere else.",
-            method="POST",
-            path="/tenants/{tenant_id}/keys",
-            allowed=ADMINS,
-            body=Record(
-                "NewKey",
-                NewKey,
-                {
-                    "name": optional(KEY_NAME, "What it is for."),
-                    "scopes": _SCOPES,
-                    "models": _MODELS,
-                    "expires_at": optional(Instant(), "When it ends by itself."),
-                },
-            ),
-            answer=CREATED_KEY,
-            status=201,
-            write=keys.create,
-        ),
-        Route(
-            name="listKeys",
-            about="List keys by age, revoked ones too.",
-            method="GET",
-            path="/keys",
-            allowed=READERS,
-            query={**PAGE_QUERY, "tenant_id": optional(TENANT_ID)},
-            answer=page_of("KeyPage", KEY),
-            read=keys.list_all,
-        ),
-        Route(name="readKey", about="Read a key.", method="GET", path=one, allowed=READERS, answer=KEY, read=keys.read),
-        Route(
-            name="rotateKey",
-            about="Give a key a successor with the same name, grants and limits, and the old one some time more.",
-            method="POST",
-            path=f"{one}/rotate",
-            allowed=ADMINS,
-            body=Record(
-                "Rotation",
-                Rotation,
-                {
-                    "old_valid_until": optional(
-                        Instant(),
-                        f"Until when the old key opens too, at most {MAX_OVERLAP.days} days from now; a moment that "
-                        "has passed ends it at once. 24 hours from now by default.",
-                    )
-                },
-            ),
-            answer=ROTATED_KEY,
-            status=201,
-            write=keys.rotate,
-        ),
-        Route(
-            name="setKeyGrants",
-            about="Say anew what a key may do. Running gateways follow within 5 seconds.",
-            method="PUT",
-            path=f"{one}/grants",
-            allowed=ADMINS,
-            body=Record("Grants", Grants, {"scopes": _SCOPES, "models": _MODELS}),
-            answer=KEY,
-            write=keys.set_grants,
-        ),
-        Route(
-            name="revokeKey",
-            about="Refuse a key, within 5 seconds, for good.",
-            method="POST",
-            path=f"{one}/revoke",
-            allowed=ADMINS,
-            answer=KEY,
-            write=keys.revoke,
-        ),
-    ]

@@ -32,7 +32,7 @@ def require_role(route: Route, administrator: Administrator) -> None:
     if administrator.role not in route.allowed:
         raise APIError(
             403,
-            f"A key of role {administrator.role} may not do this: {', '.join(sorted(route.allowed))} may.",
+            f"The role {administrator.role} does not allow this. Allowed: {', '.join(sorted(route.allowed))}.",
             code="role_not_allowed",
         )
 

@@ -29,8 +29,8 @@ _TAG_BYTES = 16
 
 PAGE_QUERY: Mapping[str, Member] = MappingProxyType(
     {
-        "limit": optional(Integer(1, MAX_PAGE), f"How many items at most; {DEFAULT_PAGE} by default."),
-        "cursor": optional(Text(_MAX_CURSOR_CHARS), "`next_cursor` of the page before; the same filters apply."),
+        "limit": optional(Integer(1, MAX_PAGE), f"Maximum number of items. Default: {DEFAULT_PAGE}."),
+        "cursor": optional(Text(_MAX_CURSOR_CHARS), "`next_cursor` of the previous page, with the same filters."),
     }
 )
 
@@ -41,7 +41,7 @@ def page_of(name: str, item: Kind) -> Record[dict[str, Any]]:
         name,
         {
             "data": ListOf(item, MAX_PAGE),
-            "next_cursor": nullable(Text(_MAX_CURSOR_CHARS), "Ask for the next page with it; null on the last."),
+            "next_cursor": nullable(Text(_MAX_CURSOR_CHARS), "Cursor of the next page; null on the last page."),
         },
     )
 

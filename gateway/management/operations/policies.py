@@ -108,8 +108,9 @@ class Policy:
             after = call.body(before)
             await self.table.write(change.connection, tenant.id, after)
             told = [self.wire(before), self.wire(after)]
-            change.record("replace", self.resource, tenant.id, tenant_id=tenant.id, before=told[0], after=told[1])
-            return told[1]
+            return change.record(
+                "replace", self.resource, tenant.id, tenant_id=tenant.id, before=told[0], after=told[1]
+            )
 
         common: dict[str, Any] = {"path": f"/tenants/{{tenant_id}}/{self.path}", "answer": answered}
         return [
@@ -186,7 +187,7 @@ POLICIES = (
     ),
     Policy(
         name="session",
-        title="Sessions",
+        title="Session",
         schema="SessionWindow",
         path="session-window",
         resource="session_window",

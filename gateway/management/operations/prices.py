@@ -19,7 +19,7 @@ from gateway.management.operations.change import SETTINGS, Change, Changes
 from gateway.management.operations.context import AdminContext
 from gateway.management.operations.paging import PAGE_QUERY, Listing, page_of
 from gateway.management.operations.roles import FINANCE, READERS
-from gateway.management.operations.routes import OperationInput, Route
+from gateway.management.operations.routes import OperationInput, Routes
 from gateway.management.operations.schema import Instant, Integer, Kind, ListOf, Member, Record, Text, answer, optional
 from gateway.management.operations.timestamps import instant
 from gateway.management.operations.wire import MODEL_NAME
@@ -42,7 +42,7 @@ for _name in PRICED:
 PRICE = answer(
     "PriceVersion",
     _PRICE_MEMBERS
-    | {"multipliers": Member(ListOf(_MULTIPLIER, MAX_MULTIPLIERS), "Of the classes that do not pay the plain price.")},
+    | {"multipliers": Member(ListOf(_MULTIPLIER, MAX_MULTIPLIERS), "Of the classes that pay another price.")},
 )
 
 
@@ -62,31 +62,54 @@ class NewPrice:
     effective_from: datetime | None
 
 
-class Prices:
-    """Handlers."""
+ROUTES = Routes()
+_NEW_MULTIPLIER = Record("NewMultiplier", ClassMultiplier, {"tier": Member(_CLASS), "multiplier": Member(_NUMBER)})
+_PER_MILLION = "Dollars per million tokens."
 
-    def __init__(self, context: AdminContext) -> None:
-        self._context = context
 
-    async def list_all(self, call: OperationInput) -> Any:
-        statement = select(PriceVersionRow.id, PriceVersionRow.model, PriceVersionRow.effective_from)
-        if call.query["model"] is not None:
-            statement = statement.where(PriceVersionRow.model == call.query["model"])
-        async with self._context.reading() as connection:
-            versions = {version.id: version for version in await read_versions(connection)}
-            return await _NEWEST.page(
-                connection, statement, call.query, self._context.cursors, lambda row: _wire(versions[row.id])
-            )
+@ROUTES.get("/prices", READERS, page_of("PricePage", PRICE), query={**PAGE_QUERY, "model": optional(MODEL_NAME)})
+async def list_prices(context: AdminContext, call: OperationInput) -> Any:
+    """List past, current and future prices, by model and start."""
+    statement = select(PriceVersionRow.id, PriceVersionRow.model, PriceVersionRow.effective_from)
+    if call.query["model"] is not None:
+        statement = statement.where(PriceVersionRow.model == call.query["model"])
+    async with context.reading() as connection:
+        versions = {version.id: version for version in await read_versions(connection)}
+        return await _NEWEST.page(
+            connection, statement, call.query, context.cursors, lambda row: _wire(versions[row.id])
+        )
 
-    async def create(self, change: Change, call: OperationInput) -> Any:
-        body: NewPrice = call.body
-        if body.model in self._context.declared_prices:
-            raise APIError(409, "The settings state this model's price: change it there.", code="price_is_declared")
-        terms = _terms(body)
-        await lock_books(change.connection)
-        version = _wire(await add_version(change.connection, terms, body.effective_from, change.at))
-        change.record("create", "price", version["id"][:128], after=version)
-        return version
+
+@ROUTES.write(
+    "POST",
+    "/prices",
+    FINANCE,
+    PRICE,
+    body=Record(
+        "NewPrice",
+        NewPrice,
+        {
+            "model": Member(MODEL_NAME),
+            "input": Member(_NUMBER, _PER_MILLION),
+            "cached_input": optional(_NUMBER, "Price of prompt tokens from the prefix cache. Default: as input."),
+            "output": Member(_NUMBER, _PER_MILLION),
+            "multipliers": optional(
+                ListOf(_NEW_MULTIPLIER, MAX_MULTIPLIERS), "Multipliers by class. Default: premium 3, others 1."
+            ),
+            "effective_from": optional(Instant(), "Default: now."),
+        },
+    ),
+    status=201,
+)
+async def create_price(context: AdminContext, change: Change, call: OperationInput) -> Any:
+    """Set the price of a model from a given time on. Earlier usage keeps its price."""
+    body: NewPrice = call.body
+    if body.model in context.declared_prices:
+        raise APIError(409, "The settings define this model's price. Change it there.", code="price_is_declared")
+    terms = _terms(body)
+    await lock_books(change.connection)
+    version = _wire(await add_version(change.connection, terms, body.effective_from, change.at))
+    return change.record("create", "price", version["id"][:128], after=version)
 
 
 async def declare_prices(changes: Changes, prices: Mapping[str, Sequence[Decimal]]) -> tuple[PriceVersion, ...]:
@@ -112,7 +135,7 @@ def _terms(body: NewPrice) -> PriceTerms:
     """
     multipliers = {each.tier: Decimal(each.multiplier) for each in body.multipliers or ()}
     if len(multipliers) < len(body.multipliers or ()):
-        raise invalid("multipliers", "A class is given twice.")
+        raise invalid("multipliers", "Duplicate class.")
     try:
         return PriceTerms.from_dollars(
             body.model,
@@ -139,45 +162,3 @@ def _wire(version: PriceVersion) -> dict[str, Any]:
     return said | {
         "multipliers": [{"tier": tier, "multiplier": f"{each:f}"} for tier, each in sorted(terms.multipliers.items())]
     }
-
-
-def price_routes(context: AdminContext) -> list[Route]:
-    prices = Prices(context)
-    multiplier = Record("NewMultiplier", ClassMultiplier, {"tier": Member(_CLASS), "multiplier": Member(_NUMBER)})
-    per_million = "Dollars per million tokens."
-    return [
-        Route(
-            name="listPrices",
-            about="List all prices, past and to come, by model and start.",
-            method="GET",
-            path="/prices",
-            allowed=READERS,
-            query={**PAGE_QUERY, "model": optional(MODEL_NAME)},
-            answer=page_of("PricePage", PRICE),
-            read=prices.list_all,
-        ),
-        Route(
-            name="createPrice",
-            about="Have a model cost this from an instant on. What was used before keeps its price.",
-            method="POST",
-            path="/prices",
-            allowed=FINANCE,
-            body=Record(
-                "NewPrice",
-                NewPrice,
-                {
-                    "model": Member(MODEL_NAME),
-                    "input": Member(_NUMBER, per_million),
-                    "cached_input": optional(_NUMBER, "Of prompts, what the prefix cache had; as input by default."),
-                    "output": Member(_NUMBER, per_million),
-                    "multipliers": optional(
-                        ListOf(multiplier, MAX_MULTIPLIERS), "By class; premium 3 and any other 1 by default."
-                    ),
-                    "effective_from": optional(Instant(), "Now by default."),
-                },
-            ),
-            answer=PRICE,
-            status=201,
-            write=prices.create,
-        ),
-    ]

@@ -13,7 +13,7 @@ from gateway.http.errors import APIError
 from gateway.management.operations.context import AdminContext
 from gateway.management.operations.paging import DEFAULT_PAGE, PAGE_QUERY, Cursors, described, page_of
 from gateway.management.operations.roles import READERS
-from gateway.management.operations.routes import OperationInput, Route
+from gateway.management.operations.routes import OperationInput, Routes
 from gateway.management.operations.schema import (
     Choice,
     Instant,
@@ -42,7 +42,7 @@ _RECOMPUTED = answer("Recomputed", {"tier": Text(255, 0), "engine_ns": _AMOUNT})
 _REQUEST_MEMBERS: dict[str, Member | Kind] = {
     "event_id": Text(36),
     "request_id": Text(255, 0),
-    "occurred_at": Member(Instant(), "When it ended."),
+    "occurred_at": Member(Instant(), "End of the request."),
     "tenant_id": Text(255, 0),
     "key_id": Text(255, 0),
     "tier": Text(255, 0),
@@ -61,7 +61,7 @@ _REQUEST_MEMBERS: dict[str, Member | Kind] = {
     "ttft_ms": nullable(_AMOUNT),
     "total_latency_ms": _AMOUNT,
     "queue_ms": _AMOUNT,
-    "paused_ms": Member(_AMOUNT, "For so long it stood still as its client did not read."),
+    "paused_ms": Member(_AMOUNT, "Time for which it was paused because its client did not read."),
     "engine_ns": _AMOUNT,
     "preemptions": _AMOUNT,
     "price_version": Text(255, 0),
@@ -70,12 +70,12 @@ REQUEST = answer("Request", _REQUEST_MEMBERS | money_members("cost"))
 
 _REST_MEMBERS: dict[str, Member | Kind] = {
     "source": Member(Text(255, 0), "The journal that wrote its usage event."),
-    "sequence": Member(_AMOUNT, "Its place there."),
+    "sequence": Member(_AMOUNT, "Sequence number in that journal."),
     "schema_version": _AMOUNT,
     "model_version": Text(255, 0),
     "adapter_id": Text(255, 0),
     "recomputed": Member(
-        ListOf(_RECOMPUTED, _MAX_CLASSES), "What it had to repeat after preemptions, by the class that each was for."
+        ListOf(_RECOMPUTED, _MAX_CLASSES), "Engine time repeated after preemptions, by the class that caused it."
     ),
 }
 REQUEST_DETAIL = answer("RequestDetail", _REQUEST_MEMBERS | money_members("cost") | _REST_MEMBERS)
@@ -132,25 +132,25 @@ async def request_answer(
     window = TimeRange(unix_ms(start), unix_ms(end) + 1)
     page = await events(analytics, window, only=only, marked={Mark.REQUEST: request_id}, newest_first=True, limit=1)
     if not page.events:
-        raise APIError(404, "There is no usage of such a request, or it has not come in yet.", code="request_not_found")
+        raise APIError(404, "No usage of this request, or not yet available.", code="request_not_found")
     return _detail(page.events[0])
 
 
-class RequestReports:
-    """Handlers."""
+ROUTES = Routes()
 
-    def __init__(self, context: AdminContext) -> None:
-        self._context = context
 
-    async def list_all(self, call: OperationInput) -> Any:
-        context = self._context
-        return await requests_answer(context.analytics, context.cursors, call.query, only_of(call.query), context.now())
+@ROUTES.get("/requests", READERS, page_of("RequestPage", REQUEST), query=LIST_QUERY)
+async def list_requests(context: AdminContext, call: OperationInput) -> Any:
+    """List requests, newest first."""
+    return await requests_answer(context.analytics, context.cursors, call.query, only_of(call.query), context.now())
 
-    async def read(self, call: OperationInput) -> Any:
-        context = self._context
-        return await request_answer(
-            context.analytics, call.path["request_id"], call.query["near"], only_of(call.query), context.now()
-        )
+
+@ROUTES.get("/requests/{request_id}", READERS, REQUEST_DETAIL, query=ONE_QUERY)
+async def read_request(context: AdminContext, call: OperationInput) -> Any:
+    """Read the details of a request. They are available a few seconds after its end."""
+    return await request_answer(
+        context.analytics, call.path["request_id"], call.query["near"], only_of(call.query), context.now()
+    )
 
 
 def _next(cursors: Cursors, listing: str, cursor: EventCursor, end: datetime) -> str:
@@ -172,29 +172,3 @@ def _detail(event: Mapping[str, Any]) -> dict[str, Any]:
     rest = {name: event[name] for name in _REST_MEMBERS if name in event}
     recomputed = [{"tier": tier, "engine_ns": ns} for tier, ns in sorted(event["recompute_ns"].items())]
     return _request(event) | rest | {"recomputed": recomputed}
-
-
-def request_routes(context: AdminContext) -> list[Route]:
-    reports = RequestReports(context)
-    return [
-        Route(
-            name="listRequests",
-            about="List requests, the newest first.",
-            method="GET",
-            path="/requests",
-            allowed=READERS,
-            query=LIST_QUERY,
-            answer=page_of("RequestPage", REQUEST),
-            read=reports.list_all,
-        ),
-        Route(
-            name="readRequest",
-            about="Read all that is known of one request. Its usage comes in some seconds after its end.",
-            method="GET",
-            path="/requests/{request_id}",
-            allowed=READERS,
-            query=ONE_QUERY,
-            answer=REQUEST_DETAIL,
-            read=reports.read,
-        ),
-    ]

@@ -11,7 +11,7 @@ from gateway.common.timestamps import unix_ms, utc_from_ms
 from gateway.http.errors import invalid
 from gateway.management.operations.context import AdminContext
 from gateway.management.operations.roles import READERS
-from gateway.management.operations.routes import OperationInput, Route
+from gateway.management.operations.routes import OperationInput, Routes
 from gateway.management.operations.schema import Choice, Instant, Integer, Kind, ListOf, Member, Text, answer, optional
 from gateway.management.operations.timestamps import instant
 from gateway.management.operations.usage import WINDOW_QUERY, window_of
@@ -79,19 +79,10 @@ def _share(each: Routed) -> dict[str, Any]:
     }
 
 
-def route_share_routes(context: AdminContext) -> list[Route]:
-    async def read(call: OperationInput) -> Any:
-        return await shares_answer(context.analytics, call.query, context.now())
+ROUTES = Routes()
 
-    return [
-        Route(
-            name="readRouteShares",
-            about="How many requests each model answered in each bucket of time, by the reason why it was this one.",
-            method="GET",
-            path="/routing/shares",
-            allowed=READERS,
-            query=QUERY,
-            answer=SHARES,
-            read=read,
-        )
-    ]
+
+@ROUTES.get("/routing/shares", READERS, SHARES, query=QUERY)
+async def read_route_shares(context: AdminContext, call: OperationInput) -> Any:
+    """Read the number of requests that each model answered over time, by the reason of its selection."""
+    return await shares_answer(context.analytics, call.query, context.now())

@@ -4,12 +4,17 @@ tries it with every role."""
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from inspect import getdoc
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from gateway.management.operations.change import Change
+from gateway.management.operations.context import AdminContext
 from gateway.management.operations.roles import Administrator, Role
 from gateway.management.operations.schema import Kind, Member, Record, Text
+
+H = TypeVar("H", bound=Callable[..., Awaitable[Any]])
 
 PREFIX = "/admin/v1"
 
@@ -89,3 +94,64 @@ class Route:
         assert (self.method == "GET") == (self.read is not None), f"{self.name}: GET reads, everything else writes"
         assert set(self.path_names) <= PATH_KINDS.keys(), self.name
         assert self.allowed, f"{self.name}: nobody may"
+
+
+Body = Record[Any] | Callable[[AdminContext], Record[Any]] | None
+Query = Mapping[str, Member] | Callable[[AdminContext], Mapping[str, Member]]
+"""A function of the context where it depends on the settings."""
+
+
+class Routes:
+    """The routes of a module, each declared by a decorator of its handler, a function of the context and the input (and
+    of the change, for a write). `list_tenants` has the name `listTenants`; the first paragraph of its docstring is its
+    `about`."""
+
+    def __init__(self) -> None:
+        self._declared: list[Callable[[AdminContext], Route]] = []
+
+    def get(
+        self, path: str, allowed: frozenset[Role], answer: Kind | Documents, *, query: Query = MappingProxyType({})
+    ) -> Callable[[H], H]:
+        """Declare a read."""
+        return self._declare("read", method="GET", path=path, allowed=allowed, answer=answer, query=query)
+
+    def write(
+        self,
+        method: str,
+        path: str,
+        allowed: frozenset[Role],
+        answer: Kind | Documents,
+        *,
+        body: Body = None,
+        status: int = 200,
+        prepare: Callable[[AdminContext, OperationInput], Awaitable[Any]] | None = None,
+    ) -> Callable[[H], H]:
+        """Declare a write."""
+        declared = {"method": method, "path": path, "allowed": allowed, "answer": answer, "status": status}
+        return self._declare("write", prepare, body=body, **declared)
+
+    def bind(self, context: AdminContext) -> list[Route]:
+        """The routes with their handlers on a context, as declared."""
+        return [bind(context) for bind in self._declared]
+
+    def _declare(
+        self, does: str, prepare: Callable[..., Awaitable[Any]] | None = None, **declared: Any
+    ) -> Callable[[H], H]:
+        def declare(handler: H) -> H:
+            def bind(context: AdminContext) -> Route:
+                members = {name: each(context) if callable(each) else each for name, each in declared.items()}
+                bound: dict[str, Any] = {does: partial(handler, context)}
+                if prepare is not None:
+                    bound["prepare"] = partial(prepare, context)
+                return Route(**_described(handler), **members, **bound)
+
+            self._declared.append(bind)
+            return handler
+
+        return declare
+
+
+def _described(handler: Callable[..., Any]) -> dict[str, Any]:
+    first, *others = handler.__name__.split("_")
+    about = (getdoc(handler) or "").partition("\n\n")[0]
+    return {"name": first + "".join(map(str.capitalize, others)), "about": " ".join(about.split())}

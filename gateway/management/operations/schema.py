@@ -57,7 +57,7 @@ class Text:
         if not self.min_chars <= len(text) <= self.max_chars:
             raise invalid(path, f"{path} must have {self.min_chars} to {self.max_chars} characters.")
         if not text.isprintable():
-            raise invalid(path, f"{path} must be printable characters.")
+            raise invalid(path, f"{path} must consist of printable characters.")
         if self.pattern is not None and not re.fullmatch(self.pattern, text):
             raise invalid(path, f"{path} must match {self.pattern}.")
         return text
@@ -133,7 +133,7 @@ class Instant:
                 return datetime.fromisoformat(text.upper()).astimezone(UTC)
         except (ValueError, OverflowError):  # the 30th of February; before the year 1
             pass
-        raise invalid(path, f"{path} must be a moment as RFC 3339 writes it, as in 2026-01-02T12:00:00Z.")
+        raise invalid(path, f"{path} must be an RFC 3339 timestamp, such as 2026-01-02T12:00:00Z.")
 
     def from_text(self, text: str) -> object:
         return text

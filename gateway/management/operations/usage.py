@@ -11,7 +11,7 @@ from gateway.common.timestamps import unix_ms, utc_from_ms
 from gateway.http.errors import invalid
 from gateway.management.operations.context import AdminContext
 from gateway.management.operations.roles import READERS
-from gateway.management.operations.routes import OperationInput, Route
+from gateway.management.operations.routes import OperationInput, Routes
 from gateway.management.operations.schema import (
     Choice,
     Instant,
@@ -56,7 +56,7 @@ _FILTER_DIMENSIONS = {
 
 _POINT_MEMBERS: dict[str, Member | Kind] = {
     "start": Instant(),
-    **{word: nullable(Text(255, 0), "Null: not told apart.") for word in _WORDS},
+    **{word: nullable(Text(255, 0), "Null: not grouped by it.") for word in _WORDS},
     **dict.fromkeys(_COUNTS, _AMOUNT),
 }
 _USAGE_MEMBERS: dict[str, Member | Kind] = {
@@ -102,7 +102,7 @@ async def usage_answer(
     by = {word: _WORDS[word] for word in query["by"] or ()}
     points = await series(analytics, grain, window, by=by.values(), only=only)
     if len(points) > MAX_POINTS:
-        raise invalid("by", f"{len(points)} points are over {MAX_POINTS}: filter, or tell less apart.")
+        raise invalid("by", f"{len(points)} points exceed the maximum of {MAX_POINTS}. Filter, or group by less.")
     return {
         "start": instant(utc_from_ms(window.start_ms)),
         "end": instant(utc_from_ms(window.end_ms)),
@@ -115,14 +115,13 @@ def only_of(query: Mapping[str, Any]) -> dict[Dimension, str]:
     return {_FILTER_DIMENSIONS[name]: query[name] for name in FILTERS if query.get(name) is not None}
 
 
-class UsageReports:
-    """Handlers."""
+ROUTES = Routes()
 
-    def __init__(self, context: AdminContext) -> None:
-        self._context = context
 
-    async def usage(self, call: OperationInput) -> Any:
-        return await usage_answer(self._context.analytics, call.query, only_of(call.query), self._context.now())
+@ROUTES.get("/usage", READERS, USAGE, query={**usage_query(), **FILTERS})
+async def read_usage(context: AdminContext, call: OperationInput) -> Any:
+    """Read usage over time, grouped by tenant, key, model or class."""
+    return await usage_answer(context.analytics, call.query, only_of(call.query), context.now())
 
 
 def _point(point: Point) -> dict[str, Any]:
@@ -136,19 +135,3 @@ def _point(point: Point) -> dict[str, Any]:
 
 _EARLIEST = utc_from_ms(946_684_800_000)
 _LATEST = utc_from_ms(4_102_444_800_000)
-
-
-def usage_routes(context: AdminContext) -> list[Route]:
-    reports = UsageReports(context)
-    return [
-        Route(
-            name="readUsage",
-            about="What was used in each bucket of time, told apart by tenant, key, model or class.",
-            method="GET",
-            path="/usage",
-            allowed=READERS,
-            query={**usage_query(), **FILTERS},
-            answer=USAGE,
-            read=reports.usage,
-        ),
-    ]

@@ -1,5 +1,6 @@
 """Tenants, keys, limits and money as JSON, and the declarations of it."""
 
+from dataclasses import asdict
 from typing import Any
 
 from gateway.billing.money import dollars
@@ -8,7 +9,7 @@ from gateway.management.operations.schema import Choice, Instant, Integer, Kind,
 from gateway.management.operations.timestamps import instant
 from gateway.tenancy.changes import MAX_KEY_NAME_CHARS
 from gateway.tenancy.grants import MAX_MODEL_CHARS, MAX_MODELS, KeyScope
-from gateway.tenancy.limits import LIMIT_NAMES, MAX_LIMIT, ScopeKind
+from gateway.tenancy.limits import LIMIT_NAMES, MAX_LIMIT, ScopedLimits, ScopeKind
 from gateway.tenancy.records import KeyRecord, Tenant
 
 TENANT_ID = PATH_KINDS["tenant_id"]
@@ -27,7 +28,7 @@ TENANT = answer(
         "name": TENANT_NAME,
         "tier": Text(16),
         "created_at": Instant(),
-        "suspended_at": nullable(Instant(), "Since when none of its keys opens anything."),
+        "suspended_at": nullable(Instant(), "Start of the suspension; null: the tenant is active."),
     },
 )
 
@@ -36,17 +37,17 @@ _KEY_MEMBERS: dict[str, Member | Kind] = {
     "tenant_id": TENANT_ID,
     "name": KEY_NAME,
     "last_four": Text(4, 4),
-    "scopes": nullable(SCOPES, "What it may be used for; null: everything."),
-    "models": nullable(MODELS, "Which models it may name; null: all."),
+    "scopes": nullable(SCOPES, "Allowed scopes; null: all."),
+    "models": nullable(MODELS, "Allowed models; null: all."),
     "created_at": Instant(),
     "expires_at": nullable(Instant()),
     "revoked_at": nullable(Instant()),
-    "rotated_to": nullable(KEY_ID, "The key that took its place."),
+    "rotated_to": nullable(KEY_ID, "Id of its successor."),
 }
 KEY = answer("Key", _KEY_MEMBERS)
 CREATED_KEY = answer(
     "CreatedKey",
-    _KEY_MEMBERS | {"key": Member(Text(64), "The key itself. It is shown this once.", secret=True)},
+    _KEY_MEMBERS | {"key": Member(Text(64), "The key itself. It is shown only once.", secret=True)},
 )
 ROTATED_KEY = answer("RotatedKey", {"retired": KEY, "successor": CREATED_KEY})
 
@@ -56,7 +57,7 @@ LIMITS = answer(
         "kind": Choice(tuple(ScopeKind)),
         "scope_id": Member(
             Text(MAX_MODEL_CHARS, 0),
-            "Empty for the tenant, a model's name, or a key's id: of the first, where a key was rotated.",
+            "Empty for the tenant; a model's name; or a key's id: for a rotated key, that of the first in the chain.",
         ),
         **{name: nullable(LIMIT) for name in LIMIT_NAMES},
     },
@@ -77,6 +78,10 @@ def money(name: str, nanodollars: int | None) -> dict[str, Any]:
         f"{name}_nanodollars": nanodollars,
         f"{name}_dollars": None if nanodollars is None else dollars(nanodollars),
     }
+
+
+def limits_wire(stated: ScopedLimits) -> dict[str, Any]:
+    return {"kind": stated.kind.value, "scope_id": stated.scope_id, **asdict(stated.limits)}
 
 
 def tenant_wire(tenant: Tenant) -> dict[str, Any]:
