@@ -151,7 +151,7 @@ async def test_by_keyboard_alone_a_tenant_gets_a_key_that_is_revoked(browsing: B
     await expect(page.get_by_role("heading", level=1)).to_contain_text("umbrella")
     await reach("Keys")
     await page.get_by_role("navigation", name="Pages of this tenant").get_by_role("link", name="Keys").press("Enter")
-    await reach("What it is for")
+    await reach("Name or purpose")
     await keyboard.type("by hand")
     await keyboard.press("Enter")
     secret = await page.get_by_label("The key", exact=True).inner_text()
@@ -174,6 +174,6 @@ async def test_by_keyboard_alone_a_tenant_gets_a_key_that_is_revoked(browsing: B
 async def test_without_a_script_the_key_can_be_selected(browsing: Browsing) -> None:
     page = await browsing.page("admin", script=False)
     await page.goto(f"/console{keys_of(browsing.house)}")
-    await page.get_by_role("button", name="Create and show it once").click()
+    await page.get_by_role("button", name="Create key").click()
     await expect(page.get_by_label("The key", exact=True)).to_have_text(re.compile("^tp-"))
     await expect(page.get_by_role("button", name="Copy")).to_be_hidden()

@@ -43,12 +43,12 @@ async def test_what_is_used_held_and_left_and_when_it_comes_back(console: House)
     await console.services.limiter.settle(hold, 30)
     await console.services.limiter.hold("second", (wanted,), minimum_tokens=1, desired_tokens=400)
     for who in ("admin", "viewer"):
-        day, month = rows(await console.page(path, who), "Used and held now")
+        day, month = rows(await console.page(path, who), "Current use")
         assert day.startswith("the tenant Tokens a day (UTC) 1,000 430 400 570 in ")
         assert month.startswith("the tenant Dollars a month (UTC) $2.50 $0.00 $0.00 $2.50")
-    (row, other) = rows(await console.page("/limits", "viewer"), "Tenants, each with what is nearest to its limit")
+    (row, other) = rows(await console.page("/limits", "viewer"), "Tenants, each with the counter nearest to its limit")
     assert row.startswith("acme standard Tokens a day (UTC) 1,000 430 400")
-    assert other == "globex standard nothing is limited"
+    assert other == "globex standard no limits"
 
 
 async def test_limits_of_a_scope_are_stated_all_at_once_and_changed(console: House) -> None:
@@ -87,7 +87,7 @@ async def test_an_error_stands_beside_its_field_and_what_was_typed_stays(
     assert answer.status_code == 400
     assert f'class="note error" id="state-{at_fault}-note"' in answer.text
     assert 'name="requests_per_minute" value="77"' in answer.text
-    assert "Nothing is stated" in await console.page(path)
+    assert "No limits are set" in await console.page(path)
 
 
 async def test_a_tenant_sees_its_own_limits_and_not_those_of_its_other_keys(console: House) -> None:
@@ -98,7 +98,7 @@ async def test_a_tenant_sees_its_own_limits_and_not_those_of_its_other_keys(cons
     for each in (key, other):
         await console.post(path, "state", kind="key", scope_id=each, requests_per_minute="5")
     page = await console.page("/limits", "acme")
-    assert [row.split(" in ")[0] for row in rows(page, "Used and held now")] == [
+    assert [row.split(" in ")[0] for row in rows(page, "Current use")] == [
         "the tenant Tokens a day (UTC) 1,000 0 0 1,000 –",
         f"key {key} Requests a minute 5 0 0 5 –",
     ]

@@ -132,7 +132,7 @@ async def test_a_tenant_is_moved_suspended_and_resumed(console: House) -> None:
     for act, fields, shown in (
         ("move", {"tier": "premium"}, "<dd>premium</dd>"),
         ("suspend", {}, ">suspended<"),
-        ("resume", {}, ">served<"),
+        ("resume", {}, ">active<"),
         ("session", {"window": "summary"}, "<dd>summary</dd>"),
     ):
         answer = await console.post(path, act, **fields)
@@ -184,7 +184,7 @@ async def test_suspending_asks_first_by_keyboard_and_without_a_script(browsing: 
     page = await browsing.page(script=script)
     await page.goto(f"/console/tenants/{browsing.house.tenant['acme'].id}")
     await page.locator("summary", has_text="Suspend").press("Enter")
-    await expect(page.get_by_text("are refused within 5 seconds")).to_be_visible()
+    await expect(page.get_by_text("are rejected within 5 seconds")).to_be_visible()
     await page.keyboard.press("Tab")
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("heading", level=1)).to_contain_text("suspended")
