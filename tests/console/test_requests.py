@@ -103,7 +103,7 @@ async def test_a_tenant_finds_its_own_requests_alone(console: House) -> None:
     missing = await console.page("/requests/req_1", GLOBEX, status=404)
     assert "acme" not in missing
     for path in (f"/requests/req_1?tenant_id={other}", "/requests/req_9"):
-        assert "There is no usage of such a request" in await console.page(path, GLOBEX, status=404)
+        assert "No usage of this request" in await console.page(path, GLOBEX, status=404)
 
 
 async def test_an_id_that_cannot_be_is_no_page(console: House) -> None:

@@ -7,6 +7,7 @@ import orjson
 from gateway.billing.month import Month
 from gateway.management.console.addresses import next_page
 from gateway.management.console.context import ConsoleContext
+from gateway.management.console.filters import reading
 from gateway.management.console.form_parsing import chosen, naming, nanodollars_of
 from gateway.management.console.screens import Answer, Document, Page, PageRequest, Redirect, Screens
 from gateway.management.console.tenant_scoped_reads import TenantScopedReads
@@ -18,13 +19,9 @@ SCREENS = Screens()
 
 @SCREENS.get("/invoices", "invoices", "Invoices", READERS, section="Money", tenants=True)
 async def listing(context: ConsoleContext, page_request: PageRequest) -> Page:
-    if page_request.tenant is None:
-        filters = page_request.query.given("tenant_id", "month")
-        page = await page_request.actions.read("listInvoices", query={**filters, **page_request.query.given("cursor")})
-    else:
-        filters = page_request.query.given("month")
-        mine = TenantScopedReads(page_request.operations, page_request.tenant)
-        page = await mine.read("listInvoices", query={**filters, **page_request.query.given("cursor")})
+    names = ("tenant_id", "month") if page_request.tenant is None else ("month",)
+    filters = page_request.query.given(*names)
+    page = await reading(page_request)("listInvoices", query={**filters, **page_request.query.given("cursor")})
     values = {
         "invoices": page["data"],
         "next": next_page("/invoices", filters, page["next_cursor"]),
@@ -49,18 +46,12 @@ async def of_tenant(context: ConsoleContext, page_request: PageRequest) -> Page:
     return Page("tenant_invoices.html", values)
 
 
+@SCREENS.get("/draft", "own_draft", "Draft invoice", tenants=True)
 @SCREENS.get("/tenants/{tenant_id}/draft", "draft", "Draft invoice", READERS)
 async def draft(context: ConsoleContext, page_request: PageRequest) -> Page:
     """The month of `?month=`, by default the current one."""
     path = {**page_request.path, "month": _month(context, page_request)}
-    return _paper(context, page_request, await page_request.actions.read("draftInvoice", path))
-
-
-@SCREENS.get("/draft", "own_draft", "Draft invoice", tenants=True)
-async def own_draft(context: ConsoleContext, page_request: PageRequest) -> Page:
-    assert page_request.tenant is not None
-    mine = TenantScopedReads(page_request.operations, page_request.tenant)
-    return _paper(context, page_request, await mine.read("draftInvoice", {"month": _month(context, page_request)}))
+    return _paper(page_request, await reading(page_request)("draftInvoice", path))
 
 
 @SCREENS.post("draft", "finalise")
@@ -74,14 +65,14 @@ async def finalise(context: ConsoleContext, page_request: PageRequest) -> Redire
 
 @SCREENS.get("/invoices/{invoice_number}", "invoice", "Invoice", READERS, tenants=True)
 async def one(context: ConsoleContext, page_request: PageRequest) -> Page:
-    return _paper(context, page_request, await _read(context, page_request))
+    return _paper(page_request, await _read(page_request))
 
 
 @SCREENS.get("/invoices/{invoice_number}/file", "invoice_file", "Invoice as a file", READERS, tenants=True)
 async def file(context: ConsoleContext, page_request: PageRequest) -> Answer:
     """To keep: `json`, `csv` or `html`."""
     number, wanted = page_request.path["invoice_number"], page_request.query.get("format", "json")
-    answer = await _read(context, page_request, wanted)
+    answer = await _read(page_request, wanted)
     name = f"{number}.{wanted}"
     if isinstance(answer, WireDocument):
         return Document(answer.content, answer.media_type, name)
@@ -99,7 +90,7 @@ async def credit(context: ConsoleContext, page_request: PageRequest) -> Redirect
     return page_request.saved(f"Credit note {note['number']} of ${note['amount_dollars']} created.")
 
 
-async def _read(context: ConsoleContext, page_request: PageRequest, wanted: str = "") -> Any:
+async def _read(page_request: PageRequest, wanted: str = "") -> Any:
     query = {"format": wanted} if wanted else {}
     if page_request.tenant is not None:
         return await TenantScopedReads(page_request.operations, page_request.tenant).invoice(
@@ -108,7 +99,7 @@ async def _read(context: ConsoleContext, page_request: PageRequest, wanted: str 
     return await page_request.actions.read("readInvoice", page_request.path, query)
 
 
-def _paper(context: ConsoleContext, page_request: PageRequest, invoice: Any) -> Page:
+def _paper(page_request: PageRequest, invoice: Any) -> Page:
     values = {
         "invoice": invoice,
         "is_tenant": page_request.tenant is not None,

@@ -5,9 +5,9 @@ from typing import Any
 
 from gateway.management.console.addresses import next_page
 from gateway.management.console.context import ConsoleContext
+from gateway.management.console.filters import reading
 from gateway.management.console.form_parsing import moment_of, words_of
 from gateway.management.console.screens import Page, PageRequest, Redirect, Screens
-from gateway.management.console.tenant_scoped_reads import TenantScopedReads
 from gateway.management.operations.roles import READERS
 from gateway.management.operations.timestamps import instant
 from gateway.tenancy.changes import MAX_OVERLAP
@@ -22,11 +22,7 @@ SCREENS = Screens()
 @SCREENS.get("/keys", "keys", "Keys", READERS, section="Manage", tenants=True)
 async def listing(context: ConsoleContext, page_request: PageRequest) -> Page:
     """All keys there are, or a tenant's own."""
-    query = page_request.query.given("cursor")
-    if page_request.tenant is None:
-        page = await page_request.actions.read("listKeys", query=query)
-    else:
-        page = await TenantScopedReads(page_request.operations, page_request.tenant).read("listKeys", query=query)
+    page = await reading(page_request)("listKeys", query=page_request.query.given("cursor"))
     values = {
         "keys": _with_standing(context, page["data"]),
         "next": next_page("/keys", {}, page["next_cursor"]),

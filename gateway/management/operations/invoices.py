@@ -8,7 +8,7 @@ from sqlalchemy import func, select
 from gateway.billing import invoicing, render
 from gateway.billing.books import MAX_TEXT_CHARS, lock_books
 from gateway.billing.errors import InvalidMonth, UnknownInvoice
-from gateway.billing.invoices import Draft, Invoice
+from gateway.billing.invoices import Invoice
 from gateway.billing.invoicing import InvoiceStore as StoredInvoices
 from gateway.billing.money import MAX_NANODOLLARS
 from gateway.billing.month import Month
@@ -140,14 +140,14 @@ async def read_invoice(context: AdminContext, call: OperationInput) -> Any:
         case "html":
             return Document(render.as_html(invoice).encode(), _MEDIA_TYPES["html"])
         case _:
-            return _wire(invoice)
+            return render.fields(invoice)
 
 
 @ROUTES.get(f"{_OF_TENANT}/{{month}}/draft", READERS, INVOICE)
 async def draft_invoice(context: AdminContext, call: OperationInput) -> Any:
     """Read the draft of a tenant's invoice for a month, as of now."""
     name = await _tenant_name(context, call)
-    return _wire(await context.invoicing.draft(name, _month_in_path(call)))
+    return render.fields(await context.invoicing.draft(name, _month_in_path(call)))
 
 
 async def _prepare(context: AdminContext, call: OperationInput) -> Any:
@@ -174,7 +174,7 @@ async def finalise_invoice(context: AdminContext, change: Change, call: Operatio
         if invoice is not None:
             told = money("total", invoice.statement.total_nanodollars) | {"month": str(invoice.statement.month)}
             change.record("finalise", "invoice", invoice.number, tenant_id=invoice.statement.tenant_id, after=told)
-    return {"invoice": None if invoice is None else _wire(invoice)}
+    return {"invoice": None if invoice is None else render.fields(invoice)}
 
 
 @ROUTES.write(
@@ -218,10 +218,6 @@ def _month_in_path(call: OperationInput) -> Month:
         return Month.parse(call.path["month"])
     except InvalidMonth:
         raise UnknownInvoice("there is no such month") from None
-
-
-def _wire(document: Draft | Invoice) -> dict[str, Any]:
-    return render.fields(document)
 
 
 def _summary(row: Any) -> dict[str, Any]:
