@@ -1,4 +1,4 @@
-"""A failing seed becomes a small case that fails the same way, and comes with the command that shows it."""
+"""A failing seed is reduced to a small case that fails the same way, with the command that replays it."""
 
 import shlex
 from dataclasses import dataclass
@@ -8,12 +8,13 @@ import pytest
 from engine.simulation.__main__ import main
 from engine.simulation.patterns import traffic_from_seed
 from engine.simulation.shrink import failure_of, shrink
-from tests.engine.simulation.mutants import planted
+from engine.simulation.traffic import Traffic
+from tests.engine.simulation.plants import planted
 
 
 @dataclass(frozen=True)
 class Example:
-    """A bug, the first seed that shows it, and what it takes to show it: at most so many requests and faults."""
+    """A bug, a seed that shows it, and the most requests and faults that the reduced case may have."""
 
     bug: str
     seed: int
@@ -22,20 +23,22 @@ class Example:
 
 
 EXAMPLES = (
-    Example("the hash forgets the salt", 30, 3, 0),
-    Example("a victim of an equal class", 35, 8, 0),
+    Example("the hash omits the salt", 30, 3, 0),
+    Example("a request preempts one of its class", 35, 8, 0),
     Example("an aborted row is committed", 2, 6, 3),
     Example("a failed step's blocks stay cached", 2, 2, 1),
 )
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.bug)
-def test_a_planted_bug_is_reduced(
-    example: Example, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_planted_bug_is_reduced(example: Example, capsys: pytest.CaptureFixture[str]) -> None:
     traffic = traffic_from_seed(example.seed)
     assert failure_of(traffic) is None
-    planted(example.bug, monkeypatch)
+    with planted(example.bug):
+        assert_reduced(example, traffic, capsys)
+
+
+def assert_reduced(example: Example, traffic: Traffic, capsys: pytest.CaptureFixture[str]) -> None:
     whole, case = failure_of(traffic), shrink(traffic)
     assert whole is not None
     assert case is not None
@@ -52,9 +55,13 @@ def test_a_planted_bug_is_reduced(
     assert str(again) in capsys.readouterr().out
 
 
-def test_each_request_and_fault_that_is_left_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_request_and_fault_of_a_reduced_case_is_needed() -> None:
     example = EXAMPLES[-1]
-    planted(example.bug, monkeypatch)
+    with planted(example.bug):
+        assert_all_needed(example)
+
+
+def assert_all_needed(example: Example) -> None:
     traffic = traffic_from_seed(example.seed)
     case = shrink(traffic)
     assert case is not None
@@ -68,5 +75,5 @@ def test_each_request_and_fault_that_is_left_is_needed(monkeypatch: pytest.Monke
         assert failure is None or failure.invariant != case.failure.invariant
 
 
-def test_what_does_not_fail_is_not_reduced() -> None:
+def test_traffic_that_does_not_fail_is_not_reduced() -> None:
     assert shrink(traffic_from_seed(0)) is None

@@ -1,92 +1,99 @@
-"""The same traffic with drafts, right and wrong ones: nothing breaks, and what could go wrong there is found."""
+"""Seeded traffic with accepted and rejected drafts: invariants hold, and planted bugs are found."""
 
 import os
 
 import pytest
 
-from engine.memory import KVCacheManager
-from engine.scheduling import drafting as drafting_module
-from engine.scheduling import planner as planner_module
-from engine.scheduling.commit import Committer
-from engine.scheduling.ledger import Ledger
-from engine.scheduling.planner import Planner
 from engine.simulation.campaign import CampaignReport, Limits, run_campaign
-from engine.simulation.report import SimulationFailure
 from engine.simulation.simulator import simulate
-from tests.engine.simulation.mutants import Mutant
+from tests.engine.simulation.plants import assert_found
+from tests.support.planting import (
+    Plant,
+    always,
+    drop,
+    drop_assignment,
+    keep_operand,
+    never,
+    plants_in,
+    replace,
+    replace_argument,
+)
 
 SEEDS = 200
-SEEDS_TO_FIND_A_BUG = 100
 
-MUTANTS = [
-    Mutant(
-        "a rejected draft is published",
-        Committer,
-        "_append_drafted",
-        "self._cache.commit(request, taken)",
-        "self._cache.commit(request, row.tokens)",
-    ),
-    Mutant("blocks of rejected drafts are kept", Committer, "_append_drafted", "self._cache.trim(request)", "pass"),
-    Mutant("one draft too many", Committer, "_append_drafted", "[: outcome.accepted]", "[: outcome.accepted + 1]"),
-    Mutant("a stop amid drafts is overlooked", Committer, "_append_drafted", "while stop is None and", "while"),
-    Mutant(
-        "rejected drafts stay in flight", Committer, "_append_drafted", "request.scheduled = request.computed", "pass"
-    ),
-    Mutant(
-        "rejected drafts are service",
-        Committer,
-        "_append_drafted",
-        "OUTPUT_SERVICE * taken",
-        "OUTPUT_SERVICE * row.tokens",
-    ),
-    Mutant(
-        "drafts past the end count", Committer, "_append_drafted", "min(taken, outcome.accepted)", "outcome.accepted"
-    ),
-    Mutant(
-        "log-probabilities past the end", Committer, "_append_drafted", "outcome.logprob)[:taken]", "outcome.logprob)"
-    ),
-    Mutant("an aborted row had one token", Committer, "_commit_row", "1 + outcome.accepted if samples", "1 if samples"),
-    Mutant(
-        "drafts go past the length",
-        drafting_module,
-        "useful_drafts",
-        "return request.computed_at_end - known",
-        "return 1000",
-    ),
-    Mutant("drafts are in a prompt", drafting_module, "useful_drafts", ">= request.prompt_tokens", ">= 0"),
-    Mutant(
-        "drafts take blocks kept for those above",
-        KVCacheManager,
-        "grow",
-        "available_blocks(request.rank)",
-        "free_blocks",
-    ),
-    Mutant("drafts have no blocks", planner_module, "with_drafts", "if not cache.grow(", "if False and cache.grow("),
-    Mutant("drafts take another class's share", Planner, "_plan_drafts", "sketch.rank_tokens[request.rank], ", ""),
-    Mutant("drafts cost no tokens", Planner, "_plan_drafts", "sketch.spare_tokens -= count", "pass"),
-    Mutant("a chunk and its drafts", Planner, "_plan_drafts", "chunk_tokens - 1", "chunk_tokens"),
-    Mutant("drafting is free of charge", Ledger, "charge_drafting", "request.engine_ns += share_ns", "pass"),
-]
+TABLE = {
+    "engine.memory.kv_cache:KVCacheManager": [
+        Plant(
+            "drafts take reserved blocks",
+            "grow",
+            replace("self._pool.available_blocks(request.rank)", "self._pool.free_blocks"),
+        ),
+    ],
+    "engine.scheduling.commit:Committer": [
+        Plant("a rejected draft is published", "_append_drafted", replace_argument("commit", 1, "row.tokens")),
+        Plant("blocks of rejected drafts are kept", "_append_drafted", drop("trim")),
+        Plant(
+            "one rejected draft is accepted",
+            "_append_drafted",
+            replace("row.drafts[: outcome.accepted]", "row.drafts[: outcome.accepted + 1]"),
+        ),
+        Plant("a stop between drafts is ignored", "_append_drafted", always("stop is None")),
+        Plant("rejected drafts stay in flight", "_append_drafted", drop_assignment("scheduled")),
+        Plant(
+            "rejected drafts count as service",
+            "_append_drafted",
+            replace("OUTPUT_SERVICE * taken", "OUTPUT_SERVICE * row.tokens"),
+        ),
+        Plant(
+            "drafts past the end count as accepted", "_append_drafted", keep_operand("min(taken, outcome.accepted)", 1)
+        ),
+        Plant(
+            "logprobs past the end are sent",
+            "_append_drafted",
+            keep_operand("(*outcome.draft_logprobs, outcome.logprob)[:taken]", 0),
+        ),
+        Plant("an aborted row counts as one token", "_commit_row", keep_operand("1 + outcome.accepted", 0)),
+    ],
+    "engine.scheduling.drafting": [
+        Plant("drafts exceed max_tokens", "useful_drafts", replace("request.computed_at_end - known", "1000")),
+        Plant("drafts are verified in a prompt", "useful_drafts", replace("request.prompt_tokens", "0")),
+        Plant("drafts get no blocks", "with_drafts", never("not cache.grow(request, known + len(drafts))")),
+    ],
+    "engine.scheduling.ledger:Ledger": [
+        Plant("drafting is not charged", "charge_drafting", drop_assignment("engine_ns")),
+    ],
+    "engine.scheduling.planner:Planner": [
+        Plant(
+            "drafts exceed the class's share",
+            "_plan_drafts",
+            replace("sketch.rank_tokens[request.rank]", "sketch.spare_tokens"),
+        ),
+        Plant("drafts use no budget", "_plan_drafts", drop_assignment("spare_tokens")),
+        Plant("a row with drafts exceeds a chunk", "_plan_drafts", keep_operand("self._config.chunk_tokens - 1", 0)),
+    ],
+}
+PLANTS = plants_in(TABLE)
 
-AHEAD_MUTANTS = [
-    Mutant("drafts in flight are planned on", Planner, "plan", "if self._requests.in_flight.have_drafts:", "if False:"),
-    Mutant(
-        "drafts follow what is in flight",
-        drafting_module,
-        "useful_drafts",
-        "request.computed == start",
-        "start",
-        from_seed=150,
-    ),
-    Mutant(
-        "drafts for which there was no room keep theirs",
-        Committer,
-        "give_back",
-        "if row.drafts:",
-        "if False:",
-        from_seed=60,
-    ),
-]
+AHEAD_TABLE = {
+    "engine.scheduling.commit:Committer": [
+        Plant("blocks of drafts outlive a step without memory", "give_back", never("row.drafts"), seed=60),
+    ],
+    "engine.scheduling.drafting": [
+        Plant(
+            "drafts follow a token in flight",
+            "useful_drafts",
+            replace(
+                "tokens == 1 and request.computed == start == known - 1 >= request.prompt_tokens",
+                "tokens == 1 and start == known - 1 >= request.prompt_tokens",
+            ),
+            seed=150,
+        ),
+    ],
+    "engine.scheduling.planner:Planner": [
+        Plant("a step is planned on drafts in flight", "plan", never("self._requests.in_flight.have_drafts")),
+    ],
+}
+AHEAD_PLANTS = plants_in(AHEAD_TABLE)
 
 
 @pytest.fixture(scope="module", params=[0, 1], ids=["after each step", "ahead"])
@@ -99,34 +106,25 @@ def test_no_seed_breaks_an_invariant(campaign: CampaignReport) -> None:
     assert campaign.seeds == SEEDS
 
 
-def test_the_silence_means_something(campaign: CampaignReport) -> None:
+def test_the_campaign_includes_each_kind_of_fault(campaign: CampaignReport) -> None:
     assert min(campaign.accepted_drafts, campaign.rejected_drafts) > 5_000
     assert campaign.preemptions > 100
     assert min(campaign.faults["failure"], campaign.faults["preempt in flight"]) >= 10
     assert campaign.faults["abort in flight, in decode"] >= 10
 
 
-def test_drafts_save_steps_and_change_no_other_trace() -> None:
+def test_equal_seeds_give_equal_traces_with_drafts() -> None:
     plain, drafted = simulate(8), simulate(8, speculate=True)
     assert drafted.trace_hash == simulate(8, speculate=True).trace_hash != plain.trace_hash
     assert drafted.accepted_drafts > 0
     assert plain.accepted_drafts == plain.rejected_drafts == 0
 
 
-def find(mutant: Mutant, ahead: int) -> None:
-    for seed in range(mutant.from_seed, mutant.from_seed + SEEDS_TO_FIND_A_BUG):
-        simulate(seed, ahead=ahead, speculate=True)
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.name)
+def test_a_planted_bug_is_found(plant: Plant) -> None:
+    assert_found(plant, " --speculate", speculate=True)
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_planted_bug_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
-    mutant.plant(monkeypatch)
-    with pytest.raises(SimulationFailure, match=r"again with: python -m engine\.simulation --seed \d+ --speculate"):
-        find(mutant, ahead=0)
-
-
-@pytest.mark.parametrize("mutant", AHEAD_MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_planted_bug_is_found_ahead(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
-    mutant.plant(monkeypatch)
-    with pytest.raises(SimulationFailure, match=r"again with: .* --seed \d+ --ahead --speculate"):
-        find(mutant, ahead=1)
+@pytest.mark.parametrize("plant", AHEAD_PLANTS, ids=lambda plant: plant.name)
+def test_a_planted_bug_is_found_ahead(plant: Plant) -> None:
+    assert_found(plant, " --ahead --speculate", ahead=1, speculate=True)
