@@ -9,10 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-MAY_NOT_IMPORT = {
-    "kernels": {"engine", "gateway", "migrations"},
-    "engine": {"gateway", "migrations"},
-}
+MAY_NOT_IMPORT = {"kernels": {"engine", "gateway", "migrations"}, "engine": {"gateway", "migrations"}}
 ON_A_GPU = "kernels/triton/"
 MAY_NAME_IT = {"kernels/dispatch.py"}
 """What may import Triton kernels: they are not to be needed, nor triton, where there is no GPU."""

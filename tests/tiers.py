@@ -85,10 +85,7 @@ FIXTURES = {
 }
 """What a tier's tests ask for, or a fixture of theirs."""
 
-PARAMETERS = {
-    "e2e": {"smollm2"},
-    "services": {"postgresql", "redis", "server"},
-}
+PARAMETERS = {"e2e": {"smollm2"}, "services": {"postgresql", "redis", "server"}}
 """Parameters of fixtures by which a test that runs on several stores or models runs on such a one."""
 
 OTHERS = PLACES.keys() | FIXTURES.keys()

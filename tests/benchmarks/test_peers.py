@@ -145,10 +145,7 @@ def test_a_server_that_does_not_come_up_is_left_out_by_its_own_words(
     run = run_part(part("tenth", "vllm"), Plan((1,), passes=1), setting, LIMITS, tmp_path)
     assert run.left_out == {"vllm": "no such model"}
     assert run.samples == []
-    with (
-        pytest.raises(ServerFailed, match="no such model"),
-        running_server(broken, tmp_path / "log"),
-    ):
+    with pytest.raises(ServerFailed, match="no such model"), running_server(broken, tmp_path / "log"):
         pass
 
 

@@ -37,8 +37,7 @@ async def test_sums_are_exact(console: House) -> None:
 
 
 @pytest.mark.parametrize(
-    ("by", "named"),
-    [("tenant", {"acme", "globex"}), ("model", {"small", "large"}), ("tier", {"standard", "premium"})],
+    ("by", "named"), [("tenant", {"acme", "globex"}), ("model", {"small", "large"}), ("tier", {"standard", "premium"})]
 )
 async def test_usage_is_told_apart(console: House, by: str, named: set[str]) -> None:
     await two_tenants(console)

@@ -53,10 +53,7 @@ async def test_many_at_once_stay_within_a_days_tokens(program: Program) -> None:
 
 
 async def test_premium_is_served_while_standard_floods(program: Program) -> None:
-    async with (
-        tenant(program, "flooder", "standard") as flooder,
-        tenant(program, "gold", "premium") as gold,
-    ):
+    async with tenant(program, "flooder", "standard") as flooder, tenant(program, "gold", "premium") as gold:
 
         async def flood() -> None:
             await flooder.chat.completions.create(

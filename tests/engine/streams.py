@@ -3,10 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
-from engine import (
-    Engine,
-    TextDelta,
-)
+from engine import Engine, TextDelta
 
 
 async def collect(stream: AsyncIterator[TextDelta]) -> list[TextDelta]:

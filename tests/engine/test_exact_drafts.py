@@ -51,12 +51,7 @@ def drafting(smollm2_file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[En
         "engine.runtime.model_loading.DepthController", lambda *_, max_depth, below: FixedDepth(max_depth)
     )
     config = EngineConfig(
-        dtype="bfloat16",
-        kv_cache_bytes=9 << 20,
-        drafts={"large": "small"},
-        ngram=True,
-        draft_depth=5,
-        scheduler=SLOTS,
+        dtype="bfloat16", kv_cache_bytes=9 << 20, drafts={"large": "small"}, ngram=True, draft_depth=5, scheduler=SLOTS
     )
     with Engine.load({"large": smollm2_file, "small": small}, config) as engine:
         yield engine

@@ -48,12 +48,7 @@ class TestWatchdog:
 
     def test_what_does_not_is_given_up_and_shown_in_the_log(self, caplog: pytest.LogCaptureFixture) -> None:
         told = threading.Event()
-        with (
-            watching(0.05, told) as watchdog,
-            caplog.at_level(logging.CRITICAL),
-            pytest.raises(StepHung),
-            watchdog,
-        ):
+        with watching(0.05, told) as watchdog, caplog.at_level(logging.CRITICAL), pytest.raises(StepHung), watchdog:
             wait_where_the_log_should_show_it(told)
         assert watchdog.hung
         [record] = caplog.records

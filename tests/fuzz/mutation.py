@@ -136,12 +136,4 @@ def _add(random: Random, place: Place, places: list[Place]) -> None:
 
 
 Mutation = Callable[[Random, Place, list[Place]], None]
-_MUTATIONS: list[Mutation] = [
-    _drop,
-    _retype,
-    _replace,
-    _nest,
-    _enlarge,
-    _swap,
-    _add,
-]
+_MUTATIONS: list[Mutation] = [_drop, _retype, _replace, _nest, _enlarge, _swap, _add]

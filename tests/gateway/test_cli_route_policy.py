@@ -40,11 +40,7 @@ def test_show_and_set() -> None:
         "aliases": {"a": "b", "gpt-4o": "auto"},
     }
     second = changed("--no-degrade", "--near-budget", "--cascade", "off", "--no-alias", "a", "--alias", "gpt-4o=big")
-    assert second == DEFAULT | {
-        "preference": "economy",
-        "degrade_near_budget": True,
-        "aliases": {"gpt-4o": "big"},
-    }
+    assert second == DEFAULT | {"preference": "economy", "degrade_near_budget": True, "aliases": {"gpt-4o": "big"}}
 
 
 @pytest.mark.parametrize(

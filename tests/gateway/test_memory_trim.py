@@ -28,10 +28,7 @@ Anonymous:             0 kB
 
 
 def test_only_pages_that_are_a_librarys_file_still_may_go() -> None:
-    assert list(untouched_mappings(SMAPS)) == [
-        (0x7F0000000000, 0x7F0000010000),
-        (0x7F0000060000, 0x7F0000068000),
-    ]
+    assert list(untouched_mappings(SMAPS)) == [(0x7F0000000000, 0x7F0000010000), (0x7F0000060000, 0x7F0000068000)]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")

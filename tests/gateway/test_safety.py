@@ -70,14 +70,8 @@ def test_no_generated_pepper_is_taken_for_a_placeholder() -> None:
         ({"TURNPIKE_KEY_PEPPER": "x" * 31}, "key_pepper: .*32"),
         ({"TURNPIKE_SPECULATION": "draft", "TURNPIKE_MODELS": '{"a": "/a"}'}, "speculation: .*small_models"),
         ({"TURNPIKE_SMALL_MODELS": '{"a": "b"}'}, "small_models: .*'a'"),
-        (
-            {"TURNPIKE_SERVICE_CLASSES": HALF_AND_HALF},
-            "service_classes: reserved_fraction adds up to 1;",
-        ),
-        (
-            {"TURNPIKE_DRAIN_DELAY_S": "30"},
-            "drain_delay_s: .*shutdown_deadline_s.* 20",
-        ),
+        ({"TURNPIKE_SERVICE_CLASSES": HALF_AND_HALF}, "service_classes: reserved_fraction adds up to 1;"),
+        ({"TURNPIKE_DRAIN_DELAY_S": "30"}, "drain_delay_s: .*shutdown_deadline_s.* 20"),
         ({"TURNPIKE_DATABASE_URL": f"mysql://u:{PASSWORD}@db/x"}, "database_url: "),
         ({"TURNPIKE_REDIS_URL": f"http://u:{PASSWORD}@cache"}, "redis_url: "),
         ({"TURNPIKE_KAFKA_URL": f"kafka://u:{PASSWORD}@b/{PASSWORD}"}, "kafka_url: "),

@@ -102,9 +102,7 @@ class Server:
         self._engine = chdb.connect(path)  # which lives as long as a connection does
 
     def app(self) -> Starlette:
-        return Starlette(
-            routes=[Route("/ping", self._ping), Route("/", self._answer, methods=["GET", "POST"])],
-        )
+        return Starlette(routes=[Route("/ping", self._ping), Route("/", self._answer, methods=["GET", "POST"])])
 
     async def _ping(self, _: Request) -> Response:
         return PlainTextResponse("Ok.\n")

@@ -52,10 +52,7 @@ SCENARIOS: list[Scenario] = [
             max_wait_s=2,
             saturated_queue=10,
         ),
-        (
-            Fault(at_ms=2276, kind="disk-fails", lasts_ms=4000),
-            Call(at_ms=2834, tenant="prepaid", max_tokens=120),
-        ),
+        (Fault(at_ms=2276, kind="disk-fails", lasts_ms=4000), Call(at_ms=2834, tenant="prepaid", max_tokens=120)),
     ),
     # Cancelled while the engine was waited for, after its step had failed: neither journalled nor settled.
     Scenario(
@@ -70,10 +67,7 @@ SCENARIOS: list[Scenario] = [
             max_wait_s=30,
             saturated_queue=0,
         ),
-        (
-            Fault(at_ms=1101, kind="step-fails"),
-            Call(at_ms=1202, tenant="prepaid", cancelled_after_steps=4),
-        ),
+        (Fault(at_ms=1101, kind="step-fails"), Call(at_ms=1202, tenant="prepaid", cancelled_after_steps=4)),
     ),
     # A hold's first attempt reached Redis after its second one had been refused, and held until it expired.
     Scenario(
@@ -110,10 +104,7 @@ SCENARIOS: list[Scenario] = [
             small=False,
             unread=16,
         ),
-        (
-            Call(at_ms=4058, tenant="prepaid"),
-            Fault(at_ms=4619, kind="grant", amount=1),
-        ),
+        (Call(at_ms=4058, tenant="prepaid"), Fault(at_ms=4619, kind="grant", amount=1)),
     ),
     # Redis lost its data while a request held credit: others had all of it again.
     Scenario(

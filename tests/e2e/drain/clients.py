@@ -94,11 +94,7 @@ class Crowd:
 
 
 def _asked(record: Seen, number: int, rng: random.Random) -> dict[str, Any]:
-    asked: dict[str, Any] = {
-        "model": MODEL,
-        "max_tokens": rng.randint(1, LONGEST_ANSWER),
-        "stream": record.streamed,
-    }
+    asked: dict[str, Any] = {"model": MODEL, "max_tokens": rng.randint(1, LONGEST_ANSWER), "stream": record.streamed}
     text = "x" * rng.randint(1, 60)
     if record.dialect is Dialect.COMPLETIONS:
         asked["prompt"] = text

@@ -46,12 +46,7 @@ ENFORCED: dict[str, dict[str, Any]] = {
     "const": {"const": {"ü": ["\n", '"', "\\", "\u0001", "漢字", "🙂"]}},
     "array bounds": {"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 4},
     "empty array": {"type": "array", "maxItems": 0},
-    "tuple": {
-        "type": "array",
-        "prefixItems": [{"type": "integer"}, {"enum": ["a"]}],
-        "items": False,
-        "minItems": 2,
-    },
+    "tuple": {"type": "array", "prefixItems": [{"type": "integer"}, {"enum": ["a"]}], "items": False, "minItems": 2},
     "tuple and more": {"type": "array", "prefixItems": [{"const": 1}], "items": {"type": "boolean"}, "maxItems": 3},
     "pattern": {"type": "string", "pattern": "^[A-Z]{2}-[0-9]{3}$"},
     "pattern inside": {"type": "string", "pattern": "[0-9]{2}", "maxLength": 6},
@@ -65,13 +60,7 @@ ENFORCED: dict[str, dict[str, Any]] = {
     "integer bounds": {"type": "integer", "minimum": -17, "exclusiveMaximum": 203},
     "number bounds": {"type": "number", "exclusiveMinimum": -0.5, "maximum": 1.25},
     "multiples": {"type": "integer", "multipleOf": 7, "minimum": 0, "maximum": 100},
-    "ref": {
-        "$defs": {"p": PERSON},
-        "type": "array",
-        "items": {"$ref": "#/$defs/p"},
-        "minItems": 1,
-        "maxItems": 2,
-    },
+    "ref": {"$defs": {"p": PERSON}, "type": "array", "items": {"$ref": "#/$defs/p"}, "minItems": 1, "maxItems": 2},
     "ref in definitions": {"definitions": {"b": {"type": "boolean"}}, "$ref": "#/definitions/b"},
     "recursive": {
         "$defs": {

@@ -4,13 +4,7 @@ from collections.abc import Callable
 
 from engine.config import SchedulerConfig
 from engine.memory import BlockPool, KVCacheManager
-from engine.request import (
-    STANDARD,
-    Request,
-    SamplingParams,
-    ServiceClass,
-    TokenDelta,
-)
+from engine.request import STANDARD, Request, SamplingParams, ServiceClass, TokenDelta
 from engine.scheduling import RowResult, ScheduledRow, Scheduler, StepPlan, StepResult
 from engine.scheduling.cost import H200_LLAMA_8B, StepCostModel
 from engine.simulation import make_request

@@ -2,12 +2,7 @@
 
 import pytest
 
-from engine.request import (
-    FinishReason,
-    Phase,
-    SamplingParams,
-    TokenLogprob,
-)
+from engine.request import FinishReason, Phase, SamplingParams, TokenLogprob
 from engine.scheduling import RowResult, StepResult
 from engine.simulation import FakeExecutor, Transcript, make_request, run_to_completion
 from tests.engine.scheduling.support import family, make_scheduler, outcome, prompts, step

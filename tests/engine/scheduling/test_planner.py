@@ -5,12 +5,7 @@ import itertools
 import pytest
 
 from engine.config import BLOCK_TOKENS
-from engine.request import (
-    STANDARD,
-    Phase,
-    SamplingParams,
-    Usage,
-)
+from engine.request import STANDARD, Phase, SamplingParams, Usage
 from engine.simulation import FakeExecutor, Transcript, make_request, run_to_completion
 from tests.engine.scheduling.support import FOREVER, PREMIUM, make_scheduler, outcome, planned, prompts, step
 

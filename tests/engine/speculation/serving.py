@@ -151,13 +151,7 @@ Policy = Callable[[StepCostModel], DepthPolicy]
 class Server:
     """Serves runs of requests under a policy, one after another, and keeps what it has learnt between them."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        policy_of: Policy,
-        *,
-        acceptance: float = ACCEPTANCE,
-    ) -> None:
+    def __init__(self, clock: Clock, policy_of: Policy, *, acceptance: float = ACCEPTANCE) -> None:
         self._clock = clock
         cache = KVCacheManager(BlockPool(NUM_BLOCKS), prefix_cache=False)
         self._scheduler = Scheduler(SchedulerConfig(max_running=NUM_SLOTS), cache, WINDOW_TOKENS)

@@ -133,11 +133,7 @@ class Bench:
         return round(1e6 * ms * hiccup * max(self.rng.gauss(1.0, NOISE), 0.5))
 
     def _learn(
-        self,
-        work: StepWork,
-        elapsed_ns: int,
-        drafting: tuple[Drafting, ...] = (),
-        verified: tuple[Verified, ...] = (),
+        self, work: StepWork, elapsed_ns: int, drafting: tuple[Drafting, ...] = (), verified: tuple[Verified, ...] = ()
     ) -> None:
         self.cost_model.observe(work, elapsed_ns)
         self.controller.observe(StepOutcome(self.load, work, drafting, verified, elapsed_ns))

@@ -94,12 +94,7 @@ def test_text_is_that_without(
 @pytest.mark.parametrize("family", ["llama", "mistral"])
 @pytest.mark.parametrize("kind", ["itself", "itself, toggled", "stranger"])
 def test_text_is_that_without_whatever_else_happens(
-    tiny_folders: dict[str, Path],
-    stranger: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    family: str,
-    toggle: str,
-    kind: str,
+    tiny_folders: dict[str, Path], stranger: Path, monkeypatch: pytest.MonkeyPatch, family: str, toggle: str, kind: str
 ) -> None:
     """With prompts that are longer than what the draft model catches up with in a step."""
     monkeypatch.setattr(draft_model, "CATCH_UP_TOKENS", 32)

@@ -58,9 +58,7 @@ def llama2_folder(folder: Path) -> LlamaTokenizer:
     scores = dict(zip(tokens, metadata["tokenizer.ggml.scores"], strict=True))
     others = [token for token, kind in zip(tokens, types, strict=True) if kind != 1]
     tokenizer = LlamaTokenizer(
-        vocab=vocabulary,
-        merges=generate_merges(vocabulary, scores, skip_tokens=others),
-        chat_template=LLAMA2,
+        vocab=vocabulary, merges=generate_merges(vocabulary, scores, skip_tokens=others), chat_template=LLAMA2
     )
     tokenizer.save_pretrained(folder)
     return tokenizer

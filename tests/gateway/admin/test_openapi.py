@@ -63,10 +63,7 @@ REFUSALS = ["400", "401", "403", "404", "405", "409", "413", "414", "415", "422"
 SCHEMA = schemathesis.openapi.from_dict(
     DOCUMENT | {"security": []},
     config=SchemathesisConfig.from_dict(
-        {
-            "base-url": f"http://turnpike{PREFIX}",
-            "checks": {"negative_data_rejection": {"expected-statuses": REFUSALS}},
-        }
+        {"base-url": f"http://turnpike{PREFIX}", "checks": {"negative_data_rejection": {"expected-statuses": REFUSALS}}}
     ),
 )
 

@@ -78,9 +78,5 @@ def test_a_forms_texts_become_members_by_the_kinds_of_the_route(admin: Admin) ->
         "models": ["m"],
     }
     limits = {"kind": ["tenant"], "requests_per_minute": ["60"], "tokens_per_day": ["many"], "concurrent": [""]}
-    assert body_of("replaceLimits", limits) == {
-        "kind": "tenant",
-        "requests_per_minute": 60,
-        "tokens_per_day": "many",
-    }
+    assert body_of("replaceLimits", limits) == {"kind": "tenant", "requests_per_minute": 60, "tokens_per_day": "many"}
     assert body_of("suspendTenant", {"reason": ["x"]}) == {}

@@ -52,9 +52,7 @@ def test_a_stalling_process_uses_a_days_tokens_to_the_last_and_no_more(requests:
 
         stalling = asyncio.create_task(stall())
         demand = tokens(2_000, measure=TPD)
-        answers = await asyncio.gather(
-            *(store.hold(HoldRequest(f"{n}", (demand,), 1, 20)) for n in range(requests)),
-        )
+        answers = await asyncio.gather(*(store.hold(HoldRequest(f"{n}", (demand,), 1, 20)) for n in range(requests)))
         stalling.cancel()
         assert sum(answer.granted_tokens for answer in answers if isinstance(answer, Hold)) == 2_000
         assert (store.counts()["degraded"], store.counts()["breaker_opened"]) == (0, 0)

@@ -26,20 +26,14 @@ TIMES = st.builds(
 
 
 def test_who_preempts_bears_what_is_repeated() -> None:
-    times = [
-        EngineTime("t1", "premium", 2 * HOUR, {}, 9),
-        EngineTime("t2", "standard", 3 * HOUR, {"premium": HOUR}, 5),
-    ]
+    times = [EngineTime("t1", "premium", 2 * HOUR, {}, 9), EngineTime("t2", "standard", 3 * HOUR, {"premium": HOUR}, 5)]
     view = divide_costs(times, 10)
     assert view.rows == (
         CostRow("premium", None, HOUR, 10, 0),
         CostRow("premium", "t1", 2 * HOUR, 20, 9),
         CostRow("standard", "t2", 3 * HOUR, 30, 5),
     )
-    assert view.by_tier() == (
-        CostRow("premium", None, 3 * HOUR, 30, 9),
-        CostRow("standard", None, 3 * HOUR, 30, 5),
-    )
+    assert view.by_tier() == (CostRow("premium", None, 3 * HOUR, 30, 9), CostRow("standard", None, 3 * HOUR, 30, 5))
     assert [row.margin_nanodollars for row in view.by_tenant()] == [-10, -11, -25]
     assert view.total() == CostRow("", None, 6 * HOUR, 60, 14)
 

@@ -64,10 +64,7 @@ def test_a_price_of_nothing_is_said() -> None:
         (lambda: terms("0.15", cached="0.151"), "cached_input: .*0.151.*input.*0.15"),
         (lambda: terms("-0.001"), "input: must be from 0"),
         (lambda: terms("10000.001"), "input: .* 0 to 10000.00"),
-        (
-            lambda: terms("10000", premium="1.001"),
-            "input: .*10010.00 .*premium.* 10000.00",
-        ),
+        (lambda: terms("10000", premium="1.001"), "input: .*10010.00 .*premium.* 10000.00"),
         (lambda: terms("1", "5000"), "output: .*15000.00 .*premium"),
         (lambda: terms("20", premium="1000"), "input: .*20000.00 .*premium"),
         (lambda: terms("NaN"), "input: "),

@@ -50,10 +50,7 @@ async def main(path: Path, record: Record, kind: int, syncs_left: int, then: str
         journal.advance(usage_context.request_id, sent(SENT_BEFORE))
     disk.fault_set(kind, syncs_left, str(path.parent).encode())
     for pair in zip(whole, streamed, strict=True):
-        await asyncio.gather(
-            finish(journal, record, pair[0], 0),
-            finish(journal, record, pair[1], SENT_BEFORE),
-        )
+        await asyncio.gather(finish(journal, record, pair[0], 0), finish(journal, record, pair[1], SENT_BEFORE))
     assert journal.trouble is not None
     try:
         journal.begin(a_usage_context("refused"))

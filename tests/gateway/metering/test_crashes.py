@@ -155,10 +155,7 @@ async def test_a_gateway_without_kafka_that_is_killed(processes: Any, clickhouse
 async def test_a_sink_that_is_killed(
     processes: Any, kafka_url: str, topic: str, clickhouse_url: str, tmp_path: Path
 ) -> None:
-    async with (
-        analytics_at(clickhouse_url) as analytics,
-        journal_at(tmp_path / "journal.db") as journal,
-    ):
+    async with analytics_at(clickhouse_url) as analytics, journal_at(tmp_path / "journal.db") as journal:
         for death in [Death(step, after, passing=1) for step in SINK_STEPS for after in (False, True)]:
             async with relaying(journal, KafkaDestination(KafkaCluster.from_url(kafka_url), topic, SIGNER)):
                 await finish(journal, 50)

@@ -227,10 +227,7 @@ async def _load(journal: Journal, stopping: asyncio.Event) -> None:
 async def test_a_topic_that_is_replayed_twice_to_members_that_come_and_go(
     kafka_server: KafkaServer, clickhouse_url: str, topic: str, tmp_path: Path
 ) -> None:
-    async with (
-        analytics_at(clickhouse_url) as analytics,
-        journal_at(tmp_path / "journal.db") as journal,
-    ):
+    async with analytics_at(clickhouse_url) as analytics, journal_at(tmp_path / "journal.db") as journal:
         destination = KafkaDestination(KafkaCluster.from_url(f"kafka://{kafka_server.bootstrap}"), topic, SIGNER)
         async with relaying(journal, destination) as relay:
             await finish(journal, 300)
@@ -300,10 +297,7 @@ class LosingAnswers:
 
 
 async def test_fifty_inserts_whose_answer_is_lost(clickhouse_url: str, tmp_path: Path) -> None:
-    async with (
-        analytics_at(clickhouse_url) as analytics,
-        journal_at(tmp_path / "journal.db") as journal,
-    ):
+    async with analytics_at(clickhouse_url) as analytics, journal_at(tmp_path / "journal.db") as journal:
         await finish(journal, 200)
         destination = AnalyticsDestination(LosingAnswers(analytics), SIGNER)  # type: ignore[arg-type]
         relay = Relay(journal, destination, batch_events=4, backoff=Backoff(0.001, 0.002))

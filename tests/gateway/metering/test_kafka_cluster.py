@@ -24,8 +24,7 @@ def test_credentials() -> None:
 
 
 @pytest.mark.parametrize(
-    "url",
-    ["", "one:9092", "http://one", "kafka://", "kafka://user:secret@", "kafka://one/topic", "kafka://one?acks=0"],
+    "url", ["", "one:9092", "http://one", "kafka://", "kafka://user:secret@", "kafka://one/topic", "kafka://one?acks=0"]
 )
 def test_other_forms_are_refused_without_repeating_them(url: str) -> None:
     with pytest.raises(ValueError, match="must be a kafka://") as refusal:

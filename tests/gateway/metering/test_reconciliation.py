@@ -110,12 +110,7 @@ async def test_an_equal_copy_is_named_and_counted_once(path: Path, analytics: An
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {"cost_nanodollars": 1},
-        {"tenant_id": "somebody else"},
-        {"recompute_ns": {"premium": 1}},
-        {"key_id": "another"},
-    ],
+    [{"cost_nanodollars": 1}, {"tenant_id": "somebody else"}, {"recompute_ns": {"premium": 1}}, {"key_id": "another"}],
 )
 async def test_an_altered_event_is_named_with_its_columns(
     path: Path, analytics: Analytics, change: Mapping[str, object]

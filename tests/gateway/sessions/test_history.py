@@ -92,11 +92,7 @@ texts = st.text()
 contents = texts | st.lists(st.fixed_dictionaries({"type": st.just("text"), "text": texts}), min_size=1)
 messages = st.lists(st.builds(message, st.sampled_from(["system", "user", "assistant", "tool"]), contents)).map(tuple)
 histories = st.builds(
-    History,
-    system=messages,
-    messages=messages,
-    dropped_turns=st.integers(0, 2**31),
-    summary=st.none() | texts,
+    History, system=messages, messages=messages, dropped_turns=st.integers(0, 2**31), summary=st.none() | texts
 )
 
 

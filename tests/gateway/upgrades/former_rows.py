@@ -43,12 +43,7 @@ _NO_LIMITS = dict.fromkeys(
         *("concurrent", "context_tokens", "nanodollars_per_month"),
     )
 )
-_LINE = {
-    "invoice_number": INVOICE,
-    "usage_month": "2026-02",
-    "served_model": "smollm2",
-    "price_version": PRICE,
-}
+_LINE = {"invoice_number": INVOICE, "usage_month": "2026-02", "served_model": "smollm2", "price_version": PRICE}
 
 ROWS: Mapping[str, list[dict[str, Any]]] = {
     "tenants": [
@@ -80,7 +75,7 @@ ROWS: Mapping[str, list[dict[str, Any]]] = {
             "cached_input": 50,
             "output": 400,
             "created_at": EARLY,
-        },
+        }
     ],
     "price_multipliers": [{"price_version_id": PRICE, "tier": "premium", "multiplier": "2.5"}],
     "invoices": [
@@ -94,7 +89,7 @@ ROWS: Mapping[str, list[dict[str, Any]]] = {
             "events": 3,
             "digest": "000000000000000000000000000000ff",
             "finalised_at": LATER,
-        },
+        }
     ],
     "invoice_lines": [
         _LINE
@@ -136,7 +131,7 @@ ROWS: Mapping[str, list[dict[str, Any]]] = {
             "amount_nanodollars": 5_000,
             "reason": "an outage",
             "created_at": LATER,
-        },
+        }
     ],
     "credit_entries": [
         {
@@ -146,7 +141,7 @@ ROWS: Mapping[str, list[dict[str, Any]]] = {
             "reason": "paid in advance",
             "idempotency_key": "order-1",
             "created_at": EARLY,
-        },
+        }
     ],
     "admin_keys": [
         {
@@ -159,7 +154,7 @@ ROWS: Mapping[str, list[dict[str, Any]]] = {
             "created_at": EARLY,
             "revoked_at": None,
             "last_used_at": LATER,
-        },
+        }
     ],
     "audit_log": [
         {
@@ -197,7 +192,7 @@ ROWS: Mapping[str, list[dict[str, Any]]] = {
             "status": 201,
             "answer": "{}",
             "created_at": LATER,
-        },
+        }
     ],
     "routing_policies": [
         {
@@ -207,7 +202,7 @@ ROWS: Mapping[str, list[dict[str, Any]]] = {
             "degrade_near_budget": False,
             "cascade_percent": 60,
             "aliases": {"fast": "smollm2"},
-        },
+        }
     ],
     "session_windows": [{"tenant_id": ACME, "policy": "summary"}],
     "ended_console_sessions": [{"id": "AAAAAAAAAAAAAAAAAAAAAA", "over_at": LATER}],
@@ -224,7 +219,6 @@ def fill(connection: Connection) -> set[str]:
         if name in present:
             table = Table(name, MetaData(), autoload_with=connection)
             connection.execute(
-                table.insert(),
-                [{column: value for column, value in row.items() if column in table.c} for row in rows],
+                table.insert(), [{column: value for column, value in row.items() if column in table.c} for row in rows]
             )
     return present

@@ -104,8 +104,7 @@ def attend(
     contexts = np.array([row.context for row in step.rows], dtype=np.int64)
     width = shape.group * shape.kv_heads * shape.head_dim
     rows = Rows(
-        *(len(lens), len(qkv), lens.ctypes.data, contexts.ctypes.data),
-        *(step.tables.ctypes.data, step.tables.shape[1]),
+        *(len(lens), len(qkv), lens.ctypes.data, contexts.ctypes.data), *(step.tables.ctypes.data, step.tables.shape[1])
     )
     heads = Heads(query_heads=shape.group * shape.kv_heads, kv_heads=shape.kv_heads, head_dim=shape.head_dim, kv=kind)
     count = library.tp_attend_scratch_bytes(ctypes.byref(heads), ctypes.byref(rows))

@@ -67,9 +67,7 @@ def only_row(step: Step, row: int) -> Step:
     first = int(sum(lens[:row]))
     rows = slice(first, first + lens[row])
     metadata = AttentionMetadata(
-        step.metadata.block_tables[row : row + 1],
-        lens[row : row + 1],
-        step.metadata.context_lens[row : row + 1],
+        step.metadata.block_tables[row : row + 1], lens[row : row + 1], step.metadata.context_lens[row : row + 1]
     )
     return Step(step.query[rows].clone(), step.kv_layer, metadata)
 

@@ -103,12 +103,7 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
     for row in (0, 3, 4, 8):
         one = slice(row, row + 1)
         alone, _ = sample_slots(
-            logits[one].clone(),
-            columns,
-            ROW_SLOTS[one],
-            POSITIONS[one],
-            uses_thresholds=True,
-            uses_penalties=True,
+            logits[one].clone(), columns, ROW_SLOTS[one], POSITIONS[one], uses_thresholds=True, uses_penalties=True
         )
         assert alone.tolist() == together[one].tolist()
 
@@ -123,13 +118,7 @@ def test_rows_further_apart_than_32_bits_count() -> None:
     columns, bitmask = every_kind(vocab_size), random_bitmask(3, vocab_size)
     drawn = [
         sample_slots(
-            logits,
-            columns,
-            ROW_SLOTS[1:4],
-            POSITIONS[1:4],
-            uses_thresholds=True,
-            uses_penalties=True,
-            bitmask=bitmask,
+            logits, columns, ROW_SLOTS[1:4], POSITIONS[1:4], uses_thresholds=True, uses_penalties=True, bitmask=bitmask
         )
         for logits in (near, far)
     ]

@@ -82,10 +82,7 @@ def _fill(harness: Harness) -> None:
 
 @pytest.mark.parametrize(
     "make_runner",
-    [
-        TRITON,
-        pytest.param(place_on_gpu, marks=pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a GPU")),
-    ],
+    [TRITON, pytest.param(place_on_gpu, marks=pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a GPU"))],
 )
 def test_tritons_kernels_verify_drafts(tmp_path: Path, make_runner: MakeRunner) -> None:
     folder = make_checkpoint(tmp_path / "model", "qwen3", num_hidden_layers=1)

@@ -52,12 +52,7 @@ def test_decode_rows_by_context_before_longer_ones() -> None:
     inputs = arrange(rows((30, 1), (0, 7), (9, 1), (4, 3)), SIZES)
     assert inputs.order == [2, 0, 1, 3]
     assert inputs.key is None
-    assert inputs.lines == [
-        Row(2, 9, 1, 0, 1, 0),
-        Row(0, 30, 1, 0, 1, 1),
-        Row(1, 0, 7, 0, 1, 2),
-        Row(3, 4, 3, 0, 1, 9),
-    ]
+    assert inputs.lines == [Row(2, 9, 1, 0, 1, 0), Row(0, 30, 1, 0, 1, 1), Row(1, 0, 7, 0, 1, 2), Row(3, 4, 3, 0, 1, 9)]
     shape = inputs.shape
     assert (shape.rows, shape.tokens, shape.decode_rows) == (4, 12, 2)
     assert (shape.decode_queries, shape.extend_queries, shape.decode_context_tokens) == (1, 7, 41)

@@ -11,12 +11,7 @@ from engine.execution.device.runner import DeviceRunner
 from engine.request import Pooling
 from engine.scheduling.plan import ScheduledRow, StepPlan
 from kernels.reference_step import ReferenceStepOps
-from tests.engine.execution.device.harness import (
-    REFERENCE,
-    REFERENCE_GRAPHS,
-    load_reference,
-    running_request,
-)
+from tests.engine.execution.device.harness import REFERENCE, REFERENCE_GRAPHS, load_reference, running_request
 from tests.engine.execution.harness import GREEDY, Harness, MakeRunner, load_tiny
 from tests.engine.execution.pooling_cases import LENGTHS, embedding, of, prompt, vector
 

@@ -98,10 +98,7 @@ def test_a_failure_before_the_first_token_has_its_status(sdk, engine: FakeEngine
 def test_a_failure_half_way_raises_from_the_stream(sdk, engine: FakeEngine):
     engine.fail_at = 3
     seen = []
-    with (
-        sdk.messages.stream(**ASKED) as stream,
-        pytest.raises(anthropic.APIStatusError) as failed,
-    ):
+    with sdk.messages.stream(**ASKED) as stream, pytest.raises(anthropic.APIStatusError) as failed:
         for text in stream.text_stream:
             seen.append(text)
     assert "".join(seen) == "Hel"

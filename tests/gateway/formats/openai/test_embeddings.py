@@ -241,11 +241,7 @@ def test_is_turned_away_where_it_would_wait_too_long(client, engine):
 
 def test_is_measured_under_its_own_name(client, metrics):
     ask(client)
-    labels = {
-        "gen_ai_operation_name": "embeddings",
-        "gen_ai_request_model": "tiny",
-        "turnpike_tier": "standard",
-    }
+    labels = {"gen_ai_operation_name": "embeddings", "gen_ai_request_model": "tiny", "turnpike_tier": "standard"}
     value = metrics.registry.get_sample_value
     assert value("gen_ai_server_request_duration_seconds_count", labels | {"error_type": ""}) == 1
     assert value("gen_ai_client_token_usage_sum", labels | {"gen_ai_token_type": "input"}) == TOKENS

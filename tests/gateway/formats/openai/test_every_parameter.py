@@ -138,12 +138,7 @@ ASKING_CHAT = {
 }
 ASKING_COMPLETIONS = {"logprobs": {"logprobs": 2}}
 
-CHANGES_NOTHING = {
-    "metadata": {"a": "b"},
-    "prompt_cache_key": "k",
-    "safety_identifier": "s",
-    "user": "u",
-}
+CHANGES_NOTHING = {"metadata": {"a": "b"}, "prompt_cache_key": "k", "safety_identifier": "s", "user": "u"}
 """Hints: what a client says of itself."""
 
 

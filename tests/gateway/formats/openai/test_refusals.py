@@ -286,11 +286,7 @@ def test_what_is_not_one_json_object(client, engine, body):
 
 @pytest.mark.parametrize(
     ("values", "what"),
-    [
-        (b"[]," * 20_000, "arrays and objects"),
-        (b'"",' * 40_000, "strings"),
-        (b'\\"\\\\",' * 40_000, "strings"),
-    ],
+    [(b"[]," * 20_000, "arrays and objects"), (b'"",' * 40_000, "strings"), (b'\\"\\\\",' * 40_000, "strings")],
 )
 def test_json_that_is_costly_to_build_is_not_built(client, values, what):
     response = client.post(CHAT, content=b"[%b0]" % values, headers={"content-type": "application/json"})

@@ -195,10 +195,7 @@ class TestWithTheStoreAway:
         assert (response.status_code, response.json()["store"]) == (200, False)
         assert response.headers["x-turnpike-response-kept"] == "false"
         assert watch()[-1]["response"]["store"] is False
-        for refused in (
-            client.post(PATH, json=body(previous_response_id=first)),
-            client.get(f"{PATH}/{first}"),
-        ):
+        for refused in (client.post(PATH, json=body(previous_response_id=first)), client.get(f"{PATH}/{first}")):
             assert error_of(refused, 503)["code"] == "service_unavailable"
         store.away = False
         assert client.post(PATH, json=body(previous_response_id=first)).status_code == 200
