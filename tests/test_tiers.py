@@ -49,9 +49,7 @@ def test_each_fixture_and_parameter_is_there() -> None:
         ("tests/engine/simulation/test_ahead.py::test_a_planted_bug_is_found[x]", set(), set(), {"campaign"}),
     ],
 )
-def test_a_test_is_in_all_tiers_that_it_belongs_to(
-    nodeid: str, fixtures: set[str], parameters: set[str], tiers: set[str]
-) -> None:
+def test_a_test_is_in_all_its_tiers(nodeid: str, fixtures: set[str], parameters: set[str], tiers: set[str]) -> None:
     assert tiers_of(nodeid, fixtures, parameters) == tiers
 
 

@@ -239,9 +239,7 @@ def test_a_stage_that_does_not_end_is_stopped(tmp_path: Path) -> None:
     assert process.returncode == -9
 
 
-def test_stages_run_in_processes_of_their_own_and_checks_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stages_have_own_processes_and_checks_share_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in for each stage writes when it began and ended."""
     program = """
 import json, sys, time

@@ -48,9 +48,7 @@ def test_money_and_counts_are_exact_and_marks_of_an_axis_short() -> None:
         ({"start": "2026-01-01T00:00:01.5Z", "end": "x"}, ("2026-01-01T00:00:01.5Z", "x")),
     ],
 )
-def test_the_window_is_what_was_typed_or_else_what_was_chosen(
-    asked: dict[str, str], window: tuple[str, str | None]
-) -> None:
+def test_a_typed_window_overrides_the_chosen_one(asked: dict[str, str], window: tuple[str, str | None]) -> None:
     query = window_query(Form(tuple(asked.items())), NOW, "day")
     assert (query["start"], query.get("end")) == window
 

@@ -69,9 +69,7 @@ async def test_a_key_is_for_what_was_ticked(console: House) -> None:
     ("field", "value"),
     [("expires_at", "2001-01-01T00:00"), ("expires_at", "tomorrow"), ("name", "x" * 200), ("scopes", "everything")],
 )
-async def test_an_error_stands_beside_its_field_and_what_was_typed_stays(
-    console: House, field: str, value: str
-) -> None:
+async def test_a_form_error_names_its_field_and_keeps_the_input(console: House, field: str, value: str) -> None:
     fields = {"name": "batch jobs", "models": "tiny"} | {field: value}
     answer = await console.post(keys_of(console), "create", **fields)
     assert answer.status_code == 400

@@ -79,9 +79,7 @@ async def test_limits_of_a_scope_are_stated_all_at_once_and_changed(console: Hou
         ({"kind": "key", "scope_id": "nobodyskey00"}, "scope_id"),
     ],
 )
-async def test_an_error_stands_beside_its_field_and_what_was_typed_stays(
-    console: House, fields: dict[str, str], at_fault: str
-) -> None:
+async def test_an_invalid_limit_keeps_the_input(console: House, fields: dict[str, str], at_fault: str) -> None:
     path = limits_of(console)
     answer = await console.post(path, "state", **{"kind": "tenant", "requests_per_minute": "77"} | fields)
     assert answer.status_code == 400

@@ -36,9 +36,7 @@ async def elsewhere(database_url: str, anyio_backend: str) -> AsyncIterator[Sess
     await engine.dispose()
 
 
-async def test_what_ended_at_one_gateway_has_ended_at_all_and_no_other_with_it(
-    database: AsyncEngine, elsewhere: SessionRevocations
-) -> None:
+async def test_a_revocation_reaches_every_gateway_alone(database: AsyncEngine, elsewhere: SessionRevocations) -> None:
     here = SessionRevocations(database, lambda: NOON)
     one, other = session("a"), session("b")
     assert not await elsewhere.has_ended(one)

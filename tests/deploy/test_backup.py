@@ -31,9 +31,7 @@ GONE = ("DROP DATABASE IF EXISTS turnpike WITH (FORCE)", "DROP ROLE IF EXISTS tu
 
 
 @pytest.mark.skipif(shutil.which("pg_dump") is None, reason="there is no pg_dump: apt-get install postgresql-client")
-async def test_a_dump_of_postgresql_is_restored_into_an_empty_database(
-    postgres: PostgresServer, tmp_path: Path
-) -> None:
+async def test_a_postgresql_dump_restores_into_an_empty_database(postgres: PostgresServer, tmp_path: Path) -> None:
     url = normalise_database_url(f"{postgres.url.rpartition('/')[0]}/turnpike")
     await say(postgres, *GONE, "CREATE ROLE turnpike LOGIN SUPERUSER", "CREATE DATABASE turnpike OWNER turnpike")
     try:

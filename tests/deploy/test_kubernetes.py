@@ -173,9 +173,7 @@ def test_containers_run_commands_that_there_are(overlay: str) -> None:
 
 
 @every_overlay
-def test_variables_are_settings_and_their_values_are_taken(
-    overlay: str, no_settings: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variables_are_valid_settings(overlay: str, no_settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifests = rendered(overlay)
     known = {ENV_PREFIX + name.upper() for name in Settings.model_fields}
     stated = settings_map(manifests)

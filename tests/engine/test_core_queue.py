@@ -233,9 +233,7 @@ actions = st.lists(
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(actions, st.sampled_from([0, 1]))
-def test_whatever_happens_the_queue_is_what_is_left_of_it(
-    thread: EngineThread, todo: list[tuple[str, int]], async_depth: int
-) -> None:
+def test_the_queue_is_always_exact(thread: EngineThread, todo: list[tuple[str, int]], async_depth: int) -> None:
     machine = make_machine(thread, async_depth)
     core = machine.core
     reserved = [(model, core.reserve(model, "premium")) for model in MODELS]

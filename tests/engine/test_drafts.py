@@ -46,7 +46,7 @@ def texts_of(engine: Engine) -> list[list[tuple[int, ...]]]:
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("ngram", [True, False])
 @pytest.mark.parametrize("drafts", [{}, {"large": "small"}], ids=["no draft model", "draft model"])
-def test_the_text_is_that_without(
+def test_text_is_the_same_without_drafts(
     folders: dict[str, Path], texts: list[list[tuple[int, ...]]], ngram: bool, drafts: dict[str, str]
 ) -> None:
     config = EngineConfig(ngram=ngram, drafts=drafts, draft_depth=5, **MEMORY)  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ def test_drafting_takes_its_share_of_kv_memory(folders: dict[str, Path]) -> None
     assert blocks[1]["large"] == ((1 << 20) - 4 * block_bytes) // (2 * block_bytes)
 
 
-def test_a_model_of_another_vocabulary_cannot_draft(
+def test_a_draft_model_needs_the_vocabulary(
     tiny_folders: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = make_checkpoint(tmp_path / "other", "llama", vocab_size=640)

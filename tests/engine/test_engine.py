@@ -208,7 +208,7 @@ async def test_tenants_do_not_share_prefixes(engine: Engine) -> None:
     ],
     ids=["empty", "too long", "token id", "negative token id", "logit_bias", "stop_token_ids"],
 )
-def test_what_cannot_be_served_is_refused_at_once(
+def test_unservable_requests_are_refused(
     engine: Engine, prompt: list[int], params: SamplingParams, error: type[Exception]
 ) -> None:
     with pytest.raises(error):

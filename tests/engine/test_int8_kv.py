@@ -29,7 +29,7 @@ def texts_of(engine: Engine) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("drafts", [{}, {"large": "small"}], ids=["no drafts", "drafts"])
-def test_the_text_is_the_same_alone(
+def test_text_is_the_same_alone(
     tiny_folders: dict[str, Path], drafts: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beside others, from the prefix cache, in copied blocks, with drafts of a model whose KV is in int8 too."""

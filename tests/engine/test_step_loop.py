@@ -142,9 +142,7 @@ def test_rows_of_those_that_have_left_are_waited_for_too(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("async_depth", [0, 1])
-def test_steps_are_charged_for_the_time_from_their_launch_or_the_end_of_the_one_before(
-    clock: Clock, async_depth: int
-) -> None:
+def test_steps_are_charged_from_their_launch_or_the_end_of_the_previous_step(clock: Clock, async_depth: int) -> None:
     """So they add up to the time of the device, also when they were launched while others ran."""
     machine = Machine(clock, async_depth)
     machine.turns()
@@ -186,9 +184,7 @@ def test_nothing_is_launched_behind_a_step_that_never_was(clock: Clock) -> None:
 
 @pytest.mark.parametrize("when", ["launch", "result"])
 @pytest.mark.parametrize("async_depth", [0, 1])
-def test_a_step_without_device_memory_is_planned_again_in_smaller_pieces(
-    clock: Clock, async_depth: int, when: str
-) -> None:
+def test_a_step_without_device_memory_is_retried_in_smaller_pieces(clock: Clock, async_depth: int, when: str) -> None:
     machine = Machine(clock, async_depth)
     machine.device.broken[f"{when} 1"] = OutOfDeviceMemory("no room for 3 GiB")
     deltas = machine.turns()

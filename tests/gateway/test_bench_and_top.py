@@ -21,9 +21,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
 
 
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])
-def test_load_on_our_own_gateway(
-    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endpoint: str
-) -> None:
+def test_load_on_this_gateway(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", program.key)
     load = ("--url", f"{program.url}/v1", "--model", "tiny", "--endpoint", endpoint, "--rate", "10", "--duration", "1")
     lengths = ("--warmup", "0", "--prompt-tokens", "2/0", "--output-tokens", "64/0")

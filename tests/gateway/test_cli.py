@@ -161,9 +161,7 @@ class TestServeRefuses:
             (["--max-running", "0"], 1, "max_running: "),
         ],
     )
-    def test_a_bad_flag_is_one_line(
-        self, arguments: list[str], code: int, complaint: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_bad_flag(self, arguments: list[str], code: int, complaint: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("gateway.process.serve.configure_logging", lambda *_: None)
         assert complaint in failure(code, "serve", *arguments)
 

@@ -57,9 +57,7 @@ def test_it_shows_how_far_it_is_and_what_came_of_it(teacher: Path, prompts: Path
         (["--target", "gpt-5"], "'gpt-5'"),
     ],
 )
-def test_what_is_wrong_is_said_on_one_line(
-    options: list[str], complaint: str, teacher: Path, prompts: Path, tmp_path: Path
-) -> None:
+def test_errors_are_one_line(options: list[str], complaint: str, teacher: Path, prompts: Path, tmp_path: Path) -> None:
     given = {"--target": str(teacher), "--prompts": str(prompts), "--out": str(tmp_path / "small"), "--steps": "1"}
     given |= dict([options])
     result = distill(*(part for pair in given.items() for part in pair))

@@ -41,9 +41,7 @@ def write_answers(path: Path, questions: Path, small: Path, large: Path) -> None
             write(ModelAnswer(question.key, fingerprint(large), 9, "right"))
 
 
-def test_fit_learns_from_both_models_answers_and_writes_what_the_gateway_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fit_writes_weights_that_the_gateway_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNPIKE_KV_CACHE_BYTES", "1MiB")
     monkeypatch.setenv("TURNPIKE_THREADS", "1")
     monkeypatch.setenv("TURNPIKE_DEVICE", "cpu")

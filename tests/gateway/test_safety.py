@@ -37,9 +37,7 @@ pytestmark = pytest.mark.usefixtures("no_settings")
         ("10.1.2.3", b"abababababababababababababababababab", False, "key_pepper"),
     ],
 )
-def test_what_other_machines_could_use_is_refused(
-    address: str, pepper: bytes, demo: bool, complaint: str | None
-) -> None:
+def test_unsafe_network_access_is_refused(address: str, pepper: bytes, demo: bool, complaint: str | None) -> None:
     if complaint is None:
         refuse_unsafe(address, pepper, demo=demo)
         return
@@ -77,9 +75,7 @@ def test_no_generated_pepper_is_taken_for_a_placeholder() -> None:
         ({"TURNPIKE_KAFKA_URL": f"kafka://u:{PASSWORD}@b/{PASSWORD}"}, "kafka_url: "),
     ],
 )
-def test_settings_that_cannot_be_meant_are_one_line(
-    variables: dict[str, str], complaint: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_settings_are_one_line(variables: dict[str, str], complaint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(SettingsError, match=complaint) as refusal:

@@ -306,9 +306,7 @@ def test_speculation_with_a_small_model_needs_one(tmp_path: Path) -> None:
         ({"auto": {"large": 1}}, "model_versions: .*'auto'"),
     ],
 )
-def test_versions_are_served_models_with_weights(
-    tmp_path: Path, versions: dict[str, dict[str, float]], complaint: str
-) -> None:
+def test_versions_have_served_models(tmp_path: Path, versions: dict[str, dict[str, float]], complaint: str) -> None:
     models = dict.fromkeys(("large", "small"), tmp_path)
     good = {"large": {"large": 95, "small": 5}, "assistant": {"small": 0.5, "large": 0}}
     assert load_settings(models=models, model_versions=good).model_versions == good

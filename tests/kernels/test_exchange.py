@@ -46,9 +46,7 @@ def test_what_lies_apart_stays_where_it_is(of_torch: torch.dtype, of_numpy: Dtyp
 
 @pytest.mark.parametrize("shape", [(0,), (0, 5), (3, 0), ()], ids=str)
 @every_pair
-def test_shapes_without_numbers_and_without_dimensions(
-    of_torch: torch.dtype, of_numpy: Dtype, shape: tuple[int, ...]
-) -> None:
+def test_empty_and_zero_dimensional_shapes(of_torch: torch.dtype, of_numpy: Dtype, shape: tuple[int, ...]) -> None:
     array = array_of(torch.zeros(shape, dtype=of_torch))
     assert (array.dtype, array.shape) == (of_numpy, shape)
     assert (tensor_of(array).dtype, tensor_of(array).shape) == (of_torch, shape)

@@ -201,16 +201,12 @@ VLLMS_ORDER = pytest.mark.parametrize(
 
 
 @VLLMS_ORDER
-def test_top_p_is_a_share_of_what_min_p_left(
-    host: HostFace, temperature: float, top_k: int, top_p: float, min_p: float
-) -> None:
+def test_top_p_applies_after_min_p(host: HostFace, temperature: float, top_k: int, top_p: float, min_p: float) -> None:
     assert_draws_follow_vllms_order(host.sample, temperature, top_k, top_p, min_p)
 
 
 @VLLMS_ORDER
-def test_top_p_of_the_reference_is_a_share_of_what_min_p_left(
-    temperature: float, top_k: int, top_p: float, min_p: float
-) -> None:
+def test_the_references_top_p_applies_after_min_p(temperature: float, top_k: int, top_p: float, min_p: float) -> None:
     assert_draws_follow_vllms_order(reference.sample, temperature, top_k, top_p, min_p)
 
 
@@ -287,9 +283,7 @@ def logits_to_penalise(rows: int, columns: int, seed: int) -> torch.Tensor:
 @given(
     penalties=any_penalties(23), seed=st.integers(0, 2**31), only=st.none() | st.sets(st.integers(0, 22), min_size=1)
 )
-def test_penalties_are_the_references_to_the_bit(
-    host: HostFace, penalties: Penalties, seed: int, only: set[int] | None
-) -> None:
+def test_penalties_equal_the_reference(host: HostFace, penalties: Penalties, seed: int, only: set[int] | None) -> None:
     token_columns = None
     if only is not None:
         token_columns = torch.full((23,), -1, dtype=torch.int32)

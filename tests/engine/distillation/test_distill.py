@@ -106,9 +106,7 @@ def by_digest(path: Path) -> dict[str, tuple[int, ...]]:
     return {answer.digest: answer.answer_ids for answer in read_answers(path)}
 
 
-def test_answers_are_the_same_however_often_the_writer_is_stopped(
-    teacher_folder: Path, prompts: Path, tmp_path: Path
-) -> None:
+def test_stopping_the_writer_does_not_change_the_answers(teacher_folder: Path, prompts: Path, tmp_path: Path) -> None:
     read = read_prompts(prompts)
     write_answers(teacher_folder, read, tmp_path / "whole", seed=5)
     whole = by_digest(tmp_path / "whole")

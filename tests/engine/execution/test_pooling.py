@@ -66,9 +66,7 @@ def test_equals_transformers(folder: Path, pooling: Pooling, toggle: Mapping[str
 
 
 @pytest.mark.parametrize("pooling", Pooling)
-def test_equals_transformers_after_preemptions_among_those_that_answer(
-    llama: tuple[HostModel, PreTrainedModel], pooling: Pooling
-) -> None:
+def test_equals_transformers_despite_preemptions(llama: tuple[HostModel, PreTrainedModel], pooling: Pooling) -> None:
     model, oracle = llama
     harness = Harness(model, max_running=16, step_tokens=64, chunk_tokens=7)
     embedded = []
@@ -88,9 +86,7 @@ def test_equals_transformers_after_preemptions_among_those_that_answer(
 
 
 @pytest.mark.parametrize(("pooling", "hit_tokens"), [(Pooling.MEAN, 0), (Pooling.LAST, 64)])
-def test_only_the_last_position_can_do_with_cached_kv(
-    llama: tuple[HostModel, PreTrainedModel], pooling: Pooling, hit_tokens: int
-) -> None:
+def test_only_last_uses_cached_kv(llama: tuple[HostModel, PreTrainedModel], pooling: Pooling, hit_tokens: int) -> None:
     model, oracle = llama
     harness = Harness(model)
     harness.add(prompt(70), max_tokens=1)
@@ -129,9 +125,7 @@ def test_is_of_length_1(llama: tuple[HostModel, PreTrainedModel]) -> None:
     assert vector(of(harness.run(), "0")).norm().item() == pytest.approx(1, abs=1e-6)
 
 
-def test_hidden_states_that_are_not_finite_fail_it(
-    llama: tuple[HostModel, PreTrainedModel], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_non_finite_states_fail(llama: tuple[HostModel, PreTrainedModel], monkeypatch: pytest.MonkeyPatch) -> None:
     model = llama[0]
     forward = model.forward
     monkeypatch.setattr(model, "forward", lambda *given: forward(*given) * float("nan"))

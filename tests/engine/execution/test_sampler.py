@@ -16,9 +16,7 @@ EOS = 2
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_where_no_token_is_left_the_request_fails_and_its_neighbour_does_not(
-    tiny_folders: dict[str, Path], temperature: float
-) -> None:
+def test_a_row_without_tokens_fails_alone(tiny_folders: dict[str, Path], temperature: float) -> None:
     """All that may come is the end, which may not come yet."""
     harness = Harness(load_tiny(tiny_folders["llama"]))
     stuck = harness.add(prompt(9), SamplingParams(temperature=temperature, min_tokens=3), max_tokens=8, eos=(EOS,))

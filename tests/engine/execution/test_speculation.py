@@ -44,9 +44,7 @@ def test_text_is_that_without(tiny_folders: dict[str, Path], kind: str, depth: i
 @pytest.mark.parametrize("toggle", TOGGLES)
 @pytest.mark.parametrize("kind", ["toggled oracle", "nearly an oracle", "adversary"])
 @pytest.mark.parametrize("family", ["llama", "mistral"])
-def test_text_is_that_without_whatever_else_happens(
-    tiny_folders: dict[str, Path], family: str, kind: str, toggle: str
-) -> None:
+def test_text_is_unchanged_in_each_mode(tiny_folders: dict[str, Path], family: str, kind: str, toggle: str) -> None:
     folder = tiny_folders[family]
     expected = without(folder)
     speculator = Speculator([proposer_of(kind, expected)], FixedDepth(8))

@@ -156,9 +156,7 @@ async def test_a_grammar_that_gives_up_on_the_way_is_named(engine: Engine, monke
     await settle(lambda: idle(engine))
 
 
-async def test_where_a_model_takes_no_grammars_the_call_says_so(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_model_without_grammars_refuses_the_request(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "models", {"llama": replace(engine.models["llama"], grammars=None)})
     with pytest.raises(InvalidParameter, match="llama") as refused:
         answer(engine, GrammarSpec.regex("a", "guided_regex"))

@@ -70,9 +70,7 @@ def test_what_was_compiled_or_refused_is_remembered(compiler: GrammarCompiler) -
     assert [compiler.compile(each) for each in again] == first
 
 
-def test_a_process_that_was_killed_from_outside_is_replaced(
-    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_killed_from_outside_is_replaced(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[CompileSandbox] = []
     starts = CompileSandbox.__init__
 
@@ -153,9 +151,7 @@ def test_json_has_no_optional_space(compiler: GrammarCompiler, tokenizer: Tokeni
         assert grammar.matcher().accept(ids) < len(ids)
 
 
-def test_the_end_may_come_where_the_text_may_end_and_is_forced_where_it_must(
-    compiler: GrammarCompiler, tokenizer: Tokenizer
-) -> None:
+def test_the_end_token_follows_the_end_of_the_grammar(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:
     grammar = compiler.compile(GrammarSpec.choice(["a", "ab", "a.c"])).result()
     a, b, dot = (tokenizer.encode(char, add_special_tokens=False)[0] for char in "ab.")
     assert IM_END not in allowed(grammar, [])

@@ -65,9 +65,7 @@ def run(harness: Harness, compiler: GrammarCompiler, preempt_every: int | None =
     return dict(harness.run(preempt_every))
 
 
-def test_without_drafts_they_end_where_their_grammar_does(
-    expected: Mapping[str, Generated], tokenizer: Tokenizer
-) -> None:
+def test_without_drafts_answers_end_with_their_grammar(expected: Mapping[str, Generated], tokenizer: Tokenizer) -> None:
     for index, generated in enumerate(expected.values()):
         if GRAMMARS[index % len(GRAMMARS)] is not None:
             assert generated.deltas[-1].stop_token == IM_END
@@ -88,7 +86,7 @@ def test_text_is_that_without_drafts(
     assert_same(run(harness, compiler, preempt_every), expected)
 
 
-def test_text_is_that_without_preemptions(
+def test_text_is_unchanged_by_preemptions(
     tiny_folders: dict[str, Path], compiler: GrammarCompiler, expected: dict[str, Generated]
 ) -> None:
     assert_same(run(Harness(model_of(tiny_folders["llama"])), compiler, preempt_every=2), expected)

@@ -67,9 +67,7 @@ def test_what_ends_is_valid(compiler: GrammarCompiler, tokenizer: Tokenizer, sch
 
 
 @pytest.mark.parametrize(("keyword", "schema"), REFUSED.items(), ids=REFUSED.keys())
-def test_what_cannot_be_enforced_is_refused_by_name(
-    compiler: GrammarCompiler, keyword: str, schema: dict[str, Any]
-) -> None:
+def test_unenforceable_keywords_are_named(compiler: GrammarCompiler, keyword: str, schema: dict[str, Any]) -> None:
     for each in (schema, {"type": "object", "properties": {"a": {"anyOf": [{"type": "null"}, schema]}}}):
         with pytest.raises(GrammarRefused, match=f'"{keyword.replace("$", "[$]")}"'):
             compiler.compile(GrammarSpec.json_schema(each)).result()
@@ -129,9 +127,7 @@ schemas = st.recursive(
 
 @given(schema=schemas, seed=st.integers(0, 2**32))
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_small_schemas_of_any_make(
-    compiler: GrammarCompiler, tokenizer: Tokenizer, schema: dict[str, Any], seed: int
-) -> None:
+def test_random_schemas(compiler: GrammarCompiler, tokenizer: Tokenizer, schema: dict[str, Any], seed: int) -> None:
     try:
         grammar = compiler.compile(GrammarSpec.json_schema(schema)).result()
     except GrammarRefused:

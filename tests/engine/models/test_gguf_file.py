@@ -47,9 +47,7 @@ def test_block_sizes_are_those_of_the_format() -> None:
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
-def test_a_float32_file_equals_the_folder_it_was_made_from(
-    family: TinyFamily, tiny_folder: TinyFolder, tmp_path: Path
-) -> None:
+def test_a_float32_file_equals_its_source_folder(family: TinyFamily, tiny_folder: TinyFolder, tmp_path: Path) -> None:
     folder = tiny_folder(family, sliding_window=None) if family == "mistral" else tiny_folder(family)
     checkpoint, source = GGUFCheckpoint(make_gguf(tmp_path / "tiny.gguf", folder)), HFCheckpoint(folder)
     weights, expected = dict(checkpoint.tensors(FLOAT32)), dict(source.tensors(FLOAT32))
@@ -64,9 +62,7 @@ def test_a_float32_file_equals_the_folder_it_was_made_from(
 
 
 @pytest.mark.parametrize("block_type", RELATIVE_ERROR)
-def test_every_type_that_can_be_written_is_expanded_exactly(
-    block_type: BlockType, tiny_folder: TinyFolder, tmp_path: Path
-) -> None:
+def test_every_writable_type_expands_exactly(block_type: BlockType, tiny_folder: TinyFolder, tmp_path: Path) -> None:
     folder = tiny_folder("llama")
     checkpoint = GGUFCheckpoint(make_gguf(tmp_path / "tiny.gguf", folder, block_type, tokenizer=False))
     source = load_file(folder / "model.safetensors")
@@ -222,9 +218,7 @@ def test_an_unknown_architecture_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("block_type", [BlockType.TQ1_0, BlockType.MXFP4])
-def test_an_unknown_type_is_refused_by_the_tensor(
-    block_type: BlockType, tiny_folder: TinyFolder, tmp_path: Path
-) -> None:
+def test_an_unknown_type_is_refused_by_tensor(block_type: BlockType, tiny_folder: TinyFolder, tmp_path: Path) -> None:
     shape = {"hidden_size": 256, "head_dim": 64, "intermediate_size": 256, "num_hidden_layers": 1}
     path = make_gguf(tmp_path / "tiny.gguf", tiny_folder("llama", **shape), block_type)
     with pytest.raises(UnsupportedCheckpoint, match=rf"tensor \S+\.weight: stored as type {int(block_type)}"):

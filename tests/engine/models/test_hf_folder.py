@@ -105,9 +105,7 @@ def test_the_text_processor_reads_the_folder(tiny_folder: TinyFolder) -> None:
         ({"a\nb": np.zeros(1, np.float32)}, r"tensor 'a\nb' is not printable"),
     ],
 )
-def test_weights_that_do_not_fit_are_refused_by_the_tensor(
-    changes: dict[str, Array | None], named: str, folder: Path
-) -> None:
+def test_weights_of_wrong_shape_are_refused(changes: dict[str, Array | None], named: str, folder: Path) -> None:
     edit_weights(folder, changes)
     with pytest.raises(UnsupportedCheckpoint) as caught:
         HFCheckpoint(folder)

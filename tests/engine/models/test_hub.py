@@ -154,7 +154,7 @@ def test_a_wrong_checksum_is_refused(file: str, hub: FakeHub, published: Path, t
         (f"{NAME}/{WEIGHTS}", Refusal(500), "127.0.0.1 answers 500"),
     ],
 )
-def test_a_refusal_is_said_in_plain_words(
+def test_refusals_are_clear(
     of: str, refusal: Refusal, message: str, hub: FakeHub, published: Path, tmp_path: Path
 ) -> None:
     hub.refusals[of] = refusal
@@ -189,9 +189,7 @@ def test_a_changed_file_is_refused(hub: FakeHub, published: Path, tmp_path: Path
         ({WEIGHTS: b"weights"}, "has no config.json and no tokenizer.json"),
     ],
 )
-def test_what_cannot_be_served_is_not_fetched(
-    files: dict[str, bytes], message: str, hub: FakeHub, tmp_path: Path
-) -> None:
+def test_unservable_models_are_not_fetched(files: dict[str, bytes], message: str, hub: FakeHub, tmp_path: Path) -> None:
     hub.repositories[NAME] = files
     assert message in refused(tmp_path)
     assert len(hub.requests) == 1

@@ -109,9 +109,7 @@ def mixed(path: Path, folder: Path, **formats: BlockType) -> Path:
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])  # rows in another order, tied, neither
 @pytest.mark.parametrize("kind", [BlockType.Q4_0, BlockType.Q4_1, BlockType.Q8_0])
-def test_blocks_that_are_taken_are_never_expanded(
-    family: str, kind: BlockType, tiny_folder: TinyFolder, tmp_path: Path
-) -> None:
+def test_native_blocks_are_not_expanded(family: str, kind: BlockType, tiny_folder: TinyFolder, tmp_path: Path) -> None:
     path = make_gguf(tmp_path / "tiny.gguf", tiny_folder(family, **WIDE), kind)
     ops = BlockOps(kind.name.lower())
     model = load_model(GGUFCheckpoint(path), ops, 64)
@@ -187,9 +185,7 @@ def test_a_width_that_no_group_divides_is_refused(tiny_folder: TinyFolder) -> No
 
 @pytest.mark.skipif(native.level() is None, reason="the native library is not built")
 @pytest.mark.parametrize("kind", [BlockType.Q4_0, BlockType.Q4_1, BlockType.Q8_0])
-def test_native_products_with_blocks_are_those_with_their_numbers(
-    kind: BlockType, tiny_folder: TinyFolder, tmp_path: Path
-) -> None:
+def test_native_products_with_blocks_are_exact(kind: BlockType, tiny_folder: TinyFolder, tmp_path: Path) -> None:
     checkpoint = GGUFCheckpoint(make_gguf(tmp_path / "tiny.gguf", tiny_folder("llama", **WIDE), kind))
     ops = select_ops("bfloat16", threads=2, device="cpu")
     if not ops.takes_blocks(kind.name.lower(), WIDE["hidden_size"]):
@@ -203,9 +199,7 @@ def test_native_products_with_blocks_are_those_with_their_numbers(
 
 @pytest.mark.skipif(native.level() is None, reason="the native library is not built")
 @pytest.mark.parametrize(("quantize", "most_error"), [("int8", 0.03), ("int4", 0.25)])
-def test_native_products_of_quantised_weights_are_near(
-    quantize: Quantize, most_error: float, tiny_folder: TinyFolder
-) -> None:
+def test_native_quantised_products_are_close(quantize: Quantize, most_error: float, tiny_folder: TinyFolder) -> None:
     checkpoint = open_checkpoint(tiny_folder("llama", **WIDE))
     ops = select_ops("bfloat16", threads=2, device="cpu")
     if not ops.takes_blocks(quantize, WIDE["hidden_size"]):

@@ -46,9 +46,7 @@ def no_expansion(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GGUFCheckpoint, "tensors", refuse)
 
 
-def test_the_second_start_maps_what_the_first_expanded(
-    model: Path, cache: Path, request: pytest.FixtureRequest
-) -> None:
+def test_the_second_start_maps_the_first_ones_file(model: Path, cache: Path, request: pytest.FixtureRequest) -> None:
     first = load(model, cache)
     assert same(first, dict(GGUFCheckpoint(model).tensors(BFLOAT16)))
     request.getfixturevalue("no_expansion")
@@ -62,9 +60,7 @@ def test_each_dtype_has_its_own_file(model: Path, cache: Path) -> None:
     assert same(load(model, cache), narrow)
 
 
-def test_a_changed_source_is_expanded_again_and_the_old_file_goes(
-    model: Path, cache: Path, tiny_folder: TinyFolder
-) -> None:
+def test_a_changed_source_replaces_the_expanded_file(model: Path, cache: Path, tiny_folder: TinyFolder) -> None:
     before = load(model, cache)
     make_gguf(model, tiny_folder("llama", seed=1), BlockType.Q4_0)
     os.utime(model, ns=(0, model.stat().st_mtime_ns + 1))
@@ -106,9 +102,7 @@ def test_a_load_that_is_given_up_leaves_nothing(model: Path, cache: Path) -> Non
     assert list(cache.iterdir()) == []
 
 
-def test_without_a_folder_weights_are_expanded_each_time(
-    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_a_folder_each_start_expands(model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_bytes(b"")
     assert len(load(model, tmp_path / "file" / "expanded")) == 21
     assert "expanded weights are not kept" in caplog.text

@@ -108,7 +108,7 @@ def prefill_of(plan: StepPlan) -> int:
 class TestWatchdog:
     @pytest.mark.parametrize(("classes", "of"), [((PREMIUM, STANDARD), PREMIUM), ((ONE,), ONE)])
     @pytest.mark.parametrize("short_before", [0, 12])
-    def test_a_long_prompt_on_a_slow_machine_is_no_hang(
+    def test_a_long_prompt_on_a_slow_device_is_no_hang(
         self, classes: tuple[ServiceClass, ...], of: ServiceClass, short_before: int
     ) -> None:
         """0.15 s a token: 512 of them would take 77 s, of the 60 that a step may."""

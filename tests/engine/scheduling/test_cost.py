@@ -307,9 +307,7 @@ def test_the_preset_is_what_its_docstring_says() -> None:
 
 
 @given(coefficients, works, st.integers(0, 10**9), st.integers(0, 20_000))
-def test_the_budget_fills_the_step_to_its_target(
-    truth: CostCoefficients, decode: list[StepWork], target_ns: int, start: int
-) -> None:
+def test_the_budget_fills_the_step(truth: CostCoefficients, decode: list[StepWork], target_ns: int, start: int) -> None:
     model = StepCostModel.from_coefficients(truth)
     low, high = 16, 8192
     budget = model.token_budget(target_ns, total(decode), low=low, high=high, start=start)

@@ -160,9 +160,7 @@ def test_the_wait_and_the_time_to_come_back_are_right_to_within_half(machine: Ma
 
 @pytest.mark.parametrize("standard_per_s", [1, 30])
 @pytest.mark.parametrize("machine", [CPU, H200], ids=["cpu", "h200"])
-def test_premiums_own_wait_is_right_to_within_half_when_it_is_premium_that_is_too_much(
-    machine: Machine, standard_per_s: int
-) -> None:
+def test_premiums_wait_is_right_to_within_half_in_a_premium_overload(machine: Machine, standard_per_s: int) -> None:
     """It waits for its own kind alone, with a reserve that it has long outgrown; standard hardly gets in at all."""
     flooded = replace(machine, premium_rate=machine.standard_rate, standard_rate=standard_per_s)
     seconds = 30

@@ -12,9 +12,7 @@ from tests.engine.scheduling.support import FOREVER, make_scheduler, outcome, pr
 class TestLimits:
     @pytest.mark.parametrize("max_tokens", [1, 100, None])
     @pytest.mark.parametrize(("prompt_tokens", "servable"), [(30, True), (31, True), (32, False), (33, False)])
-    def test_a_prompt_at_the_limit_of_the_pool(
-        self, prompt_tokens: int, servable: bool, max_tokens: int | None
-    ) -> None:
+    def test_a_prompt_as_large_as_the_pool(self, prompt_tokens: int, servable: bool, max_tokens: int | None) -> None:
         """The pool holds 32 tokens: a prompt of 31 leaves room for one."""
         scheduler = make_scheduler(2)
         request = make_request("r", range(prompt_tokens), params=SamplingParams(max_tokens=max_tokens))

@@ -50,9 +50,7 @@ def test_an_idle_engine_takes_the_time_of_the_prompt() -> None:
 
 
 @given(snapshots, st.integers(0, 2), st.integers(1, 8192), st.data())
-def test_more_work_ahead_is_no_shorter_wait(
-    snapshot: QueueSnapshot, service_class: int, prompt_tokens: int, data: st.DataObject
-) -> None:
+def test_work_adds_wait(snapshot: QueueSnapshot, service_class: int, prompt_tokens: int, data: st.DataObject) -> None:
     wait_ns = predict_first_token_ns(snapshot, service_class, prompt_tokens, COST)
     assert wait_ns > 0
     assert predict_first_token_ns(snapshot, service_class, prompt_tokens + 100, COST) >= wait_ns

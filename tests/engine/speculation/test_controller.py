@@ -35,9 +35,7 @@ def bench(device: str, proposer: str, acceptance: float, running: int, **options
 @pytest.mark.parametrize("acceptance", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("proposer", PROPOSERS)
 @pytest.mark.parametrize("device", DEVICES)
-def test_it_is_about_as_fast_as_the_best_fixed_depth(
-    device: str, proposer: str, acceptance: float, running: int
-) -> None:
+def test_speed_is_close_to_the_best_fixed_depth(device: str, proposer: str, acceptance: float, running: int) -> None:
     measured = bench(device, proposer, acceptance, running)
     measured.run(SETTLING_STEPS)
     assert measured.run(400).of_best >= 0.97

@@ -74,9 +74,7 @@ def counts(harness: Harness) -> tuple[int, int]:
 
 @pytest.mark.parametrize("depth", [1, 2, 4, 8])
 @pytest.mark.parametrize("kind", ["itself", "stranger", "itself over some tokens"])
-def test_text_is_that_without(
-    tiny_folders: dict[str, Path], stranger: Path, tmp_path: Path, kind: str, depth: int
-) -> None:
+def test_text_is_the_same(tiny_folders: dict[str, Path], stranger: Path, tmp_path: Path, kind: str, depth: int) -> None:
     folder = tiny_folders["llama"]
     model = loaded(stranger if kind == "stranger" else folder)
     head = frequent_head(folder, tmp_path, FREQUENT) if "some" in kind else None
@@ -264,9 +262,7 @@ def test_a_head_without_a_list_of_tokens_is_the_models(tiny_folders: dict[str, P
     ],
     ids=["too large", "negative", "wide", "two dimensions", "empty", "no file of that kind"],
 )
-def test_a_list_of_tokens_that_cannot_be_used(
-    tiny_folders: dict[str, Path], tmp_path: Path, tokens: Ints | None, message: str
-) -> None:
+def test_unusable_token_lists(tiny_folders: dict[str, Path], tmp_path: Path, tokens: Ints | None, message: str) -> None:
     folder = tiny_folders["llama"]
     if tokens is None:
         (tmp_path / DRAFT).write_bytes(b"nothing")

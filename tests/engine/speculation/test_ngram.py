@@ -63,9 +63,7 @@ def looked_up(tokens: list[int], depth: int) -> list[int]:
     cuts=st.lists(st.integers(1, 120), max_size=5),
     depth=st.integers(1, 9),
 )
-def test_an_index_that_grows_with_its_request_finds_what_a_search_finds(
-    tokens: list[int], cuts: list[int], depth: int
-) -> None:
+def test_an_incremental_index_finds_what_a_search_finds(tokens: list[int], cuts: list[int], depth: int) -> None:
     proposer, request = NgramProposer(1), running(tokens[:1])
     for end in [*sorted(cut for cut in cuts if cut < len(tokens)), len(tokens)]:
         request.tokens[:] = tokens[:end]

@@ -77,9 +77,7 @@ async def test_a_refusal_is_not_kept(admin: Admin) -> None:
     await admin.post(path, {}, headers=under("k"))
 
 
-async def test_a_repetition_does_not_tell_the_secret_again_and_the_database_does_not_know_it(
-    admin: Admin, context: AdminContext
-) -> None:
+async def test_a_repetition_has_no_secret_and_neither_has_the_database(admin: Admin, context: AdminContext) -> None:
     tenant = await admin.post("/tenants", ACME)
     path = f"/tenants/{tenant['id']}/keys"
     first = await admin.post(path, {"name": "ci"}, headers=under("a"))
@@ -106,9 +104,7 @@ async def test_a_hundred_at_once_have_one_effect(admin: Admin) -> None:
     assert len((await admin.get("/audit", params={"resource": "tenant"}))["data"]) == 1
 
 
-async def test_two_gateways_on_one_database_have_one_effect(
-    admin: Admin, context: AdminContext, database_url: str
-) -> None:
+async def test_gateways_that_share_a_database_act_once(admin: Admin, context: AdminContext, database_url: str) -> None:
     database = open_database(database_url)
     second = AdminApp(replace(context, database=database))
     transport = httpx.ASGITransport(ErrorMiddleware(MountByPrefix(elsewhere, PREFIX, second), RequestOutcomes()))
@@ -123,9 +119,7 @@ async def test_two_gateways_on_one_database_have_one_effect(
     assert sum("idempotent-replayed" not in each.headers for each in responses) == 1
 
 
-async def test_a_crash_before_the_commit_leaves_nothing_and_after_it_the_answer(
-    admin: Admin, context: AdminContext, clock: Clock
-) -> None:
+async def test_a_crash_leaves_nothing_or_the_answer(admin: Admin, context: AdminContext, clock: Clock) -> None:
     """Effect, log and answer are in one transaction: whichever statement fails, all of it is gone. A new process then
     finds what was committed."""
     statements: list[str] = []

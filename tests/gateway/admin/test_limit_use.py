@@ -62,9 +62,7 @@ async def test_a_tenant_that_nothing_binds(admin: Admin) -> None:
     assert error["code"] == "tenant_not_found"
 
 
-async def test_while_the_store_of_limits_is_away(
-    admin: Admin, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_while_the_limit_store_is_down(admin: Admin, limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
     async def away(quotas: object) -> None:
         raise StoreAway("away")
 

@@ -215,7 +215,7 @@ async def test_a_request_that_runs_on_leaves_the_minute_of_its_admission(store: 
         (MONEY, 1_835_395_199_000, 86_401_000),  # 2028-02-28 of a leap year
     ],
 )
-async def test_days_and_months_are_the_calendars(
+async def test_days_and_months_follow_the_calendar(
     store: LimitStore, clock: Clock, measure: Measure, now_ms: int, left_ms: int
 ) -> None:
     clock.now_ms = now_ms

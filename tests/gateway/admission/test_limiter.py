@@ -71,9 +71,7 @@ async def test_headers_speak_of_the_quota_with_the_least_left(store: LimitStore)
     await gate.aclose()
 
 
-async def test_open_holds_are_kept_alive_and_no_longer(
-    store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_open_holds_are_extended(store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limiter, "HEARTBEAT_S", 0.001)
     gate = Limiter(store)
     slots = each(Measure.CONCURRENT, 1)
@@ -104,9 +102,7 @@ async def test_a_settlement_is_completed_though_its_caller_is_cancelled(store: L
     await gate.aclose()
 
 
-async def test_what_is_held_for_one_that_was_cancelled_meanwhile_is_freed(
-    store: LimitStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_hold_of_a_cancelled_call_is_released(store: LimitStore, monkeypatch: pytest.MonkeyPatch) -> None:
     take, taken = store.hold, asyncio.Event()
 
     async def hold(request: HoldRequest) -> Hold | HoldRefusal:

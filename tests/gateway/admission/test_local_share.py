@@ -66,9 +66,7 @@ async def used(store: RedisStore, quota: Quota) -> int:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_an_outage_costs_a_bounded_share(
-    store: LocalShare, direct: RedisStore, proxy: FaultProxy, fault: Fault
-) -> None:
+async def test_overruns_are_bounded(store: LocalShare, direct: RedisStore, proxy: FaultProxy, fault: Fault) -> None:
     demand = tokens(10_000, measure=TPD)
     before = await hold(store, "before", demand, desired=100)
     assert not before.degraded
@@ -113,9 +111,7 @@ async def test_flaps_do_not_multiply_the_share(store: LocalShare, proxy: FaultPr
     assert store.counts()["breaker_opened"] == 6
 
 
-async def test_a_hold_whose_answer_was_lost_is_freed_with_the_local_one(
-    store: LocalShare, direct: RedisStore, proxy: FaultProxy
-) -> None:
+async def test_a_hold_without_a_response_is_released(store: LocalShare, direct: RedisStore, proxy: FaultProxy) -> None:
     demand = tokens(1_000, measure=TPD)
     await hold(store, "warm", demand, desired=1)
     await proxy.set(Fault.RESET)
@@ -193,9 +189,7 @@ async def test_what_can_be_merged_at_the_end_is(direct: RedisStore, proxy: Fault
     assert await used(direct, demand.quota) == 10
 
 
-async def test_a_full_redis_is_away_until_there_is_room(
-    store: LocalShare, direct: RedisStore, redis_server: RedisServer
-) -> None:
+async def test_a_full_redis_counts_as_down(store: LocalShare, direct: RedisStore, redis_server: RedisServer) -> None:
     """It answers PING and takes no writes. Nothing is half written meanwhile."""
     demand = tokens(1_000, measure=TPD)
     before = await hold(store, "before", demand, desired=100)

@@ -191,9 +191,7 @@ def takes(hold: Hold, scope: Scope) -> bool:
     waits_ms=st.lists(st.one_of(st.integers(0, 20_000), st.sampled_from([4_999, 5_000, 55_000, 59_999, 60_000]))),
     limit=st.integers(1, 5),
 )
-def test_a_minutes_limit_holds_in_any_sixty_seconds_and_asks_for_no_longer_wait(
-    waits_ms: list[int], limit: int
-) -> None:
+def test_a_limit_per_minute_holds_in_any_60_s_and_asks_for_no_longer_wait(waits_ms: list[int], limit: int) -> None:
     """Whoever comes back when told to is admitted, if no one else was quicker."""
     demand = Demand(Quota(scope(Measure.REQUESTS_PER_MINUTE), limit), 1, 0)
 

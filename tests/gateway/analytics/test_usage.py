@@ -190,9 +190,7 @@ def test_a_window_widens_to_whole_units(start: int, length: int, unit: int) -> N
     assert 0 <= wide.end_ms - window.end_ms < unit
 
 
-async def test_a_request_is_looked_up_in_the_granules_that_may_have_it(
-    analytics: Analytics, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_request_lookup_reads_few_granules(analytics: Analytics, monkeypatch: pytest.MonkeyPatch) -> None:
     for batch in range(3):
         await store(analytics, [event(10 * batch + number) for number in range(10)])
     asked = []

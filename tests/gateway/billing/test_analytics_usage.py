@@ -84,9 +84,7 @@ async def test_engine_time_is_that_of_the_events(analytics: Analytics) -> None:
     assert divide_costs(stored, 10**9) == divide_costs(await in_memory.engine_times(*span), 10**9)
 
 
-async def test_an_invoice_survives_replays_and_new_prices(
-    analytics: Analytics, database: AsyncEngine, acme: str
-) -> None:
+async def test_replays_and_new_prices_keep_an_invoice(analytics: Analytics, database: AsyncEngine, acme: str) -> None:
     clock = Clock(SEPTEMBER.start)
     prices = PriceWriter(database, now=clock)
     price = (await prices.add(PriceTerms.from_dollars("m", Decimal(1), Decimal(2)))).price("standard")

@@ -37,9 +37,7 @@ async def test_a_tenant_is_prepaid_from_its_first_entry_on(credit: CreditWriter,
     assert await credit.entries("acme") == (grant, correction)
 
 
-async def test_what_is_left_is_what_was_not_spent_since_the_first_entry(
-    credit: CreditWriter, acme: str, clock: Clock
-) -> None:
+async def test_the_balance_is_grants_less_later_spending(credit: CreditWriter, acme: str, clock: Clock) -> None:
     await credit.add("acme", 5000, "paid", "1")
     first = clock.now
     clock.now += timedelta(hours=1)

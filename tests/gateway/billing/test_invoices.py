@@ -99,7 +99,7 @@ def test_a_month_without_an_invoice_is_left_to_its_own() -> None:
         ({}, {}, VERSIONS[1:], "price version"),
     ],
 )
-def test_what_does_not_add_up_is_named(
+def test_mismatches_are_named(
     used: dict[str, int], charged: dict[str, int], versions: list[PriceVersion], problem: str
 ) -> None:
     right = used_by(MONTHS[0], "standard", VERSIONS[0], 1, 1, 1)

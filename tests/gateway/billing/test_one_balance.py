@@ -164,7 +164,5 @@ async def run_through(moves, clock, gateway, credit, redis, root) -> None:
 @pytest.mark.parametrize("where", ["memory", "redis"])
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(moves=steps)
-def test_admission_the_balance_and_a_restart_agree(
-    where: str, sqlite_schema: Path, redis_server: RedisServer, moves: list[tuple]
-) -> None:
+def test_restart_keeps_balance(where: str, sqlite_schema: Path, redis_server: RedisServer, moves: list[tuple]) -> None:
     asyncio.run(play(list(moves), sqlite_schema, redis_server if where == "redis" else None))

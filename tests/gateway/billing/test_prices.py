@@ -99,9 +99,7 @@ def test_a_declaration_has_two_prices_or_three() -> None:
 
 
 @given(st.decimals(0, 1000, places=4), st.decimals(0, 1000, places=4), MULTIPLIERS)
-def test_what_is_accepted_is_exact_in_every_class(
-    input: Decimal, output: Decimal, multipliers: dict[str, Decimal]
-) -> None:
+def test_accepted_prices_are_exact(input: Decimal, output: Decimal, multipliers: dict[str, Decimal]) -> None:
     try:
         stated = PriceTerms.from_dollars("m", input, output, multipliers=multipliers)
     except InvalidPrice:
@@ -135,9 +133,7 @@ def test_a_request_costs_its_tokens(price: Price, fresh: int, cached: int, answe
 
 
 @given(PRICES, TOKENS, TOKENS, TOKENS, TOKENS, TOKENS)
-def test_more_tokens_never_cost_less(
-    price: Price, prompt: int, cached: int, answered: int, more: int, more_answered: int
-) -> None:
+def test_tokens_add_cost(price: Price, prompt: int, cached: int, answered: int, more: int, more_answered: int) -> None:
     cached = min(cached, prompt)
     assert price.of(prompt + more, cached, answered + more_answered) >= price.of(prompt, cached, answered)
 

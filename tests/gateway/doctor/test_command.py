@@ -19,9 +19,7 @@ def test_a_fresh_machine_can_serve_and_is_left_as_it_was(no_settings: Path, tmp_
     assert all(each.remedy for each in findings if each.state is not State.OK)
 
 
-def test_remedies_are_printed_and_a_failure_is_the_exit_code(
-    no_settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failures_have_remedy_and_exit_code(no_settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNPIKE_PORT", str(free_port()))
     (tmp_path / "file").touch()
     arguments = ["doctor", "--data-dir", str(tmp_path / "file")]

@@ -109,9 +109,7 @@ def test_open_files(settings: Settings, monkeypatch: pytest.MonkeyPatch, soft: i
 
 
 @pytest.mark.parametrize(("natively", "said"), [(True, "leaves alone"), (False, "threads")])
-def test_torch_is_asked_where_it_computes(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, natively: bool, said: str
-) -> None:
+def test_device_of_torch(settings: Settings, monkeypatch: pytest.MonkeyPatch, natively: bool, said: str) -> None:
     monkeypatch.setattr(machine, "computes_natively", lambda: natively)
     monkeypatch.setattr(machine, "has_cuda_driver", lambda: False)
     found = only(machine.torch, settings)
@@ -142,9 +140,7 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("free", "state"), [(10**6, State.FAILURE), (3 * 10**8, State.WARNING), (10**11, State.OK)]
     )
-    def test_room_for_the_journal(
-        self, settings: Settings, monkeypatch: pytest.MonkeyPatch, free: int, state: State
-    ) -> None:
+    def test_journal_space(self, settings: Settings, monkeypatch: pytest.MonkeyPatch, free: int, state: State) -> None:
         monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**12, 0, free))
         assert only(files.journal, settings).state is state
 

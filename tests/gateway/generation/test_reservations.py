@@ -161,9 +161,7 @@ def nothing(**_):
         (nothing, {"logit_bias": {"600": 1}}, 400),
     ],
 )
-def test_a_place_is_free_whatever_becomes_of_the_request(
-    app, engine, happens, fields, status, monkeypatch, limiter, journal, authenticator
-):
+def test_places_are_released(app, engine, happens, fields, status, monkeypatch, limiter, journal, authenticator):
     happens(engine=engine, monkeypatch=monkeypatch, limiter=limiter, journal=journal, authenticator=authenticator)
     with TestClient(app, headers=AUTHORISED, raise_server_exceptions=False) as client:
         assert client.post(CHAT, json=body(**fields)).status_code == status

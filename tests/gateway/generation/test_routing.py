@@ -240,9 +240,7 @@ PROMPT = 1 + len(f"<user>{EASY}\n<assistant>")
     ("tokens_left", "fields", "served"),
     [(8, {"max_tokens": 8}, "big"), (7, {"max_tokens": 8}, "small"), (100, {}, "small"), (512 - PROMPT, {}, "big")],
 )
-def test_a_budget_is_near_its_end_where_the_large_answer_would_be_cut(
-    client, engine, authenticator, tokens_left, fields, served
-):
+def test_a_budget_is_nearly_spent_if_it_cuts_a_large_answer(client, engine, authenticator, tokens_left, fields, served):
     engine.replies = {}
     allow(authenticator, degrade_near_budget=True)
     limit(authenticator, nanodollars_per_month=PROMPT * 1_000 + tokens_left * 4_000)

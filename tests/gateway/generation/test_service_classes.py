@@ -61,9 +61,7 @@ def test_a_client_can_lower_and_never_raise(tier: str, asked: str | None) -> Non
         ("batch", "gold", "batch", "batch"),
     ],
 )
-def test_the_answer_speaks_the_words_of_the_question(
-    tier: str, asked: str | None, served: str, said: str | None
-) -> None:
+def test_the_answer_names_the_requested_tier(tier: str, asked: str | None, served: str, said: str | None) -> None:
     serving = classes().serving(tier, asked)
     assert (serving.name, echoed(serving, asked)) == (served, said)
 

@@ -283,9 +283,7 @@ def test_a_client_that_leaves_while_a_summary_is_written_leaves_all_as_it_was(se
     assert event.undelivered_tokens > 0
 
 
-def test_the_settings_say_what_holds_for_tenants_that_say_nothing(
-    engine, authenticator, limiter, journal, sessions, settings
-):
+def test_the_settings_apply_to_tenants_without_their_own(engine, authenticator, limiter, journal, sessions, settings):
     settings = settings.model_copy(update={"session_window": SessionWindow.SUMMARY})
     given = {"limiter": limiter, "journal": journal, "sessions": sessions, "prices": price_book(PRICES)}
     app = create_app(settings, services_with(settings.data_dir, engine, authenticator, **given))

@@ -48,9 +48,7 @@ def hang_up(server, journal, reached, path: str = CHAT, **fields) -> UsageEvent:
     return event_of(journal)
 
 
-def test_a_client_that_leaves_before_the_first_token_has_used_its_prompt(
-    server, journal, engine, limiter, authenticator
-):
+def test_a_disconnect_before_the_first_token_is_billed_the_prompt(server, journal, engine, limiter, authenticator):
     limit(authenticator, **LIMITS)
     engine.pace_s = 3600.0
     event = hang_up(server, journal, lambda: engine.live)
@@ -106,9 +104,7 @@ def test_where_the_engine_says_nothing_all_that_was_held_counts(client, engine, 
     assert used(limiter) == counted(1, PROMPT_TOKENS + 2 * 7)
 
 
-def test_a_request_that_is_cancelled_while_the_engine_is_waited_for_is_settled(
-    app, engine, journal, limiter, authenticator
-):
+def test_a_request_cancelled_while_the_engine_is_waited_for_is_settled(app, engine, journal, limiter, authenticator):
     """As a shutdown does that cuts what has failed and is not accounted for yet."""
     limit(authenticator, **LIMITS)
     engine.fail_at, engine.tells = 0, False

@@ -123,9 +123,7 @@ async def assert_clients_agree(record: Record, analytics: Analytics) -> None:
         assert bill[request_id][0] >= tokens, request_id
 
 
-async def test_a_gateway_that_is_killed(
-    processes: Any, kafka_url: str, topic: str, clickhouse_url: str, tmp_path: Path
-) -> None:
+async def test_killed_gateway(processes: Any, kafka_url: str, topic: str, clickhouse_url: str, tmp_path: Path) -> None:
     path, record = tmp_path / "journal.db", Record(tmp_path / "record")
     deaths = [Death(step, after) for step in GATEWAY_STEPS for after in (False, True)]
     for death in deaths:
@@ -152,9 +150,7 @@ async def test_a_gateway_without_kafka_that_is_killed(processes: Any, clickhouse
         await assert_clients_agree(record, analytics)
 
 
-async def test_a_sink_that_is_killed(
-    processes: Any, kafka_url: str, topic: str, clickhouse_url: str, tmp_path: Path
-) -> None:
+async def test_a_killed_sink(processes: Any, kafka_url: str, topic: str, clickhouse_url: str, tmp_path: Path) -> None:
     async with analytics_at(clickhouse_url) as analytics, journal_at(tmp_path / "journal.db") as journal:
         for death in [Death(step, after, passing=1) for step in SINK_STEPS for after in (False, True)]:
             async with relaying(journal, KafkaDestination(KafkaCluster.from_url(kafka_url), topic, SIGNER)):

@@ -50,9 +50,7 @@ FAULTS = [("full", 0), *(("sync", syncs_left) for syncs_left in range(4))]
 
 @pytest.mark.parametrize(("kind", "syncs_left"), FAULTS)
 @pytest.mark.parametrize("then", ["recover", "die"])
-async def test_the_bill_is_what_clients_were_told(
-    library: Path, tmp_path: Path, kind: str, syncs_left: int, then: str
-) -> None:
+async def test_clients_see_what_is_billed(library: Path, tmp_path: Path, kind: str, syncs_left: int, then: str) -> None:
     path, record = tmp_path / "usage" / "journal.db", Record(tmp_path / "record")
     assert run(library, path, record.path, kind, syncs_left, then) == (-9 if then == "die" else 0)
     await Journal(path).aclose()  # what the next start finds, it ends

@@ -117,9 +117,7 @@ async def through_proxy(server: ClickHouseServer, port: int) -> AsyncIterator[An
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_kafka_away_in_every_way(
-    kafka_server: KafkaServer, clickhouse_url: str, topic: str, tmp_path: Path
-) -> None:
+async def test_outages_of_kafka(kafka_server: KafkaServer, clickhouse_url: str, topic: str, tmp_path: Path) -> None:
     """The journal takes it all in, and brings it on when Kafka is back."""
     destination = KafkaDestination(KafkaCluster.from_url(f"kafka://{kafka_server.proxied_bootstrap}"), topic, SIGNER)
     async with (

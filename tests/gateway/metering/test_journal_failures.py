@@ -35,9 +35,7 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.usefixtures("quick_retries")
-async def test_a_disk_that_fails_refuses_new_work_and_loses_nothing(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failing_disk_refuses_new_work_and_loses_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with journal_at(path) as journal:
         disk = FailingDisk(journal)
         monkeypatch.setattr(journal._file, "commit", disk.commit)
@@ -73,9 +71,7 @@ async def test_a_disk_that_fails_refuses_new_work_and_loses_nothing(
 
 @pytest.mark.anyio
 @pytest.mark.usefixtures("quick_retries")
-async def test_a_disk_that_failed_while_nothing_was_to_be_kept_is_tried_again(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_disk_that_failed_while_idle_is_tried_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was asked has its answer, so nothing is left to write, and nothing new may begin."""
     async with journal_at(path) as journal:
         disk = FailingDisk(journal)

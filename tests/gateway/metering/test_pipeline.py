@@ -64,9 +64,7 @@ async def sinking(analytics: Analytics, cluster: KafkaCluster, topic: str, membe
 
 
 @pytest.mark.anyio
-async def test_every_event_arrives_once(
-    kafka_server: KafkaServer, clickhouse_url: str, topic: str, tmp_path: Path
-) -> None:
+async def test_events_arrive_once(kafka_server: KafkaServer, clickhouse_url: str, topic: str, tmp_path: Path) -> None:
     cluster = cluster_of(kafka_server)
     async with (
         analytics_at(clickhouse_url) as analytics,
@@ -97,9 +95,7 @@ async def stored(analytics: Analytics) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.anyio
-async def test_events_of_former_versions_come_out_of_kafka(
-    kafka_server: KafkaServer, clickhouse_url: str, topic: str
-) -> None:
+async def test_events_of_former_versions_are_read(kafka_server: KafkaServer, clickhouse_url: str, topic: str) -> None:
     cluster, events = cluster_of(kafka_server), of_every_version()
     producer = KafkaProducer(bootstrap_servers=kafka_server.bootstrap)
     for event in events:

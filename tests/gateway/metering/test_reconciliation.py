@@ -112,9 +112,7 @@ async def test_an_equal_copy_is_named_and_counted_once(path: Path, analytics: An
     "change",
     [{"cost_nanodollars": 1}, {"tenant_id": "somebody else"}, {"recompute_ns": {"premium": 1}}, {"key_id": "another"}],
 )
-async def test_an_altered_event_is_named_with_its_columns(
-    path: Path, analytics: Analytics, change: Mapping[str, object]
-) -> None:
+async def test_an_altered_event_has_its_columns(path: Path, analytics: Analytics, change: Mapping[str, object]) -> None:
     """Also where no sum over the hour tells."""
     original = journalled(path)[4]
     await delete(analytics, original)
@@ -295,9 +293,7 @@ async def test_rows_of_before_signatures_are_counted_and_are_no_drift(path: Path
     assert (found.former_rows, len(found.unauthenticated)) == (0, 1)
 
 
-async def test_rows_of_many_pages_are_verified_each_once(
-    path: Path, analytics: Analytics, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_each_row_is_verified_once(path: Path, analytics: Analytics, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.metering.reconciliation.stored_signatures.PAGE_ROWS", 4)
     await analytics.command("SYSTEM STOP MERGES usage_events")
     wrong = [an_event(n, source="invented", ended_ms=NOW_MS + n // 10 * HOUR_MS) for n in range(1, 31)]

@@ -159,9 +159,7 @@ _INSERTS = st.lists(st.sampled_from(["ok", "away", "lost"]), max_size=15)
 
 
 @given(fetches=_FETCHES, inserts=_INSERTS, batch=st.integers(1, 10))
-def test_nothing_is_lost_whatever_happens_to_the_group_and_the_store(
-    fetches: list[str], inserts: list[str], batch: int
-) -> None:
+def test_faults_of_the_group_and_the_store_lose_no_event(fetches: list[str], inserts: list[str], batch: int) -> None:
     async def run() -> None:
         group, store = Group(topic(), fetches), Store(inserts)
         await through(group, a_sink(group, store, batch_messages=batch))

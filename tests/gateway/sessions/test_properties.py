@@ -95,9 +95,7 @@ many_moves = (
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(many_moves, min_size=10, max_size=50))
-def test_both_stores_bound_a_tenant_alike(
-    runner: asyncio.Runner, redis_server: RedisServer, steps: list[tuple]
-) -> None:
+def test_both_stores_bound_tenants_alike(runner: asyncio.Runner, redis_server: RedisServer, steps: list[tuple]) -> None:
     """The same sessions make room for others; and what Redis counts is what it holds."""
 
     async def run() -> None:

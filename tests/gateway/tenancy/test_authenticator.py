@@ -92,9 +92,7 @@ async def test_a_key_names_its_principal(authenticator: Authenticator, source: F
     assert principal == Principal("tenant-id", "acme", "premium", key.public_id)
 
 
-async def test_a_key_in_use_never_waits_for_the_database(
-    authenticator: Authenticator, source: FakeSource, clock: Clock
-) -> None:
+async def test_a_key_in_use_skips_the_database(authenticator: Authenticator, source: FakeSource, clock: Clock) -> None:
     key = source.add()
     await authenticator.authenticate(key.plaintext)
     queries = len(source.queries)
@@ -109,9 +107,7 @@ async def test_a_key_in_use_never_waits_for_the_database(
     assert len(source.queries) == queries + 1
 
 
-async def test_a_revoked_key_is_refused_within_five_seconds(
-    authenticator: Authenticator, source: FakeSource, clock: Clock
-) -> None:
+async def test_revocation_applies_within_5_s(authenticator: Authenticator, source: FakeSource, clock: Clock) -> None:
     """Whatever the rhythm of its use."""
     assert module.MAX_LAG_S + module.READ_TIMEOUT_S <= 5
     for pause_s in (0.1, 0.7, 1.4, 2.9, 4.9):
@@ -157,9 +153,7 @@ async def test_what_the_store_keeps_opens_nothing(authenticator: Authenticator, 
 
 
 @pytest.mark.parametrize("presented", ["", "tp--", "\0", "' OR 1=1 --", "x" * 1_000_000, "tp-" + "é" * 56])
-async def test_what_is_no_key_never_reaches_the_store(
-    authenticator: Authenticator, source: FakeSource, presented: str
-) -> None:
+async def test_malformed_keys_are_not_read(authenticator: Authenticator, source: FakeSource, presented: str) -> None:
     with pytest.raises(InvalidKey):
         await authenticator.authenticate(presented)
     assert source.queries == []
@@ -211,7 +205,7 @@ class TestOutage:
         with pytest.raises(StoreUnavailable):
             await authenticator.authenticate(key.plaintext)
 
-    async def test_unknown_keys_never_pass(
+    async def test_unknown_keys_are_invalid(
         self, authenticator: Authenticator, source: FakeSource, clock: Clock
     ) -> None:
         stranger = new_key()
@@ -224,7 +218,7 @@ class TestOutage:
         with pytest.raises(StoreUnavailable):  # perhaps made in the meantime: nobody can tell
             await authenticator.authenticate(stranger.plaintext)
 
-    async def test_the_wrong_secret_is_refused_in_an_outage_too(
+    async def test_wrong_secrets_are_refused_in_an_outage(
         self, authenticator: Authenticator, source: FakeSource, clock: Clock
     ) -> None:
         key = source.add()
@@ -263,9 +257,7 @@ class TestOutage:
         with pytest.raises(InvalidKey):
             await authenticator.authenticate(key.plaintext)
 
-    async def test_a_revoked_key_stays_refused(
-        self, authenticator: Authenticator, source: FakeSource, clock: Clock
-    ) -> None:
+    async def test_revocation_is_final(self, authenticator: Authenticator, source: FakeSource, clock: Clock) -> None:
         key = source.add()
         await authenticator.authenticate(key.plaintext)
         del source.keys[key.public_id]
@@ -314,9 +306,7 @@ class TestOutage:
 
 
 class TestBounds:
-    async def test_a_flood_of_strangers_takes_one_query_at_a_time(
-        self, authenticator: Authenticator, source: FakeSource
-    ) -> None:
+    async def test_unknown_keys_are_read_in_turn(self, authenticator: Authenticator, source: FakeSource) -> None:
         strangers = [new_key() for _ in range(1000)]
         outcomes = await asyncio.gather(
             *(authenticator.authenticate(key.plaintext) for key in strangers), return_exceptions=True
@@ -350,7 +340,7 @@ class TestBounds:
         )
         assert [type(outcome) for outcome in outcomes] == [InvalidKey, StoreUnavailable]
 
-    async def test_strangers_do_not_push_out_real_keys(
+    async def test_unknown_keys_do_not_evict_known_ones(
         self, source: FakeSource, clock: Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(module, "MAX_UNKNOWN_KEYS", 5)
@@ -365,7 +355,7 @@ class TestBounds:
         await authenticator.authenticate(key.plaintext)
         assert len(source.queries) == queries
 
-    async def test_known_keys_are_bounded_too(
+    async def test_known_keys_have_a_bound(
         self, source: FakeSource, clock: Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(module, "MAX_KNOWN_KEYS", 3)
@@ -375,16 +365,12 @@ class TestBounds:
             await authenticator.authenticate(key.plaintext)
         assert set(authenticator._known) == {keys[each].public_id for each in (0, 3, 4)}
 
-    async def test_many_that_ask_for_one_key_share_a_read(
-        self, authenticator: Authenticator, source: FakeSource
-    ) -> None:
+    async def test_concurrent_calls_share_a_read(self, authenticator: Authenticator, source: FakeSource) -> None:
         key = source.add()
         await asyncio.gather(*(authenticator.authenticate(key.plaintext) for _ in range(100)))
         assert source.queries == [[key.public_id]]
 
-    async def test_one_that_gives_up_does_not_take_the_others_along(
-        self, authenticator: Authenticator, source: FakeSource
-    ) -> None:
+    async def test_a_cancelled_call_keeps_the_others(self, authenticator: Authenticator, source: FakeSource) -> None:
         key = source.add()
         first = asyncio.create_task(authenticator.authenticate(key.plaintext))
         second = asyncio.create_task(authenticator.authenticate(key.plaintext))
@@ -392,9 +378,7 @@ class TestBounds:
         first.cancel()
         assert (await second).key_id == key.public_id
 
-    async def test_closing_ends_the_read_and_those_who_wait(
-        self, authenticator: Authenticator, source: FakeSource
-    ) -> None:
+    async def test_close_ends_the_read_and_its_waiters(self, authenticator: Authenticator, source: FakeSource) -> None:
         source.silent = True
         waiting = asyncio.create_task(authenticator.authenticate(source.add().plaintext))
         await settle()

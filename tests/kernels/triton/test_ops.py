@@ -70,9 +70,7 @@ def logits_of(model: Transformer) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("family", "dtype", "tolerance"), CASES)
-def test_a_model_computes_the_same_logits(
-    family: str, dtype: torch.dtype, tolerance: float, folders: dict[str, Path]
-) -> None:
+def test_a_models_logits_are_equal(family: str, dtype: torch.dtype, tolerance: float, folders: dict[str, Path]) -> None:
     expected = logits_of(loaded(folders[family], ReferenceOps(DEVICE, dtype)))
     actual = logits_of(loaded(folders[family], TritonOps(DEVICE, dtype)))
     torch.testing.assert_close(actual, expected, atol=tolerance, rtol=tolerance)

@@ -41,9 +41,7 @@ def model_of(folder: Path) -> Transformer:
 @pytest.mark.parametrize("toggle", TOGGLES)
 @pytest.mark.parametrize("kind", ["toggled oracle", "nearly an oracle", "adversary"])
 @pytest.mark.parametrize("make_runner", [REFERENCE, REFERENCE_GRAPHS], ids=["launched", "graphs"])
-def test_text_is_that_of_the_cpu_without(
-    tiny_folders: dict[str, Path], make_runner: MakeRunner, kind: str, toggle: str
-) -> None:
+def test_text_equals_the_cpus(tiny_folders: dict[str, Path], make_runner: MakeRunner, kind: str, toggle: str) -> None:
     folder = tiny_folders["llama"]
     expected = without(folder)
     speculator = Speculator([proposer_of(kind, expected)], FixedDepth(5))

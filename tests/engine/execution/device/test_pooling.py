@@ -26,7 +26,7 @@ def fill(harness: Harness) -> None:
 
 @pytest.mark.parametrize("make_runner", [REFERENCE, REFERENCE_GRAPHS], ids=["eager", "graphs"])
 @pytest.mark.parametrize("preempt_every", [None, 20])
-def test_embeddings_are_those_of_the_cpu(
+def test_embeddings_are_the_cpus(
     tiny_folders: dict[str, Path], make_runner: MakeRunner, preempt_every: int | None
 ) -> None:
     folder = tiny_folders["qwen3"]

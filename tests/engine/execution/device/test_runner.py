@@ -82,9 +82,7 @@ def _outcome(harness: Harness) -> dict[str, tuple[list[int], list[TokenLogprob],
 
 @pytest.mark.parametrize("toggle", TOGGLES)
 @pytest.mark.parametrize(("family", "make_runner"), [("llama", REFERENCE), ("mistral", REFERENCE_GRAPHS)])
-def test_text_and_logprobs_are_those_of_the_cpu(
-    tiny_folders: dict[str, Path], family: str, toggle: str, make_runner: MakeRunner
-) -> None:
+def test_results_are_the_cpus(tiny_folders: dict[str, Path], family: str, toggle: str, make_runner: MakeRunner) -> None:
     on_cpu, on_device = _models(tiny_folders[family])
     expected = _run(on_cpu, None, toggle, _mixed)
     harness = _run(on_device, make_runner, toggle, _mixed)
@@ -238,9 +236,7 @@ def test_a_device_that_breaks_after_the_launch_is_named(runner: DeviceRunner, mo
         step.result()
 
 
-def test_out_of_memory_is_named_and_the_step_may_be_tried_again(
-    runner: DeviceRunner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_out_of_memory_is_named_and_can_be_retried(runner: DeviceRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*arguments: object) -> torch.Tensor:
         raise torch.OutOfMemoryError("no room for 12 GiB")
 

@@ -185,9 +185,7 @@ def test_a_step_that_failed_after_it_was_loaded_may_be_tried_again(slots: Device
     assert int(slots.columns.counts[1, 8]) == 2
 
 
-def test_an_upload_that_finds_no_room_leaves_all_as_it_was(
-    slots: DeviceSlots, ops: RecordingOps, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_upload_keeps_slots(slots: DeviceSlots, ops: RecordingOps, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(words: object) -> Tensor:
         raise torch.OutOfMemoryError
 
