@@ -9,8 +9,6 @@ import pytest
 from gateway.management.console.audit import Difference, differences
 from tests.console.house import House
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.parametrize(
     ("before", "after", "found"),

@@ -13,7 +13,6 @@ from gateway.management.console.login import SESSION_COOKIE, own_address
 from gateway.management.console.throttle import MAX_FAILURES
 from tests.console.house import ACME, ORIGIN, House
 
-pytestmark = pytest.mark.anyio
 NEW_TENANT = {"name": "initech", "tier": "standard"}
 
 

@@ -15,7 +15,6 @@ from tests.console.browser import PHONE, Browsing, serving
 from tests.console.furnished import Furnished, address, console_of, furnish
 from tests.console.house import ACME, open_house
 
-pytestmark = pytest.mark.anyio
 VISITORS = ("admin", "billing", "viewer", ACME)
 IN_BROWSER = ("admin", ACME)
 """The other roles see less of the same pages."""

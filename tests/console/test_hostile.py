@@ -9,7 +9,6 @@ from gateway.management.console.screens import Screen
 from tests.console.furnished import Furnished, address, console_of, furnish
 from tests.console.house import House
 
-pytestmark = pytest.mark.anyio
 VALUES = ("\x00", "é\u202e", "9" * 400, "-1", "2026-13-45T99:99", "' OR 1=1 --", '"><script>alert(1)</script>', "[]")
 ANSWERS = {200, 303, 400, 403, 404, 409, 413, 422}
 

@@ -1,13 +1,10 @@
 """What a person meets: the console in a real browser."""
 
-import pytest
 from playwright.async_api import Page, expect
 
 from gateway.management.console.login import SESSION_COOKIE
 from tests.console.browser import Browsing
 from tests.console.furnished import busy
-
-pytestmark = pytest.mark.anyio
 
 
 async def test_login_by_keyboard_alone_and_out_again(browsing: Browsing) -> None:

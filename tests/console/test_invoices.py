@@ -14,8 +14,6 @@ from tests.console.browser import Browsing
 from tests.console.house import House
 from tests.support.billing import an_event
 
-pytestmark = pytest.mark.anyio
-
 LAST = Month.of(datetime.now(UTC)).plus(-2)
 """The last month that is certainly over, with the time in which late usage is waited for."""
 TERMS = {

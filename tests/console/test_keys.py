@@ -12,8 +12,6 @@ from structlog.testing import capture_logs
 from tests.console.browser import Browsing
 from tests.console.house import House
 
-pytestmark = pytest.mark.anyio
-
 SECRET = re.compile(r'id="secret"[^>]*>(tp-[a-z0-9]+-[A-Za-z0-9]+)<')
 
 

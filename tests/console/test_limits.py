@@ -7,8 +7,6 @@ from gateway.management.console.limits import WORDS
 from gateway.tenancy import ScopeKind
 from tests.console.house import House
 
-pytestmark = pytest.mark.anyio
-
 
 def limits_of(console: House, whose: str = "acme") -> str:
     return f"/tenants/{console.tenant[whose].id}/limits"

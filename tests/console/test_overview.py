@@ -9,8 +9,6 @@ from tests.console.events import ago_ms, of_tenant, used
 from tests.console.furnished import busy
 from tests.console.house import ACME, GLOBEX, House
 
-pytestmark = pytest.mark.anyio
-
 
 def text_of(html: str) -> str:
     return " ".join(re.sub(r"<[^>]*>", " ", html).split())

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-import pytest
 from playwright.async_api import Page, expect
 
 from gateway.metering.event import Ending, UsageEvent
@@ -12,7 +11,6 @@ from tests.console.browser import Browsing
 from tests.console.house import ACME, House
 from tests.support.usage_events import events_of
 
-pytestmark = pytest.mark.anyio
 PASSAGE = "/console/playground/completions"
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 

@@ -3,15 +3,11 @@
 import time
 from dataclasses import replace
 
-import pytest
-
 from gateway.common.ids import new_event_id
 from gateway.metering.event import COLUMNS, UsageEvent
 from gateway.metering.sink.intake import EVENTS_TABLE, row_of
 from tests.console.house import House
 from tests.support.usage_requests import finish, journalled, until
-
-pytestmark = pytest.mark.anyio
 
 EVENTS = 6
 HOUR_MS = 3_600_000

@@ -10,8 +10,6 @@ from tests.console.events import ago_ms, of_tenant, used
 from tests.console.house import ACME, GLOBEX, House
 from tests.console.html import text
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_the_list_has_each_request_once_the_newest_first(console: House) -> None:
     await used(console, *(of_tenant(console, ACME, n, ago_ms(minutes=n)) for n in range(1, 61)))

@@ -17,8 +17,6 @@ from gateway.tenancy import StoreUnavailable, open_database
 from gateway.tenancy.authenticator import MAX_OUTAGE_S
 from tests.console.house import ORIGIN, House
 
-pytestmark = pytest.mark.anyio
-
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 AWAY = "postgresql+asyncpg://nobody:secret@127.0.0.1:1/none"
 

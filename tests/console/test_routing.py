@@ -17,7 +17,6 @@ from tests.console.events import ago_ms, of_tenant, used
 from tests.console.house import ACME, GLOBEX, House
 from tests.console.html import rows, stat
 
-pytestmark = pytest.mark.anyio
 LARGE, SMALL = "org/tiny-2", "tiny"
 
 

@@ -19,7 +19,6 @@ from tests.console.browser import Browsing
 from tests.console.house import House
 from tests.console.html import text
 
-pytestmark = pytest.mark.anyio
 SECOND_NS = 10**9
 
 

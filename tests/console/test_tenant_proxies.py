@@ -7,7 +7,6 @@ from gateway.management.console.login import SESSION_COOKIE
 from gateway.management.console.tenant_proxies import CSRF_HEADER
 from tests.console.house import ACME, GLOBEX, ORIGIN, House
 
-pytestmark = pytest.mark.anyio
 PATH = "/console/playground/completions"
 QUESTION = {"model": "tiny", "messages": [{"role": "user", "content": "Hello?"}]}
 

@@ -4,13 +4,9 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from gateway.http.errors import APIError
 from gateway.management.console.tenant_scoped_reads import TenantScopedReads
 from tests.console.house import House
-
-pytestmark = pytest.mark.anyio
 
 
 async def own(console: House, who: str = "acme") -> TenantScopedReads:

@@ -14,8 +14,6 @@ from gateway.management.operations.roles import Role
 from tests.console.browser import Browsing
 from tests.console.house import House
 
-pytestmark = pytest.mark.anyio
-
 _NOTHING: Any = SimpleNamespace(admin=SimpleNamespace(tiers={}), classes=SimpleNamespace(default_tier=""))
 SCREENS: list[Screen] = [
     screen

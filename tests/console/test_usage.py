@@ -11,8 +11,6 @@ from tests.console.events import ago_ms, of_tenant, used
 from tests.console.house import ACME, GLOBEX, House
 from tests.console.html import rows, stat
 
-pytestmark = pytest.mark.anyio
-
 
 async def two_tenants(house: House) -> None:
     many = dict.fromkeys(("prompt_tokens", "cached_tokens", "completion_tokens", "cost_nanodollars"), 2**50 + 1)

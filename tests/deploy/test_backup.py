@@ -23,8 +23,6 @@ from tests.support.tenants import PEPPER
 from tests.support.usage_samples import MARCH, event, store
 from tests.support.writers import TenantWriter
 
-pytestmark = pytest.mark.anyio
-
 DEPLOYMENT = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text(encoding="utf-8")
 GONE = ("DROP DATABASE IF EXISTS turnpike WITH (FORCE)", "DROP ROLE IF EXISTS turnpike")
 """Other tests have a database of that name, too."""

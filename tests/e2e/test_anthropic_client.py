@@ -9,8 +9,6 @@ import pytest
 
 from tests.support.program import Program
 
-pytestmark = pytest.mark.anyio
-
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 ASKED = {"model": "smollm2", "max_tokens": 24, "messages": QUESTION, "extra_body": {"temperature": 0}}
 ANSWER = "The capital of France is Paris."

@@ -7,8 +7,6 @@ import pytest
 
 from tests.support.program import Program
 
-pytestmark = pytest.mark.anyio
-
 QUESTION = [{"role": "user", "content": "Tell me a story."}]
 
 

@@ -12,8 +12,6 @@ import pytest
 
 from tests.support.program import Program
 
-pytestmark = pytest.mark.anyio
-
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 GREEDY = {"temperature": 0, "max_tokens": 24}
 

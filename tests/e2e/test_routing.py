@@ -12,8 +12,6 @@ from gateway.metering.journal.journal_file import JournalFile
 from tests.support.program import Program, running
 from tests.support.tiny_models import make_checkpoint
 
-pytestmark = pytest.mark.anyio
-
 QUESTION = [{"role": "user", "content": "Tell me a story."}]
 SETTINGS = """
 kv_cache_bytes = "16MiB"

@@ -35,7 +35,6 @@ async def error_of(engine: Engine, model: str) -> str:
     return str(raised.value)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("execute", [break_device, break_step], ids=["launch", "result"])
 async def test_all_requests_fail_and_the_engine_is_not_ready(
     tiny_folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, execute: object

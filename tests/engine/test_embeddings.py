@@ -13,8 +13,6 @@ from engine.simulation import make_request
 from tests.engine.scheduling.support import PREMIUM, make_scheduler, outcome, planned
 from tests.engine.streams import collect, idle, settle
 
-pytestmark = pytest.mark.anyio
-
 MEAN = SamplingParams(max_tokens=0, pooling=Pooling.MEAN)
 
 

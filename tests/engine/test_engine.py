@@ -24,8 +24,6 @@ from engine import (
 from engine.scheduling.plan import PendingStep, StepPlan
 from tests.engine.streams import collect, idle, settle, text_of, tokens_of
 
-pytestmark = pytest.mark.anyio
-
 PROMPT = list(range(10, 60))
 GREEDY = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
 

@@ -9,8 +9,6 @@ import pytest
 
 from engine.runtime.futures import outcome_of
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_results_and_exceptions_arrive() -> None:
     good: Future[int] = Future()

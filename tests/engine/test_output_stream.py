@@ -10,8 +10,6 @@ from engine.errors import EngineError
 from engine.request import FinishReason, TextDelta, TokenDelta, Usage
 from engine.runtime.output_stream import FEW_UNREAD_DELTAS, MAX_BATCH_TOKENS, MAX_UNREAD_DELTAS, OutputStream
 
-pytestmark = pytest.mark.anyio
-
 
 @dataclass
 class FakeRequest:

@@ -11,8 +11,6 @@ from engine.grammar import GrammarSpec
 from tests.engine.streams import collect
 from tests.support.tiny_models import IM_END, IM_START
 
-pytestmark = pytest.mark.anyio
-
 PROMPT = list(range(10, 60))
 GREEDY = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
 FREE = SamplingParams(seed=5, max_tokens=40)

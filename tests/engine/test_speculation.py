@@ -9,8 +9,6 @@ from engine import Engine, EngineConfig, SamplingParams, SchedulerConfig, TextDe
 from engine.runtime import model_loading
 from engine.speculation import FixedDepth
 
-pytestmark = pytest.mark.anyio
-
 PROMPT = [*range(10, 30), *range(10, 26)]
 LONG = {"max_tokens": 48, "ignore_eos": True}
 PARAMS = {

@@ -135,7 +135,6 @@ async def error_of(engine: Engine, model: str) -> EngineError:
     return raised.value
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("at_result", [False, True], ids=["launch", "result"])
 async def test_nobody_waits_for_a_step_that_hangs(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, at_result: bool
@@ -156,7 +155,6 @@ async def test_nobody_waits_for_a_step_that_hangs(
     stuck.leave.set()
 
 
-@pytest.mark.anyio
 async def test_who_comes_back_after_all_touches_nothing(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     stuck = Stuck(monkeypatch, engine, "llama", at_result=True)
     async with asyncio.timeout(PATIENCE_SECONDS):

@@ -3,13 +3,9 @@
 import asyncio
 from contextlib import closing
 
-import pytest
-
 from gateway.http.drain import Drain
 from gateway.process.listener import bind
 from gateway.process.server import Server
-
-pytestmark = pytest.mark.anyio
 
 
 class App:

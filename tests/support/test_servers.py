@@ -43,7 +43,6 @@ def test_kafka_keeps_what_it_acknowledged_through_kill_and_stop(own_kafka: Kafka
         assert {next(consumer).value for _ in range(3)} == {b"0", b"1", b"2"}
 
 
-@pytest.mark.anyio
 async def test_kafka_sends_clients_of_the_proxy_back_to_it(kafka_server: KafkaServer) -> None:
     def brokers() -> list[dict[str, object]]:
         with KafkaAdminClient(bootstrap_servers=kafka_server.proxied_bootstrap) as admin:
@@ -72,7 +71,6 @@ def test_clickhouse_serves_the_unchanged_client(clickhouse_server: ClickHouseSer
     client.close()
 
 
-@pytest.mark.anyio
 async def test_clickhouse_serves_the_unchanged_async_client(clickhouse_server: ClickHouseServer) -> None:
     client = await clickhouse_connect.get_async_client(dsn=clickhouse_server.new_database())
     await client.command(

@@ -18,8 +18,6 @@ from tests.engine.streams import collect, idle, text_of
 from tests.support.schemas import BOMB
 from tests.support.tiny_models import IM_END
 
-pytestmark = pytest.mark.anyio
-
 PROMPT = list(range(10, 30))
 PERSONS = GrammarSpec.json_schema(PERSON)
 FREE = SamplingParams(temperature=1.0, max_tokens=24, ignore_eos=True, seed=4)

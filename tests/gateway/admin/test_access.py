@@ -18,8 +18,6 @@ from tests.gateway.admin.harness import TIERS, Admin
 from tests.support.tenants import PEPPER
 from tests.support.writers import TenantWriter
 
-pytestmark = pytest.mark.anyio
-
 # The database of these is never asked: only their declarations count.
 _NOTHING: Any = None
 ROUTES: tuple[Route, ...] = with_description(

@@ -15,8 +15,6 @@ from gateway.management.operations.tables import AuditRow
 from gateway.process.serving import make_demo_key
 from tests.gateway.admin.harness import Admin
 
-pytestmark = pytest.mark.anyio
-
 
 async def lines(admin: Admin, **params: str) -> list[dict]:
     return (await admin.get("/audit", params=params))["data"]

@@ -18,7 +18,6 @@ from gateway.tenancy import open_database
 from tests.gateway.admin.harness import Admin, Clock, elsewhere
 from tests.support.tenants import PEPPER
 
-pytestmark = pytest.mark.anyio
 ACME = {"name": "acme", "tier": "premium"}
 
 

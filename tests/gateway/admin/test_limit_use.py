@@ -9,8 +9,6 @@ from gateway.tenancy import ScopeKind
 from tests.gateway.admin.harness import NOBODY, Admin, new_tenant
 from tests.support.writers import TenantWriter
 
-pytestmark = pytest.mark.anyio
-
 
 def of(use: dict[str, Any]) -> dict[tuple[str, str, str], tuple[int, int, int, int]]:
     return {

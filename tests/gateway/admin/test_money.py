@@ -17,7 +17,6 @@ from gateway.metering.journal.journal import Journal
 from tests.gateway.admin.harness import NOON, Admin, AwayAnalytics, Clock
 from tests.support.billing import an_event
 
-pytestmark = pytest.mark.anyio
 DECEMBER = datetime(2025, 12, 15, 12, 30, tzinfo=UTC)
 TERMS = {"model": "m", "input": "0.15", "cached_input": "0.075", "output": "0.6", "multipliers": []}
 

@@ -6,7 +6,6 @@ from gateway.http.errors import APIError
 from gateway.management.operations.roles import Administrator, Role
 from tests.gateway.admin.harness import Admin
 
-pytestmark = pytest.mark.anyio
 ACME = {"name": "acme", "tier": "premium"}
 
 

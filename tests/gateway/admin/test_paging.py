@@ -12,8 +12,6 @@ from tests.gateway.admin.harness import Admin
 from tests.support.tenants import PEPPER
 from tests.support.writers import TenantWriter
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 8, 200])
 async def test_every_item_once(admin: Admin, store: TenantWriter, limit: int) -> None:

@@ -6,7 +6,6 @@ from gateway.tenancy.policies import MAX_ALIASES, Preference, RoutingPolicy
 from tests.gateway.admin.harness import NOBODY, Admin, new_tenant
 from tests.support.writers import TenantWriter
 
-pytestmark = pytest.mark.anyio
 DEFAULT = {
     "preference": "balanced",
     "degrade": False,

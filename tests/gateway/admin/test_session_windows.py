@@ -1,11 +1,7 @@
 """What a tenant wants of its sessions, through the API."""
 
-import pytest
-
 from tests.gateway.admin.harness import NOBODY, Admin, new_tenant
 from tests.support.writers import TenantWriter
-
-pytestmark = pytest.mark.anyio
 
 
 async def test_it_is_stated_read_and_taken_back(admin: Admin, store: TenantWriter) -> None:

@@ -9,8 +9,6 @@ from tests.gateway.admin.harness import NOBODY, Admin, Clock, new_tenant
 from tests.support.tenants import PEPPER
 from tests.support.writers import TenantWriter
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_a_tenant_is_created_read_moved_suspended_and_resumed(admin: Admin, store: TenantWriter) -> None:
     tenant = await new_tenant(admin)

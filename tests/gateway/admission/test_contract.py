@@ -9,8 +9,6 @@ from gateway.admission.store import HOLD_TTL_MS, LimitStore
 from gateway.tenancy import ScopeKind
 from tests.support.limit_stores import Clock, each, hold, refusal, scope, tokens
 
-pytestmark = pytest.mark.anyio
-
 RPM = Measure.REQUESTS_PER_MINUTE
 TPM = Measure.TOKENS_PER_MINUTE
 TPD = Measure.TOKENS_PER_DAY

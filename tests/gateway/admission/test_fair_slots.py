@@ -3,11 +3,7 @@
 import asyncio
 import random
 
-import pytest
-
 from gateway.admission.fair_slots import FairSlots
-
-pytestmark = pytest.mark.anyio
 
 
 async def test_a_tenants_burst_is_one_turn_of_the_others() -> None:

@@ -24,8 +24,6 @@ from gateway.admission.store import HOLD_TTL_MS
 from gateway.billing.prices import MAX_NANODOLLARS_PER_TOKEN, PriceTerms, PriceVersion
 from tests.support.limit_stores import Clock, each, scope, tokens
 
-pytestmark = pytest.mark.anyio
-
 RPM = Measure.REQUESTS_PER_MINUTE
 
 

@@ -14,8 +14,6 @@ from tests.support.fault_proxy import Fault, FaultProxy, fault_proxy
 from tests.support.limit_stores import each, hold, refusal, tokens
 from tests.support.servers import RedisServer
 
-pytestmark = pytest.mark.anyio
-
 FAULTS = [fault for fault in Fault if fault is not Fault.NONE]
 TPD = Measure.TOKENS_PER_DAY
 

@@ -9,8 +9,6 @@ from gateway.admission.model import Use
 from gateway.admission.store import FINISHED_MS, HOLD_TTL_MS
 from tests.support.limit_stores import Clock, each, hold, tokens
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 def store(clock: Clock) -> MemoryStore:

@@ -8,7 +8,7 @@ from gateway.process.open_limiter import open_limiter
 from tests.support.limit_stores import each, scope, tokens
 from tests.support.servers import RedisServer, free_port
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("no_settings")]
+pytestmark = pytest.mark.usefixtures("no_settings")
 
 
 async def test_without_redis_each_replica_counts_for_itself() -> None:

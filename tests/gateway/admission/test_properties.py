@@ -216,7 +216,6 @@ def test_a_limit_per_minute_holds_in_any_60_s_and_asks_for_no_longer_wait(waits_
     asyncio.run(run())
 
 
-@pytest.mark.anyio
 async def test_a_thousand_at_once_use_all_of_a_quota_and_not_a_token_more(store: LimitStore) -> None:
     """Each wants up to 100 tokens, uses some of what it was granted, and comes again."""
     limit = 20_000

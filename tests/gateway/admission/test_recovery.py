@@ -15,8 +15,6 @@ from gateway.admission.redis_store import RedisStore
 from tests.support.limit_stores import Clock, each, hold, refusal, scope, tokens
 from tests.support.servers import RedisServer
 
-pytestmark = pytest.mark.anyio
-
 CREDIT = tokens(1000, measure=Measure.CREDIT_NANODOLLARS)
 MONTH = tokens(1000, measure=Measure.NANODOLLARS_PER_MONTH)
 DAY = tokens(1000, measure=Measure.TOKENS_PER_DAY)

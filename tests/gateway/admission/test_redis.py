@@ -13,8 +13,6 @@ from gateway.admission.windows import LimitWindow, bucket_at
 from tests.support.limit_stores import each, hold, tokens
 from tests.support.servers import RedisServer, free_port
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 async def client(redis_server: RedisServer, anyio_backend: str) -> AsyncIterator[Redis]:

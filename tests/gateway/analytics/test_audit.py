@@ -2,8 +2,6 @@
 
 from uuid import UUID
 
-import pytest
-
 from gateway.analytics import Analytics
 from gateway.analytics.audit import (
     Copies,
@@ -19,8 +17,6 @@ from gateway.analytics.audit import (
 )
 from gateway.analytics.sums import TimeRange
 from tests.support.usage_samples import DAY_MS, HOUR_MS, MARCH, MARCH_MS, event, store
-
-pytestmark = pytest.mark.anyio
 
 SECOND_HOUR = TimeRange(MARCH_MS + HOUR_MS, MARCH_MS + 2 * HOUR_MS)
 

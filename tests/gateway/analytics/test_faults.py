@@ -22,8 +22,6 @@ from tests.support.clickhouse_server import ClickHouseServer, running_clickhouse
 from tests.support.fault_proxy import SLOW_S, Fault, fault_proxy
 from tests.support.usage_samples import MARCH, MARCH_MS, Event, event, store
 
-pytestmark = pytest.mark.anyio
-
 BATCH_EVENTS = 200
 KILLS = 5
 ROOT = Path(__file__).parents[3]

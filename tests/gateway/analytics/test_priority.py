@@ -13,7 +13,6 @@ def niceness() -> dict[int, int]:
     return {int(task): os.getpriority(os.PRIO_PROCESS, int(task)) for task in os.listdir("/proc/self/task")}
 
 
-@pytest.mark.anyio
 @pytest.mark.skipif(sys.platform != "linux", reason="priorities of threads are Linux's")
 async def test_its_threads_give_way_to_those_that_were_there() -> None:
     before = niceness()

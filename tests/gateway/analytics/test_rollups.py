@@ -16,8 +16,6 @@ from gateway.analytics.sums import Dimension, Grain, TimeRange
 from gateway.analytics.usage import series, totals
 from tests.support.usage_samples import DAY_MS, HOUR_MS, MARCH, MARCH_MS, Event, event, store
 
-pytestmark = pytest.mark.anyio
-
 FIRST_HOUR = TimeRange(MARCH_MS, MARCH_MS + HOUR_MS)
 FIRST_DAY = TimeRange(MARCH_MS, MARCH_MS + DAY_MS)
 

@@ -13,8 +13,6 @@ from gateway.metering.event import COLUMNS, UsageEvent, unrouted
 from gateway.metering.sink.intake import STORED_COLUMNS, row_of
 from tests.support.usage_samples import event, store
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_an_event_has_the_columns_of_its_table(analytics: Analytics) -> None:
     described = await analytics.query(

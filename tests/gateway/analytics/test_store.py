@@ -21,8 +21,6 @@ from gateway.analytics import (
     open_analytics,
 )
 
-pytestmark = pytest.mark.anyio
-
 NOON = datetime(2026, 3, 1, 12, 0, 0, 123_000, tzinfo=UTC)
 TABLE = """
 CREATE TABLE things

@@ -20,8 +20,6 @@ NEWEST = max(each.version for each in shipped_migrations())
 EVENT_VERSIONS = {1: 1, 2: 1, 3: 2, 4: 3, 5: 3, 6: 3}
 """By the version of the tables: what the program of that time wrote into them."""
 
-pytestmark = pytest.mark.anyio
-
 
 def test_every_version_is_tried() -> None:
     assert sorted(EVENT_VERSIONS) == list(range(1, NEWEST))

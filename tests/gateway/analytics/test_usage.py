@@ -14,8 +14,6 @@ from gateway.analytics.sums import Dimension, Grain, Sums, TimeRange
 from gateway.analytics.usage import EventCursor, Mark, Point, Total, events, series, totals
 from tests.support.usage_samples import DAY_MS, HOUR_MS, MARCH, MARCH_MS, Event, event, store
 
-pytestmark = pytest.mark.anyio
-
 ONE = Sums(
     events=1,
     prompt_tokens=100,

@@ -20,8 +20,6 @@ from tests.support.billing import Clock, RecordedUsage, an_event
 from tests.support.usage_requests import insert
 from tests.support.writers import InvoicingWriter, PriceWriter
 
-pytestmark = pytest.mark.anyio
-
 SEPTEMBER, OCTOBER = Month(2026, 9), Month(2026, 10)
 PRICES = [Price("m@1", 150, 75, 600), Price("m@2", 300, 150, 1200), Price("n@1", 2**40, 0, 2**40)]
 

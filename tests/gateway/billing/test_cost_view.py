@@ -53,7 +53,6 @@ def test_everything_adds_up(times: list[EngineTime], nanodollars_per_hour: int) 
             assert sum(getattr(part, column) for part in parts) == getattr(total, column)
 
 
-@pytest.mark.anyio
 async def test_of_a_span_of_time() -> None:
     usage = RecordedUsage()
     price = Price("m@v", 1, 1, 1)

@@ -14,8 +14,6 @@ from gateway.tenancy import UnknownTenant
 from tests.support.billing import Clock, RecordedUsage, an_event, utc
 from tests.support.writers import CreditWriter
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 def clock() -> Clock:

@@ -25,8 +25,6 @@ from gateway.tenancy import UnknownTenant
 from tests.support.billing import Clock, RecordedUsage, an_event, utc
 from tests.support.writers import InvoiceWriter, InvoicingWriter, PriceWriter, TenantWriter
 
-pytestmark = pytest.mark.anyio
-
 OCTOBER, NOVEMBER, DECEMBER = Month(2026, 10), Month(2026, 11), Month(2026, 12)
 GRACE_S = 3600
 IN_OCTOBER = utc("2026-10-15")

@@ -1,6 +1,5 @@
 """A tenant that pays in advance is served up to what it paid."""
 
-import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.admission.book import limits_for
@@ -8,8 +7,6 @@ from gateway.admission.model import Measure
 from gateway.billing.prepaid import PrepaidKeys
 from gateway.tenancy import Limits
 from tests.support.writers import CreditWriter, TenantWriter
-
-pytestmark = pytest.mark.anyio
 
 
 async def test_credit_comes_with_the_key(database: AsyncEngine) -> None:

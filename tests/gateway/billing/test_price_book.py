@@ -79,7 +79,6 @@ def test_the_price_of_one_version_and_class_is_one_object() -> None:
     assert Decimal(book.price_of("m", "premium", START).prompt) == 3
 
 
-@pytest.mark.anyio
 async def test_what_is_added_is_read_in_the_background() -> None:
     source = Source([a_version(START, 1)])
     book = PriceBook(source, refresh_s=0.001)
@@ -92,7 +91,6 @@ async def test_what_is_added_is_read_in_the_background() -> None:
     await book.aclose()
 
 
-@pytest.mark.anyio
 async def test_an_outage_keeps_what_is_known_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     source = Source([a_version(START, 1)])
     book = PriceBook(source, refresh_s=0.001)
@@ -114,7 +112,6 @@ async def test_an_outage_keeps_what_is_known_and_is_logged_once(caplog: pytest.L
     ]
 
 
-@pytest.mark.anyio
 async def test_a_book_that_cannot_be_read_at_first_says_so() -> None:
     source = Source()
     source.away = True

@@ -13,8 +13,6 @@ from gateway.billing.prices import PriceTerms
 from tests.support.billing import Clock, utc
 from tests.support.writers import PriceWriter
 
-pytestmark = pytest.mark.anyio
-
 NOW = utc("2026-11-21T12:00:00.123456")
 CHEAP = PriceTerms.from_dollars("m", Decimal("0.15"), Decimal("0.60"), cached_input=Decimal("0.075"))
 DEAR = PriceTerms.from_dollars(

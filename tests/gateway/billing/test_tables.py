@@ -12,8 +12,6 @@ from gateway.billing.prices import PriceTerms
 from tests.support.billing import Clock, RecordedUsage, an_event, utc
 from tests.support.writers import CreditWriter, InvoiceWriter, InvoicingWriter, PriceWriter
 
-pytestmark = pytest.mark.anyio
-
 CLOCK = Clock(utc("2026-12-02"))
 
 

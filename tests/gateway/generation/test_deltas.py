@@ -10,8 +10,6 @@ from gateway.generation.deltas import reading
 from gateway.http.errors import ClientGone
 from tests.support.fake_engine import FakeEngine, PromptInput
 
-pytestmark = pytest.mark.anyio
-
 
 async def never() -> dict[str, Any]:
     await asyncio.Event().wait()

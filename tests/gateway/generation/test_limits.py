@@ -123,7 +123,6 @@ def test_a_request_that_fails_before_the_engine_has_begun_is_not_counted(client,
     assert ask(client).status_code == 200
 
 
-@pytest.mark.anyio
 async def test_concurrency_is_free_when_the_client_is_answered_or_gone(server, authenticator, engine):
     limit(authenticator, concurrent=1)
     engine.reply, engine.pace_s = "a" * 200, 0.01
@@ -141,7 +140,6 @@ async def test_concurrency_is_free_when_the_client_is_answered_or_gone(server, a
             assert (await http.post(CHAT, json=BODY | {"max_tokens": 2})).status_code == 200
 
 
-@pytest.mark.anyio
 async def test_a_hundred_at_once_stay_within_the_limit(server, authenticator, engine):
     engine.reply, engine.pace_s = "a" * 20, 0.001
     budget = 30 * (PROMPT_TOKENS + 20) + 5

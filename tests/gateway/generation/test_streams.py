@@ -151,7 +151,6 @@ def test_an_upgrade_that_nobody_offers_leaves_nobody_waiting(post):
     assert read(connection)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("begun", [True, False])
 async def test_what_a_shutdown_cuts_off_is_told_so(app, engine, begun):
     engine.reply = "x" * 100

@@ -9,8 +9,6 @@ from gateway.generation.text_pool import TextLane, TextPool
 from gateway.http.bounds import MAX_INLINE_CHARS
 from gateway.http.errors import ClientGone
 
-pytestmark = pytest.mark.anyio
-
 
 class ManualExecutor(Executor):
     """Nothing runs until the test says so."""

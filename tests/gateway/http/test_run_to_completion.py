@@ -8,8 +8,6 @@ import pytest
 from gateway.http.run_to_completion import run_to_completion
 from tests.support.gateway import BODY, CHAT
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_it_ends_though_its_caller_is_cancelled() -> None:
     begun, go, ended = asyncio.Event(), asyncio.Event(), []

@@ -40,8 +40,6 @@ from tests.support.usage_requests import (
     until,
 )
 
-pytestmark = pytest.mark.anyio
-
 MEMBER = "a"
 GATEWAY_STEPS = (Step.OPEN, Step.PROGRESS, Step.CLOSE, Step.READ, Step.PRODUCE, Step.BROKER_ACK, Step.ACKNOWLEDGE)
 SINK_STEPS = (Step.FETCH, Step.INSERT, Step.COMMIT)

@@ -16,8 +16,6 @@ from tests.support.usage_requests import journalled
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -44,8 +44,6 @@ from tests.support.usage_requests import (
     until,
 )
 
-pytestmark = pytest.mark.anyio
-
 FAULTS = [Fault.REFUSE, Fault.RESET, Fault.SLOW, Fault.BLACK_HOLE]
 ANSWER_TIMEOUT_S = 1.0
 

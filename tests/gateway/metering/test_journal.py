@@ -27,7 +27,6 @@ from tests.gateway.metering.journals import (
 )
 
 
-@pytest.mark.anyio
 async def test_an_event_is_on_the_disk_when_finish_returns(path: Path, tmp_path: Path) -> None:
     async with journal_at(path) as journal:
         usage_context = a_usage_context()
@@ -41,7 +40,6 @@ async def test_an_event_is_on_the_disk_when_finish_returns(path: Path, tmp_path:
         assert journal.last_sequence == 1
 
 
-@pytest.mark.anyio
 async def test_sequences_count_up_without_a_gap_over_restarts(path: Path) -> None:
     for start in range(3):
         async with journal_at(path) as journal:
@@ -55,7 +53,6 @@ async def test_sequences_count_up_without_a_gap_over_restarts(path: Path) -> Non
     assert len({event.request_id for event in events}) == 60
 
 
-@pytest.mark.anyio
 async def test_what_a_dead_process_left_open_is_interrupted_at_what_was_sent(path: Path, tmp_path: Path) -> None:
     async with journal_at(path, interval_ms=1) as journal:
         usage_context = a_usage_context()
@@ -77,7 +74,6 @@ async def test_what_a_dead_process_left_open_is_interrupted_at_what_was_sent(pat
     assert event.event_id == usage_context.event_id
 
 
-@pytest.mark.anyio
 async def test_a_request_that_was_handed_over_is_billed_as_it_was_opened_last(path: Path, tmp_path: Path) -> None:
     async with journal_at(path, interval_ms=1) as journal:
         meter = Meter(journal, a_usage_context(served_model="small", price=Price("p-small", 1, 1, 1)))
@@ -95,7 +91,6 @@ async def test_a_request_that_was_handed_over_is_billed_as_it_was_opened_last(pa
     assert event.cost_nanodollars == a_usage_context().cost(SENT)
 
 
-@pytest.mark.anyio
 async def test_a_request_that_sent_nothing_costs_nothing(path: Path, tmp_path: Path) -> None:
     async with journal_at(path, interval_ms=1) as journal:
         journal.begin(a_usage_context())
@@ -109,7 +104,6 @@ async def test_a_request_that_sent_nothing_costs_nothing(path: Path, tmp_path: P
     assert (event.prompt_tokens, event.completion_tokens, event.cost_nanodollars) == (0, 0, 0)
 
 
-@pytest.mark.anyio
 async def test_closing_writes_what_nobody_waits_for(path: Path) -> None:
     async with journal_at(path, interval_ms=60_000) as journal:
         usage_context = a_usage_context()
@@ -120,7 +114,6 @@ async def test_closing_writes_what_nobody_waits_for(path: Path) -> None:
         journal.begin(a_usage_context("r2"))
 
 
-@pytest.mark.anyio
 async def test_one_commit_carries_all_who_wait(path: Path) -> None:
     async with journal_at(path) as journal:
         commits = 0
@@ -140,7 +133,6 @@ async def test_one_commit_carries_all_who_wait(path: Path) -> None:
     assert commits < 20
 
 
-@pytest.mark.anyio
 async def test_one_writer_only(path: Path) -> None:
     async with journal_at(path):
         with pytest.raises(JournalInUse):
@@ -149,7 +141,6 @@ async def test_one_writer_only(path: Path) -> None:
         pass
 
 
-@pytest.mark.anyio
 async def test_every_connection_waits_for_the_disk(path: Path) -> None:
     async with journal_at(path) as journal:
         for file in (journal._file, JournalFile(path), JournalFile(path, read_only=True)):
@@ -157,7 +148,6 @@ async def test_every_connection_waits_for_the_disk(path: Path) -> None:
         assert journal._file._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-@pytest.mark.anyio
 async def test_hours_and_months_add_up(path: Path) -> None:
     async with journal_at(path) as journal:
         for each in range(5):
@@ -188,7 +178,6 @@ async def finished(journal: Journal, request_id: str, **changes: object) -> Usag
     return event
 
 
-@pytest.mark.anyio
 async def test_credit_is_followed_from_the_admission_of_requests_on(path: Path) -> None:
     """Those that ended before it was asked for included, and not those that were admitted earlier and end later."""
     async with journal_at(path) as journal:
@@ -206,7 +195,6 @@ async def test_credit_is_followed_from_the_admission_of_requests_on(path: Path) 
         await outcome_of(journal.follow_credit({}))
 
 
-@pytest.mark.anyio
 async def test_credit_of_which_events_were_pruned_is_that_of_its_months(path: Path) -> None:
     """Of a journal of an earlier program. No less than was spent."""
     async with journal_at(path) as journal:
@@ -220,7 +208,6 @@ async def test_credit_of_which_events_were_pruned_is_that_of_its_months(path: Pa
     file.close()
 
 
-@pytest.mark.anyio
 async def test_what_was_pruned_before_the_first_grant_is_no_part_of_it(path: Path) -> None:
     async with journal_at(path) as journal:
         await finished(journal, "long ago")
@@ -233,7 +220,6 @@ async def test_what_was_pruned_before_the_first_grant_is_no_part_of_it(path: Pat
     file.close()
 
 
-@pytest.mark.anyio
 async def test_no_sum_is_too_large_for_the_journal(path: Path) -> None:
     """Even of prices and numbers beyond all bounds: one tenant's amounts never keep others' events from the disk."""
     most = 2**63 - 1
@@ -251,7 +237,6 @@ async def test_no_sum_is_too_large_for_the_journal(path: Path) -> None:
     file.close()
 
 
-@pytest.mark.anyio
 async def test_only_what_has_arrived_is_pruned(path: Path) -> None:
     async with journal_at(path) as journal:
         for each in range(4):
@@ -268,7 +253,6 @@ async def test_only_what_has_arrived_is_pruned(path: Path) -> None:
     file.close()
 
 
-@pytest.mark.anyio
 async def test_a_caller_who_is_cancelled_does_not_stop_the_writer(path: Path) -> None:
     async with journal_at(path, interval_ms=60_000) as journal:
         usage_context, other = a_usage_context("r1"), a_usage_context("r2")
@@ -288,7 +272,6 @@ def test_a_file_that_is_no_journal_is_said(path: Path) -> None:
         Journal(path)
 
 
-@pytest.mark.anyio
 async def test_an_end_waits_for_others_only_while_there_are_others(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commits are shared by those who may end soon; one who is alone has its own at once."""
     monkeypatch.setattr("gateway.metering.journal.journal.GATHER_MS", 3_600_000)

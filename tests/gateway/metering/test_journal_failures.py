@@ -33,7 +33,6 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.metering.journal.journal.RETRY_S", 0.01)
 
 
-@pytest.mark.anyio
 @pytest.mark.usefixtures("quick_retries")
 async def test_a_failing_disk_refuses_new_work_and_loses_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with journal_at(path) as journal:
@@ -69,7 +68,6 @@ async def test_a_failing_disk_refuses_new_work_and_loses_nothing(path: Path, mon
     assert [event.sequence for event in events_in(path)] == [1, 2, 3, 4]
 
 
-@pytest.mark.anyio
 @pytest.mark.usefixtures("quick_retries")
 async def test_a_disk_that_failed_while_idle_is_tried_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was asked has its answer, so nothing is left to write, and nothing new may begin."""
@@ -101,7 +99,6 @@ def test_a_touch_is_written_and_changes_nothing(path: Path) -> None:
     file.close()
 
 
-@pytest.mark.anyio
 async def test_a_nearly_full_disk_refuses_new_work_only(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with journal_at(path) as journal:
         usage_context = a_usage_context()

@@ -10,8 +10,6 @@ from gateway.metering.journal.meter import Meter
 from gateway.metering.journal.usage_context import Progress, Work
 from tests.gateway.metering.journals import NOW_MS, a_usage_context, events_in, journal_at
 
-pytestmark = pytest.mark.anyio
-
 
 async def event_after(path: Path, *, advanced: Progress | None, whole: Progress, ending: Ending) -> UsageEvent:
     async with journal_at(path) as journal:

@@ -63,7 +63,6 @@ async def sinking(analytics: Analytics, cluster: KafkaCluster, topic: str, membe
         await running
 
 
-@pytest.mark.anyio
 async def test_events_arrive_once(kafka_server: KafkaServer, clickhouse_url: str, topic: str, tmp_path: Path) -> None:
     cluster = cluster_of(kafka_server)
     async with (
@@ -94,7 +93,6 @@ async def stored(analytics: Analytics) -> list[tuple[Any, ...]]:
     return await analytics.query(f"SELECT {', '.join(COLUMNS)} FROM usage_events ORDER BY sequence")
 
 
-@pytest.mark.anyio
 async def test_events_of_former_versions_are_read(kafka_server: KafkaServer, clickhouse_url: str, topic: str) -> None:
     cluster, events = cluster_of(kafka_server), of_every_version()
     producer = KafkaProducer(bootstrap_servers=kafka_server.bootstrap)
@@ -108,7 +106,6 @@ async def test_events_of_former_versions_are_read(kafka_server: KafkaServer, cli
         assert await stored(analytics) == [row_of(event) for event in events]
 
 
-@pytest.mark.anyio
 async def test_events_of_former_versions_come_out_of_a_journal(clickhouse_url: str) -> None:
     events = of_every_version()
     async with analytics_at(clickhouse_url) as analytics:
@@ -117,7 +114,6 @@ async def test_events_of_former_versions_come_out_of_a_journal(clickhouse_url: s
         assert await stored(analytics) == [row_of(event) for event in events], "as reconciliation compares them"
 
 
-@pytest.mark.anyio
 async def test_the_source_says_how_far_it_is_ahead(kafka_server: KafkaServer, topic: str, tmp_path: Path) -> None:
     cluster = cluster_of(kafka_server)
     source = KafkaSource(cluster, topic, group=f"sink-{topic}", member="a", heartbeat_ms=300)
@@ -143,7 +139,6 @@ async def test_the_source_says_how_far_it_is_ahead(kafka_server: KafkaServer, to
     assert all(abs(each.timestamp_ms / 1000 - time.time()) < 600 for each in fetched)
 
 
-@pytest.mark.anyio
 async def test_a_topic_that_is_missing_is_said_until_it_is_made(
     kafka_server: KafkaServer, clickhouse_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,7 +159,6 @@ async def test_a_topic_that_is_missing_is_said_until_it_is_made(
         assert await billed(analytics) == as_billed(journalled(journal.path))
 
 
-@pytest.mark.anyio
 async def test_usage_that_somebody_else_sends_is_not_billed(
     kafka_server: KafkaServer, clickhouse_url: str, topic: str, tmp_path: Path
 ) -> None:
@@ -193,7 +187,6 @@ async def test_usage_that_somebody_else_sends_is_not_billed(
         assert {payload for (payload,) in kept} == {event.to_json().decode() for event in forged}
 
 
-@pytest.mark.anyio
 async def test_what_is_no_event_ends_among_the_dead_letters(
     kafka_server: KafkaServer, clickhouse_url: str, topic: str, tmp_path: Path
 ) -> None:

@@ -39,8 +39,6 @@ from tests.support.usage_requests import (
     rows_of,
 )
 
-pytestmark = pytest.mark.anyio
-
 EVENTS = 12
 LATER_MS = NOW_MS + 2 * HOUR_MS
 WINDOW = TimeRange(NOW_MS, NOW_MS + 1)

@@ -37,8 +37,6 @@ from tests.support.usage_requests import (
     until,
 )
 
-pytestmark = pytest.mark.anyio
-
 EVENTS = 12
 LATER_MS = NOW_MS + HOUR_MS
 

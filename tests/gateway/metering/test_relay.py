@@ -55,7 +55,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "journal.db"
 
 
-@pytest.mark.anyio
 async def test_events_arrive_in_order_in_bounded_batches(path: Path) -> None:
     async with journal_at(path) as journal:
         await finish(journal, 25)
@@ -72,7 +71,6 @@ async def test_events_arrive_in_order_in_bounded_batches(path: Path) -> None:
     assert arrivals.closed
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("error", [DestinationAway("gone"), DestinationRefused("no rights"), KeyError("a bug")])
 async def test_a_failed_batch_comes_again_as_it_was(path: Path, error: Exception) -> None:
     async with journal_at(path) as journal:
@@ -90,7 +88,6 @@ async def test_a_failed_batch_comes_again_as_it_was(path: Path, error: Exception
     assert (relay.failures_total, relay.last_error, relay.failing_s) == (2, None, 0.0)
 
 
-@pytest.mark.anyio
 async def test_what_is_away_is_said(path: Path) -> None:
     async with journal_at(path) as journal:
         await finish(journal, 5)
@@ -104,7 +101,6 @@ async def test_what_is_away_is_said(path: Path) -> None:
         assert relay.backlog_events == 5
 
 
-@pytest.mark.anyio
 async def test_nothing_is_acknowledged_before_it_has_arrived(path: Path) -> None:
     async with journal_at(path) as journal:
         arrivals = Arrivals()
@@ -123,7 +119,6 @@ async def test_nothing_is_acknowledged_before_it_has_arrived(path: Path) -> None
     assert arrivals.arrived == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.anyio
 async def test_a_restart_goes_on_after_the_last_acknowledged(path: Path) -> None:
     async with journal_at(path) as journal:
         relay = Relay(journal, before := Arrivals())
@@ -143,7 +138,6 @@ async def test_a_restart_goes_on_after_the_last_acknowledged(path: Path) -> None
     file.close()
 
 
-@pytest.mark.anyio
 async def test_an_answer_that_is_lost_repeats_the_batch(path: Path) -> None:
     async with journal_at(path) as journal:
         await finish(journal, 3)
@@ -155,7 +149,6 @@ async def test_an_answer_that_is_lost_repeats_the_batch(path: Path) -> None:
     assert arrivals.arrived == [1, 2, 3] * 3
 
 
-@pytest.mark.anyio
 async def test_closing_twice_and_before_the_start(path: Path) -> None:
     async with journal_at(path) as journal:
         relay = Relay(journal, Arrivals())
@@ -171,7 +164,6 @@ def test_waits_grow_and_end() -> None:
     assert backoff.next_s() <= 1.0
 
 
-@pytest.mark.anyio
 async def test_metrics_say_what_is_left_and_what_fails(path: Path) -> None:
     def value(name: str) -> float | None:
         return registry.get_sample_value(f"turnpike_usage_{name}")

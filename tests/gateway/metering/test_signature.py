@@ -98,7 +98,6 @@ def test_what_is_no_event_has_no_signature(body: bytes) -> None:
     assert SIGNER.sign_json(body) == ""
 
 
-@pytest.mark.anyio
 async def test_a_new_store_accepts_nothing_unsigned() -> None:
     async with analytics_at("chdb://memory") as analytics:
         policy = SignaturePolicy(SIGNER)
@@ -111,7 +110,6 @@ async def test_a_new_store_accepts_nothing_unsigned() -> None:
         assert await stated.unsigned_until_ms(analytics) == 1_767_225_600_000
 
 
-@pytest.mark.anyio
 async def test_a_store_with_events_of_before_accepts_others_for_a_day() -> None:
     async with analytics_at("chdb://memory") as analytics:
         await analytics.command("ALTER TABLE usage_events DROP COLUMN signature")

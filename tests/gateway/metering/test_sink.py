@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
@@ -171,14 +170,12 @@ def test_faults_of_the_group_and_the_store_lose_no_event(fetches: list[str], ins
     asyncio.run(run())
 
 
-@pytest.mark.anyio
 async def test_tokens_name_the_partition_and_its_offsets() -> None:
     group, store = Group(topic()), Store(["lost"])
     await through(group, a_sink(group, store, batch_messages=1))
     assert store.tokens[:3] == ["usage-0-0-2", "usage-0-0-2", "usage-1-0-2"]
 
 
-@pytest.mark.anyio
 async def test_what_is_no_event_is_kept_apart_with_its_reason() -> None:
     messages = topic()
     messages[PARTITIONS[0]][1] = Message(1, b"not JSON \xff", timestamp_ms=1_793_491_200_123)
@@ -208,7 +205,6 @@ def _noted(committed: dict[Partition, int]) -> Any:
     return commit
 
 
-@pytest.mark.anyio
 async def test_a_store_that_is_away_stops_the_fetching() -> None:
     group, store = Group(topic()), Store(["away"] * 1_000_000)
     sink = a_sink(group, store, batch_messages=4)
@@ -221,7 +217,6 @@ async def test_a_store_that_is_away_stops_the_fetching() -> None:
     await running
 
 
-@pytest.mark.anyio
 async def test_tables_that_are_not_as_expected_make_nothing_a_dead_letter() -> None:
     group, store = Group(topic()), Store(["refused"] * 3)
     await through(group, a_sink(group, store))
@@ -229,7 +224,6 @@ async def test_tables_that_are_not_as_expected_make_nothing_a_dead_letter() -> N
     assert sorted(store.sequences) == sorted(ALL_SEQUENCES)
 
 
-@pytest.mark.anyio
 async def test_a_stop_stores_what_was_fetched() -> None:
     group, store = Group(topic()), Store()
     sink = a_sink(group, store, linger_ms=60_000)
@@ -250,7 +244,6 @@ class Found:
     missing: Sequence[MissingRange] = ()
 
 
-@pytest.mark.anyio
 async def test_metrics_say_how_far_behind_it_is() -> None:
     minute_ago_ms = time.time_ns() // 1_000_000 - 60_000
     messages = {place: [each._replace(timestamp_ms=minute_ago_ms) for each in topic()[place]] for place in PARTITIONS}
@@ -290,7 +283,6 @@ def forged(offset: int, **claimed: object) -> Message:
     return Message(offset, event.to_json(), 1_793_491_200_000)
 
 
-@pytest.mark.anyio
 async def test_an_event_that_no_gateway_signed_is_put_aside_and_not_billed() -> None:
     messages = topic()
     stranger = EventSigner(b"another pepper, also of 32 bytes")
@@ -324,7 +316,6 @@ async def test_an_event_that_no_gateway_signed_is_put_aside_and_not_billed() -> 
     assert counts.unsigned_total == 0
 
 
-@pytest.mark.anyio
 async def test_unsigned_events_are_accepted_until_an_instant_of_this_machine() -> None:
     """Whatever time the event and its message state."""
     now_ms = 1_000
@@ -339,7 +330,6 @@ async def test_unsigned_events_are_accepted_until_an_instant_of_this_machine() -
     assert (stored.events, stored.unauthenticated) == (0, 1)
 
 
-@pytest.mark.anyio
 async def test_what_was_put_aside_is_stored_when_it_is_read_again_under_another_setting() -> None:
     """The same messages are other rows then, and so have another token."""
     messages = [a_message(0, an_event(1)), forged(1)]

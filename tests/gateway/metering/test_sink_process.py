@@ -63,7 +63,6 @@ def metric(port: int, name: str) -> float:
     return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name} "))
 
 
-@pytest.mark.anyio
 async def test_it_makes_its_tables_takes_what_there_is_and_ends_when_told(
     kafka_server: KafkaServer, clickhouse_server: ClickHouseServer, no_settings: Path, tmp_path: Path
 ) -> None:
@@ -98,7 +97,6 @@ async def test_it_makes_its_tables_takes_what_there_is_and_ends_when_told(
     assert clickhouse_server.password not in log.read_text()
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("upgraded", [True, False])
 async def test_unsigned_usage_is_taken_in_the_days_of_an_upgrade_alone(
     upgraded: bool, kafka_server: KafkaServer, clickhouse_server: ClickHouseServer, no_settings: Path, tmp_path: Path

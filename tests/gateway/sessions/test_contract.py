@@ -7,8 +7,6 @@ import pytest
 from gateway.sessions import SessionKey
 from gateway.sessions.store import SESSION_TTL_MS, TURN_TTL_MS, BegunTurn, StoredValue
 
-pytestmark = pytest.mark.anyio
-
 KEY = SessionKey("acme", "trip")
 TURN_S, SESSION_S = TURN_TTL_MS / 1000, SESSION_TTL_MS / 1000
 

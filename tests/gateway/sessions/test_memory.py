@@ -1,12 +1,8 @@
 """What this process keeps in memory is bounded."""
 
-import pytest
-
 from gateway.sessions import SessionKey
 from gateway.sessions.memory import MemorySessionStore
 from gateway.sessions.store import SESSION_TTL_MS
-
-pytestmark = pytest.mark.anyio
 
 
 async def remember(store, tenant: str, session: str, size: int = 1) -> None:

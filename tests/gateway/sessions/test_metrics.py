@@ -1,4 +1,3 @@
-import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.sessions import SessionKey, Sessions
@@ -7,7 +6,6 @@ from gateway.sessions.metrics import SessionCollector
 from gateway.sessions.policy import Cut
 
 
-@pytest.mark.anyio
 async def test_what_became_of_turns_is_told():
     sessions = Sessions(MemorySessionStore(), wait_s=0.0)
     registry = CollectorRegistry()

@@ -10,8 +10,6 @@ from gateway.sessions.packing import MAX_INLINE_BYTES
 from gateway.sessions.records import MAX_RECORD_BYTES, Records
 from gateway.sessions.store import SESSION_TTL_MS
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 def records(store) -> Records:

@@ -15,8 +15,6 @@ from gateway.sessions.redis_store import RESERVED_SHARE, RedisSessionStore
 from gateway.sessions.store import SESSION_TTL_MS, TURN_TTL_MS
 from tests.support.servers import RedisServer, free_port
 
-pytestmark = pytest.mark.anyio
-
 KEY = SessionKey("acme", "trip")
 
 

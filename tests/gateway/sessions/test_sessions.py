@@ -11,8 +11,6 @@ from gateway.sessions.memory import MemorySessionStore
 from gateway.sessions.packing import MAX_INLINE_BYTES
 from gateway.sessions.sessions import MAX_WAITING, MAX_WAITING_OF_TENANT, TurnOutcome
 
-pytestmark = pytest.mark.anyio
-
 KEY = SessionKey("acme", "trip")
 
 

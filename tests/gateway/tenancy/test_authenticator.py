@@ -16,8 +16,6 @@ from tests.support.servers import PostgresServer, ServerMissing, new_postgres_da
 from tests.support.tenants import PEPPER
 from tests.support.writers import TenantWriter
 
-pytestmark = pytest.mark.anyio
-
 
 class Clock:
     def __init__(self) -> None:

@@ -15,7 +15,6 @@ from gateway.tenancy.grants import MAX_MODELS, KeyScope
 from tests.support.tenants import PEPPER
 from tests.support.writers import LimitWriter, TenantWriter
 
-pytestmark = pytest.mark.anyio
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 
 

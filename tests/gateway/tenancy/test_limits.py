@@ -8,8 +8,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from gateway.tenancy import InvalidLimit, Limits, ScopedLimits, ScopeKind, UnknownKey, UnknownTenant
 from tests.support.writers import LimitWriter, TenantWriter
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 def table(database: AsyncEngine) -> LimitWriter:

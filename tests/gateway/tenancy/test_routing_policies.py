@@ -11,8 +11,6 @@ from gateway.tenancy import UnknownTenant
 from gateway.tenancy.policies import InvalidPolicy, Preference, RoutingPolicy
 from tests.support.writers import RoutingPolicyWriter, TenantWriter
 
-pytestmark = pytest.mark.anyio
-
 
 def altering(**changes: Any) -> Callable[[RoutingPolicy], RoutingPolicy]:
     return lambda policy: replace(policy, **changes)

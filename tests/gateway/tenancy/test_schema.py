@@ -33,9 +33,6 @@ async def tables_of(url: str) -> set[str]:
     return set(tables)
 
 
-pytestmark = pytest.mark.anyio
-
-
 async def test_an_empty_database_goes_up_and_back_down(empty_database_url: str) -> None:
     assert await revision_of(empty_database_url) is None
     assert await upgrade(empty_database_url)

@@ -1,14 +1,11 @@
 """What tenants want of their sessions, on SQLite and on PostgreSQL."""
 
-import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.sessions.policy import SessionWindow
 from gateway.tenancy.database import writing
 from gateway.tenancy.policies import POLICY_TABLES, SessionPolicy
 from tests.support.writers import TenantWriter
-
-pytestmark = pytest.mark.anyio
 
 
 async def test_a_principal_comes_with_what_its_tenant_wants(store: TenantWriter, database: AsyncEngine) -> None:

@@ -13,8 +13,6 @@ from gateway.tenancy.tables import KeyRow, TenantRow
 from tests.support.tenants import PEPPER
 from tests.support.writers import TenantWriter
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_tenants_are_listed_by_name(store: TenantWriter) -> None:
     before = datetime.now(UTC) - timedelta(seconds=1)

@@ -16,8 +16,6 @@ from gateway.metering.sink.intake import STORED_COLUMNS, event_of
 from tests.gateway.upgrades.former_usage import SOURCE, former_event, occurred_ms, opening
 from tests.support.usage_requests import SIGNER, a_usage_context, an_event, journalled, until
 
-pytestmark = pytest.mark.anyio
-
 LAYOUT = """
 CREATE TABLE journal (
     id INTEGER PRIMARY KEY CHECK (id = 1),

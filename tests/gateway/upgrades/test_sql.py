@@ -46,8 +46,6 @@ from tests.gateway.upgrades.former_rows import (
 
 REVISIONS = [f"{number:04}" for number in range(1, int(migrations.HEAD) + 1)]
 
-pytestmark = pytest.mark.anyio
-
 
 def test_every_revision_is_tried() -> None:
     script = ScriptDirectory(str(next(iter(migrations.__path__))))

@@ -105,7 +105,6 @@ def test_a_failure_half_way_raises_from_the_stream(sdk, engine: FakeEngine):
     assert failed.value.body["error"]["type"] == "api_error"
 
 
-@pytest.mark.anyio
 async def test_async(async_sdk):
     message = await async_sdk.messages.create(**ASKED)
     async with async_sdk.messages.stream(**ASKED) as stream:

@@ -101,7 +101,6 @@ def test_a_failure_half_way_raises_from_the_stream(sdk, engine: FakeEngine):
     assert (failed.value.type, failed.value.code) == ("server_error", "engine_error")
 
 
-@pytest.mark.anyio
 async def test_async(async_sdk):
     answer = await async_sdk.chat.completions.create(model="tiny", messages=MESSAGES)
     assert answer.choices[0].message.content == "Hello, world!"

@@ -140,7 +140,6 @@ def test_a_failure_half_way_is_an_event(sdk, engine: FakeEngine):
     )
 
 
-@pytest.mark.anyio
 async def test_async(server):
     async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0) as sdk:
         response = await sdk.responses.create(model="tiny", input="Where?")

@@ -201,7 +201,6 @@ class TestWithTheStoreAway:
         assert client.post(PATH, json=body(previous_response_id=first)).status_code == 200
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"response": {}}'])
 async def test_one_that_cannot_be_read_is_a_fault_and_can_be_deleted(app, sessions, data):
     id = "resp_" + "1" * 32
