@@ -21,28 +21,10 @@ from tests.engine.execution.device.harness import (
     rerun,
     running_request,
 )
+from tests.engine.execution.draft_cases import SEEDED, TOGGLES, mixed
 from tests.engine.execution.harness import GREEDY, Harness, MakeRunner, load_tiny, prompt
 
-SEEDED = SamplingParams(temperature=0.9, top_p=0.9, top_k=100, ignore_eos=True)
-EVERYTHING = SamplingParams(
-    temperature=1.0,
-    min_p=0.01,
-    min_tokens=6,
-    frequency_penalty=0.4,
-    presence_penalty=0.3,
-    repetition_penalty=1.2,
-    logit_bias={5: 4.0, 7: -100.0},
-    logprobs=2,
-    prompt_logprobs=3,
-    stop_token_ids=(5,),
-)
-
-TOGGLES: dict[str, dict[str, object]] = {
-    "plain": {},
-    "chunked": {"step_tokens": 24, "chunk_tokens": 5, "max_running": 9},
-    "tiny pool": {"num_blocks": 12, "max_running": 14},
-    "preempted": {},
-}
+TIGHT = TOGGLES | {"tiny pool": {"num_blocks": 12, "max_running": 14}}
 
 
 @cache
@@ -51,22 +33,11 @@ def _models(folder: Path) -> tuple[Transformer, Transformer]:
 
 
 def _run(model: Transformer, make_runner: MakeRunner | None, toggle: str, fill: Callable[[Harness], None]) -> Harness:
-    settings = TOGGLES[toggle]
+    settings = TIGHT[toggle]
     harness = Harness(model, **settings, **({} if make_runner is None else {"make_runner": make_runner}))  # type: ignore[arg-type]
     fill(harness)
     harness.run(preempt_every=3 if toggle == "preempted" else None)
     return harness
-
-
-def _mixed(harness: Harness) -> None:
-    """Greedy, seeded and laden requests of all lengths, some with a common prefix, and two forks."""
-    for index, length in enumerate((1, 16, 17, 70)):
-        parent = harness.add(prompt(length), SEEDED if index % 2 else GREEDY, max_tokens=20, seed=index)
-        harness.add(prompt(length, seed=index % 3), EVERYTHING, max_tokens=16, seed=10 + index)
-        if index > 1:
-            harness.add(prompt(length), SEEDED, max_tokens=6, seed=20 + index, fork_of=parent)
-    for index in range(5):
-        harness.add(prompt(14, seed=index), GREEDY, max_tokens=30)
 
 
 def _outcome(harness: Harness) -> dict[str, tuple[list[int], list[TokenLogprob], list[TokenLogprob | None]]]:
@@ -80,12 +51,12 @@ def _outcome(harness: Harness) -> dict[str, tuple[list[int], list[TokenLogprob],
     }
 
 
-@pytest.mark.parametrize("toggle", TOGGLES)
+@pytest.mark.parametrize("toggle", TIGHT)
 @pytest.mark.parametrize(("family", "make_runner"), [("llama", REFERENCE), ("mistral", REFERENCE_GRAPHS)])
 def test_results_are_the_cpus(tiny_folders: dict[str, Path], family: str, toggle: str, make_runner: MakeRunner) -> None:
     on_cpu, on_device = _models(tiny_folders[family])
-    expected = _run(on_cpu, None, toggle, _mixed)
-    harness = _run(on_device, make_runner, toggle, _mixed)
+    expected = _run(on_cpu, None, toggle, mixed)
+    harness = _run(on_device, make_runner, toggle, mixed)
     if toggle in ("preempted", "tiny pool"):
         assert harness.scheduler.stats().preemptions_total > 0
     assert harness.scheduler.stats().cached_tokens_total > 0
