@@ -266,7 +266,6 @@ def test_ratios_are_of_pairs_of_one_pass() -> None:
     assert ratio([run], "output_tokens_s", "turnpike", "vllm", 1) == pytest.approx(1.5)
     assert ratio([run], "output_tokens_s", "turnpike", "llama.cpp", 1) is None
     whole = median([run], "turnpike", 1)
-    assert whole is not None
     assert (whole.output_tokens_s, whole.requests) == (30, 12)
     assert median([run], "turnpike", 4) is None
 

@@ -62,7 +62,6 @@ SHOTS = (
 async def take(browsing: Browsing, furnished: Furnished, shot: Shot) -> bytes:
     page = await browsing.page(shot.who, theme=shot.theme, size=PHONE if shot.phone else SIZE)
     answer = await page.goto("/console" + shot.path.format(**furnished.parts))
-    assert answer is not None
     assert answer.ok, f"{shot.path}: {answer.status}"
     if shot.question:
         await page.get_by_label("Question").fill(shot.question)

@@ -262,9 +262,7 @@ def test_grafana_reads_clickhouse_as_a_user_who_cannot_write() -> None:
     users = ElementTree.parse(ROOT / mount.split(":")[0]).getroot()
     environment = SERVICES["grafana"]["environment"]
     user = users.find(f"users/{environment['CLICKHOUSE_USER']}")
-    assert user is not None
     password = user.find("password")
-    assert password is not None
     assert SERVICES["clickhouse"]["environment"][password.attrib["from_env"]] == environment["CLICKHOUSE_PASSWORD"]
     assert users.findtext(f"profiles/{user.findtext('profile')}/readonly") == "2"
     grants = [query.text for query in user.iterfind("grants/query")]

@@ -80,8 +80,7 @@ def test_every_dashboard_has_a_name_of_its_own_and_leads_to_the_others() -> None
 @each_file
 def test_a_dashboard_is_of_a_version_that_grafana_11_reads_and_shows_utc(file: Path) -> None:
     dashboard = read(file)
-    assert dashboard["schemaVersion"] == 39
-    assert dashboard["timezone"] == "utc"
+    assert (dashboard["schemaVersion"], dashboard["timezone"]) == (39, "utc")
     assert dashboard["refresh"] in {"10s", "30s", "1m"}
     assert {panel["type"] for panel in dashboard["panels"]} <= CORE_PANELS
 

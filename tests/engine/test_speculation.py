@@ -69,7 +69,6 @@ def shown(deltas: list[TextDelta]) -> tuple[object, ...]:
 
 def accepted(deltas: list[TextDelta]) -> int:
     usage = deltas[-1].usage
-    assert usage is not None
     assert usage.accepted_draft_tokens <= usage.draft_tokens
     return usage.accepted_draft_tokens
 

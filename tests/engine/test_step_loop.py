@@ -137,8 +137,7 @@ def test_rows_of_those_that_have_left_are_waited_for_too(clock: Clock) -> None:
     assert not machine.scheduler.has_work
     assert machine.steps.has_work
     assert machine.turns() == []
-    assert machine.device.diary[-1] == "result 3"
-    assert machine.scheduler.in_flight == 0
+    assert (machine.device.diary[-1], machine.scheduler.in_flight) == ("result 3", 0)
 
 
 @pytest.mark.parametrize("async_depth", [0, 1])
@@ -270,7 +269,6 @@ class TestDrafting:
         assert [len(delta.token_ids) for delta in deltas] == [1, 3, 3, 3]
         assert deltas[-1].finish_reason is FinishReason.LENGTH
         usage = deltas[-1].usage
-        assert usage is not None
         assert (usage.draft_tokens, usage.accepted_draft_tokens) == (3 + 3 + 2, 6)
 
     def test_a_device_is_not_ahead_of_what_is_drafted_for(self, clock: Clock) -> None:

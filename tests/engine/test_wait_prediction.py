@@ -112,7 +112,6 @@ def test_a_load_is_fresh_while_as_many_run_and_nobody_waits() -> None:
 
     def step(now_ns: int) -> None:
         plan = scheduler.schedule()
-        assert plan is not None
         scheduler.commit(plan, StepResult((RowResult(token=5),) * len(plan.rows)))
         predictor.refresh(now_ns, stepped=True)
 

@@ -278,7 +278,6 @@ def test_a_signal_while_it_starts_ends_it_at_once_without_a_trace(tmp_path):
     environment = {**os.environ, "TURNPIKE_DATA_DIR": str(tmp_path)}
     arguments = [sys.executable, "-c", command, "serve", "--port", str(free_port())]
     process = subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
     assert process.stdout.readline() == "loading\n"
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)

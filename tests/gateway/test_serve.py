@@ -61,7 +61,6 @@ class Gateway:
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
-        assert self.process.stdout is not None
         self.process.stdout.close()
 
     def stop(self, signal_number: int) -> int:

@@ -22,8 +22,7 @@ def error_of(response, status: int) -> str:
     assert response.headers["content-type"] == "application/json"
     body = response.json()
     assert list(body) == ["type", "error", "request_id"]
-    assert body["type"] == "error"
-    assert list(body["error"]) == ["type", "message"]
+    assert (body["type"], list(body["error"])) == ("error", ["type", "message"])
     assert body["error"]["type"] == TYPES[status]
     assert body["request_id"] == response.headers["request-id"] == response.headers["x-request-id"]
     assert body["error"]["message"]

@@ -140,7 +140,6 @@ class RedisServer:
         raise AssertionError(f"redis-server does not listen: {log.read_text(errors='replace')}")
 
     def stop(self) -> None:
-        assert self._process is not None
         self._process.terminate()
         self._process.wait()
 

@@ -221,7 +221,6 @@ async def _try(world: World, call: Call) -> Report | None:
         if step == call.gone_after_steps:
             exchange.hang_up()
         if step == call.cancelled_after_steps:
-            assert task is not None
             task.cancel()
 
     async def serve() -> None:

@@ -94,8 +94,6 @@ def test_the_teachers_states_are_taken_over_from_a_stopped_run(
 def test_the_rate_rises_and_falls_to_zero() -> None:
     recipe = Recipe(learning_rate=1.0, warm_up=0.1)
     rates = [recipe.rate(progress / 100) for progress in range(101)]
-    assert rates[0] == 0.0
-    assert rates[10] == 1.0
+    assert (rates[0], rates[10]) == (0.0, 1.0)
     assert rates[-1] == pytest.approx(0.0, abs=1e-12)
-    assert rates[:11] == sorted(rates[:11])
-    assert rates[10:] == sorted(rates[10:], reverse=True)
+    assert (rates[:11], rates[10:]) == (sorted(rates[:11]), sorted(rates[10:], reverse=True))

@@ -132,8 +132,7 @@ def test_a_penalty_scales_what_a_bias_has_changed() -> None:
     slots.update(scheduled(request))
     logits = np.full((1, VOCAB), 2.0, dtype=np.float32)
     BatchChanges([Draw(request)], slots).current().apply(OPS, logits)
-    assert logits[0, 7] == 3.0
-    assert logits[0, 8] == 2.0
+    assert (logits[0, 7], logits[0, 8]) == (3.0, 2.0)
 
 
 class Watched(list[int]):

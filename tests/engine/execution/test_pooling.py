@@ -80,7 +80,6 @@ def test_equals_transformers_despite_preemptions(llama: tuple[HostModel, PreTrai
     results = harness.run()
     for request in embedded:
         delta = of(results, request.id)
-        assert delta.usage is not None
         assert delta.usage.preemptions == (request in embedded[-2:])
         assert_equals_oracle(oracle, request.tokens, pooling, delta)
 
@@ -93,7 +92,6 @@ def test_only_last_uses_cached_kv(llama: tuple[HostModel, PreTrainedModel], pool
     harness.run()
     harness.add(prompt(70), embedding(pooling), max_tokens=0)
     delta = of(harness.run(), "1")
-    assert delta.usage is not None
     assert delta.usage.cached_tokens == hit_tokens
     assert_equals_oracle(oracle, prompt(70), pooling, delta)
 
@@ -104,7 +102,6 @@ def test_what_an_embedding_computed_is_there_for_others(llama: tuple[HostModel, 
     harness.run()
     harness.add(prompt(70), max_tokens=1)
     usage = harness.run()["1"].deltas[-1].usage
-    assert usage is not None
     assert usage.cached_tokens == 64
 
 

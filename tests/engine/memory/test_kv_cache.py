@@ -35,8 +35,7 @@ def test_admission_gives_the_blocks_of_all_tokens_at_once() -> None:
     cache, pool = make_cache()
     request = make_request("a", PROMPT)
     assert admit(cache, request)
-    assert len(request.block_table) == 3
-    assert request.computed == 0
+    assert (len(request.block_table), request.computed) == (3, 0)
     assert pool.free_blocks == 13
     cache.check([request])
 
@@ -89,11 +88,9 @@ def test_a_hit_that_was_preempted_counts_the_customers_hit_once() -> None:
     request.tokens.append(7)
     cache.release(request)
     request.admissions += 1
-    assert request.computed == 0
-    assert request.block_table == []
+    assert (request.computed, request.block_table) == (0, [])
     assert admit(cache, request)
-    assert request.computed == 32
-    assert request.cached_tokens == 0
+    assert (request.computed, request.cached_tokens) == (32, 0)
     cache.check([request])
 
 

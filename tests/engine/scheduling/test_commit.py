@@ -69,9 +69,7 @@ class TestLogprobs:
         request = make_request("r", range(prompt_tokens), params=params)
         ended = run_to_completion(scheduler, FakeExecutor(64), [request])["r"]
         assert ended.finish_reason is FinishReason.LENGTH
-        assert ended.token_ids == []
-        assert len(ended.prompt_logprobs) == prompt_tokens
-        assert ended.usage is not None
+        assert (ended.token_ids, len(ended.prompt_logprobs)) == ([], prompt_tokens)
         assert (ended.usage.prompt_tokens, ended.usage.completion_tokens) == (prompt_tokens, 0)
 
     @pytest.mark.parametrize("preempted_after", [1, 2, 3, 4])
@@ -112,6 +110,5 @@ class TestStopTokens:
         assert [len(delta.logprobs) for delta in deltas] == [1, 0]
         assert deltas[-1].finish_reason is FinishReason.STOP
         assert deltas[-1].stop_token == 3
-        assert deltas[-1].usage is not None
         assert deltas[-1].usage.completion_tokens == 2
         assert not scheduler.has_work

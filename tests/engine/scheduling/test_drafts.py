@@ -35,7 +35,6 @@ def room_in(scheduler: Scheduler) -> DraftCapacity | None:
         return {}
 
     plan = scheduler.schedule(draft=draft)
-    assert plan is not None
     assert plan.draft_tokens == 0
     return capacities[0] if capacities else None
 
@@ -54,8 +53,7 @@ def test_drafts_follow_the_last_token_of_a_request() -> None:
     plan = plan_with(scheduler, request, (5, 6, 7))
     (row,) = plan.rows
     assert (row.start, row.tokens, row.samples, row.drafts) == (14, 4, True, (5, 6, 7))
-    assert plan.draft_tokens == 3
-    assert plan.total_tokens == 4
+    assert (plan.draft_tokens, plan.total_tokens) == (3, 4)
     assert request.tokens == [*range(14), 1]
     assert len(request.block_table) == 2
 
@@ -113,7 +111,6 @@ def test_as_many_are_useful_as_there_is_length_and_room_in_a_row(max_tokens: int
     scheduler = make_scheduler(chunk_tokens=49)
     request = running(scheduler, params=SamplingParams(max_tokens=max_tokens, ignore_eos=True))
     room = room_in(scheduler)
-    assert room is not None
     assert room.useful == {request: most}
 
 
@@ -122,9 +119,7 @@ def test_there_is_room_for_what_prefill_leaves() -> None:
     request = running(scheduler)
     scheduler.add(make_request("late", range(22), arrival=3))
     room = room_in(scheduler)
-    assert room is not None
-    assert set(room.useful) == {request}
-    assert room.tokens == 40 - 1 - 22
+    assert (set(room.useful), room.tokens) == ({request}, 40 - 1 - 22)
 
 
 def test_requests_share_the_room_evenly() -> None:
@@ -158,7 +153,6 @@ def test_a_stop_amid_accepted_drafts_ends_the_request_there() -> None:
     assert (delta.finish_reason, delta.stop_token) == (FinishReason.STOP, 6)
     assert delta.token_ids == (5,)
     assert delta.logprobs == entries[:1]
-    assert delta.usage is not None
     assert delta.usage.completion_tokens == 3
     assert (delta.usage.draft_tokens, delta.usage.accepted_draft_tokens) == (3, 2)
     assert scheduler.stats().free_blocks == 64
@@ -249,8 +243,7 @@ class TestInFlight:
         assert getattr(scheduler, leave)(request.id)
         assert scheduler.commit(plan, outcome(plan, lambda row: RowResult(9, accepted=20)), elapsed_ns=10) == []
         scheduler.check()
-        assert request.tokens[14:] == [1]
-        assert request.usage.draft_tokens == 0
+        assert (request.tokens[14:], request.usage.draft_tokens) == ([1], 0)
 
     def test_a_step_without_room_gives_their_blocks_back(self) -> None:
         scheduler = make_scheduler()

@@ -24,7 +24,6 @@ def test_a_copy_is_in_the_plan_of_the_row_that_needs_it() -> None:
         scheduler.add(request)
     step(scheduler)
     plan = scheduler.schedule()
-    assert plan is not None
     assert plan.copies == ((requests[0].block_table[2], requests[1].block_table[2]),)
 
 

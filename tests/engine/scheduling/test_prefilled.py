@@ -38,7 +38,6 @@ def test_what_was_computed_or_in_flight_when_it_ends(end: str, steps: int, token
     plan = launched(scheduler)
     if end == "fail":
         [delta] = scheduler.fail(plan, "it failed")
-        assert delta.usage is not None
         assert delta.usage.prefilled_tokens == tokens
     else:
         {"abort": scheduler.abort, "pause": scheduler.pause, "preempt": scheduler.preempt}[end](request.id)
@@ -58,5 +57,4 @@ def test_all_of_it_from_the_first_token_on_and_what_was_cached_too() -> None:
     scheduler.add(again)
     launched(scheduler)
     scheduler.abort(again.id)
-    assert again.cached_tokens == 32
-    assert again.usage.prefilled_tokens == 40
+    assert (again.cached_tokens, again.usage.prefilled_tokens) == (32, 40)

@@ -41,12 +41,10 @@ def test_a_planted_bug_is_reduced(example: Example, capsys: pytest.CaptureFixtur
 def assert_reduced(example: Example, traffic: Traffic, capsys: pytest.CaptureFixture[str]) -> None:
     whole, case = failure_of(traffic), shrink(traffic)
     assert whole is not None
-    assert case is not None
     assert 0 < len(case.arrivals) <= example.requests < len(traffic.arrivals)
     assert len(case.faults) <= example.faults
 
     again = failure_of(traffic.only(case.arrivals, case.faults))
-    assert again is not None
     assert again.invariant == case.failure.invariant == whole.invariant
     assert again.step <= 100
 

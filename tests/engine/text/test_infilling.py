@@ -21,7 +21,6 @@ def test_byte_level_vocabularies(own: tuple[str, ...]) -> None:
     backend.add_tokens([AddedToken(text, special=False, normalized=False) for text in own])
     tokenizer = Tokenizer(backend, special_ids=[0, 1, 2], bos_token_id=0, prefix_ids=[0])
     infilling = Infilling.of(tokenizer)
-    assert infilling is not None
     ids = infilling.encode("def f(x):", " return x")
     prefix, suffix, middle, _ = own
     assert ids[0] == 0
@@ -36,7 +35,6 @@ def test_a_suffix_gets_no_space_that_it_has_not() -> None:
     metadata["tokenizer.ggml.token_type"] += [3] * 4
     metadata["tokenizer.ggml.scores"] += [0.0] * 4
     text = text_processor_from_gguf(metadata)
-    assert text.infilling is not None
     ids = text.infilling.encode("def", "return")
     begin, suffix, middle = (ids.index(token) for token in (1, text.infilling.suffix, text.infilling.middle))
     assert (begin, ids[1], middle) == (0, text.infilling.prefix, len(ids) - 1)

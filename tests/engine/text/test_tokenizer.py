@@ -135,7 +135,6 @@ def test_tokenizers_that_do_the_same_share_their_memory() -> None:
     first, second = byte_level(""), byte_level("closed")
     assert not first.shares_with(second)
     shared = second.sharing(first)
-    assert shared is not None
     assert shared.shares_with(first)
     assert shared.pieces is first.pieces
     assert shared.encode_template("aabba") == [0, 2, 1, 0]

@@ -119,7 +119,6 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             await analytics.aclose()
             await database.dispose()
 
-        assert client.portal is not None
         yield Server(client, *client.portal.call(prepare))
         client.portal.call(close)
 

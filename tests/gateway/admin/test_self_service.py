@@ -74,7 +74,6 @@ def client(serving, tmp_path: Path) -> Iterator[TestClient]:
         an_event("tenant-2", at, price, (1000, 0, 1000), sequence=3, key_id="theirkey0000"),
     ]
     with serving(analytics) as client:
-        assert client.portal is not None
         client.portal.call(store, analytics, events)
         yield client
 

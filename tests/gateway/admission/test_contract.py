@@ -58,8 +58,7 @@ async def test_the_quota_to_wait_longest_for_is_named(store: LimitStore) -> None
     day = tokens(100, measure=TPD)
     await hold(store, "a", tokens(100), day, desired=100)
     refused = await refusal(store, "b", tokens(100), day)
-    assert refused.quota == day.quota
-    assert refused.retry_after_ms == 12 * 3600 * 1000
+    assert (refused.quota, refused.retry_after_ms) == (day.quota, 12 * 3600 * 1000)
 
 
 async def test_settling_commits_the_use_and_frees_the_rest(store: LimitStore) -> None:

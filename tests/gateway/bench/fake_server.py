@@ -53,7 +53,6 @@ class Script:
     async def answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.bodies.append(body)
-        assert request.transport is not None
         peer = request.transport.get_extra_info("peername")
         self.peers[peer] += 1
         if self.peers[peer] > self.answers_a_connection:

@@ -174,8 +174,7 @@ def test_places_are_released(app, engine, happens, fields, status, monkeypatch, 
 def test_every_prompt_has_its_place(client, engine, path, prompts):
     fields = {"prompt": prompts} if path == "completions" else {"input": prompts}
     assert client.post(f"/v1/{path}", json={"model": "tiny"} | fields).status_code == 200
-    assert len(engine.calls) == len(prompts)
-    assert engine.most_reserved == 1
+    assert (len(engine.calls), engine.most_reserved) == (len(prompts), 1)
     assert engine.reservations() == {"tiny": 0, "org/tiny-2": 0}
 
 

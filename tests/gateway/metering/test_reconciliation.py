@@ -69,8 +69,7 @@ async def found_in(path: Path, analytics: Analytics, now_ms: int = LATER_MS) -> 
 async def test_what_arrived_agrees(path: Path, analytics: Analytics) -> None:
     found = await found_in(path, analytics)
     assert not found.drift
-    assert found.journal == found.stored
-    assert found.journal.events == EVENTS
+    assert (found.journal, found.journal.events) == (found.stored, EVENTS)
     assert found.journal.cost_nanodollars == sum(event.cost_nanodollars for event in journalled(path))
 
 

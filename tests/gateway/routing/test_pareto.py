@@ -52,8 +52,7 @@ def test_a_score_that_says_nothing_is_random() -> None:
 def test_every_curve_goes_from_the_small_model_to_the_large_one(given: list[tuple[float, Graded]]) -> None:
     scores, graded = apart(given)
     found = curve(scores, graded)
-    assert found.shares[0] == 0.0
-    assert found.shares[-1] == 1.0
+    assert (found.shares[0], found.shares[-1]) == (0.0, 1.0)
     assert list(found.shares) == sorted(found.shares)
     assert found.small == pytest.approx(sum(each.small for each in graded) / len(graded))
     assert found.large == pytest.approx(sum(each.large for each in graded) / len(graded))

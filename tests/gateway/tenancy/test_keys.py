@@ -14,8 +14,7 @@ PEPPER = b"p" * 32
 def test_a_new_key_has_the_documented_form() -> None:
     key = new_key()
     assert re.fullmatch(r"tp-[a-z0-9]{12}-[A-Za-z0-9]{43}", key.plaintext)
-    assert key.public_id == key.plaintext[3:15]
-    assert key.last_four == key.plaintext[-4:]
+    assert (key.public_id, key.last_four) == (key.plaintext[3:15], key.plaintext[-4:])
     assert parse_key(key.plaintext) == key
 
 

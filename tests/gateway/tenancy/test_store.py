@@ -52,10 +52,8 @@ async def test_a_key_opens_for_its_tenant(store: TenantWriter) -> None:
     assert list(found) == [created.record.public_id]
     active = found[created.record.public_id]
     assert active.digest == parse_key(created.plaintext).digest(PEPPER)
-    assert active.principal.tenant_id == tenant.id
-    assert active.principal.tenant_name == "acme"
-    assert active.principal.tier == "premium"
-    assert active.principal.key_id == created.record.public_id
+    assert (active.principal.tenant_id, active.principal.tenant_name) == (tenant.id, "acme")
+    assert (active.principal.tier, active.principal.key_id) == ("premium", created.record.public_id)
     assert await store.active_keys([]) == {}
 
 
@@ -90,7 +88,6 @@ async def test_revoking_is_for_good_and_keeps_the_first_time(store: TenantWriter
     await store.create_tenant("acme", "standard")
     key = (await store.create_key("acme")).record
     revoked = await store.revoke_key(key.public_id)
-    assert revoked.revoked_at is not None
     assert revoked.revoked_at.tzinfo is UTC
     assert await store.active_keys([key.public_id]) == {}
     assert await store.revoke_key(key.public_id) == revoked

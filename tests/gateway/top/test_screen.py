@@ -30,8 +30,7 @@ def test_the_smallest_terminal_shows_all_of_two_classes() -> None:
     assert "tokens/s     40 in  20 out  25% of tokens found in the prefix cache" in shown
     assert "drafts       ngram 2.5 deep, 65% right" in shown
     premium, held, *_ = (line.split() for line in shown if line.startswith("premium"))
-    assert premium[:7] == ["premium", "2", "40", "20", "3", "2", "1.5s"]
-    assert premium[-1] == "4"
+    assert (premium[:7], premium[-1]) == (["premium", "2", "40", "20", "3", "2", "1.5s"], "4")
     assert held == ["premium", "[#######rrc.............]", "30%", "10%", "5%", "1", "3"]
     assert "KV, 30 of 100 blocks held" in text(FRAME)
 
@@ -42,7 +41,6 @@ def test_another_model_and_one_that_went_away() -> None:
 
 
 def test_more_classes_than_there_is_room_for() -> None:
-    assert FRAME.view is not None
     model = FRAME.view.models[0]
     many = replace(model, classes=tuple(replace(model.classes[0], name=f"c{n}") for n in range(9)))
     frame = replace(FRAME, view=replace(FRAME.view, models=(many,)))

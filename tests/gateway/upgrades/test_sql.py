@@ -114,8 +114,7 @@ async def _books_agree(database: AsyncEngine) -> None:
     assert version.price("standard") == Price(PRICE, 100, 50, 400)
     async with database.connect() as connection:
         [invoice] = await find_invoices(connection)
-    assert invoice.number == INVOICE
-    assert invoice.statement.total_nanodollars == 1_287_500
+    assert (invoice.number, invoice.statement.total_nanodollars) == (INVOICE, 1_287_500)
     assert invoice.statement.digest == f"{0xFF:032x}"
     assert invoice.due_nanodollars == 1_282_500
     for line in invoice.statement.lines:

@@ -24,7 +24,6 @@ bf16 = torch.bfloat16
 def using(level: Level, threads: int = 2) -> Iterator[ctypes.CDLL]:
     """The library at this level; skips where the processor has no such."""
     library = load()
-    assert library is not None
     best = library.tp_level()
     try:
         if library.tp_use_level(level) != level:

@@ -22,8 +22,7 @@ def test_whole_answer(client):
     body = response.json()
     assert response.status_code == 200
     assert body["id"].startswith("chatcmpl-")
-    assert body["object"] == "chat.completion"
-    assert body["model"] == "tiny"
+    assert (body["object"], body["model"]) == ("chat.completion", "tiny")
     assert body["system_fingerprint"].startswith("fp_")
     assert isinstance(body["created"], int)
     assert body["choices"] == [
@@ -62,8 +61,7 @@ def test_stream_has_role_content_finish_usage_done_in_this_order(client):
     ]
     assert "".join(c["choices"][0]["delta"]["content"] for c in contents) == "Hello, world!"
     assert finish["choices"] == [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"}]
-    assert usage["choices"] == []
-    assert usage["usage"]["completion_tokens"] == 13
+    assert (usage["choices"], usage["usage"]["completion_tokens"]) == ([], 13)
     assert all(chunk["usage"] is None for chunk in seen[:-1])
     assert {(c["id"], c["object"], c["model"], c["created"]) for c in seen} == {
         (first["id"], "chat.completion.chunk", "tiny", first["created"])
@@ -127,8 +125,7 @@ def test_streamed_logprobs_are_the_whole_answers(client, engine):
 
 def test_an_impossible_token_has_a_finite_logprob(client):
     entry = chat(client, logprobs=True).json()["choices"][0]["logprobs"]["content"][0]
-    assert entry["logprob"] == -9999.0
-    assert entry["top_logprobs"] == []
+    assert (entry["logprob"], entry["top_logprobs"]) == (-9999.0, [])
 
 
 def test_every_parameter_reaches_the_engine(client, engine):

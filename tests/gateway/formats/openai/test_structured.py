@@ -164,8 +164,7 @@ def test_what_cannot_be_enforced_is_refused_by_name(served, stream, body, param,
 
 def test_a_bomb_is_refused_in_time_and_leaves_the_server_answering(served):
     error = error_of(chat(served, guided_json=json.loads(BOMB.source)), 400)
-    assert error["param"] == "guided_json"
-    assert error["code"] == "invalid_value"
+    assert (error["param"], error["code"]) == ("guided_json", "invalid_value")
     assert served.get("/readyz").status_code == 200
     answer = chat(served, guided_choice=["yes", "no"]).json()
     assert answer["choices"][0]["message"]["content"] in ("yes", "no")
