@@ -21,12 +21,12 @@ from tests.support.kafka_server import KafkaServer, running_kafka
 from tests.support.servers import (
     PostgresServer,
     RedisServer,
-    ServerMissing,
     new_postgres_database,
     running_postgres,
     running_redis,
     settle_sqlite,
 )
+from tests.support.started import started
 from tests.tiers import is_left_out, left_out, mark
 
 # A shared machine stalls; how long an example takes says nothing about the code.
@@ -113,11 +113,7 @@ def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """A PostgreSQL server for the whole run; tests take a database of their own on it."""
-    try:
-        with running_postgres() as server:
-            yield server
-    except ServerMissing as error:
-        pytest.skip(str(error))
+    yield from started(running_postgres)
 
 
 @pytest.fixture
@@ -129,21 +125,19 @@ def postgres_url(postgres: PostgresServer) -> str:
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
     """A Redis server for the whole run; tests take tenants of their own on it."""
-    try:
-        with running_redis() as server:
-            yield server
-    except ServerMissing as error:
-        pytest.skip(str(error))
+    yield from started(running_redis)
 
 
 @pytest.fixture(scope="session")
 def kafka_server() -> Iterator[KafkaServer]:
     """A Kafka broker for the whole run; tests take topics and groups of their own on it, and leave it running."""
-    try:
-        with running_kafka() as server:
-            yield server
-    except ServerMissing as error:
-        pytest.skip(str(error))
+    yield from started(running_kafka)
+
+
+@pytest.fixture
+def own_kafka() -> Iterator[KafkaServer]:
+    """A Kafka broker that a test may stop."""
+    yield from started(running_kafka)
 
 
 @pytest.fixture(scope="session")

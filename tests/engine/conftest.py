@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.speculation.policy import FixedDepth
 from tests.support.tiny_models import FAMILIES, make_checkpoint
 
 
@@ -12,3 +13,11 @@ def tiny_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """One tiny checkpoint for each family."""
     root = tmp_path_factory.mktemp("tiny")
     return {family: make_checkpoint(root / family, family) for family in FAMILIES}
+
+
+@pytest.fixture
+def always_draft(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Speculate whatever it costs: on a tiny model it never pays."""
+    monkeypatch.setattr(
+        "engine.runtime.model_loading.DepthController", lambda *_, max_depth, below: FixedDepth(max_depth)
+    )

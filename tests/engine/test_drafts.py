@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 
 from engine import Engine, EngineConfig, SamplingParams, SchedulerConfig
-from engine.speculation.policy import FixedDepth
 from engine.speculation.vocabulary import Vocabulary, VocabularyMismatch, check_same_vocabulary
 from tests.support.tiny_models import make_checkpoint
 
@@ -15,14 +14,6 @@ PROMPTS = [list(range(10, 60)), list(range(10, 45)), [7, 8, 9] * 10]
 GREEDY = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
 SEEDED = SamplingParams(temperature=0.8, top_p=0.9, seed=3, n=2, max_tokens=30, ignore_eos=True)
 MEMORY = {"dtype": "float32", "kv_cache_bytes": 1 << 20, "scheduler": SchedulerConfig(max_running=4, step_tokens=64)}
-
-
-@pytest.fixture
-def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Speculate whatever it costs: on a tiny model it never pays."""
-    monkeypatch.setattr(
-        "engine.runtime.model_loading.DepthController", lambda *_, max_depth, below: FixedDepth(max_depth)
-    )
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +34,7 @@ def texts_of(engine: Engine) -> list[list[tuple[int, ...]]]:
     return [[choice.token_ids for choice in choices] for answers in rounds for choices in answers]
 
 
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("always_draft")
 @pytest.mark.parametrize("ngram", [True, False])
 @pytest.mark.parametrize("drafts", [{}, {"large": "small"}], ids=["no draft model", "draft model"])
 def test_text_is_the_same_without_drafts(
@@ -59,7 +50,7 @@ def test_text_is_the_same_without_drafts(
     assert all(accepted.values())
 
 
-def test_usage_says_what_came_of_drafts(folders: dict[str, Path], always: None) -> None:
+def test_usage_says_what_came_of_drafts(folders: dict[str, Path], always_draft: None) -> None:
     config = EngineConfig(drafts={"large": "small"}, draft_depth=4, **MEMORY)  # type: ignore[arg-type]
     with Engine.load(folders, config) as engine:
         usage = engine.generate("large", PROMPTS[:1], GREEDY)[0][0].usage

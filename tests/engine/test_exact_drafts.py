@@ -9,7 +9,6 @@ import pytest
 from benchmarks.speculation.copying import copying_prompts
 from engine import Completion, Engine, EngineConfig, SamplingParams, SchedulerConfig
 from engine.catalog.catalog import DownloadError, fetch
-from engine.speculation.policy import FixedDepth
 from gateway.config.settings import Settings
 from kernels.cpu.native.library import load
 
@@ -41,15 +40,12 @@ def expected(smollm2_file: Path) -> list[list[tuple[Any, ...]]]:
 
 
 @pytest.fixture
-def drafting(smollm2_file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+def drafting(smollm2_file: Path, always_draft: None) -> Iterator[Engine]:
     """Five deep whatever it brings, looked up or by the small model, in memory for hardly three of the requests."""
     try:
         small = fetch("smollm2-small", Settings().models_dir)
     except DownloadError as error:
         pytest.skip(f"the small model cannot be fetched: {error}")
-    monkeypatch.setattr(
-        "engine.runtime.model_loading.DepthController", lambda *_, max_depth, below: FixedDepth(max_depth)
-    )
     config = EngineConfig(
         dtype="bfloat16", kv_cache_bytes=9 << 20, drafts={"large": "small"}, ngram=True, draft_depth=5, scheduler=SLOTS
     )

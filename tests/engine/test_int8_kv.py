@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from engine import Engine, EngineConfig, SamplingParams, SchedulerConfig
-from engine.speculation.policy import FixedDepth
 from kernels.cpu import native
 
 if (native.level() or native.Level.PORTABLE) < native.Level.AVX2:
@@ -29,13 +28,8 @@ def texts_of(engine: Engine) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("drafts", [{}, {"large": "small"}], ids=["no drafts", "drafts"])
-def test_text_is_the_same_alone(
-    tiny_folders: dict[str, Path], drafts: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_text_is_the_same_alone(tiny_folders: dict[str, Path], drafts: dict[str, str], always_draft: None) -> None:
     """Beside others, from the prefix cache, in copied blocks, with drafts of a model whose KV is in int8 too."""
-    monkeypatch.setattr(
-        "engine.runtime.model_loading.DepthController", lambda *_, max_depth, below: FixedDepth(max_depth)
-    )
     with engine_of(tiny_folders["llama"], drafts=drafts) as engine:
         together = texts_of(engine)
     with engine_of(tiny_folders["llama"], max_running=1, prefix_cache=False) as engine:

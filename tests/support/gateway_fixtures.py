@@ -20,8 +20,9 @@ from gateway.sessions.memory import MemorySessionStore
 from gateway.telemetry.metrics import Metrics
 from tests.support.fake_engine import FakeEngine
 from tests.support.gateway import AUTHORISED, KEY, MAX_BODY_BYTES, FakeAuthenticator, Server, serving
-from tests.support.servers import RedisServer, ServerMissing, running_redis
+from tests.support.servers import RedisServer, running_redis
 from tests.support.services import services_with
+from tests.support.started import started
 
 if TYPE_CHECKING:
     import openai
@@ -46,11 +47,7 @@ __all__ = [
 @pytest.fixture
 def redis() -> Iterator[RedisServer]:
     """One that a test may stop."""
-    try:
-        with running_redis() as server:
-            yield server
-    except ServerMissing as error:
-        pytest.skip(str(error))
+    yield from started(running_redis)
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,6 @@
 """The servers that other tests rely on do what those tests need: real clients, faults in between, death and return."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
@@ -13,20 +12,10 @@ from kafka.admin import KafkaAdminClient
 
 from tests.support.clickhouse_server import ClickHouseServer, running_clickhouse
 from tests.support.fault_proxy import fault_proxy
-from tests.support.kafka_server import KafkaServer, running_kafka
-from tests.support.servers import ServerMissing
+from tests.support.kafka_server import KafkaServer
 
 ROWS = [(UUID(int=number), f"it's {number}\t\\" + "x" * 1000, None if number % 2 else number) for number in range(5000)]
 """So many that the client sends them in several blocks."""
-
-
-@pytest.fixture
-def own_kafka() -> Iterator[KafkaServer]:
-    try:
-        with running_kafka() as server:
-            yield server
-    except ServerMissing as error:
-        pytest.skip(str(error))
 
 
 def test_kafka_keeps_what_it_acknowledged_through_kill_and_stop(own_kafka: KafkaServer) -> None:

@@ -3,12 +3,10 @@
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from engine.checkpoints.text import text_processor_from_folder
 from engine.errors import EngineError
 from engine.grammar import GrammarFailed, GrammarRefused, GrammarSpec
 from engine.grammar.compiler import CompiledGrammar, GrammarCompiler
@@ -17,11 +15,6 @@ from engine.grammar.vocabulary import LibraryVocabulary
 from engine.text.tokenizer import Tokenizer
 from tests.support.schemas import BOMB
 from tests.support.tiny_models import IM_END, VOCAB_SIZE
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_folders: dict[str, Path]) -> Tokenizer:
-    return text_processor_from_folder(tiny_folders["llama"]).tokenizer
 
 
 @pytest.fixture

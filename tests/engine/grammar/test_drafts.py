@@ -1,19 +1,17 @@
 """Drafts, preemptions and grammars together: the text is the same, and a grammar that fails is its request's affair."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from engine.checkpoints.text import text_processor_from_folder
 from engine.execution.masks import TokenMasks
 from engine.execution.sampler import Draw
 from engine.grammar import GrammarFailed, GrammarSpec
 from engine.grammar.compiler import GrammarCompiler
 from engine.grammar.matcher import Bitmask
-from engine.grammar.vocabulary import LibraryVocabulary
 from engine.models.host_model import HostModel
 from engine.request import FinishReason, SamplingParams
 from engine.speculation.policy import FixedDepth
@@ -38,18 +36,6 @@ GRAMMARS = (
 @cache
 def model_of(folder: Path) -> HostModel:
     return load_tiny(folder)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_folders: dict[str, Path]) -> Tokenizer:
-    return text_processor_from_folder(tiny_folders["llama"]).tokenizer
-
-
-@pytest.fixture(scope="module")
-def compiler(tokenizer: Tokenizer) -> Iterator[GrammarCompiler]:
-    compiler = GrammarCompiler(lambda: LibraryVocabulary.of(tokenizer, VOCAB_SIZE, (IM_END,)))
-    yield compiler
-    compiler.close()
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,6 @@ The model here draws at random, with a liking for what ends things: the matcher 
 """
 
 import random
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,28 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.checkpoints.text import text_processor_from_folder
 from engine.grammar import GrammarRefused, GrammarSpec
 from engine.grammar.compiler import CompiledGrammar, GrammarCompiler
-from engine.grammar.vocabulary import LibraryVocabulary
 from engine.text.tokenizer import Tokenizer
 from tests.engine.grammar.corpus import ENFORCED, REFUSED, require_valid
 from tests.support.tiny_models import IM_END, VOCAB_SIZE
 
 WALKS = 12
 MOST_TOKENS = 160
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_folders: dict[str, Path]) -> Tokenizer:
-    return text_processor_from_folder(tiny_folders["llama"]).tokenizer
-
-
-@pytest.fixture(scope="module")
-def compiler(tokenizer: Tokenizer) -> Iterator[GrammarCompiler]:
-    compiler = GrammarCompiler(lambda: LibraryVocabulary.of(tokenizer, VOCAB_SIZE, (IM_END,)))
-    yield compiler
-    compiler.close()
 
 
 def walk(grammar: CompiledGrammar, tokenizer: Tokenizer, rng: random.Random) -> str | None:

@@ -4,7 +4,6 @@ from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.checkpoints.text import text_processor_from_folder
 from engine.grammar import GrammarRefused, GrammarSpec
 from engine.grammar.compiler import MAX_CONCURRENT, MAX_WAITING, GrammarCompiler
 from engine.grammar.grammar_cache import GrammarCache
@@ -126,11 +124,6 @@ class Pool:
     def run(self) -> None:
         while self.executor.submitted:
             self.executor.step()
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_folders: dict[str, Path]) -> Tokenizer:
-    return text_processor_from_folder(tiny_folders["llama"]).tokenizer
 
 
 @pytest.fixture

@@ -59,36 +59,29 @@ def step(scheduler: Scheduler) -> list[str]:
     return sorted(row.request.id for row in plan.rows)
 
 
-def squeezed(scheduler: Scheduler, victims: int, *, blocks: int = 1) -> Callers:
-    """All slots are taken by victims but one, which a squeezer has preempted with all that its budget allowed."""
+def squeezed(max_running: int = 4, **config: int) -> tuple[Scheduler, Callers]:
+    """All slots but one run victims. A squeezer has spent its whole budget to preempt the victim of that one."""
+    scheduler = make_scheduler(max_running=max_running, **config)
     callers = Callers(scheduler)
-    for number in range(victims):
-        callers.add(f"victim.{number}", BATCH, blocks=blocks)
+    for number in range(max_running):
+        callers.add(f"victim.{number}", BATCH)
     step(scheduler)
     callers.add("squeezer.0", PREMIUM)
     assert "squeezer.0" in step(scheduler)
-    return callers
+    return scheduler, callers
 
 
-def test_another_tenant_of_the_class_comes_in_by_preemptions_of_its_own() -> None:
-    scheduler = make_scheduler(max_running=4)
-    callers = squeezed(scheduler, victims=4)
+@pytest.mark.parametrize(("name", "service_class"), [("other.0", PREMIUM), ("standard.0", STANDARD)])
+def test_another_tenant_overtakes_by_preemptions_of_its_own(name: str, service_class: ServiceClass) -> None:
+    """One of the same class, and one of a class below."""
+    scheduler, callers = squeezed()
     callers.add("squeezer.1", PREMIUM)
-    callers.add("other.0", PREMIUM)
-    assert step(scheduler) == ["other.0", "squeezer.0", "victim.0", "victim.1"]
+    callers.add(name, service_class)
+    assert step(scheduler) == sorted([name, "squeezer.0", "victim.0", "victim.1"])
 
 
-def test_and_so_does_a_class_below() -> None:
-    scheduler = make_scheduler(max_running=4)
-    callers = squeezed(scheduler, victims=4)
-    callers.add("squeezer.1", PREMIUM)
-    callers.add("standard.0", STANDARD)
-    assert step(scheduler) == ["squeezer.0", "standard.0", "victim.0", "victim.1"]
-
-
-def test_the_tenant_itself_stays_in_order() -> None:
-    scheduler = make_scheduler(max_running=4)
-    callers = squeezed(scheduler, victims=4)
+def test_a_tenant_stays_in_its_own_order() -> None:
+    scheduler, callers = squeezed()
     for number in (1, 2, 3):
         callers.add(f"squeezer.{number}", PREMIUM)
     assert step(scheduler) == ["squeezer.0", "victim.0", "victim.1", "victim.2"]
@@ -96,30 +89,25 @@ def test_the_tenant_itself_stays_in_order() -> None:
     assert step(scheduler) == ["squeezer.0", "squeezer.1", "victim.1", "victim.2"]
 
 
-def test_one_passes_in_a_step_and_each_in_its_turn() -> None:
-    scheduler = make_scheduler(max_running=6)
-    callers = squeezed(scheduler, victims=6)
-    callers.add("squeezer.1", PREMIUM)
-    callers.add("other.0", PREMIUM)
-    callers.add("other.1", PREMIUM)
-    callers.add("third.0", PREMIUM)
+def test_one_request_overtakes_per_step_and_tenants_take_turns() -> None:
+    scheduler, callers = squeezed(max_running=6)
+    for name in ("squeezer.1", "other.0", "other.1", "third.0"):
+        callers.add(name, PREMIUM)
     came = [[name for name in step(scheduler) if "victim" not in name] for _ in range(3)]
     assert came == [["other.0", "squeezer.0"], *2 * [["other.0", "squeezer.0", "third.0"]]]
 
 
-def test_what_is_free_is_kept_for_the_one_that_is_passed() -> None:
+def test_free_slots_are_kept_for_the_overtaken_request() -> None:
     """A slot that is given back is the squeezer's, and another that comes with it, the next one's."""
-    scheduler = make_scheduler(max_running=4, tenant_preemptions=1)
-    callers = squeezed(scheduler, victims=4)
-    callers.add("squeezer.1", PREMIUM)
-    callers.add("other.0", PREMIUM)
-    callers.add("other.1", PREMIUM)
+    scheduler, callers = squeezed(tenant_preemptions=1)
+    for name in ("squeezer.1", "other.0", "other.1"):
+        callers.add(name, PREMIUM)
     step(scheduler)
     scheduler.abort("other.0")
     assert step(scheduler) == ["squeezer.0", "squeezer.1", "victim.0", "victim.1"]
 
 
-def test_who_passes_takes_no_free_block_from_the_one_that_is_passed() -> None:
+def test_free_blocks_are_kept_for_the_overtaken_request() -> None:
     """`large` needs both victims, and may have one. `small` would fit what is free; it takes a victim all the same."""
     scheduler = make_scheduler(24, tenant_preemptions=1)
     callers = Callers(scheduler)
@@ -137,7 +125,7 @@ def test_who_passes_takes_no_free_block_from_the_one_that_is_passed() -> None:
     assert large.preemptions == 0
 
 
-def test_one_that_is_passed_again_and_again_is_served() -> None:
+def test_a_request_that_is_overtaken_repeatedly_is_served() -> None:
     """No budget ever, and a new tenant each step that has one: they run out of victims, and then it is its turn."""
     scheduler = make_scheduler(40, max_running=8, tenant_preemptions=1)
     callers = Callers(scheduler)
@@ -157,7 +145,7 @@ def test_one_that_is_passed_again_and_again_is_served() -> None:
 
 
 @pytest.mark.parametrize("tenant_preemptions", [0, 4])
-def test_nobody_passes_one_that_waits_for_capacity(tenant_preemptions: int) -> None:
+def test_a_request_that_waits_for_capacity_is_not_overtaken(tenant_preemptions: int) -> None:
     """Victims would not make the room for `large`; what its class gives back will, so it is not to be taken."""
     scheduler = make_scheduler(20, tenant_preemptions=tenant_preemptions)
     callers = Callers(scheduler)

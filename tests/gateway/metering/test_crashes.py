@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
@@ -18,20 +17,19 @@ from gateway.metering.journal.journal_file import HOUR_MS
 from gateway.metering.kafka_cluster import KafkaCluster
 from gateway.metering.reconciliation.reconciliation import reconcile
 from gateway.metering.relay.analytics_destination import AnalyticsDestination
-from gateway.metering.relay.destination import Backoff, Destination
+from gateway.metering.relay.destination import Destination
 from gateway.metering.relay.kafka_destination import KafkaDestination
-from gateway.metering.relay.relay import Relay
 from gateway.metering.signature import Verification
 from gateway.metering.sink.intake import Intake
 from gateway.metering.sink.kafka_source import KafkaSource
 from gateway.metering.sink.sink import Sink
 from tests.gateway.metering.crashing import TOKENS, Death, Record, Step, run_gateway, run_sink
+from tests.gateway.metering.flows import relaying
 from tests.support.kafka_server import KafkaServer
 from tests.support.usage_requests import (
     NOW_MS,
     SIGNATURES,
     SIGNER,
-    analytics_at,
     as_billed,
     billed,
     finish,
@@ -54,13 +52,6 @@ def processes() -> multiprocessing.context.ForkServerContext:
 
 
 @pytest.fixture
-def topic(kafka_server: KafkaServer) -> str:
-    name = f"crashes-{uuid4().hex[:8]}"
-    kafka_server.create_topic(name, partitions=2)
-    return name
-
-
-@pytest.fixture
 def kafka_url(kafka_server: KafkaServer) -> str:
     return f"kafka://{kafka_server.bootstrap}"
 
@@ -74,14 +65,11 @@ def dies(context: Any, target: Callable[..., None], *arguments: object) -> None:
 
 
 @asynccontextmanager
-async def relaying(journal: Journal, destination: Destination) -> AsyncIterator[Relay]:
-    relay = Relay(journal, destination, backoff=Backoff(0.05, 0.5))
-    relay.start()
-    try:
-        yield relay
+async def relaying_all(journal: Journal, destination: Destination) -> AsyncIterator[None]:
+    """Relay until nothing is left."""
+    async with relaying(journal, destination) as relay:
+        yield
         await until(lambda: relay.backlog_events == 0)
-    finally:
-        await relay.aclose(deadline_s=10)
 
 
 async def sink_everything(analytics: Analytics, kafka_url: str, topic: str, events: int) -> None:
@@ -121,38 +109,43 @@ async def assert_clients_agree(record: Record, analytics: Analytics) -> None:
         assert bill[request_id][0] >= tokens, request_id
 
 
-async def test_killed_gateway(processes: Any, kafka_url: str, topic: str, clickhouse_url: str, tmp_path: Path) -> None:
+async def test_killed_gateway(
+    processes: Any, kafka_url: str, topic: str, destination: KafkaDestination, analytics: Analytics, tmp_path: Path
+) -> None:
     path, record = tmp_path / "journal.db", Record(tmp_path / "record")
-    deaths = [Death(step, after) for step in GATEWAY_STEPS for after in (False, True)]
-    for death in deaths:
+    for death in [Death(step, after) for step in GATEWAY_STEPS for after in (False, True)]:
         await asyncio.to_thread(dies, processes, run_gateway, path, record, death, kafka_url, topic, "")
-    async with analytics_at(clickhouse_url) as analytics:
-        async with (
-            journal_at(path) as journal,
-            relaying(journal, KafkaDestination(KafkaCluster.from_url(kafka_url), topic, SIGNER)),
-        ):
-            pass
-        await sink_everything(analytics, kafka_url, topic, journal.last_sequence)
-        await assert_billed_once(path, analytics)
-        await assert_clients_agree(record, analytics)
+    async with journal_at(path) as journal, relaying_all(journal, destination):
+        pass
+    await sink_everything(analytics, kafka_url, topic, journal.last_sequence)
+    await assert_billed_once(path, analytics)
+    await assert_clients_agree(record, analytics)
 
 
-async def test_a_gateway_without_kafka_that_is_killed(processes: Any, clickhouse_url: str, tmp_path: Path) -> None:
+async def test_a_gateway_without_kafka_that_is_killed(
+    processes: Any, clickhouse_url: str, analytics: Analytics, tmp_path: Path
+) -> None:
     path, record = tmp_path / "journal.db", Record(tmp_path / "record")
-    async with analytics_at(clickhouse_url) as analytics:
-        for death in [Death(step, after) for step in (Step.INSERT, Step.ACKNOWLEDGE) for after in (False, True)]:
-            await asyncio.to_thread(dies, processes, run_gateway, path, record, death, None, "", clickhouse_url)
-        async with journal_at(path) as journal, relaying(journal, AnalyticsDestination(analytics, SIGNER)):
-            pass
-        await assert_billed_once(path, analytics)
-        await assert_clients_agree(record, analytics)
+    for death in [Death(step, after) for step in (Step.INSERT, Step.ACKNOWLEDGE) for after in (False, True)]:
+        await asyncio.to_thread(dies, processes, run_gateway, path, record, death, None, "", clickhouse_url)
+    async with journal_at(path) as journal, relaying_all(journal, AnalyticsDestination(analytics, SIGNER)):
+        pass
+    await assert_billed_once(path, analytics)
+    await assert_clients_agree(record, analytics)
 
 
-async def test_a_killed_sink(processes: Any, kafka_url: str, topic: str, clickhouse_url: str, tmp_path: Path) -> None:
-    async with analytics_at(clickhouse_url) as analytics, journal_at(tmp_path / "journal.db") as journal:
-        for death in [Death(step, after, passing=1) for step in SINK_STEPS for after in (False, True)]:
-            async with relaying(journal, KafkaDestination(KafkaCluster.from_url(kafka_url), topic, SIGNER)):
-                await finish(journal, 50)
-            await asyncio.to_thread(dies, processes, run_sink, kafka_url, topic, clickhouse_url, MEMBER, death)
-        await sink_everything(analytics, kafka_url, topic, journal.last_sequence)
-        await assert_billed_once(journal.path, analytics)
+async def test_a_killed_sink(
+    processes: Any,
+    kafka_url: str,
+    cluster: KafkaCluster,
+    topic: str,
+    clickhouse_url: str,
+    analytics: Analytics,
+    journal: Journal,
+) -> None:
+    for death in [Death(step, after, passing=1) for step in SINK_STEPS for after in (False, True)]:
+        async with relaying_all(journal, KafkaDestination(cluster, topic, SIGNER)):
+            await finish(journal, 50)
+        await asyncio.to_thread(dies, processes, run_sink, kafka_url, topic, clickhouse_url, MEMBER, death)
+    await sink_everything(analytics, kafka_url, topic, journal.last_sequence)
+    await assert_billed_once(journal.path, analytics)

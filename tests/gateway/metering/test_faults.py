@@ -1,15 +1,12 @@
 """Kafka and ClickHouse away in every way, and messages that come more than once: what is billed stays the same."""
 
 import asyncio
-import contextlib
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
-from uuid import uuid4
 
 import pytest
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaConsumer, TopicPartition
 
 from gateway.analytics import Analytics, AnalyticsAway
 from gateway.analytics.clickhouse import ClickHouse, ServerAddress
@@ -21,17 +18,13 @@ from gateway.metering.journal.journal_file import HOUR_MS
 from gateway.metering.kafka_cluster import KafkaCluster
 from gateway.metering.relay import kafka_destination
 from gateway.metering.relay.analytics_destination import AnalyticsDestination
-from gateway.metering.relay.destination import Backoff, Destination
+from gateway.metering.relay.destination import Backoff
 from gateway.metering.relay.kafka_destination import KafkaDestination
 from gateway.metering.relay.relay import Relay
-from gateway.metering.signature import Verification
-from gateway.metering.sink.intake import Intake
-from gateway.metering.sink.kafka_source import KafkaSource
-from gateway.metering.sink.sink import Sink
+from tests.gateway.metering.flows import relaying, send, sinking
 from tests.support.clickhouse_server import ClickHouseServer
 from tests.support.fault_proxy import Fault, fault_proxy
-from tests.support.kafka_server import KafkaServer, running_kafka
-from tests.support.servers import ServerMissing
+from tests.support.kafka_server import KafkaServer
 from tests.support.usage_requests import (
     NOW_MS,
     SIGNER,
@@ -39,7 +32,6 @@ from tests.support.usage_requests import (
     as_billed,
     billed,
     finish,
-    journal_at,
     journalled,
     until,
 )
@@ -49,50 +41,12 @@ ANSWER_TIMEOUT_S = 1.0
 
 
 @pytest.fixture
-def topic(kafka_server: KafkaServer) -> str:
-    name = f"faults-{uuid4().hex[:8]}"
-    kafka_server.create_topic(name)
-    return name
-
-
-@pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kafka clients whose deadlines are short; their order stays."""
     monkeypatch.setattr(kafka_cluster, "BOOTSTRAP_TIMEOUT_MS", 1_000)
     monkeypatch.setattr(kafka_destination, "MAX_BLOCK_MS", 1_000)
     monkeypatch.setattr(kafka_destination, "REQUEST_TIMEOUT_MS", 1_000)
     monkeypatch.setattr(kafka_destination, "DELIVERY_TIMEOUT_MS", 1_500)
-
-
-@asynccontextmanager
-async def relaying(journal: Journal, destination: Destination) -> AsyncIterator[Relay]:
-    relay = Relay(journal, destination, batch_events=200, backoff=Backoff(0.05, 0.3))
-    relay.start()
-    try:
-        yield relay
-    finally:
-        await relay.aclose(deadline_s=10)
-
-
-@asynccontextmanager
-async def sinking(analytics: Analytics, bootstrap: str, topic: str, members: int = 1) -> AsyncIterator[list[Sink]]:
-    cluster = KafkaCluster.from_url(f"kafka://{bootstrap}")
-    sinks = [
-        Sink(
-            KafkaSource(cluster, topic, group=f"sink-{topic}", heartbeat_ms=300),
-            Intake(analytics, Verification(SIGNER)),
-            linger_ms=20,
-            backoff=Backoff(0.05, 0.3),
-        )
-        for _ in range(members)
-    ]
-    running = [asyncio.create_task(sink.run()) for sink in sinks]
-    try:
-        yield sinks
-    finally:
-        for sink in sinks:
-            sink.stop()
-        await asyncio.gather(*running)
 
 
 async def everything_is_billed(journal: Journal, analytics: Analytics) -> bool:
@@ -115,15 +69,15 @@ async def through_proxy(server: ClickHouseServer, port: int) -> AsyncIterator[An
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_outages_of_kafka(kafka_server: KafkaServer, clickhouse_url: str, topic: str, tmp_path: Path) -> None:
+async def test_outages_of_kafka(
+    kafka_server: KafkaServer, cluster: KafkaCluster, topic: str, analytics: Analytics, journal: Journal
+) -> None:
     """The journal takes it all in, and brings it on when Kafka is back."""
-    destination = KafkaDestination(KafkaCluster.from_url(f"kafka://{kafka_server.proxied_bootstrap}"), topic, SIGNER)
+    proxied = KafkaCluster.from_url(f"kafka://{kafka_server.proxied_bootstrap}")
     async with (
         fault_proxy(kafka_server.proxied_port, kafka_server.proxy_port) as proxy,
-        analytics_at(clickhouse_url) as analytics,
-        sinking(analytics, kafka_server.bootstrap, topic),
-        journal_at(tmp_path / "journal.db") as journal,
-        relaying(journal, destination) as relay,
+        sinking(analytics, cluster, topic),
+        relaying(journal, KafkaDestination(proxied, topic, SIGNER)) as relay,
     ):
         await finish(journal, 20)
         await until(lambda: relay.backlog_events == 0)
@@ -140,12 +94,11 @@ async def test_outages_of_kafka(kafka_server: KafkaServer, clickhouse_url: str, 
         await until(lambda: everything_is_billed(journal, analytics))
 
 
-async def test_clickhouse_away_in_every_way(clickhouse_server: ClickHouseServer, tmp_path: Path) -> None:
+async def test_clickhouse_away_in_every_way(clickhouse_server: ClickHouseServer, journal: Journal) -> None:
     """A slow store takes the rows after nobody waits for its answer any more: the outcome is unknown each time."""
     async with (
         fault_proxy(clickhouse_server.port) as proxy,
         through_proxy(clickhouse_server, proxy.port) as analytics,
-        journal_at(tmp_path / "journal.db") as journal,
         relaying(journal, AnalyticsDestination(analytics, SIGNER)) as relay,
     ):
         await finish(journal, 20)
@@ -165,15 +118,17 @@ async def test_clickhouse_away_in_every_way(clickhouse_server: ClickHouseServer,
 
 
 async def test_a_sink_before_a_clickhouse_that_is_away(
-    kafka_server: KafkaServer, clickhouse_server: ClickHouseServer, topic: str, tmp_path: Path
+    cluster: KafkaCluster,
+    topic: str,
+    destination: KafkaDestination,
+    clickhouse_server: ClickHouseServer,
+    journal: Journal,
 ) -> None:
-    destination = KafkaDestination(KafkaCluster.from_url(f"kafka://{kafka_server.bootstrap}"), topic, SIGNER)
     async with (
         fault_proxy(clickhouse_server.port) as proxy,
         through_proxy(clickhouse_server, proxy.port) as analytics,
-        journal_at(tmp_path / "journal.db") as journal,
         relaying(journal, destination),
-        sinking(analytics, kafka_server.bootstrap, topic) as (sink,),
+        sinking(analytics, cluster, topic) as (sink,),
     ):
         for fault in (Fault.BLACK_HOLE, Fault.RESET):
             failures = sink.counts.failures_total
@@ -185,33 +140,25 @@ async def test_a_sink_before_a_clickhouse_that_is_away(
         await until(lambda: sink.last_error is None)
 
 
-async def test_a_broker_that_is_killed_under_load(clickhouse_url: str, tmp_path: Path) -> None:
-    try:
-        broker = contextlib.ExitStack()
-        server = broker.enter_context(running_kafka())
-    except ServerMissing as error:
-        pytest.skip(str(error))
-    with broker:
-        server.create_topic("usage")
-        destination = KafkaDestination(KafkaCluster.from_url(f"kafka://{server.bootstrap}"), "usage", SIGNER)
-        async with (
-            analytics_at(clickhouse_url) as analytics,
-            journal_at(tmp_path / "journal.db") as journal,
-            relaying(journal, destination) as relay,
-            sinking(analytics, server.bootstrap, "usage"),
-        ):
-            stopping = asyncio.Event()
-            load = asyncio.create_task(_load(journal, stopping))
-            await until(lambda: relay.delivered_total > 100)
-            await asyncio.to_thread(server.kill)
-            written = journal.last_sequence
-            await until(lambda: journal.last_sequence > written + 100)  # answers go on
-            await asyncio.to_thread(server.start)
-            delivered = relay.delivered_total
-            await until(lambda: relay.delivered_total > delivered + 100)
-            stopping.set()
-            await load
-            await until(lambda: everything_is_billed(journal, analytics))
+async def test_a_broker_that_is_killed_under_load(
+    own_kafka: KafkaServer, analytics: Analytics, journal: Journal
+) -> None:
+    own_kafka.create_topic("usage")
+    cluster = KafkaCluster.from_url(f"kafka://{own_kafka.bootstrap}")
+    destination = KafkaDestination(cluster, "usage", SIGNER)
+    async with relaying(journal, destination) as relay, sinking(analytics, cluster, "usage"):
+        stopping = asyncio.Event()
+        load = asyncio.create_task(_load(journal, stopping))
+        await until(lambda: relay.delivered_total > 100)
+        await asyncio.to_thread(own_kafka.kill)
+        written = journal.last_sequence
+        await until(lambda: journal.last_sequence > written + 100)  # answers continue
+        await asyncio.to_thread(own_kafka.start)
+        delivered = relay.delivered_total
+        await until(lambda: relay.delivered_total > delivered + 100)
+        stopping.set()
+        await load
+        await until(lambda: everything_is_billed(journal, analytics))
 
 
 async def _load(journal: Journal, stopping: asyncio.Event) -> None:
@@ -221,25 +168,28 @@ async def _load(journal: Journal, stopping: asyncio.Event) -> None:
 
 
 async def test_a_topic_that_is_replayed_twice_to_members_that_come_and_go(
-    kafka_server: KafkaServer, clickhouse_url: str, topic: str, tmp_path: Path
+    kafka_server: KafkaServer,
+    cluster: KafkaCluster,
+    topic: str,
+    destination: KafkaDestination,
+    analytics: Analytics,
+    journal: Journal,
 ) -> None:
-    async with analytics_at(clickhouse_url) as analytics, journal_at(tmp_path / "journal.db") as journal:
-        destination = KafkaDestination(KafkaCluster.from_url(f"kafka://{kafka_server.bootstrap}"), topic, SIGNER)
-        async with relaying(journal, destination) as relay:
-            await finish(journal, 300)
-            await until(lambda: relay.backlog_events == 0)
-        async with sinking(analytics, kafka_server.bootstrap, topic):
-            await until(lambda: everything_is_billed(journal, analytics))
-            messages = await asyncio.to_thread(_messages, kafka_server.bootstrap, topic)
-            assert len(messages) == 300
-            await asyncio.to_thread(_send, kafka_server.bootstrap, topic, messages)
-            async with sinking(analytics, kafka_server.bootstrap, topic, members=2) as sinks:
-                while not all(sink.counts.events_total for sink in sinks):  # they join when there is something going on
-                    await asyncio.to_thread(_send, kafka_server.bootstrap, topic, messages)
-                    await asyncio.sleep(1)
-            # A member that is lost while it joins is waited for until its session ends: 45 s, and that may come twice.
-            await until(lambda: _all_consumed(kafka_server.bootstrap, topic), within_s=240, every_s=1)
-        assert await everything_is_billed(journal, analytics)
+    async with relaying(journal, destination) as relay:
+        await finish(journal, 300)
+        await until(lambda: relay.backlog_events == 0)
+    async with sinking(analytics, cluster, topic):
+        await until(lambda: everything_is_billed(journal, analytics))
+        messages = await asyncio.to_thread(_messages, kafka_server.bootstrap, topic)
+        assert len(messages) == 300
+        await asyncio.to_thread(_send_shuffled, kafka_server, topic, messages)
+        async with sinking(analytics, cluster, topic, members=2) as sinks:
+            while not all(sink.counts.events_total for sink in sinks):  # they join when there is something going on
+                await asyncio.to_thread(_send_shuffled, kafka_server, topic, messages)
+                await asyncio.sleep(1)
+        # A member that is lost while it joins is waited for until its session ends: 45 s, and that may come twice.
+        await until(lambda: _all_consumed(kafka_server.bootstrap, topic), within_s=240, every_s=1)
+    assert await everything_is_billed(journal, analytics)
 
 
 Sent = tuple[bytes, list[tuple[str, bytes]]]
@@ -256,13 +206,10 @@ def _messages(bootstrap: str, topic: str) -> list[Sent]:
     return messages
 
 
-def _send(bootstrap: str, topic: str, messages: Sequence[Sent]) -> None:
-    """Shuffled, and spread over all partitions."""
-    producer = KafkaProducer(bootstrap_servers=bootstrap)
-    for body, headers in random.sample(messages, len(messages)):
-        producer.send(topic, key=random.randbytes(8), value=body, headers=headers)
-    producer.flush()
-    producer.close()
+def _send_shuffled(server: KafkaServer, topic: str, messages: Sequence[Sent]) -> None:
+    """Spread over all partitions."""
+    shuffled = random.sample(messages, len(messages))
+    send(server, topic, [{"key": random.randbytes(8), "value": body, "headers": kept} for body, kept in shuffled])
 
 
 async def _all_consumed(bootstrap: str, topic: str) -> bool:
@@ -292,15 +239,14 @@ class LosingAnswers:
             raise AnalyticsAway("no answer in time")
 
 
-async def test_fifty_inserts_whose_answer_is_lost(clickhouse_url: str, tmp_path: Path) -> None:
-    async with analytics_at(clickhouse_url) as analytics, journal_at(tmp_path / "journal.db") as journal:
-        await finish(journal, 200)
-        destination = AnalyticsDestination(LosingAnswers(analytics), SIGNER)  # type: ignore[arg-type]
-        relay = Relay(journal, destination, batch_events=4, backoff=Backoff(0.001, 0.002))
-        relay.start()
-        await until(lambda: relay.backlog_events == 0)
-        await relay.aclose(5)
-        assert relay.failures_total == 50
-        assert await everything_is_billed(journal, analytics)
-        assert await analytics.query("SELECT count() FROM usage_events FINAL") == [(200,)]
-        assert await analytics.query("SELECT sum(events) FROM usage_by_hour") == [(200,)]
+async def test_fifty_inserts_whose_answer_is_lost(analytics: Analytics, journal: Journal) -> None:
+    await finish(journal, 200)
+    destination = AnalyticsDestination(LosingAnswers(analytics), SIGNER)  # type: ignore[arg-type]
+    relay = Relay(journal, destination, batch_events=4, backoff=Backoff(0.001, 0.002))
+    relay.start()
+    await until(lambda: relay.backlog_events == 0)
+    await relay.aclose(5)
+    assert relay.failures_total == 50
+    assert await everything_is_billed(journal, analytics)
+    assert await analytics.query("SELECT count() FROM usage_events FINAL") == [(200,)]
+    assert await analytics.query("SELECT sum(events) FROM usage_by_hour") == [(200,)]

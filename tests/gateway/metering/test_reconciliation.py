@@ -1,7 +1,7 @@
 """Whatever breaks the equation between the journal and the store is found, and named."""
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -30,7 +30,6 @@ from tests.support.usage_requests import (
     SIGNATURES,
     SIGNER,
     an_event,
-    analytics_at,
     delete,
     finish,
     journal_at,
@@ -43,12 +42,6 @@ EVENTS = 12
 LATER_MS = NOW_MS + 2 * HOUR_MS
 WINDOW = TimeRange(NOW_MS, NOW_MS + 1)
 """The hour of all events."""
-
-
-@pytest.fixture
-async def analytics(clickhouse_url: str) -> AsyncIterator[Analytics]:
-    async with analytics_at(clickhouse_url) as store:
-        yield store
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Drift between the journal and the store shows in the metrics, and what is under way is none."""
 
 import time
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +26,6 @@ from tests.support.usage_requests import (
     NOW_MS,
     SIGNATURES,
     SIGNER,
-    analytics_at,
     delete,
     finish,
     journal_at,
@@ -39,12 +37,6 @@ from tests.support.usage_requests import (
 
 EVENTS = 12
 LATER_MS = NOW_MS + HOUR_MS
-
-
-@pytest.fixture
-async def analytics(clickhouse_url: str) -> AsyncIterator[Analytics]:
-    async with analytics_at(clickhouse_url) as store:
-        yield store
 
 
 @pytest.fixture

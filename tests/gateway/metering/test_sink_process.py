@@ -12,7 +12,6 @@ from unittest.mock import patch
 from uuid import uuid4
 
 import pytest
-from kafka import KafkaProducer
 from typer.testing import CliRunner
 
 from gateway.analytics import migrate, open_analytics, schema
@@ -23,6 +22,7 @@ from gateway.metering.relay.destination import Backoff
 from gateway.metering.relay.kafka_destination import KafkaDestination
 from gateway.metering.relay.relay import Relay
 from gateway.metering.sink.intake import EVENTS_TABLE, row_of
+from tests.gateway.metering.flows import send
 from tests.support.clickhouse_server import ClickHouseServer
 from tests.support.kafka_server import KafkaServer
 from tests.support.servers import free_port
@@ -53,6 +53,15 @@ def turnpike(*arguments: str, environment: dict[str, str], log: Path) -> Iterato
         process.wait()
 
 
+def environment_of(server: KafkaServer, topic: str, analytics_url: str) -> dict[str, str]:
+    return {
+        "TURNPIKE_KAFKA_URL": f"kafka://{server.bootstrap}",
+        "TURNPIKE_KAFKA_TOPIC": topic,
+        "TURNPIKE_ANALYTICS_URL": analytics_url,
+        "TURNPIKE_KEY_PEPPER": PEPPER.decode(),
+    }
+
+
 def metric(port: int, name: str) -> float:
     """Its value; -1 before there is an answer."""
     try:
@@ -67,12 +76,7 @@ async def test_it_makes_its_tables_takes_what_there_is_and_ends_when_told(
     kafka_server: KafkaServer, clickhouse_server: ClickHouseServer, no_settings: Path, tmp_path: Path
 ) -> None:
     url, port, log = clickhouse_server.new_database(), free_port(), tmp_path / "log"
-    environment = {
-        "TURNPIKE_KAFKA_URL": f"kafka://{kafka_server.bootstrap}",
-        "TURNPIKE_KAFKA_TOPIC": f"usage-{uuid4().hex[:8]}",
-        "TURNPIKE_ANALYTICS_URL": url,
-        "TURNPIKE_KEY_PEPPER": PEPPER.decode(),
-    }
+    environment = environment_of(kafka_server, f"usage-{uuid4().hex[:8]}", url)
     made = CliRunner(env=environment).invoke(app, ["kafka", "create-topic", "--partitions", "2"])
     assert environment["TURNPIKE_KAFKA_TOPIC"] in made.output
     again = CliRunner(env=environment).invoke(app, ["kafka", "create-topic"])
@@ -99,30 +103,20 @@ async def test_it_makes_its_tables_takes_what_there_is_and_ends_when_told(
 
 @pytest.mark.parametrize("upgraded", [True, False])
 async def test_unsigned_usage_is_taken_in_the_days_of_an_upgrade_alone(
-    upgraded: bool, kafka_server: KafkaServer, clickhouse_server: ClickHouseServer, no_settings: Path, tmp_path: Path
+    upgraded: bool, kafka_server: KafkaServer, topic: str, clickhouse_url: str, no_settings: Path, tmp_path: Path
 ) -> None:
     """What gateways of a former version had sent, to a store that has usage of that version and to a new one."""
-    url, port, log, topic = clickhouse_server.new_database(), free_port(), tmp_path / "log", f"usage-{uuid4().hex[:8]}"
+    port, log = free_port(), tmp_path / "log"
     if upgraded:
-        await make_former_store(url, an_event(1))
-    kafka_server.create_topic(topic)
-    producer = KafkaProducer(bootstrap_servers=kafka_server.bootstrap)
+        await make_former_store(clickhouse_url, an_event(1))
     sent = [an_event(n) for n in range(2, 6)]
-    for event in sent:
-        producer.send(topic, value=event.to_json(), key=b"t0")
-    producer.flush()
-    producer.close()
-    environment = {
-        "TURNPIKE_KAFKA_URL": f"kafka://{kafka_server.bootstrap}",
-        "TURNPIKE_KAFKA_TOPIC": topic,
-        "TURNPIKE_ANALYTICS_URL": url,
-        "TURNPIKE_KEY_PEPPER": PEPPER.decode(),
-    }
+    send(kafka_server, topic, [{"value": event.to_json(), "key": b"t0"} for event in sent])
+    environment = environment_of(kafka_server, topic, clickhouse_url)
     name = "turnpike_sink_unsigned_total" if upgraded else "turnpike_sink_unauthenticated_total"
     with turnpike("sink", "--metrics-port", str(port), environment=environment, log=log) as process:
         await until(lambda: metric(port, name) == len(sent) or process.poll() is not None)
         assert process.poll() is None, log.read_text()
-    async with analytics_at(url) as analytics:
+    async with analytics_at(clickhouse_url) as analytics:
         taken = [an_event(1), *sent] if upgraded else []
         assert set(await billed(analytics)) == {event.request_id for event in taken}
 

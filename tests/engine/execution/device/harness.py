@@ -5,10 +5,12 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
 import torch
 from torch import Tensor
 
 from engine.checkpoints.checkpoint import open_checkpoint
+from engine.execution.device.placement import place
 from engine.execution.device.runner import DeviceRunner
 from engine.models.loader import load_model
 from engine.models.transformer import Transformer
@@ -19,7 +21,7 @@ from kernels.reference_step import ReferenceStepOps
 from kernels.step import StepOps
 from kernels.triton.ops import TritonOps
 from kernels.triton.step_ops import TritonStepOps
-from tests.engine.execution.harness import MakeRunner
+from tests.engine.execution.harness import MakeRunner, Runner
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 Output = TypeVar("Output")
@@ -67,6 +69,25 @@ REFERENCE = runners(ReferenceStepOps)
 REFERENCE_GRAPHS = runners(ReferenceStepOps, graphs=True)
 TRITON = runners(TritonStepOps)
 TRITON_GRAPHS = runners(TritonStepOps, graphs=True)
+
+
+def _place_on_gpu(model: Transformer, *, num_blocks: int, num_slots: int, max_model_len: int) -> Runner:
+    """With real graphs."""
+    return place(model, TritonStepOps(), num_blocks=num_blocks, num_slots=num_slots, max_model_len=max_model_len)
+
+
+NEEDS_GPU = pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a GPU")
+ON_GPU = pytest.param(_place_on_gpu, marks=NEEDS_GPU)
+
+LADEN = SamplingParams(
+    temperature=0.8,
+    top_p=0.95,
+    frequency_penalty=0.4,
+    repetition_penalty=1.2,
+    min_tokens=4,
+    logit_bias={5: 4.0},
+    logprobs=1,
+)
 
 
 def running_request(

@@ -5,13 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.execution.device.placement import place
 from engine.models.transformer import Transformer
-from engine.request import SamplingParams
 from engine.speculation import FixedDepth, Speculator
-from kernels.triton.step_ops import TritonStepOps
 from tests.engine.execution.device.harness import (
-    DEVICE,
+    LADEN,
+    ON_GPU,
     REFERENCE,
     REFERENCE_GRAPHS,
     TRITON,
@@ -19,18 +17,8 @@ from tests.engine.execution.device.harness import (
     load_triton,
 )
 from tests.engine.execution.draft_cases import TOGGLES, Coin, Oracle, assert_same, mixed, proposer_of, usage_of, without
-from tests.engine.execution.harness import GREEDY, Harness, MakeRunner, Runner, load_tiny, prompt
+from tests.engine.execution.harness import GREEDY, Harness, MakeRunner, load_tiny, prompt
 from tests.support.tiny_models import make_checkpoint
-
-LADEN = SamplingParams(
-    temperature=0.8,
-    top_p=0.95,
-    frequency_penalty=0.4,
-    repetition_penalty=1.2,
-    min_tokens=4,
-    logit_bias={5: 4.0},
-    logprobs=1,
-)
 
 
 @cache
@@ -69,19 +57,12 @@ def test_a_device_that_is_ahead_at_times_draws_the_same(tiny_folders: dict[str, 
     assert sum(usage_of(generated).accepted_draft_tokens for generated in harness.results.values()) > 10
 
 
-def place_on_gpu(model: Transformer, *, num_blocks: int, num_slots: int, max_model_len: int) -> Runner:
-    return place(model, TritonStepOps(), num_blocks=num_blocks, num_slots=num_slots, max_model_len=max_model_len)
-
-
 def _fill(harness: Harness) -> None:
     harness.add(prompt(19), GREEDY, max_tokens=9)
     harness.add(prompt(4), LADEN, max_tokens=9, seed=8)
 
 
-@pytest.mark.parametrize(
-    "make_runner",
-    [TRITON, pytest.param(place_on_gpu, marks=pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a GPU"))],
-)
+@pytest.mark.parametrize("make_runner", [TRITON, ON_GPU])
 def test_tritons_kernels_verify_drafts(tmp_path: Path, make_runner: MakeRunner) -> None:
     folder = make_checkpoint(tmp_path / "model", "qwen3", num_hidden_layers=1)
     alone = Harness(load_tiny(folder), max_running=3)

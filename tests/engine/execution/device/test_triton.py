@@ -1,40 +1,23 @@
 """The whole engine on Triton's kernels: the CPU's text, whatever shares the steps."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from engine.execution.device.placement import place
-from engine.models.transformer import Transformer
 from engine.request import SamplingParams
-from kernels.triton.step_ops import TritonStepOps
-from tests.engine.execution.device.harness import DEVICE, TRITON, TRITON_GRAPHS, load_triton
-from tests.engine.execution.harness import GREEDY, Harness, MakeRunner, Runner, load_tiny, prompt
+from tests.engine.execution.device.harness import LADEN, NEEDS_GPU, ON_GPU, TRITON, TRITON_GRAPHS, load_triton
+from tests.engine.execution.harness import GREEDY, Harness, MakeRunner, load_tiny, prompt
 from tests.support.tiny_models import TinyFamily, make_checkpoint
 
-LADEN = SamplingParams(
-    temperature=0.8,
-    top_p=0.95,
-    frequency_penalty=0.4,
-    repetition_penalty=1.2,
-    min_tokens=4,
-    logit_bias={5: 4.0},
-    logprobs=1,
-    stop_token_ids=(5,),
-)
 SEEDED = SamplingParams(temperature=0.9, ignore_eos=True)
-
-
-def place_on_gpu(model: Transformer, *, num_blocks: int, num_slots: int, max_model_len: int) -> Runner:
-    """With real graphs."""
-    return place(model, TritonStepOps(), num_blocks=num_blocks, num_slots=num_slots, max_model_len=max_model_len)
 
 
 def _generate(harness: Harness) -> list[list[int]]:
     """A prompt in chunks, a hit on it, a fork of it, and one that uses whatever there is; then one is preempted."""
     parent = harness.add(prompt(19), GREEDY, max_tokens=5)
     harness.add(prompt(19), SEEDED, max_tokens=3, seed=7, fork_of=parent)
-    harness.add(prompt(4), LADEN, max_tokens=4, seed=8)
+    harness.add(prompt(4), replace(LADEN, stop_token_ids=(5,)), max_tokens=4, seed=8)
     harness.step()
     harness.step()
     harness.scheduler.preempt(parent.id)
@@ -46,7 +29,7 @@ def _generate(harness: Harness) -> list[list[int]]:
     [
         ("qwen3", TRITON),
         ("mistral", TRITON_GRAPHS),
-        pytest.param("llama", place_on_gpu, marks=pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a GPU")),
+        pytest.param("llama", *ON_GPU.values, marks=NEEDS_GPU),
     ],
 )
 def test_text_is_that_of_the_cpu(tmp_path: Path, family: TinyFamily, make_runner: MakeRunner) -> None:
