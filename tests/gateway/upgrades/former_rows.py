@@ -37,12 +37,16 @@ def _key(public_id: str, tenant_id: str, digest: str, last_four: str, **others: 
     } | others
 
 
-_NO_LIMITS = dict.fromkeys(
-    (
-        *("requests_per_minute", "tokens_per_minute", "tokens_per_day"),
-        *("concurrent", "context_tokens", "nanodollars_per_month"),
-    )
-)
+_RATES = ("requests_per_minute", "tokens_per_minute", "tokens_per_day")
+_NO_LIMITS = dict.fromkeys((*_RATES, "concurrent", "context_tokens", "nanodollars_per_month"))
+_ADMIN_DIGEST = bytes.fromhex("88c4224512948afa4ece7f789a12676433488ca91782f79069f3b576c87108f5")
+
+
+def _rows(columns: str, *rows: tuple[Any, ...]) -> list[dict[str, Any]]:
+    """The rows of a table, by the names of its columns."""
+    return [dict(zip(columns.split(), row, strict=True)) for row in rows]
+
+
 _LINE = {"invoice_number": INVOICE, "usage_month": "2026-02", "served_model": "smollm2", "price_version": PRICE}
 
 ROWS: Mapping[str, list[dict[str, Any]]] = {
@@ -66,144 +70,56 @@ ROWS: Mapping[str, list[dict[str, Any]]] = {
         {"tenant_id": ACME, "kind": "key", "scope_id": "acmekey00001", **_NO_LIMITS, "tokens_per_day": 10**12},
         {"tenant_id": ACME, "kind": "model", "scope_id": "smollm2", **_NO_LIMITS, "concurrent": 3},
     ],
-    "price_versions": [
-        {
-            "id": PRICE,
-            "model": "smollm2",
-            "effective_from": EARLY,
-            "input": 100,
-            "cached_input": 50,
-            "output": 400,
-            "created_at": EARLY,
-        }
-    ],
+    "price_versions": _rows(
+        "id model effective_from input cached_input output created_at",
+        (PRICE, "smollm2", EARLY, 100, 50, 400, EARLY),
+    ),
     "price_multipliers": [{"price_version_id": PRICE, "tier": "premium", "multiplier": "2.5"}],
-    "invoices": [
-        {
-            "number": INVOICE,
-            "tenant_id": ACME,
-            "tenant_name": "acme",
-            "month": "2026-02",
-            "sequence": 1,
-            "total_nanodollars": 1_287_500,
-            "events": 3,
-            "digest": "000000000000000000000000000000ff",
-            "finalised_at": LATER,
-        }
-    ],
+    "invoices": _rows(
+        "number tenant_id tenant_name month sequence total_nanodollars events digest finalised_at",
+        (INVOICE, ACME, "acme", "2026-02", 1, 1_287_500, 3, "000000000000000000000000000000ff", LATER),
+    ),
     "invoice_lines": [
-        _LINE
-        | {
-            "line": 1,
-            "tier_served": "premium",
-            "input_tokens": 1000,
-            "cached_tokens": 100,
-            "output_tokens": 1000,
-            "input_price": 250,
-            "cached_price": 125,
-            "output_price": 1000,
-            "events": 2,
-            "amount_nanodollars": 1_262_500,
-            "digest": "000000000000000000000000000000f0",
-        },
-        _LINE
-        | {
-            "line": 2,
-            "tier_served": "standard",
-            "input_tokens": 50,
-            "cached_tokens": 0,
-            "output_tokens": 50,
-            "input_price": 100,
-            "cached_price": 50,
-            "output_price": 400,
-            "events": 1,
-            "amount_nanodollars": 25_000,
-            "digest": "0000000000000000000000000000000f",
-        },
+        _LINE | line
+        for line in _rows(
+            "line tier_served input_tokens cached_tokens output_tokens input_price cached_price output_price events "
+            "amount_nanodollars digest",
+            (1, "premium", 1000, 100, 1000, 250, 125, 1000, 2, 1_262_500, "000000000000000000000000000000f0"),
+            (2, "standard", 50, 0, 50, 100, 50, 400, 1, 25_000, "0000000000000000000000000000000f"),
+        )
     ],
-    "credit_notes": [
-        {
-            "number": "CN-2026-03-000001",
-            "invoice_number": INVOICE,
-            "line": 2,
-            "month": "2026-03",
-            "sequence": 1,
-            "amount_nanodollars": 5_000,
-            "reason": "an outage",
-            "created_at": LATER,
-        }
-    ],
-    "credit_entries": [
-        {
-            "id": "33333333-3333-4333-8333-333333333333",
-            "tenant_id": ACME,
-            "amount_nanodollars": 5_000_000_000,
-            "reason": "paid in advance",
-            "idempotency_key": "order-1",
-            "created_at": EARLY,
-        }
-    ],
-    "admin_keys": [
-        {
-            "public_id": "adminkey0001",
-            "name": "bookkeeper",
-            "role": "billing",
-            "digest": bytes.fromhex("88c4224512948afa4ece7f789a12676433488ca91782f79069f3b576c87108f5"),
-            "pepper_id": "8d452fd1c50c44a6",
-            "last_four": "hhh3",
-            "created_at": EARLY,
-            "revoked_at": None,
-            "last_used_at": LATER,
-        }
-    ],
-    "audit_log": [
-        {
-            "sequence": 1,
-            "at": LATER,
-            "actor": "adminkey0001",
-            "request_id": "req_1",
-            "action": "create",
-            "resource": "tenant",
-            "resource_id": "acme",
-            "tenant_id": ACME,
-            "before": None,
-            "after": '{"name":"acme","tier":"premium"}',
-            "digest": bytes.fromhex("ff0365196b6b90be25b02892cf1884bf3da08970f9c65e18f63f26239093b7fa"),
-        },
-        {
-            "sequence": 2,
-            "at": LATER,
-            "actor": "command line",
-            "request_id": "",
-            "action": "change",
-            "resource": "limits",
-            "resource_id": "acme",
-            "tenant_id": ACME,
-            "before": '{"concurrent":null}',
-            "after": '{"concurrent":3}',
-            "digest": bytes.fromhex("d48fa3a2bcbb0ca6063ecc4d8985e1057dffc6273463d0a062166c535bc1efd3"),
-        },
-    ],
-    "idempotent_requests": [
-        {
-            "actor": "adminkey0001",
-            "key": "order-1",
-            "fingerprint": bytes(32),
-            "status": 201,
-            "answer": "{}",
-            "created_at": LATER,
-        }
-    ],
-    "routing_policies": [
-        {
-            "tenant_id": ACME,
-            "preference": "economy",
-            "degrade": True,
-            "degrade_near_budget": False,
-            "cascade_percent": 60,
-            "aliases": {"fast": "smollm2"},
-        }
-    ],
+    "credit_notes": _rows(
+        "number invoice_number line month sequence amount_nanodollars reason created_at",
+        ("CN-2026-03-000001", INVOICE, 2, "2026-03", 1, 5_000, "an outage", LATER),
+    ),
+    "credit_entries": _rows(
+        "id tenant_id amount_nanodollars reason idempotency_key created_at",
+        ("33333333-3333-4333-8333-333333333333", ACME, 5_000_000_000, "paid in advance", "order-1", EARLY),
+    ),
+    "admin_keys": _rows(
+        "public_id name role digest pepper_id last_four created_at revoked_at last_used_at",
+        ("adminkey0001", "bookkeeper", "billing", _ADMIN_DIGEST, "8d452fd1c50c44a6", "hhh3", EARLY, None, LATER),
+    ),
+    "audit_log": _rows(
+        "sequence at actor request_id action resource resource_id tenant_id before after digest",
+        (
+            *(1, LATER, "adminkey0001", "req_1", "create", "tenant", "acme", ACME, None),
+            '{"name":"acme","tier":"premium"}',
+            bytes.fromhex("ff0365196b6b90be25b02892cf1884bf3da08970f9c65e18f63f26239093b7fa"),
+        ),
+        (
+            *(2, LATER, "command line", "", "change", "limits", "acme", ACME, '{"concurrent":null}'),
+            '{"concurrent":3}',
+            bytes.fromhex("d48fa3a2bcbb0ca6063ecc4d8985e1057dffc6273463d0a062166c535bc1efd3"),
+        ),
+    ),
+    "idempotent_requests": _rows(
+        "actor key fingerprint status answer created_at", ("adminkey0001", "order-1", bytes(32), 201, "{}", LATER)
+    ),
+    "routing_policies": _rows(
+        "tenant_id preference degrade degrade_near_budget cascade_percent aliases",
+        (ACME, "economy", True, False, 60, {"fast": "smollm2"}),
+    ),
     "session_windows": [{"tenant_id": ACME, "policy": "summary"}],
     "ended_console_sessions": [{"id": "AAAAAAAAAAAAAAAAAAAAAA", "over_at": LATER}],
 }

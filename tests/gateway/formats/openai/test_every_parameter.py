@@ -7,6 +7,7 @@ nothing are listed as such.
 from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
 from openai.types.chat import completion_create_params as chat_params
 from openai.types.completion_create_params import CompletionCreateParamsNonStreaming, CompletionCreateParamsStreaming
@@ -40,93 +41,41 @@ FUNCTION = {"name": "f", "parameters": FIELD}
 TOOLS = [{"type": "function", "function": FUNCTION}]
 SAID = [USER, {"role": "assistant", "content": "Once"}]
 
+ALONE = """
+    add_generation_prompt=false add_special_tokens=false allowed_token_ids=[65] audio={"voice":"alloy","format":"wav"}
+    bad_words=["x"] best_of=2 chat_template_kwargs={"a":1} documents=[{"title":"t","text":"x"}]
+    ec_transfer_params={"a":1} echo=true frequency_penalty=1 function_call="auto" guided_choice=["a"]
+    guided_decoding_backend="xgrammar" guided_regex="a" ignore_eos=true include_reasoning=false
+    include_stop_str_in_output=true kv_transfer_params={"a":1} length_penalty=0.5 logit_bias={"65":1}
+    logits_processors=["x"] logprob_token_ids=[65] max_tokens=3 media_io_kwargs={"image":{"a":1}} min_p=0.5
+    min_tokens=2 mm_processor_kwargs={"a":1} modalities=["text","audio"] model="org/tiny-2"
+    moderation={"model":"omni"} n=2 prediction={"type":"content","content":"x"} presence_penalty=1 priority=1
+    prompt="abc" prompt_cache_options={"ttl":"1h"} prompt_cache_retention="24h" prompt_embeds="AAAA" prompt_logprobs=1
+    reasoning_effort="low" repetition_detection={"max_pattern_size":2} repetition_penalty=1.5 request_id="mine"
+    response_format={"type":"json_object"} return_mm_kwargs=false return_prompt_text=true return_token_ids=true
+    return_token_offsets=true return_tokens_as_token_ids=true routed_experts_prompt_start=1 seed=7 service_tier="flex"
+    skip_special_tokens=false stop=["o"] stop_token_ids=[65] store=true stream=true stream_interval=4
+    structured_outputs={"regex":"a"} suffix="x" temperature=0.5 thinking_token_budget=5 top_k=5 top_p=0.5
+    truncate_prompt_tokens=2 use_beam_search=true verbosity="low" vllm_xargs={"a":1} watermarking=true
+    web_search_options={"search_context_size":"low"}
+"""
 ASKING: dict[str, dict[str, Any]] = {
-    "add_generation_prompt": {"add_generation_prompt": False},
-    "add_special_tokens": {"add_special_tokens": False},
-    "allowed_token_ids": {"allowed_token_ids": [65]},
-    "audio": {"audio": {"voice": "alloy", "format": "wav"}},
-    "bad_words": {"bad_words": ["x"]},
-    "best_of": {"best_of": 2},
+    **{name: {name: orjson.loads(value)} for name, value in (asked.split("=") for asked in ALONE.split())},
     "cache_salt": {"cache_salt": "x" * 43},
     "chat_template": {"chat_template": "{{ messages }}"},
-    "chat_template_kwargs": {"chat_template_kwargs": {"a": 1}},
     "continue_final_message": {"continue_final_message": True, "messages": SAID},
-    "documents": {"documents": [{"title": "t", "text": "x"}]},
-    "ec_transfer_params": {"ec_transfer_params": {"a": 1}},
-    "echo": {"echo": True},
-    "frequency_penalty": {"frequency_penalty": 1},
-    "function_call": {"function_call": "auto"},
     "functions": {"functions": [FUNCTION]},
-    "guided_choice": {"guided_choice": ["a"]},
-    "guided_decoding_backend": {"guided_decoding_backend": "xgrammar"},
     "guided_grammar": {"guided_grammar": 'root ::= "a"'},
     "guided_json": {"guided_json": FIELD},
-    "guided_regex": {"guided_regex": "a"},
     "guided_whitespace_pattern": {"guided_whitespace_pattern": " "},
-    "ignore_eos": {"ignore_eos": True},
-    "include_reasoning": {"include_reasoning": False},
-    "include_stop_str_in_output": {"include_stop_str_in_output": True},
-    "kv_transfer_params": {"kv_transfer_params": {"a": 1}},
-    "length_penalty": {"length_penalty": 0.5},
-    "logit_bias": {"logit_bias": {"65": 1}},
-    "logits_processors": {"logits_processors": ["x"]},
-    "logprob_token_ids": {"logprob_token_ids": [65]},
     "max_completion_tokens": {"max_tokens": None, "max_completion_tokens": 3},
-    "max_tokens": {"max_tokens": 3},
-    "media_io_kwargs": {"media_io_kwargs": {"image": {"a": 1}}},
     "messages": {"messages": [USER | {"content": "yo"}]},
-    "min_p": {"min_p": 0.5},
-    "min_tokens": {"min_tokens": 2},
-    "mm_processor_kwargs": {"mm_processor_kwargs": {"a": 1}},
-    "modalities": {"modalities": ["text", "audio"]},
-    "model": {"model": "org/tiny-2"},
-    "moderation": {"moderation": {"model": "omni"}},
-    "n": {"n": 2},
     "parallel_tool_calls": {"parallel_tool_calls": False, "tool_choice": "required", "tools": TOOLS},
-    "prediction": {"prediction": {"type": "content", "content": "x"}},
-    "presence_penalty": {"presence_penalty": 1},
-    "priority": {"priority": 1},
-    "prompt": {"prompt": "abc"},
-    "prompt_cache_options": {"prompt_cache_options": {"ttl": "1h"}},
-    "prompt_cache_retention": {"prompt_cache_retention": "24h"},
-    "prompt_embeds": {"prompt_embeds": "AAAA"},
-    "prompt_logprobs": {"prompt_logprobs": 1},
-    "reasoning_effort": {"reasoning_effort": "low"},
-    "repetition_detection": {"repetition_detection": {"max_pattern_size": 2}},
-    "repetition_penalty": {"repetition_penalty": 1.5},
-    "request_id": {"request_id": "mine"},
-    "response_format": {"response_format": {"type": "json_object"}},
-    "return_mm_kwargs": {"return_mm_kwargs": False},
-    "return_prompt_text": {"return_prompt_text": True},
-    "return_token_ids": {"return_token_ids": True},
-    "return_token_offsets": {"return_token_offsets": True},
-    "return_tokens_as_token_ids": {"return_tokens_as_token_ids": True},
-    "routed_experts_prompt_start": {"routed_experts_prompt_start": 1},
-    "seed": {"seed": 7},
-    "service_tier": {"service_tier": "flex"},
-    "skip_special_tokens": {"skip_special_tokens": False},
     "spaces_between_special_tokens": {"spaces_between_special_tokens": True, "skip_special_tokens": False},
-    "stop": {"stop": ["o"]},
-    "stop_token_ids": {"stop_token_ids": [65]},
-    "store": {"store": True},
-    "stream": {"stream": True},
-    "stream_interval": {"stream_interval": 4},
     "stream_options": {"stream": True, "stream_options": {"include_usage": True}},
-    "structured_outputs": {"structured_outputs": {"regex": "a"}},
-    "suffix": {"suffix": "x"},
-    "temperature": {"temperature": 0.5},
-    "thinking_token_budget": {"thinking_token_budget": 5},
     "tool_choice": {"tool_choice": "required", "tools": TOOLS},
     "tools": {"tools": TOOLS},
-    "top_k": {"top_k": 5},
-    "top_p": {"top_p": 0.5},
-    "truncate_prompt_tokens": {"truncate_prompt_tokens": 2},
     "truncation_side": {"truncate_prompt_tokens": 2, "truncation_side": "right"},
-    "use_beam_search": {"use_beam_search": True},
-    "verbosity": {"verbosity": "low"},
-    "vllm_xargs": {"vllm_xargs": {"a": 1}},
-    "watermarking": {"watermarking": True},
-    "web_search_options": {"web_search_options": {"search_context_size": "low"}},
 }
 """For each parameter, a body's members with which it asks for something. Those beside it are the ones that it needs."""
 
